@@ -1,0 +1,92 @@
+# `make` lists the targets. Each is one step a person would do; the work itself is in cargo and hack/.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Outside the checkout, so that clones share compiled dependencies and `git clean` costs nothing.
+export BERTH_CACHE ?= $(HOME)/.cache/berth
+export CARGO_TARGET_DIR ?= $(BERTH_CACHE)/target
+
+# Further arguments of `cargo test`, for example: make test BERTH_TEST_ARGS='-p berth-api -- names'
+BERTH_TEST_ARGS ?=
+
+RELEASE_BINARIES := $(CARGO_TARGET_DIR)/release
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: prerequisites
+prerequisites: ## Install the system packages that are missing (Debian, Ubuntu)
+	@hack/prerequisites
+
+.PHONY: kubernetes
+kubernetes: ## Build the pinned Kubernetes, etcd and kwok binaries (12 minutes the first time, then instant)
+	@hack/kubernetes/build
+
+.PHONY: build
+build: prerequisites ## Build all of Berth's binaries for development
+	cargo build --workspace --bins --locked
+
+.PHONY: release
+release: prerequisites ## Build all of Berth's binaries as they ship
+	cargo build --workspace --bins --locked --release
+
+.PHONY: demo
+demo: prerequisites kubernetes release ## Start a host cluster with simulated GPU nodes and two tenants on this machine
+	@PATH="$(RELEASE_BINARIES):$$PATH" hack/demo
+
+.PHONY: demo-down
+demo-down: ## Stop the demo and remove everything it left
+	@if [[ -x "$(RELEASE_BINARIES)/berth" ]]; then "$(RELEASE_BINARIES)/berth" down; \
+	else echo "berth is not built, so no demo runs from this checkout" >&2; fi
+
+.PHONY: test
+test: prerequisites kubernetes ## Run all tests (BERTH_TEST_ARGS is passed on to cargo test)
+	cargo test --workspace --locked $(BERTH_TEST_ARGS)
+
+.PHONY: bench
+bench: prerequisites kubernetes release ## Run the benchmarks; tables on stdout, JSON beside the benchmarks
+	cargo run --locked --release -p berth-tests --bin bench -- all
+
+.PHONY: fmt
+fmt: ## Format the Rust code
+	cargo fmt --all
+
+# The quick ones first: a wrong link should not wait for the compiler.
+.PHONY: check
+check: prerequisites check-versions check-scripts check-docs check-format check-generated check-lints check-dependencies ## Run everything that must hold besides the tests
+
+.PHONY: check-versions
+check-versions: ## Do hack/kubernetes/versions and the Go modules agree
+	@hack/check-versions
+
+.PHONY: check-scripts
+check-scripts: ## Lint the shell scripts
+	@git ls-files --cached --others --exclude-standard -z -- hack .ci | xargs -0 grep -lE '^#!.*\b(ba)?sh$$' | xargs shellcheck
+
+.PHONY: check-docs
+check-docs: ## Do links, anchors and make targets in the documentation exist
+	@hack/check-docs
+
+.PHONY: check-format
+check-format: ## Is the Rust code formatted
+	cargo fmt --all --check
+
+.PHONY: check-generated
+check-generated: ## Do the CRD files in the chart match the types
+	cargo run --quiet --locked -p berth-api --bin crdgen -- --check
+
+.PHONY: check-lints
+check-lints: ## Lint the Rust code
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: check-dependencies
+check-dependencies: ## Check licences, sources, duplicates and advisories of the dependencies
+	@hack/check-dependencies
+
+.PHONY: clean
+clean: ## Remove Berth's compiled code (the Kubernetes binaries stay; they are in BERTH_CACHE/bin)
+	cargo clean
