@@ -1,0 +1,47 @@
+//! The one error type of this crate.
+
+/// Why a key, certificate or kubeconfig could not be made or read.
+///
+/// No variant carries key material, so every message may be logged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Key generation, signing or encoding failed in the cryptographic library.
+    #[error("cannot {action}: {source}")]
+    Crypto {
+        /// What was being done, as an infinitive ("sign a certificate").
+        action: &'static str,
+        /// The library's own error.
+        source: rcgen::Error,
+    },
+    /// The text is not a PEM encoded X.509 certificate.
+    #[error("not a PEM certificate: {0}")]
+    NotACertificate(String),
+    /// The certificate handed in as an authority may not sign others (basic constraints lack `CA:TRUE`).
+    #[error("certificate of {subject:?} is not a certificate authority")]
+    NotAnAuthority {
+        /// The subject of the certificate.
+        subject: String,
+    },
+    /// The private key does not belong to the certificate.
+    #[error("private key does not belong to the certificate of {subject:?}")]
+    KeyMismatch {
+        /// The subject of the certificate.
+        subject: String,
+    },
+    /// A common name is empty or longer than the 64 characters that X.520 allows.
+    #[error("common name {0:?} must have 1 to 64 characters")]
+    CommonName(String),
+    /// More groups were asked for than one certificate can carry here.
+    #[error("a certificate carries at most two organizations, {0} were asked for")]
+    TooManyOrganizations(usize),
+    /// A DNS name has characters that a certificate cannot carry.
+    #[error("{0:?} cannot be a DNS name in a certificate")]
+    DnsName(String),
+    /// The validity does not fit into a date.
+    #[error("validity of {0:?} reaches beyond what a certificate can express")]
+    Validity(std::time::Duration),
+    /// A kubeconfig could not be written as YAML.
+    #[error("cannot write the kubeconfig as YAML: {0}")]
+    Yaml(String),
+}

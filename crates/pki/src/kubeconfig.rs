@@ -1,0 +1,237 @@
+//! Kubeconfig text.
+//!
+//! Only what Berth's own processes and users need: one cluster, one user, one context. Never an `exec` plug-in and
+//! never disabled TLS verification.
+
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+
+use crate::Error;
+
+/// How the holder of a kubeconfig proves who it is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// A client certificate inside the kubeconfig itself.
+    ClientCertificate {
+        /// Certificate, PEM.
+        cert_pem: String,
+        /// Private key, PEM. Secret.
+        key_pem: String,
+    },
+    /// A client certificate in files, read again by clients when it is renewed.
+    ClientCertificateFiles {
+        /// Path of the certificate, PEM.
+        cert: PathBuf,
+        /// Path of the private key, PEM.
+        key: PathBuf,
+    },
+    /// A bearer token in a file, read again by clients when it is renewed.
+    TokenFile(PathBuf),
+}
+
+/// What a kubeconfig should say.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KubeconfigRequest {
+    /// Name of cluster, user and context, as `kubectl config get-contexts` shows it.
+    pub cluster_name: String,
+    /// URL of the API server.
+    pub server: String,
+    /// Certificate authorities the server is verified with, PEM.
+    pub ca_pem: String,
+    /// How the user authenticates.
+    pub user: Credential,
+    /// The namespace commands act in unless told otherwise; none means `default`.
+    pub namespace: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Config<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    clusters: [Named<'a, ClusterEntry<'a>>; 1],
+    users: [Named<'a, UserEntry>; 1],
+    contexts: [Named<'a, ContextEntry<'a>>; 1],
+    #[serde(rename = "current-context")]
+    current_context: &'a str,
+}
+
+/// Kubeconfig lists hold `{name, <kind>: {...}}`; the inner type carries its own key.
+#[derive(Serialize)]
+struct Named<'a, T> {
+    name: &'a str,
+    #[serde(flatten)]
+    value: T,
+}
+
+#[derive(Serialize)]
+struct ClusterEntry<'a> {
+    cluster: Cluster<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Cluster<'a> {
+    server: &'a str,
+    certificate_authority_data: String,
+}
+
+#[derive(Serialize)]
+struct UserEntry {
+    user: User,
+}
+
+#[derive(Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct User {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_certificate: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_key: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_certificate_data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_key_data: Option<String>,
+    #[serde(rename = "tokenFile", skip_serializing_if = "Option::is_none")]
+    token_file: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct ContextEntry<'a> {
+    context: Context<'a>,
+}
+
+#[derive(Serialize)]
+struct Context<'a> {
+    cluster: &'a str,
+    user: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+}
+
+/// Renders a kubeconfig as YAML. The text is secret when the credential is inline.
+///
+/// # Errors
+/// [`Error::Yaml`] when a path is not valid UTF-8.
+pub fn kubeconfig(request: &KubeconfigRequest) -> Result<String, Error> {
+    let KubeconfigRequest {
+        cluster_name,
+        server,
+        ca_pem,
+        user,
+        namespace,
+    } = request;
+    let user = match user.clone() {
+        Credential::ClientCertificate { cert_pem, key_pem } => User {
+            client_certificate_data: Some(STANDARD.encode(cert_pem)),
+            client_key_data: Some(STANDARD.encode(key_pem)),
+            ..User::default()
+        },
+        Credential::ClientCertificateFiles { cert, key } => User {
+            client_certificate: Some(cert),
+            client_key: Some(key),
+            ..User::default()
+        },
+        Credential::TokenFile(path) => User {
+            token_file: Some(path),
+            ..User::default()
+        },
+    };
+    let config = Config {
+        api_version: "v1",
+        kind: "Config",
+        clusters: [Named {
+            name: cluster_name,
+            value: ClusterEntry {
+                cluster: Cluster {
+                    server,
+                    certificate_authority_data: STANDARD.encode(ca_pem),
+                },
+            },
+        }],
+        users: [Named {
+            name: cluster_name,
+            value: UserEntry { user },
+        }],
+        contexts: [Named {
+            name: cluster_name,
+            value: ContextEntry {
+                context: Context {
+                    cluster: cluster_name,
+                    user: cluster_name,
+                    namespace: namespace.as_deref(),
+                },
+            },
+        }],
+        current_context: cluster_name,
+    };
+    // Long base64 stays on its line: what a person expects in a kubeconfig, and what line-based tools can handle.
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    serde_saphyr::to_string_with_options(&config, options).map_err(|error| Error::Yaml(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(user: Credential) -> KubeconfigRequest {
+        KubeconfigRequest {
+            cluster_name: "vision".into(),
+            server: "https://127.0.0.1:6443".into(),
+            ca_pem: "ca\n".into(),
+            user,
+            namespace: Some("research".into()),
+        }
+    }
+
+    #[test]
+    fn inline_client_certificate() {
+        let text = kubeconfig(&request(Credential::ClientCertificate {
+            cert_pem: "cert\n".into(),
+            key_pem: "key\n".repeat(100),
+        }))
+        .unwrap();
+        let key = STANDARD.encode("key\n".repeat(100));
+        let expected = format!(
+            r"apiVersion: v1
+kind: Config
+clusters:
+- name: vision
+  cluster:
+    server: https://127.0.0.1:6443
+    certificate-authority-data: Y2EK
+users:
+- name: vision
+  user:
+    client-certificate-data: Y2VydAo=
+    client-key-data: {key}
+contexts:
+- name: vision
+  context:
+    cluster: vision
+    user: vision
+    namespace: research
+current-context: vision
+"
+        );
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn credentials_in_files_are_only_named() {
+        let text = kubeconfig(&request(Credential::TokenFile("/var/run/token".into()))).unwrap();
+        assert!(text.contains("tokenFile: /var/run/token"), "{text}");
+        let files = Credential::ClientCertificateFiles {
+            cert: "/pki/a.crt".into(),
+            key: "/pki/a.key".into(),
+        };
+        let text = kubeconfig(&request(files)).unwrap();
+        assert!(
+            text.contains("client-certificate: /pki/a.crt") && text.contains("client-key: /pki/a.key"),
+            "{text}"
+        );
+    }
+}

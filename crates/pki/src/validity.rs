@@ -1,0 +1,73 @@
+//! When certificates begin, end, and should be renewed.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use time::OffsetDateTime;
+use x509_parser::pem::parse_x509_pem;
+
+use crate::Error;
+
+/// How far the beginning of a certificate lies in the past, so that a peer whose clock is a little behind accepts it.
+pub(crate) const BACKDATE: Duration = Duration::from_secs(5 * 60);
+
+/// The first and last moment at which a certificate holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Validity {
+    pub(crate) not_before: OffsetDateTime,
+    pub(crate) not_after: OffsetDateTime,
+}
+
+impl Validity {
+    /// From five minutes ago until `lifetime` from now, but never beyond `limit`.
+    pub(crate) fn starting_now(lifetime: Duration, limit: Option<OffsetDateTime>) -> Result<Self, Error> {
+        let now = OffsetDateTime::now_utc();
+        let lifetime_signed = time::Duration::try_from(lifetime).map_err(|_| Error::Validity(lifetime))?;
+        let end = now.checked_add(lifetime_signed).ok_or(Error::Validity(lifetime))?;
+        Ok(Self {
+            not_before: now - BACKDATE,
+            not_after: limit.map_or(end, |limit| end.min(limit)),
+        })
+    }
+}
+
+/// Reads both ends of a certificate's validity.
+fn read(cert_pem: &str) -> Result<(Timestamp, Timestamp), Error> {
+    let (_, pem) = parse_x509_pem(cert_pem.as_bytes()).map_err(|error| Error::NotACertificate(error.to_string()))?;
+    let certificate = pem
+        .parse_x509()
+        .map_err(|error| Error::NotACertificate(error.to_string()))?;
+    let validity = certificate.validity();
+    let timestamp =
+        |seconds| Timestamp::from_second(seconds).map_err(|error| Error::NotACertificate(error.to_string()));
+    Ok((
+        timestamp(validity.not_before.timestamp())?,
+        timestamp(validity.not_after.timestamp())?,
+    ))
+}
+
+/// The moment from which the (first) certificate in `cert_pem` holds.
+///
+/// # Errors
+/// [`Error::NotACertificate`] when the text is not a PEM certificate.
+pub fn not_before(cert_pem: &str) -> Result<Timestamp, Error> {
+    Ok(read(cert_pem)?.0)
+}
+
+/// The moment at which the (first) certificate in `cert_pem` expires.
+///
+/// # Errors
+/// [`Error::NotACertificate`] when the text is not a PEM certificate.
+pub fn not_after(cert_pem: &str) -> Result<Timestamp, Error> {
+    Ok(read(cert_pem)?.1)
+}
+
+/// The moment at which the certificate should be replaced: when two thirds of its life are over.
+///
+/// # Errors
+/// [`Error::NotACertificate`] when the text is not a PEM certificate.
+pub fn renew_at(cert_pem: &str) -> Result<Timestamp, Error> {
+    let (start, end) = read(cert_pem)?;
+    let life = end.as_second() - start.as_second();
+    Timestamp::from_second(start.as_second() + life * 2 / 3).map_err(|error| Error::NotACertificate(error.to_string()))
+}
