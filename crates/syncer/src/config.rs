@@ -1,0 +1,104 @@
+//! Command-line flags, and what the rest of the syncer knows about its tenant.
+
+use berth_api::labels;
+use berth_runtime::telemetry::LogFormat;
+use clap::Parser;
+use std::{net::SocketAddr, path::PathBuf};
+
+/// Flags of `berth-syncer`.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "berth-syncer", version, about = "Maps one tenant's objects onto the host cluster and reports back")]
+pub struct Options {
+    /// Kubeconfig of the host cluster, with the rights of the tenant's syncer only.
+    #[arg(long, env = "BERTH_HOST_KUBECONFIG")]
+    pub host_kubeconfig: PathBuf,
+    /// Kubeconfig of the tenant's API server.
+    #[arg(long, env = "BERTH_TENANT_KUBECONFIG")]
+    pub tenant_kubeconfig: PathBuf,
+    /// The tenant's slug: value of its label and taint on host nodes.
+    #[arg(long, env = "BERTH_TENANT_ID")]
+    pub tenant_id: String,
+    /// Host namespace for everything the syncer creates.
+    #[arg(long, env = "BERTH_WORKLOAD_NAMESPACE")]
+    pub workload_namespace: String,
+    /// Host namespace in which the tenant's nodes are published.
+    #[arg(long, env = "BERTH_CONTROL_PLANE_NAMESPACE")]
+    pub control_plane_namespace: String,
+    /// Host of the tenant's API server as pods reach it.
+    #[arg(long, env = "BERTH_API_SERVER_HOST")]
+    pub api_server_host: String,
+    /// Port of the tenant's API server as pods reach it.
+    #[arg(long, env = "BERTH_API_SERVER_PORT", default_value_t = 443)]
+    pub api_server_port: u16,
+    /// Address of the tenant's DNS server. Without one, pods use their node's resolver.
+    #[arg(long, env = "BERTH_DNS_ADDRESS")]
+    pub dns_address: Option<std::net::IpAddr>,
+    /// DNS domain of the tenant's cluster.
+    #[arg(long, env = "BERTH_CLUSTER_DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Address of /healthz, /readyz and /metrics.
+    #[arg(long, env = "BERTH_ADMIN_ADDRESS", default_value = "127.0.0.1:0")]
+    pub admin_address: SocketAddr,
+    /// How log lines look: text or json.
+    #[arg(long, env = "BERTH_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// The tenant and its place on the host: what translation needs to know.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Value of the tenant's label and taint on host nodes and objects.
+    pub slug: String,
+    /// Host namespace for everything the syncer creates.
+    pub workload_namespace: String,
+    /// Host namespace of `TenantNode` objects.
+    pub control_plane_namespace: String,
+    /// Host of the tenant's API server as pods reach it.
+    pub api_server_host: String,
+    /// Port of the tenant's API server as pods reach it.
+    pub api_server_port: u16,
+    /// Address of the tenant's DNS server, if it has one.
+    pub dns_address: Option<String>,
+    /// DNS domain of the tenant's cluster.
+    pub cluster_domain: String,
+}
+
+impl Tenant {
+    /// Labels that every host object of this tenant carries, given the tenant namespace it comes from.
+    pub fn labels(&self, namespace: &str) -> [(&'static str, String); 3] {
+        [
+            (labels::TENANT, self.slug.clone()),
+            (labels::MANAGED_BY, labels::MANAGED_BY_SYNCER.to_owned()),
+            // A namespace's name is a DNS label, so it always fits a label's value.
+            (labels::TENANT_OBJECT_NAMESPACE, namespace.to_owned()),
+        ]
+    }
+}
+
+impl From<&Options> for Tenant {
+    fn from(options: &Options) -> Self {
+        Self {
+            slug: options.tenant_id.clone(),
+            workload_namespace: options.workload_namespace.clone(),
+            control_plane_namespace: options.control_plane_namespace.clone(),
+            api_server_host: options.api_server_host.clone(),
+            api_server_port: options.api_server_port,
+            dns_address: options.dns_address.map(|address| address.to_string()),
+            cluster_domain: options.cluster_domain.clone(),
+        }
+    }
+}
+
+/// Fixed values for unit tests.
+#[cfg(test)]
+pub(crate) fn test_tenant() -> Tenant {
+    Tenant {
+        slug: "vision-aaaaaaaaaaaaa".into(),
+        workload_namespace: "berth-vision-aaaaaaaaaaaaa".into(),
+        control_plane_namespace: "berth-vision-aaaaaaaaaaaaa-cp".into(),
+        api_server_host: "10.96.0.49".into(),
+        api_server_port: 443,
+        dns_address: None,
+        cluster_domain: "cluster.local".into(),
+    }
+}

@@ -1,0 +1,219 @@
+//! Calls to one API server: every call has a time limit and is measured, and every failure is sorted by what to do
+//! about it.
+
+use crate::{
+    metrics::{CallLabels, Metrics},
+    resource::{Resource, Side},
+};
+use berth_api::labels::SYNCER_MANAGER;
+use kube::{
+    Client,
+    api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions},
+    core::{Request, Status},
+};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Wait after "too many requests" without a time of its own.
+const BUSY_WAIT: Duration = Duration::from_secs(1);
+
+/// Why a call failed, sorted by what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// There is no such object.
+    #[error("not found")]
+    NotFound,
+    /// Someone was faster, or the object is another one than was thought.
+    #[error("conflict: {0}")]
+    Conflict(String),
+    /// The API server does not want this; trying again changes nothing until something else changes.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The API server is busy and says when to come back.
+    #[error("the API server is busy")]
+    Busy(Duration),
+    /// The API server could not be reached, did not answer in time, or failed.
+    #[error("no answer: {0}")]
+    Unavailable(String),
+}
+
+impl CallError {
+    fn from_status(status: &Status) -> Self {
+        let message = || status.message.clone();
+        let after = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        let causes = status.details.as_ref().map_or(&[][..], |details| &details.causes);
+        match status.code {
+            404 => Self::NotFound,
+            409 => Self::Conflict(message()),
+            // How an API server says that the UID of a precondition is not that of the object.
+            422 if causes.iter().any(|cause| cause.field == "metadata.uid") => Self::Conflict(message()),
+            429 | 503 | 504 | 500 if after > 0 => Self::Busy(Duration::from_secs(u64::from(after))),
+            429 => Self::Busy(BUSY_WAIT),
+            400..=499 => Self::Refused(message()),
+            _ => Self::Unavailable(message()),
+        }
+    }
+
+    /// The object, or `None` if there is none.
+    ///
+    /// # Errors
+    /// Every other failure.
+    pub fn found(result: Result<Value, Self>) -> Result<Option<Value>, Self> {
+        match result {
+            Ok(object) => Ok(Some(object)),
+            Err(Self::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl From<kube::Error> for CallError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::from_status(&status),
+            other => Self::Unavailable(other.to_string()),
+        }
+    }
+}
+
+/// How a deletion goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Delete<'a> {
+    /// Only this very object.
+    pub uid: &'a str,
+    /// Seconds of grace, for kinds that have it; `None` leaves it to the server.
+    pub grace_seconds: Option<u32>,
+}
+
+/// One API server.
+#[derive(Clone)]
+pub struct Api {
+    client: Client,
+    side: Side,
+    metrics: Metrics,
+}
+
+impl Api {
+    /// Calls through `client`, counted as `side`.
+    pub fn new(client: Client, side: Side, metrics: Metrics) -> Self {
+        Self { client, side, metrics }
+    }
+
+    /// The client, for watches.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Reads an object.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn get(&self, resource: Resource, namespace: &str, name: &str) -> Result<Value, CallError> {
+        let request = Request::new(resource.path(namespace)).get(name, &GetParams::default());
+        self.call("get", resource.plural, request).await
+    }
+
+    /// Creates an object.
+    ///
+    /// # Errors
+    /// As [`CallError`] says; [`CallError::Conflict`] if the name is taken.
+    pub async fn create(&self, resource: Resource, namespace: &str, object: &Value) -> Result<Value, CallError> {
+        let parameters = PostParams { field_manager: Some(SYNCER_MANAGER.into()), ..PostParams::default() };
+        let request = Request::new(resource.path(namespace)).create(&parameters, object.to_string().into_bytes());
+        self.call("create", resource.plural, request).await
+    }
+
+    /// Creates an object under a subresource of another, for example a Binding of a Pod or a token of an account.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn create_sub(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        subresource: &'static str,
+        object: &Value,
+    ) -> Result<Value, CallError> {
+        let body = object.to_string().into_bytes();
+        let request = Request::new(resource.path(namespace))
+            .create_subresource(subresource, name, &PostParams::default(), body);
+        self.call("create", subresource, request).await
+    }
+
+    /// Server-side apply with the syncer's field manager. `metadata.uid` or `metadata.resourceVersion` in `object` are
+    /// preconditions.
+    ///
+    /// # Errors
+    /// As [`CallError`] says; [`CallError::Conflict`] if a precondition does not hold.
+    pub async fn apply(&self, resource: Resource, namespace: &str, name: &str, object: &Value) -> Result<Value, CallError> {
+        let parameters = PatchParams::apply(SYNCER_MANAGER).force();
+        let request = Request::new(resource.path(namespace)).patch(name, &parameters, &Patch::Apply(object));
+        self.call("apply", resource.plural, request).await
+    }
+
+    /// Patches a subresource, or the object itself if `subresource` is empty. `metadata.uid` in a merge patch is a
+    /// precondition.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn patch(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        subresource: &'static str,
+        patch: &Patch<Value>,
+    ) -> Result<Value, CallError> {
+        let parameters = PatchParams { field_manager: Some(SYNCER_MANAGER.into()), ..PatchParams::default() };
+        let request = Request::new(resource.path(namespace));
+        if subresource.is_empty() {
+            self.call("patch", resource.plural, request.patch(name, &parameters, patch)).await
+        } else {
+            let request = request.patch_subresource(subresource, name, &parameters, patch);
+            self.call("patch", subresource, request).await
+        }
+    }
+
+    /// Deletes an object. It may go on existing until its grace period and finalizers end; then the answer is the object
+    /// as it is now. An object that is gone already is no error.
+    ///
+    /// # Errors
+    /// As [`CallError`] says; [`CallError::Conflict`] if the object of that name is another one.
+    pub async fn delete(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        how: Delete<'_>,
+    ) -> Result<Value, CallError> {
+        let parameters = DeleteParams {
+            grace_period_seconds: how.grace_seconds,
+            preconditions: Some(Preconditions { uid: Some(how.uid.to_owned()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        let request = Request::new(resource.path(namespace)).delete(name, &parameters);
+        match self.call("delete", resource.plural, request).await {
+            Err(CallError::NotFound) => Ok(Value::Null),
+            result => result,
+        }
+    }
+
+    async fn call<E: std::fmt::Display>(
+        &self,
+        verb: &'static str,
+        resource: &'static str,
+        request: Result<http::Request<Vec<u8>>, E>,
+    ) -> Result<Value, CallError> {
+        let request = request.map_err(|error| CallError::Refused(error.to_string()))?;
+        let start = Instant::now();
+        let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<Value>(request)).await;
+        self.metrics.api_call(&CallLabels { side: self.side.name(), verb, resource }, start.elapsed());
+        let mut object = result.map_err(|_| CallError::Unavailable("time limit exceeded".into()))??;
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+        Ok(object)
+    }
+}

@@ -1,0 +1,277 @@
+//! The engine: one queue, and the only place that writes. It knows no kind; what should be is said by `kinds`.
+//!
+//! ```text
+//!  watches ──► stores ──► queue of keys ──► step(key) ──► writes ──► stores
+//!  (one a side     │                         │
+//!   and kind)      └── dependents ───────────┘ reads both stores, decides, acts
+//! ```
+//!
+//! A step reads everything from the stores, never from an event, so it may run at any time and any number of times.
+//! No two steps of one key run at once; what a step writes is in the store before the next one reads it. A key whose
+//! step fails comes again later and later, and holds up nobody else. Nothing runs before both sides are listed.
+
+pub mod api;
+mod decide;
+mod down;
+mod events;
+mod nodes;
+mod recorder;
+mod tokens;
+
+use crate::{
+    kinds::{self, Flow, HostNamespace},
+    metrics::{KindLabels, Metrics, StepLabels},
+    resource::{Key, KindId, Name, Side},
+    store,
+    world::World,
+};
+use api::{Api, CallError};
+use berth_runtime::queue::{Queue, Taken};
+use recorder::{Level, Recorder};
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Steps that run at a time. Each waits for an API server most of its life.
+const CONCURRENCY: usize = 64;
+/// Time between full scans of both sides.
+const RESYNC: Duration = Duration::from_secs(300);
+/// First and longest wait after failures.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(60));
+/// Time between looks at whether the first lists are complete.
+const LIST_POLL: Duration = Duration::from_millis(10);
+
+/// The engine of one tenant.
+pub struct Engine {
+    world: World,
+    tenant: Api,
+    host: Api,
+    queue: Queue<Key>,
+    recorder: Recorder,
+    metrics: Metrics,
+    /// Failures in a row.
+    failures: Mutex<HashMap<Key, u32>>,
+    /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
+    agreed: Mutex<HashMap<Key, (u64, u64)>>,
+}
+
+/// What a step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Done {
+    /// For metrics and logs.
+    result: &'static str,
+    /// When to look again, if not when something changes.
+    again: Option<Duration>,
+}
+
+impl Done {
+    const fn new(result: &'static str) -> Self {
+        Self { result, again: None }
+    }
+
+    const fn again(result: &'static str, after: Duration) -> Self {
+        Self { result, again: Some(after) }
+    }
+}
+
+impl Engine {
+    /// An engine that has not started.
+    pub fn new(world: World, tenant: Api, host: Api, metrics: Metrics) -> Arc<Self> {
+        Arc::new(Self {
+            world,
+            recorder: Recorder::new(tenant.clone(), metrics.clone()),
+            tenant,
+            host,
+            queue: Queue::new(),
+            metrics,
+            failures: Mutex::default(),
+            agreed: Mutex::default(),
+        })
+    }
+
+    /// Runs until `stop`. Calls `ready` once both sides are listed.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken, ready: impl FnOnce() + Send) {
+        let mut tasks = JoinSet::new();
+        for id in KindId::ALL {
+            for side in [Side::Tenant, Side::Host] {
+                tasks.spawn(Arc::clone(&self).watch(side, id));
+            }
+        }
+        tokio::select! { () = stop.cancelled() => return, () = self.listed() => ready() }
+        tasks.spawn(Arc::clone(&self).resync());
+        tasks.spawn(Arc::clone(&self).renew_leases());
+        let mut steps = JoinSet::new();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some(_) = steps.join_next() => {}
+                taken = self.queue.take(), if steps.len() < CONCURRENCY => {
+                    steps.spawn(Arc::clone(&self).work(taken));
+                }
+            }
+        }
+    }
+
+    /// Fills one store for ever.
+    async fn watch(self: Arc<Self>, side: Side, id: KindId) {
+        let kind = kinds::kind(id);
+        let (api, namespace, spec) = match (side, kind.tenant, kind.host) {
+            (Side::Tenant, Some(spec), _) => (&self.tenant, "", spec),
+            (Side::Host, _, Some((HostNamespace::Workloads, spec))) => {
+                (&self.host, self.world.tenant.workload_namespace.as_str(), spec)
+            }
+            (Side::Host, _, Some((HostNamespace::ControlPlane, spec))) => {
+                (&self.host, self.world.tenant.control_plane_namespace.as_str(), spec)
+            }
+            _ => return,
+        };
+        let store = self.world.stores.of(side, id);
+        let changed = |name: Name| {
+            self.add_dependents(side, id, &name);
+            self.queue.add(id.key(name));
+        };
+        store::watch(api.client(), spec, namespace, store, &changed).await;
+    }
+
+    /// Waits until every watched kind is listed.
+    async fn listed(&self) {
+        let watched = |side, id| match side {
+            Side::Tenant => kinds::kind(id).tenant.is_some(),
+            Side::Host => kinds::kind(id).host.is_some(),
+        };
+        for id in KindId::ALL {
+            for side in [Side::Tenant, Side::Host] {
+                while watched(side, id) && !self.world.stores.of(side, id).is_listed() {
+                    tokio::time::sleep(LIST_POLL).await;
+                }
+            }
+        }
+    }
+
+    /// One step of one key, and what follows from its result.
+    async fn work(self: Arc<Self>, taken: Taken<Key>) {
+        let Taken { key, queued_for } = taken;
+        self.metrics.queued.observe(queued_for.as_secs_f64());
+        self.metrics.queue_depth.set(i64::try_from(self.queue.len()).unwrap_or(i64::MAX));
+        let seen = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
+        let result = self.step(&key, seen).await;
+        let kind = key.kind.label();
+        match result {
+            Ok(done) => {
+                self.lock(&self.failures).remove(&key);
+                self.metrics.steps.get_or_create(&StepLabels { kind, result: done.result }).inc();
+                tracing::debug!(%key, result = done.result, "step");
+                if let Some(after) = done.again {
+                    self.queue.add_after(key.clone(), after);
+                }
+            }
+            Err(error) => {
+                self.metrics.steps.get_or_create(&StepLabels { kind, result: "error" }).inc();
+                let wait = self.wait_after(&key, &error);
+                tracing::debug!(%key, %error, ?wait, "step failed");
+                if let CallError::Refused(message) = &error {
+                    tracing::info!(%key, message, "an API server refused a write");
+                    let message = kinds::text::sanitize(&self.world, &key.name, message);
+                    self.tell(&key, Level::Warning, "SyncFailed", &message).await;
+                }
+                self.queue.add_after(key.clone(), wait);
+            }
+        }
+        self.queue.done(&key);
+    }
+
+    async fn step(&self, key: &Key, seen: Instant) -> Result<Done, CallError> {
+        match kinds::kind(key.kind).flow {
+            Flow::Down(kind) => down::step(self, kind, &key.name, seen).await,
+            Flow::Tokens => tokens::step(self, &key.name).await,
+            Flow::Nodes => nodes::step(self, &key.name, seen).await,
+            Flow::Events => events::step(self, &key.name).await,
+        }
+    }
+
+    /// How long a failed key waits: longer each time, and differently for each key.
+    fn wait_after(&self, key: &Key, error: &CallError) -> Duration {
+        let mut failures = self.lock(&self.failures);
+        let count = failures.entry(key.clone()).or_default();
+        *count = count.saturating_add(1);
+        let wait = BACKOFF.0.saturating_mul(1 << (*count - 1).min(11)).min(BACKOFF.1);
+        let wait = match error {
+            CallError::Busy(at_least) => wait.max(*at_least),
+            _ => wait,
+        };
+        wait + wait.mul_f64(jitter(key))
+    }
+
+    /// Keeps what a write returned, and looks at what depends on it.
+    fn remember(&self, side: Side, id: KindId, name: &Name, mut object: Value) {
+        let kind = kinds::kind(id);
+        let spec = match side {
+            Side::Tenant => kind.tenant,
+            Side::Host => kind.host.map(|(_, spec)| spec),
+        };
+        if let Some(spec) = spec {
+            (spec.trim)(&mut object);
+            self.world.stores.of(side, id).written(name.clone(), store::Stored::new(&object));
+            self.add_dependents(side, id, name);
+        }
+    }
+
+    fn add_dependents(&self, side: Side, id: KindId, name: &Name) {
+        for key in self.world.dependents(side, id, name) {
+            self.queue.add(key);
+        }
+    }
+
+    /// Tells the tenant something about one of its objects.
+    async fn tell(&self, key: &Key, level: Level, reason: &'static str, message: &str) {
+        if let Some(object) = self.world.stores.tenant(key.kind).get(&key.name) {
+            self.recorder.record(key, &object.uid, level, reason, message).await;
+        }
+    }
+
+    /// Scans both sides from time to time, in case something was missed. Nothing should be.
+    async fn resync(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(RESYNC).await;
+            for id in KindId::ALL {
+                for name in self.world.stores.names(id) {
+                    if self.is_orphan(id, &name) {
+                        tracing::warn!(kind = id.label(), %name, "found a host object without origin");
+                        self.metrics.orphans.get_or_create(&KindLabels { kind: id.label() }).inc();
+                    }
+                    self.queue.add(id.key(name));
+                }
+            }
+        }
+    }
+
+    fn is_orphan(&self, id: KindId, name: &Name) -> bool {
+        let stores = &self.world.stores;
+        let settled = stores.host(id).get(name).is_some_and(|host| host.deletion.is_none());
+        let origin = match id {
+            KindId::PodToken => stores.host(KindId::Pod).contains(name) || stores.tenant(KindId::Pod).contains(name),
+            KindId::Pod | KindId::ConfigMap | KindId::Secret | KindId::Service => stores.tenant(id).contains(name),
+            KindId::Node | KindId::Event => true,
+        };
+        settled && !origin
+    }
+
+    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> std::sync::MutexGuard<'a, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A fraction between 0 and 0.25 that differs between keys.
+fn jitter(key: &Key) -> f64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    #[allow(clippy::cast_precision_loss)] // a number below 256
+    let fraction = (hasher.finish() & 0xff) as f64 / 1024.0;
+    fraction
+}

@@ -1,0 +1,122 @@
+//! A step of a node, and the Leases that say that nodes are alive.
+
+use super::{
+    Done, Engine,
+    api::{CallError, Delete},
+    down::status_patch,
+    recorder::Level,
+};
+use crate::{
+    json,
+    kinds::node,
+    resource::{self, KindId, Name, Side},
+};
+use berth_api::labels;
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use kube::api::Patch;
+use serde_json::{Value, json};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Time between renewals of a node's Lease.
+const LEASE_RENEWAL: Duration = Duration::from_secs(10);
+/// Leases renewed at a time.
+const LEASE_CONCURRENCY: usize = 8;
+/// How often to look whether the last host pod has left a node that is going away.
+const DRAIN_POLL: Duration = Duration::from_secs(2);
+
+pub(super) async fn step(engine: &Engine, name: &Name, seen: Instant) -> Result<Done, CallError> {
+    let stores = &engine.world.stores;
+    let published = stores.host(KindId::Node).get(name).filter(|node| node.deletion.is_none());
+    let live = stores.tenant(KindId::Node).get(name);
+    let live_object = live.as_ref().map(|node| node.object());
+    match (published, live, live_object) {
+        (None, None, _) => Ok(Done::new("nothing")),
+        (None, Some(live), Some(object)) => {
+            if node::has_host_pods(&engine.world, &name.name) {
+                return Ok(Done::again("draining", DRAIN_POLL));
+            }
+            if !node::is_ours(&object) {
+                let message = "No node of the platform stands behind this object, so it was removed.";
+                engine.tell(&KindId::Node.key(name.clone()), Level::Warning, "NodeRefused", message).await;
+            }
+            let how = Delete { uid: &live.uid, grace_seconds: None };
+            match engine.tenant.delete(resource::NODE, "", &name.name, how).await {
+                Ok(_) | Err(CallError::Conflict(_)) => Ok(Done::new("deleted")),
+                Err(error) => Err(error),
+            }
+        }
+        (Some(published), _, object) => bring_up_to_date(engine, name, &published.object(), object.as_ref(), seen).await,
+        (None, Some(_), None) => Ok(Done::new("nothing")),
+    }
+}
+
+async fn bring_up_to_date(
+    engine: &Engine,
+    name: &Name,
+    published: &Value,
+    live: Option<&Value>,
+    seen: Instant,
+) -> Result<Done, CallError> {
+    let mut desired = node::desired(&name.name, published, live);
+    let hash = node::hash(published);
+    let applied = live.and_then(|live| json::text(live, &["metadata", "annotations", labels::APPLIED_HASH]));
+    let mut result = "nothing";
+    let mut current = live.cloned();
+    if applied != Some(&hash) || live.is_none_or(|live| node::differs(&desired, live)) {
+        desired["metadata"]["annotations"][labels::APPLIED_HASH] = hash.into();
+        let written = engine.tenant.apply(resource::NODE, "", &name.name, &desired).await?;
+        engine.remember(Side::Tenant, KindId::Node, name, written.clone());
+        current = Some(written);
+        result = "applied";
+    }
+    if let Some(status) = node::status(published)
+        && let Some(difference) = status_patch(current.as_ref().unwrap_or(&Value::Null), &status)
+    {
+        let uid = current.as_ref().and_then(|node| json::text(node, &["metadata", "uid"]));
+        let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": difference}));
+        let written = engine.tenant.patch(resource::NODE, "", &name.name, "status", &patch).await?;
+        engine.remember(Side::Tenant, KindId::Node, name, written);
+        result = "reported";
+    }
+    if result != "nothing" {
+        engine.metrics.sync_up.observe(seen.elapsed().as_secs_f64());
+    }
+    if live.is_none() {
+        renew_lease(engine, name).await;
+    }
+    Ok(Done::new(result))
+}
+
+impl Engine {
+    /// Keeps the Leases of the tenant's nodes fresh.
+    pub(super) async fn renew_leases(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(LEASE_RENEWAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let nodes = self.world.stores.host(KindId::Node).names();
+            stream::iter(nodes).for_each_concurrent(LEASE_CONCURRENCY, |name| {
+                let engine = Arc::clone(&self);
+                async move { renew_lease(&engine, &name).await }
+            }).await;
+        }
+    }
+}
+
+async fn renew_lease(engine: &Engine, name: &Name) {
+    let Some(node) = engine.world.stores.tenant(KindId::Node).get(name) else { return };
+    let lease = node::lease(&name.name, &node.uid, Timestamp::now());
+    let (resource, namespace) = (resource::LEASE, node::LEASE_NAMESPACE);
+    let patch = Patch::Merge(lease.clone());
+    let mut result = engine.tenant.patch(resource, namespace, &name.name, "", &patch).await;
+    if matches!(result, Err(CallError::NotFound)) {
+        result = engine.tenant.create(resource, namespace, &lease).await;
+    }
+    if let Err(error) = result {
+        tracing::warn!(node = %name, %error, "could not renew a node's Lease");
+    }
+}

@@ -1,0 +1,187 @@
+//! Small helpers for Kubernetes objects as JSON values. The syncer translates JSON, not typed structs, so that fields
+//! newer than this build are seen (and refused by name) instead of lost.
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+/// The value at a path of object keys, if every step exists.
+pub fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
+    path.iter().try_fold(value, |value, key| value.get(key))
+}
+
+/// The text at a path; `None` if there is none or it is something else.
+pub fn text<'a>(value: &'a Value, path: &[&str]) -> Option<&'a str> {
+    at(value, path)?.as_str()
+}
+
+/// The items of the list at a path; empty if there is none.
+pub fn items<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
+    at(value, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The string map at a path (labels, annotations, selectors), without entries that are not strings.
+pub fn strings(value: &Value, path: &[&str]) -> BTreeMap<String, String> {
+    at(value, path)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+/// Sets the value at a path, making objects on the way.
+pub fn set(value: &mut Value, path: &[&str], new: impl Into<Value>) {
+    let mut current = value;
+    for key in path {
+        if !current.is_object() {
+            *current = Value::Object(Map::new());
+        }
+        current = &mut current[*key];
+    }
+    *current = new.into();
+}
+
+/// Whether a value says nothing: null, false, zero, or an empty text, list or object. An API server stores such values
+/// for fields that a user never set.
+pub fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    }
+}
+
+/// Removes every null below a value. API servers write some unset fields as null and leave others out; both mean the
+/// same.
+pub fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+/// A JSON merge patch (RFC 7396) that turns `from` into `to`; `None` if they are equal.
+pub fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
+    if from == to {
+        return None;
+    }
+    let (Value::Object(before), Value::Object(after)) = (from, to) else { return Some(to.clone()) };
+    let mut patch = Map::new();
+    for key in before.keys().filter(|key| !after.contains_key(*key)) {
+        patch.insert(key.clone(), Value::Null);
+    }
+    for (key, value) in after {
+        match before.get(key) {
+            Some(old) => {
+                if let Some(difference) = merge_patch(old, value) {
+                    patch.insert(key.clone(), difference);
+                }
+            }
+            None => {
+                patch.insert(key.clone(), value.clone());
+            }
+        }
+    }
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+/// A hash of a JSON value that does not depend on the order of keys: 26 lower-case hexadecimal characters (104 bits).
+pub fn hash(value: &Value) -> String {
+    let mut digest = Sha256::new();
+    feed(value, &mut digest);
+    digest.finalize().iter().take(13).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn feed(value: &Value, digest: &mut Sha256) {
+    match value {
+        Value::Object(fields) => {
+            let mut keys: Vec<_> = fields.keys().collect();
+            keys.sort();
+            digest.update([b'{']);
+            for key in keys {
+                feed(&Value::String(key.clone()), digest);
+                feed(&fields[key], digest);
+            }
+            digest.update([b'}']);
+        }
+        Value::Array(items) => {
+            digest.update([b'[']);
+            for item in items {
+                feed(item, digest);
+            }
+            digest.update([b']']);
+        }
+        scalar => {
+            let text = scalar.to_string();
+            digest.update((text.len() as u64).to_be_bytes());
+            digest.update(text.as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    /// What a server does with a merge patch.
+    fn merged(target: &Value, patch: &Value) -> Value {
+        let Value::Object(changes) = patch else { return patch.clone() };
+        let mut result = target.as_object().cloned().unwrap_or_default();
+        for (key, change) in changes {
+            if change.is_null() {
+                result.remove(key);
+            } else {
+                let before = result.remove(key).unwrap_or(Value::Null);
+                result.insert(key.clone(), merged(&before, change));
+            }
+        }
+        Value::Object(result)
+    }
+
+    fn object() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![any::<bool>().prop_map(Value::from), any::<i32>().prop_map(Value::from), "[a-c]{0,2}".prop_map(Value::from)];
+        let value = leaf.prop_recursive(3, 16, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::btree_map("[a-d]", inner, 0..4).prop_map(|m| Value::Object(m.into_iter().collect())),
+            ]
+        });
+        prop::collection::btree_map("[a-d]", value, 0..4).prop_map(|m| Value::Object(m.into_iter().collect()))
+    }
+
+    proptest! {
+        #[test]
+        fn a_merge_patch_turns_one_into_the_other(from in object(), to in object()) {
+            match merge_patch(&from, &to) {
+                None => prop_assert_eq!(from, to),
+                Some(patch) => prop_assert_eq!(merged(&from, &patch), to),
+            }
+        }
+    }
+
+    #[test]
+    fn hashes_ignore_key_order_and_see_values() {
+        let one: Value = serde_json::from_str(r#"{"a":1,"b":[1,2]}"#).unwrap();
+        let two: Value = serde_json::from_str(r#"{"b":[1,2],"a":1}"#).unwrap();
+        assert_eq!(hash(&one), hash(&two));
+        assert_ne!(hash(&one), hash(&json!({"a": 1, "b": [2, 1]})));
+        assert_ne!(hash(&json!(["a", "b"])), hash(&json!(["ab"])));
+    }
+
+    #[test]
+    fn set_makes_the_path() {
+        let mut value = json!({});
+        set(&mut value, &["a", "b"], 1);
+        assert_eq!(value, json!({"a": {"b": 1}}));
+    }
+}

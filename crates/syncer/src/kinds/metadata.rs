@@ -1,0 +1,125 @@
+//! Labels and annotations, for every kind.
+//!
+//! | key | rule |
+//! |---|---|
+//! | `berth.dev/…` and subdomains | Berth's own, never copied; except annotations under `simulation.berth.dev/`, which only simulated kubelets read |
+//! | labels of schedulers and queues | not copied: on the host only the platform sets them; in the tenant they keep their meaning |
+//! | annotations with effect on the node or its network | refused |
+//! | annotations of deprecated or server-side use | not copied |
+//! | everything else | copied |
+
+use crate::{json, kinds::refusal::Refusal};
+use berth_api::labels::is_reserved;
+use serde_json::{Map, Value};
+
+/// Domains whose labels and annotations steer schedulers and queues of the host.
+const SCHEDULER_DOMAINS: &[&str] = &[
+    "kai.scheduler",
+    "kueue.x-k8s.io",
+    "run.ai",
+    "runai",
+    "scheduling.k8s.io",
+    "scheduling.run.ai",
+    "scheduling.volcano.sh",
+    "scheduling.x-k8s.io",
+    "volcano.sh",
+];
+
+/// Annotations that act on the node, its runtime or its network: (domain or whole key, why).
+const REFUSED_ANNOTATIONS: &[(&str, &str)] = &[
+    ("cdi.k8s.io", "devices are given by resource requests only"),
+    ("cni.projectcalico.org", "the pod network is the platform's"),
+    ("io.cilium", "the pod network is the platform's"),
+    ("io.kubernetes.cri", "the container runtime is the platform's"),
+    ("io.kubernetes.cri-o", "the container runtime is the platform's"),
+    ("k8s.ovn.org", "the pod network is the platform's"),
+    ("k8s.v1.cni.cncf.io", "the pod network is the platform's"),
+    ("kubernetes.io/config.hash", "static pods cannot be made through the API"),
+    ("kubernetes.io/config.mirror", "mirror pods cannot be made through the API"),
+    ("kubernetes.io/config.seen", "static pods cannot be made through the API"),
+    ("kubernetes.io/config.source", "static pods cannot be made through the API"),
+    ("ovn.kubernetes.io", "the pod network is the platform's"),
+];
+
+/// Annotations that mean something to the tenant's own API server only, or whose field says the same.
+const LOCAL_ANNOTATIONS: &[&str] = &[
+    "container.apparmor.security.beta.kubernetes.io",
+    "control-plane.alpha.kubernetes.io",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kubernetes.io/limit-ranger",
+    "kubernetes.io/psp",
+    "scheduler.alpha.kubernetes.io",
+    "seccomp.security.alpha.kubernetes.io",
+];
+
+/// Prefix of annotations that drive simulated kubelets. Real ones do not know them.
+const SIMULATION: &str = "simulation.berth.dev/";
+
+fn in_domain(key: &str, domain: &str) -> bool {
+    let Some((prefix, _)) = key.split_once('/') else {
+        // Container runtimes use names without a slash: `io.kubernetes.cri-o.Devices`.
+        return key.strip_prefix(domain).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    };
+    key == domain || prefix == domain || prefix.strip_suffix(domain).is_some_and(|sub| sub.ends_with('.'))
+}
+
+fn is_schedulers(key: &str) -> bool {
+    SCHEDULER_DOMAINS.iter().any(|domain| in_domain(key, domain))
+}
+
+/// Labels of the host object.
+pub fn labels(object: &Value) -> Map<String, Value> {
+    json::strings(object, &["metadata", "labels"])
+        .into_iter()
+        .filter(|(key, _)| !is_reserved(key) && !is_schedulers(key))
+        .map(|(key, value)| (key, value.into()))
+        .collect()
+}
+
+/// Annotations of the host object; refused ones are added to `refused`.
+pub fn annotations(object: &Value, refused: &mut Vec<Refusal>) -> Map<String, Value> {
+    let mut copied = Map::new();
+    for (key, value) in json::strings(object, &["metadata", "annotations"]) {
+        if let Some((_, why)) = REFUSED_ANNOTATIONS.iter().find(|(domain, _)| in_domain(&key, domain)) {
+            refused.push(Refusal::new(format!("metadata.annotations[{key}]"), *why));
+        } else if key.starts_with(SIMULATION)
+            || !(is_reserved(&key) || is_schedulers(&key) || LOCAL_ANNOTATIONS.iter().any(|domain| in_domain(&key, domain)))
+        {
+            copied.insert(key, value.into());
+        }
+    }
+    copied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn reserved_and_scheduler_labels_stay_in_the_tenant() {
+        let object = json!({"metadata": {"labels": {
+            "app": "a", "berth.dev/tenant": "other", "x.berth.dev/y": "z", "kueue.x-k8s.io/queue-name": "q",
+            "kai.scheduler/queue": "q", "runai/queue": "q", "batch.kubernetes.io/job-name": "j"
+        }}});
+        assert_eq!(Value::Object(labels(&object)), json!({"app": "a", "batch.kubernetes.io/job-name": "j"}));
+    }
+
+    #[test]
+    fn annotations_are_copied_dropped_or_refused() {
+        let object = json!({"metadata": {"annotations": {
+            "note": "n", "simulation.berth.dev/run-for": "5s", "berth.dev/applied-hash": "x",
+            "kubernetes.io/config.mirror": "m", "cdi.k8s.io/vendor": "all", "k8s.v1.cni.cncf.io/networks": "host",
+            "io.kubernetes.cri.untrusted-workload": "true", "kubectl.kubernetes.io/last-applied-configuration": "{}"
+        }}});
+        let mut refused = Vec::new();
+        let copied = annotations(&object, &mut refused);
+        assert_eq!(Value::Object(copied), json!({"note": "n", "simulation.berth.dev/run-for": "5s"}));
+        let fields: Vec<_> = refused.iter().map(|refusal| refusal.field.as_str()).collect();
+        assert_eq!(fields, [
+            "metadata.annotations[cdi.k8s.io/vendor]",
+            "metadata.annotations[k8s.v1.cni.cncf.io/networks]",
+            "metadata.annotations[kubernetes.io/config.mirror]"
+        ]);
+    }
+}

@@ -1,0 +1,166 @@
+//! Nodes: what control publishes as `TenantNode` becomes the tenant's Node.
+//!
+//! | field | rule |
+//! |---|---|
+//! | labels | those of the TenantNode, kept as they are there; the tenant may add others |
+//! | taints | those of the TenantNode; those that the tenant's own controllers set for conditions stay |
+//! | `unschedulable` | set if the TenantNode says so; a tenant's own cordon stays |
+//! | status | the kubelet's, as control publishes it |
+//! | Lease | kept fresh as long as the TenantNode exists |
+//! | a Node without TenantNode | removed once no host pod runs there |
+
+use crate::{
+    json,
+    kinds::{Flow, HostNamespace, Kind, own_name},
+    resource::{self, KindId, Name},
+    store::{Detail, WatchSpec},
+    world::World,
+};
+use berth_api::labels;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec { resource: resource::NODE, detail: Detail::Full, labels: "", name: own_name, trim }),
+    host: Some((
+        HostNamespace::ControlPlane,
+        WatchSpec { resource: resource::TENANT_NODE, detail: Detail::Full, labels: "", name: node_name, trim: |_| {} },
+    )),
+    flow: Flow::Nodes,
+};
+
+/// Namespace of the Leases of nodes.
+pub const LEASE_NAMESPACE: &str = "kube-node-lease";
+/// Seconds for which a Lease is valid.
+pub const LEASE_SECONDS: u32 = 40;
+
+/// Taints that the node lifecycle controller of the tenant sets and removes by conditions.
+const CONDITION_TAINTS: &[&str] = &[
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/memory-pressure",
+    "node.kubernetes.io/network-unavailable",
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/pid-pressure",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/unschedulable",
+];
+
+fn node_name(tenant_node: &Value) -> Option<Name> {
+    Some(Name::new("", json::text(tenant_node, &["spec", "nodeName"])?))
+}
+
+fn trim(node: &mut Value) {
+    if let Some(status) = node.get_mut("status").and_then(Value::as_object_mut) {
+        status.remove("images");
+    }
+}
+
+/// Whether the tenant's Node was made by the syncer.
+pub fn is_ours(node: &Value) -> bool {
+    json::text(node, &["metadata", "labels", labels::MANAGED_BY]) == Some(labels::MANAGED_BY_SYNCER)
+}
+
+/// The Node as the syncer applies it. `live` is the tenant's Node, if it exists.
+pub fn desired(name: &str, tenant_node: &Value, live: Option<&Value>) -> Value {
+    let spec = &tenant_node["spec"];
+    let mut labels = json::strings(spec, &["labels"]);
+    labels.insert(labels::MANAGED_BY.into(), labels::MANAGED_BY_SYNCER.into());
+    let mut taints: Vec<Value> = json::items(spec, &["taints"]).to_vec();
+    let theirs = live.map(|live| json::items(live, &["spec", "taints"])).unwrap_or_default().iter();
+    for taint in theirs.filter(|taint| CONDITION_TAINTS.contains(&json::text(taint, &["key"]).unwrap_or_default())) {
+        if !taints.iter().any(|known| known["key"] == taint["key"] && known["effect"] == taint["effect"]) {
+            taints.push(taint.clone());
+        }
+    }
+    let mut node = json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": taints},
+    });
+    if spec.get("unschedulable") == Some(&Value::Bool(true)) {
+        node["spec"]["unschedulable"] = true.into();
+    }
+    node
+}
+
+/// Hash of what only the host decides: labels that go away there must go away in the tenant.
+pub fn hash(tenant_node: &Value) -> String {
+    let spec = &tenant_node["spec"];
+    json::hash(&json!([spec.get("labels"), spec.get("taints"), spec.get("unschedulable")]))
+}
+
+/// Whether the tenant's Node lacks something of what is desired.
+pub fn differs(desired: &Value, live: &Value) -> bool {
+    let labels = json::strings(desired, &["metadata", "labels"]);
+    let live_labels = json::strings(live, &["metadata", "labels"]);
+    labels.iter().any(|(key, value)| live_labels.get(key) != Some(value))
+        || json::items(desired, &["spec", "taints"]) != json::items(live, &["spec", "taints"])
+        || desired["spec"].get("unschedulable").is_some_and(|wanted| live["spec"].get("unschedulable") != Some(wanted))
+}
+
+/// The Node's status in the tenant; `None` if control has not published one yet.
+pub fn status(tenant_node: &Value) -> Option<Value> {
+    tenant_node.get("status")?.get("node").filter(|status| !json::is_unset(status)).cloned()
+}
+
+/// The Lease that says that a node is alive.
+pub fn lease(name: &str, uid: &str, now: Timestamp) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": name,
+            "namespace": LEASE_NAMESPACE,
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}],
+        },
+        "spec": {
+            "holderIdentity": name,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),
+        },
+    })
+}
+
+/// Whether any host pod of this tenant still runs on a node.
+pub fn has_host_pods(world: &World, node: &str) -> bool {
+    let pods = world.stores.host(KindId::Pod).all();
+    pods.iter().any(|(_, pod)| json::text(&pod.object(), &["spec", "nodeName"]) == Some(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant_node() -> Value {
+        json!({"spec": {"nodeName": "gpu-1", "labels": {"gpu": "h100"}, "taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
+               "status": {"node": {"capacity": {"cpu": "8"}}}})
+    }
+
+    #[test]
+    fn own_labels_of_the_tenant_stay_and_the_hosts_are_kept() {
+        let desired = desired("gpu-1", &tenant_node(), None);
+        let mut live = desired.clone();
+        live["metadata"]["labels"]["mine"] = "yes".into();
+        assert!(!differs(&desired, &live));
+        live["metadata"]["labels"]["gpu"] = "b300".into();
+        assert!(differs(&desired, &live));
+    }
+
+    #[test]
+    fn taints_for_conditions_belong_to_the_tenants_controllers() {
+        let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"});
+        let mine = json!({"key": "mine", "effect": "NoSchedule"});
+        let live = json!({"spec": {"taints": [taint, mine]}});
+        let desired = desired("gpu-1", &tenant_node(), Some(&live));
+        let keys: Vec<_> = json::items(&desired, &["spec", "taints"]).iter().filter_map(|taint| json::text(taint, &["key"])).collect();
+        assert_eq!(keys, ["nvidia.com/gpu", "node.kubernetes.io/not-ready"]);
+    }
+
+    #[test]
+    fn a_node_without_status_yet_has_none() {
+        assert_eq!(status(&json!({"spec": {}})), None);
+        assert_eq!(status(&tenant_node()), Some(json!({"capacity": {"cpu": "8"}})));
+    }
+}

@@ -1,0 +1,202 @@
+//! Containers of all three sorts.
+
+use super::{environment::Environment, security};
+use crate::{
+    json,
+    kinds::fields::{self, Fields, Findings, Rule},
+};
+use serde_json::{Map, Value};
+use std::collections::HashSet;
+
+const NOT_YET: &str = "not supported yet";
+
+/// The rules of `Container` and `EphemeralContainer`.
+pub const CONTAINER: Fields = &[
+    ("args", Rule::Copy),
+    ("command", Rule::Copy),
+    ("env", Rule::Rewrite),
+    ("envFrom", Rule::Rewrite),
+    ("image", Rule::Copy),
+    ("imagePullPolicy", Rule::Copy),
+    ("lifecycle", Rule::Rewrite),
+    ("livenessProbe", Rule::Rewrite),
+    ("name", Rule::Copy),
+    ("ports", Rule::Rewrite),
+    ("readinessProbe", Rule::Rewrite),
+    ("resizePolicy", Rule::Copy),
+    ("resources", Rule::Rewrite),
+    ("restartPolicy", Rule::Copy),
+    ("restartPolicyRules", Rule::Copy),
+    ("securityContext", Rule::Rewrite),
+    ("startupProbe", Rule::Rewrite),
+    ("stdin", Rule::Copy),
+    ("stdinOnce", Rule::Copy),
+    ("targetContainerName", Rule::Copy),
+    ("terminationMessagePath", Rule::Copy),
+    ("terminationMessagePolicy", Rule::Copy),
+    ("tty", Rule::Copy),
+    ("volumeDevices", Rule::Refuse(NOT_YET)),
+    ("volumeMounts", Rule::Rewrite),
+    ("workingDir", Rule::Copy),
+];
+
+/// The rules of `ResourceRequirements`.
+const RESOURCES: Fields =
+    &[("limits", Rule::Copy), ("requests", Rule::Copy), ("claims", Rule::Refuse(NOT_YET))];
+
+/// The rules of `ContainerPort`.
+const PORT: Fields = &[
+    ("containerPort", Rule::Copy),
+    ("hostIP", Rule::Refuse("ports of the node are not given to pods")),
+    ("hostPort", Rule::Refuse("ports of the node are not given to pods")),
+    ("name", Rule::Copy),
+    ("protocol", Rule::Copy),
+];
+
+/// The rules of `VolumeMount`.
+const MOUNT: Fields = &[
+    ("mountPath", Rule::Copy),
+    ("mountPropagation", Rule::Rewrite),
+    ("name", Rule::Copy),
+    ("readOnly", Rule::Copy),
+    ("recursiveReadOnly", Rule::Copy),
+    ("subPath", Rule::Copy),
+    ("subPathExpr", Rule::Copy),
+];
+
+/// The rules of `Probe`.
+const PROBE: Fields = &[
+    ("exec", Rule::Copy),
+    ("failureThreshold", Rule::Copy),
+    ("grpc", Rule::Copy),
+    ("httpGet", Rule::Rewrite),
+    ("initialDelaySeconds", Rule::Copy),
+    ("periodSeconds", Rule::Copy),
+    ("successThreshold", Rule::Copy),
+    ("tcpSocket", Rule::Rewrite),
+    ("terminationGracePeriodSeconds", Rule::Copy),
+    ("timeoutSeconds", Rule::Copy),
+];
+
+/// The rules of `Lifecycle`.
+const LIFECYCLE: Fields =
+    &[("postStart", Rule::Rewrite), ("preStop", Rule::Rewrite), ("stopSignal", Rule::Copy)];
+
+/// The rules of `LifecycleHandler`.
+const HANDLER: Fields =
+    &[("exec", Rule::Copy), ("httpGet", Rule::Rewrite), ("sleep", Rule::Copy), ("tcpSocket", Rule::Rewrite)];
+
+const PROBE_HOST: &str = "the node would call that host: only the pod itself may be probed";
+/// The rules of `HTTPGetAction` and `TCPSocketAction`.
+const ENDPOINT: Fields = &[
+    ("host", Rule::Refuse(PROBE_HOST)),
+    ("httpHeaders", Rule::Copy),
+    ("path", Rule::Copy),
+    ("port", Rule::Copy),
+    ("scheme", Rule::Copy),
+];
+
+/// The host's container for a tenant's container.
+pub fn translate(
+    environment: &Environment<'_>,
+    container: &Value,
+    path: &str,
+    ephemeral: bool,
+    findings: &mut Findings,
+) -> Value {
+    let mut copied = fields::copy(container, path, CONTAINER, findings);
+    let env = environment.variables(container, path, findings);
+    if !env.is_empty() {
+        copied.insert("env".into(), env.into());
+    }
+    let env_from = environment.sources(container, path, findings);
+    if !env_from.is_empty() {
+        copied.insert("envFrom".into(), env_from.into());
+    }
+    if let Some(context) = container.get("securityContext") {
+        let context = security::container(context, &format!("{path}.securityContext"), findings);
+        copied.insert("securityContext".into(), context.into());
+    }
+    let mounts: Vec<Value> = json::items(container, &["volumeMounts"])
+        .iter()
+        .enumerate()
+        .map(|(index, mount)| mount_of(mount, &format!("{path}.volumeMounts[{index}]"), findings).into())
+        .collect();
+    if !mounts.is_empty() {
+        copied.insert("volumeMounts".into(), mounts.into());
+    }
+    if !ephemeral {
+        regular(container, path, &mut copied, findings);
+    }
+    copied.into()
+}
+
+/// What only regular and init containers have.
+fn regular(container: &Value, path: &str, copied: &mut Map<String, Value>, findings: &mut Findings) {
+    if let Some(resources) = container.get("resources") {
+        let resources = self::resources(resources, &format!("{path}.resources"), findings);
+        copied.insert("resources".into(), resources.into());
+    }
+    // Server-side apply wants each port once; a container may list it several times.
+    let mut seen = HashSet::new();
+    let mut ports = Vec::new();
+    for (index, port) in json::items(container, &["ports"]).iter().enumerate() {
+        let copy = fields::copy(port, &format!("{path}.ports[{index}]"), PORT, findings);
+        let id = (port.get("containerPort").cloned().map(|port| port.to_string()), json::text(port, &["protocol"]).unwrap_or("TCP"));
+        if seen.insert(id) {
+            ports.push(Value::Object(copy));
+        }
+    }
+    if !ports.is_empty() {
+        copied.insert("ports".into(), ports.into());
+    }
+    for field in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(probe) = container.get(field) {
+            let path = format!("{path}.{field}");
+            let mut copy = fields::copy(probe, &path, PROBE, findings);
+            endpoints(probe, &path, &mut copy, findings);
+            copied.insert(field.into(), copy.into());
+        }
+    }
+    if let Some(lifecycle) = container.get("lifecycle") {
+        let path = format!("{path}.lifecycle");
+        let mut copy = fields::copy(lifecycle, &path, LIFECYCLE, findings);
+        for field in ["postStart", "preStop"] {
+            if let Some(handler) = lifecycle.get(field) {
+                let path = format!("{path}.{field}");
+                let mut handler_copy = fields::copy(handler, &path, HANDLER, findings);
+                endpoints(handler, &path, &mut handler_copy, findings);
+                copy.insert(field.into(), handler_copy.into());
+            }
+        }
+        copied.insert("lifecycle".into(), copy.into());
+    }
+}
+
+fn endpoints(object: &Value, path: &str, copied: &mut Map<String, Value>, findings: &mut Findings) {
+    for field in ["httpGet", "tcpSocket"] {
+        if let Some(endpoint) = object.get(field) {
+            let endpoint = fields::copy(endpoint, &format!("{path}.{field}"), ENDPOINT, findings);
+            copied.insert(field.into(), endpoint.into());
+        }
+    }
+}
+
+/// Resource requirements of a container or a pod.
+pub fn resources(resources: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
+    fields::copy(resources, path, RESOURCES, findings)
+}
+
+fn mount_of(mount: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
+    let mut copied = fields::copy(mount, path, MOUNT, findings);
+    match json::text(mount, &["mountPropagation"]) {
+        None => {}
+        Some("Bidirectional") => {
+            findings.refuse(format!("{path}.mountPropagation"), "mounts of a pod must not reach its node");
+        }
+        Some(other) => {
+            copied.insert("mountPropagation".into(), other.into());
+        }
+    }
+    copied
+}

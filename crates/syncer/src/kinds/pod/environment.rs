@@ -1,0 +1,182 @@
+//! Environment variables: what the kubelet of a cluster of the tenant's own would give a container.
+
+use super::downward;
+use crate::{
+    json,
+    kinds::fields::Findings,
+    resource::{KindId, Name, host_name},
+    world::World,
+};
+use serde_json::{Value, json};
+
+/// Variables that choose GPUs past the scheduler. Containers get GPUs by resource requests only.
+const REFUSED: &[&str] = &["NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES"];
+
+/// What all containers of a pod share.
+pub struct Environment<'a> {
+    pod: &'a Value,
+    namespace: &'a str,
+    /// Variables that come before the container's own.
+    base: Vec<(String, String)>,
+}
+
+impl<'a> Environment<'a> {
+    /// The environment of a pod's containers.
+    pub fn new(world: &World, name: &'a Name, pod: &'a Value) -> Self {
+        let mut base = api_server(&world.tenant.api_server_host, world.tenant.api_server_port);
+        if json::at(pod, &["spec", "enableServiceLinks"]) != Some(&Value::Bool(false)) {
+            let mut services = world.stores.tenant(KindId::Service).all();
+            services.retain(|(service, _)| service.namespace == name.namespace && !is_api_server(service));
+            services.sort_by(|(a, _), (b, _)| a.cmp(b));
+            for (service, stored) in services {
+                base.extend(service_variables(&service.name, &stored.object()));
+            }
+        }
+        Self { pod, namespace: &name.namespace, base }
+    }
+
+    /// Variables of a container, each name once: of several definitions the last counts, as in a kubelet.
+    pub fn variables(&self, container: &Value, path: &str, findings: &mut Findings) -> Vec<Value> {
+        let mut variables: Vec<Value> =
+            self.base.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+        for (index, variable) in json::items(container, &["env"]).iter().enumerate() {
+            let path = format!("{path}.env[{index}]");
+            let name = json::text(variable, &["name"]).unwrap_or_default();
+            if REFUSED.contains(&name) {
+                findings.refuse(&path, format!("{name} chooses devices past the scheduler: request them as resources"));
+                continue;
+            }
+            variables.retain(|known| json::text(known, &["name"]) != Some(name));
+            variables.push(self.variable(name, variable, &path, findings));
+        }
+        variables
+    }
+
+    fn variable(&self, name: &str, variable: &Value, path: &str, findings: &mut Findings) -> Value {
+        let Some(source) = variable.get("valueFrom") else {
+            return json!({"name": name, "value": json::text(variable, &["value"]).unwrap_or_default()});
+        };
+        let mut translated = json!({"name": name});
+        for (kind, value) in source.as_object().into_iter().flatten() {
+            match kind.as_str() {
+                "configMapKeyRef" => translated["valueFrom"][kind] = self.renamed(KindId::ConfigMap, value),
+                "secretKeyRef" => translated["valueFrom"][kind] = self.renamed(KindId::Secret, value),
+                "resourceFieldRef" => translated["valueFrom"][kind] = value.clone(),
+                "fieldRef" => {
+                    let field = json::text(value, &["fieldPath"]).unwrap_or_default();
+                    match downward::literal(self.pod, field) {
+                        // `$` would be taken for a reference to another variable.
+                        Some(text) => translated["value"] = text.replace('$', "$$").into(),
+                        None => translated["valueFrom"][kind] = value.clone(),
+                    }
+                }
+                other => findings.refuse(format!("{path}.valueFrom.{other}"), "this source is not supported yet"),
+            }
+        }
+        translated
+    }
+
+    /// ConfigMaps and Secrets of which every key becomes a variable.
+    pub fn sources(&self, container: &Value, path: &str, findings: &mut Findings) -> Vec<Value> {
+        let mut sources = Vec::new();
+        for (index, source) in json::items(container, &["envFrom"]).iter().enumerate() {
+            let mut translated = json!({});
+            for (field, value) in source.as_object().into_iter().flatten() {
+                match field.as_str() {
+                    "prefix" => translated[field] = value.clone(),
+                    "configMapRef" => translated[field] = self.renamed(KindId::ConfigMap, value),
+                    "secretRef" => translated[field] = self.renamed(KindId::Secret, value),
+                    other => findings.refuse(format!("{path}.envFrom[{index}].{other}"), "this source is not known here"),
+                }
+            }
+            sources.push(translated);
+        }
+        sources
+    }
+
+    fn renamed(&self, kind: KindId, reference: &Value) -> Value {
+        let mut renamed = reference.clone();
+        let name = json::text(reference, &["name"]).unwrap_or_default();
+        renamed["name"] = host_name(kind, &Name::new(self.namespace, name)).into();
+        renamed
+    }
+}
+
+fn is_api_server(service: &Name) -> bool {
+    &*service.namespace == "default" && &*service.name == "kubernetes"
+}
+
+/// The variables that lead to the tenant's API server. A kubelet always adds those of its own cluster, so each of them
+/// has to be set.
+fn api_server(host: &str, port: u16) -> Vec<(String, String)> {
+    let port = port.to_string();
+    let url_host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let url = format!("tcp://{url_host}:{port}");
+    [
+        ("KUBERNETES_PORT", url.as_str()),
+        ("KUBERNETES_PORT_443_TCP", &url),
+        ("KUBERNETES_PORT_443_TCP_ADDR", host),
+        ("KUBERNETES_PORT_443_TCP_PORT", &port),
+        ("KUBERNETES_PORT_443_TCP_PROTO", "tcp"),
+        ("KUBERNETES_SERVICE_HOST", host),
+        ("KUBERNETES_SERVICE_PORT", &port),
+        ("KUBERNETES_SERVICE_PORT_HTTPS", &port),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into()
+}
+
+/// The variables that a kubelet makes of a Service.
+fn service_variables(name: &str, service: &Value) -> Vec<(String, String)> {
+    let ip = json::text(service, &["spec", "clusterIP"]).unwrap_or_default();
+    let ports = json::items(service, &["spec", "ports"]);
+    if ip.is_empty() || ip == "None" || ports.is_empty() {
+        return Vec::new();
+    }
+    let prefix = name.to_uppercase().replace('-', "_");
+    let number = |port: &Value| port.get("port").map(ToString::to_string).unwrap_or_default();
+    let url_host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+    let mut variables = vec![
+        (format!("{prefix}_SERVICE_HOST"), ip.to_owned()),
+        (format!("{prefix}_SERVICE_PORT"), number(&ports[0])),
+    ];
+    for port in ports {
+        if let Some(name) = json::text(port, &["name"]).filter(|name| !name.is_empty()) {
+            let name = name.to_uppercase().replace('-', "_");
+            variables.push((format!("{prefix}_SERVICE_PORT_{name}"), number(port)));
+        }
+    }
+    for (index, port) in ports.iter().enumerate() {
+        let protocol = json::text(port, &["protocol"]).unwrap_or("TCP");
+        let number = number(port);
+        let url = format!("{}://{url_host}:{number}", protocol.to_lowercase());
+        if index == 0 {
+            variables.push((format!("{prefix}_PORT"), url.clone()));
+        }
+        let one = format!("{prefix}_PORT_{number}_{protocol}");
+        variables.push((one.clone(), url));
+        variables.push((format!("{one}_PROTO"), protocol.to_lowercase()));
+        variables.push((format!("{one}_PORT"), number));
+        variables.push((format!("{one}_ADDR"), ip.to_owned()));
+    }
+    variables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_variables_are_the_kubelets() {
+        let service = json!({"spec": {"clusterIP": "10.0.0.7", "ports": [
+            {"name": "http", "port": 80, "protocol": "TCP"}, {"name": "dns-udp", "port": 53, "protocol": "UDP"}]}});
+        let variables = service_variables("my-web", &service);
+        let value = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        assert_eq!(value("MY_WEB_SERVICE_HOST"), Some("10.0.0.7"));
+        assert_eq!(value("MY_WEB_SERVICE_PORT"), Some("80"));
+        assert_eq!(value("MY_WEB_SERVICE_PORT_DNS_UDP"), Some("53"));
+        assert_eq!(value("MY_WEB_PORT"), Some("tcp://10.0.0.7:80"));
+        assert_eq!(value("MY_WEB_PORT_53_UDP_ADDR"), Some("10.0.0.7"));
+        assert!(service_variables("h", &json!({"spec": {"clusterIP": "None", "ports": [{"port": 1}]}})).is_empty());
+    }
+}

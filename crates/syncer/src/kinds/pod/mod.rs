@@ -1,0 +1,179 @@
+//! Pods.
+//!
+//! | part | rule | where |
+//! |---|---|---|
+//! | labels, annotations | copied but for reserved ones | `metadata` |
+//! | spec | allow-list: copied, made anew or refused, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
+//! | changes to a running pod | only what Kubernetes lets change | `update` |
+//! | status, node | from the host | `status` |
+//! | service-account tokens | minted in the tenant, a Secret on the host | `token` |
+//!
+//! The tenant has neither scheduler nor kubelet: the host's scheduler places the host pod, the syncer binds the
+//! tenant's pod to the same node and reports what the host's kubelet reports.
+
+mod container;
+mod downward;
+mod environment;
+mod scheduling;
+mod security;
+mod spec;
+pub mod status;
+mod targets;
+pub mod token;
+mod update;
+mod volumes;
+
+#[cfg(test)]
+mod tests;
+
+pub use scheduling::scoped;
+pub use targets::targets;
+
+use crate::{
+    json,
+    kinds::{
+        Down, Flow, HostNamespace, HostWrite, Kind, Report, TenantWrite, Translated, Want,
+        fields::Findings, metadata, origin_name, own_name,
+        refusal::Refusal,
+    },
+    resource::{self, Key, KindId, Name, Resource},
+    store::{Detail, WatchSpec},
+    world::World,
+};
+use berth_api::labels;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec { resource: resource::POD, detail: Detail::Full, labels: "", name: own_name, trim: trim_tenant }),
+    host: Some((
+        HostNamespace::Workloads,
+        WatchSpec {
+            resource: resource::POD,
+            detail: Detail::Full,
+            labels: "berth.dev/managed-by=syncer",
+            name: origin_name,
+            trim: trim_host,
+        },
+    )),
+    flow: Flow::Down(&Pods),
+};
+
+fn trim_tenant(pod: &mut Value) {
+    if let Some(annotations) = pod["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+}
+
+/// Of a host pod only its state matters: what was asked for is in the tenant's pod.
+fn trim_host(pod: &mut Value) {
+    if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.retain(|key, _| {
+            matches!(
+                key.as_str(),
+                "name" | "uid" | "resourceVersion" | "generation" | "deletionTimestamp" | "deletionGracePeriodSeconds" | "annotations"
+            )
+        });
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.retain(|key, _| key == labels::ORIGIN_UID || key == labels::APPLIED_HASH);
+        }
+    }
+    let node = pod["spec"].get("nodeName").cloned();
+    pod["spec"] = node.map_or_else(|| json!({}), |node| json!({"nodeName": node}));
+}
+
+struct Pods;
+
+impl Down for Pods {
+    fn id(&self) -> KindId {
+        KindId::Pod
+    }
+
+    fn resource(&self) -> Resource {
+        resource::POD
+    }
+
+    fn want(&self, _world: &World, _name: &Name, pod: &Value) -> Want {
+        if status::is_finished(&pod["status"]) {
+            Want::Leave
+        } else if json::text(pod, &["spec", "nodeName"]).is_some() && status::is_bound(pod) {
+            // It runs, or ran: a second one would be another pod.
+            Want::Once
+        } else {
+            Want::Sync
+        }
+    }
+
+    fn needs(&self, world: &World, _name: &Name, pod: &Value) -> Vec<Key> {
+        // A reference to something that does not exist does not block: the kubelet waits and says so.
+        targets(pod)
+            .into_iter()
+            .filter(|target| world.stores.tenant(target.kind).contains(&target.name))
+            .map(|target| target.kind.key(target.name))
+            .collect()
+    }
+
+    fn translate(&self, world: &World, name: &Name, pod: &Value) -> Result<Translated, Vec<Refusal>> {
+        let mut findings = Findings::default();
+        if json::text(pod, &["spec", "nodeName"]).is_some() && !status::is_bound(pod) {
+            findings.refuse("spec.nodeName", "pods are placed by the scheduler: use a node selector or affinity");
+        }
+        let mut annotations = metadata::annotations(pod, &mut findings.refused);
+        let spec = spec::translate(world, name, pod, &mut findings);
+        for field in spec.downward {
+            let value = downward::literal(pod, &field).unwrap_or_default();
+            annotations.insert(downward::annotation(&field), value.into());
+        }
+        if findings.refused.is_empty() {
+            let object = json!({
+                "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
+                "spec": spec.spec,
+            });
+            Ok(Translated { object, notes: findings.notes })
+        } else {
+            Err(findings.refused)
+        }
+    }
+
+    fn at_creation(&self, desired: Value) -> Value {
+        update::at_creation(desired)
+    }
+
+    fn changeable(&self, desired: &Value) -> Value {
+        update::changeable(desired)
+    }
+
+    fn update_needs_live(&self) -> bool {
+        true
+    }
+
+    fn update(&self, desired: Value, live: &Value) -> Vec<HostWrite> {
+        update::update(desired, live)
+    }
+
+    fn host_status(&self, tenant: &Value, host: &Value) -> Option<Value> {
+        status::host_status(tenant, host)
+    }
+
+    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+        status::back(world, name, report)
+    }
+
+    fn refused(&self, pod: &Value, refused: &[Refusal], now: Timestamp) -> Option<Value> {
+        Some(status::refused(pod, refused, now))
+    }
+
+    fn lost(&self, world: &World, name: &Name, pod: &Value, departed: Option<&Value>, now: Timestamp) -> Option<Value> {
+        status::lost(world, name, pod, departed, now)
+    }
+
+    fn orphan_grace(&self) -> Option<u32> {
+        // Not 0: the object stays until the kubelet has ended the containers.
+        Some(1)
+    }
+
+    fn finishes_deletion(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,171 @@
+//! Security contexts: what the Pod Security Standard "baseline" allows, so that the host's own check of the workload
+//! namespace never refuses what passed here.
+
+use crate::{
+    json,
+    kinds::fields::{self, Fields, Findings, Rule},
+};
+use serde_json::{Map, Value};
+
+const WINDOWS: &str = "there are no Windows nodes";
+
+/// The rules of `PodSecurityContext`.
+pub const POD: Fields = &[
+    ("appArmorProfile", Rule::Rewrite),
+    ("fsGroup", Rule::Copy),
+    ("fsGroupChangePolicy", Rule::Copy),
+    ("runAsGroup", Rule::Copy),
+    ("runAsNonRoot", Rule::Copy),
+    ("runAsUser", Rule::Copy),
+    ("seLinuxChangePolicy", Rule::Copy),
+    ("seLinuxOptions", Rule::Rewrite),
+    ("seccompProfile", Rule::Rewrite),
+    ("supplementalGroups", Rule::Copy),
+    ("supplementalGroupsPolicy", Rule::Copy),
+    ("sysctls", Rule::Rewrite),
+    ("windowsOptions", Rule::Refuse(WINDOWS)),
+];
+
+/// The rules of `SecurityContext`.
+pub const CONTAINER: Fields = &[
+    ("allowPrivilegeEscalation", Rule::Copy),
+    ("appArmorProfile", Rule::Rewrite),
+    ("capabilities", Rule::Rewrite),
+    ("privileged", Rule::Refuse("privileged containers reach the node, which belongs to the platform")),
+    ("procMount", Rule::Rewrite),
+    ("readOnlyRootFilesystem", Rule::Copy),
+    ("runAsGroup", Rule::Copy),
+    ("runAsNonRoot", Rule::Copy),
+    ("runAsUser", Rule::Copy),
+    ("seLinuxOptions", Rule::Rewrite),
+    ("seccompProfile", Rule::Rewrite),
+    ("windowsOptions", Rule::Refuse(WINDOWS)),
+];
+
+/// Capabilities that a container may add.
+const CAPABILITIES: &[&str] = &[
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+];
+
+/// Sysctls that act inside the pod only.
+const SYSCTLS: &[&str] = &[
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_syncookies",
+];
+
+const SE_LINUX_TYPES: &[&str] = &["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
+
+/// The host pod's security context.
+pub fn pod(context: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
+    let mut copied = fields::copy(context, path, POD, findings);
+    shared(context, path, &mut copied, findings);
+    let sysctls = json::items(context, &["sysctls"]);
+    for (index, sysctl) in sysctls.iter().enumerate() {
+        let name = json::text(sysctl, &["name"]).unwrap_or_default().replace('/', ".");
+        if !SYSCTLS.contains(&name.as_str()) {
+            findings.refuse(format!("{path}.sysctls[{index}]"), format!("{name} is not among the safe sysctls"));
+        }
+    }
+    if !sysctls.is_empty() {
+        copied.insert("sysctls".into(), sysctls.to_vec().into());
+    }
+    copied
+}
+
+/// The security context of a host container.
+pub fn container(context: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
+    let mut copied = fields::copy(context, path, CONTAINER, findings);
+    shared(context, path, &mut copied, findings);
+    if let Some(capabilities) = context.get("capabilities") {
+        for added in json::items(capabilities, &["add"]).iter().filter_map(Value::as_str) {
+            if !CAPABILITIES.contains(&added.strip_prefix("CAP_").unwrap_or(added)) {
+                findings.refuse(format!("{path}.capabilities.add"), format!("{added} is more than containers may have"));
+            }
+        }
+        copied.insert("capabilities".into(), capabilities.clone());
+    }
+    match json::text(context, &["procMount"]) {
+        None | Some("" | "Default") => {}
+        Some(_) => findings.refuse(format!("{path}.procMount"), "only Default is allowed"),
+    }
+    copied
+}
+
+/// Profiles that pods and containers both have.
+fn shared(context: &Value, path: &str, copied: &mut Map<String, Value>, findings: &mut Findings) {
+    for field in ["seccompProfile", "appArmorProfile"] {
+        if let Some(profile) = context.get(field) {
+            if json::text(profile, &["type"]) == Some("Unconfined") {
+                findings.refuse(format!("{path}.{field}.type"), "Unconfined is not allowed");
+            }
+            copied.insert(field.into(), profile.clone());
+        }
+    }
+    if let Some(options) = context.get("seLinuxOptions") {
+        if !SE_LINUX_TYPES.contains(&json::text(options, &["type"]).unwrap_or_default()) {
+            findings.refuse(format!("{path}.seLinuxOptions.type"), "only types of containers are allowed");
+        }
+        for field in ["user", "role"] {
+            if json::text(options, &[field]).is_some_and(|text| !text.is_empty()) {
+                findings.refuse(format!("{path}.seLinuxOptions.{field}"), "not allowed");
+            }
+        }
+        copied.insert("seLinuxOptions".into(), options.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn refused(f: impl FnOnce(&mut Findings)) -> Vec<String> {
+        let mut findings = Findings::default();
+        f(&mut findings);
+        findings.refused.iter().map(|refusal| refusal.field.clone()).collect()
+    }
+
+    #[test]
+    fn baseline_passes() {
+        let context = json!({"runAsUser": 1000, "privileged": false, "procMount": "Default", "seccompProfile": {"type": "RuntimeDefault"},
+            "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}, "seLinuxOptions": {"type": "container_t"}});
+        assert_eq!(refused(|findings| drop(container(&context, "c", findings))), [""; 0]);
+    }
+
+    #[test]
+    fn what_reaches_beyond_the_container_is_refused() {
+        let context = json!({"privileged": true, "procMount": "Unmasked", "seccompProfile": {"type": "Unconfined"},
+            "appArmorProfile": {"type": "Unconfined"}, "capabilities": {"add": ["SYS_ADMIN", "CAP_NET_RAW"]},
+            "seLinuxOptions": {"type": "spc_t", "user": "u"}, "windowsOptions": {"hostProcess": true}});
+        assert_eq!(refused(|findings| drop(container(&context, "c", findings))), [
+            "c.privileged", "c.windowsOptions", "c.seccompProfile.type", "c.appArmorProfile.type", "c.seLinuxOptions.type",
+            "c.seLinuxOptions.user", "c.capabilities.add", "c.capabilities.add", "c.procMount"
+        ]);
+    }
+
+    #[test]
+    fn only_safe_sysctls_pass() {
+        let context = json!({"sysctls": [{"name": "net.ipv4.tcp_syncookies", "value": "1"}, {"name": "kernel.msgmax", "value": "1"}]});
+        assert_eq!(refused(|findings| drop(pod(&context, "p", findings))), ["p.sysctls[1]"]);
+    }
+}

@@ -1,0 +1,203 @@
+//! The pod's status in the tenant.
+//!
+//! | field | rule |
+//! |---|---|
+//! | observedGeneration (of the pod and its conditions) | the tenant's generation once the host has the current spec |
+//! | conditions | the host's; those of readiness gates are the tenant's own; `berth.dev/Synced` = False while something is refused |
+//! | messages | host names mapped back |
+//! | resourceClaimStatuses, extendedResourceClaimStatus | not yet |
+//! | everything else | copied |
+//! | a finished pod | stays as it finished |
+
+use crate::{
+    json,
+    kinds::{
+        Report, TenantWrite,
+        refusal::{self, Refusal},
+        text,
+    },
+    resource::Name,
+    world::World,
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// Type of the condition that says whether the host has the pod as the tenant wants it.
+pub const SYNCED: &str = "berth.dev/Synced";
+/// Type of the condition of a pod that ended because of something done to it.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+/// Whether a status is that of a finished pod.
+pub fn is_finished(status: &Value) -> bool {
+    matches!(json::text(status, &["phase"]), Some("Succeeded" | "Failed"))
+}
+
+/// Whether a pod was bound to its node by a Binding, which sets this condition, rather than by hand at creation.
+pub fn is_bound(pod: &Value) -> bool {
+    condition(&pod["status"], "PodScheduled").and_then(|condition| json::text(condition, &["status"])) == Some("True")
+}
+
+fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
+    json::items(status, &["conditions"]).iter().find(|condition| json::text(condition, &["type"]) == Some(kind))
+}
+
+/// Types of the conditions that the tenant decides.
+fn gates(pod: &Value) -> Vec<&str> {
+    json::items(pod, &["spec", "readinessGates"]).iter().filter_map(|gate| json::text(gate, &["conditionType"])).collect()
+}
+
+/// What to write to the tenant.
+pub fn back(world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+    let Report { tenant, host, .. } = report;
+    let mut writes = Vec::new();
+    let finished = is_finished(&tenant["status"]);
+    if let Some(node) = json::text(host, &["spec", "nodeName"])
+        && json::text(tenant, &["spec", "nodeName"]).is_none()
+        && tenant["metadata"].get("deletionTimestamp").is_none()
+        && !finished
+    {
+        writes.push(TenantWrite::Bind { node: node.to_owned() });
+    }
+    if !finished {
+        writes.push(TenantWrite::Status(status(world, name, report)));
+    }
+    writes
+}
+
+fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
+    let before = &report.tenant["status"];
+    let mut status = report.host["status"].clone();
+    let Some(fields) = status.as_object_mut() else { return before.clone() };
+    fields.remove("resourceClaimStatuses");
+    fields.remove("extendedResourceClaimStatus");
+    let generation = |old: Option<&Value>| {
+        if report.in_sync { report.tenant["metadata"].get("generation").cloned() } else { old.cloned() }
+    };
+    if fields.contains_key("observedGeneration")
+        && let Some(generation) = generation(before.get("observedGeneration"))
+    {
+        fields.insert("observedGeneration".into(), generation);
+    }
+    let gates = gates(report.tenant);
+    let mut conditions: Vec<Value> = json::items(&report.host["status"], &["conditions"])
+        .iter()
+        .filter(|condition| !gates.contains(&json::text(condition, &["type"]).unwrap_or_default()))
+        .cloned()
+        .collect();
+    for condition in &mut conditions {
+        let old = self::condition(before, json::text(condition, &["type"]).unwrap_or_default());
+        if condition.get("observedGeneration").is_some()
+            && let Some(generation) = generation(old.and_then(|old| old.get("observedGeneration")))
+        {
+            condition["observedGeneration"] = generation;
+        }
+    }
+    conditions.extend(gates.iter().filter_map(|gate| condition(before, gate)).cloned());
+    if let Some(scheduled) = condition(before, "PodScheduled")
+        && !conditions.iter().any(|condition| json::text(condition, &["type"]) == Some("PodScheduled"))
+    {
+        // It tells bound pods from those with a node name set by hand, so it must not get lost.
+        conditions.push(scheduled.clone());
+    }
+    if !report.refused.is_empty() {
+        conditions.push(synced(before, report.refused, report.now));
+    }
+    if !conditions.is_empty() {
+        fields.insert("conditions".into(), conditions.into());
+    }
+    map_messages(world, name, &mut status);
+    status
+}
+
+/// Maps host names in every `message` below `value`.
+fn map_messages(world: &World, name: &Name, value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value {
+                    Value::String(message) if key == "message" => *message = text::back(world, name, message),
+                    other => map_messages(world, name, other),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| map_messages(world, name, item)),
+        _ => {}
+    }
+}
+
+/// A condition with the transition time of its predecessor unless the status flipped.
+fn with_time(before: &Value, mut new: Value, now: Timestamp) -> Value {
+    let old = json::text(&new, &["type"]).and_then(|kind| condition(before, kind));
+    let since = old.filter(|old| old.get("status") == new.get("status")).and_then(|old| old.get("lastTransitionTime")).cloned();
+    // Kubernetes keeps whole seconds.
+    new["lastTransitionTime"] = since.unwrap_or_else(|| now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
+    new
+}
+
+fn synced(before: &Value, refused: &[Refusal], now: Timestamp) -> Value {
+    let message = refusal::message(refused);
+    with_time(before, json!({"type": SYNCED, "status": "False", "reason": "FieldRefused", "message": message}), now)
+}
+
+fn put(status: &mut Value, condition: Value) {
+    let mut conditions = json::items(status, &["conditions"]).to_vec();
+    conditions.retain(|known| known.get("type") != condition.get("type"));
+    conditions.push(condition);
+    status["conditions"] = conditions.into();
+}
+
+/// The status of a pod that is not on the host because something of it is refused: as before, and a condition.
+pub fn refused(pod: &Value, refused: &[Refusal], now: Timestamp) -> Value {
+    let before = &pod["status"];
+    let mut status = before.clone();
+    put(&mut status, synced(before, refused, now));
+    status
+}
+
+/// The status of a pod whose host pod is gone though nobody deleted it in the tenant: failed, as after an eviction,
+/// so that its controller replaces it. If the host pod was seen to finish, that counts.
+pub fn lost(world: &World, name: &Name, pod: &Value, departed: Option<&Value>, now: Timestamp) -> Option<Value> {
+    let before = &pod["status"];
+    if is_finished(before) {
+        return None;
+    }
+    let mut after = before.clone();
+    if let Some(host) = departed {
+        let report = Report { tenant: pod, host, in_sync: true, refused: &[], now };
+        after = status(world, name, &report);
+        if is_finished(&after) {
+            return Some(after);
+        }
+    }
+    let disruption = condition(&after, DISRUPTION_TARGET).filter(|condition| json::text(condition, &["status"]) == Some("True"));
+    let reason = disruption.and_then(|condition| json::text(condition, &["reason"])).unwrap_or("NodeLost").to_owned();
+    let message = disruption
+        .and_then(|condition| json::text(condition, &["message"]))
+        .unwrap_or("The pod was removed from its node.")
+        .to_owned();
+    if disruption.is_none() {
+        let condition = json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message});
+        put(&mut after, with_time(before, condition, now));
+    }
+    after["phase"] = "Failed".into();
+    after["reason"] = reason.into();
+    after["message"] = message.into();
+    Some(after)
+}
+
+/// Conditions of readiness gates, which the tenant decides, for the host pod; `None` if the host has them.
+pub fn host_status(tenant: &Value, host: &Value) -> Option<Value> {
+    let said = |status: &Value, gate: &str| {
+        let condition = condition(status, gate)?;
+        let fields = ["type", "status", "reason", "message"];
+        Some(fields.iter().filter_map(|field| Some(((*field).to_owned(), condition.get(*field)?.clone()))).collect())
+    };
+    let differing: Vec<Value> = gates(tenant)
+        .into_iter()
+        .filter_map(|gate| {
+            let wanted: serde_json::Map<String, Value> = said(&tenant["status"], gate)?;
+            (said(&host["status"], gate).as_ref() != Some(&wanted)).then_some(Value::Object(wanted))
+        })
+        .collect();
+    (!differing.is_empty()).then(|| json!({"conditions": differing}))
+}

@@ -1,0 +1,63 @@
+//! What a pod references.
+
+use crate::{
+    json,
+    kinds::references::Target,
+    resource::{KindId, Name},
+};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// ConfigMaps and Secrets that a pod references, whether they exist or not.
+pub fn targets(pod: &Value) -> BTreeSet<Target> {
+    let namespace = json::text(pod, &["metadata", "namespace"]).unwrap_or_default();
+    let mut found = BTreeSet::new();
+    let mut add = |kind, name: Option<&str>| {
+        if let Some(name) = name.filter(|name| !name.is_empty()) {
+            found.insert(Target { kind, name: Name::new(namespace, name) });
+        }
+    };
+    let spec = &pod["spec"];
+    for container in ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|field| json::items(spec, &[field])) {
+        for variable in json::items(container, &["env"]) {
+            add(KindId::ConfigMap, json::text(variable, &["valueFrom", "configMapKeyRef", "name"]));
+            add(KindId::Secret, json::text(variable, &["valueFrom", "secretKeyRef", "name"]));
+        }
+        for source in json::items(container, &["envFrom"]) {
+            add(KindId::ConfigMap, json::text(source, &["configMapRef", "name"]));
+            add(KindId::Secret, json::text(source, &["secretRef", "name"]));
+        }
+    }
+    for volume in json::items(spec, &["volumes"]) {
+        add(KindId::ConfigMap, json::text(volume, &["configMap", "name"]));
+        add(KindId::Secret, json::text(volume, &["secret", "secretName"]));
+        for source in json::items(volume, &["projected", "sources"]) {
+            add(KindId::ConfigMap, json::text(source, &["configMap", "name"]));
+            add(KindId::Secret, json::text(source, &["secret", "name"]));
+        }
+    }
+    for secret in json::items(spec, &["imagePullSecrets"]) {
+        add(KindId::Secret, json::text(secret, &["name"]));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_way_to_reference_is_found() {
+        let pod = json!({"metadata": {"namespace": "n"}, "spec": {
+            "initContainers": [{"envFrom": [{"configMapRef": {"name": "c1"}}, {"secretRef": {"name": "s1"}}]}],
+            "containers": [{"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c2", "key": "k"}}},
+                                    {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s2", "key": "k"}}}]}],
+            "volumes": [{"configMap": {"name": "c3"}}, {"secret": {"secretName": "s3"}},
+                        {"projected": {"sources": [{"configMap": {"name": "c4"}}, {"secret": {"name": "s4"}}]}}],
+            "imagePullSecrets": [{"name": "s5"}, {}]
+        }});
+        let names: Vec<_> = targets(&pod).into_iter().map(|target| target.name.name.to_string()).collect();
+        assert_eq!(names, ["c1", "c2", "c3", "c4", "s1", "s2", "s3", "s4", "s5"]);
+    }
+}

@@ -1,0 +1,131 @@
+//! Service-account tokens: the tenant's, minted for the pod, kept in one Secret on the host that lives as long as the
+//! host pod.
+//!
+//! | of the tenant's pod | of the token |
+//! |---|---|
+//! | `projected.sources[].serviceAccountToken.audience` | audience |
+//! | `….expirationSeconds` | life; renewed in place before 80 % of it has passed |
+//! | `….path` | path in the volume |
+//! | name and UID | bound to: the token ends with the pod |
+
+use super::volumes::token_key;
+use crate::{
+    json,
+    kinds::{Flow, HostNamespace, Kind, origin_name},
+    resource,
+    store::{Detail, WatchSpec},
+};
+use berth_api::labels;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+/// Label on the host Secret that carries a pod's tokens.
+pub const LABEL: &str = "berth.dev/pod-token";
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: None,
+    host: Some((
+        HostNamespace::Workloads,
+        WatchSpec {
+            resource: resource::SECRET,
+            detail: Detail::Metadata,
+            labels: "berth.dev/managed-by=syncer,berth.dev/pod-token",
+            name: origin_name,
+            trim,
+        },
+    )),
+    flow: Flow::Tokens,
+};
+
+fn trim(secret: &mut Value) {
+    let annotation = |key: &str| json::text(secret, &["metadata", "annotations", key]).map(ToOwned::to_owned);
+    let annotations = json!({
+        labels::ORIGIN_UID: annotation(labels::ORIGIN_UID),
+        labels::TOKEN_RENEW_AT: annotation(labels::TOKEN_RENEW_AT),
+    });
+    let meta = |key: &str| secret["metadata"].get(key).cloned().unwrap_or_default();
+    *secret = json!({"metadata": {
+        "name": meta("name"), "uid": meta("uid"), "resourceVersion": meta("resourceVersion"),
+        "annotations": annotations,
+    }});
+}
+
+/// A token that a pod asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Key in the host Secret.
+    pub key: String,
+    /// Audience, or empty for the API server itself.
+    pub audience: String,
+    /// Life in seconds.
+    pub seconds: i64,
+}
+
+/// The tokens that a tenant's pod asks for.
+pub fn asked(pod: &Value) -> Vec<Asked> {
+    let mut found = Vec::new();
+    for (volume_index, volume) in json::items(pod, &["spec", "volumes"]).iter().enumerate() {
+        for (source_index, source) in json::items(volume, &["projected", "sources"]).iter().enumerate() {
+            if let Some(token) = source.get("serviceAccountToken") {
+                found.push(Asked {
+                    key: token_key(volume_index, source_index),
+                    audience: json::text(token, &["audience"]).unwrap_or_default().to_owned(),
+                    seconds: token.get("expirationSeconds").and_then(Value::as_i64).unwrap_or(3600),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// The body of a TokenRequest.
+pub fn request(asked: &Asked, pod_name: &str, pod_uid: &str) -> Value {
+    let audiences: Vec<&str> = if asked.audience.is_empty() { Vec::new() } else { vec![&asked.audience] };
+    json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {
+            "audiences": audiences,
+            "expirationSeconds": asked.seconds,
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod_name, "uid": pod_uid},
+        },
+    })
+}
+
+/// When tokens that were made at `now` and expire at `expiries` must be renewed: after 75 % of the shortest life, which
+/// leaves time for the kubelet to bring them into the pod.
+pub fn renew_at(now: Timestamp, expiries: &[Timestamp]) -> Option<Timestamp> {
+    let shortest = expiries.iter().min()?.duration_since(now);
+    now.checked_add(SignedDuration::from_secs(shortest.as_secs() * 3 / 4)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_asked_for_as_the_pod_says() {
+        let pod = json!({"spec": {"volumes": [
+            {"name": "config", "configMap": {"name": "c"}},
+            {"name": "api", "projected": {"sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+                {"configMap": {"name": "kube-root-ca.crt"}},
+                {"serviceAccountToken": {"path": "vault", "audience": "vault", "expirationSeconds": 600}}]}}]}});
+        assert_eq!(asked(&pod), [
+            Asked { key: "token-1-0".into(), audience: String::new(), seconds: 3607 },
+            Asked { key: "token-1-2".into(), audience: "vault".into(), seconds: 600 },
+        ]);
+        let request = request(&asked(&pod)[1], "p", "u");
+        assert_eq!(request["spec"]["audiences"], json!(["vault"]));
+        assert_eq!(request["spec"]["boundObjectRef"]["uid"], "u");
+    }
+
+    #[test]
+    fn the_shortest_life_decides_about_renewal() {
+        let now = Timestamp::from_second(1000).unwrap();
+        let expiries = [Timestamp::from_second(4600).unwrap(), Timestamp::from_second(1600).unwrap()];
+        assert_eq!(renew_at(now, &expiries), Some(Timestamp::from_second(1450).unwrap()));
+        assert_eq!(renew_at(now, &[]), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! Which pods use which ConfigMaps and Secrets. Only what a pod uses goes to the host, and only as long as one does.
+
+use crate::resource::{Key, Name};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// The index, both ways.
+#[derive(Debug, Default)]
+pub struct References {
+    by_pod: HashMap<Name, BTreeSet<Target>>,
+    by_target: HashMap<Key, HashSet<Name>>,
+}
+
+/// A ConfigMap or Secret.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// Which kind.
+    pub kind: crate::resource::KindId,
+    /// Its name in the tenant.
+    pub name: Name,
+}
+
+impl References {
+    /// Says what a pod uses now; nothing once it is gone. Returns the targets for which it became the first user or
+    /// ceased to be the last: they have to come to or go from the host.
+    pub fn set(&mut self, pod: &Name, targets: BTreeSet<Target>) -> Vec<Key> {
+        let before = if targets.is_empty() {
+            self.by_pod.remove(pod).unwrap_or_default()
+        } else {
+            self.by_pod.insert(pod.clone(), targets.clone()).unwrap_or_default()
+        };
+        let mut changed = Vec::new();
+        for target in before.difference(&targets) {
+            let key = target.kind.key(target.name.clone());
+            if let Some(users) = self.by_target.get_mut(&key) {
+                users.remove(pod);
+                if users.is_empty() {
+                    self.by_target.remove(&key);
+                    changed.push(key);
+                }
+            }
+        }
+        for target in targets.difference(&before) {
+            let key = target.kind.key(target.name.clone());
+            let users = self.by_target.entry(key.clone()).or_default();
+            if users.is_empty() {
+                changed.push(key);
+            }
+            users.insert(pod.clone());
+        }
+        changed
+    }
+
+    /// Whether any pod uses this object.
+    pub fn is_used(&self, target: &Key) -> bool {
+        self.by_target.contains_key(target)
+    }
+
+    /// The pods that use this object.
+    pub fn users(&self, target: &Key) -> Vec<Name> {
+        self.by_target.get(target).into_iter().flatten().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::KindId;
+
+    fn target(name: &str) -> Target {
+        Target { kind: KindId::ConfigMap, name: Name::new("a", name) }
+    }
+
+    fn key(name: &str) -> Key {
+        KindId::ConfigMap.key(Name::new("a", name))
+    }
+
+    #[test]
+    fn first_and_last_users_are_reported() {
+        let mut references = References::default();
+        let (one, two) = (Name::new("a", "one"), Name::new("a", "two"));
+        assert_eq!(references.set(&one, [target("x"), target("y")].into()), [key("x"), key("y")]);
+        assert_eq!(references.set(&two, [target("x")].into()), []);
+        assert_eq!(references.set(&one, [target("y")].into()), [], "two still uses x");
+        assert_eq!(references.users(&key("x")), [two.clone()]);
+        assert_eq!(references.set(&two, BTreeSet::new()), [key("x")]);
+        assert!(!references.is_used(&key("x")) && references.is_used(&key("y")));
+        references.set(&one, BTreeSet::new());
+        assert!(references.by_pod.is_empty() && references.by_target.is_empty());
+    }
+
+    #[test]
+    fn saying_the_same_again_changes_nothing() {
+        let mut references = References::default();
+        let pod = Name::new("a", "one");
+        references.set(&pod, [target("x")].into());
+        assert_eq!(references.set(&pod, [target("x")].into()), []);
+    }
+}

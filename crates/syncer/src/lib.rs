@@ -1,0 +1,97 @@
+//! The syncer: Berth's agent for one tenant.
+//!
+//! It maps what the tenant creates in its own API server onto the host cluster, into one workload namespace, and
+//! reports back what happens there. The tenant is the source of truth for specs, the host for status.
+//!
+//! - [`engine`] has the queue and is the only part that writes.
+//! - [`kinds`] has the rules of each kind: pure functions from objects to objects.
+//! - [`store`] keeps what both sides look like.
+//! - [`permissions`] says what the syncer may do, for whoever grants it.
+
+pub mod config;
+pub mod engine;
+pub mod json;
+pub mod kinds;
+pub mod metrics;
+pub mod permissions;
+pub mod resource;
+pub mod store;
+pub mod world;
+
+pub use config::{Options, Tenant};
+
+use berth_runtime::{
+    admin::{self, Readiness},
+    client::{self, ConnectError},
+    shutdown,
+};
+use engine::{Engine, api::Api};
+use kube::Client;
+use metrics::Metrics;
+use prometheus_client::registry::Registry;
+use resource::Side;
+use tokio_util::sync::CancellationToken;
+use world::World;
+
+/// Why the syncer could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// One of the API servers cannot be used.
+    #[error("{0} API server: {1}")]
+    Connect(&'static str, #[source] ConnectError),
+    /// The admin address cannot be listened on.
+    #[error("admin server: {0}")]
+    Admin(#[source] std::io::Error),
+    /// Signals cannot be handled.
+    #[error("signals: {0}")]
+    Signals(#[source] std::io::Error),
+}
+
+/// Name of the need that readiness waits for.
+const LISTED: &str = "first lists of both sides";
+
+/// Runs the syncer until SIGTERM or SIGINT.
+///
+/// # Errors
+/// As [`Error`] says. API servers that do not answer are no error: the syncer waits for them.
+pub async fn run(options: Options) -> Result<(), Error> {
+    let stop = shutdown::signals().map_err(Error::Signals)?;
+    let connect = async |side: Side, path| {
+        client::from_file(path).await.map_err(|error| Error::Connect(side.name(), error))
+    };
+    let host = connect(Side::Host, &options.host_kubeconfig).await?;
+    let tenant = connect(Side::Tenant, &options.tenant_kubeconfig).await?;
+    let mut registry = Registry::default();
+    let metrics = Metrics::default();
+    metrics.register(&mut registry);
+    let readiness = Readiness::new(&[LISTED]);
+    let admin = tokio::spawn(admin::serve(options.admin_address, registry, readiness.clone(), stop.clone()));
+    let work = sync(Tenant::from(&options), host, tenant, metrics, stop.clone(), move || readiness.set(LISTED, true));
+    tokio::select! {
+        () = work => Ok(()),
+        ended = admin => match ended {
+            Ok(Err(error)) => Err(Error::Admin(error)),
+            _ => Ok(()),
+        },
+    }
+}
+
+/// Syncs one tenant until `stop`; `ready` is called once both sides are listed. For embedding, as tests do.
+pub async fn sync(
+    tenant: Tenant,
+    host: Client,
+    tenant_client: Client,
+    metrics: Metrics,
+    stop: CancellationToken,
+    ready: impl FnOnce() + Send,
+) {
+    tracing::info!(tenant = tenant.slug, namespace = tenant.workload_namespace, "syncing");
+    let tenant_api = Api::new(tenant_client, Side::Tenant, metrics.clone());
+    let host_api = Api::new(host, Side::Host, metrics.clone());
+    let engine = Engine::new(World::new(tenant), tenant_api, host_api, metrics);
+    let announce = || {
+        tracing::info!("both sides are listed");
+        ready();
+    };
+    engine.run(stop, announce).await;
+}

@@ -1,0 +1,110 @@
+//! Metrics of the syncer. Labels take few values: never a name.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+use std::time::Duration;
+
+/// Bucket bounds in seconds, from 0.5 ms to 30 s.
+const SECONDS: [f64; 16] =
+    [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0];
+
+fn seconds() -> Histogram {
+    Histogram::new(SECONDS)
+}
+
+/// Labels of [`Metrics::steps`].
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct StepLabels {
+    /// Kind.
+    pub kind: &'static str,
+    /// What the step did.
+    pub result: &'static str,
+}
+
+/// Labels of [`Metrics::api_calls`].
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct CallLabels {
+    /// `tenant` or `host`.
+    pub side: &'static str,
+    /// What was done.
+    pub verb: &'static str,
+    /// Resource in the plural, with its subresource.
+    pub resource: &'static str,
+}
+
+/// One kind.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct KindLabels {
+    /// Kind.
+    pub kind: &'static str,
+}
+
+/// One reason.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct ReasonLabels {
+    /// Reason as in Events.
+    pub reason: &'static str,
+}
+
+/// All metrics. Clones share values.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Steps taken.
+    pub steps: Family<StepLabels, Counter>,
+    /// Seconds that keys waited in the queue after they were due.
+    pub queued: Histogram,
+    /// Keys that wait now.
+    pub queue_depth: Gauge,
+    /// Seconds of API calls.
+    pub api_calls: Family<CallLabels, Histogram, fn() -> Histogram>,
+    /// Host objects without a tenant origin that the periodic scan found. Should stay 0.
+    pub orphans: Family<KindLabels, Counter>,
+    /// What was refused to the tenant.
+    pub refusals: Family<ReasonLabels, Counter>,
+    /// Seconds from a change in the tenant to the acknowledged write on the host.
+    pub sync_down: Histogram,
+    /// Seconds from a change on the host to the acknowledged write in the tenant.
+    pub sync_up: Histogram,
+    /// Events that the rate limit dropped.
+    pub events_dropped: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            steps: Family::default(),
+            queued: seconds(),
+            queue_depth: Gauge::default(),
+            api_calls: Family::new_with_constructor(seconds as fn() -> Histogram),
+            orphans: Family::default(),
+            refusals: Family::default(),
+            sync_down: seconds(),
+            sync_up: seconds(),
+            events_dropped: Counter::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Registers everything under `berth_syncer_`.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("berth_syncer");
+        registry.register("steps", "Steps taken, by kind and result", self.steps.clone());
+        registry.register("queued_seconds", "Time that keys waited in the queue", self.queued.clone());
+        registry.register("queue_depth", "Keys waiting in the queue", self.queue_depth.clone());
+        registry.register("api_call_seconds", "Duration of API calls", self.api_calls.clone());
+        registry.register("orphans", "Host objects without origin found by the periodic scan", self.orphans.clone());
+        registry.register("refusals", "What was refused to the tenant", self.refusals.clone());
+        registry.register("sync_down_seconds", "Tenant change seen until written on the host", self.sync_down.clone());
+        registry.register("sync_up_seconds", "Host change seen until written in the tenant", self.sync_up.clone());
+        registry.register("events_dropped", "Events dropped by the rate limit", self.events_dropped.clone());
+    }
+
+    /// Counts one API call.
+    pub fn api_call(&self, labels: &CallLabels, took: Duration) {
+        self.api_calls.get_or_create(labels).observe(took.as_secs_f64());
+    }
+}

@@ -1,0 +1,123 @@
+//! One object as the syncer keeps it: what decisions need is typed, the rest is compact JSON text. A parsed JSON tree
+//! takes five times the memory.
+
+use crate::{json, resource::Resource};
+use berth_api::labels;
+use kube::core::{DynamicResourceScope, ObjectMeta};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// That an object is being deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// Seconds that the object has to end; absent for kinds without grace.
+    pub grace_seconds: Option<i64>,
+}
+
+/// An object, trimmed to what its kind needs.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// The object's own name (host objects have another one than in the tenant).
+    pub name: Box<str>,
+    /// UID.
+    pub uid: Box<str>,
+    /// Resource version. Kubernetes promises that they can be compared as numbers.
+    pub version: u64,
+    /// Generation of the spec; 0 if the kind has none.
+    pub generation: i64,
+    /// Whether and how the object is being deleted.
+    pub deletion: Option<Deletion>,
+    /// On host objects: UID of the tenant object it was made for.
+    pub origin_uid: Option<Box<str>>,
+    /// On host objects: hash of what was last applied.
+    pub applied_hash: Option<Box<str>>,
+    json: Box<[u8]>,
+}
+
+impl Stored {
+    /// Keeps an object, which the caller has trimmed.
+    pub fn new(object: &Value) -> Self {
+        let annotation = |key| json::text(object, &["metadata", "annotations", key]).map(Into::into);
+        let meta = |key| json::text(object, &["metadata", key]);
+        Self {
+            name: meta("name").unwrap_or_default().into(),
+            uid: meta("uid").unwrap_or_default().into(),
+            version: meta("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or_default(),
+            generation: json::at(object, &["metadata", "generation"]).and_then(Value::as_i64).unwrap_or_default(),
+            deletion: meta("deletionTimestamp").map(|_| Deletion {
+                grace_seconds: json::at(object, &["metadata", "deletionGracePeriodSeconds"]).and_then(Value::as_i64),
+            }),
+            origin_uid: annotation(labels::ORIGIN_UID),
+            applied_hash: annotation(labels::APPLIED_HASH),
+            json: object.to_string().into_bytes().into_boxed_slice(),
+        }
+    }
+
+    /// The trimmed object.
+    pub fn object(&self) -> Value {
+        // The bytes were made from a JSON value, so they parse.
+        serde_json::from_slice(&self.json).unwrap_or_default()
+    }
+
+    /// Bytes kept for this object besides its fixed size.
+    pub fn heap_bytes(&self) -> usize {
+        self.json.len()
+            + self.name.len()
+            + self.uid.len()
+            + [&self.origin_uid, &self.applied_hash].into_iter().flatten().map(|text| text.len()).sum::<usize>()
+    }
+}
+
+/// An object as it comes from an API server: JSON, with the metadata that kube-runtime's watcher asks for. With
+/// `METADATA_ONLY`, requests ask for metadata only.
+#[derive(Clone, Debug)]
+pub struct Object<const METADATA_ONLY: bool> {
+    /// The object without `managedFields`.
+    pub json: Value,
+    meta: ObjectMeta,
+}
+
+impl<'de, const METADATA_ONLY: bool> Deserialize<'de> for Object<METADATA_ONLY> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut json = Value::deserialize(deserializer)?;
+        if let Some(metadata) = json.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+        let resource_version = json::text(&json, &["metadata", "resourceVersion"]).map(ToOwned::to_owned);
+        Ok(Self { json, meta: ObjectMeta { resource_version, ..ObjectMeta::default() } })
+    }
+}
+
+impl<const METADATA_ONLY: bool> kube::Resource for Object<METADATA_ONLY> {
+    type DynamicType = Resource;
+    type Scope = DynamicResourceScope;
+
+    fn metadata_api() -> bool {
+        METADATA_ONLY
+    }
+
+    fn kind(resource: &Resource) -> Cow<'_, str> {
+        resource.kind.into()
+    }
+
+    fn group(resource: &Resource) -> Cow<'_, str> {
+        resource.group.into()
+    }
+
+    fn version(resource: &Resource) -> Cow<'_, str> {
+        resource.version.into()
+    }
+
+    fn plural(resource: &Resource) -> Cow<'_, str> {
+        resource.plural.into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.meta
+    }
+}

@@ -1,0 +1,119 @@
+//! Fills a store from a watch.
+
+use super::{Store, Stored, object::Object};
+use crate::resource::{Name, Resource};
+use futures::{Stream, StreamExt, pin_mut};
+use kube::{
+    Api, Client,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Config, Error, Event},
+    },
+};
+use serde_json::Value;
+
+/// Objects asked for at a time from servers that cannot stream lists.
+const PAGE_SIZE: u32 = 100;
+
+/// How much of each object a watch transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Whole objects.
+    Full,
+    /// Metadata only; the rest is fetched when it is needed.
+    Metadata,
+}
+
+/// What to watch on one side for one kind.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchSpec {
+    /// The resource.
+    pub resource: Resource,
+    /// How much of it.
+    pub detail: Detail,
+    /// Label selector; empty for all objects.
+    pub labels: &'static str,
+    /// The name in the tenant of an object; `None` if the object is no business of this kind.
+    pub name: fn(&Value) -> Option<Name>,
+    /// Drops what need not be kept.
+    pub trim: fn(&mut Value),
+}
+
+/// What a watch does with names that changed.
+pub type OnChange<'a> = &'a (dyn Fn(Name) + Send + Sync);
+
+/// Watches for ever: fills `store` and calls `changed` with the tenant name of every object that came, changed or went.
+/// An empty `namespace` means all namespaces, or a cluster-scoped kind.
+pub async fn run(client: Client, spec: WatchSpec, namespace: &str, store: &Store, changed: OnChange<'_>) {
+    match spec.detail {
+        Detail::Full => watch::<false>(client, spec, namespace, store, changed).await,
+        Detail::Metadata => watch::<true>(client, spec, namespace, store, changed).await,
+    }
+}
+
+async fn watch<const METADATA_ONLY: bool>(
+    client: Client,
+    spec: WatchSpec,
+    namespace: &str,
+    store: &Store,
+    changed: OnChange<'_>,
+) {
+    let api: Api<Object<METADATA_ONLY>> = if namespace.is_empty() {
+        Api::all_with(client, &spec.resource)
+    } else {
+        Api::namespaced_with(client, namespace, &spec.resource)
+    };
+    let listing = Config { page_size: Some(PAGE_SIZE), ..Config::default() }.labels(spec.labels);
+    let streaming = listing.clone().streaming_lists();
+    if follow(watcher::watcher(api.clone(), streaming), spec, store, changed).await == Ended::CannotStream {
+        tracing::info!(resource = spec.resource.plural, "the API server cannot stream lists: reading pages instead");
+        follow(watcher::watcher(api, listing), spec, store, changed).await;
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Ended {
+    CannotStream,
+    Stream,
+}
+
+async fn follow<const METADATA_ONLY: bool>(
+    events: impl Stream<Item = Result<Event<Object<METADATA_ONLY>>, Error>> + Send,
+    spec: WatchSpec,
+    store: &Store,
+    changed: OnChange<'_>,
+) -> Ended {
+    let events = events.default_backoff();
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => store.list_begins(),
+            Ok(Event::InitApply(object) | Event::Apply(object)) => {
+                if let Some((name, stored)) = keep(spec, object.json) {
+                    store.watched(name.clone(), stored);
+                    changed(name);
+                }
+            }
+            Ok(Event::Delete(object)) => {
+                if let Some((name, stored)) = keep(spec, object.json) {
+                    store.deleted(&name, stored);
+                    changed(name);
+                }
+            }
+            Ok(Event::InitDone) => store.list_ends().into_iter().for_each(changed),
+            Err(Error::WatchStartFailed(kube::Error::Api(status)))
+                if !store.is_listed() && matches!(status.code, 400 | 422) =>
+            {
+                return Ended::CannotStream;
+            }
+            Err(error) => tracing::warn!(resource = spec.resource.plural, %error, "watch interrupted"),
+        }
+    }
+    Ended::Stream
+}
+
+fn keep(spec: WatchSpec, mut json: Value) -> Option<(Name, Stored)> {
+    let name = (spec.name)(&json)?;
+    (spec.trim)(&mut json);
+    Some((name, Stored::new(&json)))
+}

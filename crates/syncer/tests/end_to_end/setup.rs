@@ -1,0 +1,215 @@
+//! Two real API servers: a host cluster with scheduler and simulated nodes, and a tenant with a controller manager only.
+//! This module does what control does in production: namespaces, nodes, roles.
+
+use berth_api::{TenantNode, TenantNodeSpec, TenantNodeStatus, labels};
+use berth_local::{HostCluster, NodePlan, NodeShape, TestHost, process};
+use berth_syncer::{Tenant, metrics::Metrics, permissions};
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, Node, Pod},
+        rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding},
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client, CustomResourceExt, Resource,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::{
+    fmt::Debug,
+    time::{Duration, Instant},
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub const SLUG: &str = "vision-aaaaaaaaaaaaa";
+pub const WORKLOADS: &str = "berth-vision-aaaaaaaaaaaaa";
+const CONTROL_PLANE: &str = "berth-vision-aaaaaaaaaaaaa-cp";
+/// User of the syncer on both sides.
+const USER: &str = "berth:syncer";
+/// A long time for a slow machine; nothing waits for it unless something is wrong.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Clusters {
+    pub host: TestHost,
+    pub tenant: TestHost,
+    /// Cluster-admin of the host.
+    pub host_admin: Client,
+    /// Cluster-admin of the tenant.
+    pub tenant_admin: Client,
+}
+
+/// A running syncer.
+pub struct Syncer {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+    pub metrics: Metrics,
+}
+
+impl Syncer {
+    /// Ends it at once, wherever it is: as a kill would.
+    pub async fn kill(self) {
+        self.task.abort();
+        drop(self.task.await);
+    }
+}
+
+impl Clusters {
+    /// Starts both, with two H100 nodes given to the tenant.
+    pub async fn start() -> Self {
+        berth_runtime::install_crypto();
+        berth_runtime::telemetry::init(berth_runtime::telemetry::LogFormat::Text);
+        let (host, tenant) = tokio::join!(
+            TestHost::start(NodePlan::of([(NodeShape::H100, 2), (NodeShape::Cpu, 1)])),
+            TestHost::start(NodePlan::of([(NodeShape::Cpu, 1)])),
+        );
+        let (host, tenant) = (host.unwrap(), tenant.unwrap());
+        for name in [process::KWOK, process::SCHEDULER] {
+            tenant.supervisor().stop(name, None).await.unwrap();
+        }
+        let (host_admin, tenant_admin) = (host.client().await.unwrap(), tenant.client().await.unwrap());
+        let clusters = Self { host, tenant, host_admin, tenant_admin };
+        let nodes: Api<Node> = Api::all(clusters.tenant_admin.clone());
+        nodes.delete("cpu-01", &Default::default()).await.unwrap();
+        clusters.prepare_host().await;
+        clusters.grant().await;
+        clusters.publish_nodes(&["gpu-h100-01", "gpu-h100-02"]).await;
+        clusters
+    }
+
+    async fn prepare_host(&self) {
+        let namespaces: Api<Namespace> = Api::all(self.host_admin.clone());
+        for name in [WORKLOADS, CONTROL_PLANE] {
+            create(&namespaces, json!({"metadata": {"name": name}})).await;
+        }
+        let crds: Api<CustomResourceDefinition> = Api::all(self.host_admin.clone());
+        crds.create(&PostParams::default(), &TenantNode::crd()).await.unwrap();
+        let nodes: Api<TenantNode> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
+        eventually("TenantNode is served", async || nodes.list(&ListParams::default()).await.is_ok()).await;
+    }
+
+    async fn grant(&self) {
+        let host = |namespace: &'static str| (Api::<Role>::namespaced(self.host_admin.clone(), namespace), Api::<RoleBinding>::namespaced(self.host_admin.clone(), namespace));
+        for (namespace, rules) in [(WORKLOADS, permissions::host_workload_rules()), (CONTROL_PLANE, permissions::host_control_plane_rules())] {
+            let (roles, bindings) = host(namespace);
+            create(&roles, json!({"metadata": {"name": "syncer"}, "rules": rules})).await;
+            create(&bindings, binding("Role")).await;
+        }
+        let rules: Vec<PolicyRule> = permissions::tenant_rules();
+        create(&Api::<ClusterRole>::all(self.tenant_admin.clone()), json!({"metadata": {"name": "syncer"}, "rules": rules})).await;
+        create(&Api::<ClusterRoleBinding>::all(self.tenant_admin.clone()), binding("ClusterRole")).await;
+    }
+
+    /// Gives host nodes to the tenant, as control does.
+    pub async fn publish_nodes(&self, names: &[&str]) {
+        let nodes: Api<Node> = Api::all(self.host_admin.clone());
+        let published: Api<TenantNode> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
+        for name in names {
+            let patch = json!({"metadata": {"labels": {labels::TENANT: SLUG}},
+                "spec": {"taints": [{"key": labels::TENANT, "value": SLUG, "effect": "NoExecute"}]}});
+            let node = nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+            let spec = TenantNodeSpec {
+                node_name: (*name).into(),
+                pool: "h100".into(),
+                group: "train".into(),
+                labels: node.metadata.labels.clone().unwrap().into_iter().filter(|(key, _)| !labels::is_reserved(key)).collect(),
+                taints: Vec::new(),
+                unschedulable: false,
+            };
+            let created = published.create(&PostParams::default(), &TenantNode::new(name, spec)).await.unwrap();
+            let mut status = serde_json::to_value(node.status.unwrap()).unwrap();
+            status.as_object_mut().unwrap().remove("images");
+            let mut with_status = created;
+            with_status.status = Some(TenantNodeStatus { node: status });
+            published.replace_status(name, &PostParams::default(), &with_status).await.unwrap();
+        }
+    }
+
+    /// Takes a node from the tenant.
+    pub async fn withdraw_node(&self, name: &str) {
+        let published: Api<TenantNode> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
+        published.delete(name, &Default::default()).await.unwrap();
+    }
+
+    /// Starts a syncer with the rights it has in production, and waits until it is ready.
+    pub async fn syncer(&self) -> Syncer {
+        let client = async |cluster: &HostCluster| {
+            let text = cluster.kubeconfig_for(USER, &[]).unwrap();
+            berth_runtime::client::from_text(&text).await.unwrap()
+        };
+        let (host, tenant) = (client(&self.host).await, client(&self.tenant).await);
+        let settings = Tenant {
+            slug: SLUG.into(),
+            workload_namespace: WORKLOADS.into(),
+            control_plane_namespace: CONTROL_PLANE.into(),
+            api_server_host: "10.96.0.49".into(),
+            api_server_port: 443,
+            dns_address: None,
+            cluster_domain: "cluster.local".into(),
+        };
+        let stop = CancellationToken::new();
+        let metrics = Metrics::default();
+        let (ready, is_ready) = tokio::sync::oneshot::channel();
+        let task = tokio::spawn(berth_syncer::sync(settings, host, tenant, metrics.clone(), stop.clone(), move || {
+            drop(ready.send(()));
+        }));
+        tokio::time::timeout(PATIENCE, is_ready).await.expect("the syncer gets ready").unwrap();
+        Syncer { stop, task, metrics }
+    }
+
+    pub fn tenant_api<K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>>(&self) -> Api<K> {
+        Api::namespaced(self.tenant_admin.clone(), "default")
+    }
+
+    pub fn host_api<K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>>(&self) -> Api<K> {
+        Api::namespaced(self.host_admin.clone(), WORKLOADS)
+    }
+
+    /// Host pods by (tenant name, resource version).
+    pub async fn host_pods(&self) -> Vec<Pod> {
+        self.host_api::<Pod>().list(&ListParams::default()).await.unwrap().items
+    }
+}
+
+impl Syncer {
+    /// Ends it in order.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+fn binding(kind: &str) -> Value {
+    json!({"metadata": {"name": "syncer"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "syncer"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}]})
+}
+
+/// Creates an object from JSON.
+pub async fn create<K>(api: &Api<K>, object: Value) -> K
+where
+    K: Clone + Debug + DeserializeOwned + serde::Serialize,
+{
+    let object: K = serde_json::from_value(object).unwrap();
+    api.create(&PostParams::default(), &object).await.unwrap()
+}
+
+/// Waits until something holds.
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !holds().await {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The phase of a pod.
+pub fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// The tenant name of a host object.
+pub fn origin(pod: &Pod) -> &str {
+    pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(labels::ORIGIN_NAME)).map_or("", String::as_str)
+}
