@@ -16,7 +16,7 @@ RELEASE_BINARIES := $(CARGO_TARGET_DIR)/release
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: prerequisites
 prerequisites: ## Install the system packages that are missing (Debian, Ubuntu)
@@ -44,12 +44,16 @@ demo-down: ## Stop the demo and remove everything it left
 	else echo "berth is not built, so no demo runs from this checkout" >&2; fi
 
 .PHONY: test
-test: prerequisites kubernetes ## Run all tests (BERTH_TEST_ARGS is passed on to cargo test)
+test: kubernetes build ## Run all tests (BERTH_TEST_ARGS is passed on to cargo test)
 	cargo test --workspace --locked $(BERTH_TEST_ARGS)
 
 .PHONY: bench
 bench: prerequisites kubernetes release ## Run the benchmarks; tables on stdout, JSON beside the benchmarks
 	cargo run --locked --release -p berth-tests --bin bench -- all
+
+.PHONY: generate
+generate: ## Write the CRD files in the chart anew from the types
+	cargo run --quiet --locked -p berth-api --bin crdgen
 
 .PHONY: fmt
 fmt: ## Format the Rust code
