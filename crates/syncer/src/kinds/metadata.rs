@@ -118,6 +118,7 @@ mod tests {
         let fields: Vec<_> = refused.iter().map(|refusal| refusal.field.as_str()).collect();
         assert_eq!(fields, [
             "metadata.annotations[cdi.k8s.io/vendor]",
+            "metadata.annotations[io.kubernetes.cri.untrusted-workload]",
             "metadata.annotations[k8s.v1.cni.cncf.io/networks]",
             "metadata.annotations[kubernetes.io/config.mirror]"
         ]);

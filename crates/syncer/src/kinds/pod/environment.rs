@@ -24,7 +24,9 @@ impl<'a> Environment<'a> {
     /// The environment of a pod's containers.
     pub fn new(world: &World, name: &'a Name, pod: &'a Value) -> Self {
         let mut base = api_server(&world.tenant.api_server_host, world.tenant.api_server_port);
-        if json::at(pod, &["spec", "enableServiceLinks"]) != Some(&Value::Bool(false)) {
+        // Of a pod that is on the host the environment cannot change any more, so services need not be read.
+        let is_new = !world.stores.host(KindId::Pod).contains(name);
+        if is_new && json::at(pod, &["spec", "enableServiceLinks"]) != Some(&Value::Bool(false)) {
             let mut services = world.stores.tenant(KindId::Service).all();
             services.retain(|(service, _)| service.namespace == name.namespace && !is_api_server(service));
             services.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -97,7 +99,7 @@ impl<'a> Environment<'a> {
     fn renamed(&self, kind: KindId, reference: &Value) -> Value {
         let mut renamed = reference.clone();
         let name = json::text(reference, &["name"]).unwrap_or_default();
-        renamed["name"] = host_name(kind, &Name::new(self.namespace, name)).into();
+        json::set(&mut renamed, &["name"], host_name(kind, &Name::new(self.namespace, name)));
         renamed
     }
 }

@@ -123,7 +123,7 @@ fn tolerations(world: &World, source: &Value, findings: &mut Findings) -> Vec<Va
             None => {
                 for key in visible_taints(world) {
                     let mut one = toleration.clone();
-                    one["key"] = key.into();
+                    json::set(&mut one, &["key"], key);
                     add(one);
                 }
             }
@@ -203,7 +203,7 @@ fn avoid_cordoned(world: &World, source: &Value, spec: &mut Map<String, Value>) 
     for term in &mut terms {
         let mut fields = json::items(term, &["matchFields"]).to_vec();
         fields.extend(cordoned.iter().cloned());
-        term["matchFields"] = fields.into();
+        json::set(term, &["matchFields"], fields);
     }
     json::set(affinity, &path, terms);
 }
@@ -238,7 +238,7 @@ pub fn scoped(world: &World, selector: &Value, namespaces: Option<&[&str]>) -> V
         Some(several) => {
             let mut expressions = json::items(selector, &["matchExpressions"]).to_vec();
             expressions.push(json!({"key": labels::TENANT_OBJECT_NAMESPACE, "operator": "In", "values": several}));
-            scoped["matchExpressions"] = expressions.into();
+            json::set(&mut scoped, &["matchExpressions"], expressions);
         }
     }
     scoped

@@ -53,7 +53,7 @@ pub fn translate(name: &Name, pod: &Value, downward: &mut BTreeSet<String>, find
 fn renamed(pod: &Name, kind: KindId, field: &str, source: &Value) -> Value {
     let mut renamed = source.clone();
     let name = json::text(source, &[field]).unwrap_or_default();
-    renamed[field] = host_name(kind, &Name::new(&pod.namespace, name)).into();
+    json::set(&mut renamed, &[field], host_name(kind, &Name::new(&pod.namespace, name)));
     renamed
 }
 
@@ -99,7 +99,7 @@ fn projected(
             }
         }
     }
-    translated["sources"] = sources.into();
+    json::set(&mut translated, &["sources"], sources);
     translated
 }
 
