@@ -7,7 +7,11 @@ use std::{net::SocketAddr, path::PathBuf};
 
 /// Flags of `berth-syncer`.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "berth-syncer", version, about = "Maps one tenant's objects onto the host cluster and reports back")]
+#[command(
+    name = "berth-syncer",
+    version,
+    about = "Maps one tenant's objects onto the host cluster and reports back"
+)]
 pub struct Options {
     /// Kubeconfig of the host cluster, with the rights of the tenant's syncer only.
     #[arg(long, env = "BERTH_HOST_KUBECONFIG")]

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt::Write};
 
 /// The value at a path of object keys, if every step exists.
 pub fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
@@ -73,7 +73,9 @@ pub fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
     if from == to {
         return None;
     }
-    let (Value::Object(before), Value::Object(after)) = (from, to) else { return Some(to.clone()) };
+    let (Value::Object(before), Value::Object(after)) = (from, to) else {
+        return Some(to.clone());
+    };
     let mut patch = Map::new();
     for key in before.keys().filter(|key| !after.contains_key(*key)) {
         patch.insert(key.clone(), Value::Null);
@@ -97,7 +99,12 @@ pub fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
 pub fn hash(value: &Value) -> String {
     let mut digest = Sha256::new();
     feed(value, &mut digest);
-    digest.finalize().iter().take(13).map(|byte| format!("{byte:02x}")).collect()
+    let mut text = String::with_capacity(26);
+    for byte in digest.finalize().iter().take(13) {
+        // Writing to a String cannot fail.
+        let _: std::fmt::Result = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 fn feed(value: &Value, digest: &mut Sha256) {
@@ -135,7 +142,9 @@ mod tests {
 
     /// What a server does with a merge patch.
     fn merged(target: &Value, patch: &Value) -> Value {
-        let Value::Object(changes) = patch else { return patch.clone() };
+        let Value::Object(changes) = patch else {
+            return patch.clone();
+        };
         let mut result = target.as_object().cloned().unwrap_or_default();
         for (key, change) in changes {
             if change.is_null() {
@@ -149,7 +158,11 @@ mod tests {
     }
 
     fn object() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![any::<bool>().prop_map(Value::from), any::<i32>().prop_map(Value::from), "[a-c]{0,2}".prop_map(Value::from)];
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Value::from),
+            any::<i32>().prop_map(Value::from),
+            "[a-c]{0,2}".prop_map(Value::from)
+        ];
         let value = leaf.prop_recursive(3, 16, 4, |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),

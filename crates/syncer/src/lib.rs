@@ -57,7 +57,9 @@ const LISTED: &str = "first lists of both sides";
 pub async fn run(options: Options) -> Result<(), Error> {
     let stop = shutdown::signals().map_err(Error::Signals)?;
     let connect = async |side: Side, path| {
-        client::from_file(path).await.map_err(|error| Error::Connect(side.name(), error))
+        client::from_file(path)
+            .await
+            .map_err(|error| Error::Connect(side.name(), error))
     };
     let host = connect(Side::Host, &options.host_kubeconfig).await?;
     let tenant = connect(Side::Tenant, &options.tenant_kubeconfig).await?;
@@ -65,8 +67,15 @@ pub async fn run(options: Options) -> Result<(), Error> {
     let metrics = Metrics::default();
     metrics.register(&mut registry);
     let readiness = Readiness::new(&[LISTED]);
-    let admin = tokio::spawn(admin::serve(options.admin_address, registry, readiness.clone(), stop.clone()));
-    let work = sync(Tenant::from(&options), host, tenant, metrics, stop.clone(), move || readiness.set(LISTED, true));
+    let admin = tokio::spawn(admin::serve(
+        options.admin_address,
+        registry,
+        readiness.clone(),
+        stop.clone(),
+    ));
+    let work = sync(Tenant::from(&options), host, tenant, metrics, stop.clone(), move || {
+        readiness.set(LISTED, true);
+    });
     tokio::select! {
         () = work => Ok(()),
         ended = admin => match ended {

@@ -8,8 +8,9 @@ use prometheus_client::{
 use std::time::Duration;
 
 /// Bucket bounds in seconds, from 0.5 ms to 30 s.
-const SECONDS: [f64; 16] =
-    [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0];
+const SECONDS: [f64; 16] = [
+    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0,
+];
 
 fn seconds() -> Histogram {
     Histogram::new(SECONDS)
@@ -93,14 +94,34 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("berth_syncer");
         registry.register("steps", "Steps taken, by kind and result", self.steps.clone());
-        registry.register("queued_seconds", "Time that keys waited in the queue", self.queued.clone());
+        registry.register(
+            "queued_seconds",
+            "Time that keys waited in the queue",
+            self.queued.clone(),
+        );
         registry.register("queue_depth", "Keys waiting in the queue", self.queue_depth.clone());
         registry.register("api_call_seconds", "Duration of API calls", self.api_calls.clone());
-        registry.register("orphans", "Host objects without origin found by the periodic scan", self.orphans.clone());
+        registry.register(
+            "orphans",
+            "Host objects without origin found by the periodic scan",
+            self.orphans.clone(),
+        );
         registry.register("refusals", "What was refused to the tenant", self.refusals.clone());
-        registry.register("sync_down_seconds", "Tenant change seen until written on the host", self.sync_down.clone());
-        registry.register("sync_up_seconds", "Host change seen until written in the tenant", self.sync_up.clone());
-        registry.register("events_dropped", "Events dropped by the rate limit", self.events_dropped.clone());
+        registry.register(
+            "sync_down_seconds",
+            "Tenant change seen until written on the host",
+            self.sync_down.clone(),
+        );
+        registry.register(
+            "sync_up_seconds",
+            "Host change seen until written in the tenant",
+            self.sync_up.clone(),
+        );
+        registry.register(
+            "events_dropped",
+            "Events dropped by the rate limit",
+            self.events_dropped.clone(),
+        );
     }
 
     /// Counts one API call.

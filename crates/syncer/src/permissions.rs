@@ -17,9 +17,17 @@ const READ: &[&str] = &["get", "list", "watch"];
 /// Rules of the `Role` in the host's workload namespace.
 pub fn host_workload_rules() -> Vec<PolicyRule> {
     vec![
-        rule("", &["pods", "services", "configmaps", "secrets"], &["get", "list", "watch", "create", "patch", "delete"]),
+        rule(
+            "",
+            &["pods", "services", "configmaps", "secrets"],
+            &["get", "list", "watch", "create", "patch", "delete"],
+        ),
         // Conditions of readiness gates; containers added to and resources changed in running pods.
-        rule("", &["pods/status", "pods/ephemeralcontainers", "pods/resize"], &["patch"]),
+        rule(
+            "",
+            &["pods/status", "pods/ephemeralcontainers", "pods/resize"],
+            &["patch"],
+        ),
         rule("", &["events"], READ),
     ]
 }
@@ -50,9 +58,19 @@ mod tests {
     #[test]
     fn nothing_is_granted_by_wildcard_and_no_rights_are_managed() {
         for rule in [host_workload_rules(), host_control_plane_rules(), tenant_rules()].concat() {
-            let all = [rule.resources.clone().unwrap_or_default(), rule.verbs.clone(), rule.api_groups.clone().unwrap_or_default()];
+            let all = [
+                rule.resources.clone().unwrap_or_default(),
+                rule.verbs.clone(),
+                rule.api_groups.clone().unwrap_or_default(),
+            ];
             assert!(all.concat().iter().all(|text| !text.contains('*')), "{rule:?}");
-            assert!(!rule.verbs.iter().any(|verb| matches!(verb.as_str(), "escalate" | "bind" | "impersonate")), "{rule:?}");
+            assert!(
+                !rule
+                    .verbs
+                    .iter()
+                    .any(|verb| matches!(verb.as_str(), "escalate" | "bind" | "impersonate")),
+                "{rule:?}"
+            );
         }
     }
 

@@ -36,17 +36,30 @@ pub struct Resource {
 
 impl Resource {
     const fn core(kind: &'static str, plural: &'static str) -> Self {
-        Self { group: "", version: "v1", kind, plural }
+        Self {
+            group: "",
+            version: "v1",
+            kind,
+            plural,
+        }
     }
 
     /// `v1` or `group/v1`, as in objects.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     /// URL path of the collection; an empty namespace means cluster-scoped, or all namespaces.
     pub fn path(&self, namespace: &str) -> String {
-        let base = if self.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", self.group) };
+        let base = if self.group.is_empty() {
+            "/api".to_owned()
+        } else {
+            format!("/apis/{}", self.group)
+        };
         if namespace.is_empty() {
             format!("{base}/{}/{}", self.version, self.plural)
         } else {
@@ -70,11 +83,19 @@ pub const EVENT: Resource = Resource::core("Event", "events");
 /// `v1/ServiceAccount`.
 pub const SERVICE_ACCOUNT: Resource = Resource::core("ServiceAccount", "serviceaccounts");
 /// `coordination.k8s.io/v1/Lease`.
-pub const LEASE: Resource =
-    Resource { group: "coordination.k8s.io", version: "v1", kind: "Lease", plural: "leases" };
+pub const LEASE: Resource = Resource {
+    group: "coordination.k8s.io",
+    version: "v1",
+    kind: "Lease",
+    plural: "leases",
+};
 /// `berth.dev/v1alpha1/TenantNode`.
-pub const TENANT_NODE: Resource =
-    Resource { group: berth_api::GROUP, version: berth_api::VERSION, kind: "TenantNode", plural: "tenantnodes" };
+pub const TENANT_NODE: Resource = Resource {
+    group: berth_api::GROUP,
+    version: berth_api::VERSION,
+    kind: "TenantNode",
+    plural: "tenantnodes",
+};
 
 /// Namespace and name of an object in the tenant. The namespace is empty for cluster-scoped kinds. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,13 +109,20 @@ pub struct Name {
 impl Name {
     /// The name of an object.
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
     }
 }
 
@@ -134,8 +162,15 @@ pub enum KindId {
 
 impl KindId {
     /// Every kind. The order has no meaning.
-    pub const ALL: [Self; 7] =
-        [Self::Pod, Self::PodToken, Self::ConfigMap, Self::Secret, Self::Service, Self::Node, Self::Event];
+    pub const ALL: [Self; 7] = [
+        Self::Pod,
+        Self::PodToken,
+        Self::ConfigMap,
+        Self::Secret,
+        Self::Service,
+        Self::Node,
+        Self::Event,
+    ];
 
     /// Name for metrics, logs and derived host names.
     pub fn label(self) -> &'static str {
@@ -169,7 +204,10 @@ mod tests {
     fn paths_follow_group_and_scope() {
         assert_eq!(POD.path("a"), "/api/v1/namespaces/a/pods");
         assert_eq!(NODE.path(""), "/api/v1/nodes");
-        assert_eq!(TENANT_NODE.path("cp"), "/apis/berth.dev/v1alpha1/namespaces/cp/tenantnodes");
+        assert_eq!(
+            TENANT_NODE.path("cp"),
+            "/apis/berth.dev/v1alpha1/namespaces/cp/tenantnodes"
+        );
         assert_eq!(LEASE.api_version(), "coordination.k8s.io/v1");
     }
 }

@@ -21,7 +21,11 @@ pub struct World {
 impl World {
     /// An empty world.
     pub fn new(tenant: Tenant) -> Self {
-        Self { tenant, stores: Stores::default(), references: Mutex::default() }
+        Self {
+            tenant,
+            stores: Stores::default(),
+            references: Mutex::default(),
+        }
     }
 
     /// Who references what.
@@ -33,8 +37,12 @@ impl World {
     pub fn dependents(&self, side: Side, kind: KindId, name: &Name) -> Vec<Key> {
         match (side, kind) {
             (Side::Tenant, KindId::Pod) => {
-                let targets = self.stores.tenant(kind).get(name).map(|pod| crate::kinds::pod::targets(&pod.object()));
-                self.references().set(name, targets.unwrap_or_default())
+                let targets = self
+                    .stores
+                    .tenant(kind)
+                    .get(name)
+                    .map(|pod| crate::kinds::pod::targets(&pod.object()));
+                self.references().set(name, &targets.unwrap_or_default())
             }
             // The tokens belong to the host pod: made once it exists, renewed by a timer afterwards.
             (Side::Host, KindId::Pod) if !self.stores.host(KindId::PodToken).contains(name) => {
@@ -42,7 +50,9 @@ impl World {
             }
             (_, KindId::ConfigMap | KindId::Secret) => {
                 let users = self.references().users(&kind.key(name.clone()));
-                let waiting = users.into_iter().filter(|pod| !self.stores.host(KindId::Pod).contains(pod));
+                let waiting = users
+                    .into_iter()
+                    .filter(|pod| !self.stores.host(KindId::Pod).contains(pod));
                 waiting.map(|pod| KindId::Pod.key(pod)).collect()
             }
             _ => Vec::new(),

@@ -119,7 +119,10 @@ impl Api {
     /// # Errors
     /// As [`CallError`] says; [`CallError::Conflict`] if the name is taken.
     pub async fn create(&self, resource: Resource, namespace: &str, object: &Value) -> Result<Value, CallError> {
-        let parameters = PostParams { field_manager: Some(SYNCER_MANAGER.into()), ..PostParams::default() };
+        let parameters = PostParams {
+            field_manager: Some(SYNCER_MANAGER.into()),
+            ..PostParams::default()
+        };
         let request = Request::new(resource.path(namespace)).create(&parameters, object.to_string().into_bytes());
         self.call("create", resource.plural, request).await
     }
@@ -137,8 +140,8 @@ impl Api {
         object: &Value,
     ) -> Result<Value, CallError> {
         let body = object.to_string().into_bytes();
-        let request = Request::new(resource.path(namespace))
-            .create_subresource(subresource, name, &PostParams::default(), body);
+        let request =
+            Request::new(resource.path(namespace)).create_subresource(subresource, name, &PostParams::default(), body);
         self.call("create", subresource, request).await
     }
 
@@ -147,7 +150,13 @@ impl Api {
     ///
     /// # Errors
     /// As [`CallError`] says; [`CallError::Conflict`] if a precondition does not hold.
-    pub async fn apply(&self, resource: Resource, namespace: &str, name: &str, object: &Value) -> Result<Value, CallError> {
+    pub async fn apply(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        object: &Value,
+    ) -> Result<Value, CallError> {
         let parameters = PatchParams::apply(SYNCER_MANAGER).force();
         let request = Request::new(resource.path(namespace)).patch(name, &parameters, &Patch::Apply(object));
         self.call("apply", resource.plural, request).await
@@ -166,10 +175,14 @@ impl Api {
         subresource: &'static str,
         patch: &Patch<Value>,
     ) -> Result<Value, CallError> {
-        let parameters = PatchParams { field_manager: Some(SYNCER_MANAGER.into()), ..PatchParams::default() };
+        let parameters = PatchParams {
+            field_manager: Some(SYNCER_MANAGER.into()),
+            ..PatchParams::default()
+        };
         let request = Request::new(resource.path(namespace));
         if subresource.is_empty() {
-            self.call("patch", resource.plural, request.patch(name, &parameters, patch)).await
+            self.call("patch", resource.plural, request.patch(name, &parameters, patch))
+                .await
         } else {
             let request = request.patch_subresource(subresource, name, &parameters, patch);
             self.call("patch", subresource, request).await
@@ -190,7 +203,10 @@ impl Api {
     ) -> Result<Value, CallError> {
         let parameters = DeleteParams {
             grace_period_seconds: how.grace_seconds,
-            preconditions: Some(Preconditions { uid: Some(how.uid.to_owned()), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: Some(how.uid.to_owned()),
+                resource_version: None,
+            }),
             ..DeleteParams::default()
         };
         let request = Request::new(resource.path(namespace)).delete(name, &parameters);
@@ -209,7 +225,14 @@ impl Api {
         let request = request.map_err(|error| CallError::Refused(error.to_string()))?;
         let start = Instant::now();
         let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<Value>(request)).await;
-        self.metrics.api_call(&CallLabels { side: self.side.name(), verb, resource }, start.elapsed());
+        self.metrics.api_call(
+            &CallLabels {
+                side: self.side.name(),
+                verb,
+                resource,
+            },
+            start.elapsed(),
+        );
         let mut object = result.map_err(|_| CallError::Unavailable("time limit exceeded".into()))??;
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("managedFields");

@@ -81,7 +81,11 @@ fn missing(tenant: TenantFacts<'_>, finishes: bool) -> Action {
     match (tenant.deletion, tenant.want) {
         // Grace 0 means that it was ended already and only finalizers keep it.
         (Some(deletion), _) if finishes => {
-            if deletion.grace_seconds == Some(0) { Action::Nothing } else { Action::Finish }
+            if deletion.grace_seconds == Some(0) {
+                Action::Nothing
+            } else {
+                Action::Finish
+            }
         }
         (_, Want::Sync) => Action::Create,
         (_, Want::Once) => Action::Lost,
@@ -111,20 +115,32 @@ fn delete(host: HostFacts<'_>, grace_seconds: Option<u32>, report: bool) -> Acti
 mod tests {
     use super::*;
 
-    const DELETING: Option<Deletion> = Some(Deletion { grace_seconds: Some(30) });
+    const DELETING: Option<Deletion> = Some(Deletion {
+        grace_seconds: Some(30),
+    });
     const ENDED: Option<Deletion> = Some(Deletion { grace_seconds: Some(0) });
 
     fn tenant(deletion: Option<Deletion>, want: Want) -> Option<TenantFacts<'static>> {
-        Some(TenantFacts { uid: "u", deletion, want })
+        Some(TenantFacts {
+            uid: "u",
+            deletion,
+            want,
+        })
     }
 
     fn host(origin: &'static str, deletion: Option<Deletion>) -> Option<HostFacts<'static>> {
-        Some(HostFacts { origin_uid: Some(origin), deletion })
+        Some(HostFacts {
+            origin_uid: Some(origin),
+            deletion,
+        })
     }
 
     #[test]
     fn the_table_for_pods() {
-        let delete = |grace, report| Action::Delete { grace_seconds: Some(grace), report };
+        let delete = |grace, report| Action::Delete {
+            grace_seconds: Some(grace),
+            report,
+        };
         let cases = [
             (None, None, Action::Nothing),
             (None, host("u", None), delete(1, false)),
@@ -154,9 +170,18 @@ mod tests {
     #[test]
     fn kinds_without_grace_are_deleted_once() {
         let gone = Some(Deletion { grace_seconds: None });
-        assert_eq!(decide(None, host("u", None), None, false), Action::Delete { grace_seconds: None, report: false });
+        assert_eq!(
+            decide(None, host("u", None), None, false),
+            Action::Delete {
+                grace_seconds: None,
+                report: false
+            }
+        );
         assert_eq!(decide(None, host("u", gone), None, false), Action::Nothing);
         // Finalizers in the tenant do not end an object's life on the host before it is gone in the tenant.
-        assert_eq!(decide(tenant(gone, Want::Sync), host("u", None), None, false), Action::Update);
+        assert_eq!(
+            decide(tenant(gone, Want::Sync), host("u", None), None, false),
+            Action::Update
+        );
     }
 }

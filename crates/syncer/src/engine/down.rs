@@ -4,6 +4,7 @@ use super::{
     Done, Engine,
     api::{CallError, Delete},
     decide::{Action, HostFacts, TenantFacts, decide},
+    lock,
     recorder::Level,
 };
 use crate::{
@@ -53,10 +54,16 @@ pub(super) async fn step(
         deletion: stored.deletion,
         want: kind.want(&engine.world, name, object),
     });
-    let host_facts = host
-        .as_deref()
-        .map(|stored| HostFacts { origin_uid: stored.origin_uid.as_deref(), deletion: stored.deletion });
-    let step = Step { engine, kind, name, seen };
+    let host_facts = host.as_deref().map(|stored| HostFacts {
+        origin_uid: stored.origin_uid.as_deref(),
+        deletion: stored.deletion,
+    });
+    let step = Step {
+        engine,
+        kind,
+        name,
+        seen,
+    };
     let action = decide(tenant_facts, host_facts, kind.orphan_grace(), kind.finishes_deletion());
     match (action, tenant, host.as_deref()) {
         (Action::Create, Some((stored, object)), _) => step.create(stored, object).await,
@@ -82,7 +89,7 @@ pub(super) async fn step(
         }
         _ => {
             if tenant.is_none() && host.is_none() {
-                engine.lock(&engine.agreed).remove(&step.key());
+                lock(&engine.agreed).remove(&step.key());
             }
             Ok(Done::new("nothing"))
         }
@@ -117,13 +124,20 @@ impl Step<'_> {
     async fn create(&self, stored: &Stored, object: &Value) -> Result<Done, CallError> {
         let Self { engine, kind, name, .. } = self;
         let host_has = |key: &Key| engine.world.stores.host(key.kind).contains(&key.name);
-        let missing: Vec<Key> =
-            kind.needs(&engine.world, name, object).into_iter().filter(|key| !host_has(key)).collect();
+        let missing: Vec<Key> = kind
+            .needs(&engine.world, name, object)
+            .into_iter()
+            .filter(|key| !host_has(key))
+            .collect();
         if !missing.is_empty() {
-            missing.into_iter().for_each(|key| engine.queue.add(key));
+            for key in missing {
+                engine.queue.add(key);
+            }
             return Ok(Done::again("waiting", SAFETY));
         }
-        let Some(content) = self.content(stored, object).await? else { return Ok(Done::new("vanished")) };
+        let Some(content) = self.content(stored, object).await? else {
+            return Ok(Done::new("vanished"));
+        };
         let translated = match kind.translate(&engine.world, name, &content) {
             Ok(translated) => translated,
             Err(refused) => {
@@ -137,12 +151,23 @@ impl Step<'_> {
         let mut desired = self.dressed(stored, desired, &hash);
         desired["metadata"]["resourceVersion"] = NOTHING_YET.into();
         let resource = kind.resource();
-        match engine.host.apply(resource, self.namespace(), &self.host_name(), &desired).await {
+        match engine
+            .host
+            .apply(resource, self.namespace(), &self.host_name(), &desired)
+            .await
+        {
             Ok(created) => {
                 engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
                 engine.remember(Side::Host, kind.id(), name, created);
                 if !notes.is_empty() {
-                    engine.tell(&self.key(), Level::Normal, "FieldWithoutEffect", &refusal::message(&notes)).await;
+                    engine
+                        .tell(
+                            &self.key(),
+                            Level::Normal,
+                            "FieldWithoutEffect",
+                            &refusal::message(&notes),
+                        )
+                        .await;
                 }
                 Ok(Done::new("created"))
             }
@@ -154,10 +179,17 @@ impl Step<'_> {
     /// Something of the host name exists already.
     async fn taken(&self, stored: &Stored) -> Result<Done, CallError> {
         let Self { engine, kind, name, .. } = self;
-        let found = engine.host.get(kind.resource(), self.namespace(), &self.host_name()).await;
-        let Some(found) = CallError::found(found)? else { return Ok(Done::again("vanished", Duration::ZERO)) };
+        let found = engine
+            .host
+            .get(kind.resource(), self.namespace(), &self.host_name())
+            .await;
+        let Some(found) = CallError::found(found)? else {
+            return Ok(Done::again("vanished", Duration::ZERO));
+        };
         if json::text(&found, &["metadata", "labels", labels::MANAGED_BY]) != Some(labels::MANAGED_BY_SYNCER) {
-            return Err(CallError::Refused("an object of that name exists on the host and is not the tenant's".into()));
+            return Err(CallError::Refused(
+                "an object of that name exists on the host and is not the tenant's".into(),
+            ));
         }
         let origin = json::text(&found, &["metadata", "annotations", labels::ORIGIN_UID]);
         if origin == Some(&*stored.uid) {
@@ -165,29 +197,41 @@ impl Step<'_> {
             return Ok(Done::again("adopted", Duration::ZERO));
         }
         let uid = json::text(&found, &["metadata", "uid"]).unwrap_or_default();
-        let how = Delete { uid, grace_seconds: kind.orphan_grace() };
-        engine.host.delete(kind.resource(), self.namespace(), &self.host_name(), how).await?;
+        let how = Delete {
+            uid,
+            grace_seconds: kind.orphan_grace(),
+        };
+        engine
+            .host
+            .delete(kind.resource(), self.namespace(), &self.host_name(), how)
+            .await?;
         Ok(Done::again("replacing", Duration::from_millis(200)))
     }
 
     async fn update(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Done, CallError> {
         let Self { engine, kind, name, .. } = self;
         let versions = (stored.version, host.version);
-        if engine.lock(&engine.agreed).get(&self.key()) == Some(&versions) {
+        if lock(&engine.agreed).get(&self.key()) == Some(&versions) {
             return Ok(Done::new("nothing"));
         }
-        let Some(content) = self.content(stored, object).await? else { return Ok(Done::new("vanished")) };
+        let Some(content) = self.content(stored, object).await? else {
+            return Ok(Done::new("vanished"));
+        };
         let mut result = "nothing";
         let mut refused = Vec::new();
         match kind.translate(&engine.world, name, &content) {
             Ok(Translated { object: desired, .. }) => {
                 let hash = json::hash(&kind.changeable(&desired));
                 if host.applied_hash.as_deref() == Some(hash.as_str()) {
-                    if kinds::kind(kind.id()).tenant.is_some_and(|spec| spec.detail == Detail::Metadata) {
-                        engine.lock(&engine.agreed).insert(self.key(), versions);
+                    if kinds::kind(kind.id())
+                        .tenant
+                        .is_some_and(|spec| spec.detail == Detail::Metadata)
+                    {
+                        lock(&engine.agreed).insert(self.key(), versions);
                     }
                 } else {
-                    self.bring_up_to_date(host, &self.dressed(stored, desired, &hash)).await?;
+                    self.bring_up_to_date(host, &self.dressed(stored, desired, &hash))
+                        .await?;
                     result = "updated";
                 }
             }
@@ -200,11 +244,18 @@ impl Step<'_> {
         let host_object = host.object();
         if let Some(status) = kind.host_status(object, &host_object) {
             let patch = Patch::Strategic(json!({"metadata": {"uid": host.uid}, "status": status}));
-            let written = engine.host.patch(kind.resource(), self.namespace(), &host.name, "status", &patch).await?;
+            let written = engine
+                .host
+                .patch(kind.resource(), self.namespace(), &host.name, "status", &patch)
+                .await?;
             engine.remember(Side::Host, kind.id(), name, written);
         }
         // A host object that was just written is reported when its next state comes.
-        if result != "updated" && self.report(stored, object, &host_object, result == "nothing", &refused).await? {
+        if result != "updated"
+            && self
+                .report(stored, object, &host_object, result == "nothing", &refused)
+                .await?
+        {
             result = "reported";
         }
         Ok(Done::new(result))
@@ -227,7 +278,10 @@ impl Step<'_> {
                     HostWrite::Apply(mut object) => {
                         // So that an object that is gone by now does not come back.
                         object["metadata"]["uid"] = (*host.uid).into();
-                        let written = engine.host.apply(resource, self.namespace(), &host.name, &object).await?;
+                        let written = engine
+                            .host
+                            .apply(resource, self.namespace(), &host.name, &object)
+                            .await?;
                         engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
                         engine.remember(Side::Host, kind.id(), name, written);
                         return Ok(());
@@ -235,7 +289,10 @@ impl Step<'_> {
                     HostWrite::Patch { subresource, mut patch } => {
                         patch["metadata"] = json!({"uid": host.uid});
                         let patch = Patch::Strategic(patch);
-                        engine.host.patch(resource, self.namespace(), &host.name, subresource, &patch).await?;
+                        engine
+                            .host
+                            .patch(resource, self.namespace(), &host.name, subresource, &patch)
+                            .await?;
                     }
                 }
             }
@@ -253,7 +310,13 @@ impl Step<'_> {
         refused: &[refusal::Refusal],
     ) -> Result<bool, CallError> {
         let Self { engine, kind, name, .. } = self;
-        let report = Report { tenant: object, host, in_sync, refused, now: Timestamp::now() };
+        let report = Report {
+            tenant: object,
+            host,
+            in_sync,
+            refused,
+            now: Timestamp::now(),
+        };
         let mut written = false;
         for write in kind.back(&engine.world, name, &report) {
             match write {
@@ -265,7 +328,10 @@ impl Step<'_> {
                         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
                     });
                     let resource = kind.resource();
-                    engine.tenant.create_sub(resource, &name.namespace, &name.name, "binding", &binding).await?;
+                    engine
+                        .tenant
+                        .create_sub(resource, &name.namespace, &name.name, "binding", &binding)
+                        .await?;
                     written = true;
                 }
                 TenantWrite::Status(status) => written |= self.write_status(stored, object, &status).await?,
@@ -280,9 +346,14 @@ impl Step<'_> {
     /// Writes a status to the tenant if it differs. Returns whether it did.
     async fn write_status(&self, stored: &Stored, object: &Value, status: &Value) -> Result<bool, CallError> {
         let Self { engine, kind, name, .. } = self;
-        let Some(difference) = status_patch(object, status) else { return Ok(false) };
+        let Some(difference) = status_patch(object, status) else {
+            return Ok(false);
+        };
         let patch = Patch::Merge(json!({"metadata": {"uid": stored.uid}, "status": difference}));
-        let result = engine.tenant.patch(kind.resource(), &name.namespace, &name.name, "status", &patch).await;
+        let result = engine
+            .tenant
+            .patch(kind.resource(), &name.namespace, &name.name, "status", &patch)
+            .await;
         if let Some(written) = CallError::found(result)? {
             engine.remember(Side::Tenant, kind.id(), name, written);
         }
@@ -291,8 +362,15 @@ impl Step<'_> {
 
     async fn delete(&self, host: &Stored, grace_seconds: Option<u32>) -> Result<Done, CallError> {
         let Self { engine, kind, name, .. } = self;
-        let how = Delete { uid: &host.uid, grace_seconds };
-        match engine.host.delete(kind.resource(), self.namespace(), &host.name, how).await {
+        let how = Delete {
+            uid: &host.uid,
+            grace_seconds,
+        };
+        match engine
+            .host
+            .delete(kind.resource(), self.namespace(), &host.name, how)
+            .await
+        {
             Ok(object) => {
                 if kind.orphan_grace().is_some() && object["metadata"].get("deletionTimestamp").is_some() {
                     engine.remember(Side::Host, kind.id(), name, object);
@@ -310,15 +388,28 @@ impl Step<'_> {
     async fn finish(&self, stored: &Stored, object: &Value, departed: Option<&Value>) -> Result<Done, CallError> {
         let Self { engine, kind, name, .. } = self;
         if let Some(departed) = departed {
-            let report = Report { tenant: object, host: departed, in_sync: false, refused: &[], now: Timestamp::now() };
+            let report = Report {
+                tenant: object,
+                host: departed,
+                in_sync: false,
+                refused: &[],
+                now: Timestamp::now(),
+            };
             for write in kind.back(&engine.world, name, &report) {
                 if let TenantWrite::Status(status) = write {
                     self.write_status(stored, object, &status).await?;
                 }
             }
         }
-        let how = Delete { uid: &stored.uid, grace_seconds: Some(0) };
-        match engine.tenant.delete(kind.resource(), &name.namespace, &name.name, how).await {
+        let how = Delete {
+            uid: &stored.uid,
+            grace_seconds: Some(0),
+        };
+        match engine
+            .tenant
+            .delete(kind.resource(), &name.namespace, &name.name, how)
+            .await
+        {
             Ok(_) | Err(CallError::Conflict(_)) => Ok(Done::new("finished")),
             Err(error) => Err(error),
         }
@@ -334,8 +425,14 @@ impl Step<'_> {
 
     async fn tell_refused(&self, refused: &[refusal::Refusal]) {
         let reason = "FieldRefused";
-        self.engine.metrics.refusals.get_or_create(&ReasonLabels { reason }).inc();
-        self.engine.tell(&self.key(), Level::Warning, reason, &refusal::message(refused)).await;
+        self.engine
+            .metrics
+            .refusals
+            .get_or_create(&ReasonLabels { reason })
+            .inc();
+        self.engine
+            .tell(&self.key(), Level::Warning, reason, &refusal::message(refused))
+            .await;
     }
 
     /// A host object with everything that says what it is and where it comes from.

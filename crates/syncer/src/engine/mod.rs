@@ -31,7 +31,7 @@ use recorder::{Level, Recorder};
 use serde_json::Value;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::task::JoinSet;
@@ -40,9 +40,9 @@ use tokio_util::sync::CancellationToken;
 /// Steps that run at a time. Each waits for an API server most of its life.
 const CONCURRENCY: usize = 64;
 /// Time between full scans of both sides.
-const RESYNC: Duration = Duration::from_secs(300);
+const RESYNC: Duration = Duration::from_mins(5);
 /// First and longest wait after failures.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(60));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mins(1));
 /// Time between looks at whether the first lists are complete.
 const LIST_POLL: Duration = Duration::from_millis(10);
 
@@ -75,7 +75,10 @@ impl Done {
     }
 
     const fn again(result: &'static str, after: Duration) -> Self {
-        Self { result, again: Some(after) }
+        Self {
+            result,
+            again: Some(after),
+        }
     }
 }
 
@@ -157,21 +160,32 @@ impl Engine {
     async fn work(self: Arc<Self>, taken: Taken<Key>) {
         let Taken { key, queued_for } = taken;
         self.metrics.queued.observe(queued_for.as_secs_f64());
-        self.metrics.queue_depth.set(i64::try_from(self.queue.len()).unwrap_or(i64::MAX));
+        self.metrics
+            .queue_depth
+            .set(i64::try_from(self.queue.len()).unwrap_or(i64::MAX));
         let seen = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
         let result = self.step(&key, seen).await;
         let kind = key.kind.label();
         match result {
             Ok(done) => {
-                self.lock(&self.failures).remove(&key);
-                self.metrics.steps.get_or_create(&StepLabels { kind, result: done.result }).inc();
+                lock(&self.failures).remove(&key);
+                self.metrics
+                    .steps
+                    .get_or_create(&StepLabels {
+                        kind,
+                        result: done.result,
+                    })
+                    .inc();
                 tracing::debug!(%key, result = done.result, "step");
                 if let Some(after) = done.again {
                     self.queue.add_after(key.clone(), after);
                 }
             }
             Err(error) => {
-                self.metrics.steps.get_or_create(&StepLabels { kind, result: "error" }).inc();
+                self.metrics
+                    .steps
+                    .get_or_create(&StepLabels { kind, result: "error" })
+                    .inc();
                 let wait = self.wait_after(&key, &error);
                 tracing::debug!(%key, %error, ?wait, "step failed");
                 if let CallError::Refused(message) = &error {
@@ -196,7 +210,7 @@ impl Engine {
 
     /// How long a failed key waits: longer each time, and differently for each key.
     fn wait_after(&self, key: &Key, error: &CallError) -> Duration {
-        let mut failures = self.lock(&self.failures);
+        let mut failures = lock(&self.failures);
         let count = failures.entry(key.clone()).or_default();
         *count = count.saturating_add(1);
         let wait = BACKOFF.0.saturating_mul(1 << (*count - 1).min(11)).min(BACKOFF.1);
@@ -216,7 +230,10 @@ impl Engine {
         };
         if let Some(spec) = spec {
             (spec.trim)(&mut object);
-            self.world.stores.of(side, id).written(name.clone(), store::Stored::new(&object));
+            self.world
+                .stores
+                .of(side, id)
+                .written(name.clone(), store::Stored::new(&object));
             self.add_dependents(side, id, name);
         }
     }
@@ -242,7 +259,10 @@ impl Engine {
                 for name in self.world.stores.names(id) {
                     if self.is_orphan(id, &name) {
                         tracing::warn!(kind = id.label(), %name, "found a host object without origin");
-                        self.metrics.orphans.get_or_create(&KindLabels { kind: id.label() }).inc();
+                        self.metrics
+                            .orphans
+                            .get_or_create(&KindLabels { kind: id.label() })
+                            .inc();
                     }
                     self.queue.add(id.key(name));
                 }
@@ -260,10 +280,10 @@ impl Engine {
         };
         settled && !origin
     }
+}
 
-    fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> std::sync::MutexGuard<'a, T> {
-        mutex.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A fraction between 0 and 0.25 that differs between keys.

@@ -30,27 +30,36 @@ const DRAIN_POLL: Duration = Duration::from_secs(2);
 
 pub(super) async fn step(engine: &Engine, name: &Name, seen: Instant) -> Result<Done, CallError> {
     let stores = &engine.world.stores;
-    let published = stores.host(KindId::Node).get(name).filter(|node| node.deletion.is_none());
+    let published = stores
+        .host(KindId::Node)
+        .get(name)
+        .filter(|node| node.deletion.is_none());
     let live = stores.tenant(KindId::Node).get(name);
     let live_object = live.as_ref().map(|node| node.object());
     match (published, live, live_object) {
-        (None, None, _) => Ok(Done::new("nothing")),
         (None, Some(live), Some(object)) => {
             if node::has_host_pods(&engine.world, &name.name) {
                 return Ok(Done::again("draining", DRAIN_POLL));
             }
             if !node::is_ours(&object) {
                 let message = "No node of the platform stands behind this object, so it was removed.";
-                engine.tell(&KindId::Node.key(name.clone()), Level::Warning, "NodeRefused", message).await;
+                engine
+                    .tell(&KindId::Node.key(name.clone()), Level::Warning, "NodeRefused", message)
+                    .await;
             }
-            let how = Delete { uid: &live.uid, grace_seconds: None };
+            let how = Delete {
+                uid: &live.uid,
+                grace_seconds: None,
+            };
             match engine.tenant.delete(resource::NODE, "", &name.name, how).await {
                 Ok(_) | Err(CallError::Conflict(_)) => Ok(Done::new("deleted")),
                 Err(error) => Err(error),
             }
         }
-        (Some(published), _, object) => bring_up_to_date(engine, name, &published.object(), object.as_ref(), seen).await,
-        (None, Some(_), None) => Ok(Done::new("nothing")),
+        (Some(published), _, object) => {
+            bring_up_to_date(engine, name, &published.object(), object.as_ref(), seen).await
+        }
+        (None, _, _) => Ok(Done::new("nothing")),
     }
 }
 
@@ -78,7 +87,10 @@ async fn bring_up_to_date(
     {
         let uid = current.as_ref().and_then(|node| json::text(node, &["metadata", "uid"]));
         let patch = Patch::Merge(json!({"metadata": {"uid": uid}, "status": difference}));
-        let written = engine.tenant.patch(resource::NODE, "", &name.name, "status", &patch).await?;
+        let written = engine
+            .tenant
+            .patch(resource::NODE, "", &name.name, "status", &patch)
+            .await?;
         engine.remember(Side::Tenant, KindId::Node, name, written);
         result = "reported";
     }
@@ -99,16 +111,20 @@ impl Engine {
         loop {
             ticks.tick().await;
             let nodes = self.world.stores.host(KindId::Node).names();
-            stream::iter(nodes).for_each_concurrent(LEASE_CONCURRENCY, |name| {
-                let engine = Arc::clone(&self);
-                async move { renew_lease(&engine, &name).await }
-            }).await;
+            stream::iter(nodes)
+                .for_each_concurrent(LEASE_CONCURRENCY, |name| {
+                    let engine = Arc::clone(&self);
+                    async move { renew_lease(&engine, &name).await }
+                })
+                .await;
         }
     }
 }
 
 async fn renew_lease(engine: &Engine, name: &Name) {
-    let Some(node) = engine.world.stores.tenant(KindId::Node).get(name) else { return };
+    let Some(node) = engine.world.stores.tenant(KindId::Node).get(name) else {
+        return;
+    };
     let lease = node::lease(&name.name, &node.uid, Timestamp::now());
     let (resource, namespace) = (resource::LEASE, node::LEASE_NAMESPACE);
     let patch = Patch::Merge(lease.clone());

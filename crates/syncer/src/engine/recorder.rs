@@ -18,7 +18,7 @@ use std::{
 /// Events that an object may have at once, and the time after which it may have one more.
 const ALLOWANCE: (f64, Duration) = (25.0, Duration::from_secs(30));
 /// The same words are written again, with a higher count, not sooner than this.
-const REPEAT: Duration = Duration::from_secs(600);
+const REPEAT: Duration = Duration::from_mins(10);
 /// Objects remembered before the idle ones are forgotten.
 const REMEMBERED: usize = 2048;
 
@@ -54,7 +54,11 @@ struct Said {
 
 impl Recorder {
     pub(super) fn new(tenant: Api, metrics: Metrics) -> Self {
-        Self { tenant, metrics, state: Mutex::default() }
+        Self {
+            tenant,
+            metrics,
+            state: Mutex::default(),
+        }
     }
 
     /// Takes one from an object's allowance; `false` if there is none left.
@@ -62,7 +66,9 @@ impl Recorder {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.left.len() > REMEMBERED {
-            state.left.retain(|_, (left, since)| refilled(*left, *since, now) < ALLOWANCE.0);
+            state
+                .left
+                .retain(|_, (left, since)| refilled(*left, *since, now) < ALLOWANCE.0);
         }
         let (left, since) = state.left.entry(about.clone()).or_insert((ALLOWANCE.0, now));
         *left = refilled(*left, *since, now);
@@ -80,13 +86,19 @@ impl Recorder {
         let Key { kind, name } = key;
         let hash = berth_api::names::hash(&[kind.label(), uid, reason, message]);
         let event_name = event_name(name, &hash);
-        let Some((count, first)) = self.note(name, &event_name) else { return };
+        let Some((count, first)) = self.note(name, &event_name) else {
+            return;
+        };
         if !self.allows(name) {
             return;
         }
         let time = |time: Timestamp| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         // Events about cluster-scoped objects live in the namespace `default`.
-        let namespace = if name.namespace.is_empty() { "default" } else { &name.namespace };
+        let namespace = if name.namespace.is_empty() {
+            "default"
+        } else {
+            &name.namespace
+        };
         let mut involved = json!({"apiVersion": "v1", "kind": kind.label(), "name": &*name.name, "uid": uid});
         if !name.namespace.is_empty() {
             involved["namespace"] = (*name.namespace).into();
@@ -118,10 +130,17 @@ impl Recorder {
             state.said.retain(|_, said| said.written.elapsed() < REPEAT);
         }
         let mut fresh = false;
-        let said = state.said.entry((name.clone(), event_name.to_owned())).or_insert_with(|| {
-            fresh = true;
-            Said { count: 0, first: Timestamp::now(), written: now }
-        });
+        let said = state
+            .said
+            .entry((name.clone(), event_name.to_owned()))
+            .or_insert_with(|| {
+                fresh = true;
+                Said {
+                    count: 0,
+                    first: Timestamp::now(),
+                    written: now,
+                }
+            });
         said.count += 1;
         if !fresh && now.duration_since(said.written) < REPEAT {
             return None;

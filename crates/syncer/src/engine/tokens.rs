@@ -1,6 +1,6 @@
 //! A step of a pod's tokens: minted in the tenant, written to a host Secret that the host pod owns.
 
-use super::{Done, Engine, api::CallError};
+use super::{Done, Engine, api::CallError, lock};
 use crate::{
     json,
     kinds::{is_origin, pod::token},
@@ -26,7 +26,10 @@ pub(super) async fn step(engine: &Engine, name: &Name) -> Result<Done, CallError
         return Ok(Done::new("nothing"));
     }
     let now = Timestamp::now();
-    let secret = stores.host(KindId::PodToken).get(name).filter(|secret| is_origin(&pod, secret));
+    let secret = stores
+        .host(KindId::PodToken)
+        .get(name)
+        .filter(|secret| is_origin(&pod, secret));
     if let Some(renew_at) = secret.as_deref().and_then(renew_at)
         && renew_at > now
     {
@@ -38,17 +41,22 @@ pub(super) async fn step(engine: &Engine, name: &Name) -> Result<Done, CallError
     let account = json::text(&object, &["spec", "serviceAccountName"]).unwrap_or("default");
     for asked in asked {
         let request = token::request(&asked, &name.name, &pod.uid);
-        let minted =
-            engine.tenant.create_sub(resource::SERVICE_ACCOUNT, &name.namespace, account, "token", &request).await?;
+        let minted = engine
+            .tenant
+            .create_sub(resource::SERVICE_ACCOUNT, &name.namespace, account, "token", &request)
+            .await?;
         let text = json::text(&minted, &["status", "token"]).unwrap_or_default().to_owned();
         let expiry = json::text(&minted, &["status", "expirationTimestamp"]).and_then(|text| text.parse().ok());
         expiries.push(expiry.unwrap_or_else(|| now + SignedDuration::from_secs(asked.seconds)));
         data.insert(asked.key, text.into());
     }
     let renew_at = token::renew_at(now, &expiries).unwrap_or(now);
-    let secret = secret_object(engine, name, &pod, &host_pod, data, renew_at);
+    let secret = secret_object(engine, name, &pod, &host_pod, &data, renew_at);
     let namespace = &engine.world.tenant.workload_namespace;
-    let written = engine.host.apply(resource::SECRET, namespace, &host_name(KindId::PodToken, name), &secret).await?;
+    let written = engine
+        .host
+        .apply(resource::SECRET, namespace, &host_name(KindId::PodToken, name), &secret)
+        .await?;
     engine.remember(Side::Host, KindId::PodToken, name, written);
     Ok(Done::again("minted", until(now, renew_at)))
 }
@@ -58,7 +66,9 @@ fn until(now: Timestamp, then: Timestamp) -> Duration {
 }
 
 fn renew_at(secret: &Stored) -> Option<Timestamp> {
-    json::text(&secret.object(), &["metadata", "annotations", labels::TOKEN_RENEW_AT])?.parse().ok()
+    json::text(&secret.object(), &["metadata", "annotations", labels::TOKEN_RENEW_AT])?
+        .parse()
+        .ok()
 }
 
 fn secret_object(
@@ -66,11 +76,16 @@ fn secret_object(
     name: &Name,
     pod: &Stored,
     host_pod: &Stored,
-    tokens: Map<String, Value>,
+    tokens: &Map<String, Value>,
     renew_at: Timestamp,
 ) -> Value {
-    let mut labels: Map<String, Value> =
-        engine.world.tenant.labels(&name.namespace).into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+    let mut labels: Map<String, Value> = engine
+        .world
+        .tenant
+        .labels(&name.namespace)
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value.into()))
+        .collect();
     labels.insert(token::LABEL.into(), "true".into());
     json!({
         "apiVersion": "v1",
@@ -94,19 +109,32 @@ fn secret_object(
 
 /// The host's garbage collector removes the Secret with its pod. This is for one whose pod went before the Secret came.
 async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Done, CallError> {
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const PATIENCE: Duration = Duration::from_mins(2);
     let stores = &engine.world.stores;
-    let Some(secret) = stores.host(KindId::PodToken).get(name) else { return Ok(Done::new("nothing")) };
+    let Some(secret) = stores.host(KindId::PodToken).get(name) else {
+        return Ok(Done::new("nothing"));
+    };
     if stores.host(KindId::Pod).contains(name) {
         return Ok(Done::new("nothing"));
     }
     let key = KindId::PodToken.key(name.clone());
-    let waited = engine.lock(&engine.agreed).insert(key.clone(), (secret.version, 0)) == Some((secret.version, 0));
+    let waited = lock(&engine.agreed).insert(key.clone(), (secret.version, 0)) == Some((secret.version, 0));
     if !waited {
         return Ok(Done::again("waiting", PATIENCE));
     }
-    engine.lock(&engine.agreed).remove(&key);
-    let how = super::api::Delete { uid: &secret.uid, grace_seconds: None };
-    engine.host.delete(resource::SECRET, &engine.world.tenant.workload_namespace, &secret.name, how).await?;
+    lock(&engine.agreed).remove(&key);
+    let how = super::api::Delete {
+        uid: &secret.uid,
+        grace_seconds: None,
+    };
+    engine
+        .host
+        .delete(
+            resource::SECRET,
+            &engine.world.tenant.workload_namespace,
+            &secret.name,
+            how,
+        )
+        .await?;
     Ok(Done::new("deleted"))
 }

@@ -13,8 +13,9 @@
 use crate::{
     json,
     kinds::{
-        Down, Flow, HostNamespace, Kind, Translated, Want, metadata, origin_name, own_name,
+        Down, Flow, HostNamespace, Kind, Translated, Want,
         fields::{self, Fields, Findings, Rule},
+        metadata, origin_name, own_name,
         refusal::Refusal,
     },
     resource::{self, KindId, Name, Resource},
@@ -25,10 +26,22 @@ use serde_json::{Value, json};
 
 const fn watches(resource: Resource, labels: &'static str, rules: &'static Config) -> Kind {
     Kind {
-        tenant: Some(WatchSpec { resource, detail: Detail::Metadata, labels: "", name: own_name, trim }),
+        tenant: Some(WatchSpec {
+            resource,
+            detail: Detail::Metadata,
+            labels: "",
+            name: own_name,
+            trim,
+        }),
         host: Some((
             HostNamespace::Workloads,
-            WatchSpec { resource, detail: Detail::Metadata, labels, name: origin_name, trim },
+            WatchSpec {
+                resource,
+                detail: Detail::Metadata,
+                labels,
+                name: origin_name,
+                trim,
+            },
         )),
         flow: Flow::Down(rules),
     }
@@ -38,13 +51,19 @@ const fn watches(resource: Resource, labels: &'static str, rules: &'static Confi
 pub const CONFIG_MAP: Kind = watches(
     resource::CONFIG_MAP,
     "berth.dev/managed-by=syncer",
-    &Config { id: KindId::ConfigMap, resource: resource::CONFIG_MAP },
+    &Config {
+        id: KindId::ConfigMap,
+        resource: resource::CONFIG_MAP,
+    },
 );
 /// Secrets, without those that carry pods' tokens.
 pub const SECRET: Kind = watches(
     resource::SECRET,
     "berth.dev/managed-by=syncer,!berth.dev/pod-token",
-    &Config { id: KindId::Secret, resource: resource::SECRET },
+    &Config {
+        id: KindId::Secret,
+        resource: resource::SECRET,
+    },
 );
 
 /// Only what decisions need: the content is read when it is synced.
@@ -52,7 +71,10 @@ fn trim(object: &mut Value) {
     let mut metadata = object.get_mut("metadata").map(Value::take).unwrap_or_default();
     if let Some(metadata) = metadata.as_object_mut() {
         metadata.retain(|key, _| {
-            matches!(key.as_str(), "name" | "namespace" | "uid" | "resourceVersion" | "deletionTimestamp" | "annotations")
+            matches!(
+                key.as_str(),
+                "name" | "namespace" | "uid" | "resourceVersion" | "deletionTimestamp" | "annotations"
+            )
         });
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
             annotations.retain(|key, _| berth_api::labels::is_reserved(key));
@@ -86,7 +108,11 @@ impl Down for Config {
     }
 
     fn want(&self, world: &World, name: &Name, _object: &Value) -> Want {
-        if world.references().is_used(&self.id.key(name.clone())) { Want::Sync } else { Want::Absent }
+        if world.references().is_used(&self.id.key(name.clone())) {
+            Want::Sync
+        } else {
+            Want::Absent
+        }
     }
 
     fn translate(&self, _world: &World, _name: &Name, object: &Value) -> Result<Translated, Vec<Refusal>> {
@@ -98,9 +124,15 @@ impl Down for Config {
         }
         // Annotations that pods may not have are harmless here, but have no use either.
         let annotations = metadata::annotations(object, &mut Vec::new());
-        copied.insert("metadata".into(), json!({"labels": metadata::labels(object), "annotations": annotations}));
+        copied.insert(
+            "metadata".into(),
+            json!({"labels": metadata::labels(object), "annotations": annotations}),
+        );
         if findings.refused.is_empty() {
-            Ok(Translated { object: copied.into(), notes: findings.notes })
+            Ok(Translated {
+                object: copied.into(),
+                notes: findings.notes,
+            })
         } else {
             Err(findings.refused)
         }
@@ -114,7 +146,10 @@ mod tests {
 
     fn translate(object: &Value) -> Result<Translated, Vec<Refusal>> {
         let world = World::new(test_tenant());
-        let rules = Config { id: KindId::Secret, resource: resource::SECRET };
+        let rules = Config {
+            id: KindId::Secret,
+            resource: resource::SECRET,
+        };
         rules.translate(&world, &Name::new("a", "s"), object)
     }
 
@@ -135,11 +170,17 @@ mod tests {
     #[test]
     fn only_what_is_referenced_is_wanted() {
         let world = World::new(test_tenant());
-        let rules = Config { id: KindId::Secret, resource: resource::SECRET };
+        let rules = Config {
+            id: KindId::Secret,
+            resource: resource::SECRET,
+        };
         let name = Name::new("a", "s");
         assert_eq!(rules.want(&world, &name, &Value::Null), Want::Absent);
-        let target = crate::kinds::references::Target { kind: KindId::Secret, name: name.clone() };
-        world.references().set(&Name::new("a", "pod"), [target].into());
+        let target = crate::kinds::references::Target {
+            kind: KindId::Secret,
+            name: name.clone(),
+        };
+        world.references().set(&Name::new("a", "pod"), &[target].into());
         assert_eq!(rules.want(&world, &name, &Value::Null), Want::Sync);
     }
 }

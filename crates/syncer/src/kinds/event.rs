@@ -24,7 +24,13 @@ pub const KIND: Kind = Kind {
     tenant: None,
     host: Some((
         HostNamespace::Workloads,
-        WatchSpec { resource: resource::EVENT, detail: Detail::Full, labels: "", name: own_name, trim: |_| {} },
+        WatchSpec {
+            resource: resource::EVENT,
+            detail: Detail::Full,
+            labels: "",
+            name: own_name,
+            trim: |_| {},
+        },
     )),
     flow: Flow::Events,
 };
@@ -71,8 +77,10 @@ pub fn translate(world: &World, event: &Value, now: Timestamp) -> Option<Told> {
     let host_name = json::text(involved, &["name"])?;
     let about = world.stores.host(kind).tenant_name(host_name)?;
     let origin = world.stores.tenant(kind).get(&about)?;
-    let mut told: Map<String, Value> =
-        COPIED.iter().filter_map(|field| Some(((*field).to_owned(), event.get(*field)?.clone()))).collect();
+    let mut told: Map<String, Value> = COPIED
+        .iter()
+        .filter_map(|field| Some(((*field).to_owned(), event.get(*field)?.clone())))
+        .collect();
     let own_name = json::text(event, &["metadata", "name"])?;
     let name = event_name(&about, &berth_api::names::hash(&["Event", own_name]));
     told.insert("apiVersion".into(), "v1".into());
@@ -87,7 +95,11 @@ pub fn translate(world: &World, event: &Value, now: Timestamp) -> Option<Told> {
     told.insert("involvedObject".into(), about_object);
     let message = json::text(event, &["message"]).unwrap_or_default();
     told.insert("message".into(), text::back(world, &about, message).into());
-    Some(Told { about, name, event: told.into() })
+    Some(Told {
+        about,
+        name,
+        event: told.into(),
+    })
 }
 
 /// Name of an Event about an object.
@@ -97,10 +109,15 @@ pub fn event_name(about: &Name, hash: &str) -> String {
 }
 
 fn last_seen(event: &Value) -> Option<Timestamp> {
-    [&["series", "lastObservedTime"][..], &["lastTimestamp"], &["eventTime"], &["metadata", "creationTimestamp"]]
-        .iter()
-        .find_map(|path| json::text(event, path))
-        .and_then(|text| text.parse().ok())
+    [
+        &["series", "lastObservedTime"][..],
+        &["lastTimestamp"],
+        &["eventTime"],
+        &["metadata", "creationTimestamp"],
+    ]
+    .iter()
+    .find_map(|path| json::text(event, path))
+    .and_then(|text| text.parse().ok())
 }
 
 #[cfg(test)]
@@ -113,7 +130,10 @@ mod tests {
         let host = json!({"metadata": {"name": host_name(KindId::Pod, name), "resourceVersion": "1"}});
         world.stores.host(KindId::Pod).written(name.clone(), Stored::new(&host));
         let tenant = json!({"metadata": {"name": &*name.name, "uid": "tenant-uid", "resourceVersion": "1"}});
-        world.stores.tenant(KindId::Pod).written(name.clone(), Stored::new(&tenant));
+        world
+            .stores
+            .tenant(KindId::Pod)
+            .written(name.clone(), Stored::new(&tenant));
         world
     }
 
@@ -139,7 +159,13 @@ mod tests {
         let now = "2026-11-20T10:00:30Z".parse().unwrap();
         let later = "2026-11-20T11:00:00Z".parse().unwrap();
         assert_eq!(translate(&world, &event("Pod", "other-aaaaaaaaaaaaa"), now), None);
-        assert_eq!(translate(&world, &event("Secret", &host_name(KindId::Pod, &name)), now), None);
-        assert_eq!(translate(&world, &event("Pod", &host_name(KindId::Pod, &name)), later), None);
+        assert_eq!(
+            translate(&world, &event("Secret", &host_name(KindId::Pod, &name)), now),
+            None
+        );
+        assert_eq!(
+            translate(&world, &event("Pod", &host_name(KindId::Pod, &name)), later),
+            None
+        );
     }
 }

@@ -74,7 +74,10 @@ mod tests {
     fn unlisted_fields_are_refused_by_name() {
         let mut findings = Findings::default();
         let object = json!({"a": 1, "b": true, "c": 1, "d": 1, "e": "x", "f": ""});
-        assert_eq!(Value::Object(copy(&object, "spec", FIELDS, &mut findings)), json!({"a": 1}));
+        assert_eq!(
+            Value::Object(copy(&object, "spec", FIELDS, &mut findings)),
+            json!({"a": 1})
+        );
         let refused: Vec<_> = findings.refused.iter().map(ToString::to_string).collect();
         assert_eq!(refused, ["spec.b: no b", "spec.e: this field is not known here"]);
         assert_eq!(findings.notes, [Refusal::new("spec.d", "d does nothing")]);

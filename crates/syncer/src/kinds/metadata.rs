@@ -34,10 +34,22 @@ const REFUSED_ANNOTATIONS: &[(&str, &str)] = &[
     ("io.kubernetes.cri-o", "the container runtime is the platform's"),
     ("k8s.ovn.org", "the pod network is the platform's"),
     ("k8s.v1.cni.cncf.io", "the pod network is the platform's"),
-    ("kubernetes.io/config.hash", "static pods cannot be made through the API"),
-    ("kubernetes.io/config.mirror", "mirror pods cannot be made through the API"),
-    ("kubernetes.io/config.seen", "static pods cannot be made through the API"),
-    ("kubernetes.io/config.source", "static pods cannot be made through the API"),
+    (
+        "kubernetes.io/config.hash",
+        "static pods cannot be made through the API",
+    ),
+    (
+        "kubernetes.io/config.mirror",
+        "mirror pods cannot be made through the API",
+    ),
+    (
+        "kubernetes.io/config.seen",
+        "static pods cannot be made through the API",
+    ),
+    (
+        "kubernetes.io/config.source",
+        "static pods cannot be made through the API",
+    ),
     ("ovn.kubernetes.io", "the pod network is the platform's"),
 ];
 
@@ -58,7 +70,9 @@ const SIMULATION: &str = "simulation.berth.dev/";
 fn in_domain(key: &str, domain: &str) -> bool {
     let Some((prefix, _)) = key.split_once('/') else {
         // Container runtimes use names without a slash: `io.kubernetes.cri-o.Devices`.
-        return key.strip_prefix(domain).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        return key
+            .strip_prefix(domain)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     };
     key == domain || prefix == domain || prefix.strip_suffix(domain).is_some_and(|sub| sub.ends_with('.'))
 }
@@ -83,7 +97,9 @@ pub fn annotations(object: &Value, refused: &mut Vec<Refusal>) -> Map<String, Va
         if let Some((_, why)) = REFUSED_ANNOTATIONS.iter().find(|(domain, _)| in_domain(&key, domain)) {
             refused.push(Refusal::new(format!("metadata.annotations[{key}]"), *why));
         } else if key.starts_with(SIMULATION)
-            || !(is_reserved(&key) || is_schedulers(&key) || LOCAL_ANNOTATIONS.iter().any(|domain| in_domain(&key, domain)))
+            || !(is_reserved(&key)
+                || is_schedulers(&key)
+                || LOCAL_ANNOTATIONS.iter().any(|domain| in_domain(&key, domain)))
         {
             copied.insert(key, value.into());
         }
@@ -102,7 +118,10 @@ mod tests {
             "app": "a", "berth.dev/tenant": "other", "x.berth.dev/y": "z", "kueue.x-k8s.io/queue-name": "q",
             "kai.scheduler/queue": "q", "runai/queue": "q", "batch.kubernetes.io/job-name": "j"
         }}});
-        assert_eq!(Value::Object(labels(&object)), json!({"app": "a", "batch.kubernetes.io/job-name": "j"}));
+        assert_eq!(
+            Value::Object(labels(&object)),
+            json!({"app": "a", "batch.kubernetes.io/job-name": "j"})
+        );
     }
 
     #[test]
@@ -114,13 +133,19 @@ mod tests {
         }}});
         let mut refused = Vec::new();
         let copied = annotations(&object, &mut refused);
-        assert_eq!(Value::Object(copied), json!({"note": "n", "simulation.berth.dev/run-for": "5s"}));
+        assert_eq!(
+            Value::Object(copied),
+            json!({"note": "n", "simulation.berth.dev/run-for": "5s"})
+        );
         let fields: Vec<_> = refused.iter().map(|refusal| refusal.field.as_str()).collect();
-        assert_eq!(fields, [
-            "metadata.annotations[cdi.k8s.io/vendor]",
-            "metadata.annotations[io.kubernetes.cri.untrusted-workload]",
-            "metadata.annotations[k8s.v1.cni.cncf.io/networks]",
-            "metadata.annotations[kubernetes.io/config.mirror]"
-        ]);
+        assert_eq!(
+            fields,
+            [
+                "metadata.annotations[cdi.k8s.io/vendor]",
+                "metadata.annotations[io.kubernetes.cri.untrusted-workload]",
+                "metadata.annotations[k8s.v1.cni.cncf.io/networks]",
+                "metadata.annotations[kubernetes.io/config.mirror]"
+            ]
+        );
     }
 }

@@ -22,10 +22,22 @@ use serde_json::{Value, json};
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec { resource: resource::NODE, detail: Detail::Full, labels: "", name: own_name, trim }),
+    tenant: Some(WatchSpec {
+        resource: resource::NODE,
+        detail: Detail::Full,
+        labels: "",
+        name: own_name,
+        trim,
+    }),
     host: Some((
         HostNamespace::ControlPlane,
-        WatchSpec { resource: resource::TENANT_NODE, detail: Detail::Full, labels: "", name: node_name, trim: |_| {} },
+        WatchSpec {
+            resource: resource::TENANT_NODE,
+            detail: Detail::Full,
+            labels: "",
+            name: node_name,
+            trim: |_| {},
+        },
     )),
     flow: Flow::Nodes,
 };
@@ -67,9 +79,15 @@ pub fn desired(name: &str, tenant_node: &Value, live: Option<&Value>) -> Value {
     let mut labels = json::strings(spec, &["labels"]);
     labels.insert(labels::MANAGED_BY.into(), labels::MANAGED_BY_SYNCER.into());
     let mut taints: Vec<Value> = json::items(spec, &["taints"]).to_vec();
-    let theirs = live.map(|live| json::items(live, &["spec", "taints"])).unwrap_or_default().iter();
+    let theirs = live
+        .map(|live| json::items(live, &["spec", "taints"]))
+        .unwrap_or_default()
+        .iter();
     for taint in theirs.filter(|taint| CONDITION_TAINTS.contains(&json::text(taint, &["key"]).unwrap_or_default())) {
-        if !taints.iter().any(|known| known["key"] == taint["key"] && known["effect"] == taint["effect"]) {
+        if !taints
+            .iter()
+            .any(|known| known["key"] == taint["key"] && known["effect"] == taint["effect"])
+        {
             taints.push(taint.clone());
         }
     }
@@ -88,7 +106,11 @@ pub fn desired(name: &str, tenant_node: &Value, live: Option<&Value>) -> Value {
 /// Hash of what only the host decides: labels that go away there must go away in the tenant.
 pub fn hash(tenant_node: &Value) -> String {
     let spec = &tenant_node["spec"];
-    json::hash(&json!([spec.get("labels"), spec.get("taints"), spec.get("unschedulable")]))
+    json::hash(&json!([
+        spec.get("labels"),
+        spec.get("taints"),
+        spec.get("unschedulable")
+    ]))
 }
 
 /// Whether the tenant's Node lacks something of what is desired.
@@ -97,12 +119,18 @@ pub fn differs(desired: &Value, live: &Value) -> bool {
     let live_labels = json::strings(live, &["metadata", "labels"]);
     labels.iter().any(|(key, value)| live_labels.get(key) != Some(value))
         || json::items(desired, &["spec", "taints"]) != json::items(live, &["spec", "taints"])
-        || desired["spec"].get("unschedulable").is_some_and(|wanted| live["spec"].get("unschedulable") != Some(wanted))
+        || desired["spec"]
+            .get("unschedulable")
+            .is_some_and(|wanted| live["spec"].get("unschedulable") != Some(wanted))
 }
 
 /// The Node's status in the tenant; `None` if control has not published one yet.
 pub fn status(tenant_node: &Value) -> Option<Value> {
-    tenant_node.get("status")?.get("node").filter(|status| !json::is_unset(status)).cloned()
+    tenant_node
+        .get("status")?
+        .get("node")
+        .filter(|status| !json::is_unset(status))
+        .cloned()
 }
 
 /// The Lease that says that a node is alive.
@@ -126,7 +154,8 @@ pub fn lease(name: &str, uid: &str, now: Timestamp) -> Value {
 /// Whether any host pod of this tenant still runs on a node.
 pub fn has_host_pods(world: &World, node: &str) -> bool {
     let pods = world.stores.host(KindId::Pod).all();
-    pods.iter().any(|(_, pod)| json::text(&pod.object(), &["spec", "nodeName"]) == Some(node))
+    pods.iter()
+        .any(|(_, pod)| json::text(&pod.object(), &["spec", "nodeName"]) == Some(node))
 }
 
 #[cfg(test)]
@@ -154,7 +183,10 @@ mod tests {
         let mine = json!({"key": "mine", "effect": "NoSchedule"});
         let live = json!({"spec": {"taints": [taint, mine]}});
         let desired = desired("gpu-1", &tenant_node(), Some(&live));
-        let keys: Vec<_> = json::items(&desired, &["spec", "taints"]).iter().filter_map(|taint| json::text(taint, &["key"])).collect();
+        let keys: Vec<_> = json::items(&desired, &["spec", "taints"])
+            .iter()
+            .filter_map(|taint| json::text(taint, &["key"]))
+            .collect();
         assert_eq!(keys, ["nvidia.com/gpu", "node.kubernetes.io/not-ready"]);
     }
 

@@ -22,14 +22,14 @@ pub struct Target {
 impl References {
     /// Says what a pod uses now; nothing once it is gone. Returns the targets for which it became the first user or
     /// ceased to be the last: they have to come to or go from the host.
-    pub fn set(&mut self, pod: &Name, targets: BTreeSet<Target>) -> Vec<Key> {
+    pub fn set(&mut self, pod: &Name, targets: &BTreeSet<Target>) -> Vec<Key> {
         let before = if targets.is_empty() {
             self.by_pod.remove(pod).unwrap_or_default()
         } else {
             self.by_pod.insert(pod.clone(), targets.clone()).unwrap_or_default()
         };
         let mut changed = Vec::new();
-        for target in before.difference(&targets) {
+        for target in before.difference(targets) {
             let key = target.kind.key(target.name.clone());
             if let Some(users) = self.by_target.get_mut(&key) {
                 users.remove(pod);
@@ -67,7 +67,10 @@ mod tests {
     use crate::resource::KindId;
 
     fn target(name: &str) -> Target {
-        Target { kind: KindId::ConfigMap, name: Name::new("a", name) }
+        Target {
+            kind: KindId::ConfigMap,
+            name: Name::new("a", name),
+        }
     }
 
     fn key(name: &str) -> Key {
@@ -78,13 +81,16 @@ mod tests {
     fn first_and_last_users_are_reported() {
         let mut references = References::default();
         let (one, two) = (Name::new("a", "one"), Name::new("a", "two"));
-        assert_eq!(references.set(&one, [target("x"), target("y")].into()), [key("x"), key("y")]);
-        assert_eq!(references.set(&two, [target("x")].into()), []);
-        assert_eq!(references.set(&one, [target("y")].into()), [], "two still uses x");
+        assert_eq!(
+            references.set(&one, &[target("x"), target("y")].into()),
+            [key("x"), key("y")]
+        );
+        assert_eq!(references.set(&two, &[target("x")].into()), []);
+        assert_eq!(references.set(&one, &[target("y")].into()), [], "two still uses x");
         assert_eq!(references.users(&key("x")), [two.clone()]);
-        assert_eq!(references.set(&two, BTreeSet::new()), [key("x")]);
+        assert_eq!(references.set(&two, &BTreeSet::new()), [key("x")]);
         assert!(!references.is_used(&key("x")) && references.is_used(&key("y")));
-        references.set(&one, BTreeSet::new());
+        references.set(&one, &BTreeSet::new());
         assert!(references.by_pod.is_empty() && references.by_target.is_empty());
     }
 
@@ -92,7 +98,7 @@ mod tests {
     fn saying_the_same_again_changes_nothing() {
         let mut references = References::default();
         let pod = Name::new("a", "one");
-        references.set(&pod, [target("x")].into());
-        assert_eq!(references.set(&pod, [target("x")].into()), []);
+        references.set(&pod, &[target("x")].into());
+        assert_eq!(references.set(&pod, &[target("x")].into()), []);
     }
 }

@@ -14,7 +14,10 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal of `field`.
     pub fn new(field: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { field: field.into(), why: why.into() }
+        Self {
+            field: field.into(),
+            why: why.into(),
+        }
     }
 }
 
@@ -52,9 +55,17 @@ mod tests {
 
     #[test]
     fn messages_name_each_field_and_fit_an_event() {
-        let two = [Refusal::new("spec.hostPID", "not allowed"), Refusal::new("spec.nodeName", "set by the scheduler")];
-        assert_eq!(message(&two), "spec.hostPID: not allowed; spec.nodeName: set by the scheduler");
-        let many: Vec<_> = (0..100).map(|i| Refusal::new(format!("spec.field{i}"), "not allowed here at all")).collect();
+        let two = [
+            Refusal::new("spec.hostPID", "not allowed"),
+            Refusal::new("spec.nodeName", "set by the scheduler"),
+        ];
+        assert_eq!(
+            message(&two),
+            "spec.hostPID: not allowed; spec.nodeName: set by the scheduler"
+        );
+        let many: Vec<_> = (0..100)
+            .map(|i| Refusal::new(format!("spec.field{i}"), "not allowed here at all"))
+            .collect();
         let text = message(&many);
         assert!(text.len() <= MAX_MESSAGE && text.contains("more"), "{text}");
     }

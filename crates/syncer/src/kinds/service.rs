@@ -14,8 +14,9 @@
 use crate::{
     json,
     kinds::{
-        Down, Flow, HostNamespace, Kind, Translated, Want, metadata, origin_name, own_name,
+        Down, Flow, HostNamespace, Kind, Translated, Want,
         fields::{self, Fields, Findings, Rule},
+        metadata, origin_name, own_name,
         refusal::Refusal,
     },
     resource::{self, KindId, Name, Resource},
@@ -27,7 +28,13 @@ use serde_json::{Value, json};
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec { resource: resource::SERVICE, detail: Detail::Full, labels: "", name: own_name, trim: |_| {} }),
+    tenant: Some(WatchSpec {
+        resource: resource::SERVICE,
+        detail: Detail::Full,
+        labels: "",
+        name: own_name,
+        trim: |_| {},
+    }),
     host: Some((
         HostNamespace::Workloads,
         WatchSpec {
@@ -44,12 +51,18 @@ pub const KIND: Kind = Kind {
 const LOAD_BALANCER: &str = "load balancers are not offered";
 
 const SPEC: Fields = &[
-    ("allocateLoadBalancerNodePorts", Rule::Ignore("says nothing for the types offered")),
+    (
+        "allocateLoadBalancerNodePorts",
+        Rule::Ignore("says nothing for the types offered"),
+    ),
     ("clusterIP", Rule::Copy),
     ("clusterIPs", Rule::Copy),
     ("externalIPs", Rule::Refuse("they could take over foreign addresses")),
     ("externalName", Rule::Copy),
-    ("externalTrafficPolicy", Rule::Ignore("says nothing for the types offered")),
+    (
+        "externalTrafficPolicy",
+        Rule::Ignore("says nothing for the types offered"),
+    ),
     ("healthCheckNodePort", Rule::Refuse(LOAD_BALANCER)),
     ("internalTrafficPolicy", Rule::Copy),
     ("ipFamilies", Rule::Copy),
@@ -87,7 +100,11 @@ impl Down for Services {
     }
 
     fn want(&self, _world: &World, name: &Name, _service: &Value) -> Want {
-        if *name == Name::new("default", "kubernetes") { Want::Absent } else { Want::Sync }
+        if *name == Name::new("default", "kubernetes") {
+            Want::Absent
+        } else {
+            Want::Sync
+        }
     }
 
     fn translate(&self, world: &World, name: &Name, service: &Value) -> Result<Translated, Vec<Refusal>> {
@@ -119,7 +136,10 @@ impl Down for Services {
         let annotations = metadata::annotations(service, &mut findings.refused);
         if findings.refused.is_empty() {
             let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
-            Ok(Translated { object: json!({"metadata": metadata, "spec": spec}), notes: findings.notes })
+            Ok(Translated {
+                object: json!({"metadata": metadata, "spec": spec}),
+                notes: findings.notes,
+            })
         } else {
             Err(findings.refused)
         }
@@ -156,12 +176,18 @@ mod tests {
 
     #[test]
     fn a_service_without_selector_stays_without() {
-        assert_eq!(translate(&json!({"type": "ClusterIP", "clusterIP": "None"})).unwrap()["spec"].get("selector"), None);
+        assert_eq!(
+            translate(&json!({"type": "ClusterIP", "clusterIP": "None"})).unwrap()["spec"].get("selector"),
+            None
+        );
     }
 
     #[test]
     fn the_api_servers_own_service_is_never_synced() {
         let world = World::new(test_tenant());
-        assert_eq!(Services.want(&world, &Name::new("default", "kubernetes"), &Value::Null), Want::Absent);
+        assert_eq!(
+            Services.want(&world, &Name::new("default", "kubernetes"), &Value::Null),
+            Want::Absent
+        );
     }
 }

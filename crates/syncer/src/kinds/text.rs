@@ -7,7 +7,13 @@ use crate::{
 use berth_api::names::HASH_LENGTH;
 
 /// Kinds whose host names may occur in messages.
-const NAMED: [KindId; 5] = [KindId::Pod, KindId::PodToken, KindId::ConfigMap, KindId::Secret, KindId::Service];
+const NAMED: [KindId; 5] = [
+    KindId::Pod,
+    KindId::PodToken,
+    KindId::ConfigMap,
+    KindId::Secret,
+    KindId::Service,
+];
 
 /// Replaces host names and namespaces in a message about the object called `about` by the tenant's.
 pub fn back(world: &World, about: &Name, text: &str) -> String {
@@ -48,20 +54,31 @@ fn looks_derived(word: &str) -> bool {
 }
 
 fn tenant_name(world: &World, host_name: &str) -> Option<Name> {
-    NAMED.iter().find_map(|kind| world.stores.of(Side::Host, *kind).tenant_name(host_name))
+    NAMED
+        .iter()
+        .find_map(|kind| world.stores.of(Side::Host, *kind).tenant_name(host_name))
 }
 
 /// The scheduler counts all nodes of the host and names taints of other tenants. A tenant sees its own nodes only.
 fn scheduling(text: &str, own_nodes: usize) -> String {
-    let Some((_, list)) = text.strip_prefix("0/").and_then(|rest| rest.split_once(" nodes are available: ")) else {
+    let Some((_, list)) = text
+        .strip_prefix("0/")
+        .and_then(|rest| rest.split_once(" nodes are available: "))
+    else {
         return text.to_owned();
     };
-    let list = list.split(" preemption: ").next().unwrap_or_default().trim_end_matches(['.', ' ']);
+    let list = list
+        .split(" preemption: ")
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches(['.', ' ']);
     let reasons: Vec<String> = list
         .split(", ")
         .filter(|reason| {
             // Other tenants' nodes do not match the forced selector.
-            !reason.contains("berth.dev/") && !reason.contains("untolerated taint") && !reason.contains("node affinity/selector")
+            !reason.contains("berth.dev/")
+                && !reason.contains("untolerated taint")
+                && !reason.contains("node affinity/selector")
         })
         .map(|reason| match reason.split_once(' ') {
             Some((count, words)) if count.parse::<usize>().is_ok_and(|count| count > own_nodes) => {
@@ -71,7 +88,9 @@ fn scheduling(text: &str, own_nodes: usize) -> String {
         })
         .collect();
     if reasons.is_empty() {
-        return format!("0/{own_nodes} nodes are available: no node matches the pod's node selector, affinity and tolerations.");
+        return format!(
+            "0/{own_nodes} nodes are available: no node matches the pod's node selector, affinity and tolerations."
+        );
     }
     format!("0/{own_nodes} nodes are available: {}.", reasons.join(", "))
 }
@@ -82,7 +101,13 @@ pub fn sanitize(world: &World, about: &Name, error: &str) -> String {
     let words: Vec<&str> = text
         .split(' ')
         .map(|word| if is_address(word) { "(address)" } else { word })
-        .map(|word| if word.contains("system:serviceaccount:") || word.contains("berth:") { "the syncer" } else { word })
+        .map(|word| {
+            if word.contains("system:serviceaccount:") || word.contains("berth:") {
+                "the syncer"
+            } else {
+                word
+            }
+        })
         .collect();
     words.join(" ")
 }
@@ -106,7 +131,10 @@ mod tests {
         world.stores.host(KindId::Pod).written(name, Stored::new(&host));
         for node in ["n1", "n2"] {
             let object = json!({"metadata": {"name": node, "resourceVersion": "1"}});
-            world.stores.host(KindId::Node).written(Name::new("", node), Stored::new(&object));
+            world
+                .stores
+                .host(KindId::Node)
+                .written(Name::new("", node), Stored::new(&object));
         }
         world
     }
@@ -117,7 +145,10 @@ mod tests {
         let name = Name::new("research", "train-0");
         let host = host_name(KindId::Pod, &name);
         let text = format!("pods \"{host}\" in berth-vision-aaaaaaaaaaaaa: see other-aaaaaaaaaaaaa");
-        assert_eq!(back(&world, &name, &text), "pods \"train-0\" in research: see other-aaaaaaaaaaaaa");
+        assert_eq!(
+            back(&world, &name, &text),
+            "pods \"train-0\" in research: see other-aaaaaaaaaaaaa"
+        );
     }
 
     #[test]
@@ -126,7 +157,10 @@ mod tests {
         let name = Name::new("research", "train-0");
         let text = "0/40 nodes are available: 30 node(s) didn't match Pod's node affinity/selector, 2 Insufficient nvidia.com/gpu, \
                     8 node(s) had untolerated taint {berth.dev/tenant: other}. preemption: 0/40 nodes are available: 40 Preemption is not helpful for scheduling.";
-        assert_eq!(back(&world, &name, text), "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.");
+        assert_eq!(
+            back(&world, &name, text),
+            "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+        );
         let text = "0/40 nodes are available: 40 node(s) didn't match Pod's node affinity/selector.";
         assert_eq!(
             back(&world, &name, text),
@@ -139,6 +173,9 @@ mod tests {
         let world = world();
         let name = Name::new("research", "train-0");
         let text = "Post \"https://10.1.2.3:6443/api\": dial tcp 10.1.2.3:6443: User \"system:serviceaccount:x:syncer\" refused";
-        assert_eq!(sanitize(&world, &name, text), "Post (address) dial tcp (address) User the syncer refused");
+        assert_eq!(
+            sanitize(&world, &name, text),
+            "Post (address) dial tcp (address) User the syncer refused"
+        );
     }
 }

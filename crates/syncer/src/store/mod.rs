@@ -61,7 +61,11 @@ impl Store {
 
     /// All objects, with their tenant names.
     pub fn all(&self) -> Vec<(Name, Arc<Stored>)> {
-        self.inner().objects.iter().map(|(name, stored)| (name.clone(), Arc::clone(stored))).collect()
+        self.inner()
+            .objects
+            .iter()
+            .map(|(name, stored)| (name.clone(), Arc::clone(stored)))
+            .collect()
     }
 
     /// Number of objects.
@@ -133,7 +137,13 @@ impl Store {
     /// A list begins.
     pub(crate) fn list_begins(&self) {
         let mut inner = self.inner();
-        inner.unlisted = Some(inner.objects.iter().map(|(name, stored)| (name.clone(), stored.version)).collect());
+        inner.unlisted = Some(
+            inner
+                .objects
+                .iter()
+                .map(|(name, stored)| (name.clone(), stored.version))
+                .collect(),
+        );
     }
 
     /// A list is complete: what it did not name is gone. Returns the names that are gone.
@@ -157,10 +167,14 @@ impl Store {
 
 impl Inner {
     fn put(&mut self, name: Name, stored: Stored) {
-        if self.objects.get(&name).is_some_and(|known| known.version > stored.version) {
+        if self
+            .objects
+            .get(&name)
+            .is_some_and(|known| known.version > stored.version)
+        {
             return;
         }
-        if &*stored.name != &*name.name {
+        if *stored.name != *name.name {
             self.by_own_name.insert(stored.name.clone(), name.clone());
         }
         self.objects.insert(name, Arc::new(stored));
@@ -179,7 +193,9 @@ pub struct Stores(HashMap<(Side, KindId), Store>);
 
 impl Default for Stores {
     fn default() -> Self {
-        let all = KindId::ALL.iter().flat_map(|kind| [Side::Tenant, Side::Host].map(|side| ((side, *kind), Store::default())));
+        let all = KindId::ALL
+            .iter()
+            .flat_map(|kind| [Side::Tenant, Side::Host].map(|side| ((side, *kind), Store::default())));
         Self(all.collect())
     }
 }
@@ -202,7 +218,11 @@ impl Stores {
 
     /// Every key of a kind that either side knows.
     pub fn names(&self, kind: KindId) -> HashSet<Name> {
-        self.tenant(kind).names().into_iter().chain(self.host(kind).names()).collect()
+        self.tenant(kind)
+            .names()
+            .into_iter()
+            .chain(self.host(kind).names())
+            .collect()
     }
 }
 
@@ -214,7 +234,9 @@ mod tests {
     fn stored(name: &str, version: u64) -> Stored {
         let annotations = json!({"berth.dev/origin-uid": "t"});
         let version = version.to_string();
-        Stored::new(&json!({"metadata": {"name": name, "uid": "u", "resourceVersion": version, "annotations": annotations}}))
+        Stored::new(
+            &json!({"metadata": {"name": name, "uid": "u", "resourceVersion": version, "annotations": annotations}}),
+        )
     }
 
     #[test]

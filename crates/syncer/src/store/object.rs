@@ -43,8 +43,12 @@ impl Stored {
         Self {
             name: meta("name").unwrap_or_default().into(),
             uid: meta("uid").unwrap_or_default().into(),
-            version: meta("resourceVersion").and_then(|version| version.parse().ok()).unwrap_or_default(),
-            generation: json::at(object, &["metadata", "generation"]).and_then(Value::as_i64).unwrap_or_default(),
+            version: meta("resourceVersion")
+                .and_then(|version| version.parse().ok())
+                .unwrap_or_default(),
+            generation: json::at(object, &["metadata", "generation"])
+                .and_then(Value::as_i64)
+                .unwrap_or_default(),
             deletion: meta("deletionTimestamp").map(|_| Deletion {
                 grace_seconds: json::at(object, &["metadata", "deletionGracePeriodSeconds"]).and_then(Value::as_i64),
             }),
@@ -65,7 +69,11 @@ impl Stored {
         self.json.len()
             + self.name.len()
             + self.uid.len()
-            + [&self.origin_uid, &self.applied_hash].into_iter().flatten().map(|text| text.len()).sum::<usize>()
+            + [&self.origin_uid, &self.applied_hash]
+                .into_iter()
+                .flatten()
+                .map(|text| text.len())
+                .sum::<usize>()
     }
 }
 
@@ -85,7 +93,13 @@ impl<'de, const METADATA_ONLY: bool> Deserialize<'de> for Object<METADATA_ONLY> 
             metadata.remove("managedFields");
         }
         let resource_version = json::text(&json, &["metadata", "resourceVersion"]).map(ToOwned::to_owned);
-        Ok(Self { json, meta: ObjectMeta { resource_version, ..ObjectMeta::default() } })
+        Ok(Self {
+            json,
+            meta: ObjectMeta {
+                resource_version,
+                ..ObjectMeta::default()
+            },
+        })
     }
 }
 

@@ -63,10 +63,17 @@ async fn watch<const METADATA_ONLY: bool>(
     } else {
         Api::namespaced_with(client, namespace, &spec.resource)
     };
-    let listing = Config { page_size: Some(PAGE_SIZE), ..Config::default() }.labels(spec.labels);
+    let listing = Config {
+        page_size: Some(PAGE_SIZE),
+        ..Config::default()
+    }
+    .labels(spec.labels);
     let streaming = listing.clone().streaming_lists();
     if follow(watcher::watcher(api.clone(), streaming), spec, store, changed).await == Ended::CannotStream {
-        tracing::info!(resource = spec.resource.plural, "the API server cannot stream lists: reading pages instead");
+        tracing::info!(
+            resource = spec.resource.plural,
+            "the API server cannot stream lists: reading pages instead"
+        );
         follow(watcher::watcher(api, listing), spec, store, changed).await;
     }
 }

@@ -70,7 +70,12 @@ impl Clusters {
             tenant.supervisor().stop(name, None).await.unwrap();
         }
         let (host_admin, tenant_admin) = (host.client().await.unwrap(), tenant.client().await.unwrap());
-        let clusters = Self { host, tenant, host_admin, tenant_admin };
+        let clusters = Self {
+            host,
+            tenant,
+            host_admin,
+            tenant_admin,
+        };
         let nodes: Api<Node> = Api::all(clusters.tenant_admin.clone());
         nodes.delete("cpu-01", &Default::default()).await.unwrap();
         clusters.prepare_host().await;
@@ -87,19 +92,38 @@ impl Clusters {
         let crds: Api<CustomResourceDefinition> = Api::all(self.host_admin.clone());
         crds.create(&PostParams::default(), &TenantNode::crd()).await.unwrap();
         let nodes: Api<TenantNode> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
-        eventually("TenantNode is served", async || nodes.list(&ListParams::default()).await.is_ok()).await;
+        eventually("TenantNode is served", async || {
+            nodes.list(&ListParams::default()).await.is_ok()
+        })
+        .await;
     }
 
     async fn grant(&self) {
-        let host = |namespace: &'static str| (Api::<Role>::namespaced(self.host_admin.clone(), namespace), Api::<RoleBinding>::namespaced(self.host_admin.clone(), namespace));
-        for (namespace, rules) in [(WORKLOADS, permissions::host_workload_rules()), (CONTROL_PLANE, permissions::host_control_plane_rules())] {
+        let host = |namespace: &'static str| {
+            (
+                Api::<Role>::namespaced(self.host_admin.clone(), namespace),
+                Api::<RoleBinding>::namespaced(self.host_admin.clone(), namespace),
+            )
+        };
+        for (namespace, rules) in [
+            (WORKLOADS, permissions::host_workload_rules()),
+            (CONTROL_PLANE, permissions::host_control_plane_rules()),
+        ] {
             let (roles, bindings) = host(namespace);
             create(&roles, json!({"metadata": {"name": "syncer"}, "rules": rules})).await;
             create(&bindings, binding("Role")).await;
         }
         let rules: Vec<PolicyRule> = permissions::tenant_rules();
-        create(&Api::<ClusterRole>::all(self.tenant_admin.clone()), json!({"metadata": {"name": "syncer"}, "rules": rules})).await;
-        create(&Api::<ClusterRoleBinding>::all(self.tenant_admin.clone()), binding("ClusterRole")).await;
+        create(
+            &Api::<ClusterRole>::all(self.tenant_admin.clone()),
+            json!({"metadata": {"name": "syncer"}, "rules": rules}),
+        )
+        .await;
+        create(
+            &Api::<ClusterRoleBinding>::all(self.tenant_admin.clone()),
+            binding("ClusterRole"),
+        )
+        .await;
     }
 
     /// Gives host nodes to the tenant, as control does.
@@ -109,21 +133,37 @@ impl Clusters {
         for name in names {
             let patch = json!({"metadata": {"labels": {labels::TENANT: SLUG}},
                 "spec": {"taints": [{"key": labels::TENANT, "value": SLUG, "effect": "NoExecute"}]}});
-            let node = nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+            let node = nodes
+                .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+                .await
+                .unwrap();
             let spec = TenantNodeSpec {
                 node_name: (*name).into(),
                 pool: "h100".into(),
                 group: "train".into(),
-                labels: node.metadata.labels.clone().unwrap().into_iter().filter(|(key, _)| !labels::is_reserved(key)).collect(),
+                labels: node
+                    .metadata
+                    .labels
+                    .clone()
+                    .unwrap()
+                    .into_iter()
+                    .filter(|(key, _)| !labels::is_reserved(key))
+                    .collect(),
                 taints: Vec::new(),
                 unschedulable: false,
             };
-            let created = published.create(&PostParams::default(), &TenantNode::new(name, spec)).await.unwrap();
+            let created = published
+                .create(&PostParams::default(), &TenantNode::new(name, spec))
+                .await
+                .unwrap();
             let mut status = serde_json::to_value(node.status.unwrap()).unwrap();
             status.as_object_mut().unwrap().remove("images");
             let mut with_status = created;
             with_status.status = Some(TenantNodeStatus { node: status });
-            published.replace_status(name, &PostParams::default(), &with_status).await.unwrap();
+            published
+                .replace_status(name, &PostParams::default(), &with_status)
+                .await
+                .unwrap();
         }
     }
 
@@ -152,10 +192,20 @@ impl Clusters {
         let stop = CancellationToken::new();
         let metrics = Metrics::default();
         let (ready, is_ready) = tokio::sync::oneshot::channel();
-        let task = tokio::spawn(berth_syncer::sync(settings, host, tenant, metrics.clone(), stop.clone(), move || {
-            drop(ready.send(()));
-        }));
-        tokio::time::timeout(PATIENCE, is_ready).await.expect("the syncer gets ready").unwrap();
+        let task = tokio::spawn(berth_syncer::sync(
+            settings,
+            host,
+            tenant,
+            metrics.clone(),
+            stop.clone(),
+            move || {
+                let _: Result<(), ()> = ready.send(());
+            },
+        ));
+        tokio::time::timeout(PATIENCE, is_ready)
+            .await
+            .expect("the syncer gets ready")
+            .unwrap();
         Syncer { stop, task, metrics }
     }
 
@@ -206,10 +256,17 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 
 /// The phase of a pod.
 pub fn phase(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    pod.status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default()
 }
 
 /// The tenant name of a host object.
 pub fn origin(pod: &Pod) -> &str {
-    pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(labels::ORIGIN_NAME)).map_or("", String::as_str)
+    pod.metadata
+        .annotations
+        .as_ref()
+        .and_then(|annotations| annotations.get(labels::ORIGIN_NAME))
+        .map_or("", String::as_str)
 }

@@ -41,8 +41,11 @@ pub const CONTAINER: Fields = &[
 ];
 
 /// The rules of `ResourceRequirements`.
-const RESOURCES: Fields =
-    &[("limits", Rule::Copy), ("requests", Rule::Copy), ("claims", Rule::Refuse(NOT_YET))];
+const RESOURCES: Fields = &[
+    ("limits", Rule::Copy),
+    ("requests", Rule::Copy),
+    ("claims", Rule::Refuse(NOT_YET)),
+];
 
 /// The rules of `ContainerPort`.
 const PORT: Fields = &[
@@ -79,12 +82,19 @@ const PROBE: Fields = &[
 ];
 
 /// The rules of `Lifecycle`.
-const LIFECYCLE: Fields =
-    &[("postStart", Rule::Rewrite), ("preStop", Rule::Rewrite), ("stopSignal", Rule::Copy)];
+const LIFECYCLE: Fields = &[
+    ("postStart", Rule::Rewrite),
+    ("preStop", Rule::Rewrite),
+    ("stopSignal", Rule::Copy),
+];
 
 /// The rules of `LifecycleHandler`.
-const HANDLER: Fields =
-    &[("exec", Rule::Copy), ("httpGet", Rule::Rewrite), ("sleep", Rule::Copy), ("tcpSocket", Rule::Rewrite)];
+const HANDLER: Fields = &[
+    ("exec", Rule::Copy),
+    ("httpGet", Rule::Rewrite),
+    ("sleep", Rule::Copy),
+    ("tcpSocket", Rule::Rewrite),
+];
 
 const PROBE_HOST: &str = "the node would call that host: only the pod itself may be probed";
 /// The rules of `HTTPGetAction` and `TCPSocketAction`.
@@ -142,7 +152,10 @@ fn regular(container: &Value, path: &str, copied: &mut Map<String, Value>, findi
     let mut ports = Vec::new();
     for (index, port) in json::items(container, &["ports"]).iter().enumerate() {
         let copy = fields::copy(port, &format!("{path}.ports[{index}]"), PORT, findings);
-        let id = (port.get("containerPort").cloned().map(|port| port.to_string()), json::text(port, &["protocol"]).unwrap_or("TCP"));
+        let id = (
+            port.get("containerPort").cloned().map(|port| port.to_string()),
+            json::text(port, &["protocol"]).unwrap_or("TCP"),
+        );
         if seen.insert(id) {
             ports.push(Value::Object(copy));
         }
@@ -192,7 +205,10 @@ fn mount_of(mount: &Value, path: &str, findings: &mut Findings) -> Map<String, V
     match json::text(mount, &["mountPropagation"]) {
         None => {}
         Some("Bidirectional") => {
-            findings.refuse(format!("{path}.mountPropagation"), "mounts of a pod must not reach its node");
+            findings.refuse(
+                format!("{path}.mountPropagation"),
+                "mounts of a pod must not reach its node",
+            );
         }
         Some(other) => {
             copied.insert("mountPropagation".into(), other.into());

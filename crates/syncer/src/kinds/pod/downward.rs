@@ -84,9 +84,15 @@ mod tests {
             "annotations": {"example.com/k": "v"}}, "spec": {"serviceAccountName": "sa"}});
         assert_eq!(literal(&pod, "metadata.name").as_deref(), Some("p"));
         assert_eq!(literal(&pod, "metadata.labels['b']").as_deref(), Some("2"));
-        assert_eq!(literal(&pod, "metadata.annotations['example.com/k']").as_deref(), Some("v"));
+        assert_eq!(
+            literal(&pod, "metadata.annotations['example.com/k']").as_deref(),
+            Some("v")
+        );
         assert_eq!(literal(&pod, "metadata.labels['missing']").as_deref(), Some(""));
-        assert_eq!(literal(&pod, "metadata.labels").as_deref(), Some("a=\"x\\\"y\\n\"\nb=\"2\""));
+        assert_eq!(
+            literal(&pod, "metadata.labels").as_deref(),
+            Some("a=\"x\\\"y\\n\"\nb=\"2\"")
+        );
         assert_eq!(literal(&pod, "spec.serviceAccountName").as_deref(), Some("sa"));
         assert_eq!(literal(&pod, "status.podIP"), None);
         assert_eq!(literal(&pod, "spec.nodeName"), None);

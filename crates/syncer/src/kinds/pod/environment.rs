@@ -10,7 +10,11 @@ use crate::{
 use serde_json::{Value, json};
 
 /// Variables that choose GPUs past the scheduler. Containers get GPUs by resource requests only.
-const REFUSED: &[&str] = &["NVIDIA_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES"];
+const REFUSED: &[&str] = &[
+    "NVIDIA_VISIBLE_DEVICES",
+    "AMD_VISIBLE_DEVICES",
+    "HABANA_VISIBLE_DEVICES",
+];
 
 /// What all containers of a pod share.
 pub struct Environment<'a> {
@@ -34,18 +38,28 @@ impl<'a> Environment<'a> {
                 base.extend(service_variables(&service.name, &stored.object()));
             }
         }
-        Self { pod, namespace: &name.namespace, base }
+        Self {
+            pod,
+            namespace: &name.namespace,
+            base,
+        }
     }
 
     /// Variables of a container, each name once: of several definitions the last counts, as in a kubelet.
     pub fn variables(&self, container: &Value, path: &str, findings: &mut Findings) -> Vec<Value> {
-        let mut variables: Vec<Value> =
-            self.base.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+        let mut variables: Vec<Value> = self
+            .base
+            .iter()
+            .map(|(name, value)| json!({"name": name, "value": value}))
+            .collect();
         for (index, variable) in json::items(container, &["env"]).iter().enumerate() {
             let path = format!("{path}.env[{index}]");
             let name = json::text(variable, &["name"]).unwrap_or_default();
             if REFUSED.contains(&name) {
-                findings.refuse(&path, format!("{name} chooses devices past the scheduler: request them as resources"));
+                findings.refuse(
+                    &path,
+                    format!("{name} chooses devices past the scheduler: request them as resources"),
+                );
                 continue;
             }
             variables.retain(|known| json::text(known, &["name"]) != Some(name));
@@ -88,7 +102,10 @@ impl<'a> Environment<'a> {
                     "prefix" => translated[field] = value.clone(),
                     "configMapRef" => translated[field] = self.renamed(KindId::ConfigMap, value),
                     "secretRef" => translated[field] = self.renamed(KindId::Secret, value),
-                    other => findings.refuse(format!("{path}.envFrom[{index}].{other}"), "this source is not known here"),
+                    other => findings.refuse(
+                        format!("{path}.envFrom[{index}].{other}"),
+                        "this source is not known here",
+                    ),
                 }
             }
             sources.push(translated);
@@ -99,7 +116,11 @@ impl<'a> Environment<'a> {
     fn renamed(&self, kind: KindId, reference: &Value) -> Value {
         let mut renamed = reference.clone();
         let name = json::text(reference, &["name"]).unwrap_or_default();
-        json::set(&mut renamed, &["name"], host_name(kind, &Name::new(self.namespace, name)));
+        json::set(
+            &mut renamed,
+            &["name"],
+            host_name(kind, &Name::new(self.namespace, name)),
+        );
         renamed
     }
 }
@@ -112,7 +133,11 @@ fn is_api_server(service: &Name) -> bool {
 /// has to be set.
 fn api_server(host: &str, port: u16) -> Vec<(String, String)> {
     let port = port.to_string();
-    let url_host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let url_host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
     let url = format!("tcp://{url_host}:{port}");
     [
         ("KUBERNETES_PORT", url.as_str()),
@@ -137,7 +162,11 @@ fn service_variables(name: &str, service: &Value) -> Vec<(String, String)> {
     }
     let prefix = name.to_uppercase().replace('-', "_");
     let number = |port: &Value| port.get("port").map(ToString::to_string).unwrap_or_default();
-    let url_host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+    let url_host = if ip.contains(':') {
+        format!("[{ip}]")
+    } else {
+        ip.to_owned()
+    };
     let mut variables = vec![
         (format!("{prefix}_SERVICE_HOST"), ip.to_owned()),
         (format!("{prefix}_SERVICE_PORT"), number(&ports[0])),
@@ -173,7 +202,12 @@ mod tests {
         let service = json!({"spec": {"clusterIP": "10.0.0.7", "ports": [
             {"name": "http", "port": 80, "protocol": "TCP"}, {"name": "dns-udp", "port": 53, "protocol": "UDP"}]}});
         let variables = service_variables("my-web", &service);
-        let value = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        let value = |name: &str| {
+            variables
+                .iter()
+                .find(|(known, _)| known == name)
+                .map(|(_, value)| value.as_str())
+        };
         assert_eq!(value("MY_WEB_SERVICE_HOST"), Some("10.0.0.7"));
         assert_eq!(value("MY_WEB_SERVICE_PORT"), Some("80"));
         assert_eq!(value("MY_WEB_SERVICE_PORT_DNS_UDP"), Some("53"));

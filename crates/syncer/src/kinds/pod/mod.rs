@@ -32,9 +32,8 @@ pub use targets::targets;
 use crate::{
     json,
     kinds::{
-        Down, Flow, HostNamespace, HostWrite, Kind, Report, TenantWrite, Translated, Want,
-        fields::Findings, metadata, origin_name, own_name,
-        refusal::Refusal,
+        Down, Flow, HostNamespace, HostWrite, Kind, Report, TenantWrite, Translated, Want, fields::Findings, metadata,
+        origin_name, own_name, refusal::Refusal,
     },
     resource::{self, Key, KindId, Name, Resource},
     store::{Detail, WatchSpec},
@@ -46,7 +45,13 @@ use serde_json::{Value, json};
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec { resource: resource::POD, detail: Detail::Full, labels: "", name: own_name, trim: trim_tenant }),
+    tenant: Some(WatchSpec {
+        resource: resource::POD,
+        detail: Detail::Full,
+        labels: "",
+        name: own_name,
+        trim: trim_tenant,
+    }),
     host: Some((
         HostNamespace::Workloads,
         WatchSpec {
@@ -72,7 +77,13 @@ fn trim_host(pod: &mut Value) {
         metadata.retain(|key, _| {
             matches!(
                 key.as_str(),
-                "name" | "uid" | "resourceVersion" | "generation" | "deletionTimestamp" | "deletionGracePeriodSeconds" | "annotations"
+                "name"
+                    | "uid"
+                    | "resourceVersion"
+                    | "generation"
+                    | "deletionTimestamp"
+                    | "deletionGracePeriodSeconds"
+                    | "annotations"
             )
         });
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -117,7 +128,10 @@ impl Down for Pods {
     fn translate(&self, world: &World, name: &Name, pod: &Value) -> Result<Translated, Vec<Refusal>> {
         let mut findings = Findings::default();
         if json::text(pod, &["spec", "nodeName"]).is_some() && !status::is_bound(pod) {
-            findings.refuse("spec.nodeName", "pods are placed by the scheduler: use a node selector or affinity");
+            findings.refuse(
+                "spec.nodeName",
+                "pods are placed by the scheduler: use a node selector or affinity",
+            );
         }
         let mut annotations = metadata::annotations(pod, &mut findings.refused);
         let spec = spec::translate(world, name, pod, &mut findings);
@@ -130,7 +144,10 @@ impl Down for Pods {
                 "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
                 "spec": spec.spec,
             });
-            Ok(Translated { object, notes: findings.notes })
+            Ok(Translated {
+                object,
+                notes: findings.notes,
+            })
         } else {
             Err(findings.refused)
         }

@@ -39,8 +39,14 @@ const COMMON_TAINTS: &[&str] = &[
 /// The rules of `PodAffinityTerm`.
 const TERM: Fields = &[
     ("labelSelector", Rule::Rewrite),
-    ("matchLabelKeys", Rule::Ignore("the tenant's API server has put them into the selector")),
-    ("mismatchLabelKeys", Rule::Ignore("the tenant's API server has put them into the selector")),
+    (
+        "matchLabelKeys",
+        Rule::Ignore("the tenant's API server has put them into the selector"),
+    ),
+    (
+        "mismatchLabelKeys",
+        Rule::Ignore("the tenant's API server has put them into the selector"),
+    ),
     ("namespaceSelector", Rule::Rewrite),
     ("namespaces", Rule::Rewrite),
     ("topologyKey", Rule::Copy),
@@ -49,7 +55,10 @@ const TERM: Fields = &[
 /// The rules of `TopologySpreadConstraint`.
 const SPREAD: Fields = &[
     ("labelSelector", Rule::Rewrite),
-    ("matchLabelKeys", Rule::Ignore("the tenant's API server has put them into the selector")),
+    (
+        "matchLabelKeys",
+        Rule::Ignore("the tenant's API server has put them into the selector"),
+    ),
     ("maxSkew", Rule::Copy),
     ("minDomains", Rule::Copy),
     ("nodeAffinityPolicy", Rule::Copy),
@@ -92,13 +101,19 @@ pub fn translate(world: &World, name: &Name, source: &Value, spec: &mut Map<Stri
     match json::text(source, &["schedulerName"]) {
         None | Some("" | "default-scheduler") => {}
         Some(other) => {
-            findings.refuse("spec.schedulerName", format!("{other} is not offered: pods are placed by the default scheduler"));
+            findings.refuse(
+                "spec.schedulerName",
+                format!("{other} is not offered: pods are placed by the default scheduler"),
+            );
         }
     }
     match json::text(source, &["priorityClassName"]) {
         None | Some("") => {}
         Some(class) if class.starts_with("system-") => {
-            findings.refuse("spec.priorityClassName", format!("{class} is for the platform's own pods"));
+            findings.refuse(
+                "spec.priorityClassName",
+                format!("{class} is for the platform's own pods"),
+            );
         }
         Some(_) => findings.notes.push(Refusal::new(
             "spec.priorityClassName",
@@ -138,7 +153,12 @@ fn visible_taints(world: &World) -> BTreeSet<String> {
     for (_, node) in world.stores.host(KindId::Node).all() {
         let node = node.object();
         let taints = json::items(&node, &["spec", "taints"]).iter();
-        keys.extend(taints.filter_map(|taint| json::text(taint, &["key"])).filter(|key| !is_reserved(key)).map(ToOwned::to_owned));
+        keys.extend(
+            taints
+                .filter_map(|taint| json::text(taint, &["key"]))
+                .filter(|key| !is_reserved(key))
+                .map(ToOwned::to_owned),
+        );
     }
     keys
 }
@@ -194,7 +214,11 @@ fn avoid_cordoned(world: &World, source: &Value, spec: &mut Map<String, Value>) 
         return;
     }
     cordoned.sort_by_key(ToString::to_string);
-    let path = ["nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"];
+    let path = [
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+    ];
     let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
     let mut terms = json::items(affinity, &path).to_vec();
     if terms.is_empty() {
@@ -210,14 +234,20 @@ fn avoid_cordoned(world: &World, source: &Value, spec: &mut Map<String, Value>) 
 
 fn pod_term(world: &World, name: &Name, term: &Value, path: &str, findings: &mut Findings) -> Value {
     let mut copied = fields::copy(term, path, TERM, findings);
-    let listed: Vec<&str> = json::items(term, &["namespaces"]).iter().filter_map(Value::as_str).collect();
+    let listed: Vec<&str> = json::items(term, &["namespaces"])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     let namespaces = match term.get("namespaceSelector").filter(|selector| !selector.is_null()) {
         None if listed.is_empty() => Some(vec![&*name.namespace]),
         None => Some(listed),
         // An empty selector means every namespace of the tenant.
         Some(selector) if json::is_unset(selector) => None,
         Some(_) => {
-            findings.refuse(format!("{path}.namespaceSelector"), "selecting namespaces by labels is not supported yet");
+            findings.refuse(
+                format!("{path}.namespaceSelector"),
+                "selecting namespaces by labels is not supported yet",
+            );
             None
         }
     };

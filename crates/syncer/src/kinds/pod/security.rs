@@ -31,7 +31,10 @@ pub const CONTAINER: Fields = &[
     ("allowPrivilegeEscalation", Rule::Copy),
     ("appArmorProfile", Rule::Rewrite),
     ("capabilities", Rule::Rewrite),
-    ("privileged", Rule::Refuse("privileged containers reach the node, which belongs to the platform")),
+    (
+        "privileged",
+        Rule::Refuse("privileged containers reach the node, which belongs to the platform"),
+    ),
     ("procMount", Rule::Rewrite),
     ("readOnlyRootFilesystem", Rule::Copy),
     ("runAsGroup", Rule::Copy),
@@ -73,7 +76,13 @@ const SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_syncookies",
 ];
 
-const SE_LINUX_TYPES: &[&str] = &["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
+const SE_LINUX_TYPES: &[&str] = &[
+    "",
+    "container_t",
+    "container_init_t",
+    "container_kvm_t",
+    "container_engine_t",
+];
 
 /// The host pod's security context.
 pub fn pod(context: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
@@ -83,7 +92,10 @@ pub fn pod(context: &Value, path: &str, findings: &mut Findings) -> Map<String, 
     for (index, sysctl) in sysctls.iter().enumerate() {
         let name = json::text(sysctl, &["name"]).unwrap_or_default().replace('/', ".");
         if !SYSCTLS.contains(&name.as_str()) {
-            findings.refuse(format!("{path}.sysctls[{index}]"), format!("{name} is not among the safe sysctls"));
+            findings.refuse(
+                format!("{path}.sysctls[{index}]"),
+                format!("{name} is not among the safe sysctls"),
+            );
         }
     }
     if !sysctls.is_empty() {
@@ -99,7 +111,10 @@ pub fn container(context: &Value, path: &str, findings: &mut Findings) -> Map<St
     if let Some(capabilities) = context.get("capabilities") {
         for added in json::items(capabilities, &["add"]).iter().filter_map(Value::as_str) {
             if !CAPABILITIES.contains(&added.strip_prefix("CAP_").unwrap_or(added)) {
-                findings.refuse(format!("{path}.capabilities.add"), format!("{added} is more than containers may have"));
+                findings.refuse(
+                    format!("{path}.capabilities.add"),
+                    format!("{added} is more than containers may have"),
+                );
             }
         }
         copied.insert("capabilities".into(), capabilities.clone());
@@ -123,7 +138,10 @@ fn shared(context: &Value, path: &str, copied: &mut Map<String, Value>, findings
     }
     if let Some(options) = context.get("seLinuxOptions") {
         if !SE_LINUX_TYPES.contains(&json::text(options, &["type"]).unwrap_or_default()) {
-            findings.refuse(format!("{path}.seLinuxOptions.type"), "only types of containers are allowed");
+            findings.refuse(
+                format!("{path}.seLinuxOptions.type"),
+                "only types of containers are allowed",
+            );
         }
         for field in ["user", "role"] {
             if json::text(options, &[field]).is_some_and(|text| !text.is_empty()) {
@@ -157,10 +175,20 @@ mod tests {
         let context = json!({"privileged": true, "procMount": "Unmasked", "seccompProfile": {"type": "Unconfined"},
             "appArmorProfile": {"type": "Unconfined"}, "capabilities": {"add": ["SYS_ADMIN", "CAP_NET_RAW"]},
             "seLinuxOptions": {"type": "spc_t", "user": "u"}, "windowsOptions": {"hostProcess": true}});
-        assert_eq!(refused(|findings| drop(container(&context, "c", findings))), [
-            "c.privileged", "c.windowsOptions", "c.seccompProfile.type", "c.appArmorProfile.type", "c.seLinuxOptions.type",
-            "c.seLinuxOptions.user", "c.capabilities.add", "c.capabilities.add", "c.procMount"
-        ]);
+        assert_eq!(
+            refused(|findings| drop(container(&context, "c", findings))),
+            [
+                "c.privileged",
+                "c.windowsOptions",
+                "c.seccompProfile.type",
+                "c.appArmorProfile.type",
+                "c.seLinuxOptions.type",
+                "c.seLinuxOptions.user",
+                "c.capabilities.add",
+                "c.capabilities.add",
+                "c.procMount"
+            ]
+        );
     }
 
     #[test]

@@ -17,7 +17,10 @@ const NOT_YET: &str = "not supported yet";
 pub const SPEC: Fields = &[
     ("activeDeadlineSeconds", Rule::Copy),
     ("affinity", Rule::Rewrite),
-    ("automountServiceAccountToken", Rule::Ignore("the tenant's API server has made a volume of it")),
+    (
+        "automountServiceAccountToken",
+        Rule::Ignore("the tenant's API server has made a volume of it"),
+    ),
     ("containers", Rule::Rewrite),
     ("dnsConfig", Rule::Rewrite),
     ("dnsPolicy", Rule::Rewrite),
@@ -32,10 +35,16 @@ pub const SPEC: Fields = &[
     ("hostnameOverride", Rule::Refuse(NOT_YET)),
     ("imagePullSecrets", Rule::Rewrite),
     ("initContainers", Rule::Rewrite),
-    ("nodeName", Rule::Ignore("the host's scheduler decides; one set by hand is refused before translation")),
+    (
+        "nodeName",
+        Rule::Ignore("the host's scheduler decides; one set by hand is refused before translation"),
+    ),
     ("nodeSelector", Rule::Rewrite),
     ("os", Rule::Copy),
-    ("overhead", Rule::Refuse("it comes with runtime classes, of which none is offered")),
+    (
+        "overhead",
+        Rule::Refuse("it comes with runtime classes, of which none is offered"),
+    ),
     ("preemptionPolicy", Rule::Ignore("follows from the priority class")),
     ("priority", Rule::Ignore("follows from the priority class")),
     ("priorityClassName", Rule::Rewrite),
@@ -48,8 +57,14 @@ pub const SPEC: Fields = &[
     ("schedulingGates", Rule::Copy),
     ("schedulingGroup", Rule::Refuse(NOT_YET)),
     ("securityContext", Rule::Rewrite),
-    ("serviceAccount", Rule::Ignore("the deprecated name of serviceAccountName")),
-    ("serviceAccountName", Rule::Ignore("tokens of the account are minted in the tenant")),
+    (
+        "serviceAccount",
+        Rule::Ignore("the deprecated name of serviceAccountName"),
+    ),
+    (
+        "serviceAccountName",
+        Rule::Ignore("tokens of the account are minted in the tenant"),
+    ),
     ("setHostnameAsFQDN", Rule::Refuse(NOT_YET)),
     ("shareProcessNamespace", Rule::Copy),
     ("subdomain", Rule::Copy),
@@ -75,7 +90,11 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
     let mut downward = BTreeSet::new();
 
     let environment = environment::Environment::new(world, name, pod);
-    for (field, ephemeral) in [("initContainers", false), ("containers", false), ("ephemeralContainers", true)] {
+    for (field, ephemeral) in [
+        ("initContainers", false),
+        ("containers", false),
+        ("ephemeralContainers", true),
+    ] {
         let containers: Vec<Value> = json::items(source, &[field])
             .iter()
             .enumerate()
@@ -93,10 +112,16 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
         spec.insert("volumes".into(), volumes.into());
     }
     if let Some(context) = source.get("securityContext") {
-        spec.insert("securityContext".into(), security::pod(context, "spec.securityContext", findings).into());
+        spec.insert(
+            "securityContext".into(),
+            security::pod(context, "spec.securityContext", findings).into(),
+        );
     }
     if let Some(resources) = source.get("resources") {
-        spec.insert("resources".into(), container::resources(resources, "spec.resources", findings).into());
+        spec.insert(
+            "resources".into(),
+            container::resources(resources, "spec.resources", findings).into(),
+        );
     }
     scheduling::translate(world, name, source, &mut spec, findings);
     network(world, name, source, &mut spec);
@@ -124,7 +149,9 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
 
 /// Host name, aliases and DNS: what a pod of that name would have on a cluster of its own.
 fn network(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>) {
-    let own = json::text(source, &["hostname"]).filter(|text| !text.is_empty()).unwrap_or(&name.name);
+    let own = json::text(source, &["hostname"])
+        .filter(|text| !text.is_empty())
+        .unwrap_or(&name.name);
     spec.insert("hostname".into(), hostname(own).into());
     // Server-side apply wants each address once; a pod may list it several times.
     let mut aliases: Vec<(String, Vec<Value>)> = Vec::new();
@@ -137,7 +164,10 @@ fn network(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Va
         }
     }
     if !aliases.is_empty() {
-        let aliases: Vec<_> = aliases.into_iter().map(|(ip, hostnames)| json!({"ip": ip, "hostnames": hostnames})).collect();
+        let aliases: Vec<_> = aliases
+            .into_iter()
+            .map(|(ip, hostnames)| json!({"ip": ip, "hostnames": hostnames}))
+            .collect();
         spec.insert("hostAliases".into(), aliases.into());
     }
     dns(world, name, source, spec);
@@ -148,9 +178,16 @@ fn network(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Va
 fn dns(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>) {
     let own = source.get("dnsConfig").filter(|config| !json::is_unset(config));
     let policy = json::text(source, &["dnsPolicy"]).unwrap_or("ClusterFirst");
-    let cluster_dns = world.tenant.dns_address.as_ref().filter(|_| policy.starts_with("ClusterFirst"));
+    let cluster_dns = world
+        .tenant
+        .dns_address
+        .as_ref()
+        .filter(|_| policy.starts_with("ClusterFirst"));
     let Some(address) = cluster_dns else {
-        spec.insert("dnsPolicy".into(), if policy == "None" { "None" } else { "Default" }.into());
+        spec.insert(
+            "dnsPolicy".into(),
+            if policy == "None" { "None" } else { "Default" }.into(),
+        );
         if let Some(own) = own {
             spec.insert("dnsConfig".into(), own.clone());
         }
@@ -158,8 +195,13 @@ fn dns(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>
     };
     let domain = &world.tenant.cluster_domain;
     let mut nameservers = vec![Value::from(address.clone())];
-    let mut searches: Vec<Value> =
-        [format!("{}.svc.{domain}", name.namespace), format!("svc.{domain}"), domain.clone()].map(Value::from).into();
+    let mut searches: Vec<Value> = [
+        format!("{}.svc.{domain}", name.namespace),
+        format!("svc.{domain}"),
+        domain.clone(),
+    ]
+    .map(Value::from)
+    .into();
     let mut options = vec![json!({"name": "ndots", "value": "5"})];
     if let Some(own) = own {
         // As the kubelet merges: lists are joined, options of the same name replaced.

@@ -38,12 +38,17 @@ pub fn is_bound(pod: &Value) -> bool {
 }
 
 fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
-    json::items(status, &["conditions"]).iter().find(|condition| json::text(condition, &["type"]) == Some(kind))
+    json::items(status, &["conditions"])
+        .iter()
+        .find(|condition| json::text(condition, &["type"]) == Some(kind))
 }
 
 /// Types of the conditions that the tenant decides.
 fn gates(pod: &Value) -> Vec<&str> {
-    json::items(pod, &["spec", "readinessGates"]).iter().filter_map(|gate| json::text(gate, &["conditionType"])).collect()
+    json::items(pod, &["spec", "readinessGates"])
+        .iter()
+        .filter_map(|gate| json::text(gate, &["conditionType"]))
+        .collect()
 }
 
 /// What to write to the tenant.
@@ -67,11 +72,17 @@ pub fn back(world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite>
 fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
     let before = &report.tenant["status"];
     let mut status = report.host["status"].clone();
-    let Some(fields) = status.as_object_mut() else { return before.clone() };
+    let Some(fields) = status.as_object_mut() else {
+        return before.clone();
+    };
     fields.remove("resourceClaimStatuses");
     fields.remove("extendedResourceClaimStatus");
     let generation = |old: Option<&Value>| {
-        if report.in_sync { report.tenant["metadata"].get("generation").cloned() } else { old.cloned() }
+        if report.in_sync {
+            report.tenant["metadata"].get("generation").cloned()
+        } else {
+            old.cloned()
+        }
     };
     if fields.contains_key("observedGeneration")
         && let Some(generation) = generation(before.get("observedGeneration"))
@@ -94,7 +105,9 @@ fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
     }
     conditions.extend(gates.iter().filter_map(|gate| condition(before, gate)).cloned());
     if let Some(scheduled) = condition(before, "PodScheduled")
-        && !conditions.iter().any(|condition| json::text(condition, &["type"]) == Some("PodScheduled"))
+        && !conditions
+            .iter()
+            .any(|condition| json::text(condition, &["type"]) == Some("PodScheduled"))
     {
         // It tells bound pods from those with a node name set by hand, so it must not get lost.
         conditions.push(scheduled.clone());
@@ -128,7 +141,10 @@ fn map_messages(world: &World, name: &Name, value: &mut Value) {
 /// A condition with the transition time of its predecessor unless the status flipped.
 fn with_time(before: &Value, mut new: Value, now: Timestamp) -> Value {
     let old = json::text(&new, &["type"]).and_then(|kind| condition(before, kind));
-    let since = old.filter(|old| old.get("status") == new.get("status")).and_then(|old| old.get("lastTransitionTime")).cloned();
+    let since = old
+        .filter(|old| old.get("status") == new.get("status"))
+        .and_then(|old| old.get("lastTransitionTime"))
+        .cloned();
     // Kubernetes keeps whole seconds.
     new["lastTransitionTime"] = since.unwrap_or_else(|| now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
     new
@@ -136,7 +152,11 @@ fn with_time(before: &Value, mut new: Value, now: Timestamp) -> Value {
 
 fn synced(before: &Value, refused: &[Refusal], now: Timestamp) -> Value {
     let message = refusal::message(refused);
-    with_time(before, json!({"type": SYNCED, "status": "False", "reason": "FieldRefused", "message": message}), now)
+    with_time(
+        before,
+        json!({"type": SYNCED, "status": "False", "reason": "FieldRefused", "message": message}),
+        now,
+    )
 }
 
 fn put(status: &mut Value, condition: Value) {
@@ -163,14 +183,24 @@ pub fn lost(world: &World, name: &Name, pod: &Value, departed: Option<&Value>, n
     }
     let mut after = before.clone();
     if let Some(host) = departed {
-        let report = Report { tenant: pod, host, in_sync: true, refused: &[], now };
+        let report = Report {
+            tenant: pod,
+            host,
+            in_sync: true,
+            refused: &[],
+            now,
+        };
         after = status(world, name, &report);
         if is_finished(&after) {
             return Some(after);
         }
     }
-    let disruption = condition(&after, DISRUPTION_TARGET).filter(|condition| json::text(condition, &["status"]) == Some("True"));
-    let reason = disruption.and_then(|condition| json::text(condition, &["reason"])).unwrap_or("NodeLost").to_owned();
+    let disruption =
+        condition(&after, DISRUPTION_TARGET).filter(|condition| json::text(condition, &["status"]) == Some("True"));
+    let reason = disruption
+        .and_then(|condition| json::text(condition, &["reason"]))
+        .unwrap_or("NodeLost")
+        .to_owned();
     let message = disruption
         .and_then(|condition| json::text(condition, &["message"]))
         .unwrap_or("The pod was removed from its node.")
@@ -190,7 +220,12 @@ pub fn host_status(tenant: &Value, host: &Value) -> Option<Value> {
     let said = |status: &Value, gate: &str| {
         let condition = condition(status, gate)?;
         let fields = ["type", "status", "reason", "message"];
-        Some(fields.iter().filter_map(|field| Some(((*field).to_owned(), condition.get(*field)?.clone()))).collect())
+        Some(
+            fields
+                .iter()
+                .filter_map(|field| Some(((*field).to_owned(), condition.get(*field)?.clone())))
+                .collect(),
+        )
     };
     let differing: Vec<Value> = gates(tenant)
         .into_iter()

@@ -14,14 +14,26 @@ pub fn targets(pod: &Value) -> BTreeSet<Target> {
     let mut found = BTreeSet::new();
     let mut add = |kind, name: Option<&str>| {
         if let Some(name) = name.filter(|name| !name.is_empty()) {
-            found.insert(Target { kind, name: Name::new(namespace, name) });
+            found.insert(Target {
+                kind,
+                name: Name::new(namespace, name),
+            });
         }
     };
     let spec = &pod["spec"];
-    for container in ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|field| json::items(spec, &[field])) {
+    for container in ["initContainers", "containers", "ephemeralContainers"]
+        .iter()
+        .flat_map(|field| json::items(spec, &[field]))
+    {
         for variable in json::items(container, &["env"]) {
-            add(KindId::ConfigMap, json::text(variable, &["valueFrom", "configMapKeyRef", "name"]));
-            add(KindId::Secret, json::text(variable, &["valueFrom", "secretKeyRef", "name"]));
+            add(
+                KindId::ConfigMap,
+                json::text(variable, &["valueFrom", "configMapKeyRef", "name"]),
+            );
+            add(
+                KindId::Secret,
+                json::text(variable, &["valueFrom", "secretKeyRef", "name"]),
+            );
         }
         for source in json::items(container, &["envFrom"]) {
             add(KindId::ConfigMap, json::text(source, &["configMapRef", "name"]));
@@ -57,7 +69,10 @@ mod tests {
                         {"projected": {"sources": [{"configMap": {"name": "c4"}}, {"secret": {"name": "s4"}}]}}],
             "imagePullSecrets": [{"name": "s5"}, {}]
         }});
-        let names: Vec<_> = targets(&pod).into_iter().map(|target| target.name.name.to_string()).collect();
+        let names: Vec<_> = targets(&pod)
+            .into_iter()
+            .map(|target| target.name.name.to_string())
+            .collect();
         assert_eq!(names, ["c1", "c2", "c3", "c4", "s1", "s2", "s3", "s4", "s5"]);
     }
 }

@@ -8,7 +8,10 @@ fn world() -> World {
     let world = World::new(test_tenant());
     let service = json!({"metadata": {"name": "web", "namespace": "research", "resourceVersion": "1"},
         "spec": {"clusterIP": "10.96.5.5", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}});
-    world.stores.tenant(KindId::Service).written(Name::new("research", "web"), Stored::new(&service));
+    world
+        .stores
+        .tenant(KindId::Service)
+        .written(Name::new("research", "web"), Stored::new(&service));
     world
 }
 
@@ -67,7 +70,11 @@ fn translate(pod: &Value) -> Result<Translated, Vec<Refusal>> {
 }
 
 fn refused(pod: &Value) -> Vec<String> {
-    translate(pod).unwrap_err().iter().map(|refusal| refusal.field.clone()).collect()
+    translate(pod)
+        .unwrap_err()
+        .iter()
+        .map(|refusal| refusal.field.clone())
+        .collect()
 }
 
 #[test]
@@ -99,7 +106,8 @@ fn all_refusals_are_named_at_once() {
     spec["somethingNew"] = json!({"a": 1});
     spec["nodeSelector"]["berth.dev/tenant"] = "other".into();
     spec["tolerations"] = json!([{"key": "berth.dev/state", "operator": "Exists"}]);
-    spec["volumes"] = json!([{"name": "a", "hostPath": {"path": "/"}}, {"name": "b", "persistentVolumeClaim": {"claimName": "c"}}]);
+    spec["volumes"] =
+        json!([{"name": "a", "hostPath": {"path": "/"}}, {"name": "b", "persistentVolumeClaim": {"claimName": "c"}}]);
     let container = &mut spec["containers"][0];
     container["ports"][0]["hostPort"] = 80.into();
     container["securityContext"]["privileged"] = true.into();
@@ -126,8 +134,17 @@ fn a_toleration_of_everything_does_not_reach_the_platforms_taints() {
 fn new_pods_keep_off_cordoned_nodes() {
     let world = world();
     let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"unschedulable": true}});
-    world.stores.tenant(KindId::Node).written(Name::new("", "gpu-1"), Stored::new(&node));
-    let terms = ["spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"];
+    world
+        .stores
+        .tenant(KindId::Node)
+        .written(Name::new("", "gpu-1"), Stored::new(&node));
+    let terms = [
+        "spec",
+        "affinity",
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+    ];
     let translated = Pods.translate(&world, &name(), &pod()).unwrap().object;
     let expected = json!([{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["gpu-1"]}]}]);
     assert_eq!(json::at(&translated, &terms), Some(&expected));
@@ -160,13 +177,24 @@ fn status_comes_back_with_the_tenants_names_and_generation() {
     tenant["status"]["conditions"] = json!([{"type": "example.com/gate", "status": "True"}]);
     let now = Timestamp::from_second(1_800_000_000).unwrap();
     let refused = [Refusal::new("spec.x", "no")];
-    let report = Report { tenant: &tenant, host: &host_pod, in_sync: true, refused: &refused, now };
+    let report = Report {
+        tenant: &tenant,
+        host: &host_pod,
+        in_sync: true,
+        refused: &refused,
+        now,
+    };
     let writes = Pods.back(&world, &name(), &report);
-    let [TenantWrite::Bind { node }, TenantWrite::Status(status)] = writes.as_slice() else { panic!("{writes:?}") };
+    let [TenantWrite::Bind { node }, TenantWrite::Status(status)] = writes.as_slice() else {
+        panic!("{writes:?}")
+    };
     assert_eq!(node, "gpu-1");
     insta::assert_yaml_snapshot!(status);
     let gates = Pods.host_status(&tenant, &host_pod).unwrap();
-    assert_eq!(gates, json!({"conditions": [{"type": "example.com/gate", "status": "True"}]}));
+    assert_eq!(
+        gates,
+        json!({"conditions": [{"type": "example.com/gate", "status": "True"}]})
+    );
 }
 
 #[test]
@@ -176,17 +204,30 @@ fn a_lost_pod_fails_and_keeps_the_reason_the_host_gave() {
     tenant["status"] = json!({"phase": "Running", "conditions": [
         {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}]});
     let status = Pods.lost(&world(), &name(), &tenant, None, now).unwrap();
-    assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("PreemptionByScheduler")));
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Failed"), &json!("PreemptionByScheduler"))
+    );
     tenant["status"] = json!({"phase": "Running"});
     insta::assert_yaml_snapshot!(Pods.lost(&world(), &name(), &tenant, None, now).unwrap());
     let departed = json!({"status": {"phase": "Succeeded"}});
-    assert_eq!(Pods.lost(&world(), &name(), &tenant, Some(&departed), now).unwrap()["phase"], "Succeeded");
+    assert_eq!(
+        Pods.lost(&world(), &name(), &tenant, Some(&departed), now).unwrap()["phase"],
+        "Succeeded"
+    );
     tenant["status"] = json!({"phase": "Succeeded"});
-    assert_eq!(Pods.lost(&world(), &name(), &tenant, None, now), None, "what finished stays finished");
+    assert_eq!(
+        Pods.lost(&world(), &name(), &tenant, None, now),
+        None,
+        "what finished stays finished"
+    );
 }
 
 fn key() -> impl Strategy<Value = String> {
-    let known = spec::SPEC.iter().map(|(name, _)| (*name).to_owned()).collect::<Vec<_>>();
+    let known = spec::SPEC
+        .iter()
+        .map(|(name, _)| (*name).to_owned())
+        .collect::<Vec<_>>();
     prop_oneof![prop::sample::select(known), "[a-z]{1,8}"]
 }
 

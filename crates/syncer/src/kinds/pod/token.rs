@@ -81,7 +81,11 @@ pub fn asked(pod: &Value) -> Vec<Asked> {
 
 /// The body of a TokenRequest.
 pub fn request(asked: &Asked, pod_name: &str, pod_uid: &str) -> Value {
-    let audiences: Vec<&str> = if asked.audience.is_empty() { Vec::new() } else { vec![&asked.audience] };
+    let audiences: Vec<&str> = if asked.audience.is_empty() {
+        Vec::new()
+    } else {
+        vec![&asked.audience]
+    };
     json!({
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -97,7 +101,8 @@ pub fn request(asked: &Asked, pod_name: &str, pod_uid: &str) -> Value {
 /// leaves time for the kubelet to bring them into the pod.
 pub fn renew_at(now: Timestamp, expiries: &[Timestamp]) -> Option<Timestamp> {
     let shortest = expiries.iter().min()?.duration_since(now);
-    now.checked_add(SignedDuration::from_secs(shortest.as_secs() * 3 / 4)).ok()
+    now.checked_add(SignedDuration::from_secs(shortest.as_secs() * 3 / 4))
+        .ok()
 }
 
 #[cfg(test)]
@@ -112,10 +117,21 @@ mod tests {
                 {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
                 {"configMap": {"name": "kube-root-ca.crt"}},
                 {"serviceAccountToken": {"path": "vault", "audience": "vault", "expirationSeconds": 600}}]}}]}});
-        assert_eq!(asked(&pod), [
-            Asked { key: "token-1-0".into(), audience: String::new(), seconds: 3607 },
-            Asked { key: "token-1-2".into(), audience: "vault".into(), seconds: 600 },
-        ]);
+        assert_eq!(
+            asked(&pod),
+            [
+                Asked {
+                    key: "token-1-0".into(),
+                    audience: String::new(),
+                    seconds: 3607
+                },
+                Asked {
+                    key: "token-1-2".into(),
+                    audience: "vault".into(),
+                    seconds: 600
+                },
+            ]
+        );
         let request = request(&asked(&pod)[1], "p", "u");
         assert_eq!(request["spec"]["audiences"], json!(["vault"]));
         assert_eq!(request["spec"]["boundObjectRef"]["uid"], "u");
@@ -124,7 +140,10 @@ mod tests {
     #[test]
     fn the_shortest_life_decides_about_renewal() {
         let now = Timestamp::from_second(1000).unwrap();
-        let expiries = [Timestamp::from_second(4600).unwrap(), Timestamp::from_second(1600).unwrap()];
+        let expiries = [
+            Timestamp::from_second(4600).unwrap(),
+            Timestamp::from_second(1600).unwrap(),
+        ];
         assert_eq!(renew_at(now, &expiries), Some(Timestamp::from_second(1450).unwrap()));
         assert_eq!(renew_at(now, &[]), None);
     }

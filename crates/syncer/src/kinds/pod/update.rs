@@ -18,7 +18,12 @@ pub fn changeable(pod: &Value) -> Value {
     let of_containers = |list: &str, field: &str| -> Map<String, Value> {
         json::items(spec, &[list])
             .iter()
-            .filter_map(|container| Some((json::text(container, &["name"])?.to_owned(), container.get(field)?.clone())))
+            .filter_map(|container| {
+                Some((
+                    json::text(container, &["name"])?.to_owned(),
+                    container.get(field)?.clone(),
+                ))
+            })
             .collect()
     };
     let mut part = json!({
@@ -49,7 +54,10 @@ pub fn at_creation(mut pod: Value) -> Value {
 /// Writes that bring the host pod `live` to `desired`. Subresources come alone: the engine reads the pod again and
 /// asks once more.
 pub fn update(mut desired: Value, live: &Value) -> Vec<HostWrite> {
-    let subresources: Vec<HostWrite> = resize(&desired, live).into_iter().chain(ephemeral(&desired, live)).collect();
+    let subresources: Vec<HostWrite> = resize(&desired, live)
+        .into_iter()
+        .chain(ephemeral(&desired, live))
+        .collect();
     if !subresources.is_empty() {
         return subresources;
     }
@@ -59,7 +67,9 @@ pub fn update(mut desired: Value, live: &Value) -> Vec<HostWrite> {
     let mut spec = live["spec"].clone();
     for list in ["initContainers", "containers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let same = json::items(&wanted, &[list]).iter().find(|other| other.get("name") == container.get("name"));
+            let same = json::items(&wanted, &[list])
+                .iter()
+                .find(|other| other.get("name") == container.get("name"));
             if let Some(image) = same.and_then(|other| other.get("image")) {
                 container["image"] = image.clone();
             }
@@ -67,7 +77,9 @@ pub fn update(mut desired: Value, live: &Value) -> Vec<HostWrite> {
     }
     if let Some(fields) = spec.as_object_mut() {
         fields.remove("ephemeralContainers");
-        let gated = fields.get("schedulingGates").is_some_and(|gates| !json::is_unset(gates));
+        let gated = fields
+            .get("schedulingGates")
+            .is_some_and(|gates| !json::is_unset(gates));
         let from_tenant: &[&str] = if gated {
             &["activeDeadlineSeconds", "schedulingGates", "nodeSelector", "affinity"]
         } else {
@@ -99,7 +111,9 @@ fn resize(desired: &Value, live: &Value) -> Option<HostWrite> {
             .iter()
             .filter_map(|container| {
                 let name = container.get("name")?;
-                let now = json::items(&live["spec"], &[list]).iter().find(|other| other.get("name") == Some(name))?;
+                let now = json::items(&live["spec"], &[list])
+                    .iter()
+                    .find(|other| other.get("name") == Some(name))?;
                 let wanted: Map<String, Value> = ["requests", "limits"]
                     .into_iter()
                     .filter_map(|part| Some((part.to_owned(), container.get("resources")?.get(part)?.clone())))
@@ -107,9 +121,11 @@ fn resize(desired: &Value, live: &Value) -> Option<HostWrite> {
                 // Only what the tenant names: defaults that the host filled in are the host's.
                 let same = wanted.iter().all(|(part, amounts)| {
                     let now = now.get("resources").and_then(|resources| resources.get(part));
-                    amounts.as_object().into_iter().flatten().all(|(resource, amount)| {
-                        now.and_then(|now| now.get(resource)) == Some(amount)
-                    })
+                    amounts
+                        .as_object()
+                        .into_iter()
+                        .flatten()
+                        .all(|(resource, amount)| now.and_then(|now| now.get(resource)) == Some(amount))
                 });
                 (!same).then(|| json!({"name": name, "resources": wanted}))
             })
@@ -118,7 +134,10 @@ fn resize(desired: &Value, live: &Value) -> Option<HostWrite> {
             patch.insert(list.into(), differing.into());
         }
     }
-    (!patch.is_empty()).then(|| HostWrite::Patch { subresource: "resize", patch: json!({"spec": patch}) })
+    (!patch.is_empty()).then(|| HostWrite::Patch {
+        subresource: "resize",
+        patch: json!({"spec": patch}),
+    })
 }
 
 /// A patch of the `ephemeralcontainers` subresource for those that the host pod lacks.
@@ -129,8 +148,10 @@ fn ephemeral(desired: &Value, live: &Value) -> Option<HostWrite> {
         .filter(|container| !known.iter().any(|other| other.get("name") == container.get("name")))
         .cloned()
         .collect();
-    (!missing.is_empty())
-        .then(|| HostWrite::Patch { subresource: "ephemeralcontainers", patch: json!({"spec": {"ephemeralContainers": missing}}) })
+    (!missing.is_empty()).then(|| HostWrite::Patch {
+        subresource: "ephemeralcontainers",
+        patch: json!({"spec": {"ephemeralContainers": missing}}),
+    })
 }
 
 #[cfg(test)]
@@ -147,17 +168,31 @@ mod tests {
     #[test]
     fn an_apply_keeps_what_cannot_change_as_the_host_has_it() {
         let mut live = host("old", "1");
-        live["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "injected", "image": "sidecar"}));
-        live["spec"]["tolerations"].as_array_mut().unwrap().push(json!({"key": "host-added"}));
+        live["spec"]["containers"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"name": "injected", "image": "sidecar"}));
+        live["spec"]["tolerations"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"key": "host-added"}));
         let mut desired = host("new", "1");
         desired["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "changed later"}]);
         desired["spec"]["tolerations"] = json!([{"key": "more"}]);
         let writes = update(desired, &live);
-        let [HostWrite::Apply(applied)] = writes.as_slice() else { panic!("{writes:?}") };
+        let [HostWrite::Apply(applied)] = writes.as_slice() else {
+            panic!("{writes:?}")
+        };
         assert_eq!(applied["spec"]["containers"][0]["image"], "new");
-        assert_eq!(applied["spec"]["containers"][0]["env"], json!([{"name": "A", "value": "1"}]));
+        assert_eq!(
+            applied["spec"]["containers"][0]["env"],
+            json!([{"name": "A", "value": "1"}])
+        );
         assert_eq!(applied["spec"]["containers"][1]["name"], "injected");
-        assert_eq!(applied["spec"]["tolerations"], json!([{"key": "k"}, {"key": "host-added"}, {"key": "more"}]));
+        assert_eq!(
+            applied["spec"]["tolerations"],
+            json!([{"key": "k"}, {"key": "host-added"}, {"key": "more"}])
+        );
     }
 
     #[test]

@@ -30,7 +30,12 @@ pub fn translate(name: &Name, pod: &Value, downward: &mut BTreeSet<String>, find
         .map(|(index, volume)| {
             let path = format!("spec.volumes[{index}]");
             let mut translated = json!({"name": volume.get("name")});
-            for (source, value) in volume.as_object().into_iter().flatten().filter(|(field, _)| *field != "name") {
+            for (source, value) in volume
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(field, _)| *field != "name")
+            {
                 let path = format!("{path}.{source}");
                 match source.as_str() {
                     "emptyDir" | "image" => translated[source] = value.clone(),
@@ -53,14 +58,25 @@ pub fn translate(name: &Name, pod: &Value, downward: &mut BTreeSet<String>, find
 fn renamed(pod: &Name, kind: KindId, field: &str, source: &Value) -> Value {
     let mut renamed = source.clone();
     let name = json::text(source, &[field]).unwrap_or_default();
-    json::set(&mut renamed, &[field], host_name(kind, &Name::new(&pod.namespace, name)));
+    json::set(
+        &mut renamed,
+        &[field],
+        host_name(kind, &Name::new(&pod.namespace, name)),
+    );
     renamed
 }
 
 fn downward_api(source: &Value, downward: &mut BTreeSet<String>) -> Value {
     let mut translated = source.clone();
-    for item in translated.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
-        let Some(field) = json::text(item, &["fieldRef", "fieldPath"]).map(ToOwned::to_owned) else { continue };
+    for item in translated
+        .get_mut("items")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        let Some(field) = json::text(item, &["fieldRef", "fieldPath"]).map(ToOwned::to_owned) else {
+            continue;
+        };
         if is_tenants(&field) {
             item["fieldRef"]["fieldPath"] = format!("metadata.annotations['{}']", downward::annotation(&field)).into();
             downward.insert(field);
@@ -95,7 +111,10 @@ fn projected(
                     sources.push(json!({"secret": {"name": host_name(KindId::PodToken, name), "items": [item]}}));
                 }
                 _ if json::is_unset(value) => {}
-                _ => findings.refuse(format!("{path}.sources[{index}].{kind}"), "this source is not supported yet"),
+                _ => findings.refuse(
+                    format!("{path}.sources[{index}].{kind}"),
+                    "this source is not supported yet",
+                ),
             }
         }
     }
