@@ -1,0 +1,115 @@
+//! Status conditions, set the way Kubernetes users expect: a transition time that moves only when the status
+//! flips, and the generation that was observed.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// `TenantCluster`: the spec can be carried out by this Berth (known pools and version, enough nodes).
+pub const ACCEPTED: &str = "Accepted";
+/// `TenantCluster`: the tenant's key range and identity exist in its datastore.
+pub const DATASTORE_READY: &str = "DatastoreReady";
+/// `TenantCluster`: the tenant's API server answers and its bootstrap objects exist.
+pub const CONTROL_PLANE_READY: &str = "ControlPlaneReady";
+/// `TenantCluster`: the syncer runs and has listed both sides.
+pub const SYNCER_READY: &str = "SyncerReady";
+/// `TenantCluster`: every node the spec asks for is assigned.
+pub const NODES_READY: &str = "NodesReady";
+/// `TenantCluster` and `NodePool`: all of the above.
+pub const READY: &str = "Ready";
+/// `TenantCluster`: being deleted; the message says what remains.
+pub const DELETING: &str = "Deleting";
+
+/// What a controller found out about one aspect of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Condition type, one of the constants of this module.
+    pub kind: &'static str,
+    /// `Some(true)` = True, `Some(false)` = False, `None` = Unknown.
+    pub status: Option<bool>,
+    /// CamelCase reason.
+    pub reason: &'static str,
+    /// What is the matter and what to do, for people.
+    pub message: String,
+}
+
+impl Finding {
+    /// The aspect is as it should be.
+    pub fn yes(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { kind, status: Some(true), reason, message: message.into() }
+    }
+
+    /// The aspect is not as it should be; `message` says what to do.
+    pub fn no(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { kind, status: Some(false), reason, message: message.into() }
+    }
+
+    /// Whether the status is True.
+    pub fn is_true(&self) -> bool {
+        self.status == Some(true)
+    }
+}
+
+/// Conditions after `findings`, given those `before`: found ones replace their type and keep the transition time
+/// unless the status flipped; others are kept. `now` is used for flips only, so that a second pass with the same
+/// findings changes nothing.
+pub fn merge(before: &[Condition], findings: &[Finding], generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
+    let mut merged = before.to_vec();
+    for finding in findings {
+        let status = match finding.status {
+            Some(true) => "True",
+            Some(false) => "False",
+            None => "Unknown",
+        };
+        let earlier = merged.iter().position(|c| c.type_ == finding.kind);
+        let last_transition_time = match earlier.map(|i| &merged[i]) {
+            Some(c) if c.status == status => c.last_transition_time.clone(),
+            _ => Time(now),
+        };
+        let condition = Condition {
+            type_: finding.kind.into(),
+            status: status.into(),
+            reason: finding.reason.into(),
+            message: finding.message.clone(),
+            observed_generation: generation,
+            last_transition_time,
+        };
+        match earlier {
+            Some(i) => merged[i] = condition,
+            None => merged.push(condition),
+        }
+    }
+    merged
+}
+
+/// Whether a condition of the given type is True.
+pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
+    conditions.iter().any(|c| c.type_ == kind && c.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn transition_time_moves_only_when_status_flips() {
+        let first = merge(&[], &[Finding::no(READY, "Waiting", "a")], Some(1), at(10));
+        let same = merge(&first, &[Finding::no(READY, "Waiting", "b")], Some(2), at(20));
+        assert_eq!(same[0].last_transition_time, Time(at(10)));
+        assert_eq!((same[0].message.as_str(), same[0].observed_generation), ("b", Some(2)));
+        let flipped = merge(&same, &[Finding::yes(READY, "Ready", "")], Some(2), at(30));
+        assert_eq!(flipped[0].last_transition_time, Time(at(30)));
+        assert!(is_true(&flipped, READY));
+    }
+
+    #[test]
+    fn repeated_findings_change_nothing_and_others_stay() {
+        let other = merge(&[], &[Finding::yes(ACCEPTED, "Valid", "")], Some(1), at(1));
+        let both = merge(&other, &[Finding::yes(READY, "Ready", "")], Some(1), at(2));
+        assert_eq!(both.len(), 2);
+        assert_eq!(merge(&both, &[Finding::yes(READY, "Ready", "")], Some(1), at(3)), both);
+    }
+}

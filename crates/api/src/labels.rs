@@ -1,0 +1,74 @@
+//! Labels, annotations, taints and finalizers that Berth reserves on host objects.
+//!
+//! Everything under [`RESERVED_PREFIX`] belongs to the platform: the syncer never copies such a key from a
+//! tenant's object, whatever verb or subresource carries it.
+
+/// Prefix of every label and annotation that only Berth itself sets on host objects.
+pub const RESERVED_PREFIX: &str = "berth.dev/";
+
+/// Who owns a host object or a node: the tenant's [slug](crate::names::TenantId::slug).
+/// Also the key of the `NoExecute` taint on assigned nodes.
+pub const TENANT: &str = "berth.dev/tenant";
+/// Name of the `TenantCluster` an object was made for; information, never used to decide.
+pub const TENANT_NAME: &str = "berth.dev/tenant-name";
+/// Namespace of the `TenantCluster` an object was made for; information, never used to decide.
+pub const TENANT_NAMESPACE: &str = "berth.dev/tenant-namespace";
+/// State of a node in its hand-over cycle; absent on a free node.
+pub const NODE_STATE: &str = "berth.dev/state";
+/// The state of a node that serves a tenant.
+pub const NODE_STATE_ASSIGNED: &str = "Assigned";
+/// Name of the `NodePool` through which a node was assigned.
+pub const POOL: &str = "berth.dev/pool";
+/// Name of the group in `TenantCluster.spec.nodes` which a node was assigned to.
+pub const NODE_GROUP: &str = "berth.dev/node-group";
+/// Annotation on an assigned node: UID of the owning `TenantCluster`. The label can be read by people, this decides.
+pub const OWNER_UID: &str = "berth.dev/owner-uid";
+/// What part of a tenant a host namespace holds: [`ROLE_CONTROL_PLANE`] or [`ROLE_WORKLOADS`].
+pub const ROLE: &str = "berth.dev/role";
+/// Value of [`ROLE`] on the namespace of a tenant's control plane.
+pub const ROLE_CONTROL_PLANE: &str = "control-plane";
+/// Value of [`ROLE`] on the namespace of a tenant's workloads.
+pub const ROLE_WORKLOADS: &str = "workloads";
+
+/// On every host object that a syncer made; the value is `syncer`.
+pub const MANAGED_BY: &str = "berth.dev/managed-by";
+/// Value of [`MANAGED_BY`].
+pub const MANAGED_BY_SYNCER: &str = "syncer";
+/// Annotation: namespace of the tenant object that a host object stands for.
+pub const ORIGIN_NAMESPACE: &str = "berth.dev/origin-namespace";
+/// Annotation: name of the tenant object that a host object stands for.
+pub const ORIGIN_NAME: &str = "berth.dev/origin-name";
+/// Annotation: UID of the tenant object that a host object stands for. Another UID means it was recreated.
+pub const ORIGIN_UID: &str = "berth.dev/origin-uid";
+/// Annotation: hash of what the syncer last applied, so that a restart writes nothing that did not change.
+pub const APPLIED_HASH: &str = "berth.dev/applied-hash";
+/// Annotation on a host Secret that carries a pod's tokens: when the first of them must be renewed (RFC 3339).
+pub const TOKEN_RENEW_AT: &str = "berth.dev/token-renew-at";
+/// Label of the tenant namespace that a host object comes from; pod selectors are scoped with it.
+pub const TENANT_OBJECT_NAMESPACE: &str = "berth.dev/namespace";
+
+/// Finalizer on `TenantCluster`: control removes everything it made before the object may go.
+pub const FINALIZER: &str = "berth.dev/tenant-cleanup";
+/// Field manager of control's server-side applies.
+pub const CONTROL_MANAGER: &str = "berth-control";
+/// Field manager of the syncer's server-side applies.
+pub const SYNCER_MANAGER: &str = "berth-syncer";
+
+/// Whether a label or annotation key belongs to Berth itself (`berth.dev/…` and every subdomain of it).
+pub fn is_reserved(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(prefix, _)| prefix == crate::GROUP || prefix.ends_with(".berth.dev"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_reserved;
+
+    #[test]
+    fn reserved_keys_are_berths_domain_and_below() {
+        assert!(is_reserved("berth.dev/tenant"));
+        assert!(is_reserved("simulation.berth.dev/run-for"));
+        assert!(!is_reserved("app"));
+        assert!(!is_reserved("notberth.dev/tenant"));
+        assert!(!is_reserved("example.com/berth.dev"));
+    }
+}

@@ -1,0 +1,25 @@
+//! Berth's API: custom resource types, the labels and annotations it reserves, and the names it derives.
+//!
+//! Everything here is pure: no client, no clock, no I/O. Control, the syncer, the command line and the
+//! tests all build on these definitions, so a name or a label is decided in exactly one place.
+
+pub mod conditions;
+pub mod crd;
+pub mod labels;
+pub mod names;
+mod node_pool;
+mod tenant_cluster;
+mod tenant_node;
+mod validate;
+
+pub use node_pool::{NodeCounts, NodePool, NodePoolSpec, NodePoolStatus};
+pub use tenant_cluster::{
+    DEFAULT_VERSION, NodeGroup, NodeMode, Phase, SecretReference, TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts,
+};
+pub use tenant_node::{TenantNode, TenantNodeSpec, TenantNodeStatus};
+pub use validate::{KubernetesVersion, VersionError};
+
+/// API group of every kind Berth defines.
+pub const GROUP: &str = "berth.dev";
+/// The one served and stored API version.
+pub const VERSION: &str = "v1alpha1";

@@ -1,0 +1,187 @@
+//! Names that Berth derives: host objects of tenants, and the identities of a tenant.
+//!
+//! A derived name is always `<readable prefix>-<hash>`. The hash covers length-prefixed parts, so no two
+//! inputs share an encoding, and 65 bits of SHA-256 are kept: with a million objects in a tenant the chance of
+//! any collision is below 2^-26 (birthday bound n²/2^(bits+1)).
+
+use sha2::{Digest, Sha256};
+
+/// Longest name derived here: the limit of a DNS label (RFC 1123), the narrowest of the kinds Berth creates.
+pub const MAX_NAME: usize = 63;
+/// Length of the hash suffix in base-32 characters of five bits each.
+pub const HASH_LENGTH: usize = 13;
+
+const BASE32: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+
+/// Hash of a list of parts: [`HASH_LENGTH`] lower-case letters and digits. Each part is prefixed by its length,
+/// so `["a", "bc"]` and `["ab", "c"]` differ.
+pub fn hash(parts: &[&str]) -> String {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part.as_bytes());
+    }
+    let digest = digest.finalize();
+    let mut bits = 0_u32;
+    let mut held = 0;
+    let mut out = String::with_capacity(HASH_LENGTH);
+    for byte in digest {
+        bits = (bits << 8) | u32::from(byte);
+        held += 8;
+        while held >= 5 && out.len() < HASH_LENGTH {
+            held -= 5;
+            out.push(char::from(BASE32[((bits >> held) & 31) as usize]));
+        }
+        if out.len() == HASH_LENGTH {
+            break;
+        }
+        bits &= (1 << held) - 1;
+    }
+    out
+}
+
+/// The readable part of a derived name: lower-case letters, digits and inner dashes, starting with a letter,
+/// at most `max` characters.
+fn readable(text: &str, max: usize) -> String {
+    let mut out = String::with_capacity(max);
+    for c in text.chars().map(|c| c.to_ascii_lowercase()) {
+        if out.len() >= max {
+            break;
+        }
+        match c {
+            '0'..='9' if out.is_empty() => {
+                // A Service's name may not start with a digit (RFC 1035).
+                out.push('x');
+                if out.len() < max {
+                    out.push(c);
+                }
+            }
+            'a'..='z' | '0'..='9' => out.push(c),
+            _ if !out.is_empty() && !out.ends_with('-') => out.push('-'),
+            _ => {}
+        }
+    }
+    out.truncate(out.trim_end_matches('-').len());
+    if out.is_empty() { "x".into() } else { out }
+}
+
+/// `<readable prefix>-<hash>`, at most `max` characters (at least [`HASH_LENGTH`] + 2).
+fn named(prefix: &str, hash: &str, max: usize) -> String {
+    format!("{}-{hash}", readable(prefix, max - hash.len() - 1))
+}
+
+/// Name of the host object for a tenant's object.
+///
+/// `kind` is the Kubernetes kind (`Pod`, `Secret`, …), `namespace` and `name` those of the tenant's object.
+/// The result is a DNS label of at most [`MAX_NAME`] characters that no other (kind, namespace, name) gets.
+pub fn host_name(kind: &str, namespace: &str, name: &str) -> String {
+    named(name, &hash(&[kind, namespace, name]), MAX_NAME)
+}
+
+/// What names everything that belongs to one tenant. Derived from the `TenantCluster`'s UID, so that a tenant
+/// recreated under the same name never meets what its predecessor left, and no text of a tenant becomes a user
+/// name, a common name, an etcd prefix or a path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId {
+    hash: String,
+    slug: String,
+}
+
+impl TenantId {
+    /// The identity of the `TenantCluster` called `name` with the given `uid`.
+    pub fn new(name: &str, uid: &str) -> Self {
+        let hash = hash(&["TenantCluster", uid]);
+        let slug = named(name, &hash, 42);
+        Self { hash, slug }
+    }
+
+    /// The bare hash: for users, certificates, key prefixes and paths.
+    pub fn hash(&self) -> &str {
+        &self.hash
+    }
+
+    /// `<readable name>-<hash>`: for labels, taints and other things that people read.
+    pub fn slug(&self) -> &str {
+        &self.slug
+    }
+
+    /// Host namespace that holds the tenant's control plane, PKI and syncer.
+    pub fn control_plane_namespace(&self) -> String {
+        format!("berth-{}-cp", self.slug)
+    }
+
+    /// Host namespace that holds everything the syncer creates.
+    pub fn workload_namespace(&self) -> String {
+        format!("berth-{}", self.slug)
+    }
+
+    /// User of the shared etcd; also the common name of its client certificate and the name of its role.
+    pub fn etcd_user(&self) -> String {
+        format!("berth-{}", self.hash)
+    }
+
+    /// Key prefix of the tenant in the shared etcd, without the final slash.
+    pub fn etcd_prefix(&self) -> String {
+        format!("/berth/{}", self.hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn is_dns_label(name: &str) -> bool {
+        name.len() <= MAX_NAME
+            && name.starts_with(|c: char| c.is_ascii_lowercase())
+            && name.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    }
+
+    #[test]
+    fn names_are_readable_and_stable() {
+        assert_eq!(host_name("Pod", "default", "train-0"), "train-0-vt4lxtdv6g4xq");
+        assert_eq!(hash(&["Pod", "default", "train-0"]).len(), HASH_LENGTH);
+    }
+
+    #[test]
+    fn concatenation_does_not_collide() {
+        assert_ne!(host_name("Pod", "a", "b-x-c"), host_name("Pod", "a-x-b", "c"));
+        assert_ne!(hash(&["a", "bc"]), hash(&["ab", "c"]));
+        assert_ne!(host_name("Pod", "a", "n"), host_name("Secret", "a", "n"));
+    }
+
+    #[test]
+    fn a_million_names_do_not_collide() {
+        let mut seen = HashSet::new();
+        for namespace in 0..1000 {
+            for name in 0..1000 {
+                assert!(seen.insert(hash(&["Pod", &namespace.to_string(), &name.to_string()])));
+            }
+        }
+    }
+
+    #[test]
+    fn tenant_names_fit_and_follow_the_uid() {
+        let long = TenantId::new(&"a".repeat(253), "00000000-0000-0000-0000-000000000001");
+        for name in [long.control_plane_namespace(), long.workload_namespace(), long.etcd_user()] {
+            assert!(is_dns_label(&name), "{name}");
+        }
+        assert_ne!(TenantId::new("a", "1").hash(), TenantId::new("a", "2").hash());
+        assert_eq!(TenantId::new("a", "1").hash(), TenantId::new("b", "1").hash());
+    }
+
+    proptest! {
+        #[test]
+        fn any_input_gives_a_dns_label(kind in ".{0,20}", namespace in ".{0,80}", name in ".{0,300}") {
+            prop_assert!(is_dns_label(&host_name(&kind, &namespace, &name)));
+        }
+
+        #[test]
+        fn different_inputs_differ(a in ("[a-c-]{1,4}", "[a-c-]{1,4}"), b in ("[a-c-]{1,4}", "[a-c-]{1,4}")) {
+            prop_assume!(a != b);
+            prop_assert_ne!(host_name("Pod", &a.0, &a.1), host_name("Pod", &b.0, &b.1));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `TenantCluster`: what a team asks for.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A Kubernetes cluster for one team: its own control plane, and GPU nodes that serve this team alone.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "TenantCluster",
+    namespaced,
+    status = "TenantClusterStatus",
+    derive = "PartialEq",
+    shortname = "tc",
+    category = "berth",
+    doc = "A Kubernetes cluster for one team: its own control plane, and GPU nodes that serve this team alone.",
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".spec.version"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.assigned", description = "Nodes assigned to the tenant"),
+    printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes the spec asks for"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message"),
+    printcolumn(name = "Endpoint", type_ = "string", json_path = ".status.endpoint", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
+        .message("the name of a TenantCluster must be a DNS label of at most 40 characters that starts with a letter")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("int(self.version.split('.')[1]) >= int(oldSelf.version.split('.')[1])")
+    .message("the minor version of Kubernetes cannot go down: an API server cannot read what a newer one stored")
+    .field_path(".version"))]
+#[x_kube(validation = Rule::new("int(self.version.split('.')[1]) <= int(oldSelf.version.split('.')[1]) + 1")
+    .message("Kubernetes is upgraded one minor version at a time")
+    .field_path(".version"))]
+pub struct TenantClusterSpec {
+    /// Kubernetes version of the tenant's control plane, for example v1.37.1. Defaults to the newest that Berth ships.
+    #[serde(default = "default_version")]
+    #[schemars(length(max = 16), regex(pattern = r"^v1\.(0|[1-9][0-9]?)\.(0|[1-9][0-9]?)$"))]
+    pub version: String,
+
+    /// Groups of nodes that the tenant gets.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
+    pub nodes: Vec<NodeGroup>,
+}
+
+/// Kubernetes version of a tenant that names none.
+pub const DEFAULT_VERSION: &str = "v1.37.1";
+
+fn default_version() -> String {
+    DEFAULT_VERSION.into()
+}
+
+/// A number of nodes out of one pool.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.pool == oldSelf.pool")
+    .message("the pool of a node group cannot change; add a group with another name and remove this one")
+    .field_path(".pool"))]
+pub struct NodeGroup {
+    /// Name of the group, unique within the TenantCluster.
+    #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
+    pub name: String,
+    /// Name of the NodePool the nodes come from.
+    #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
+    pub pool: String,
+    /// How the nodes are given. Private nodes are reserved for the tenant as long as the spec asks for them.
+    #[serde(default)]
+    pub mode: NodeMode,
+    /// Number of nodes.
+    #[schemars(range(min = 0, max = 1024))]
+    pub count: u32,
+}
+
+/// How a node group's nodes are given to the tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum NodeMode {
+    /// Reserved for one tenant from the moment it asks until it asks no longer.
+    #[default]
+    Private,
+}
+
+/// What Berth found and did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantClusterStatus {
+    /// Where the tenant is in its life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// Generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Kubernetes version that the control plane runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Address of the tenant's API server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// Secret beside the TenantCluster whose key `kubeconfig` gives cluster-admin inside the tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubeconfig_secret_ref: Option<SecretReference>,
+    /// Host namespace that holds the tenant's control plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_plane_namespace: Option<String>,
+    /// Host namespace that holds the tenant's workloads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload_namespace: Option<String>,
+    /// Counts of the tenant's nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<TenantNodeCounts>,
+    /// Accepted, DatastoreReady, ControlPlaneReady, SyncerReady, NodesReady, Ready; Deleting while it is deleted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where a tenant is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// The spec cannot be carried out as it stands; the condition Accepted says why.
+    Pending,
+    /// The control plane, the syncer or the nodes are being prepared.
+    Provisioning,
+    /// The kubeconfig works and every node is there.
+    Ready,
+    /// Everything the tenant had is being removed.
+    Deleting,
+}
+
+/// A Secret in the namespace of the TenantCluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SecretReference {
+    /// Name of the Secret.
+    pub name: String,
+}
+
+/// Counts of a tenant's nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TenantNodeCounts {
+    /// Nodes that the spec asks for.
+    pub desired: u32,
+    /// Nodes that belong to the tenant.
+    pub assigned: u32,
+    /// Assigned nodes whose condition Ready is True.
+    pub ready: u32,
+}

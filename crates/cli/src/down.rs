@@ -1,0 +1,21 @@
+//! `berth down`.
+
+use std::process::ExitCode;
+
+use berth_local::{Home, destroy};
+
+use crate::args::HomeArgument;
+use crate::error::Error;
+use crate::output::say;
+
+/// Removes everything, whatever state it is in. Twice is as good as once.
+pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
+    let home = Home::new(&home.home);
+    let existed = home.root().exists();
+    let root = home.root().to_owned();
+    // The supervisor, control and all tenants carry the mark of this home, so they end with it.
+    tokio::task::spawn_blocking(move || destroy(&root)).await.map_err(berth_local::Error::from)??;
+    let what = if existed { "is down; everything of it has been removed" } else { "was not up" };
+    say(format_args!("The host cluster in {} {what}.", home.root().display()))?;
+    Ok(ExitCode::SUCCESS)
+}

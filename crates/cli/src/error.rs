@@ -1,0 +1,36 @@
+//! What `berth` cannot do, and what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Local(#[from] berth_local::Error),
+    #[error(transparent)]
+    Process(#[from] berth_process::Error),
+    #[error("cannot {action} {}: {source}", path.display())]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("{} is missing: build it with `make build`, or start with --without-control", .0.display())]
+    NoControl(PathBuf),
+    #[error("cannot {action}: {source}")]
+    Api { action: String, source: Box<kube::Error> },
+    #[error("the host cluster did not come up: {message}\nthe log is {}", log.display())]
+    NotUp { message: String, log: PathBuf },
+    #[error("the host cluster has Kubernetes {is} and cannot become {wanted}; remove it with `berth down` first")]
+    OtherVersion { is: String, wanted: String },
+    #[error("another `berth supervise` runs for {}", .0.display())]
+    AlreadySupervised(PathBuf),
+    #[error("control is not ready after {seconds} s; see {}", log.display())]
+    ControlNotReady { seconds: u64, log: PathBuf },
+    #[error("cannot write the output: {0}")]
+    Output(String),
+}
+
+impl Error {
+    /// For `map_err` on requests to the API server.
+    pub(crate) fn api(action: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+        let action = action.into();
+        |source| Self::Api { action, source: Box::new(source) }
+    }
+}

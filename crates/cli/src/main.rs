@@ -1,0 +1,58 @@
+//! `berth`: a local host cluster with simulated GPU nodes, and a look at what runs on it.
+//!
+//! Also works as a kubectl plug-in (`kubectl berth`) when the executable is found as `kubectl-berth`.
+
+mod args;
+mod down;
+mod error;
+mod manifests;
+mod options;
+mod output;
+mod probe;
+mod progress;
+mod status;
+mod supervise;
+mod up;
+
+use std::process::ExitCode;
+
+use args::{Arguments, Command};
+use clap::{CommandFactory as _, Parser as _};
+use error::Error;
+
+fn main() -> ExitCode {
+    // Fails only when a provider is there already, and there is only one to choose.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    match run(Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode, Error> {
+    let Arguments { command } = arguments;
+    if let Command::Completion { shell } = command {
+        let mut command = Arguments::command();
+        let name = command.get_name().to_owned();
+        clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|source| Error::File { action: "start the runtime of", path: "berth".into(), source })?;
+    runtime.block_on(async {
+        match command {
+            Command::Up(arguments) => up::run(arguments).await,
+            Command::Down { home } => down::run(home).await,
+            Command::Status { home, output } => status::run(home, output).await,
+            Command::Version => output::version(),
+            Command::Supervise { home } => supervise::run(home).await,
+            Command::Completion { .. } => Ok(ExitCode::SUCCESS),
+        }
+    })
+}

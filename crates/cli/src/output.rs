@@ -1,0 +1,64 @@
+//! Printing.
+
+use std::fmt;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use berth_local::Home;
+use berth_process::binaries;
+
+use crate::error::Error;
+
+/// Prints a line to stdout. A reader that has gone away (`| head`) is no error.
+pub(crate) fn say(line: fmt::Arguments<'_>) -> Result<(), Error> {
+    match writeln!(io::stdout().lock(), "{line}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Output(error.to_string())),
+        _ => Ok(()),
+    }
+}
+
+/// How to use a cluster that is up.
+pub(crate) fn usage(home: &Home) -> Result<(), Error> {
+    say(format_args!("\nUse it:\n  export KUBECONFIG={}", home.admin_kubeconfig().display()))?;
+    say(format_args!("  kubectl get nodes\n\nLook at it, remove it:\n  berth status\n  berth down"))
+}
+
+/// `berth version`.
+pub(crate) fn version() -> Result<ExitCode, Error> {
+    say(format_args!("berth {}", env!("CARGO_PKG_VERSION")))?;
+    let available = binaries::available_versions();
+    let kubernetes = if available.is_empty() { "none found; run `make kubernetes`".to_owned() } else { available.join(", ") };
+    say(format_args!("kubernetes {} (found: {kubernetes})", binaries::KUBERNETES_DEFAULT))?;
+    say(format_args!("etcd {}", binaries::ETCD))?;
+    say(format_args!("kwok {}", binaries::KWOK))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Left-aligned columns with a heading.
+pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+    let mut widths = heading.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: [&str; N]| {
+        let padded: Vec<String> =
+            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        padded.join("  ").trim_end().to_owned()
+    };
+    let mut lines = vec![line(heading)];
+    lines.extend(rows.iter().map(|row| line(row.each_ref().map(String::as_str))));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["a".into(), "long".into()], ["longer".into(), String::new()]];
+        assert_eq!(table(["X", "Y"], &rows), "X       Y\na       long\nlonger");
+    }
+}

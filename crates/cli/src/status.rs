@@ -1,0 +1,230 @@
+//! `berth status`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use berth_api::{TenantCluster, labels};
+use berth_local::{Home, client_from};
+use berth_process::{ProcessState, ProcessStatus, statuses};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt as _};
+use serde::Serialize;
+use tokio::time::timeout;
+
+use crate::args::{HomeArgument, OutputFormat};
+use crate::error::Error;
+use crate::options::Options;
+use crate::output::{say, table};
+use crate::probe;
+use crate::progress::Office;
+
+/// Exit code when the cluster is not up.
+const NOT_UP: u8 = 3;
+/// How long the API server may take for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What `status` prints. Programs read it: fields are only ever added.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    /// Supervisor, API server and control all work.
+    up: bool,
+    home: String,
+    kubeconfig: String,
+    endpoint: Option<String>,
+    supervisor: Option<u32>,
+    api_server_ready: bool,
+    /// None when the cluster was started without control.
+    control_ready: Option<bool>,
+    processes: Vec<Process>,
+    nodes: Vec<NodeView>,
+    tenants: Vec<TenantView>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Process {
+    name: String,
+    state: ProcessState,
+    pid: Option<u32>,
+    restarts: u32,
+    started_at: Option<Timestamp>,
+    last_exit: Option<String>,
+    log: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeView {
+    name: String,
+    ready: bool,
+    product: Option<String>,
+    gpus: Option<String>,
+    /// The tenant the node belongs to.
+    tenant: Option<String>,
+    state: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TenantView {
+    namespace: String,
+    name: String,
+    phase: Option<String>,
+    version: String,
+    endpoint: Option<String>,
+    nodes: Option<u32>,
+}
+
+pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<ExitCode, Error> {
+    let status = gather(&Home::new(&home.home)).await;
+    let failed = |error: &dyn std::fmt::Display| Error::Output(error.to_string());
+    let text = match format {
+        OutputFormat::Table => describe(&status),
+        OutputFormat::Json => serde_json::to_string_pretty(&status).map_err(|error| failed(&error))?,
+        OutputFormat::Yaml => serde_saphyr::to_string(&status).map_err(|error| failed(&error))?.trim_end().to_owned(),
+    };
+    say(format_args!("{text}"))?;
+    Ok(if status.up { ExitCode::SUCCESS } else { ExitCode::from(NOT_UP) })
+}
+
+async fn gather(home: &Home) -> Status {
+    let supervisor = Office::holder(home);
+    let ports = home.ports();
+    let with_control = Options::load(home).ok().flatten().is_none_or(|options| options.control);
+    let control_ready = async {
+        match ports.filter(|_| with_control && home.exists()) {
+            Some(ports) => Some(probe::is_ready(ports.control).await),
+            None => with_control.then_some(false),
+        }
+    };
+    let (control_ready, answer) = tokio::join!(control_ready, ask_api_server(home));
+    let api_server_ready = answer.is_some();
+    let (nodes, tenants) = answer.unwrap_or_default();
+    let processes = statuses(&home.run()).into_iter().chain(statuses(&home.tenants().join("run")));
+    Status {
+        up: supervisor.is_some() && api_server_ready && control_ready != Some(false),
+        home: home.root().display().to_string(),
+        kubeconfig: home.admin_kubeconfig().display().to_string(),
+        endpoint: ports.map(|ports| format!("https://127.0.0.1:{}", ports.apiserver)),
+        supervisor,
+        api_server_ready,
+        control_ready,
+        processes: processes.map(Process::from).collect(),
+        nodes,
+        tenants,
+    }
+}
+
+impl From<ProcessStatus> for Process {
+    fn from(status: ProcessStatus) -> Self {
+        let ProcessStatus { name, state, pid, restarts, started_at, last_exit, log_file, revision: _ } = status;
+        Self { name, state, pid, restarts, started_at, last_exit, log: log_file.display().to_string() }
+    }
+}
+
+/// Nodes and tenants; none when the API server does not answer.
+async fn ask_api_server(home: &Home) -> Option<(Vec<NodeView>, Vec<TenantView>)> {
+    if !home.exists() {
+        return None;
+    }
+    let client = client_from(&home.admin_kubeconfig()).await.ok()?;
+    timeout(ANSWER_TIMEOUT, async {
+        let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.ok()?;
+        Some((nodes.iter().map(NodeView::from).collect(), tenants(&client).await))
+    })
+    .await
+    .ok()
+    .flatten()
+}
+
+/// All tenants; none when their kind is not known (a cluster without control).
+async fn tenants(client: &Client) -> Vec<TenantView> {
+    let all = Api::<TenantCluster>::all(client.clone()).list(&ListParams::default()).await;
+    all.map(|tenants| tenants.iter().map(TenantView::from).collect()).unwrap_or_default()
+}
+
+impl From<&Node> for NodeView {
+    fn from(node: &Node) -> Self {
+        let label = |key: &str| node.labels().get(key).cloned();
+        let status = node.status.as_ref();
+        let conditions = status.and_then(|status| status.conditions.as_ref());
+        let gpus = status.and_then(|status| status.allocatable.as_ref()?.get("nvidia.com/gpu"));
+        Self {
+            name: node.name_any(),
+            ready: conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True")),
+            product: label("nvidia.com/gpu.product"),
+            gpus: gpus.map(|quantity| quantity.0.clone()),
+            tenant: label(labels::TENANT),
+            state: label(labels::NODE_STATE),
+        }
+    }
+}
+
+impl From<&TenantCluster> for TenantView {
+    fn from(tenant: &TenantCluster) -> Self {
+        let status = tenant.status.as_ref();
+        Self {
+            namespace: tenant.namespace().unwrap_or_default(),
+            name: tenant.name_any(),
+            phase: status.and_then(|status| Some(format!("{:?}", status.phase?))),
+            version: tenant.spec.version.clone(),
+            endpoint: status.and_then(|status| status.endpoint.clone()),
+            nodes: status.and_then(|status| Some(status.nodes.as_ref()?.assigned)),
+        }
+    }
+}
+
+/// The table for people.
+fn describe(status: &Status) -> String {
+    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
+    let mut parts = vec![format!(
+        "Host cluster: {}\nHome:         {}\nEndpoint:     {}",
+        if status.up { "up" } else { "not up (start it with `berth up`)" },
+        status.home,
+        or_dash(&status.endpoint)
+    )];
+    let processes: Vec<_> = status
+        .processes
+        .iter()
+        .map(|process| {
+            let pid = process.pid.map_or("-".into(), |pid| pid.to_string());
+            let state = format!("{:?}", process.state);
+            [process.name.clone(), state, pid, process.restarts.to_string(), process.log.clone()]
+        })
+        .collect();
+    if !processes.is_empty() {
+        parts.push(table(["PROCESS", "STATE", "PID", "RESTARTS", "LOG"], &processes));
+    }
+    let nodes: Vec<_> = status
+        .nodes
+        .iter()
+        .map(|node| {
+            let ready = if node.ready { "Ready" } else { "NotReady" };
+            let gpus = match (&node.gpus, &node.product) {
+                (Some(count), Some(product)) => format!("{count} × {product}"),
+                _ => "-".into(),
+            };
+            [node.name.clone(), ready.into(), gpus, or_dash(&node.tenant), or_dash(&node.state)]
+        })
+        .collect();
+    if !nodes.is_empty() {
+        parts.push(table(["NODE", "STATUS", "GPUS", "TENANT", "STATE"], &nodes));
+    }
+    let tenants: Vec<_> = status
+        .tenants
+        .iter()
+        .map(|tenant| {
+            let nodes = tenant.nodes.map_or("-".into(), |nodes| nodes.to_string());
+            let phase = or_dash(&tenant.phase);
+            let endpoint = or_dash(&tenant.endpoint);
+            [tenant.namespace.clone(), tenant.name.clone(), phase, tenant.version.clone(), nodes, endpoint]
+        })
+        .collect();
+    if !tenants.is_empty() {
+        parts.push(table(["NAMESPACE", "TENANT", "PHASE", "VERSION", "NODES", "ENDPOINT"], &tenants));
+    }
+    parts.join("\n\n")
+}

@@ -1,0 +1,123 @@
+//! The supervisor in the background: owns the host's processes and control.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use berth_local::{Datastore, Home, HostCluster, HostClusterConfig};
+use berth_process::ProcessSpec;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep};
+use tracing_subscriber::EnvFilter;
+
+use crate::args::HomeArgument;
+use crate::error::Error;
+use crate::manifests::{self, CONTROL_USER};
+use crate::options::Options;
+use crate::probe;
+use crate::progress::{Office, Progress};
+
+/// Name of control among the supervised processes.
+pub(crate) const CONTROL: &str = "berth-control";
+/// How long control may take to get ready.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
+/// What control is told of our own environment.
+const FORWARDED: [&str; 4] = ["BERTH_KUBE_BIN_DIR", "KUBEBUILDER_ASSETS", "BERTH_CACHE", "RUST_LOG"];
+
+/// Brings everything up, then keeps it up until SIGTERM. The processes survive this one.
+pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
+    // Away from the terminal's session: closing it, or Ctrl-C in it, is no reason to stop. Fails when it is so already.
+    let _ = rustix::process::setsid();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
+    let failed = |source| Error::File { action: "listen for signals of", path: "berth".into(), source };
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+
+    let home = Home::new(&home.home);
+    home.create()?;
+    let _office = Office::take(&home).await?;
+    let options = Options::load(&home)?.unwrap_or_default();
+    let cluster = tokio::select! {
+        up = bring_up(&home, &options) => up.inspect_err(|error| Progress::Failed(error.to_string()).write(&home))?,
+        _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
+        _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
+    };
+    Progress::Ready.write(&home);
+    tracing::info!(server = cluster.server(), "up");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    cluster.supervisor().release();
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn bring_up(home: &Home, options: &Options) -> Result<HostCluster, Error> {
+    let report = |step: &str| {
+        tracing::info!(step);
+        Progress::Starting(step.to_owned()).write(home);
+    };
+    let mut config = HostClusterConfig::new(home.root());
+    config.nodes.clone_from(&options.nodes);
+    config.kubernetes_version.clone_from(&options.kubernetes_version);
+    let cluster = HostCluster::start(config, report).await?;
+    if !options.control {
+        cluster.supervisor().stop(CONTROL, None).await?;
+        return Ok(cluster);
+    }
+    report("starting berth-control");
+    let client = cluster.client().await?;
+    tokio::try_join!(manifests::apply_definitions(&client), manifests::apply_control_access(&client))?;
+    cluster.ensure_kubeconfig(&home.control_kubeconfig(), CONTROL_USER, &[])?;
+    cluster.supervisor().ensure(control(&cluster)?).await?;
+    let deadline = Instant::now() + CONTROL_TIMEOUT;
+    while !probe::is_ready(cluster.ports().control).await {
+        if Instant::now() > deadline {
+            return Err(Error::ControlNotReady { seconds: CONTROL_TIMEOUT.as_secs(), log: home.log(CONTROL) });
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    Ok(cluster)
+}
+
+/// An executable that was built beside this one.
+pub(crate) fn beside(name: &str) -> Result<PathBuf, Error> {
+    let own = std::env::current_exe().map_err(|source| Error::File { action: "find", path: "berth".into(), source })?;
+    let path = own.with_file_name(name);
+    if path.is_file() { Ok(path) } else { Err(Error::NoControl(path)) }
+}
+
+/// Control as a process. A newly built one replaces the one that runs.
+fn control(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
+    let (program, syncer) = (beside(CONTROL)?, beside("berth-syncer")?);
+    let home = cluster.home();
+    let Datastore { endpoint, ca_cert, ca_key } = cluster.datastore();
+    let mut spec = ProcessSpec::new(CONTROL, &program, home.log(CONTROL));
+    let path = |path: PathBuf| path.display().to_string();
+    spec.args = [
+        ("--kubeconfig", path(home.control_kubeconfig())),
+        ("--runtime", "process".into()),
+        ("--runtime-dir", path(home.tenants())),
+        ("--log-dir", path(home.logs())),
+        ("--kubeconfig-dir", path(home.kubeconfigs())),
+        ("--datastore-endpoint", endpoint),
+        ("--datastore-ca", path(ca_cert)),
+        ("--datastore-ca-key", path(ca_key)),
+        ("--syncer-binary", path(syncer.clone())),
+        ("--admin-address", format!("127.0.0.1:{}", cluster.ports().control)),
+    ]
+    .into_iter()
+    .flat_map(|(flag, value)| [flag.to_owned(), value])
+    .collect();
+    spec.env = FORWARDED.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect();
+    spec.revision = format!("{} {} {}", built(&program), built(&syncer), built(&home.control_kubeconfig()));
+    Ok(spec)
+}
+
+/// When a file was last written, in milliseconds.
+fn built(path: &std::path::Path) -> u128 {
+    let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    written.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default().as_millis()
+}

@@ -1,0 +1,165 @@
+//! `berth up`.
+
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use berth_local::{Home, client_from};
+use berth_process::MARKER;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::sleep;
+
+use crate::args::UpArguments;
+use crate::error::Error;
+use crate::options::Options;
+use crate::output::{self, say};
+use crate::probe;
+use crate::progress::{Office, Progress};
+use crate::supervise::{CONTROL, beside};
+
+/// How long everything together may take. Each step of the supervisor has a shorter limit of its own.
+const TIMEOUT: Duration = Duration::from_secs(300);
+const INTERVAL: Duration = Duration::from_millis(50);
+
+pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
+    let begin = Instant::now();
+    let home = Home::new(&arguments.home.home);
+    home.create()?;
+    // The directory exists now: links in its path can be followed.
+    let home = Home::new(home.root());
+    let before = Options::load(&home)?;
+    let options = Options::after(before.as_ref(), &arguments)?;
+    if options.control {
+        beside(CONTROL)?;
+        beside("berth-syncer")?;
+    }
+    options.save(&home)?;
+    let unchanged = before.as_ref() == Some(&options);
+    let child = match Office::holder(&home) {
+        Some(pid) if unchanged && Progress::read(&home, pid) == Some(Progress::Ready) => {
+            if !answers(&home, &options).await {
+                eprintln!("· waiting until everything that was ended runs again");
+                wait_for_answers(&home, &options).await?;
+            }
+            say(format_args!("The host cluster is already up."))?;
+            return finish(&home);
+        }
+        // Another `up` has started it a moment ago.
+        Some(_) if unchanged => None,
+        Some(pid) => {
+            // It works with other options: its successor takes over the processes as they are.
+            replace(&home, pid).await?;
+            Some(start_supervisor(&home)?)
+        }
+        None => Some(start_supervisor(&home)?),
+    };
+    follow(&home, child).await?;
+    say(format_args!("The host cluster is up after {:.1} s.", begin.elapsed().as_secs_f64()))?;
+    finish(&home)
+}
+
+fn finish(home: &Home) -> Result<ExitCode, Error> {
+    output::usage(home)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends a supervisor, and only it.
+async fn replace(home: &Home, pid: u32) -> Result<(), Error> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut signal = Signal::TERM;
+    while Office::holder(home) == Some(pid) {
+        if Instant::now() > deadline {
+            signal = Signal::KILL;
+        }
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+        sleep(INTERVAL).await;
+    }
+    Ok(())
+}
+
+/// Starts a supervisor that outlives this command.
+fn start_supervisor(home: &Home) -> Result<Child, Error> {
+    let log_path = home.log("supervisor");
+    let failed = |action| {
+        let path = log_path.clone();
+        move |source| Error::File { action, path, source }
+    };
+    let log = File::options().append(true).create(true).mode(0o600).open(&log_path).map_err(failed("open"))?;
+    let errors = log.try_clone().map_err(failed("open"))?;
+    let own = std::env::current_exe().map_err(|source| Error::File { action: "find", path: "berth".into(), source })?;
+    Command::new(&own)
+        .arg("supervise")
+        .arg("--home")
+        .arg(home.root())
+        // By this `down` finds it, whatever has become of it.
+        .env(MARKER, home.root().join("supervisor"))
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .spawn()
+        .map_err(|source| Error::File { action: "start", path: own, source })
+}
+
+/// Prints what the supervisor does until it is done.
+async fn follow(home: &Home, mut child: Option<Child>) -> Result<(), Error> {
+    let log = home.log("supervisor");
+    let not_up = |message: String| Error::NotUp { message, log: log.clone() };
+    let deadline = Instant::now() + TIMEOUT;
+    let mut shown = String::new();
+    loop {
+        let ended = child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
+        let supervisor = child.as_ref().map(Child::id).or_else(|| Office::holder(home));
+        match supervisor.and_then(|pid| Progress::read(home, pid)) {
+            Some(Progress::Ready) => return Ok(()),
+            Some(Progress::Failed(message)) => return Err(not_up(message)),
+            Some(Progress::Starting(step)) if step != shown => {
+                eprintln!("· {step}");
+                shown = step;
+            }
+            _ => {}
+        }
+        if ended || supervisor.is_none() {
+            // Another `up` at the same time may have been quicker.
+            if Office::holder(home).is_none() {
+                return Err(not_up(last_line(&log)));
+            }
+            child = None;
+        }
+        if Instant::now() > deadline {
+            return Err(not_up(format!("still not ready after {} s", TIMEOUT.as_secs())));
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+fn last_line(log: &std::path::Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    text.lines().next_back().unwrap_or("the supervisor ended without a word").to_owned()
+}
+
+/// Whether API server and control answer.
+async fn answers(home: &Home, options: &Options) -> bool {
+    let api_server = async {
+        let Ok(client) = client_from(&home.admin_kubeconfig()).await else { return false };
+        matches!(tokio::time::timeout(Duration::from_secs(2), client.apiserver_version()).await, Ok(Ok(_)))
+    };
+    let control = async { !options.control || probe::is_ready(home.ports().map_or(0, |ports| ports.control)).await };
+    let (api_server, control) = tokio::join!(api_server, control);
+    api_server && control
+}
+
+async fn wait_for_answers(home: &Home, options: &Options) -> Result<(), Error> {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !answers(home, options).await {
+        if Instant::now() > deadline {
+            let message = "it does not answer although its supervisor runs".into();
+            return Err(Error::NotUp { message, log: home.log("supervisor") });
+        }
+        sleep(INTERVAL).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Server-side apply that does not repeat itself.
+
+use berth_api::{labels, names};
+use kube::{
+    Api, Client, Resource,
+    api::{ApiResource, DynamicObject, Patch, PatchParams},
+};
+use serde::Serialize;
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// Age after which an object is applied again even if nothing changed here: what somebody changed or deleted by hand
+/// is mended not later than this.
+const REFRESH: Duration = Duration::from_secs(300);
+
+/// Why an object could not be applied.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot apply {object}: {source}")]
+pub struct ApplyError {
+    /// Kind, namespace and name.
+    pub object: String,
+    /// The API server's answer.
+    pub source: Box<kube::Error>,
+}
+
+/// Applies objects to one API server and remembers what it applied, so that reconciling without a change writes
+/// nothing.
+pub struct Applier {
+    client: Client,
+    applied: Mutex<HashMap<String, (String, Instant)>>,
+}
+
+impl Applier {
+    /// An applier that remembers nothing yet.
+    pub fn new(client: Client) -> Self {
+        Self { client, applied: Mutex::default() }
+    }
+
+    /// The client it applies with.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Forgets what was applied, so that everything is applied again: after an error, and when something vanished.
+    pub fn forget(&self) {
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Makes the object as described, unless exactly this was applied a short while ago. Fields that others own stay.
+    ///
+    /// # Errors
+    /// The API server refuses or does not answer.
+    pub async fn apply<K>(&self, object: &K) -> Result<(), ApplyError>
+    where
+        K: Resource<DynamicType = ()> + Serialize + Sync,
+    {
+        let name = object.meta().name.clone().unwrap_or_default();
+        let namespace = object.meta().namespace.clone();
+        let key = format!("{} {}/{name}", K::kind(&()), namespace.as_deref().unwrap_or_default());
+        let fail = |source| ApplyError { object: key.clone(), source: Box::new(source) };
+        let mut value = serde_json::to_value(object).map_err(|error| fail(kube::Error::SerdeError(error)))?;
+        value["apiVersion"] = K::api_version(&()).into();
+        value["kind"] = K::kind(&()).into();
+        let hash = names::hash(&[&value.to_string()]);
+        {
+            let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
+            if applied.get(&key).is_some_and(|(earlier, at)| *earlier == hash && at.elapsed() < REFRESH) {
+                return Ok(());
+            }
+        }
+        let resource = ApiResource::erase::<K>(&());
+        let api: Api<DynamicObject> = match &namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
+        };
+        let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
+        api.patch(&name, &params, &Patch::Apply(&value)).await.map_err(fail)?;
+        self.applied.lock().unwrap_or_else(PoisonError::into_inner).insert(key, (hash, Instant::now()));
+        Ok(())
+    }
+}
+
+/// `None` when the object does not exist, instead of an error.
+///
+/// # Errors
+/// Any other answer than 404.
+pub fn optional<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the API server answered with this HTTP status.
+pub fn is_status(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}

@@ -1,0 +1,72 @@
+//! Command line of `berth-control`.
+
+use berth_runtime::telemetry::LogFormat;
+use clap::{Parser, ValueEnum};
+use std::{net::SocketAddr, path::PathBuf};
+
+/// Berth's operator: turns TenantClusters into control planes, syncers and assigned nodes.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+pub(crate) struct Args {
+    /// Kubeconfig of the host cluster. Syncers reach the host at the address it names.
+    #[arg(long, env = "KUBECONFIG")]
+    pub(crate) kubeconfig: PathBuf,
+    /// Where control planes run.
+    #[arg(long, value_enum, default_value_t = RuntimeKind::Process)]
+    pub(crate) runtime: RuntimeKind,
+    /// Folder of the process runtime's state.
+    #[arg(long, value_name = "DIR", required_if_eq("runtime", "process"))]
+    pub(crate) runtime_dir: Option<PathBuf>,
+    /// Folder for the logs of tenants' components [default: <runtime-dir>/logs].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) log_dir: Option<PathBuf>,
+    /// Folder into which the kubeconfig of each tenant is written as <namespace>-<name>.yaml.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) kubeconfig_dir: Option<PathBuf>,
+    /// Endpoint of the tenants' shared etcd; may be given several times.
+    #[arg(long, value_name = "URL", required = true)]
+    pub(crate) datastore_endpoint: Vec<String>,
+    /// Certificate of the CA of the datastore's servers and clients.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) datastore_ca: PathBuf,
+    /// Key of that CA: tenants' client certificates are signed with it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) datastore_ca_key: PathBuf,
+    /// The syncer's executable [default: berth-syncer beside this program].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) syncer_binary: Option<PathBuf>,
+    /// Address of /healthz, /readyz and /metrics.
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    pub(crate) admin_address: SocketAddr,
+    /// Name of this replica in leader election; unique among replicas [default: <host name>-<process id>].
+    #[arg(long)]
+    pub(crate) identity: Option<String>,
+    /// How log lines look: text or json.
+    #[arg(long, default_value = "text")]
+    pub(crate) log_format: LogFormat,
+}
+
+/// Where control planes run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RuntimeKind {
+    /// As supervised child processes of this machine.
+    Process,
+}
+
+impl Args {
+    /// Name of this replica.
+    pub(crate) fn identity(&self) -> String {
+        self.identity.clone().unwrap_or_else(|| {
+            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            format!("{}-{}", host.trim(), std::process::id())
+        })
+    }
+
+    /// The syncer's executable.
+    pub(crate) fn syncer(&self) -> std::io::Result<PathBuf> {
+        match &self.syncer_binary {
+            Some(path) => Ok(path.clone()),
+            None => Ok(std::env::current_exe()?.with_file_name("berth-syncer")),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What every part of control works with.
+
+use crate::{apply::Applier, control_plane::HostInput, datastore::Datastore, metrics::Metrics, runtime::ControlPlaneRuntime, tenant::Tenants};
+use berth_api::{NodePool, TenantCluster, TenantNode};
+use berth_runtime::queue::Queue;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Client, runtime::events::Recorder, runtime::reflector::Store};
+use std::sync::Arc;
+
+/// What there is to do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// Reconcile one `TenantCluster`.
+    Tenant {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// Report on one `NodePool`.
+    Pool(String),
+    /// Plan and carry out node assignments for the whole fleet.
+    Fleet,
+}
+
+/// Read-only views of the host cluster, kept current by watches.
+#[derive(Clone)]
+pub struct Stores {
+    /// Tenants.
+    pub tenants: Store<TenantCluster>,
+    /// Pools.
+    pub pools: Store<NodePool>,
+    /// Host nodes.
+    pub nodes: Store<Node>,
+    /// Nodes published to tenants.
+    pub tenant_nodes: Store<TenantNode>,
+}
+
+/// Everything a reconcile needs. One a process.
+pub struct Context {
+    /// The host's API server.
+    pub client: Client,
+    /// How syncers reach the host.
+    pub host: HostInput,
+    /// Views of the host.
+    pub stores: Stores,
+    /// The tenants' shared etcd.
+    pub datastore: Datastore,
+    /// Where control planes run.
+    pub runtime: Arc<dyn ControlPlaneRuntime>,
+    /// What is known in memory of each tenant; everything in it can be found out again.
+    pub tenants: Tenants,
+    /// What there is to do.
+    pub queue: Queue<Key>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Writes Events.
+    pub recorder: Recorder,
+    /// Applies objects that belong to no single tenant.
+    pub applier: Applier,
+}

@@ -1,0 +1,57 @@
+//! The tenant's kube-controller-manager, without the controllers whose work the host does.
+
+use super::{
+    Authorities, CONTROLLER_MANAGER, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, Program,
+    file_flag, flag,
+};
+use berth_pki::Usage;
+use std::collections::BTreeMap;
+
+/// Controllers that must not run in a tenant, and why. An unknown name ends kube-controller-manager, so every name
+/// must exist in every supported version.
+pub(super) const DISABLED: &[(&str, &str)] = &[
+    ("node-lifecycle-controller", "the host watches its nodes; the tenant is shown their conditions"),
+    ("taint-eviction-controller", "the host evicts; the tenant is told"),
+    ("node-ipam-controller", "pod addresses come from the host's network"),
+    ("node-route-controller", "routes are the host's"),
+    ("cloud-node-lifecycle-controller", "there is no cloud behind a tenant"),
+    ("service-lb-controller", "load balancers are the host's"),
+    ("persistentvolume-attach-detach-controller", "volumes are attached by the host"),
+];
+
+pub(super) fn render(
+    input: &ControlPlaneInput<'_>,
+    authorities: &Authorities,
+    leaves: &mut LeafStore,
+) -> Result<Component, CertificateError> {
+    let identity = Leaf::new("system:kube-controller-manager", Usage::Client);
+    let issued = leaves.issue(&authorities.client, CONTROLLER_MANAGER, &identity)?;
+    let mut files = BTreeMap::new();
+    issued.put(&mut files, "client");
+    files.insert("server-ca.crt".into(), authorities.server.cert_pem().into());
+    files.insert("service-account.key".into(), authorities.service_account.private_pem.clone());
+    files.insert("kubeconfig".into(), authorities.kubeconfig_from_files(&input.endpoints.api_url())?);
+
+    let controllers: Vec<String> =
+        std::iter::once("*".to_owned()).chain(DISABLED.iter().map(|(name, _)| format!("-{name}"))).collect();
+    let args = vec![
+        file_flag("kubeconfig", "kubeconfig"),
+        flag("controllers", controllers.join(",")),
+        file_flag("root-ca-file", "server-ca.crt"),
+        file_flag("service-account-private-key-file", "service-account.key"),
+        flag("use-service-account-credentials", "true"),
+        // One replica: electing itself would cost a start seconds and the tenant's API server writes.
+        flag("leader-elect", "false"),
+        // Nobody scrapes it in a tenant; several on one machine would fight for the port.
+        flag("secure-port", "0"),
+        flag("profiling", "false"),
+    ];
+    Ok(Component {
+        name: CONTROLLER_MANAGER,
+        program: Program::Kubernetes { version: input.version.into() },
+        args,
+        env: BTreeMap::new(),
+        files,
+        host_service_account: None,
+    })
+}

@@ -1,0 +1,159 @@
+//! A tenant's control plane as data: command lines and files, the same for every runtime.
+//!
+//! [`render`] turns what is known about a tenant into [`Component`]s. A runtime decides only where files lie and how a
+//! program is started; what it is told to do is decided here, so that what the tests run is what production runs.
+
+mod api_server;
+mod certificates;
+mod controller_manager;
+mod syncer;
+
+pub use certificates::{Authorities, CertificateError, Leaf, LeafStore};
+pub use syncer::TENANT_USER;
+
+use berth_api::names::TenantId;
+use std::{collections::BTreeMap, net::IpAddr};
+
+/// Name of the component that serves the tenant's API.
+pub const API_SERVER: &str = "kube-apiserver";
+/// Name of the component that runs the tenant's built-in controllers.
+pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
+/// Name of the component that carries the tenant's objects to the host.
+pub const SYNCER: &str = "syncer";
+
+/// Stands in arguments and files for the folder in which a runtime puts the component's files.
+pub const FILES: &str = "$(FILES)";
+
+/// What has to be known to render a control plane.
+#[derive(Clone, Debug)]
+pub struct ControlPlaneInput<'a> {
+    /// Whose it is.
+    pub tenant: &'a TenantId,
+    /// Kubernetes version.
+    pub version: &'a str,
+    /// Where the components listen and can be reached.
+    pub endpoints: &'a Endpoints,
+    /// Address range of the tenant's own Services; its first address is `default/kubernetes`.
+    pub service_range: &'a ServiceRange,
+    /// Where the tenant's objects are stored.
+    pub datastore: &'a DatastoreInput,
+    /// How to reach the host cluster.
+    pub host: &'a HostInput,
+}
+
+/// Where a tenant's components listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoints {
+    /// Address the API server binds to.
+    pub bind: IpAddr,
+    /// Port of the API server.
+    pub api_port: u16,
+    /// Port of the syncer's admin endpoints.
+    pub syncer_admin_port: u16,
+}
+
+impl Endpoints {
+    /// URL of the API server.
+    pub fn api_url(&self) -> String {
+        format!("https://{}", std::net::SocketAddr::new(self.bind, self.api_port))
+    }
+}
+
+/// The address range of a tenant's own Services.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceRange {
+    /// The range, for example 10.96.0.48/29.
+    pub cidr: String,
+    /// The first address: `default/kubernetes` in the tenant, and a Service on the host.
+    pub first: IpAddr,
+}
+
+/// Where and as whom a tenant's API server stores its objects.
+#[derive(Clone, Debug)]
+pub struct DatastoreInput {
+    /// Endpoints of etcd.
+    pub endpoints: Vec<String>,
+    /// CA that signed etcd's serving certificates.
+    pub ca_pem: String,
+}
+
+/// How a syncer reaches the host cluster.
+#[derive(Clone, Debug)]
+pub struct HostInput {
+    /// URL of the host's API server.
+    pub server: String,
+    /// CA of the host's API server.
+    pub ca_pem: String,
+}
+
+/// Which program a component runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// A Kubernetes binary of the given version.
+    Kubernetes {
+        /// For example v1.37.1.
+        version: String,
+    },
+    /// Berth's own syncer.
+    Syncer,
+}
+
+/// One program of a control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Component {
+    /// [`API_SERVER`], [`CONTROLLER_MANAGER`] or [`SYNCER`].
+    pub name: &'static str,
+    /// What runs.
+    pub program: Program,
+    /// Arguments; [`FILES`] stands for the folder of the files.
+    pub args: Vec<String>,
+    /// Environment.
+    pub env: BTreeMap<String, String>,
+    /// Files by name, most of them secret.
+    pub files: BTreeMap<String, String>,
+    /// Name of the host ServiceAccount (in the control-plane namespace) whose token the runtime keeps fresh in the
+    /// file `token`, if the component needs one.
+    pub host_service_account: Option<&'static str>,
+}
+
+impl Component {
+    /// Arguments with the folder of the files filled in.
+    pub fn args_in(&self, folder: &str) -> Vec<String> {
+        self.args.iter().map(|arg| arg.replace(FILES, folder)).collect()
+    }
+
+    /// Files with the folder of the files filled in.
+    pub fn files_in(&self, folder: &str) -> BTreeMap<String, String> {
+        self.files.iter().map(|(name, text)| (name.clone(), text.replace(FILES, folder))).collect()
+    }
+}
+
+/// Renders every component of a control plane. `leaves` holds certificates of earlier renderings, which are used
+/// again as long as they are valid, and takes new ones.
+///
+/// # Errors
+/// A certificate cannot be made.
+pub fn render(
+    input: &ControlPlaneInput<'_>,
+    authorities: &Authorities,
+    leaves: &mut LeafStore,
+) -> Result<Vec<Component>, CertificateError> {
+    Ok(vec![
+        api_server::render(input, authorities, leaves)?,
+        controller_manager::render(input, authorities, leaves)?,
+        syncer::render(input, authorities, leaves)?,
+    ])
+}
+
+/// `--name=value`.
+fn flag(name: &str, value: impl std::fmt::Display) -> String {
+    format!("--{name}={value}")
+}
+
+/// `--name=<folder of files>/file`.
+fn file_flag(name: &str, file: &str) -> String {
+    format!("--{name}={FILES}/{file}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! The tenant's syncer: on the host a service account of the control-plane namespace, in the tenant a client
+//! certificate with exactly the permissions that `berth_syncer::permissions` lists.
+
+use super::{Authorities, CertificateError, Component, ControlPlaneInput, FILES, Leaf, LeafStore, Program, SYNCER};
+use super::{file_flag, flag};
+use berth_pki::{
+    Usage,
+    kubeconfig::{Credential, KubeconfigRequest, kubeconfig},
+};
+use std::collections::BTreeMap;
+
+/// User name of the syncer in its tenant.
+pub const TENANT_USER: &str = "berth:syncer";
+
+pub(super) fn render(
+    input: &ControlPlaneInput<'_>,
+    authorities: &Authorities,
+    leaves: &mut LeafStore,
+) -> Result<Component, CertificateError> {
+    let identity = Leaf::new(TENANT_USER, Usage::Client);
+    let mut files = BTreeMap::new();
+    leaves.issue(&authorities.client, SYNCER, &identity)?.put(&mut files, "client");
+    files.insert("tenant.kubeconfig".into(), authorities.kubeconfig_from_files(&input.endpoints.api_url())?);
+    let host = KubeconfigRequest {
+        cluster_name: "host".into(),
+        server: input.host.server.clone(),
+        ca_pem: input.host.ca_pem.clone(),
+        user: Credential::TokenFile(format!("{FILES}/token").into()),
+        namespace: Some(input.tenant.workload_namespace()),
+    };
+    files.insert("host.kubeconfig".into(), kubeconfig(&host)?);
+    let args = vec![
+        file_flag("host-kubeconfig", "host.kubeconfig"),
+        file_flag("tenant-kubeconfig", "tenant.kubeconfig"),
+        flag("tenant-id", input.tenant.slug()),
+        flag("workload-namespace", input.tenant.workload_namespace()),
+        flag("control-plane-namespace", input.tenant.control_plane_namespace()),
+        // What pods find in KUBERNETES_SERVICE_HOST and _PORT: the address of default/kubernetes.
+        flag("api-server-host", input.service_range.first),
+        flag("api-server-port", "443"),
+        flag("admin-address", std::net::SocketAddr::new(input.endpoints.bind, input.endpoints.syncer_admin_port)),
+    ];
+    Ok(Component {
+        name: SYNCER,
+        program: Program::Syncer,
+        args,
+        env: BTreeMap::new(),
+        files,
+        host_service_account: Some(SYNCER),
+    })
+}

@@ -1,0 +1,92 @@
+use super::*;
+use berth_pki::CertificateAuthority;
+use jiff::{SignedDuration, Timestamp};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+
+struct Fixture {
+    tenant: TenantId,
+    endpoints: Endpoints,
+    range: ServiceRange,
+    datastore: DatastoreInput,
+    host: HostInput,
+    authorities: Authorities,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let datastore_ca = CertificateAuthority::create("datastore", Duration::from_secs(3600)).unwrap();
+        let stored = Authorities::create("abc").unwrap();
+        Self {
+            tenant: TenantId::new("vision", "6f2c"),
+            endpoints: Endpoints { bind: Ipv4Addr::LOCALHOST.into(), api_port: 6443, syncer_admin_port: 8080 },
+            range: ServiceRange { cidr: "10.96.0.48/29".into(), first: Ipv4Addr::new(10, 96, 0, 49).into() },
+            datastore: DatastoreInput { endpoints: vec!["https://127.0.0.1:2379".into()], ca_pem: "ca".into() },
+            host: HostInput { server: "https://127.0.0.1:1".into(), ca_pem: "host-ca".into() },
+            authorities: Authorities::load(&stored, datastore_ca.cert_pem(), datastore_ca.key_pem()).unwrap(),
+        }
+    }
+
+    fn render(&self, leaves: &mut LeafStore) -> Vec<Component> {
+        let input = ControlPlaneInput {
+            tenant: &self.tenant,
+            version: "v1.37.1",
+            endpoints: &self.endpoints,
+            service_range: &self.range,
+            datastore: &self.datastore,
+            host: &self.host,
+        };
+        render(&input, &self.authorities, leaves).unwrap()
+    }
+}
+
+#[test]
+fn command_lines_are_as_reviewed() {
+    let components = Fixture::new().render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+    let lines: BTreeMap<&str, Vec<String>> = components.iter().map(|c| (c.name, c.args_in("/files"))).collect();
+    insta::assert_yaml_snapshot!(lines);
+    let files: BTreeMap<&str, Vec<&String>> = components.iter().map(|c| (c.name, c.files.keys().collect())).collect();
+    insta::assert_yaml_snapshot!(files);
+}
+
+#[test]
+fn rendering_again_gives_the_same_bytes_until_a_renewal_is_due() {
+    let fixture = Fixture::new();
+    let now = Timestamp::now();
+    let mut leaves = LeafStore::new(BTreeMap::new(), now);
+    let first = fixture.render(&mut leaves);
+    let stored = leaves.into_data();
+    let mut soon = LeafStore::new(stored.clone(), now + SignedDuration::from_hours(24));
+    assert_eq!(fixture.render(&mut soon), first);
+    let mut late = LeafStore::new(stored, now + SignedDuration::from_hours(24 * 61));
+    let renewed = fixture.render(&mut late);
+    assert_ne!(renewed[0].files["tls.crt"], first[0].files["tls.crt"]);
+    assert_eq!(renewed[0].files["client-ca.crt"], first[0].files["client-ca.crt"]);
+}
+
+#[test]
+fn a_change_of_address_renews_only_the_serving_certificate() {
+    let mut fixture = Fixture::new();
+    let mut leaves = LeafStore::new(BTreeMap::new(), Timestamp::now());
+    let first = fixture.render(&mut leaves);
+    fixture.endpoints.bind = Ipv4Addr::new(10, 0, 0, 1).into();
+    let mut leaves = LeafStore::new(leaves.into_data(), Timestamp::now());
+    let second = fixture.render(&mut leaves);
+    assert_ne!(second[0].files["tls.crt"], first[0].files["tls.crt"]);
+    assert_eq!(second[0].files["datastore-client.crt"], first[0].files["datastore-client.crt"]);
+}
+
+#[test]
+fn no_component_but_the_api_server_gets_its_keys_and_nobody_gets_a_ca_key() {
+    let fixture = Fixture::new();
+    let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+    for component in &components {
+        for (name, text) in &component.files {
+            for authority in
+                [&fixture.authorities.server, &fixture.authorities.client, &fixture.authorities.front_proxy, &fixture.authorities.datastore]
+            {
+                assert!(!text.contains(authority.key_pem().trim()), "{}: {name} holds a CA's key", component.name);
+            }
+        }
+    }
+    assert!(!components[2].files.keys().any(|name| name.contains("service-account")), "the syncer signs no tokens");
+}

@@ -1,0 +1,115 @@
+//! `berth-control`: Berth's operator.
+
+mod args;
+
+use args::{Args, RuntimeKind};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use berth_control::{
+    ControlConfig,
+    control_plane::HostInput,
+    datastore::DatastoreConfig,
+    manifests,
+    metrics::Metrics,
+    runtime::{ProcessRuntime, ProcessRuntimeConfig},
+};
+use berth_runtime::{
+    admin::{self, Readiness},
+    client,
+    lease::{self, LeaseRequest},
+    shutdown, telemetry,
+};
+use clap::Parser;
+use kube::config::Kubeconfig;
+use prometheus_client::registry::Registry;
+use std::{error::Error, process::ExitCode, sync::Arc};
+use tokio::task::JoinSet;
+
+type AnyError = Box<dyn Error + Send + Sync>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    berth_runtime::install_crypto();
+    let args = Args::parse();
+    telemetry::init(args.log_format);
+    match run(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "control ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: Args) -> Result<(), AnyError> {
+    let stop = shutdown::signals()?;
+    let readiness = Readiness::new(&["host watches"]);
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(admin::serve(args.admin_address, registry, readiness.clone(), stop.clone()));
+
+    let client = client::from_file(&args.kubeconfig).await?;
+    let lease = LeaseRequest {
+        namespace: manifests::NAMESPACE.into(),
+        name: manifests::NAME.into(),
+        identity: args.identity(),
+    };
+    // A replica that waits for the lease is ready: it could take over at any moment.
+    readiness.set("host watches", true);
+    let mut outcome = Ok(());
+    lease::run_as_leader(client.clone(), &lease, &stop, async |stop| {
+        readiness.set("host watches", false);
+        outcome = lead(&args, client, metrics, stop.clone(), || readiness.set("host watches", true)).await;
+    })
+    .await?;
+    stop.cancel();
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    outcome
+}
+
+/// Works as the leader. The runtime is opened only now: of several replicas one supervises the processes.
+async fn lead(
+    args: &Args,
+    client: kube::Client,
+    metrics: Metrics,
+    stop: tokio_util::sync::CancellationToken,
+    on_ready: impl FnOnce(),
+) -> Result<(), AnyError> {
+    let RuntimeKind::Process = args.runtime;
+    let dir = args.runtime_dir.clone().ok_or("--runtime-dir is needed")?;
+    let config = ProcessRuntimeConfig {
+        log_dir: args.log_dir.clone().unwrap_or_else(|| dir.join("logs")),
+        dir,
+        kubeconfig_dir: args.kubeconfig_dir.clone(),
+        syncer: args.syncer()?,
+        die_with_parent: false,
+    };
+    let runtime = ProcessRuntime::open(config, client.clone()).await?;
+    let config = ControlConfig {
+        client,
+        host: host_input(args)?,
+        datastore: DatastoreConfig {
+            endpoints: args.datastore_endpoint.clone(),
+            ca_cert: args.datastore_ca.clone(),
+            ca_key: args.datastore_ca_key.clone(),
+        },
+        runtime: Arc::new(runtime),
+        metrics,
+    };
+    Ok(berth_control::run(config, stop, on_ready).await?)
+}
+
+/// Address and CA of the host, as control's own kubeconfig names them.
+fn host_input(args: &Args) -> Result<HostInput, AnyError> {
+    let kubeconfig = Kubeconfig::read_from(&args.kubeconfig)?;
+    let cluster = kubeconfig.clusters.first().and_then(|named| named.cluster.as_ref()).ok_or("the kubeconfig names no cluster")?;
+    let server = cluster.server.clone().ok_or("the kubeconfig names no server")?;
+    let ca = match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
+        (Some(data), _) => STANDARD.decode(data)?,
+        (None, Some(file)) => std::fs::read(file)?,
+        (None, None) => return Err("the kubeconfig names no certificate authority".into()),
+    };
+    Ok(HostInput { server, ca_pem: String::from_utf8(ca)? })
+}

@@ -1,0 +1,63 @@
+//! Counters of control.
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::Registry,
+};
+
+/// What was reconciled and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ReconcileLabels {
+    /// tenant, pool or fleet.
+    pub kind: &'static str,
+    /// ok, or the category of the error.
+    pub result: &'static str,
+}
+
+/// A node and what was done with it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ActionLabels {
+    /// assign, drain, keep, release or repair.
+    pub action: &'static str,
+}
+
+/// Control's metrics.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Reconciles by kind and result.
+    pub reconciles: Family<ReconcileLabels, Counter>,
+    /// Seconds a reconcile took.
+    pub reconcile_seconds: Histogram,
+    /// Seconds a key waited since it was due.
+    pub queue_seconds: Histogram,
+    /// Keys that wait.
+    pub queue_depth: Gauge,
+    /// Changes of nodes.
+    pub node_actions: Family<ActionLabels, Counter>,
+    /// `TenantClusters` that exist.
+    pub tenants: Gauge,
+}
+
+impl Metrics {
+    /// Metrics, registered in `registry`.
+    pub fn new(registry: &mut Registry) -> Self {
+        let buckets = || Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0]);
+        let metrics = Self {
+            reconciles: Family::default(),
+            reconcile_seconds: buckets(),
+            queue_seconds: buckets(),
+            queue_depth: Gauge::default(),
+            node_actions: Family::default(),
+            tenants: Gauge::default(),
+        };
+        let registry = registry.sub_registry_with_prefix("berth_control");
+        registry.register("reconciles", "Reconciles by kind and result", metrics.reconciles.clone());
+        registry.register("reconcile_seconds", "Duration of a reconcile", metrics.reconcile_seconds.clone());
+        registry.register("queue_seconds", "Time a key waited since it was due", metrics.queue_seconds.clone());
+        registry.register("queue_depth", "Keys that wait", metrics.queue_depth.clone());
+        registry.register("node_actions", "Changes of nodes by kind", metrics.node_actions.clone());
+        registry.register("tenants", "TenantClusters that exist", metrics.tenants.clone());
+        metrics
+    }
+}

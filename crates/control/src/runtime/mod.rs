@@ -1,0 +1,96 @@
+//! Where control planes run: as supervised child processes on this machine. (In a cluster they will run as pods; both
+//! take the same [`Component`]s.)
+
+mod process;
+
+pub use process::{ProcessRuntime, ProcessRuntimeConfig};
+
+use crate::control_plane::{Component, Endpoints};
+use async_trait::async_trait;
+use berth_api::names::TenantId;
+use std::net::IpAddr;
+
+/// Why a runtime did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The program of a component cannot be found.
+    #[error("{0}")]
+    Program(String),
+    /// A file of a component cannot be written.
+    #[error("cannot write the files of {component}: {source}")]
+    Files {
+        /// The component.
+        component: &'static str,
+        /// Why not.
+        source: berth_process::Error,
+    },
+    /// A process cannot be started or stopped.
+    #[error(transparent)]
+    Process(#[from] berth_process::Error),
+    /// The host gave no token for a component's service account.
+    #[error("the host gave no token for the service account of {component}: {source}")]
+    Token {
+        /// The component.
+        component: &'static str,
+        /// Why not.
+        source: Box<kube::Error>,
+    },
+    /// Something else about files on this machine.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file or folder.
+        path: String,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+}
+
+/// Whether a component runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ComponentState {
+    /// It runs.
+    Running,
+    /// It is not running, for the given reason.
+    Down(String),
+}
+
+/// Runs the components of tenants' control planes. Everything is idempotent: control calls it again and again, also
+/// after it was killed in the middle.
+#[async_trait]
+pub trait ControlPlaneRuntime: Send + Sync {
+    /// Kubernetes versions of which this runtime has the binaries, newest first.
+    fn versions(&self) -> Vec<String>;
+
+    /// Address that tenants' API servers bind to.
+    fn bind_address(&self) -> IpAddr;
+
+    /// Ports for a new tenant. Control records them before anything listens on them.
+    ///
+    /// # Errors
+    /// No free ports.
+    fn allocate(&self, tenant: &TenantId) -> Result<Endpoints, RuntimeError>;
+
+    /// Makes a component run as described.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    async fn ensure(&self, tenant: &TenantId, component: &Component) -> Result<ComponentState, RuntimeError>;
+
+    /// Publishes the admin kubeconfig of a tenant in a place that suits this runtime, beside the Secret.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn publish_kubeconfig(&self, namespace: &str, name: &str, kubeconfig: &str) -> Result<(), RuntimeError>;
+
+    /// Stops every component of a tenant, and returns when none runs any more.
+    ///
+    /// # Errors
+    /// One cannot be stopped.
+    async fn stop(&self, tenant: &TenantId) -> Result<(), RuntimeError>;
+
+    /// Removes what is left of a tenant: files, and the published kubeconfig of `namespace`/`name`. It must be stopped.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    async fn remove(&self, tenant: &TenantId, namespace: &str, name: &str) -> Result<(), RuntimeError>;
+}

@@ -1,0 +1,226 @@
+//! Control planes as supervised child processes of this machine.
+//!
+//! Processes outlive control, as pods outlive an operator; the next control adopts them. Files of a component lie in
+//! `<dir>/<tenant hash>/<component>/`, readable by this user only.
+
+use super::{ComponentState, ControlPlaneRuntime, RuntimeError};
+use crate::control_plane::{API_SERVER, CONTROLLER_MANAGER, Component, Endpoints, Program, SYNCER};
+use async_trait::async_trait;
+use berth_api::names::{self, TenantId};
+use berth_process::{
+    ProcessSpec, ProcessState, Supervisor, SupervisorConfig,
+    binaries::{self, Binary},
+    create_private_dir, free_port, write_atomic,
+};
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::{Api, Client, api::PostParams};
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+/// Life that tokens for components are asked for with. In a cluster the kubelet renews a token every hour; here control
+/// does, and the longer life covers a time without control.
+const TOKEN_SECONDS: i64 = 12 * 3600;
+/// Age at which a token is renewed.
+const TOKEN_RENEWAL: Duration = Duration::from_secs(4 * 3600);
+
+/// How the process runtime is set up.
+#[derive(Clone, Debug)]
+pub struct ProcessRuntimeConfig {
+    /// Folder of all state.
+    pub dir: PathBuf,
+    /// Folder of log files.
+    pub log_dir: PathBuf,
+    /// Folder into which tenants' kubeconfigs are written as `<namespace>-<name>.yaml`, if any.
+    pub kubeconfig_dir: Option<PathBuf>,
+    /// The syncer's executable.
+    pub syncer: PathBuf,
+    /// Whether processes end with control. For tests: normally they outlive it.
+    pub die_with_parent: bool,
+}
+
+/// Runs control planes as child processes.
+pub struct ProcessRuntime {
+    config: ProcessRuntimeConfig,
+    supervisor: Supervisor,
+    host: Client,
+}
+
+impl ProcessRuntime {
+    /// Opens the runtime and adopts what an earlier control left running.
+    ///
+    /// # Errors
+    /// The folder cannot be used, or another control uses it.
+    pub async fn open(config: ProcessRuntimeConfig, host: Client) -> Result<Self, RuntimeError> {
+        for dir in [Some(&config.dir), Some(&config.log_dir), config.kubeconfig_dir.as_ref()].into_iter().flatten() {
+            create_private_dir(dir)?;
+        }
+        let supervisor = Supervisor::open(SupervisorConfig {
+            dir: config.dir.join("run"),
+            die_with_parent: config.die_with_parent,
+        })
+        .await?;
+        Ok(Self { config, supervisor, host })
+    }
+
+    /// Processes of all tenants, for status.
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
+    }
+
+    fn tenant_dir(&self, tenant: &TenantId) -> PathBuf {
+        self.config.dir.join(tenant.hash())
+    }
+
+    fn program(&self, program: &Program, component: &str) -> Result<PathBuf, RuntimeError> {
+        let version = match program {
+            Program::Syncer => return Ok(self.config.syncer.clone()),
+            Program::Kubernetes { version } => version,
+        };
+        let binary = match component {
+            API_SERVER => Binary::KubeApiserver,
+            CONTROLLER_MANAGER => Binary::KubeControllerManager,
+            other => return Err(RuntimeError::Program(format!("{other} is no Kubernetes binary"))),
+        };
+        binaries::find(binary, version).map_err(|error| RuntimeError::Program(error.to_string()))
+    }
+
+    /// Writes the token of a component's host service account, if it is missing or getting old. Programs read the file
+    /// again by themselves.
+    async fn refresh_token(
+        &self,
+        tenant: &TenantId,
+        component: &'static str,
+        account: &str,
+        dir: &Path,
+    ) -> Result<(), RuntimeError> {
+        let path = dir.join("token");
+        let age = fs::metadata(&path).and_then(|meta| meta.modified()).ok().and_then(|written| {
+            SystemTime::now().duration_since(written).ok()
+        });
+        if age.is_some_and(|age| age < TOKEN_RENEWAL) {
+            return Ok(());
+        }
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.host.clone(), &tenant.control_plane_namespace());
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() }),
+            ..TokenRequest::default()
+        };
+        let token = accounts
+            .create_token_request(account, &PostParams::default(), &request)
+            .await
+            .map_err(|source| RuntimeError::Token { component, source: Box::new(source) })?
+            .status
+            .and_then(|status| status.token)
+            .unwrap_or_default();
+        write_atomic(&path, token.as_bytes(), 0o600).map_err(|source| RuntimeError::Files { component, source })
+    }
+}
+
+fn process_name(tenant: &TenantId, component: &str) -> String {
+    format!("{}.{component}", tenant.slug())
+}
+
+fn kubeconfig_path(dir: &Path, namespace: &str, name: &str) -> PathBuf {
+    // Both are DNS labels or subdomains: they hold no slash and no leading dot.
+    dir.join(format!("{namespace}-{name}.yaml"))
+}
+
+/// Removes a file or folder that may not exist.
+fn remove(path: &Path, remove: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<(), RuntimeError> {
+    match remove(path) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(RuntimeError::Io { path: path.display().to_string(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[async_trait]
+impl ControlPlaneRuntime for ProcessRuntime {
+    fn versions(&self) -> Vec<String> {
+        binaries::available_versions()
+    }
+
+    fn bind_address(&self) -> IpAddr {
+        Ipv4Addr::LOCALHOST.into()
+    }
+
+    fn allocate(&self, _tenant: &TenantId) -> Result<Endpoints, RuntimeError> {
+        Ok(Endpoints { bind: self.bind_address(), api_port: free_port()?, syncer_admin_port: free_port()? })
+    }
+
+    async fn ensure(&self, tenant: &TenantId, component: &Component) -> Result<ComponentState, RuntimeError> {
+        let program = self.program(&component.program, component.name)?;
+        let dir = self.tenant_dir(tenant).join(component.name);
+        let files_error = |source| RuntimeError::Files { component: component.name, source };
+        create_private_dir(&dir).map_err(files_error)?;
+        let folder = dir.display().to_string();
+        let files = component.files_in(&folder);
+        for (name, text) in &files {
+            let path = dir.join(name);
+            if fs::read(&path).is_ok_and(|current| current == text.as_bytes()) {
+                continue;
+            }
+            write_atomic(&path, text.as_bytes(), 0o600).map_err(files_error)?;
+        }
+        if let Some(account) = component.host_service_account {
+            self.refresh_token(tenant, component.name, account, &dir).await?;
+        }
+        let name = process_name(tenant, component.name);
+        let mut spec = ProcessSpec::new(&name, program, self.config.log_dir.join(format!("{name}.log")));
+        spec.args = component.args_in(&folder);
+        spec.env.clone_from(&component.env);
+        let parts: Vec<&str> = files.iter().flat_map(|(name, text)| [name.as_str(), text.as_str()]).collect();
+        spec.revision = names::hash(&parts);
+        self.supervisor.ensure(spec).await?;
+        Ok(match self.supervisor.status(&name) {
+            Some(status) if status.state == ProcessState::Running => ComponentState::Running,
+            Some(status) => ComponentState::Down(format!(
+                "{} is started again after a crash ({}); its log is {}",
+                component.name,
+                status.last_exit.as_deref().unwrap_or("no exit status"),
+                status.log_file.display()
+            )),
+            None => ComponentState::Down(format!("{} was stopped", component.name)),
+        })
+    }
+
+    fn publish_kubeconfig(&self, namespace: &str, name: &str, kubeconfig: &str) -> Result<(), RuntimeError> {
+        let Some(dir) = &self.config.kubeconfig_dir else { return Ok(()) };
+        let path = kubeconfig_path(dir, namespace, name);
+        if fs::read(&path).is_ok_and(|current| current == kubeconfig.as_bytes()) {
+            return Ok(());
+        }
+        Ok(write_atomic(&path, kubeconfig.as_bytes(), 0o600)?)
+    }
+
+    async fn stop(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
+        // All at once: each may take its grace period.
+        let stops = [SYNCER, CONTROLLER_MANAGER, API_SERVER].map(|component| {
+            let name = process_name(tenant, component);
+            async move { self.supervisor.stop(&name, None).await }
+        });
+        for result in futures::future::join_all(stops).await {
+            result?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self, tenant: &TenantId, namespace: &str, name: &str) -> Result<(), RuntimeError> {
+        remove(&self.tenant_dir(tenant), |path| fs::remove_dir_all(path))?;
+        for component in [SYNCER, CONTROLLER_MANAGER, API_SERVER] {
+            let log = self.config.log_dir.join(format!("{}.log", process_name(tenant, component)));
+            remove(&log, |path| fs::remove_file(path))?;
+            remove(&log.with_extension("log.1"), |path| fs::remove_file(path))?;
+        }
+        if let Some(dir) = &self.config.kubeconfig_dir {
+            remove(&kubeconfig_path(dir, namespace, name), |path| fs::remove_file(path))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! Objects that Berth puts into every tenant before it is called ready.
+
+use super::SERVICE_CIDR_NAME;
+use crate::{
+    apply::{Applier, ApplyError},
+    control_plane::TENANT_USER,
+};
+use berth_syncer::permissions;
+use k8s_openapi::{
+    api::{
+        core::v1::ServiceAccount,
+        networking::v1::{ServiceCIDR, ServiceCIDRSpec},
+        rbac::v1::{ClusterRole, ClusterRoleBinding, RoleRef, Subject},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+/// Group whose members are cluster-admin in their tenant. Not `system:masters`: its rights can be seen and taken away.
+pub const ADMIN_GROUP: &str = "berth:tenant-admins";
+/// Name of the tenant's roles and bindings that Berth makes.
+const SYNCER_ROLE: &str = "berth:syncer";
+
+/// Applies the bootstrap objects. `host_service_cidrs` are the host's own Service ranges.
+///
+/// # Errors
+/// The tenant's API server refuses or does not answer.
+pub async fn apply(tenant: &Applier, host_service_cidrs: &[String]) -> Result<(), ApplyError> {
+    tenant.apply(&syncer_role()).await?;
+    tenant.apply(&binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER))).await?;
+    tenant.apply(&binding(ADMIN_GROUP, "cluster-admin", group(ADMIN_GROUP))).await?;
+    tenant.apply(&default_service_account()).await?;
+    if !host_service_cidrs.is_empty() {
+        tenant.apply(&service_cidr(host_service_cidrs)).await?;
+    }
+    Ok(())
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() }
+}
+
+fn syncer_role() -> ClusterRole {
+    ClusterRole { metadata: named(SYNCER_ROLE), rules: Some(permissions::tenant_rules()), aggregation_rule: None }
+}
+
+fn binding(name: &str, role: &str, subject: Subject) -> ClusterRoleBinding {
+    ClusterRoleBinding {
+        metadata: named(name),
+        role_ref: RoleRef {
+            api_group: Some("rbac.authorization.k8s.io".into()),
+            kind: "ClusterRole".into(),
+            name: role.into(),
+        },
+        subjects: Some(vec![subject]),
+    }
+}
+
+fn subject(kind: &str, name: &str) -> Subject {
+    Subject {
+        api_group: Some("rbac.authorization.k8s.io".into()),
+        kind: kind.into(),
+        name: name.into(),
+        namespace: None,
+    }
+}
+
+fn user(name: &str) -> Subject {
+    subject("User", name)
+}
+
+fn group(name: &str) -> Subject {
+    subject("Group", name)
+}
+
+/// The service account `default/default`, without which no pod is admitted. The controller manager would make it a
+/// second or so later; a tenant that is called ready accepts pods.
+fn default_service_account() -> ServiceAccount {
+    ServiceAccount {
+        metadata: ObjectMeta { namespace: Some("default".into()), ..named("default") },
+        ..ServiceAccount::default()
+    }
+}
+
+/// The host's Service ranges as a further range of the tenant, so that a Service can have one address on both sides.
+fn service_cidr(cidrs: &[String]) -> ServiceCIDR {
+    ServiceCIDR {
+        metadata: named(SERVICE_CIDR_NAME),
+        spec: Some(ServiceCIDRSpec { cidrs: Some(cidrs.to_vec()) }),
+        status: None,
+    }
+}

@@ -1,0 +1,125 @@
+//! The objects on the host that every tenant gets: two namespaces, the syncer's identity and its rights.
+
+use berth_api::{TenantCluster, labels, names::TenantId};
+use berth_syncer::permissions;
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, Secret, ServiceAccount},
+        rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject},
+    },
+    ByteString,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::{Resource, ResourceExt};
+use std::collections::BTreeMap;
+
+use crate::control_plane::SYNCER;
+
+/// Labels of everything that belongs to a tenant on the host.
+pub fn tenant_labels(cluster: &TenantCluster, tenant: &TenantId) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (labels::TENANT.into(), tenant.slug().into()),
+        (labels::TENANT_NAME.into(), cluster.name_any()),
+        (labels::TENANT_NAMESPACE.into(), cluster.namespace().unwrap_or_default()),
+    ])
+}
+
+fn meta(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.into()),
+        namespace: Some(namespace.into()),
+        labels: Some(tenant_labels(cluster, tenant)),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The control-plane namespace and the workload namespace.
+pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId) -> [Namespace; 2] {
+    [
+        (tenant.control_plane_namespace(), labels::ROLE_CONTROL_PLANE, "restricted"),
+        (tenant.workload_namespace(), labels::ROLE_WORKLOADS, "baseline"),
+    ]
+    .map(|(name, role, pod_security)| {
+        let mut all = tenant_labels(cluster, tenant);
+        all.insert(labels::ROLE.into(), role.into());
+        // Whatever a syncer asks for, the host's own API server refuses pods that could leave their container.
+        all.insert("pod-security.kubernetes.io/enforce".into(), pod_security.into());
+        all.insert("pod-security.kubernetes.io/enforce-version".into(), "latest".into());
+        Namespace {
+            metadata: ObjectMeta {
+                name: Some(name),
+                labels: Some(all),
+                annotations: cluster.uid().map(|uid| BTreeMap::from([(labels::OWNER_UID.into(), uid)])),
+                ..ObjectMeta::default()
+            },
+            ..Namespace::default()
+        }
+    })
+}
+
+/// The syncer's service account, and its roles: in the workload namespace, and read-only in the control-plane
+/// namespace. It has no right outside of these two.
+pub fn syncer_identity(cluster: &TenantCluster, tenant: &TenantId) -> (ServiceAccount, [(Role, RoleBinding); 2]) {
+    let home = tenant.control_plane_namespace();
+    let account = ServiceAccount {
+        metadata: meta(cluster, tenant, &home, SYNCER),
+        automount_service_account_token: Some(false),
+        ..ServiceAccount::default()
+    };
+    let role = |namespace: String, rules: Vec<PolicyRule>| {
+        let role = Role { metadata: meta(cluster, tenant, &namespace, SYNCER), rules: Some(rules) };
+        let binding = RoleBinding {
+            metadata: meta(cluster, tenant, &namespace, SYNCER),
+            role_ref: RoleRef {
+                api_group: Some("rbac.authorization.k8s.io".into()),
+                kind: "Role".into(),
+                name: SYNCER.into(),
+            },
+            subjects: Some(vec![Subject {
+                kind: "ServiceAccount".into(),
+                name: SYNCER.into(),
+                namespace: Some(home.clone()),
+                ..Subject::default()
+            }]),
+        };
+        (role, binding)
+    };
+    let workloads = role(tenant.workload_namespace(), permissions::host_workload_rules());
+    let control_plane = role(tenant.control_plane_namespace(), permissions::host_control_plane_rules());
+    (account, [workloads, control_plane])
+}
+
+/// A Secret of the control-plane namespace.
+pub fn secret(cluster: &TenantCluster, tenant: &TenantId, name: &str, data: BTreeMap<String, String>) -> Secret {
+    Secret {
+        metadata: meta(cluster, tenant, &tenant.control_plane_namespace(), name),
+        data: Some(data.into_iter().map(|(name, text)| (name, ByteString(text.into_bytes()))).collect()),
+        type_: Some("Opaque".into()),
+        ..Secret::default()
+    }
+}
+
+/// Name of the Secret beside the `TenantCluster` that holds the team's kubeconfig.
+pub fn kubeconfig_secret_name(cluster: &TenantCluster) -> String {
+    format!("{}-kubeconfig", cluster.name_any())
+}
+
+/// The Secret beside the `TenantCluster` that holds the team's kubeconfig. It goes with its owner.
+pub fn kubeconfig_secret(cluster: &TenantCluster, tenant: &TenantId, kubeconfig: &str) -> Secret {
+    let namespace = cluster.namespace().unwrap_or_default();
+    let mut metadata = meta(cluster, tenant, &namespace, &kubeconfig_secret_name(cluster));
+    metadata.owner_references = Some(vec![OwnerReference {
+        api_version: TenantCluster::api_version(&()).into(),
+        kind: TenantCluster::kind(&()).into(),
+        name: cluster.name_any(),
+        uid: cluster.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(false),
+    }]);
+    Secret {
+        metadata,
+        data: Some(BTreeMap::from([("kubeconfig".into(), ByteString(kubeconfig.as_bytes().to_vec()))])),
+        type_: Some("Opaque".into()),
+        ..Secret::default()
+    }
+}

@@ -1,0 +1,95 @@
+//! The tenant's keys and certificates, kept in Secrets of the control-plane namespace.
+//!
+//! `pki` holds the authorities and is made exactly once; `certificates` holds the leaves and follows renewals.
+
+use super::{host_objects, state::TenantMemory};
+use crate::{
+    apply::{is_status, optional},
+    context::Context,
+    control_plane::{Authorities, LeafStore},
+    error::{ReconcileError, api},
+};
+use berth_api::{TenantCluster, names::TenantId};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, api::PostParams};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError},
+};
+
+/// Name of the Secret with the tenant's certificate authorities.
+const AUTHORITIES: &str = "pki";
+/// Name of the Secret with the tenant's leaf certificates.
+const LEAVES: &str = "certificates";
+
+/// The tenant's authorities: those stored, or new ones, stored before anything is signed with them.
+///
+/// # Errors
+/// The host refuses or does not answer, or what is stored is damaged.
+pub async fn authorities(
+    context: &Context,
+    memory: &TenantMemory,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+) -> Result<Arc<Authorities>, ReconcileError> {
+    if let Some(known) = memory.authorities.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+        return Ok(known);
+    }
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
+    let mut stored = optional(secrets.get(AUTHORITIES).await).map_err(api("read the tenant's PKI"))?;
+    if stored.is_none() {
+        let new = host_objects::secret(cluster, tenant, AUTHORITIES, Authorities::create(tenant.hash())?);
+        stored = match secrets.create(&PostParams::default(), &new).await {
+            Ok(created) => Some(created),
+            // Another control was faster: its keys are the tenant's.
+            Err(error) if is_status(&error, 409) => {
+                optional(secrets.get(AUTHORITIES).await).map_err(api("read the tenant's PKI"))?
+            }
+            Err(error) => return Err(api("store the tenant's PKI")(error)),
+        };
+    }
+    let stored = stored.map(texts).unwrap_or_default();
+    let loaded = Arc::new(Authorities::load(&stored, context.datastore.ca_cert(), context.datastore.ca_key())?);
+    *memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&loaded));
+    Ok(loaded)
+}
+
+/// The tenant's leaf certificates as they are stored.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn leaves(
+    context: &Context,
+    memory: &TenantMemory,
+    tenant: &TenantId,
+    now: Timestamp,
+) -> Result<LeafStore, ReconcileError> {
+    if let Some(known) = memory.leaves.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+        return Ok(LeafStore::new(known.into_data(), now));
+    }
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
+    let stored = optional(secrets.get(LEAVES).await).map_err(api("read the tenant's certificates"))?;
+    Ok(LeafStore::new(stored.map(texts).unwrap_or_default(), now))
+}
+
+/// Stores the certificates that a rendering used.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn store_leaves(
+    memory: &TenantMemory,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    leaves: LeafStore,
+) -> Result<(), ReconcileError> {
+    let secret = host_objects::secret(cluster, tenant, LEAVES, leaves.clone().into_data());
+    memory.host.apply(&secret).await?;
+    *memory.leaves.lock().unwrap_or_else(PoisonError::into_inner) = Some(leaves);
+    Ok(())
+}
+
+fn texts(secret: Secret) -> BTreeMap<String, String> {
+    let data = secret.data.unwrap_or_default();
+    data.into_iter().filter_map(|(name, bytes)| Some((name, String::from_utf8(bytes.0).ok()?))).collect()
+}

@@ -1,0 +1,117 @@
+//! The `TenantCluster` controller.
+//!
+//! [`reconcile`] reads everything anew and never asks what woke it. Its steps are in the order in which a tenant comes
+//! to life; each is idempotent, so that control may be killed between any two instructions.
+
+mod bootstrap;
+mod cleanup;
+mod connection;
+mod host_objects;
+mod keys;
+mod provision;
+mod publish;
+mod service_range;
+mod state;
+mod status;
+mod validate;
+
+pub use state::{TenantMemory, Tenants};
+pub use validate::{Offer, validate};
+
+use crate::{
+    context::{Context, Key},
+    error::{ReconcileError, api},
+    nodes::{self, planner},
+};
+use berth_api::{TenantCluster, conditions::ACCEPTED, conditions::Finding, labels, names::TenantId};
+use jiff::Timestamp;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::reflector::ObjectRef,
+};
+use serde_json::json;
+use state::Findings;
+use std::{collections::BTreeMap, time::Duration};
+
+/// Name of the ServiceCIDR in the tenant that stands for the host's Service ranges.
+const SERVICE_CIDR_NAME: &str = "berth-host";
+/// Pause after which a tenant that is well is looked at again: certificates and tokens are renewed in time, and what
+/// was changed by hand is mended.
+const RESYNC: Duration = Duration::from_secs(600);
+
+/// Brings one tenant to where its spec says. Returns when to look again.
+///
+/// # Errors
+/// A step failed; the condition of the step says so, and the queue tries again later.
+pub async fn reconcile(context: &Context, namespace: &str, name: &str) -> Result<Option<Duration>, ReconcileError> {
+    let Some(cluster) = context.stores.tenants.get(&ObjectRef::new(name).within(namespace)) else { return Ok(None) };
+    let Some(uid) = cluster.uid() else { return Ok(None) };
+    let tenant = TenantId::new(name, &uid);
+    let memory = context.tenants.of(&uid, &context.client);
+
+    if cluster.meta().deletion_timestamp.is_some() {
+        return cleanup::run(context, &memory, &cluster, &tenant).await;
+    }
+    let mut findings = Findings::default();
+    let acceptance = acceptance(context, &cluster);
+    let accepted = acceptance.is_true();
+    findings.add(acceptance);
+    let outcome = if accepted {
+        add_finalizer(context, &cluster).await?;
+        context.queue.add(Key::Fleet);
+        let key = Key::Tenant { namespace: namespace.into(), name: name.into() };
+        provision::run(context, &memory, &cluster, &tenant, &key, &mut findings).await
+    } else {
+        Ok(())
+    };
+    if let Err(error) = &outcome {
+        // What this process believes to have applied may be what is missing.
+        memory.host.forget();
+        findings.add(status::failed_step(&findings, error));
+    }
+    status::write(context, &cluster, &tenant, &findings, Timestamp::now()).await?;
+    outcome.map(|()| Some(RESYNC))
+}
+
+/// Whether the spec can be carried out with the pools and versions there are now.
+pub fn accepts(context: &Context, cluster: &TenantCluster) -> bool {
+    acceptance(context, cluster).is_true()
+}
+
+fn acceptance(context: &Context, cluster: &TenantCluster) -> Finding {
+    let pools = nodes::pools(context);
+    let mut totals: BTreeMap<String, usize> = BTreeMap::new();
+    for node in context.stores.nodes.state() {
+        if let Ok(Some(pool)) = planner::pool_of(&pools, node.labels()) {
+            *totals.entry(pools[pool].name.clone()).or_default() += 1;
+        }
+    }
+    let pools = context.stores.pools.state().into_iter().map(|pool| {
+        let total = totals.get(&pool.name_any()).copied().unwrap_or_default();
+        (pool.name_any(), (pool.as_ref().clone(), total))
+    });
+    let finding = validate(&cluster.spec, &Offer { versions: context.runtime.versions(), pools: pools.collect() });
+    debug_assert_eq!(finding.kind, ACCEPTED);
+    finding
+}
+
+/// From here on the object cannot go before everything made for it is gone.
+async fn add_finalizer(context: &Context, cluster: &TenantCluster) -> Result<(), ReconcileError> {
+    if cluster.finalizers().iter().any(|finalizer| finalizer == labels::FINALIZER) {
+        return Ok(());
+    }
+    let namespace = cluster.namespace().unwrap_or_default();
+    let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), &namespace);
+    let mut finalizers = cluster.finalizers().to_vec();
+    finalizers.push(labels::FINALIZER.into());
+    // With the UID a namesake is not touched, with the resource version no other finalizer is lost.
+    let body = json!({"metadata": {
+        "uid": cluster.uid(), "resourceVersion": cluster.resource_version(), "finalizers": finalizers,
+    }});
+    clusters
+        .patch(&cluster.name_any(), &PatchParams::default(), &Patch::Merge(&body))
+        .await
+        .map_err(api("add the finalizer"))?;
+    Ok(())
+}

@@ -1,0 +1,292 @@
+//! The steps that bring an accepted tenant to life, each of which adds its finding.
+
+use super::{
+    bootstrap, host_objects, keys, publish, service_range,
+    state::{Findings, TenantMemory},
+};
+use crate::{
+    apply::{Applier, optional},
+    context::{Context, Key},
+    control_plane::{
+        API_SERVER, Authorities, CONTROLLER_MANAGER, Component, ControlPlaneInput, DatastoreInput, Endpoints, Leaf,
+        SYNCER, ServiceRange, render,
+    },
+    error::{ReconcileError, api},
+    nodes::{NodeRecord, is_ready},
+    runtime::ComponentState,
+};
+use berth_api::{
+    TenantCluster,
+    conditions::{CONTROL_PLANE_READY, DATASTORE_READY, Finding, NODES_READY, SYNCER_READY},
+    labels,
+    names::TenantId,
+};
+use berth_pki::{Usage, kubeconfig::Credential};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::{Api, ResourceExt};
+use std::{sync::Arc, time::Duration};
+use tokio::{io::AsyncReadExt, io::AsyncWriteExt, net::TcpStream};
+
+/// Time the syncer may take to answer a probe.
+const SYNCER_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause before a syncer that is not ready yet is asked again.
+const SYNCER_PROBE: Duration = Duration::from_millis(200);
+
+/// Does what can be done now. What must be waited for puts the tenant back into the queue by itself.
+///
+/// # Errors
+/// A step failed. The findings so far are kept.
+pub(super) async fn run(
+    context: &Context,
+    memory: &TenantMemory,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    key: &Key,
+    findings: &mut Findings,
+) -> Result<(), ReconcileError> {
+    for namespace in host_objects::namespaces(cluster, tenant) {
+        memory.host.apply(&namespace).await?;
+    }
+    let authorities = keys::authorities(context, memory, cluster, tenant).await?;
+    context.datastore.prepare(tenant).await?;
+    findings.add(Finding::yes(DATASTORE_READY, "Prepared", "user, role and key range exist"));
+
+    let host_cidrs = service_range::host_cidrs(context).await?;
+    let (endpoints, service_range) = service_range::ensure(context, cluster, tenant, &host_cidrs).await?;
+    let components = components(context, memory, cluster, tenant, &authorities, &endpoints, &service_range).await?;
+    let server = endpoints.api_url();
+    findings.endpoint = Some(server.clone());
+    let api_server = ensure(context, tenant, &components, API_SERVER).await?;
+    apply_identity(memory, cluster, tenant).await?;
+    let kubeconfig = publish_kubeconfig(context, memory, cluster, tenant, &authorities, &server).await?;
+    findings.has_kubeconfig = true;
+
+    let ready = memory.connection.ready(&server, &authorities, &context.queue, key).await;
+    let ready = ready.map_err(|error| ReconcileError::Blocked {
+        reason: "ConnectionError",
+        message: format!("cannot make a client for the tenant: {error}"),
+    })?;
+    match ready {
+        None => findings.add(not_ready(&api_server)),
+        Some(applier) => bring_up(context, tenant, &components, &applier, &host_cidrs, findings).await?,
+    }
+    // Only a kubeconfig that works is handed out.
+    if findings.first_missing().is_none() {
+        context.runtime.publish_kubeconfig(&cluster.namespace().unwrap_or_default(), &cluster.name_any(), &kubeconfig)?;
+    }
+    findings.add(syncer_finding(context, memory, tenant, &endpoints, key).await);
+
+    let nodes = owned_nodes(context, cluster);
+    publish::publish(context, cluster, tenant, &nodes).await?;
+    findings.add(nodes_finding(context, cluster, &nodes));
+    Ok(())
+}
+
+/// Renders the control plane with the stored certificates and stores those that are new.
+async fn components(
+    context: &Context,
+    memory: &TenantMemory,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    authorities: &Authorities,
+    endpoints: &Endpoints,
+    service_range: &ServiceRange,
+) -> Result<Vec<Component>, ReconcileError> {
+    let mut leaves = keys::leaves(context, memory, tenant, Timestamp::now()).await?;
+    let datastore = DatastoreInput {
+        endpoints: context.datastore.endpoints().to_vec(),
+        ca_pem: context.datastore.ca_cert().to_owned(),
+    };
+    let input = ControlPlaneInput {
+        tenant,
+        version: &cluster.spec.version,
+        endpoints,
+        service_range,
+        datastore: &datastore,
+        host: &context.host,
+    };
+    let components = render(&input, authorities, &mut leaves)?;
+    leaves.issue(&authorities.client, "admin", &admin_leaf())?;
+    keys::store_leaves(memory, cluster, tenant, leaves).await?;
+    Ok(components)
+}
+
+async fn ensure(
+    context: &Context,
+    tenant: &TenantId,
+    components: &[Component],
+    name: &str,
+) -> Result<ComponentState, ReconcileError> {
+    match components.iter().find(|component| component.name == name) {
+        Some(component) => Ok(context.runtime.ensure(tenant, component).await?),
+        None => Ok(ComponentState::Down(format!("{name} was not rendered"))),
+    }
+}
+
+async fn apply_identity(memory: &TenantMemory, cluster: &TenantCluster, tenant: &TenantId) -> Result<(), ReconcileError> {
+    let (account, roles) = host_objects::syncer_identity(cluster, tenant);
+    memory.host.apply(&account).await?;
+    for (role, binding) in &roles {
+        memory.host.apply(role).await?;
+        memory.host.apply(binding).await?;
+    }
+    Ok(())
+}
+
+fn admin_leaf() -> Leaf {
+    Leaf::new("tenant-admin", Usage::Client).organizations(vec![bootstrap::ADMIN_GROUP.into()])
+}
+
+/// Writes the team's kubeconfig into the Secret beside the TenantCluster.
+async fn publish_kubeconfig(
+    context: &Context,
+    memory: &TenantMemory,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    authorities: &Authorities,
+    server: &str,
+) -> Result<String, ReconcileError> {
+    let mut leaves = keys::leaves(context, memory, tenant, Timestamp::now()).await?;
+    let admin = leaves.issue(&authorities.client, "admin", &admin_leaf())?;
+    let user = Credential::ClientCertificate { cert_pem: admin.cert_pem, key_pem: admin.key_pem };
+    let kubeconfig = authorities.kubeconfig(server, &cluster.name_any(), user)?;
+    refuse_foreign_secret(context, cluster, tenant).await?;
+    memory.host.apply(&host_objects::kubeconfig_secret(cluster, tenant, &kubeconfig)).await?;
+    Ok(kubeconfig)
+}
+
+/// A Secret of the team's own that happens to have the kubeconfig's name is not overwritten.
+async fn refuse_foreign_secret(
+    context: &Context,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+) -> Result<(), ReconcileError> {
+    let namespace = cluster.namespace().unwrap_or_default();
+    let name = host_objects::kubeconfig_secret_name(cluster);
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
+    let existing = optional(secrets.get_metadata(&name).await).map_err(api("look for the kubeconfig Secret"))?;
+    match existing {
+        Some(secret) if secret.labels().get(labels::TENANT).map(String::as_str) != Some(tenant.slug()) => {
+            Err(ReconcileError::Blocked {
+                reason: "SecretExists",
+                message: format!(
+                    "Secret {namespace}/{name} exists and is not this tenant's; delete or rename it, or give the \
+                     TenantCluster another name"
+                ),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn not_ready(api_server: &ComponentState) -> Finding {
+    match api_server {
+        ComponentState::Running => {
+            Finding::no(CONTROL_PLANE_READY, "Starting", "the API server was started and does not answer yet")
+        }
+        ComponentState::Down(why) => Finding::no(CONTROL_PLANE_READY, "NotRunning", why.as_str()),
+    }
+}
+
+/// With the API server there: bootstrap objects, then the programs that need it.
+async fn bring_up(
+    context: &Context,
+    tenant: &TenantId,
+    components: &[Component],
+    applier: &Applier,
+    host_cidrs: &[String],
+    findings: &mut Findings,
+) -> Result<(), ReconcileError> {
+    if let Err(error) = bootstrap::apply(applier, host_cidrs).await {
+        applier.forget();
+        return Err(error.into());
+    }
+    let manager = ensure(context, tenant, components, CONTROLLER_MANAGER).await?;
+    let syncer = ensure(context, tenant, components, SYNCER).await?;
+    findings.add(match manager {
+        ComponentState::Running => Finding::yes(CONTROL_PLANE_READY, "Running", "the API server is ready"),
+        ComponentState::Down(why) => Finding::no(CONTROL_PLANE_READY, "NotRunning", why),
+    });
+    if let ComponentState::Down(why) = syncer {
+        findings.add(Finding::no(SYNCER_READY, "NotRunning", why));
+    }
+    Ok(())
+}
+
+/// Asks the syncer's `/readyz`.
+async fn syncer_finding(
+    context: &Context,
+    memory: &TenantMemory,
+    tenant: &TenantId,
+    endpoints: &Endpoints,
+    key: &Key,
+) -> Finding {
+    let probe = probe_syncer(endpoints);
+    match tokio::time::timeout(SYNCER_PROBE_TIMEOUT, probe).await {
+        Ok(Ok(answer)) if answer.starts_with("HTTP/1.1 200") => {
+            Finding::yes(SYNCER_READY, "InSync", "the syncer has listed both sides")
+        }
+        Ok(Ok(answer)) => {
+            context.queue.add_after(key.clone(), SYNCER_PROBE);
+            let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).trim().to_owned();
+            Finding::no(SYNCER_READY, "Starting", format!("the syncer is {body}"))
+        }
+        Ok(Err(_)) | Err(_) => {
+            tracing::debug!(tenant = tenant.slug(), remembered = memory.leaves.is_poisoned(), "syncer does not answer");
+            context.queue.add_after(key.clone(), SYNCER_PROBE);
+            Finding::no(SYNCER_READY, "Starting", "the syncer does not answer yet")
+        }
+    }
+}
+
+/// One plain HTTP/1.1 request; the answer is a few bytes.
+async fn probe_syncer(endpoints: &Endpoints) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((endpoints.bind, endpoints.syncer_admin_port)).await?;
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: syncer\r\nConnection: close\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.take(4096).read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// Nodes whose record names this tenant.
+pub(super) fn owned_nodes(context: &Context, cluster: &TenantCluster) -> Vec<Arc<Node>> {
+    let uid = cluster.uid().unwrap_or_default();
+    let mut nodes = context.stores.nodes.state();
+    nodes.retain(|node| NodeRecord::read(node).is_some_and(|record| record.uid == uid));
+    nodes.sort_by_key(|node| node.name_any());
+    nodes
+}
+
+fn nodes_finding(context: &Context, cluster: &TenantCluster, nodes: &[Arc<Node>]) -> Finding {
+    let desired: u64 = cluster.spec.nodes.iter().map(|group| u64::from(group.count)).sum();
+    let kept: Vec<&Arc<Node>> =
+        nodes.iter().filter(|node| NodeRecord::read(node).is_some_and(|record| !record.draining)).collect();
+    let draining = nodes.len() - kept.len();
+    if let Some(why) = cluster.uid().and_then(|uid| context.tenants.waiting(&uid)) {
+        return Finding::no(
+            NODES_READY,
+            "InsufficientCapacity",
+            format!(
+                "{} of {desired} nodes are assigned: {why}; wait until another tenant gives nodes back, lower the \
+                 count, or add nodes to the pool",
+                kept.len()
+            ),
+        );
+    }
+    if (kept.len() as u64) < desired {
+        return Finding::no(NODES_READY, "Assigning", format!("{} of {desired} nodes are assigned", kept.len()));
+    }
+    if draining > 0 {
+        return Finding::no(
+            NODES_READY,
+            "Draining",
+            format!("{draining} nodes that are no longer asked for are being emptied"),
+        );
+    }
+    let broken: Vec<String> = kept.iter().filter(|node| !is_ready(node)).map(|node| node.name_any()).collect();
+    if !broken.is_empty() {
+        return Finding::no(NODES_READY, "NodeNotReady", format!("not Ready: {}", broken.join(", ")));
+    }
+    Finding::yes(NODES_READY, "Assigned", format!("{desired} of {desired} nodes are assigned"))
+}

@@ -1,0 +1,139 @@
+//! `TenantNodes`: the assigned nodes as the tenant may see them.
+
+use super::host_objects::tenant_labels;
+use crate::{
+    apply::{is_status, optional},
+    context::Context,
+    error::{ReconcileError, api},
+    nodes::{NodeRecord, is_visible_label},
+};
+use berth_api::{TenantCluster, TenantNode, TenantNodeSpec, TenantNodeStatus, labels, names::TenantId};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Makes the `TenantNodes` in the control-plane namespace say what the host's nodes say, and removes those of nodes that
+/// are no longer the tenant's. Writes only what differs.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn publish(
+    context: &Context,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    nodes: &[Arc<Node>],
+) -> Result<(), ReconcileError> {
+    let namespace = tenant.control_plane_namespace();
+    let published: Api<TenantNode> = Api::namespaced(context.client.clone(), &namespace);
+    let mut current: BTreeMap<String, Arc<TenantNode>> = context
+        .stores
+        .tenant_nodes
+        .state()
+        .into_iter()
+        .filter(|node| node.namespace().as_deref() == Some(&namespace))
+        .map(|node| (node.name_any(), node))
+        .collect();
+    for node in nodes {
+        let Some(record) = NodeRecord::read(node) else { continue };
+        let topology_key = context.stores.pools.state().iter().find(|p| p.name_any() == record.pool).and_then(|p| p.spec.topology_key.clone());
+        let (spec, status) = view(node, &record, topology_key.as_deref());
+        let name = node.name_any();
+        let before = current.remove(&name);
+        let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
+        if before.as_ref().is_none_or(|before| before.spec != spec) {
+            let mut wanted = TenantNode::new(&name, spec);
+            wanted.metadata.labels = Some(tenant_labels(cluster, tenant));
+            published.patch(&name, &params, &Patch::Apply(&wanted)).await.map_err(api("publish a node"))?;
+        }
+        if before.as_ref().and_then(|before| before.status.as_ref()) != Some(&status) {
+            let body = json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": name}, "status": status,
+            });
+            published.patch_status(&name, &params, &Patch::Apply(&body)).await.map_err(api("publish a node's status"))?;
+        }
+    }
+    for name in current.keys() {
+        match optional(published.delete(name, &DeleteParams::default()).await) {
+            Err(error) if !is_status(&error, 409) => return Err(api("withdraw a node")(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What the tenant may see of a node.
+fn view(node: &Node, record: &NodeRecord, topology_key: Option<&str>) -> (TenantNodeSpec, TenantNodeStatus) {
+    let spec = node.spec.as_ref();
+    let taints = spec.and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let view = TenantNodeSpec {
+        node_name: node.name_any(),
+        pool: record.pool.clone(),
+        group: record.group.clone(),
+        labels: node
+            .labels()
+            .iter()
+            .filter(|(key, _)| is_visible_label(key, topology_key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect(),
+        taints: taints.into_iter().filter(|taint| taint.key != labels::TENANT).collect(),
+        unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
+    };
+    let status = node.status.as_ref().and_then(|status| serde_json::to_value(status).ok()).unwrap_or(Value::Null);
+    (view, TenantNodeStatus { node: visible_status(status) })
+}
+
+/// A node's status without what other tenants left on it (images, volumes) and without heartbeats, which would make a
+/// write of every beat.
+fn visible_status(mut status: Value) -> Value {
+    if let Some(fields) = status.as_object_mut() {
+        for hidden in ["images", "volumesAttached", "volumesInUse", "config"] {
+            fields.remove(hidden);
+        }
+        for condition in fields.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Some(condition) = condition.as_object_mut() {
+                condition.remove("lastHeartbeatTime");
+            }
+        }
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tenant_sees_hardware_but_neither_owner_taint_nor_images_nor_heartbeats() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "gpu-1", "labels": {
+                "nvidia.com/gpu.product": "H100", "kubernetes.io/hostname": "gpu-1", "berth.dev/tenant": "t",
+                "secret.example.com/rack-owner": "x", "rack": "r1", "berth.dev/node-group": "train",
+            }},
+            "spec": {"unschedulable": true, "taints": [
+                {"key": "berth.dev/tenant", "value": "t", "effect": "NoExecute"},
+                {"key": "nvidia.com/gpu", "effect": "NoSchedule"},
+            ]},
+            "status": {
+                "capacity": {"nvidia.com/gpu": "8"},
+                "images": [{"names": ["other-tenants/image"]}],
+                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}],
+            },
+        }))
+        .unwrap();
+        let record =
+            NodeRecord { uid: "u".into(), slug: "t".into(), group: "train".into(), pool: "h100".into(), draining: false };
+        let (spec, status) = view(&node, &record, Some("rack"));
+        let keys: Vec<&str> = spec.labels.keys().map(String::as_str).collect();
+        assert_eq!(keys, ["berth.dev/node-group", "kubernetes.io/hostname", "nvidia.com/gpu.product", "rack"]);
+        assert_eq!(spec.taints.len(), 1);
+        assert!(spec.unschedulable);
+        assert_eq!(
+            status.node,
+            json!({"capacity": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]})
+        );
+    }
+}

@@ -1,0 +1,179 @@
+//! The tenant's own Service range: eight addresses of the host's range. Its first address is `default/kubernetes` in
+//! the tenant and the ClusterIP of a Service on the host, so that one address leads to the tenant's API server inside
+//! and outside. That host Service is also where the tenant's ports are recorded.
+
+use super::host_objects::tenant_labels;
+use crate::{
+    apply::{is_status, optional},
+    context::Context,
+    control_plane::{API_SERVER, Endpoints, SYNCER, ServiceRange},
+    error::{ReconcileError, api},
+};
+use berth_api::{TenantCluster, names::TenantId};
+use k8s_openapi::{
+    api::{
+        core::v1::{Service, ServicePort, ServiceSpec},
+        networking::v1::ServiceCIDR,
+    },
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+};
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Addresses of a tenant's own range: the least that kube-apiserver takes.
+const RANGE_SIZE: u32 = 8;
+/// Prefix length of a range of [`RANGE_SIZE`] addresses.
+const RANGE_PREFIX: u32 = 29;
+/// How many ranges are tried before giving up until the next pass.
+const ATTEMPTS: u32 = 64;
+
+/// Where the tenant's components listen and its Service range, as recorded on the host; records them first if this
+/// is a new tenant.
+///
+/// # Errors
+/// The host refuses or does not answer; no free range is left.
+pub async fn ensure(
+    context: &Context,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    host_cidrs: &[String],
+) -> Result<(Endpoints, ServiceRange), ReconcileError> {
+    let services: Api<Service> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
+    let existing = optional(services.get(API_SERVER).await).map_err(api("read the Service of the API server"))?;
+    if let Some(recorded) = existing.as_ref().and_then(|service| read(service, context.runtime.bind_address())) {
+        return Ok(recorded);
+    }
+    let (base, count) = host_cidrs.iter().find_map(|cidr| ranges_of(cidr)).ok_or(ReconcileError::Blocked {
+        reason: "NoServiceRange",
+        message: "the host cluster has no IPv4 Service range of /24 or larger to take the tenant's from".into(),
+    })?;
+    let endpoints = context.runtime.allocate(tenant)?;
+    // Different tenants start at different places, so that many created at once seldom meet.
+    let start = tenant.hash().bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
+    for attempt in 0..ATTEMPTS {
+        let range = range_at(base, 1 + (start.wrapping_add(attempt)) % (count - 1));
+        let service = service(cluster, tenant, &endpoints, &range);
+        match services.create(&PostParams::default(), &service).await {
+            Ok(_) => return Ok((endpoints, range)),
+            // 422: the address is taken. 409: another control made the Service; the next pass reads it.
+            Err(error) if is_status(&error, 422) => {}
+            Err(error) => return Err(api("record the tenant's Service range")(error)),
+        }
+    }
+    Err(ReconcileError::Blocked {
+        reason: "NoServiceRange",
+        message: format!("{ATTEMPTS} Service ranges were tried and all were taken; free Services or add a ServiceCIDR"),
+    })
+}
+
+/// The host's Service ranges.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn host_cidrs(context: &Context) -> Result<Vec<String>, ReconcileError> {
+    let cidrs: Api<ServiceCIDR> = Api::all(context.client.clone());
+    let list = cidrs.list(&ListParams::default()).await.map_err(api("list the host's ServiceCIDRs"))?;
+    Ok(list.items.into_iter().filter_map(|cidr| cidr.spec?.cidrs).flatten().collect())
+}
+
+/// First address and number of tenant ranges of an IPv4 range.
+fn ranges_of(cidr: &str) -> Option<(Ipv4Addr, u32)> {
+    let (address, prefix) = cidr.split_once('/')?;
+    let address: Ipv4Addr = address.parse().ok()?;
+    let prefix: u32 = prefix.parse().ok()?;
+    (8..=24).contains(&prefix).then(|| (address, 1 << (RANGE_PREFIX - prefix)))
+}
+
+fn range_at(base: Ipv4Addr, index: u32) -> ServiceRange {
+    let start = u32::from(base) + index * RANGE_SIZE;
+    ServiceRange {
+        cidr: format!("{}/{RANGE_PREFIX}", Ipv4Addr::from(start)),
+        first: IpAddr::V4(Ipv4Addr::from(start + 1)),
+    }
+}
+
+/// The range that an address is the first of.
+fn range_of(first: Ipv4Addr) -> Option<ServiceRange> {
+    let start = u32::from(first).checked_sub(1)?;
+    (start % RANGE_SIZE == 0).then(|| range_at(Ipv4Addr::from(start), 0))
+}
+
+fn service(cluster: &TenantCluster, tenant: &TenantId, endpoints: &Endpoints, range: &ServiceRange) -> Service {
+    let port = |name: &str, port: i32, target: u16| ServicePort {
+        name: Some(name.into()),
+        port,
+        target_port: Some(IntOrString::Int(target.into())),
+        protocol: Some("TCP".into()),
+        ..ServicePort::default()
+    };
+    Service {
+        metadata: ObjectMeta {
+            name: Some(API_SERVER.into()),
+            namespace: Some(tenant.control_plane_namespace()),
+            labels: Some(tenant_labels(cluster, tenant)),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ServiceSpec {
+            cluster_ip: Some(range.first.to_string()),
+            ports: Some(vec![
+                port(API_SERVER, 443, endpoints.api_port),
+                port(SYNCER, 8080, endpoints.syncer_admin_port),
+            ]),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    }
+}
+
+/// What [`service`] recorded.
+fn read(service: &Service, bind: IpAddr) -> Option<(Endpoints, ServiceRange)> {
+    let spec = service.spec.as_ref()?;
+    let range = range_of(spec.cluster_ip.as_deref()?.parse().ok()?)?;
+    let target = |name: &str| {
+        let port = spec.ports.iter().flatten().find(|port| port.name.as_deref() == Some(name))?;
+        match port.target_port.as_ref()? {
+            IntOrString::Int(number) => u16::try_from(*number).ok(),
+            IntOrString::String(_) => None,
+        }
+    };
+    Some((Endpoints { bind, api_port: target(API_SERVER)?, syncer_admin_port: target(SYNCER)? }, range))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_eight_addresses_and_can_be_read_back() {
+        let (base, count) = ranges_of("10.96.0.0/16").unwrap();
+        assert_eq!(count, 8192);
+        let range = range_at(base, 6);
+        assert_eq!((range.cidr.as_str(), range.first.to_string().as_str()), ("10.96.0.48/29", "10.96.0.49"));
+        assert_eq!(range_of(Ipv4Addr::new(10, 96, 0, 49)), Some(range));
+        assert_eq!(range_of(Ipv4Addr::new(10, 96, 0, 50)), None);
+        assert_eq!(range_at(base, count - 1).cidr, "10.96.255.248/29");
+    }
+
+    #[test]
+    fn ranges_that_are_too_small_or_not_ipv4_are_passed_over() {
+        for cidr in ["10.96.0.0/28", "fd00::/108", "nonsense", "10.96.0.0/x"] {
+            assert_eq!(ranges_of(cidr), None, "{cidr}");
+        }
+    }
+
+    #[test]
+    fn the_record_is_read_back() {
+        let tenant = TenantId::new("a", "1");
+        let cluster = TenantCluster::new(
+            "a",
+            berth_api::TenantClusterSpec { version: "v1.37.1".into(), nodes: vec![] },
+        );
+        let endpoints = Endpoints { bind: Ipv4Addr::LOCALHOST.into(), api_port: 40001, syncer_admin_port: 40002 };
+        let range = range_at(Ipv4Addr::new(10, 96, 0, 0), 6);
+        let made = service(&cluster, &tenant, &endpoints, &range);
+        assert_eq!(read(&made, Ipv4Addr::LOCALHOST.into()), Some((endpoints, range)));
+    }
+}

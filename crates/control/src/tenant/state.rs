@@ -1,0 +1,116 @@
+//! What control remembers of each tenant between reconciles. All of it can be found out again: losing it costs work,
+//! never correctness.
+
+use super::connection::Connection;
+use crate::{
+    apply::Applier,
+    control_plane::{Authorities, LeafStore},
+};
+use berth_api::conditions::Finding;
+use kube::Client;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// What is remembered of one tenant.
+pub struct TenantMemory {
+    /// Applies the tenant's objects on the host.
+    pub host: Applier,
+    /// The one connection to the tenant's API server.
+    pub connection: Connection,
+    /// Its keys, once loaded.
+    pub authorities: Mutex<Option<Arc<Authorities>>>,
+    /// Its leaf certificates, as they are stored.
+    pub leaves: Mutex<Option<LeafStore>>,
+}
+
+/// Memory of all tenants, by UID of their `TenantCluster`.
+#[derive(Default)]
+pub struct Tenants {
+    memory: Mutex<BTreeMap<String, Arc<TenantMemory>>>,
+    /// Why tenants lack nodes, as the planner put it last.
+    waiting: Mutex<BTreeMap<String, String>>,
+    /// Tenants under deletion whose pods are gone.
+    workloads_gone: Mutex<BTreeMap<String, ()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tenants {
+    /// Memory of one tenant; empty at first.
+    pub fn of(&self, uid: &str, host: &Client) -> Arc<TenantMemory> {
+        let mut memory = lock(&self.memory);
+        Arc::clone(memory.entry(uid.to_owned()).or_insert_with(|| {
+            Arc::new(TenantMemory {
+                host: Applier::new(host.clone()),
+                connection: Connection::default(),
+                authorities: Mutex::new(None),
+                leaves: Mutex::new(None),
+            })
+        }))
+    }
+
+    /// Forgets a tenant that is gone.
+    pub fn forget(&self, uid: &str) {
+        lock(&self.memory).remove(uid);
+        lock(&self.waiting).remove(uid);
+        lock(&self.workloads_gone).remove(uid);
+    }
+
+    /// Makes every tenant's objects be applied again, for example because one of them vanished.
+    pub fn forget_applied(&self, uid: &str) {
+        if let Some(memory) = lock(&self.memory).get(uid) {
+            memory.host.forget();
+        }
+    }
+
+    /// Keeps the planner's word on who lacks nodes.
+    pub fn set_waiting(&self, waiting: BTreeMap<String, String>) {
+        *lock(&self.waiting) = waiting;
+    }
+
+    /// Why a tenant lacks nodes.
+    pub fn waiting(&self, uid: &str) -> Option<String> {
+        lock(&self.waiting).get(uid).cloned()
+    }
+
+    /// Notes that the workload namespace of a tenant under deletion is gone, so that its nodes can be released.
+    pub fn set_workloads_gone(&self, uid: &str) {
+        lock(&self.workloads_gone).insert(uid.to_owned(), ());
+    }
+
+    /// Whether [`Tenants::set_workloads_gone`] was called.
+    pub fn workloads_gone(&self, uid: &str) -> bool {
+        lock(&self.workloads_gone).contains_key(uid)
+    }
+}
+
+/// What one pass over a tenant found out, in the order of the steps.
+#[derive(Debug, Default)]
+pub struct Findings {
+    all: Vec<Finding>,
+    /// Address of the API server, once it is recorded.
+    pub endpoint: Option<String>,
+    /// Whether the kubeconfig Secret is this tenant's.
+    pub has_kubeconfig: bool,
+}
+
+impl Findings {
+    /// Adds a finding.
+    pub fn add(&mut self, finding: Finding) {
+        self.all.push(finding);
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Finding] {
+        &self.all
+    }
+
+    /// The first that is not True.
+    pub fn first_missing(&self) -> Option<&Finding> {
+        self.all.iter().find(|finding| !finding.is_true())
+    }
+}

@@ -1,0 +1,121 @@
+//! Whether a spec can be carried out: pure, so that every refusal has a test.
+
+use berth_api::{NodePool, TenantClusterSpec, conditions::ACCEPTED, conditions::Finding};
+use std::collections::BTreeMap;
+
+/// What a spec is held against.
+#[derive(Clone, Debug, Default)]
+pub struct Offer {
+    /// Kubernetes versions that can be run, newest first.
+    pub versions: Vec<String>,
+    /// Pools by name, with the number of nodes that belong to each (whoever has them now).
+    pub pools: BTreeMap<String, (NodePool, usize)>,
+}
+
+/// Whether `spec` can be carried out with what is on offer; if not, the message says what to change.
+pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Finding {
+    let TenantClusterSpec { version, nodes } = spec;
+    if !offer.versions.contains(version) {
+        return refuse(
+            "UnsupportedVersion",
+            format!("Kubernetes {version} is not available here; set spec.version to {}", any_of(&offer.versions)),
+        );
+    }
+    let mut asked: BTreeMap<&str, usize> = BTreeMap::new();
+    for group in nodes {
+        let Some((pool, total)) = offer.pools.get(&group.pool) else {
+            let names: Vec<String> = offer.pools.keys().cloned().collect();
+            return refuse(
+                "UnknownPool",
+                format!("spec.nodes[{}]: there is no NodePool {:?}; use {}", group.name, group.pool, any_of(&names)),
+            );
+        };
+        if !pool.spec.modes.contains(&group.mode) {
+            return refuse(
+                "ModeNotOffered",
+                format!("spec.nodes[{}]: pool {} does not offer mode {:?}", group.name, group.pool, group.mode),
+            );
+        }
+        let sum = asked.entry(&group.pool).or_default();
+        *sum = sum.saturating_add(usize::try_from(group.count).unwrap_or(usize::MAX));
+        if *sum > *total {
+            return refuse(
+                "NotEnoughNodes",
+                format!(
+                    "spec.nodes[{}]: {sum} nodes of pool {} are asked for in all, and the pool has {total}; lower the \
+                     count or add nodes that match the pool's nodeSelector",
+                    group.name, group.pool
+                ),
+            );
+        }
+    }
+    Finding::yes(ACCEPTED, "Valid", "the spec can be carried out")
+}
+
+fn refuse(reason: &'static str, message: String) -> Finding {
+    Finding::no(ACCEPTED, reason, message)
+}
+
+fn any_of(names: &[String]) -> String {
+    match names {
+        [] => "nothing: none is there yet".into(),
+        [one] => one.clone(),
+        several => format!("one of {}", several.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::{NodeGroup, NodeMode, NodePoolSpec};
+
+    fn offer() -> Offer {
+        let spec = NodePoolSpec {
+            node_selector: BTreeMap::new(),
+            resource: None,
+            modes: vec![NodeMode::Private],
+            topology_key: None,
+        };
+        Offer {
+            versions: vec!["v1.37.1".into(), "v1.36.4".into()],
+            pools: BTreeMap::from([("h100".into(), (NodePool::new("h100", spec), 4))]),
+        }
+    }
+
+    fn spec(version: &str, groups: &[(&str, &str, u32)]) -> TenantClusterSpec {
+        let nodes = groups.iter().map(|(name, pool, count)| NodeGroup {
+            name: (*name).into(),
+            pool: (*pool).into(),
+            mode: NodeMode::Private,
+            count: *count,
+        });
+        TenantClusterSpec { version: version.into(), nodes: nodes.collect() }
+    }
+
+    fn refusal(spec: &TenantClusterSpec) -> (&'static str, String) {
+        let finding = validate(spec, &offer());
+        assert_eq!(finding.status, Some(false), "{finding:?}");
+        (finding.reason, finding.message)
+    }
+
+    #[test]
+    fn what_is_on_offer_is_accepted() {
+        assert!(validate(&spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 1)]), &offer()).is_true());
+        assert!(validate(&spec("v1.36.4", &[]), &offer()).is_true());
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let (reason, message) = refusal(&spec("v1.30.0", &[]));
+        assert_eq!(reason, "UnsupportedVersion");
+        assert!(message.ends_with("set spec.version to one of v1.37.1, v1.36.4"), "{message}");
+        let (reason, message) = refusal(&spec("v1.37.1", &[("a", "b200", 1)]));
+        assert_eq!(reason, "UnknownPool");
+        assert!(message.contains("\"b200\"; use h100"), "{message}");
+        let (reason, message) = refusal(&spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 2)]));
+        assert_eq!(reason, "NotEnoughNodes");
+        assert!(message.contains("5 nodes of pool h100") && message.contains("the pool has 4"), "{message}");
+        let huge = spec("v1.37.1", &[("a", "h100", u32::MAX), ("b", "h100", u32::MAX)]);
+        assert_eq!(refusal(&huge).0, "NotEnoughNodes");
+    }
+}

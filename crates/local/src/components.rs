@@ -1,0 +1,224 @@
+//! The command lines of the host's components. Pure: what is found where comes in, process specifications go out.
+
+use std::path::Path;
+
+use berth_process::ProcessSpec;
+use berth_process::binaries::{self, Binary};
+
+use crate::config::{HostClusterConfig, POD_RANGE, SERVICE_RANGE};
+use crate::nodes::SIMULATED;
+use crate::pki::{HostPki, file};
+use crate::revision::revision_of_files;
+use crate::{Error, Home, Ports};
+
+/// Names of the host's processes; also of their logs.
+pub mod process {
+    /// etcd of the host.
+    pub const ETCD: &str = "etcd";
+    /// The tenants' shared etcd.
+    pub const DATASTORE: &str = "datastore";
+    /// kube-apiserver.
+    pub const APISERVER: &str = "kube-apiserver";
+    /// kube-controller-manager.
+    pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
+    /// kube-scheduler.
+    pub const SCHEDULER: &str = "kube-scheduler";
+    /// kwok, which plays the kubelets.
+    pub const KWOK: &str = "kwok";
+}
+
+/// Everything the command lines are made of.
+pub(crate) struct Components<'a> {
+    pub(crate) home: &'a Home,
+    pub(crate) config: &'a HostClusterConfig,
+    pub(crate) ports: Ports,
+    pub(crate) pki: &'a HostPki,
+}
+
+/// Arguments that begin with a flag and end with what may be any path or number.
+struct Arguments(Vec<String>);
+
+impl Arguments {
+    fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    fn with(mut self, flag: &str, value: impl std::fmt::Display) -> Self {
+        self.0.push(format!("--{flag}={value}"));
+        self
+    }
+
+    fn with_path(self, flag: &str, path: &Path) -> Self {
+        self.with(flag, path.display())
+    }
+}
+
+impl Components<'_> {
+    /// The kubeconfig that a component authenticates with.
+    pub(crate) fn kubeconfig(&self, component: &str) -> std::path::PathBuf {
+        self.home.pki().join(format!("{component}.kubeconfig"))
+    }
+
+    /// Address of the API server.
+    pub(crate) fn server(&self) -> String {
+        format!("https://127.0.0.1:{}", self.ports.apiserver)
+    }
+
+    /// etcd of the host.
+    pub(crate) fn etcd(&self) -> Result<ProcessSpec, Error> {
+        let Ports { etcd, etcd_peer, .. } = self.ports;
+        self.etcd_process(process::ETCD, file::ETCD, file::ETCD_CA, (etcd, etcd_peer), Arguments::new())
+    }
+
+    /// The tenants' etcd. Control turns authentication on; the API servers of tenants may not compact, so it does itself.
+    pub(crate) fn datastore(&self) -> Result<ProcessSpec, Error> {
+        let Ports { datastore, datastore_peer, .. } = self.ports;
+        let arguments = Arguments::new()
+            .with("auto-compaction-mode", "periodic")
+            .with("auto-compaction-retention", "5m")
+            .with("quota-backend-bytes", 2_u64 << 30);
+        let ports = (datastore, datastore_peer);
+        self.etcd_process(process::DATASTORE, file::DATASTORE, file::DATASTORE_CA, ports, arguments)
+    }
+
+    fn etcd_process(
+        &self,
+        name: &str,
+        certificate: &str,
+        authority: &str,
+        (client_port, peer_port): (u16, u16),
+        further: Arguments,
+    ) -> Result<ProcessSpec, Error> {
+        let client_url = format!("https://127.0.0.1:{client_port}");
+        let peer_url = format!("https://127.0.0.1:{peer_port}");
+        let (cert, key, ca) = (self.pki.cert(certificate), self.pki.key(certificate), self.pki.cert(authority));
+        let mut arguments = further
+            .with("name", name)
+            .with_path("data-dir", &self.home.data(name))
+            .with("listen-client-urls", &client_url)
+            .with("advertise-client-urls", &client_url)
+            .with("listen-peer-urls", &peer_url)
+            .with("initial-advertise-peer-urls", &peer_url)
+            .with("initial-cluster", format!("{name}={peer_url}"))
+            .with_path("cert-file", &cert)
+            .with_path("key-file", &key)
+            .with_path("trusted-ca-file", &ca)
+            .with("client-cert-auth", true)
+            .with_path("peer-cert-file", &cert)
+            .with_path("peer-key-file", &key)
+            .with_path("peer-trusted-ca-file", &ca)
+            .with("peer-client-cert-auth", true)
+            .with("log-level", "warn");
+        if !self.config.fsync {
+            arguments = arguments.with("unsafe-no-fsync", true);
+        }
+        self.spec(name, Binary::Etcd, binaries::ETCD, arguments, &[cert, key, ca])
+    }
+
+    /// kube-apiserver.
+    pub(crate) fn apiserver(&self) -> Result<ProcessSpec, Error> {
+        let pki = self.pki;
+        let arguments = Arguments::new()
+            .with("bind-address", "127.0.0.1")
+            .with("advertise-address", "127.0.0.1")
+            .with("secure-port", self.ports.apiserver)
+            .with_path("tls-cert-file", &pki.cert(file::APISERVER))
+            .with_path("tls-private-key-file", &pki.key(file::APISERVER))
+            .with_path("client-ca-file", &pki.cert(file::CA))
+            .with("authorization-mode", "RBAC")
+            .with("allow-privileged", true)
+            .with("profiling", false)
+            // The address of the service `kubernetes` would be 127.0.0.1, which is no endpoint for anybody.
+            .with("endpoint-reconciler-type", "none")
+            .with("service-cluster-ip-range", SERVICE_RANGE)
+            .with("etcd-servers", format!("https://127.0.0.1:{}", self.ports.etcd))
+            .with_path("etcd-cafile", &pki.cert(file::ETCD_CA))
+            .with_path("etcd-certfile", &pki.cert(file::APISERVER_ETCD_CLIENT))
+            .with_path("etcd-keyfile", &pki.key(file::APISERVER_ETCD_CLIENT))
+            .with("service-account-issuer", "https://kubernetes.default.svc.cluster.local")
+            .with_path("service-account-key-file", &pki.cert(file::SERVICE_ACCOUNTS))
+            .with_path("service-account-signing-key-file", &pki.key(file::SERVICE_ACCOUNTS))
+            .with_path("requestheader-client-ca-file", &pki.cert(file::FRONT_PROXY_CA))
+            .with("requestheader-allowed-names", "front-proxy-client")
+            .with("requestheader-extra-headers-prefix", "X-Remote-Extra-")
+            .with("requestheader-group-headers", "X-Remote-Group")
+            .with("requestheader-username-headers", "X-Remote-User")
+            .with_path("proxy-client-cert-file", &pki.cert(file::FRONT_PROXY_CLIENT))
+            .with_path("proxy-client-key-file", &pki.key(file::FRONT_PROXY_CLIENT));
+        // Server and client certificates, like the authorities, are read again by themselves when they change.
+        let read_once = [pki.key(file::SERVICE_ACCOUNTS)];
+        self.spec(process::APISERVER, Binary::KubeApiserver, &self.config.kubernetes_version, arguments, &read_once)
+    }
+
+    /// kube-controller-manager.
+    pub(crate) fn controller_manager(&self) -> Result<ProcessSpec, Error> {
+        let pki = self.pki;
+        let arguments = self
+            .kubernetes_component(process::CONTROLLER_MANAGER, self.ports.controller_manager)
+            .with("use-service-account-credentials", true)
+            .with_path("service-account-private-key-file", &pki.key(file::SERVICE_ACCOUNTS))
+            .with_path("root-ca-file", &pki.cert(file::CA))
+            .with_path("cluster-signing-cert-file", &pki.cert(file::CA))
+            .with_path("cluster-signing-key-file", &pki.key(file::CA));
+        let name = process::CONTROLLER_MANAGER;
+        let read_once = [self.kubeconfig(name), pki.key(file::SERVICE_ACCOUNTS), pki.key(file::CA)];
+        self.spec(name, Binary::KubeControllerManager, &self.config.kubernetes_version, arguments, &read_once)
+    }
+
+    /// kube-scheduler.
+    pub(crate) fn scheduler(&self) -> Result<ProcessSpec, Error> {
+        let name = process::SCHEDULER;
+        let arguments = self.kubernetes_component(name, self.ports.scheduler);
+        let read_once = [self.kubeconfig(name)];
+        self.spec(name, Binary::KubeScheduler, &self.config.kubernetes_version, arguments, &read_once)
+    }
+
+    /// kwok.
+    pub(crate) fn kwok(&self) -> Result<ProcessSpec, Error> {
+        let name = process::KWOK;
+        let (kubeconfig, stages) = (self.kubeconfig(name), self.home.config("kwok.yaml"));
+        let arguments = Arguments::new()
+            .with_path("kubeconfig", &kubeconfig)
+            .with_path("config", &stages)
+            .with("manage-all-nodes", false)
+            .with("manage-nodes-with-annotation-selector", format!("{}={}", SIMULATED.0, SIMULATED.1))
+            .with("node-lease-duration-seconds", 40)
+            .with("cidr", POD_RANGE);
+        let mut spec = self.spec(name, Binary::Kwok, binaries::KWOK, arguments, &[kubeconfig, stages])?;
+        // It would mix a configuration of the user's own into ours.
+        spec.env.insert("HOME".into(), self.home.run().display().to_string());
+        Ok(spec)
+    }
+
+    /// What controller manager and scheduler have in common.
+    fn kubernetes_component(&self, name: &str, port: u16) -> Arguments {
+        let kubeconfig = self.kubeconfig(name);
+        Arguments::new()
+            .with_path("kubeconfig", &kubeconfig)
+            .with_path("authentication-kubeconfig", &kubeconfig)
+            .with_path("authorization-kubeconfig", &kubeconfig)
+            .with("bind-address", "127.0.0.1")
+            .with("secure-port", port)
+            .with_path("tls-cert-file", &self.pki.cert(file::LOCALHOST))
+            .with_path("tls-private-key-file", &self.pki.key(file::LOCALHOST))
+            // There is one of each: waiting for a predecessor's lease would only make a restart slow.
+            .with("leader-elect", false)
+            .with("kube-api-qps", 500)
+            .with("kube-api-burst", 1000)
+            .with("profiling", false)
+    }
+
+    fn spec(
+        &self,
+        name: &str,
+        binary: Binary,
+        version: &str,
+        Arguments(args): Arguments,
+        read_once: &[std::path::PathBuf],
+    ) -> Result<ProcessSpec, Error> {
+        let mut spec = ProcessSpec::new(name, binaries::find(binary, version)?, self.home.log(name));
+        spec.args = args;
+        spec.revision = revision_of_files(read_once)?;
+        Ok(spec)
+    }
+}

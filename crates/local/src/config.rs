@@ -1,0 +1,42 @@
+//! What a host cluster should be.
+
+use std::path::PathBuf;
+
+use berth_process::binaries;
+
+use crate::NodePlan;
+
+/// What a host cluster should be.
+#[derive(Clone, Debug)]
+pub struct HostClusterConfig {
+    /// Its state directory.
+    pub home: PathBuf,
+    /// Its Kubernetes version (`v1.37.1`).
+    pub kubernetes_version: String,
+    /// Its simulated nodes. Nodes that exist already are left as they are.
+    pub nodes: NodePlan,
+    /// Whether every process is killed when this program ends. For tests.
+    pub die_with_parent: bool,
+    /// Whether etcd forces its writes to disk. Only tests may go without.
+    pub fsync: bool,
+}
+
+impl HostClusterConfig {
+    /// A host cluster in `home` with the default version and nodes, that outlives this program.
+    pub fn new(home: impl Into<PathBuf>) -> Self {
+        Self {
+            home: home.into(),
+            kubernetes_version: binaries::KUBERNETES_DEFAULT.into(),
+            nodes: NodePlan::default(),
+            die_with_parent: false,
+            fsync: true,
+        }
+    }
+}
+
+/// The addresses of services. The first of them is the API server's own.
+pub(crate) const SERVICE_RANGE: &str = "10.96.0.0/16";
+/// The first address of [`SERVICE_RANGE`].
+pub(crate) const SERVICE_ADDRESS: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 96, 0, 1);
+/// The addresses of pods on nodes that have no range of their own.
+pub(crate) const POD_RANGE: &str = "10.244.0.0/16";

@@ -1,0 +1,72 @@
+//! Why a host cluster could not be started or used.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What can go wrong with a host cluster. Messages say what to do where something can be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A Kubernetes, etcd or kwok binary is missing.
+    #[error(transparent)]
+    Binary(#[from] berth_process::binaries::NotFound),
+    /// A process could not be supervised, or a file not be written.
+    #[error(transparent)]
+    Process(#[from] berth_process::Error),
+    /// A key or certificate could not be made or read.
+    #[error(transparent)]
+    Pki(#[from] berth_pki::Error),
+    /// A stored key or certificate does not fit.
+    #[error("{} is damaged: {source}; remove the cluster with `berth down` and start again", path.display())]
+    DamagedPki {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: berth_pki::Error,
+    },
+    /// A file of the home could not be read, written or removed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        /// What was tried, as an infinitive ("read").
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The directory holds something else than a host cluster.
+    #[error("{} is not empty and not the home of a Berth host cluster; choose another directory", .0.display())]
+    NotAHome(PathBuf),
+    /// A generated kubeconfig is not usable.
+    #[error("cannot use the kubeconfig of the host cluster: {0}")]
+    Kubeconfig(String),
+    /// The host API server refused a request.
+    #[error("cannot {action}: {source}")]
+    Api {
+        /// What was tried, as an infinitive ("create node gpu-h100-01").
+        action: String,
+        /// The answer.
+        source: Box<kube::Error>,
+    },
+    /// Something did not become ready in time.
+    #[error("{what} is not ready after {} s; see {}", after.as_secs(), log.display())]
+    NotReady {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        after: Duration,
+        /// The log that may tell why.
+        log: PathBuf,
+    },
+    /// A background task died.
+    #[error("a background task ended unexpectedly: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+impl Error {
+    /// For `map_err` on requests to the API server.
+    pub(crate) fn api(action: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+        let action = action.into();
+        |source| Self::Api { action, source: Box::new(source) }
+    }
+}

@@ -1,0 +1,249 @@
+//! Starting, using and removing a host cluster.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth_process::{ProcessSpec, Supervisor, SupervisorConfig, reap_marked, write_atomic};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use crate::bootstrap::{self, KWOK_USER};
+use crate::components::{Components, process};
+use crate::config::{HostClusterConfig, SERVICE_ADDRESS};
+use crate::pki::{HostPki, file};
+use crate::stages::kwok_configuration;
+use crate::{Error, Home, Ports};
+
+/// How long a part of the cluster may take to get ready. Generous: machines are shared, binaries come from cold disks.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
+/// How often readiness is looked at.
+const PROBE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The tenants' shared etcd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datastore {
+    /// `https://127.0.0.1:<port>`.
+    pub endpoint: String,
+    /// The authority that signs its server certificate and its clients' certificates.
+    pub ca_cert: PathBuf,
+    /// The key of that authority, for whoever makes clients.
+    pub ca_key: PathBuf,
+}
+
+/// A running host cluster. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct HostCluster {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    home: Home,
+    ports: Ports,
+    pki: HostPki,
+    supervisor: Supervisor,
+}
+
+impl HostCluster {
+    /// Starts a host cluster, or adopts and completes one whose processes run already. Returns when it accepts pods and
+    /// its nodes are ready. `progress` is told what is being waited for.
+    ///
+    /// # Errors
+    /// See [`Error`]. What was started goes on running: start again, or remove it with [`destroy`].
+    pub async fn start(config: HostClusterConfig, progress: impl Fn(&str)) -> Result<Self, Error> {
+        let home = Home::new(&config.home);
+        home.create()?;
+        // Created now, so that links in its path can be followed.
+        let home = Home::new(home.root());
+        let supervisor =
+            Supervisor::open(SupervisorConfig { dir: home.run(), die_with_parent: config.die_with_parent }).await?;
+        let ports = Ports::load_or_choose(&home)?;
+        let pki = HostPki::load_or_create(&home, SERVICE_ADDRESS.into())?;
+        let cluster = Self { inner: Arc::new(Inner { home, ports, pki, supervisor }) };
+        cluster.bring_up(&config, progress).await?;
+        Ok(cluster)
+    }
+
+    async fn bring_up(&self, config: &HostClusterConfig, progress: impl Fn(&str)) -> Result<(), Error> {
+        let Inner { home, ports, pki, supervisor } = self.inner.as_ref();
+        let components = Components { home, config, ports: *ports, pki };
+        write_atomic(&home.config("kwok.yaml"), kwok_configuration().as_bytes(), 0o600)?;
+        let server = components.server();
+        pki.ensure_kubeconfig(&home.admin_kubeconfig(), &server, "berth-admin", &["system:masters"])?;
+        for (component, user) in [
+            (process::CONTROLLER_MANAGER, "system:kube-controller-manager"),
+            (process::SCHEDULER, "system:kube-scheduler"),
+            (process::KWOK, KWOK_USER),
+        ] {
+            pki.ensure_kubeconfig(&components.kubeconfig(component), &server, user, &[])?;
+        }
+        // Found before anything is started: a missing binary must not leave half a cluster.
+        let first = [components.etcd()?, components.apiserver()?, components.datastore()?];
+        let then = [components.controller_manager()?, components.scheduler()?, components.kwok()?];
+
+        progress("starting etcd and kube-apiserver");
+        self.ensure_all(first).await?;
+        let client = self.client().await?;
+        wait_until("kube-apiserver", home.log(process::APISERVER), async || Ok(is_ready(&client).await)).await?;
+
+        progress("starting kube-controller-manager, kube-scheduler and the simulated nodes");
+        let begin = async {
+            bootstrap::apply_kwok_role(&client).await?;
+            bootstrap::create_nodes(&client, &config.nodes, &config.kubernetes_version).await
+        };
+        tokio::try_join!(self.ensure_all(then), begin)?;
+        let nodes = wait_until("the simulated nodes", home.log(process::KWOK), async || {
+            Ok(bootstrap::nodes_not_ready(&client, &config.nodes).await?.is_empty())
+        });
+        let accounts = wait_until("kube-controller-manager", home.log(process::CONTROLLER_MANAGER), async || {
+            bootstrap::default_service_account_exists(&client).await
+        });
+        let datastore = wait_until("the tenants' etcd", home.log(process::DATASTORE), async || {
+            Ok(TcpStream::connect(("127.0.0.1", ports.datastore)).await.is_ok())
+        });
+        let scheduler = wait_until("kube-scheduler", home.log(process::SCHEDULER), async || {
+            Ok(TcpStream::connect(("127.0.0.1", ports.scheduler)).await.is_ok())
+        });
+        tokio::try_join!(nodes, accounts, datastore, scheduler)?;
+        Ok(())
+    }
+
+    async fn ensure_all<const N: usize>(&self, specs: [ProcessSpec; N]) -> Result<(), Error> {
+        let ensure = |spec| self.inner.supervisor.ensure(spec);
+        futures::future::try_join_all(specs.map(ensure)).await?;
+        Ok(())
+    }
+
+    /// The state directory.
+    pub fn home(&self) -> &Home {
+        &self.inner.home
+    }
+
+    /// The ports the components listen on.
+    pub fn ports(&self) -> Ports {
+        self.inner.ports
+    }
+
+    /// Address of the API server.
+    pub fn server(&self) -> String {
+        format!("https://127.0.0.1:{}", self.inner.ports.apiserver)
+    }
+
+    /// The supervisor of the host's processes, which can take care of others too (control).
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.inner.supervisor
+    }
+
+    /// The tenants' shared etcd.
+    pub fn datastore(&self) -> Datastore {
+        Datastore {
+            endpoint: format!("https://127.0.0.1:{}", self.inner.ports.datastore),
+            ca_cert: self.inner.pki.cert(file::DATASTORE_CA),
+            ca_key: self.inner.pki.key(file::DATASTORE_CA),
+        }
+    }
+
+    /// A client with cluster-admin rights.
+    ///
+    /// # Errors
+    /// [`Error::Kubeconfig`] when the kubeconfig has been damaged.
+    pub async fn client(&self) -> Result<Client, Error> {
+        client_from(&self.inner.home.admin_kubeconfig()).await
+    }
+
+    /// Kubeconfig text for a user with up to two groups, with a client certificate of the host's authority. Secret.
+    ///
+    /// # Errors
+    /// [`Error::Pki`] for an impossible user name or too many groups.
+    pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<String, Error> {
+        self.inner.pki.kubeconfig(&self.server(), user, groups)
+    }
+
+    /// Keeps a kubeconfig for a user in a file (mode 0600). A recent one is left as it is.
+    ///
+    /// # Errors
+    /// As [`HostCluster::kubeconfig_for`], and when the file cannot be written.
+    pub fn ensure_kubeconfig(&self, path: &Path, user: &str, groups: &[&str]) -> Result<(), Error> {
+        self.inner.pki.ensure_kubeconfig(path, &self.server(), user, groups)
+    }
+
+    /// Stops all processes, those that need others first. The state stays: [`HostCluster::start`] continues from it.
+    ///
+    /// # Errors
+    /// [`Error::Process`] when one cannot be ended.
+    pub async fn stop(&self) -> Result<(), Error> {
+        let supervisor = &self.inner.supervisor;
+        let stop = |name| supervisor.stop(name, None);
+        let host =
+            [process::KWOK, process::SCHEDULER, process::CONTROLLER_MANAGER, process::APISERVER, process::ETCD, process::DATASTORE];
+        let others = supervisor.list().into_iter().map(|status| status.name).filter(|name| !host.contains(&name.as_str()));
+        for name in others {
+            supervisor.stop(&name, None).await?;
+        }
+        tokio::try_join!(stop(process::KWOK), stop(process::SCHEDULER), stop(process::CONTROLLER_MANAGER))?;
+        stop(process::APISERVER).await?;
+        tokio::try_join!(stop(process::ETCD), stop(process::DATASTORE))?;
+        Ok(())
+    }
+
+    /// Ends all processes at once and removes the home with everything in it.
+    ///
+    /// # Errors
+    /// As [`destroy`].
+    pub async fn destroy(self) -> Result<(), Error> {
+        self.inner.supervisor.release();
+        let root = self.inner.home.root().to_owned();
+        tokio::task::spawn_blocking(move || destroy(&root)).await?
+    }
+}
+
+/// Removes a host cluster: ends every process that belongs to `home`, whatever state it is in and whoever started it, and
+/// removes the directory. A home that is not there is removed already. Blocks.
+///
+/// # Errors
+/// [`Error::Process`] when a process cannot be ended, [`Error::File`] when a file cannot be removed: call it again then.
+/// [`Error::NotAHome`] when the directory is something else.
+pub fn destroy(home: &Path) -> Result<(), Error> {
+    let home = Home::new(home);
+    reap_marked(home.root(), Duration::ZERO)?;
+    home.remove()
+}
+
+/// A client from a kubeconfig that this crate has written.
+///
+/// # Errors
+/// [`Error::Kubeconfig`] when there is none at `path` or it is damaged.
+pub async fn client_from(path: &Path) -> Result<Client, Error> {
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| Error::Kubeconfig(error.to_string()))?;
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| Error::Kubeconfig(error.to_string()))?;
+    // Whoever waits for an API server wants to look again soon, not with the growing pauses of the built-in retry.
+    config.default_retry = false;
+    Client::try_from(config).map_err(|error| Error::Kubeconfig(error.to_string()))
+}
+
+/// Whether the API server says that it is ready.
+pub(crate) async fn is_ready(client: &Client) -> bool {
+    let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else { return false };
+    matches!(tokio::time::timeout(Duration::from_secs(2), client.request_text(request)).await, Ok(Ok(_)))
+}
+
+async fn wait_until(what: &'static str, log: PathBuf, look: impl AsyncFn() -> Result<bool, Error>) -> Result<(), Error> {
+    let deadline = Instant::now() + READY_TIMEOUT;
+    loop {
+        let error = match look().await {
+            Ok(true) => return Ok(()),
+            Ok(false) => None,
+            // An API server that restarts meanwhile is waited for, too.
+            Err(error) => Some(error),
+        };
+        if Instant::now() > deadline {
+            return Err(error.unwrap_or(Error::NotReady { what, after: READY_TIMEOUT, log }));
+        }
+        sleep(PROBE_INTERVAL).await;
+    }
+}

@@ -1,0 +1,173 @@
+//! Where a host cluster keeps its files.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use berth_process::{create_private_dir, write_atomic};
+
+use crate::{Error, Ports};
+
+/// A file by which a home is known, so that no other directory is ever removed.
+const MARKER: &str = ".berth-home";
+
+/// The state directory of a host cluster (`BERTH_HOME`). Everything that exists because of the cluster lies in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    root: PathBuf,
+}
+
+impl Home {
+    /// The home at `root`, absolute or relative to the working directory. Touches nothing.
+    pub fn new(root: impl AsRef<Path>) -> Self {
+        let root = root.as_ref();
+        let absolute = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+        // Processes carry the path, so that links to the home must not make it another one.
+        Self { root: absolute.canonicalize().unwrap_or(absolute) }
+    }
+
+    /// Creates the directories, all of them for the owner only.
+    ///
+    /// # Errors
+    /// [`Error::NotAHome`] when the directory holds something else already, and when one cannot be created.
+    pub fn create(&self) -> Result<(), Error> {
+        if !self.is_empty_or_home()? {
+            return Err(Error::NotAHome(self.root.clone()));
+        }
+        create_private_dir(&self.root)?;
+        write_atomic(&self.root.join(MARKER), b"State of a local Berth host cluster. Remove it with `berth down`.\n", 0o600)?;
+        let data = [self.data("etcd"), self.data("datastore")];
+        for dir in [self.logs(), self.run(), self.pki(), self.tenants(), self.kubeconfigs()].iter().chain(&data) {
+            create_private_dir(dir)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the directory with everything in it. One that is not there is removed already.
+    ///
+    /// # Errors
+    /// [`Error::NotAHome`] when the directory is not one that [`Home::create`] made, [`Error::File`] when a file resists.
+    pub fn remove(&self) -> Result<(), Error> {
+        if !self.is_empty_or_home()? {
+            return Err(Error::NotAHome(self.root.clone()));
+        }
+        // The marker goes last: a removal that was cut short can be repeated.
+        for path in entries(&self.root)?.into_iter().filter(|path| !path.ends_with(MARKER)) {
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            ignore_missing(removed).map_err(|source| Error::File { action: "remove", path, source })?;
+        }
+        ignore_missing(fs::remove_dir_all(&self.root))
+            .map_err(|source| Error::File { action: "remove", path: self.root.clone(), source })
+    }
+
+    /// The ports of the cluster; none when it has never been started.
+    pub fn ports(&self) -> Option<Ports> {
+        Ports::load(self).ok().flatten()
+    }
+
+    /// Whether [`Home::create`] was here before.
+    pub fn exists(&self) -> bool {
+        self.root.join(MARKER).is_file()
+    }
+
+    fn is_empty_or_home(&self) -> Result<bool, Error> {
+        Ok(self.exists() || entries(&self.root)?.is_empty())
+    }
+
+    /// The directory itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Cluster-admin of the host cluster.
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.root.join("host.kubeconfig")
+    }
+
+    /// What control authenticates with.
+    pub fn control_kubeconfig(&self) -> PathBuf {
+        self.root.join("control.kubeconfig")
+    }
+
+    /// Kubeconfigs of tenants.
+    pub fn kubeconfigs(&self) -> PathBuf {
+        self.root.join("kubeconfigs")
+    }
+
+    /// Output of all processes, one file each.
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    /// The log of one process.
+    pub fn log(&self, process: &str) -> PathBuf {
+        self.logs().join(format!("{process}.log"))
+    }
+
+    /// Process records and the supervisor's lock.
+    pub fn run(&self) -> PathBuf {
+        self.root.join("run")
+    }
+
+    /// Authorities, certificates and keys.
+    pub fn pki(&self) -> PathBuf {
+        self.root.join("pki")
+    }
+
+    /// Tenants' files, kept by control.
+    pub fn tenants(&self) -> PathBuf {
+        self.root.join("tenants")
+    }
+
+    /// The data of an etcd.
+    pub(crate) fn data(&self, name: &str) -> PathBuf {
+        self.root.join("data").join(name)
+    }
+
+    /// A configuration file of a host component.
+    pub(crate) fn config(&self, file: &str) -> PathBuf {
+        self.root.join("run").join(file)
+    }
+}
+
+/// What lies in a directory; nothing when it is not there.
+fn entries(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |source| Error::File { action: "look into", path: dir.to_owned(), source };
+    match fs::read_dir(dir) {
+        Ok(entries) => entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_home_comes_and_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path().join("home"));
+        home.create().unwrap();
+        home.create().unwrap();
+        fs::write(home.log("etcd"), "text").unwrap();
+        home.remove().unwrap();
+        home.remove().unwrap();
+        assert!(!home.root().exists());
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let precious = dir.path().join("thesis.txt");
+        fs::write(&precious, "text").unwrap();
+        let home = Home::new(dir.path());
+        assert!(matches!(home.create(), Err(Error::NotAHome(_))));
+        assert!(matches!(home.remove(), Err(Error::NotAHome(_))));
+        assert!(precious.exists());
+    }
+}

@@ -1,0 +1,220 @@
+//! The authorities, certificates and kubeconfigs of a host cluster.
+//!
+//! What is there stays, except certificates whose renewal is due: a restarted cluster keeps its identity.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use berth_pki::kubeconfig::{Credential, KubeconfigRequest, kubeconfig};
+use berth_pki::{Certificate, CertificateAuthority, LeafRequest, ServiceAccountKey, Usage, renew_at};
+use berth_process::write_atomic;
+
+use crate::{Error, Home};
+
+const DAY: Duration = Duration::from_hours(24);
+const AUTHORITY_VALIDITY: Duration = Duration::from_hours(24 * 3650);
+const LEAF_VALIDITY: Duration = Duration::from_hours(24 * 365);
+
+/// The names of the files below `pki/`, without `.crt` and `.key`.
+pub(crate) mod file {
+    pub(crate) const CA: &str = "ca";
+    pub(crate) const FRONT_PROXY_CA: &str = "front-proxy-ca";
+    pub(crate) const ETCD_CA: &str = "etcd-ca";
+    pub(crate) const DATASTORE_CA: &str = "datastore-ca";
+    pub(crate) const APISERVER: &str = "apiserver";
+    pub(crate) const APISERVER_ETCD_CLIENT: &str = "apiserver-etcd-client";
+    pub(crate) const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
+    pub(crate) const ETCD: &str = "etcd";
+    pub(crate) const DATASTORE: &str = "datastore";
+    /// Serves health and metrics of components that only this machine talks to.
+    pub(crate) const LOCALHOST: &str = "localhost";
+    pub(crate) const SERVICE_ACCOUNTS: &str = "service-accounts";
+}
+
+/// Loaded authorities and where everything lies.
+#[derive(Debug)]
+pub(crate) struct HostPki {
+    dir: PathBuf,
+    ca: CertificateAuthority,
+}
+
+impl HostPki {
+    /// Loads what exists and makes what is missing or due.
+    ///
+    /// `service_address` is the first address of the service range, under which pods would reach the API server.
+    pub(crate) fn load_or_create(home: &Home, service_address: IpAddr) -> Result<Self, Error> {
+        let dir = home.pki();
+        let ca = authority(&dir, file::CA, "berth-host-ca")?;
+        let front_proxy = authority(&dir, file::FRONT_PROXY_CA, "berth-host-front-proxy-ca")?;
+        let etcd = authority(&dir, file::ETCD_CA, "berth-host-etcd-ca")?;
+        let datastore = authority(&dir, file::DATASTORE_CA, "berth-datastore-ca")?;
+        let mut apiserver = server("kube-apiserver", Usage::Server);
+        apiserver.dns_names.extend(
+            ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+                .map(String::from),
+        );
+        apiserver.ip_addresses.push(service_address);
+        leaf(&dir, file::APISERVER, &ca, &apiserver)?;
+        leaf(&dir, file::LOCALHOST, &ca, &server("localhost", Usage::Server))?;
+        leaf(&dir, file::FRONT_PROXY_CLIENT, &front_proxy, &client("front-proxy-client", &[]))?;
+        // An etcd is also its own peer and, for its gateway, its own client.
+        leaf(&dir, file::ETCD, &etcd, &server("etcd", Usage::Both))?;
+        leaf(&dir, file::APISERVER_ETCD_CLIENT, &etcd, &client("kube-apiserver", &[]))?;
+        leaf(&dir, file::DATASTORE, &datastore, &server("datastore", Usage::Both))?;
+        service_account_key(&dir)?;
+        Ok(Self { dir, ca })
+    }
+
+    /// The certificate file of that name.
+    pub(crate) fn cert(&self, name: &str) -> PathBuf {
+        cert_path(&self.dir, name)
+    }
+
+    /// The key file of that name.
+    pub(crate) fn key(&self, name: &str) -> PathBuf {
+        key_path(&self.dir, name)
+    }
+
+    /// Kubeconfig text for a user of the host cluster, signed by its authority.
+    pub(crate) fn kubeconfig(&self, server: &str, user: &str, groups: &[&str]) -> Result<String, Error> {
+        let Certificate { cert_pem, key_pem } = self.ca.issue(&client(user, groups))?;
+        Ok(kubeconfig(&KubeconfigRequest {
+            cluster_name: "berth-host".into(),
+            server: server.into(),
+            ca_pem: self.ca.cert_pem().into(),
+            user: Credential::ClientCertificate { cert_pem, key_pem },
+            namespace: None,
+        })?)
+    }
+
+    /// Keeps a kubeconfig at `path` for a user of the host cluster. One that is less than a month old and leads to
+    /// `server` stays, so that the processes that use it need no restart.
+    pub(crate) fn ensure_kubeconfig(&self, path: &Path, server: &str, user: &str, groups: &[&str]) -> Result<(), Error> {
+        let fresh = fs::metadata(path)
+            .and_then(|metadata| metadata.modified())
+            .is_ok_and(|written| written.elapsed().is_ok_and(|age| age < 30 * DAY));
+        if fresh && fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("server: {server}\n"))) {
+            return Ok(());
+        }
+        Ok(write_atomic(path, self.kubeconfig(server, user, groups)?.as_bytes(), 0o600)?)
+    }
+}
+
+fn cert_path(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.crt"))
+}
+
+fn key_path(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.key"))
+}
+
+fn client(user: &str, groups: &[&str]) -> LeafRequest {
+    LeafRequest {
+        common_name: user.into(),
+        organizations: groups.iter().map(ToString::to_string).collect(),
+        ..LeafRequest::new(Usage::Client, LEAF_VALIDITY)
+    }
+}
+
+fn server(name: &str, usage: Usage) -> LeafRequest {
+    LeafRequest {
+        common_name: name.into(),
+        dns_names: vec!["localhost".into()],
+        ip_addresses: vec![Ipv4Addr::LOCALHOST.into()],
+        ..LeafRequest::new(usage, LEAF_VALIDITY)
+    }
+}
+
+/// A file's text; none when there is no file.
+fn read(path: &Path) -> Result<Option<String>, Error> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::File { action: "read", path: path.to_owned(), source }),
+    }
+}
+
+fn authority(dir: &Path, name: &str, common_name: &str) -> Result<CertificateAuthority, Error> {
+    let (cert_path, key_path) = (cert_path(dir, name), key_path(dir, name));
+    if let (Some(cert), Some(key)) = (read(&cert_path)?, read(&key_path)?) {
+        return CertificateAuthority::from_pem(&cert, &key)
+            .map_err(|source| Error::DamagedPki { path: cert_path, source });
+    }
+    let authority = CertificateAuthority::create(common_name, AUTHORITY_VALIDITY)?;
+    write_atomic(&key_path, authority.key_pem().as_bytes(), 0o600)?;
+    write_atomic(&cert_path, authority.cert_pem().as_bytes(), 0o600)?;
+    Ok(authority)
+}
+
+fn leaf(dir: &Path, name: &str, authority: &CertificateAuthority, request: &LeafRequest) -> Result<(), Error> {
+    let (cert_path, key_path) = (cert_path(dir, name), key_path(dir, name));
+    if let Some(cert) = read(&cert_path)?
+        && key_path.exists()
+    {
+        let due = renew_at(&cert).map_err(|source| Error::DamagedPki { path: cert_path.clone(), source })?;
+        if std::time::SystemTime::from(due) > std::time::SystemTime::now() {
+            return Ok(());
+        }
+    }
+    let Certificate { cert_pem, key_pem } = authority.issue(request)?;
+    write_atomic(&key_path, key_pem.as_bytes(), 0o600)?;
+    Ok(write_atomic(&cert_path, cert_pem.as_bytes(), 0o600)?)
+}
+
+fn service_account_key(dir: &Path) -> Result<(), Error> {
+    let (public, private) = (cert_path(dir, file::SERVICE_ACCOUNTS), key_path(dir, file::SERVICE_ACCOUNTS));
+    let key = match read(&private)? {
+        Some(_) if public.exists() => return Ok(()),
+        Some(text) => ServiceAccountKey::from_private_pem(&text)
+            .map_err(|source| Error::DamagedPki { path: private.clone(), source })?,
+        None => ServiceAccountKey::create()?,
+    };
+    write_atomic(&private, key.private_pem.as_bytes(), 0o600)?;
+    Ok(write_atomic(&public, key.public_pem.as_bytes(), 0o600)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+    }
+
+    #[test]
+    fn a_restart_keeps_every_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path());
+        home.create().unwrap();
+        let address = "10.96.0.1".parse().unwrap();
+        HostPki::load_or_create(&home, address).unwrap();
+        let first = files(&home.pki());
+        assert_eq!(first.len(), 22);
+        HostPki::load_or_create(&home, address).unwrap();
+        assert_eq!(files(&home.pki()), first);
+        for path in first.keys() {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o077, 0, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_kubeconfig_follows_its_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path());
+        home.create().unwrap();
+        let pki = HostPki::load_or_create(&home, "10.96.0.1".parse().unwrap()).unwrap();
+        let path = home.admin_kubeconfig();
+        let write = |server| {
+            pki.ensure_kubeconfig(&path, server, "admin", &[]).unwrap();
+            fs::read_to_string(&path).unwrap()
+        };
+        let first = write("https://127.0.0.1:1");
+        assert_eq!(write("https://127.0.0.1:1"), first);
+        assert!(write("https://127.0.0.1:2").contains("server: https://127.0.0.1:2\n"));
+    }
+}

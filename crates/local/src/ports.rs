@@ -1,0 +1,88 @@
+//! The TCP ports of a host cluster, the same after every restart.
+
+use std::fs;
+
+use berth_process::{free_port, write_atomic};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Home};
+
+const FILE: &str = "ports.config";
+
+/// One port on 127.0.0.1 for everything that listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ports {
+    /// kube-apiserver.
+    pub apiserver: u16,
+    /// etcd of the host, for clients.
+    pub etcd: u16,
+    /// etcd of the host, for its peers (it has none, but listens).
+    pub etcd_peer: u16,
+    /// The tenants' shared etcd, for clients.
+    pub datastore: u16,
+    /// The tenants' shared etcd, for its peers (it has none, but listens).
+    pub datastore_peer: u16,
+    /// kube-controller-manager: health and metrics.
+    pub controller_manager: u16,
+    /// kube-scheduler: health and metrics.
+    pub scheduler: u16,
+    /// Control: health and metrics.
+    pub control: u16,
+}
+
+impl Ports {
+    /// The ports chosen when the cluster was first started, or new ones.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written, or no port is free.
+    pub(crate) fn load_or_choose(home: &Home) -> Result<Self, Error> {
+        if let Some(ports) = Self::load(home)? {
+            return Ok(ports);
+        }
+        let path = home.config(FILE);
+        let ports = Self::choose()?;
+        let text = serde_json::to_vec_pretty(&ports)
+            .map_err(|error| Error::File { action: "encode", path: path.clone(), source: error.into() })?;
+        write_atomic(&path, &text, 0o600)?;
+        Ok(ports)
+    }
+
+    /// The ports chosen when the cluster was first started.
+    pub(crate) fn load(home: &Home) -> Result<Option<Self>, Error> {
+        let path = home.config(FILE);
+        match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|error| Error::File { action: "understand", path, source: error.into() }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::File { action: "read", path, source }),
+        }
+    }
+
+    fn choose() -> Result<Self, Error> {
+        Ok(Self {
+            apiserver: free_port()?,
+            etcd: free_port()?,
+            etcd_peer: free_port()?,
+            datastore: free_port()?,
+            datastore_peer: free_port()?,
+            controller_manager: free_port()?,
+            scheduler: free_port()?,
+            control: free_port()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_stay_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::new(dir.path());
+        home.create().unwrap();
+        let first = Ports::load_or_choose(&home).unwrap();
+        assert_eq!(Ports::load_or_choose(&home).unwrap(), first);
+    }
+}

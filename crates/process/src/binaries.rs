@@ -1,0 +1,236 @@
+//! Where the Kubernetes, etcd and kwok binaries are.
+//!
+//! Looked for in this order:
+//! 1. `$BERTH_KUBE_BIN_DIR/<version>/<binary>`
+//! 2. `$BERTH_KUBE_BIN_DIR/<binary>`
+//! 3. `$KUBEBUILDER_ASSETS/<binary>`
+//! 4. `${BERTH_CACHE:-$HOME/.cache/berth}/bin/<component>/<version>/<binary>`, which `make kubernetes` fills
+//!
+//! A kube-apiserver, kube-controller-manager or kube-scheduler of a folder that does not name a version (2, 3) counts
+//! only when its own `--version` says that it is the one wanted.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
+/// The Kubernetes version of host clusters, and of tenants that ask for none.
+pub const KUBERNETES_DEFAULT: &str = "v1.37.1";
+/// The oldest Kubernetes version that is built and tested.
+pub const KUBERNETES_PREVIOUS: &str = "v1.36.4";
+/// The etcd version.
+pub const ETCD: &str = "v3.6.16";
+/// The kwok version (simulated kubelets).
+pub const KWOK: &str = "v0.8.0";
+
+/// A program that Berth starts but does not contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Binary {
+    /// kube-apiserver.
+    KubeApiserver,
+    /// kube-controller-manager.
+    KubeControllerManager,
+    /// kube-scheduler.
+    KubeScheduler,
+    /// kubectl.
+    Kubectl,
+    /// The etcd server.
+    Etcd,
+    /// The etcd client.
+    Etcdctl,
+    /// The etcd maintenance tool.
+    Etcdutl,
+    /// kwok, which plays the kubelets of simulated nodes.
+    Kwok,
+}
+
+impl Binary {
+    /// The file name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KubeApiserver => "kube-apiserver",
+            Self::KubeControllerManager => "kube-controller-manager",
+            Self::KubeScheduler => "kube-scheduler",
+            Self::Kubectl => "kubectl",
+            Self::Etcd => "etcd",
+            Self::Etcdctl => "etcdctl",
+            Self::Etcdutl => "etcdutl",
+            Self::Kwok => "kwok",
+        }
+    }
+
+    /// The folder of the cache it is built into.
+    fn component(self) -> &'static str {
+        match self {
+            Self::KubeApiserver | Self::KubeControllerManager | Self::KubeScheduler | Self::Kubectl => "kubernetes",
+            Self::Etcd | Self::Etcdctl | Self::Etcdutl => "etcd",
+            Self::Kwok => "kwok",
+        }
+    }
+
+    /// Whether another version than the one asked for would be wrong.
+    fn version_matters(self) -> bool {
+        matches!(
+            self,
+            Self::KubeApiserver | Self::KubeControllerManager | Self::KubeScheduler
+        )
+    }
+}
+
+impl fmt::Display for Binary {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// A binary that is nowhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no {binary} {version}: looked at {}; run `make kubernetes` to build it",
+    list(looked_at)
+)]
+pub struct NotFound {
+    /// What was looked for.
+    pub binary: Binary,
+    /// In which version.
+    pub version: String,
+    /// Where, and why what is there does not count.
+    pub looked_at: Vec<String>,
+}
+
+fn list(places: &[String]) -> String {
+    places.join(", ")
+}
+
+/// The folders that are looked through.
+#[derive(Clone, Debug, Default)]
+struct Places {
+    bin_dir: Option<PathBuf>,
+    assets: Option<PathBuf>,
+    cache: Option<PathBuf>,
+}
+
+impl Places {
+    fn from_environment() -> Self {
+        Self::from_variables(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+    }
+
+    fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let path = |name| variable(name).map(PathBuf::from);
+        Self {
+            bin_dir: path("BERTH_KUBE_BIN_DIR"),
+            assets: path("KUBEBUILDER_ASSETS"),
+            cache: path("BERTH_CACHE")
+                .or_else(|| Some(path("HOME")?.join(".cache/berth")))
+                .map(|cache| cache.join("bin")),
+        }
+    }
+
+    /// The folders whose binaries have no version in their path.
+    fn flat(&self) -> impl Iterator<Item = &Path> {
+        self.bin_dir.iter().chain(&self.assets).map(PathBuf::as_path)
+    }
+
+    fn find(&self, binary: Binary, version: &str) -> Result<PathBuf, NotFound> {
+        let name = binary.name();
+        let versioned = self.bin_dir.as_ref().map(|dir| dir.join(version).join(name));
+        let flat = self.flat().map(|dir| dir.join(name));
+        let cached = self
+            .cache
+            .as_ref()
+            .map(|cache| cache.join(binary.component()).join(version).join(name));
+        let candidates = versioned
+            .into_iter()
+            .map(|path| (path, true))
+            .chain(flat.map(|path| (path, !binary.version_matters())))
+            .chain(cached.map(|path| (path, true)));
+        let mut looked_at = Vec::new();
+        for (path, version_is_right) in candidates {
+            if !path.is_file() {
+                looked_at.push(path.display().to_string());
+            } else if version_is_right {
+                return Ok(path);
+            } else {
+                let own = own_version(&path);
+                if own.as_deref() == Some(version) {
+                    return Ok(path);
+                }
+                looked_at.push(format!(
+                    "{} (which is {})",
+                    path.display(),
+                    own.as_deref().unwrap_or("unknown")
+                ));
+            }
+        }
+        Err(NotFound {
+            binary,
+            version: version.to_owned(),
+            looked_at,
+        })
+    }
+
+    fn available_versions(&self) -> Vec<String> {
+        let name = Binary::KubeApiserver.name();
+        let folders = self
+            .bin_dir
+            .iter()
+            .cloned()
+            .chain(self.cache.iter().map(|cache| cache.join("kubernetes")));
+        let named = folders
+            .filter_map(|folder| std::fs::read_dir(folder).ok())
+            .flatten()
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|version| version.join(name).is_file())
+            .filter_map(|version| Some(version.file_name()?.to_str()?.to_owned()));
+        let unnamed = self
+            .flat()
+            .map(|dir| dir.join(name))
+            .filter(|path| path.is_file())
+            .filter_map(|path| own_version(&path));
+        let mut versions: Vec<String> = named.chain(unnamed).collect::<BTreeSet<_>>().into_iter().collect();
+        versions.sort_by_key(|version| std::cmp::Reverse(sort_key(version)));
+        versions
+    }
+}
+
+/// `v1.37.1` as numbers, so that 1.9 comes before 1.10.
+fn sort_key(version: &str) -> Vec<u64> {
+    version
+        .trim_start_matches('v')
+        .split('.')
+        .map(|part| part.parse().unwrap_or(0))
+        .collect()
+}
+
+/// What a Kubernetes binary says to `--version`. Remembered, since each answer costs a start of the program.
+fn own_version(path: &Path) -> Option<String> {
+    static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Option<String>>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known
+        .entry(path.to_owned())
+        .or_insert_with(|| {
+            let output = Command::new(path).arg("--version").output().ok()?;
+            let text = String::from_utf8(output.stdout).ok()?;
+            Some(text.trim().strip_prefix("Kubernetes ")?.to_owned())
+        })
+        .clone()
+}
+
+/// The path of a binary in a version (`v1.37.1`).
+///
+/// # Errors
+/// [`NotFound`] when it is nowhere; the message says where it was looked for and how to get it.
+pub fn find(binary: Binary, version: &str) -> Result<PathBuf, NotFound> {
+    Places::from_environment().find(binary, version)
+}
+
+/// The versions of which a kube-apiserver can be found, newest first.
+pub fn available_versions() -> Vec<String> {
+    Places::from_environment().available_versions()
+}
+
+#[cfg(test)]
+#[path = "binaries_tests.rs"]
+mod tests;

@@ -1,0 +1,110 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+/// A script that answers `--version` as Kubernetes binaries do.
+fn fake(path: &Path, version: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, format!("#!/bin/sh\necho Kubernetes {version}\n")).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+fn places(root: &Path) -> Places {
+    Places {
+        bin_dir: Some(root.join("bin")),
+        assets: Some(root.join("assets")),
+        cache: Some(root.join("cache/bin")),
+    }
+}
+
+#[test]
+fn the_first_place_wins() {
+    let root = tempfile::tempdir().unwrap();
+    let places = places(root.path());
+    let in_order = [
+        "cache/bin/kubernetes/v1.37.1/kubectl",
+        "assets/kubectl",
+        "bin/kubectl",
+        "bin/v1.37.1/kubectl",
+    ];
+    for path in in_order {
+        fake(&root.path().join(path), "v1.37.1");
+        assert_eq!(places.find(Binary::Kubectl, "v1.37.1"), Ok(root.path().join(path)));
+    }
+}
+
+#[test]
+fn a_binary_without_a_version_in_its_path_is_asked() {
+    let root = tempfile::tempdir().unwrap();
+    let places = places(root.path());
+    fake(&root.path().join("assets/kube-apiserver"), "v1.36.4");
+    assert_eq!(
+        places.find(Binary::KubeApiserver, "v1.36.4"),
+        Ok(root.path().join("assets/kube-apiserver"))
+    );
+    let refused = places.find(Binary::KubeApiserver, "v1.37.1").unwrap_err().to_string();
+    assert!(refused.contains("which is v1.36.4"), "{refused}");
+    // etcd works with every Kubernetes version.
+    fake(&root.path().join("assets/etcd"), "");
+    assert_eq!(places.find(Binary::Etcd, ETCD), Ok(root.path().join("assets/etcd")));
+}
+
+#[test]
+fn what_is_missing_is_named_with_the_remedy() {
+    let root = tempfile::tempdir().unwrap();
+    let message = places(root.path()).find(Binary::Kwok, KWOK).unwrap_err().to_string();
+    for part in [
+        "no kwok v0.8.0",
+        "assets/kwok",
+        "cache/bin/kwok/v0.8.0/kwok",
+        "make kubernetes",
+    ] {
+        assert!(message.contains(part), "{part} is not in: {message}");
+    }
+}
+
+#[test]
+fn versions_come_newest_first() {
+    let root = tempfile::tempdir().unwrap();
+    for version in ["v1.9.1", "v1.36.4", "v1.37.1"] {
+        fake(
+            &root
+                .path()
+                .join("cache/bin/kubernetes")
+                .join(version)
+                .join("kube-apiserver"),
+            version,
+        );
+    }
+    fake(&root.path().join("assets/kube-apiserver"), "v1.35.6");
+    assert_eq!(
+        places(root.path()).available_versions(),
+        ["v1.37.1", "v1.36.4", "v1.35.6", "v1.9.1"]
+    );
+}
+
+#[test]
+fn the_cache_lies_in_the_home_directory_unless_told_otherwise() {
+    let home = |name: &str| (name == "HOME").then(|| OsString::from("/home/me"));
+    assert_eq!(
+        Places::from_variables(home).cache,
+        Some("/home/me/.cache/berth/bin".into())
+    );
+    let told = |name: &str| (name == "BERTH_CACHE").then(|| OsString::from("/srv/berth"));
+    assert_eq!(Places::from_variables(told).cache, Some("/srv/berth/bin".into()));
+}
+
+#[test]
+fn pinned_versions_are_those_that_are_built() {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hack/kubernetes");
+    for (component, version) in [
+        ("kubernetes", KUBERNETES_DEFAULT),
+        ("kubernetes", KUBERNETES_PREVIOUS),
+        ("etcd", ETCD),
+        ("kwok", KWOK),
+    ] {
+        let module = built.join(component).join(version).join("go.mod");
+        assert!(module.is_file(), "{} is missing", module.display());
+    }
+}

@@ -1,0 +1,324 @@
+//! Supervision of real processes: crashes, changes, and supervisors that come and go.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use berth_process::{
+    Ensured, Error, MARKER, ProcessSpec, ProcessState, Supervisor, SupervisorConfig, reap_marked, statuses,
+};
+use tempfile::TempDir;
+
+/// A directory whose processes end with the test, however it ends.
+struct Scene {
+    dir: TempDir,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = reap_marked(self.dir.path(), Duration::ZERO);
+    }
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    async fn supervisor(&self) -> Supervisor {
+        self.open(false).await.unwrap()
+    }
+
+    async fn open(&self, die_with_parent: bool) -> Result<Supervisor, Error> {
+        Supervisor::open(SupervisorConfig {
+            dir: self.run_dir(),
+            die_with_parent,
+        })
+        .await
+    }
+
+    /// A process that runs `script` in a shell.
+    fn shell(&self, name: &str, script: &str) -> ProcessSpec {
+        let mut spec = ProcessSpec::new(name, "/bin/sh", self.dir.path().join(format!("{name}.log")));
+        spec.args = vec!["-c".into(), script.into()];
+        spec
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(format!("{name}.log"))).unwrap_or_default()
+    }
+}
+
+const FOREVER: &str = "exec sleep 1000";
+
+async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn pid(supervisor: &Supervisor, name: &str) -> u32 {
+    supervisor.status(name).unwrap().pid.unwrap()
+}
+
+fn alive(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn kill(pid: u32) {
+    let pid = rustix_pid(pid);
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+fn rustix_pid(pid: u32) -> rustix::process::Pid {
+    rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn ensure_is_idempotent_and_replaces_what_changed() {
+    let scene = Scene::new();
+    let supervisor = scene.supervisor().await;
+    let spec = scene.shell("a", FOREVER);
+    assert_eq!(supervisor.ensure(spec.clone()).await.unwrap(), Ensured::Started);
+    let first = pid(&supervisor, "a");
+    assert_eq!(supervisor.ensure(spec.clone()).await.unwrap(), Ensured::Unchanged);
+    assert_eq!(pid(&supervisor, "a"), first);
+    let changed = ProcessSpec {
+        revision: "2".into(),
+        ..spec
+    };
+    assert_eq!(supervisor.ensure(changed).await.unwrap(), Ensured::Replaced);
+    assert_ne!(pid(&supervisor, "a"), first);
+    assert!(!alive(first));
+}
+
+#[tokio::test]
+async fn a_crashed_process_is_started_again() {
+    let scene = Scene::new();
+    let supervisor = scene.supervisor().await;
+    supervisor.ensure(scene.shell("a", FOREVER)).await.unwrap();
+    let first = pid(&supervisor, "a");
+    kill(first);
+    let status = eventually("a second start", || {
+        supervisor.status("a").filter(|status| status.restarts == 1)
+    })
+    .await;
+    assert_eq!(status.state, ProcessState::Running);
+    assert_eq!(status.last_exit.as_deref(), Some("signal 9"));
+    assert_ne!(status.pid, Some(first));
+}
+
+#[tokio::test]
+async fn a_process_that_cannot_stay_up_is_started_with_pauses() {
+    let scene = Scene::new();
+    let supervisor = scene.supervisor().await;
+    supervisor.ensure(scene.shell("a", "echo once; exit 3")).await.unwrap();
+    let status = eventually("an exit", || {
+        supervisor.status("a").filter(|status| status.restarts >= 1)
+    })
+    .await;
+    assert_eq!(status.last_exit.as_deref(), Some("exit code 3"));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let starts = scene.log("a").lines().count();
+    assert!((2..=4).contains(&starts), "{starts} starts within a second");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_an_error_at_once() {
+    let scene = Scene::new();
+    let supervisor = scene.supervisor().await;
+    let spec = ProcessSpec::new("a", "/no/such/program", scene.dir.path().join("a.log"));
+    let error = supervisor.ensure(spec).await.unwrap_err();
+    assert!(error.to_string().contains("/no/such/program"), "{error}");
+    assert_eq!(supervisor.list(), []);
+    assert_eq!(statuses(&scene.run_dir()), []);
+}
+
+#[tokio::test]
+async fn the_next_supervisor_adopts_what_runs() {
+    let scene = Scene::new();
+    let spec = scene.shell("a", FOREVER);
+    let first = scene.supervisor().await;
+    first.ensure(spec.clone()).await.unwrap();
+    let running = pid(&first, "a");
+    drop(first);
+    let second = scene.supervisor().await;
+    assert_eq!(pid(&second, "a"), running);
+    assert_eq!(second.ensure(spec).await.unwrap(), Ensured::Unchanged);
+    assert_eq!(pid(&second, "a"), running);
+    // An adopted process is watched like any other.
+    kill(running);
+    eventually("a new start", || {
+        second.status("a").filter(|status| status.restarts == 1)
+    })
+    .await;
+    second.stop("a", None).await.unwrap();
+    assert_eq!(second.list(), []);
+}
+
+#[tokio::test]
+async fn what_died_without_a_supervisor_is_started_when_asked_for() {
+    let scene = Scene::new();
+    let spec = scene.shell("a", FOREVER);
+    let first = scene.supervisor().await;
+    first.ensure(spec.clone()).await.unwrap();
+    let running = pid(&first, "a");
+    first.shutdown(false).await.unwrap();
+    drop(first);
+    kill(running);
+    eventually("its end", || (!alive(running)).then_some(())).await;
+    let second = scene.supervisor().await;
+    assert_eq!(second.list(), []);
+    assert_eq!(second.ensure(spec).await.unwrap(), Ensured::Started);
+}
+
+/// A process as a supervisor leaves it that is killed right after it has started it.
+fn unrecorded(record: &Path) -> u32 {
+    let mut command = Command::new("/bin/sleep");
+    command
+        .arg("1000")
+        .env(MARKER, record)
+        .process_group(0)
+        .stdin(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let pid = child.id();
+    // Collects the child when it ends, as init does with orphans.
+    std::thread::spawn(move || child.wait());
+    pid
+}
+
+#[tokio::test]
+async fn a_process_without_a_record_is_ended() {
+    let scene = Scene::new();
+    let dir = scene.supervisor().await.dir().to_owned();
+    let stray = unrecorded(&dir.join("a.json"));
+    eventually("the marker", || {
+        std::fs::read(format!("/proc/{stray}/environ"))
+            .ok()
+            .filter(|text| !text.is_empty())
+    })
+    .await;
+    let supervisor = scene.supervisor().await;
+    assert!(!alive(stray));
+    assert_eq!(supervisor.list(), []);
+}
+
+#[tokio::test]
+async fn a_process_whose_start_was_intended_is_adopted() {
+    let scene = Scene::new();
+    let first = scene.supervisor().await;
+    let spec = scene.shell("a", FOREVER);
+    first.ensure(spec.clone()).await.unwrap();
+    let running = pid(&first, "a");
+    let path = first.dir().join("a.json");
+    drop(first);
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    record["identity"] = serde_json::Value::Null;
+    std::fs::write(&path, record.to_string()).unwrap();
+    let second = scene.supervisor().await;
+    assert_eq!(pid(&second, "a"), running);
+    assert_eq!(second.ensure(spec).await.unwrap(), Ensured::Unchanged);
+}
+
+#[tokio::test]
+async fn a_second_supervisor_is_refused() {
+    let scene = Scene::new();
+    let _first = scene.supervisor().await;
+    let refused = scene.open(false).await.unwrap_err();
+    assert!(matches!(refused, Error::Locked(_)), "{refused}");
+}
+
+#[tokio::test]
+async fn a_process_that_does_not_want_to_end_is_killed() {
+    let scene = Scene::new();
+    let supervisor = scene.supervisor().await;
+    supervisor
+        .ensure(scene.shell("a", "trap '' TERM; echo ready; while :; do sleep 1; done"))
+        .await
+        .unwrap();
+    eventually("the trap", || scene.log("a").contains("ready").then_some(())).await;
+    let stubborn = pid(&supervisor, "a");
+    let start = Instant::now();
+    supervisor.stop("a", Some(Duration::from_millis(300))).await.unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(300));
+    assert!(!alive(stubborn));
+    assert_eq!(supervisor.status("a"), None);
+    assert_eq!(statuses(&scene.run_dir()), []);
+}
+
+#[tokio::test]
+async fn what_a_process_started_ends_with_it() {
+    let scene = Scene::new();
+    let supervisor = scene.supervisor().await;
+    supervisor
+        .ensure(scene.shell("a", "sleep 1000 & echo $!; wait"))
+        .await
+        .unwrap();
+    let grandchild: u32 = eventually("its id", || scene.log("a").trim().parse().ok()).await;
+    supervisor.stop("a", None).await.unwrap();
+    assert!(!alive(grandchild));
+}
+
+#[tokio::test]
+async fn shutdown_stops_all_when_told_to() {
+    let scene = Scene::new();
+    let supervisor = scene.supervisor().await;
+    for name in ["a", "b"] {
+        supervisor.ensure(scene.shell(name, FOREVER)).await.unwrap();
+    }
+    let pids: Vec<u32> = supervisor.list().into_iter().filter_map(|status| status.pid).collect();
+    assert_eq!(pids.len(), 2);
+    supervisor.shutdown(true).await.unwrap();
+    assert!(pids.into_iter().all(|pid| !alive(pid)));
+    assert!(matches!(
+        supervisor.ensure(scene.shell("a", FOREVER)).await,
+        Err(Error::Closed)
+    ));
+}
+
+#[tokio::test]
+async fn onlookers_see_the_records() {
+    let scene = Scene::new();
+    let supervisor = scene.supervisor().await;
+    supervisor.ensure(scene.shell("a", FOREVER)).await.unwrap();
+    assert_eq!(statuses(&scene.run_dir()), supervisor.list());
+}
+
+#[tokio::test]
+async fn environment_is_only_what_was_given() {
+    let scene = Scene::new();
+    let supervisor = scene.supervisor().await;
+    let mut spec = scene.shell("a", "env; exec sleep 1000");
+    spec.env.insert("GOGC".into(), "50".into());
+    supervisor.ensure(spec).await.unwrap();
+    eventually("the environment", || scene.log("a").contains("GOGC=50").then_some(())).await;
+    assert!(!scene.log("a").contains("CARGO"), "{}", scene.log("a"));
+}
+
+#[tokio::test]
+async fn everything_under_a_directory_can_be_ended() {
+    let scene = Scene::new();
+    let supervisor = scene.open(true).await.unwrap();
+    supervisor.ensure(scene.shell("a", FOREVER)).await.unwrap();
+    let running = pid(&supervisor, "a");
+    supervisor.shutdown(false).await.unwrap();
+    let dir = scene.dir.path().to_owned();
+    let ended = tokio::task::spawn_blocking(move || reap_marked(&dir, Duration::from_secs(2)))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(ended, 1);
+    assert!(!alive(running));
+}

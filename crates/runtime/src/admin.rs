@@ -1,0 +1,98 @@
+//! The admin server: `/healthz`, `/readyz` and `/metrics` (OpenMetrics text).
+
+use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// What has to be in place before the process calls itself ready. Cheap to clone; all clones speak of one process.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, bool>>>);
+
+impl Readiness {
+    /// Readiness that waits for every one of `needs`.
+    pub fn new(needs: &[&'static str]) -> Self {
+        Self(Arc::new(Mutex::new(needs.iter().map(|need| (*need, false)).collect())))
+    }
+
+    /// Says whether one of the needs is met now.
+    pub fn set(&self, need: &'static str, met: bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(need, met);
+    }
+
+    /// Needs that are not met.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let needs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        needs.iter().filter(|(_, met)| !**met).map(|(need, _)| *need).collect()
+    }
+}
+
+#[derive(Clone)]
+struct AdminState {
+    registry: Arc<Registry>,
+    readiness: Readiness,
+}
+
+/// Serves the admin endpoints on `address` until `stop`. `/healthz` answers as long as the process turns its event
+/// loop; `/readyz` answers 503 and names what is missing until every need is met.
+///
+/// # Errors
+/// The address cannot be bound, or the listener breaks.
+pub async fn serve(
+    address: SocketAddr,
+    registry: Registry,
+    readiness: Readiness,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    tracing::info!(address = %listener.local_addr()?, "admin server listens");
+    let state = AdminState { registry: Arc::new(registry), readiness };
+    let router = Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(state);
+    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+}
+
+async fn readyz(State(state): State<AdminState>) -> impl IntoResponse {
+    match state.readiness.missing().as_slice() {
+        [] => (StatusCode::OK, "ok\n".to_owned()),
+        missing => (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}\n", missing.join(", "))),
+    }
+}
+
+async fn metrics(State(state): State<AdminState>) -> impl IntoResponse {
+    let mut text = String::new();
+    match encode(&mut text, &state.registry) {
+        Ok(()) => (
+            StatusCode::OK,
+            [("content-type", "application/openmetrics-text; version=1.0.0; charset=utf-8")],
+            text,
+        ),
+        Err(error) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, [("content-type", "text/plain; charset=utf-8")], error.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Readiness;
+
+    #[test]
+    fn ready_when_every_need_is_met() {
+        let readiness = Readiness::new(&["host", "tenant"]);
+        assert_eq!(readiness.missing(), ["host", "tenant"]);
+        readiness.set("host", true);
+        readiness.set("tenant", true);
+        assert!(readiness.missing().is_empty());
+        readiness.set("tenant", false);
+        assert_eq!(readiness.missing(), ["tenant"]);
+    }
+}

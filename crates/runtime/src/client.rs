@@ -1,0 +1,76 @@
+//! Connections to API servers.
+
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+use std::{path::Path, time::Duration};
+
+/// Time within which a connection must be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Silence after which a connection is given up. Longer than the 290 s after which a watch asks anew, and watches
+/// send bookmarks about once a minute, so that a healthy watch is never cut.
+const READ_TIMEOUT: Duration = Duration::from_secs(295);
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The kubeconfig cannot be read or used.
+    #[error("cannot use the kubeconfig {path}: {source}")]
+    Kubeconfig {
+        /// The file.
+        path: String,
+        /// What is the matter with it.
+        #[source]
+        source: Box<KubeconfigError>,
+    },
+    /// The client cannot be built from the configuration.
+    #[error("cannot build a client: {0}")]
+    Client(#[source] Box<kube::Error>),
+}
+
+/// A client from a kubeconfig file that Berth itself wrote.
+///
+/// # Errors
+/// The file is missing or wrong, or TLS cannot be set up from it. No connection is made yet.
+pub async fn from_file(path: &Path) -> Result<Client, ConnectError> {
+    let fail = |source| ConnectError::Kubeconfig { path: path.display().to_string(), source: Box::new(source) };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(fail)?;
+    from_kubeconfig(kubeconfig).await.map_err(|error| match error {
+        ConnectError::Kubeconfig { source, .. } => fail(*source),
+        other @ ConnectError::Client(_) => other,
+    })
+}
+
+/// A client from the text of a kubeconfig that Berth itself made. Never give it one that a tenant wrote: a kubeconfig
+/// can name programs to run.
+///
+/// # Errors
+/// As [`from_file`].
+pub async fn from_text(text: &str) -> Result<Client, ConnectError> {
+    let kubeconfig = Kubeconfig::from_yaml(text)
+        .map_err(|source| ConnectError::Kubeconfig { path: "(text)".into(), source: Box::new(source) })?;
+    from_kubeconfig(kubeconfig).await
+}
+
+async fn from_kubeconfig(kubeconfig: Kubeconfig) -> Result<Client, ConnectError> {
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|source| ConnectError::Kubeconfig { path: "(text)".into(), source: Box::new(source) })?;
+    from_config(config)
+}
+
+/// A client from a configuration, with Berth's time limits.
+///
+/// # Errors
+/// TLS cannot be set up.
+pub fn from_config(mut config: Config) -> Result<Client, ConnectError> {
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.write_timeout = Some(CONNECT_TIMEOUT);
+    // Retries are the queue's business: it backs off per object and holds up nobody else.
+    config.default_retry = false;
+    // A proxy from the environment would see credentials, and no cluster of ours is behind one.
+    config.proxy_url = None;
+    Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
+}

@@ -1,0 +1,16 @@
+//! What Berth's long-running binaries share: a client with time limits, a keyed queue, a leader lease, the admin
+//! server (`/healthz`, `/readyz`, `/metrics`) and telemetry.
+
+pub mod admin;
+pub mod client;
+pub mod lease;
+pub mod queue;
+pub mod shutdown;
+pub mod telemetry;
+
+/// Makes aws-lc-rs the process's cryptography, for every TLS connection. Call it first thing in `main`; calling it
+/// again is harmless.
+pub fn install_crypto() {
+    // An error means that a provider is installed already, which is this one: no other is linked.
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+}

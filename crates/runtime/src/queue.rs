@@ -1,0 +1,290 @@
+//! A keyed work queue: each key waits at most once, is never handed out twice at a time, and comes again if it was
+//! added while it was worked on.
+//!
+//! Unlike a list of events, a keyed queue is bounded by the number of objects, and a slow or failing key delays no
+//! other.
+
+use std::{
+    collections::{BinaryHeap, HashMap, VecDeque},
+    cmp::Reverse,
+    hash::Hash,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{sync::Notify, time::Instant};
+
+/// A key handed out by [`Queue::take`]; give it back with [`Queue::done`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken<K> {
+    /// What to work on.
+    pub key: K,
+    /// How long it waited since it was due.
+    pub queued_for: Duration,
+}
+
+/// The queue. Cheap to clone; all clones share one queue.
+#[derive(Debug)]
+pub struct Queue<K>(Arc<Shared<K>>);
+
+impl<K> Clone for Queue<K> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+#[derive(Debug)]
+struct Shared<K> {
+    state: Mutex<State<K>>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State<K> {
+    ready: VecDeque<(K, Instant)>,
+    keys: HashMap<K, Where>,
+    delayed: BinaryHeap<Reverse<(Instant, u64)>>,
+    delayed_keys: HashMap<u64, K>,
+    next_ticket: u64,
+}
+
+/// Where a key is. A key may at the same time be delayed (`due`) and waiting or worked on: the delay is a promise to
+/// look again not later than then.
+#[derive(Clone, Copy, Debug, Default)]
+struct Where {
+    waiting: bool,
+    working: bool,
+    /// Added while it was worked on: wait again as soon as it is done.
+    again: bool,
+    due: Option<(Instant, u64)>,
+}
+
+impl Where {
+    fn is_idle(self) -> bool {
+        !self.waiting && !self.working && self.due.is_none()
+    }
+}
+
+impl<K> Default for Queue<K> {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            state: Mutex::new(State {
+                ready: VecDeque::new(),
+                keys: HashMap::new(),
+                delayed: BinaryHeap::new(),
+                delayed_keys: HashMap::new(),
+                next_ticket: 0,
+            }),
+            changed: Notify::new(),
+        }))
+    }
+}
+
+impl<K: Clone + Eq + Hash> Queue<K> {
+    /// An empty queue.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<K>> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a key at the end, unless it waits already. A key that is being worked on waits again once it is done.
+    pub fn add(&self, key: K) {
+        self.state().push(key, Instant::now());
+        self.0.changed.notify_one();
+    }
+
+    /// Puts a key into the queue after `delay`, unless it is due earlier anyway.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        let due = Instant::now() + delay;
+        let mut state = self.state();
+        let place = state.keys.entry(key.clone()).or_default();
+        if place.waiting || place.due.is_some_and(|(earlier, _)| earlier <= due) {
+            return;
+        }
+        let earlier = place.due.take();
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        if let Some((_, old)) = earlier {
+            state.delayed_keys.remove(&old);
+        }
+        if let Some(place) = state.keys.get_mut(&key) {
+            place.due = Some((due, ticket));
+        }
+        state.delayed_keys.insert(ticket, key);
+        state.delayed.push(Reverse((due, ticket)));
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// Waits for the next key. Keys come in the order they became due. Cancel-safe.
+    pub async fn take(&self) -> Taken<K> {
+        loop {
+            let changed = self.0.changed.notified();
+            let next_due = {
+                let mut state = self.state();
+                let now = Instant::now();
+                state.promote(now);
+                if let Some((key, since)) = state.ready.pop_front() {
+                    let place = state.keys.entry(key.clone()).or_default();
+                    place.waiting = false;
+                    place.working = true;
+                    if !state.ready.is_empty() {
+                        // Notify stores one permit only: pass it on, so that no worker sleeps beside work.
+                        self.0.changed.notify_one();
+                    }
+                    return Taken { key, queued_for: now.saturating_duration_since(since) };
+                }
+                state.delayed.peek().map(|Reverse((due, _))| *due)
+            };
+            match next_due {
+                Some(due) => tokio::select! {
+                    () = changed => {}
+                    () = tokio::time::sleep_until(due) => {}
+                },
+                None => changed.await,
+            }
+        }
+    }
+
+    /// Gives a key back. If it was added meanwhile, it waits again.
+    pub fn done(&self, key: &K) {
+        let mut state = self.state();
+        let Some(place) = state.keys.get_mut(key) else { return };
+        place.working = false;
+        if std::mem::take(&mut place.again) {
+            state.push(key.clone(), Instant::now());
+            drop(state);
+            self.0.changed.notify_one();
+        } else if place.is_idle() {
+            state.keys.remove(key);
+        }
+    }
+
+    /// Number of keys that wait now (not those delayed or worked on).
+    pub fn len(&self) -> usize {
+        self.state().ready.len()
+    }
+
+    /// Whether no key waits now.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<K: Clone + Eq + Hash> State<K> {
+    fn push(&mut self, key: K, since: Instant) {
+        let place = self.keys.entry(key.clone()).or_default();
+        if place.working {
+            place.again = true;
+        } else if !place.waiting {
+            place.waiting = true;
+            self.ready.push_back((key, since));
+        }
+    }
+
+    /// Moves what is due from the delayed to the ready.
+    fn promote(&mut self, now: Instant) {
+        while let Some(Reverse((due, ticket))) = self.delayed.peek().copied() {
+            if due > now {
+                break;
+            }
+            self.delayed.pop();
+            let Some(key) = self.delayed_keys.remove(&ticket) else { continue };
+            if let Some(place) = self.keys.get_mut(&key) {
+                place.due = None;
+            }
+            self.push(key, due);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_waits_once_and_is_worked_on_once() {
+        let queue = Queue::new();
+        queue.add("a");
+        queue.add("a");
+        queue.add("b");
+        assert_eq!(queue.len(), 2);
+        assert_eq!(queue.take().await.key, "a");
+        queue.add("a");
+        queue.add("a");
+        assert_eq!(queue.take().await.key, "b");
+        assert!(tokio::time::timeout(Duration::from_secs(1), queue.take()).await.is_err(), "a is being worked on");
+        queue.done(&"a");
+        assert_eq!(queue.take().await.key, "a");
+        queue.done(&"a");
+        queue.done(&"b");
+        assert!(queue.state().keys.is_empty(), "nothing is remembered of idle keys");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delayed_keys_come_when_due_and_the_earliest_delay_wins() {
+        let queue = Queue::new();
+        queue.add_after("late", Duration::from_secs(10));
+        queue.add_after("soon", Duration::from_secs(2));
+        queue.add_after("late", Duration::from_secs(5));
+        queue.add_after("late", Duration::from_secs(20));
+        let start = Instant::now();
+        assert_eq!(queue.take().await.key, "soon");
+        assert_eq!(start.elapsed().as_secs(), 2);
+        assert_eq!(queue.take().await.key, "late");
+        assert_eq!(start.elapsed().as_secs(), 5);
+        queue.done(&"soon");
+        queue.done(&"late");
+        assert!(tokio::time::timeout(Duration::from_secs(60), queue.take()).await.is_err());
+        assert!(queue.state().keys.is_empty() && queue.state().delayed_keys.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_immediate_add_overtakes_a_delay_but_the_delay_still_comes() {
+        let queue = Queue::new();
+        queue.add_after("a", Duration::from_secs(5));
+        queue.add("a");
+        assert_eq!(queue.take().await.key, "a");
+        queue.done(&"a");
+        let start = Instant::now();
+        assert_eq!(queue.take().await.key, "a");
+        assert_eq!(start.elapsed().as_secs(), 5);
+    }
+
+    #[tokio::test]
+    async fn many_workers_share_many_keys_without_two_on_one() {
+        let queue = Queue::new();
+        let working = Arc::new(Mutex::new(std::collections::HashSet::new()));
+        let total = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let workers: Vec<_> = (0..8)
+            .map(|_| {
+                let (queue, working, total) = (queue.clone(), Arc::clone(&working), Arc::clone(&total));
+                tokio::spawn(async move {
+                    loop {
+                        let taken: Taken<usize> = queue.take().await;
+                        assert!(working.lock().unwrap().insert(taken.key), "two workers on one key");
+                        tokio::task::yield_now().await;
+                        working.lock().unwrap().remove(&taken.key);
+                        queue.done(&taken.key);
+                        total.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for key in 0..1000 {
+            queue.add(key % 100);
+            if key % 10 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        while !queue.is_empty() || !queue.state().keys.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert!(total.load(std::sync::atomic::Ordering::Relaxed) >= 100);
+        for worker in workers {
+            worker.abort();
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Orderly ends.
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// A token that is cancelled by the first SIGTERM or SIGINT. A second signal ends the process as if there were no
+/// handler, so that a hanging shutdown can be cut short.
+///
+/// # Errors
+/// The operating system refuses signal handlers.
+pub fn signals() -> std::io::Result<CancellationToken> {
+    let token = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn({
+        let token = token.clone();
+        async move {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            tracing::info!("shutting down");
+            token.cancel();
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            std::process::exit(130);
+        }
+    });
+    Ok(token)
+}

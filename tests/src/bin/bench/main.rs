@@ -1,0 +1,47 @@
+//! Berth's benchmarks. Each is one command, prints a table, and leaves its figures in `target/bench/<name>.json`.
+//!
+//! Machines are shared and noisy: where a figure matters it is a ratio of two things measured in turn in one run.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
+
+mod memory;
+mod report;
+mod sync;
+mod tenant_ready;
+
+use clap::{Parser, Subcommand};
+
+/// Berth's benchmarks: tables on stdout, JSON in target/bench/.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    which: Which,
+}
+
+#[derive(Clone, Copy, Subcommand)]
+enum Which {
+    /// Everything below, one after the other.
+    All,
+    /// From an applied TenantCluster to a pod that is accepted, against a bare kube-apiserver's own start.
+    TenantReady,
+    /// From a pod created in the tenant to the host's pod, and from the host's status to the tenant's, at 50 pods a second.
+    SyncLatency,
+    /// Resident and private memory of an idle tenant by process, and of its syncer with 1,000 pods.
+    Memory,
+}
+
+fn main() {
+    berth_runtime::install_crypto();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let which = Args::parse().which;
+        if matches!(which, Which::All | Which::TenantReady) {
+            tenant_ready::run().await;
+        }
+        if matches!(which, Which::All | Which::SyncLatency) {
+            sync::run().await;
+        }
+        if matches!(which, Which::All | Which::Memory) {
+            memory::run().await;
+        }
+    });
+}

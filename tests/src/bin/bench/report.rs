@@ -1,0 +1,52 @@
+//! Figures: a table for people, JSON for machines.
+
+use serde_json::{Value, json};
+use std::{fs, path::Path, time::Duration};
+
+/// A benchmark's figures.
+pub(crate) struct Report {
+    name: &'static str,
+    rows: Vec<(String, f64, &'static str)>,
+}
+
+impl Report {
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self { name, rows: Vec::new() }
+    }
+
+    /// Adds a figure with its unit.
+    pub(crate) fn add(&mut self, what: impl Into<String>, value: f64, unit: &'static str) {
+        self.rows.push((what.into(), value, unit));
+    }
+
+    /// Prints the table and writes the JSON.
+    pub(crate) fn finish(self) {
+        println!("\n{}", self.name);
+        let width = self.rows.iter().map(|(what, ..)| what.len()).max().unwrap_or_default();
+        for (what, value, unit) in &self.rows {
+            println!("  {what:<width$}  {value:>10.2} {unit}");
+        }
+        let figures: Vec<Value> =
+            self.rows.iter().map(|(what, value, unit)| json!({"what": what, "value": value, "unit": unit})).collect();
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(format!("{}.json", self.name));
+        let text = serde_json::to_string_pretty(&json!({"name": self.name, "figures": figures})).unwrap();
+        fs::write(&path, text + "\n").unwrap();
+        println!("  -> target/bench/{}.json", self.name);
+    }
+}
+
+/// The value below which `percent` of the (unsorted) values lie, by the nearest-rank method.
+pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    let rank = ((percent / 100.0 * sorted.len() as f64).ceil() as usize).clamp(1, sorted.len().max(1));
+    sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
+}
+
+/// Milliseconds with fractions.
+pub(crate) fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}

@@ -1,0 +1,96 @@
+//! The syncer's own delay: from a pod created in the tenant to the host's pod, and from the host's status to the tenant's,
+//! at a steady 50 pods a second.
+
+use crate::report::{Report, milliseconds, percentile};
+use berth_api::labels;
+use berth_tests::{
+    objects::{gpu_pod, phase},
+    tenant::{Tenant, cluster},
+    world::World,
+};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt,
+    api::PostParams,
+    runtime::{WatchStreamExt, watcher},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+const PODS: usize = 500;
+const PER_SECOND: u64 = 50;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// When something was first seen of each pod.
+type Moments = Arc<Mutex<BTreeMap<String, Instant>>>;
+
+pub(crate) async fn run() {
+    let world = World::start("h100=8,cpu=1").await;
+    let tenant = Tenant::create(&world, "bench-sync", &cluster("sync", &[("train", "h100", 8)])).await;
+    let here: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    let there: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let [created, on_host, host_runs, tenant_runs]: [Moments; 4] = Default::default();
+
+    let origin = |pod: &Pod| pod.annotations().get(labels::ORIGIN_NAME).cloned();
+    let watches = [
+        watch(there.clone(), Arc::clone(&on_host), move |pod| origin(pod)),
+        watch(there, Arc::clone(&host_runs), move |pod| (phase(pod) == "Running").then(|| origin(pod)).flatten()),
+        watch(here.clone(), Arc::clone(&tenant_runs), |pod| (phase(pod) == "Running").then(|| pod.name_any())),
+    ];
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    let mut tick = tokio::time::interval(Duration::from_micros(1_000_000 / PER_SECOND));
+    let mut requests = tokio::task::JoinSet::new();
+    for index in 0..PODS {
+        tick.tick().await;
+        let (here, created) = (here.clone(), Arc::clone(&created));
+        requests.spawn(async move {
+            let name = format!("p-{index:04}");
+            here.create(&PostParams::default(), &gpu_pod(&name, 0)).await.unwrap();
+            created.lock().unwrap().insert(name, Instant::now());
+        });
+    }
+    while let Some(result) = requests.join_next().await {
+        result.unwrap();
+    }
+    let begun = Instant::now();
+    while tenant_runs.lock().unwrap().len() < PODS {
+        assert!(begun.elapsed() < LIMIT, "only {} of {PODS} run", tenant_runs.lock().unwrap().len());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for watch in watches {
+        watch.abort();
+    }
+    let mut report = Report::new("sync-latency");
+    let between = |from: &Moments, to: &Moments| -> Vec<f64> {
+        let (from, to) = (from.lock().unwrap(), to.lock().unwrap());
+        from.iter().filter_map(|(name, at)| Some(milliseconds(to.get(name)?.saturating_duration_since(*at)))).collect()
+    };
+    let down = between(&created, &on_host);
+    let up = between(&host_runs, &tenant_runs);
+    for (what, values) in [("tenant create answered -> host pod seen", &down), ("host Running seen -> tenant Running seen", &up)] {
+        report.add(format!("{what}, p50"), percentile(values, 50.0), "ms");
+        report.add(format!("{what}, p99"), percentile(values, 99.0), "ms");
+    }
+    report.finish();
+    tenant.delete(&world).await;
+}
+
+fn watch(
+    api: Api<Pod>,
+    moments: Moments,
+    name: impl Fn(&Pod) -> Option<String> + Send + 'static,
+) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move {
+        let mut stream = watcher(api, watcher::Config::default()).default_backoff().applied_objects().boxed();
+        while let Ok(Some(pod)) = stream.try_next().await {
+            if let Some(name) = name(&pod) {
+                moments.lock().unwrap().entry(name).or_insert_with(Instant::now);
+            }
+        }
+    })
+}

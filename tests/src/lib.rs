@@ -1,0 +1,12 @@
+//! What Berth's whole-system tests and benchmarks share: a host cluster with control as its own process, and tenants.
+//!
+//! In tests `unwrap` and `expect` say what was assumed; a broken assumption is a failed test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
+
+pub mod fake;
+pub mod objects;
+pub mod processes;
+pub mod suite;
+pub mod tenant;
+pub mod wait;
+pub mod world;

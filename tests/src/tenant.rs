@@ -1,0 +1,104 @@
+//! A tenant of a test: made by its `TenantCluster`, used through its own kubeconfig.
+
+use crate::{wait::until, world::World};
+use berth_api::{NodeGroup, NodeMode, TenantCluster, TenantClusterSpec, conditions, names::TenantId};
+use berth_runtime::client;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, PostParams},
+};
+use std::time::Duration;
+
+/// Time within which a tenant must be ready on a loaded machine.
+pub const READY_WITHIN: Duration = Duration::from_secs(120);
+
+/// A tenant that was ready once.
+pub struct Tenant {
+    /// Its namespace on the host.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What names everything of it.
+    pub id: TenantId,
+    /// The team's kubeconfig.
+    pub kubeconfig: String,
+    /// cluster-admin inside the tenant.
+    pub client: Client,
+}
+
+/// A `TenantCluster` with groups of (name, pool, count).
+pub fn cluster(name: &str, groups: &[(&str, &str, u32)]) -> TenantCluster {
+    let nodes = groups.iter().map(|(name, pool, count)| NodeGroup {
+        name: (*name).into(),
+        pool: (*pool).into(),
+        mode: NodeMode::Private,
+        count: *count,
+    });
+    TenantCluster::new(
+        name,
+        TenantClusterSpec { version: berth_process::binaries::KUBERNETES_DEFAULT.into(), nodes: nodes.collect() },
+    )
+}
+
+/// Creates a namespace unless it exists.
+pub async fn ensure_namespace(client: &Client, name: &str) {
+    let namespace = Namespace {
+        metadata: kube::api::ObjectMeta { name: Some(name.into()), ..Default::default() },
+        ..Namespace::default()
+    };
+    match Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await {
+        Err(error) if !berth_control::apply::is_status(&error, 409) => panic!("{error}"),
+        _ => {}
+    }
+}
+
+impl Tenant {
+    /// Creates a tenant and waits until it is ready.
+    pub async fn create(world: &World, namespace: &str, cluster: &TenantCluster) -> Self {
+        ensure_namespace(&world.client, namespace).await;
+        world.tenants(namespace).create(&PostParams::default(), cluster).await.unwrap();
+        Self::ready(world, namespace, &cluster.name_any()).await
+    }
+
+    /// Waits until an existing tenant is ready.
+    pub async fn ready(world: &World, namespace: &str, name: &str) -> Self {
+        let tenants = world.tenants(namespace);
+        let cluster = until(&format!("{namespace}/{name} is ready"), READY_WITHIN, async || {
+            let cluster = tenants.get(name).await.map_err(|error| error.to_string())?;
+            let status = cluster.status.clone().unwrap_or_default();
+            let current = status.observed_generation == cluster.metadata.generation;
+            if current && conditions::is_true(&status.conditions, conditions::READY) {
+                Ok(cluster)
+            } else {
+                Err(format!("{:?}", status.conditions.iter().filter(|c| c.status != "True").collect::<Vec<_>>()))
+            }
+        })
+        .await;
+        let secrets: Api<Secret> = Api::namespaced(world.client.clone(), namespace);
+        let secret = cluster.status.as_ref().and_then(|status| status.kubeconfig_secret_ref.clone()).unwrap();
+        let data = secrets.get(&secret.name).await.unwrap().data.unwrap();
+        let kubeconfig = String::from_utf8(data["kubeconfig"].0.clone()).unwrap();
+        let client = client::from_text(&kubeconfig).await.unwrap();
+        let id = TenantId::new(name, &cluster.uid().unwrap());
+        Self { namespace: namespace.into(), name: name.into(), id, kubeconfig, client }
+    }
+
+    /// Deletes the tenant and waits until its object is gone.
+    pub async fn delete(&self, world: &World) {
+        let tenants = world.tenants(&self.namespace);
+        tenants.delete(&self.name, &DeleteParams::default()).await.unwrap();
+        until_gone(world, &self.namespace, &self.name).await;
+    }
+}
+
+/// Waits until a `TenantCluster` is gone.
+pub async fn until_gone(world: &World, namespace: &str, name: &str) {
+    let tenants = world.tenants(namespace);
+    until(&format!("{namespace}/{name} is gone"), READY_WITHIN, async || match tenants.get_opt(name).await {
+        Ok(None) => Ok(()),
+        Ok(Some(cluster)) => Err(format!("{:?}", cluster.status.map(|status| status.conditions))),
+        Err(error) => Err(error.to_string()),
+    })
+    .await;
+}

@@ -1,0 +1,32 @@
+//! Waiting for things that take time, with a limit and a word on what was waited for.
+
+use std::{fmt::Debug, time::Duration};
+use tokio::time::{Instant, sleep};
+
+/// Asks `probe` again and again until it gives a value; panics after `limit` with what it said last.
+///
+/// `what` completes the sentence "waited in vain until …".
+pub async fn until<T, E: Debug, F>(what: &str, limit: Duration, mut probe: F) -> T
+where
+    F: AsyncFnMut() -> Result<T, E>,
+{
+    let deadline = Instant::now() + limit;
+    let mut pause = Duration::from_millis(20);
+    loop {
+        let last = match probe().await {
+            Ok(value) => return value,
+            Err(error) => format!("{error:?}"),
+        };
+        assert!(Instant::now() < deadline, "waited {limit:?} in vain until {what}; last: {last}");
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+/// [`until`] for a plain yes or no.
+pub async fn until_true<F>(what: &str, limit: Duration, mut probe: F)
+where
+    F: AsyncFnMut() -> bool,
+{
+    until(what, limit, async || if probe().await { Ok(()) } else { Err("no") }).await;
+}

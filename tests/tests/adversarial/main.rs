@@ -1,0 +1,26 @@
+//! Attacks on a running system, each from the position of whoever would try it. Every test names the class of attack.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod credentials;
+mod datastore;
+mod syncer;
+mod workloads;
+
+use berth_tests::tests;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    berth_tests::suite::run(
+        "h100=2,l40s=1,cpu=1",
+        true,
+        tests![
+            credentials::a_tenants_admin_is_nobody_elsewhere,
+            credentials::tokens_are_worth_nothing_elsewhere,
+            datastore::a_tenants_etcd_certificate_opens_its_own_keys_only,
+            syncer::a_stolen_syncer_identity_ends_at_its_namespaces,
+            syncer::the_host_refuses_pods_that_leave_their_container,
+            workloads::pods_that_reach_for_the_host_are_refused_in_words,
+            workloads::reserved_labels_and_owners_do_not_cross,
+        ],
+    )
+}

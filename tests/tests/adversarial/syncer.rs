@@ -1,0 +1,120 @@
+//! A syncer that is taken over: its host identity ends at its own namespaces, and the host itself refuses what would
+//! leave a container.
+
+use berth_control::control_plane::SYNCER;
+use berth_tests::{
+    objects::apply,
+    tenant::{Tenant, cluster},
+    world::World,
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, Secret, ServiceAccount};
+use kube::{
+    Api, Client, Resource,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::{fmt::Debug, sync::Arc};
+
+/// A client with the syncer's own kubeconfig and token.
+async fn as_syncer(world: &World, tenant: &Tenant) -> Client {
+    let file = world.host.home().tenants().join(tenant.id.hash()).join(SYNCER).join("host.kubeconfig");
+    berth_runtime::client::from_file(&file).await.unwrap()
+}
+
+fn forbidden<T>(what: &str, result: kube::Result<T>) {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 403 => {}
+        Err(error) => panic!("{what}: not refused as forbidden but: {error}"),
+        Ok(_) => panic!("{what} was allowed"),
+    }
+}
+
+async fn list<K>(api: Api<K>) -> kube::Result<usize>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    Ok(api.list(&ListParams::default()).await?.items.len())
+}
+
+pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<World>) {
+    let (ca, cb) = (cluster("syn-a", &[("a", "h100", 1)]), cluster("syn-b", &[]));
+    let (a, b) = tokio::join!(Tenant::create(&world, "adv-syn", &ca), Tenant::create(&world, "adv-syn", &cb));
+    let client = as_syncer(&world, &a).await;
+    let own = a.id.workload_namespace();
+    assert!(list(Api::<Pod>::namespaced(client.clone(), &own)).await.is_ok(), "its own workloads are open to it");
+
+    for namespace in [b.id.workload_namespace(), b.id.control_plane_namespace(), "kube-system".into(), "default".into(), "adv-syn".into()] {
+        forbidden(&format!("pods of {namespace}"), list(Api::<Pod>::namespaced(client.clone(), &namespace)).await);
+        forbidden(&format!("secrets of {namespace}"), list(Api::<Secret>::namespaced(client.clone(), &namespace)).await);
+    }
+    let home = a.id.control_plane_namespace();
+    forbidden("its own tenant's keys", Api::<Secret>::namespaced(client.clone(), &home).get("pki").await);
+    forbidden("config of the control plane", list(Api::<ConfigMap>::namespaced(client.clone(), &home)).await);
+    forbidden("all pods", list(Api::<Pod>::all(client.clone())).await);
+    forbidden("all secrets", list(Api::<Secret>::all(client.clone())).await);
+    forbidden("nodes", list(Api::<Node>::all(client.clone())).await);
+    forbidden("namespaces", list(Api::<Namespace>::all(client.clone())).await);
+    forbidden("tenants", list(Api::<berth_api::TenantCluster>::all(client.clone())).await);
+    let label = json!({"metadata": {"labels": {"berth.dev/tenant": a.id.slug()}}});
+    let nodes: Api<Node> = Api::all(client.clone());
+    forbidden("a label on a node", nodes.patch("gpu-h100-01", &PatchParams::default(), &Patch::Merge(&label)).await);
+    let nodes: Api<berth_api::TenantNode> = Api::namespaced(client.clone(), &home);
+    let made_up: berth_api::TenantNode = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
+        "spec": {"nodeName": "gpu-l40s-01", "pool": "l40s", "group": "a"},
+    }))
+    .unwrap();
+    forbidden("a node of its own making", nodes.create(&PostParams::default(), &made_up).await);
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &own);
+    forbidden("a token", accounts.create_token_request("default", &PostParams::default(), &Default::default()).await);
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "more"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": SYNCER, "namespace": home}],
+    });
+    forbidden("more rights", apply(&client, &own, &role).await);
+    // At B's API server the token of the host is nobody's.
+    let at_b = b.kubeconfig.clone();
+    let mut kubeconfig = kube::config::Kubeconfig::from_yaml(&at_b).unwrap();
+    let token = std::fs::read_to_string(world.host.home().tenants().join(a.id.hash()).join(SYNCER).join("token")).unwrap();
+    kubeconfig.auth_infos[0].auth_info = Some(serde_json::from_value(json!({"token": token})).unwrap());
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
+    let client = berth_runtime::client::from_config(config).unwrap();
+    match list(Api::<Namespace>::all(client)).await {
+        Err(kube::Error::Api(status)) => assert_eq!(status.code, 401),
+        other => panic!("{other:?}"),
+    }
+    tokio::join!(a.delete(&world), b.delete(&world));
+}
+
+pub(crate) async fn the_host_refuses_pods_that_leave_their_container(world: Arc<World>) {
+    let tenant = Tenant::create(&world, "adv-psa", &cluster("psa", &[])).await;
+    let client = as_syncer(&world, &tenant).await;
+    let pods: Api<Pod> = Api::namespaced(client, &tenant.id.workload_namespace());
+    let pod = |name: &str, spec: &Value| -> Pod {
+        let mut all = json!({"containers": [{"name": "c", "image": "i"}]});
+        for (key, value) in spec.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": all})).unwrap()
+    };
+    let container = |context: Value| json!({"containers": [{"name": "c", "image": "i", "securityContext": context}]});
+    for (name, spec) in [
+        ("host-network", json!({"hostNetwork": true})),
+        ("host-pid", json!({"hostPID": true})),
+        ("host-ipc", json!({"hostIPC": true})),
+        ("host-path", json!({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]})),
+        ("privileged", container(json!({"privileged": true}))),
+        ("capability", container(json!({"capabilities": {"add": ["SYS_ADMIN"]}}))),
+        ("proc-mount", json!({"hostUsers": false, "containers": [{"name": "c", "image": "i", "securityContext": {"procMount": "Unmasked"}}]})),
+        ("host-port", json!({"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 1, "hostPort": 1}]}]})),
+        ("sysctl", json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}})),
+    ] {
+        let result = pods.create(&PostParams { dry_run: true, ..PostParams::default() }, &pod(name, &spec)).await;
+        forbidden(name, result);
+    }
+    let harmless = pods.create(&PostParams { dry_run: true, ..PostParams::default() }, &pod("harmless", &json!({}))).await;
+    assert!(harmless.is_ok(), "the check refuses everything: {harmless:?}");
+    tenant.delete(&world).await;
+}

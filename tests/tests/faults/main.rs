@@ -1,0 +1,22 @@
+//! kill -9 of every process, at bad moments: afterwards everything converges, nothing is double, lost or left.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod kills;
+
+use berth_tests::tests;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    berth_tests::suite::run(
+        "h100=3,cpu=1",
+        true,
+        tests![
+            kills::control_while_tenants_come_and_go,
+            kills::control_is_replaced_by_another,
+            kills::syncer_in_the_middle_of_creates_and_deletes,
+            kills::a_tenants_api_server_and_controller_manager,
+            kills::the_datastore,
+            kills::the_hosts_etcd_and_api_server,
+        ],
+    )
+}

@@ -1,0 +1,94 @@
+//! Control with many tenants at once. Their control planes are fakes that agree to everything; the host cluster, etcd,
+//! keys, nodes and namespaces are real.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use berth_api::{Phase, TenantCluster, conditions, labels};
+use berth_control::{ControlConfig, control_plane::HostInput, datastore::DatastoreConfig, metrics::Metrics};
+use berth_tests::{
+    fake::FakeRuntime,
+    tenant::{cluster, ensure_namespace},
+    wait::{until, until_true},
+    world::World,
+};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use libtest_mimic::{Arguments, Trial};
+use prometheus_client::registry::Registry;
+use std::{process::ExitCode, sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
+
+const TENANTS: usize = 50;
+const SOON: Duration = Duration::from_secs(240);
+
+fn main() -> ExitCode {
+    berth_runtime::install_crypto();
+    let trial = Trial::test("fifty_tenants_at_once", || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(fifty_tenants_at_once());
+        Ok(())
+    });
+    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit_code()
+}
+
+async fn fifty_tenants_at_once() {
+    let world = World::without_control("h100=20,cpu=1").await;
+    let access = world.host.datastore();
+    let stop = CancellationToken::new();
+    let ca_pem = std::fs::read_to_string(world.host.home().pki().join("ca.crt")).unwrap_or_default();
+    let control = tokio::spawn(berth_control::run(
+        ControlConfig {
+            client: world.client.clone(),
+            host: HostInput { server: world.host.server(), ca_pem },
+            datastore: DatastoreConfig { endpoints: vec![access.endpoint], ca_cert: access.ca_cert, ca_key: access.ca_key },
+            runtime: Arc::new(FakeRuntime::default()),
+            metrics: Metrics::new(&mut Registry::default()),
+        },
+        stop.clone(),
+        || {},
+    ));
+    ensure_namespace(&world.client, "many").await;
+    let tenants = world.tenants("many");
+    // Every second one asks for a node; there are twenty, so five wait.
+    let clusters = (0..TENANTS).map(|index| {
+        let groups: &[(&str, &str, u32)] = if index % 2 == 0 { &[("train", "h100", 1)] } else { &[] };
+        cluster(&format!("t{index}"), groups)
+    });
+    let params = PostParams::default();
+    let created: Vec<TenantCluster> = clusters.collect();
+    let results = futures::future::join_all(created.iter().map(|cluster| tenants.create(&params, cluster))).await;
+    assert!(results.iter().all(Result::is_ok));
+    until("all but five are ready, and those are told why", SOON, async || {
+        let list = tenants.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let ready = list.iter().filter(|c| c.status.as_ref().is_some_and(|s| s.phase == Some(Phase::Ready))).count();
+        let waiting = list
+            .iter()
+            .filter_map(|c| c.status.as_ref())
+            .filter(|s| s.conditions.iter().any(|c| c.type_ == conditions::NODES_READY && c.reason == "InsufficientCapacity"))
+            .count();
+        if (ready, waiting) == (45, 5) { Ok(()) } else { Err(format!("{ready} ready, {waiting} waiting")) }
+    })
+    .await;
+
+    // All well: looking again changes nothing.
+    let versions = async || -> Vec<Option<String>> {
+        let list = tenants.list(&ListParams::default()).await.unwrap();
+        list.items.into_iter().map(|cluster| cluster.metadata.resource_version).collect()
+    };
+    let before = versions().await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(versions().await, before, "control writes although nothing changes");
+
+    tenants.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    until_true("all are gone", SOON, async || {
+        tenants.list(&ListParams::default()).await.is_ok_and(|list| list.items.is_empty())
+    })
+    .await;
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let left = namespaces.list(&ListParams::default().labels(labels::TENANT)).await.unwrap();
+    assert!(left.items.is_empty(), "namespaces are left");
+    stop.cancel();
+    control.await.unwrap().unwrap();
+}

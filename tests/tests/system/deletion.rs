@@ -1,0 +1,138 @@
+//! Deleting a tenant leaves nothing, whenever and however it is done.
+
+use berth_api::{labels, names::TenantId};
+use berth_control::{
+    control_plane::API_SERVER,
+    datastore::{Datastore, DatastoreConfig},
+};
+use berth_tests::{
+    objects::{gpu_pod, nodes_of_tenant, phase},
+    processes,
+    tenant::{Tenant, cluster, ensure_namespace, until_gone},
+    wait::until_true,
+    world::World,
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use std::{sync::Arc, time::Duration};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// What is left of a tenant anywhere, in words.
+async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> Vec<String> {
+    let mut remains = Vec::new();
+    let ours = ListParams::default().labels(&format!("{}={}", labels::TENANT, id.slug()));
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    for found in namespaces.list(&ours).await.unwrap() {
+        remains.push(format!("namespace {}", found.name_any()));
+    }
+    for name in [id.control_plane_namespace(), id.workload_namespace()] {
+        if namespaces.get_opt(&name).await.unwrap().is_some() {
+            remains.push(format!("namespace {name}"));
+        }
+    }
+    for node in nodes_of_tenant(&world.client, id.slug()).await {
+        remains.push(format!("node {node}"));
+    }
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(world.client.clone());
+    for node in nodes.list(&ListParams::default()).await.unwrap() {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        if taints.iter().any(|taint| taint.value.as_deref() == Some(id.slug())) {
+            remains.push(format!("taint on {}", node.name_any()));
+        }
+    }
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), namespace);
+    if secrets.get_opt(&format!("{name}-kubeconfig")).await.unwrap().is_some() {
+        remains.push("kubeconfig Secret".into());
+    }
+    let access = world.host.datastore();
+    let config = DatastoreConfig { endpoints: vec![access.endpoint], ca_cert: access.ca_cert, ca_key: access.ca_key };
+    remains.extend(Datastore::open(&config).unwrap().remains(id).await.unwrap());
+    let processes = berth_process::statuses(&world.tenant_records());
+    remains.extend(processes.into_iter().filter(|p| p.name.contains(id.slug())).map(|p| format!("process {}", p.name)));
+    let home = world.host.home();
+    for path in [home.tenants().join(id.hash()), home.kubeconfigs().join(format!("{namespace}-{name}.yaml"))] {
+        if path.exists() {
+            remains.push(path.display().to_string());
+        }
+    }
+    remains
+}
+
+/// The kubeconfig Secret goes with its owner, by the host's garbage collector, which takes a moment.
+async fn assert_nothing_remains(world: &World, namespace: &str, name: &str, id: &TenantId) {
+    until_true("the kubeconfig Secret is collected", SOON, async || {
+        let secrets: Api<Secret> = Api::namespaced(world.client.clone(), namespace);
+        secrets.get_opt(&format!("{name}-kubeconfig")).await.unwrap().is_none()
+    })
+    .await;
+    assert_eq!(remains(world, namespace, name, id).await, Vec::<String>::new());
+}
+
+pub(crate) async fn nothing_is_left(world: Arc<World>) {
+    let tenant = Tenant::create(&world, "del-full", &cluster("full", &[("train", "h100", 1)])).await;
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    pods.create(&PostParams::default(), &gpu_pod("a", 8)).await.unwrap();
+    until_true("the pod runs", SOON, async || pods.get("a").await.is_ok_and(|pod| phase(&pod) == "Running")).await;
+    let before = remains(&world, "del-full", "full", &tenant.id).await;
+    for kind in ["namespace", "node", "taint", "kubeconfig", "user", "role", "keys", "process", "full.yaml"] {
+        assert!(before.iter().any(|thing| thing.contains(kind)), "the check cannot see {kind}: {before:?}");
+    }
+    tenant.delete(&world).await;
+    assert_nothing_remains(&world, "del-full", "full", &tenant.id).await;
+}
+
+pub(crate) async fn while_it_is_being_created(world: Arc<World>) {
+    ensure_namespace(&world.client, "del-early").await;
+    let tenants = world.tenants("del-early");
+    for milliseconds in [0, 50, 200, 600, 1500, 3000] {
+        let name = format!("early-{milliseconds}");
+        let created = tenants.create(&PostParams::default(), &cluster(&name, &[("serve", "h100", 1)])).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+        tenants.delete(&name, &DeleteParams::default()).await.unwrap();
+        until_gone(&world, "del-early", &name).await;
+        let id = TenantId::new(&name, &created.uid().unwrap());
+        assert_nothing_remains(&world, "del-early", &name, &id).await;
+    }
+}
+
+pub(crate) async fn twice_and_with_a_dead_api_server(world: Arc<World>) {
+    let tenant = Tenant::create(&world, "del-dead", &cluster("dead", &[])).await;
+    let records = world.tenant_records();
+    let server = processes::find(&records, &format!("{}.{API_SERVER}", tenant.id.slug())).unwrap();
+    let tenants = world.tenants("del-dead");
+    processes::kill(&server);
+    tenants.delete("dead", &DeleteParams::default()).await.unwrap();
+    // A second delete changes nothing; by then the object may be gone.
+    if let Err(error) = tenants.delete("dead", &DeleteParams::default()).await {
+        assert!(berth_control::apply::is_status(&error, 404), "{error}");
+    }
+    until_gone(&world, "del-dead", "dead").await;
+    assert_nothing_remains(&world, "del-dead", "dead", &tenant.id).await;
+}
+
+pub(crate) async fn a_namesake_starts_empty(world: Arc<World>) {
+    let cluster = cluster("again", &[]);
+    let first = Tenant::create(&world, "del-again", &cluster).await;
+    let maps: Api<ConfigMap> = Api::namespaced(first.client.clone(), "default");
+    let map = ConfigMap { metadata: kube::api::ObjectMeta { name: Some("mine".into()), ..Default::default() }, ..Default::default() };
+    maps.create(&PostParams::default(), &map).await.unwrap();
+    first.delete(&world).await;
+    let second = Tenant::create(&world, "del-again", &cluster).await;
+    assert_ne!(first.id.hash(), second.id.hash());
+    let maps: Api<ConfigMap> = Api::namespaced(second.client.clone(), "default");
+    assert!(maps.get_opt("mine").await.unwrap().is_none());
+    // The first one's kubeconfig opens nothing of the second, even at the second's address.
+    let moved = first.kubeconfig.replace(&server(&first.kubeconfig), &server(&second.kubeconfig));
+    let stale = berth_runtime::client::from_text(&moved).await.unwrap();
+    assert!(stale.apiserver_version().await.is_err());
+    second.delete(&world).await;
+}
+
+fn server(kubeconfig: &str) -> String {
+    let line = kubeconfig.lines().find(|line| line.trim_start().starts_with("server:")).unwrap();
+    line.split_once("server:").unwrap().1.trim().trim_matches('"').to_owned()
+}

@@ -1,0 +1,31 @@
+//! Tenants from beginning to end, on real API servers and simulated GPU nodes.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod deletion;
+mod input;
+mod lifecycle;
+mod nodes;
+
+use berth_tests::tests;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    berth_tests::suite::run(
+        "h100=4,l40s=3,cpu=1",
+        false,
+        tests![
+            lifecycle::examples_run_on_the_tenants_own_nodes,
+            lifecycle::the_previous_version_runs_and_is_upgraded,
+            lifecycle::five_tenants_at_once,
+            nodes::the_last_node_goes_to_the_first_who_asked,
+            nodes::a_group_grows_and_shrinks,
+            input::schemas_refuse_what_cannot_be,
+            input::what_cannot_be_carried_out_is_told_and_makes_nothing,
+            input::a_foreign_secret_is_not_overwritten,
+            deletion::nothing_is_left,
+            deletion::while_it_is_being_created,
+            deletion::twice_and_with_a_dead_api_server,
+            deletion::a_namesake_starts_empty,
+        ],
+    )
+}
