@@ -68,7 +68,7 @@ impl HostCluster {
     }
 
     async fn bring_up(&self, config: &HostClusterConfig, progress: impl Fn(&str)) -> Result<(), Error> {
-        let Inner { home, ports, pki, supervisor } = self.inner.as_ref();
+        let Inner { home, ports, pki, supervisor: _ } = self.inner.as_ref();
         let components = Components { home, config, ports: *ports, pki };
         write_atomic(&home.config("kwok.yaml"), kwok_configuration().as_bytes(), 0o600)?;
         let server = components.server();

@@ -41,9 +41,14 @@ impl Handle {
         if procfs::stat(pid).is_none_or(|stat| stat.start_ticks != start_ticks) {
             return Ok(ended);
         }
+        #[expect(
+            deprecated,
+            reason = "the replacement is unsafe for types that change their descriptor; OwnedFd keeps its own until it is dropped"
+        )]
+        let pidfd = AsyncFd::with_interest(pidfd, Interest::READABLE).map_err(failed)?;
         Ok(Self {
             pid,
-            pidfd: Some(AsyncFd::with_interest(pidfd, Interest::READABLE).map_err(failed)?),
+            pidfd: Some(pidfd),
         })
     }
 
