@@ -69,9 +69,7 @@ pub(super) async fn step(
         (Action::Create, Some((stored, object)), _) => step.create(stored, object).await,
         (Action::Update, Some((stored, object)), Some(host)) => step.update(stored, object, host).await,
         (Action::Report, Some((stored, object)), Some(host)) => {
-            let refused = &[];
-            step.report(stored, object, &host.object(), false, refused).await?;
-            Ok(Done::new("reported"))
+            step.report(stored, object, &host.object(), false, &[]).await
         }
         (Action::Delete { grace_seconds, report }, tenant, Some(host)) => {
             if let Some((stored, object)) = tenant.filter(|_| report) {
@@ -251,14 +249,16 @@ impl Step<'_> {
             engine.remember(Side::Host, kind.id(), name, written);
         }
         // A host object that was just written is reported when its next state comes.
-        if result != "updated"
-            && self
-                .report(stored, object, &host_object, result == "nothing", &refused)
-                .await?
-        {
-            result = "reported";
+        if result == "updated" {
+            return Ok(Done::new(result));
         }
-        Ok(Done::new(result))
+        let mut done = self
+            .report(stored, object, &host_object, result == "nothing", &refused)
+            .await?;
+        if done.result == "nothing" {
+            done.result = result;
+        }
+        Ok(done)
     }
 
     async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
@@ -300,7 +300,7 @@ impl Step<'_> {
         Err(CallError::Conflict("the host object keeps changing".into()))
     }
 
-    /// Writes the host's state to the tenant. Returns whether there was anything to write.
+    /// Writes the host's state to the tenant, if it differs.
     async fn report(
         &self,
         stored: &Stored,
@@ -308,7 +308,7 @@ impl Step<'_> {
         host: &Value,
         in_sync: bool,
         refused: &[refusal::Refusal],
-    ) -> Result<bool, CallError> {
+    ) -> Result<Done, CallError> {
         let Self { engine, kind, name, .. } = self;
         let report = Report {
             tenant: object,
@@ -318,6 +318,7 @@ impl Step<'_> {
             now: Timestamp::now(),
         };
         let mut written = false;
+        let mut again = None;
         for write in kind.back(&engine.world, name, &report) {
             match write {
                 TenantWrite::Bind { node } => {
@@ -335,12 +336,16 @@ impl Step<'_> {
                     written = true;
                 }
                 TenantWrite::Status(status) => written |= self.write_status(stored, object, &status).await?,
+                TenantWrite::Later(after) => again = Some(after),
             }
         }
         if written {
             engine.metrics.sync_up.observe(self.seen.elapsed().as_secs_f64());
         }
-        Ok(written)
+        Ok(Done {
+            result: if written { "reported" } else { "nothing" },
+            again,
+        })
     }
 
     /// Writes a status to the tenant if it differs. Returns whether it did.

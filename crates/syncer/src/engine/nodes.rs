@@ -38,7 +38,7 @@ pub(super) async fn step(engine: &Engine, name: &Name, seen: Instant) -> Result<
     let live_object = live.as_ref().map(|node| node.object());
     match (published, live, live_object) {
         (None, Some(live), Some(object)) => {
-            if node::has_host_pods(&engine.world, &name.name) {
+            if node::has_running_pods(&engine.world, &name.name) {
                 return Ok(Done::again("draining", DRAIN_POLL));
             }
             if !node::is_ours(&object) {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `berth.dev/…` and subdomains | Berth's own, never copied; except annotations under `simulation.berth.dev/`, which only simulated kubelets read |
 //! | labels of schedulers and queues | not copied: on the host only the platform sets them; in the tenant they keep their meaning |
+//! | topology labels of the node | not copied: each side's API server sets them when the pod is bound |
 //! | annotations with effect on the node or its network | refused |
 //! | annotations of deprecated or server-side use | not copied |
 //! | everything else | copied |
@@ -24,6 +25,9 @@ const SCHEDULER_DOMAINS: &[&str] = &[
     "scheduling.x-k8s.io",
     "volcano.sh",
 ];
+
+/// Labels that an API server copies from the node when a pod is bound.
+const BOUND_LABELS: &[&str] = &["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
 /// Annotations that act on the node, its runtime or its network: (domain or whole key, why).
 const REFUSED_ANNOTATIONS: &[(&str, &str)] = &[
@@ -85,7 +89,7 @@ fn is_schedulers(key: &str) -> bool {
 pub fn labels(object: &Value) -> Map<String, Value> {
     json::strings(object, &["metadata", "labels"])
         .into_iter()
-        .filter(|(key, _)| !is_reserved(key) && !is_schedulers(key))
+        .filter(|(key, _)| !is_reserved(key) && !is_schedulers(key) && !BOUND_LABELS.contains(&key.as_str()))
         .map(|(key, value)| (key, value.into()))
         .collect()
 }
@@ -116,7 +120,7 @@ mod tests {
     fn reserved_and_scheduler_labels_stay_in_the_tenant() {
         let object = json!({"metadata": {"labels": {
             "app": "a", "berth.dev/tenant": "other", "x.berth.dev/y": "z", "kueue.x-k8s.io/queue-name": "q",
-            "kai.scheduler/queue": "q", "runai/queue": "q", "batch.kubernetes.io/job-name": "j"
+            "kai.scheduler/queue": "q", "runai/queue": "q", "topology.kubernetes.io/zone": "z", "batch.kubernetes.io/job-name": "j"
         }}});
         assert_eq!(
             Value::Object(labels(&object)),

@@ -21,6 +21,7 @@ use crate::{
 use jiff::Timestamp;
 use refusal::Refusal;
 use serde_json::Value;
+use std::time::Duration;
 
 /// Where a kind lives and which way it goes.
 pub struct Kind {
@@ -112,6 +113,8 @@ pub enum TenantWrite {
     },
     /// The status as it should be.
     Status(Value),
+    /// Nothing can be written yet: look again after this time.
+    Later(Duration),
 }
 
 /// What `back` looks at.

@@ -7,11 +7,11 @@
 //! | `unschedulable` | set if the TenantNode says so; a tenant's own cordon stays |
 //! | status | the kubelet's, as control publishes it |
 //! | Lease | kept fresh as long as the TenantNode exists |
-//! | a Node without TenantNode | removed once no host pod runs there |
+//! | a Node without TenantNode | removed once no host pod runs there any more |
 
 use crate::{
     json,
-    kinds::{Flow, HostNamespace, Kind, own_name},
+    kinds::{Flow, HostNamespace, Kind, own_name, pod::status::is_finished},
     resource::{self, KindId, Name},
     store::{Detail, WatchSpec},
     world::World,
@@ -151,11 +151,12 @@ pub fn lease(name: &str, uid: &str, now: Timestamp) -> Value {
     })
 }
 
-/// Whether any host pod of this tenant still runs on a node.
-pub fn has_host_pods(world: &World, node: &str) -> bool {
-    let pods = world.stores.host(KindId::Pod).all();
-    pods.iter()
-        .any(|(_, pod)| json::text(&pod.object(), &["spec", "nodeName"]) == Some(node))
+/// Whether any host pod of this tenant still runs on a node. Finished ones do not: they go when the tenant's pod does.
+pub fn has_running_pods(world: &World, node: &str) -> bool {
+    world.stores.host(KindId::Pod).all().iter().any(|(_, pod)| {
+        let pod = pod.object();
+        json::text(&pod, &["spec", "nodeName"]) == Some(node) && !is_finished(&pod["status"])
+    })
 }
 
 #[cfg(test)]

@@ -87,6 +87,8 @@ async fn a_tenants_life() {
     changes_reach_running_pods(&clusters).await;
     deletions_follow(&clusters).await;
     an_evicted_pod_is_replaced(&clusters).await;
+    gates_and_late_additions(&clusters).await;
+    nodes_go(&clusters).await;
     syncer.stop().await;
     a_killed_syncer_goes_on(&clusters).await;
 }
@@ -425,6 +427,88 @@ async fn an_evicted_pod_is_replaced(clusters: &Clusters) {
     })
     .await;
     deployments.delete("one", &DeleteParams::default()).await.unwrap();
+}
+
+/// Scheduling gates, readiness gates, in-place resize and ephemeral containers.
+async fn gates_and_late_additions(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    let container = json!({"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "1"}}});
+    let spec = json!({"containers": [container], "schedulingGates": [{"name": "example.com/wait"}],
+        "readinessGates": [{"conditionType": "example.com/open"}]});
+    create(&pods, pod("gated", spec)).await;
+    let host = async || {
+        clusters
+            .host_pods()
+            .await
+            .into_iter()
+            .find(|pod| origin(pod) == "gated")
+    };
+    eventually("a gated host pod", async || {
+        host()
+            .await
+            .is_some_and(|pod| pod.spec.unwrap().scheduling_gates.is_some_and(|gates| gates.len() == 1))
+    })
+    .await;
+    let open = json!({"spec": {"schedulingGates": [{"name": "example.com/wait", "$patch": "delete"}]}});
+    pods.patch("gated", &PatchParams::default(), &Patch::Strategic(open))
+        .await
+        .unwrap();
+    eventually("it runs, not ready", async || is_phase(&pods, "gated", "Running").await).await;
+    let ready = async || {
+        let conditions = pods
+            .get("gated")
+            .await
+            .unwrap()
+            .status
+            .unwrap()
+            .conditions
+            .unwrap_or_default();
+        conditions
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    };
+    assert!(!ready().await);
+    let condition = json!({"status": {"conditions": [{"type": "example.com/open", "status": "True"}]}});
+    pods.patch_status("gated", &PatchParams::default(), &Patch::Strategic(condition))
+        .await
+        .unwrap();
+    eventually("the gate opens on the host, and the pod is ready", ready).await;
+
+    let resize = json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}});
+    pods.patch_subresource("resize", "gated", &PatchParams::default(), &Patch::Strategic(resize))
+        .await
+        .unwrap();
+    let debug = json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "tools:1", "targetContainerName": "main"}]}});
+    pods.patch_ephemeral_containers("gated", &PatchParams::default(), &Patch::Strategic(debug))
+        .await
+        .unwrap();
+    eventually("both arrive", async || {
+        let spec = host().await.unwrap().spec.unwrap();
+        let requests = spec.containers[0].resources.clone().unwrap().requests.unwrap();
+        requests["cpu"].0 == "2" && spec.ephemeral_containers.is_some_and(|all| all[0].name == "debug")
+    })
+    .await;
+    pods.delete("gated", &DeleteParams::default()).await.unwrap();
+}
+
+async fn nodes_go(clusters: &Clusters) {
+    let nodes: Api<Node> = Api::all(clusters.tenant_admin.clone());
+    create(&nodes, json!({"metadata": {"name": "made-by-hand"}})).await;
+    clusters.withdraw_node("gpu-h100-02").await;
+    eventually("only the node that control publishes is left", async || {
+        let left = nodes.list(&ListParams::default()).await.unwrap();
+        left.items.len() == 1 && left.items[0].metadata.name.as_deref() == Some("gpu-h100-01")
+    })
+    .await;
+    let events: Api<Event> = Api::namespaced(clusters.tenant_admin.clone(), "default");
+    eventually("the tenant is told about its own node", async || {
+        let events = events.list(&ListParams::default()).await.unwrap();
+        events
+            .iter()
+            .any(|event| event.reason.as_deref() == Some("NodeRefused"))
+    })
+    .await;
+    clusters.publish_nodes(&["gpu-h100-02"]).await;
 }
 
 async fn a_killed_syncer_goes_on(clusters: &Clusters) {

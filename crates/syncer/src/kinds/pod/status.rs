@@ -16,16 +16,20 @@ use crate::{
         refusal::{self, Refusal},
         text,
     },
-    resource::Name,
+    resource::{KindId, Name},
     world::World,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// Type of the condition that says whether the host has the pod as the tenant wants it.
 pub const SYNCED: &str = "berth.dev/Synced";
 /// Type of the condition of a pod that ended because of something done to it.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+/// How long to wait for a node that is about to appear.
+const NODE_WAIT: Duration = Duration::from_millis(500);
 
 /// Whether a status is that of a finished pod.
 pub fn is_finished(status: &Value) -> bool {
@@ -61,7 +65,12 @@ pub fn back(world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite>
         && tenant["metadata"].get("deletionTimestamp").is_none()
         && !finished
     {
-        writes.push(TenantWrite::Bind { node: node.to_owned() });
+        // An API server refuses to bind to a node that it does not know.
+        if world.stores.tenant(KindId::Node).contains(&Name::new("", node)) {
+            writes.push(TenantWrite::Bind { node: node.to_owned() });
+        } else {
+            return vec![TenantWrite::Later(NODE_WAIT)];
+        }
     }
     if !finished {
         writes.push(TenantWrite::Status(status(world, name, report)));

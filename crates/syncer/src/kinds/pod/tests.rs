@@ -172,6 +172,11 @@ fn status_comes_back_with_the_tenants_names_and_generation() {
             "conditions": [{"type": "PodScheduled", "status": "True", "observedGeneration": 4}, {"type": "example.com/gate", "status": "False"}],
             "containerStatuses": [{"name": "main", "ready": true, "state": {"waiting": {"reason": "X", "message": format!("pod {host_name} waits")}}}]}});
     world.stores.host(KindId::Pod).written(name(), Stored::new(&host_pod));
+    let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}});
+    world
+        .stores
+        .tenant(KindId::Node)
+        .written(Name::new("", "gpu-1"), Stored::new(&node));
     let mut tenant = pod();
     tenant["spec"]["readinessGates"] = json!([{"conditionType": "example.com/gate"}]);
     tenant["status"]["conditions"] = json!([{"type": "example.com/gate", "status": "True"}]);
