@@ -100,7 +100,9 @@ mod tests {
 
     #[test]
     fn up_takes_a_node_plan() {
-        let Command::Up(up) = parse("berth up --home /tmp/b --nodes h100=4,cpu=1").unwrap() else { panic!("not up") };
+        let Command::Up(up) = parse("berth up --home /tmp/b --nodes h100=4,cpu=1").unwrap() else {
+            panic!("not up")
+        };
         assert_eq!(up.home.home, PathBuf::from("/tmp/b"));
         assert_eq!(up.nodes.unwrap().to_string(), "h100=4,cpu=1");
         assert!(!up.without_control);
@@ -114,9 +116,13 @@ mod tests {
 
     #[test]
     fn status_prints_a_table_unless_told_otherwise() {
-        let Command::Status { output, .. } = parse("berth status").unwrap() else { panic!("not status") };
+        let Command::Status { output, .. } = parse("berth status").unwrap() else {
+            panic!("not status")
+        };
         assert_eq!(output, OutputFormat::Table);
-        let Command::Status { output, .. } = parse("berth status -o json").unwrap() else { panic!("not status") };
+        let Command::Status { output, .. } = parse("berth status -o json").unwrap() else {
+            panic!("not status")
+        };
         assert_eq!(output, OutputFormat::Json);
         assert!(parse("berth status -o xml").is_err());
     }

@@ -14,8 +14,14 @@ pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
     let existed = home.root().exists();
     let root = home.root().to_owned();
     // The supervisor, control and all tenants carry the mark of this home, so they end with it.
-    tokio::task::spawn_blocking(move || destroy(&root)).await.map_err(berth_local::Error::from)??;
-    let what = if existed { "is down; everything of it has been removed" } else { "was not up" };
+    tokio::task::spawn_blocking(move || destroy(&root))
+        .await
+        .map_err(berth_local::Error::from)??;
+    let what = if existed {
+        "is down; everything of it has been removed"
+    } else {
+        "was not up"
+    };
     say(format_args!("The host cluster in {} {what}.", home.root().display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,11 +10,15 @@ pub(crate) enum Error {
     #[error(transparent)]
     Process(#[from] berth_process::Error),
     #[error("cannot {action} {}: {source}", path.display())]
-    File { action: &'static str, path: PathBuf, source: io::Error },
+    File {
+        action: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     #[error("{} is missing: build it with `make build`, or start with --without-control", .0.display())]
     NoControl(PathBuf),
-    #[error("cannot {action}: {source}")]
-    Api { action: String, source: Box<kube::Error> },
+    #[error(transparent)]
+    Install(#[from] berth_control::install::InstallError),
     #[error("the host cluster did not come up: {message}\nthe log is {}", log.display())]
     NotUp { message: String, log: PathBuf },
     #[error("the host cluster has Kubernetes {is} and cannot become {wanted}; remove it with `berth down` first")]
@@ -25,12 +29,4 @@ pub(crate) enum Error {
     ControlNotReady { seconds: u64, log: PathBuf },
     #[error("cannot write the output: {0}")]
     Output(String),
-}
-
-impl Error {
-    /// For `map_err` on requests to the API server.
-    pub(crate) fn api(action: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
-        let action = action.into();
-        |source| Self::Api { action, source: Box::new(source) }
-    }
 }

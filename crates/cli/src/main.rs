@@ -5,7 +5,6 @@
 mod args;
 mod down;
 mod error;
-mod manifests;
 mod options;
 mod output;
 mod probe;
@@ -44,7 +43,11 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(|source| Error::File { action: "start the runtime of", path: "berth".into(), source })?;
+        .map_err(|source| Error::File {
+            action: "start the runtime of",
+            path: "berth".into(),
+            source,
+        })?;
     runtime.block_on(async {
         match command {
             Command::Up(arguments) => up::run(arguments).await,

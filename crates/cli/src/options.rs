@@ -34,31 +34,48 @@ impl Options {
     pub(crate) fn load(home: &Home) -> Result<Option<Self>, Error> {
         let path = path(home);
         match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map(Some)
-                .map_err(|error| Error::File { action: "understand", path, source: error.into() }),
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| Error::File {
+                action: "understand",
+                path,
+                source: error.into(),
+            }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Error::File { action: "read", path, source }),
+            Err(source) => Err(Error::File {
+                action: "read",
+                path,
+                source,
+            }),
         }
     }
 
     pub(crate) fn save(&self, home: &Home) -> Result<(), Error> {
         let path = path(home);
-        let text = serde_json::to_vec_pretty(self)
-            .map_err(|error| Error::File { action: "encode", path: path.clone(), source: error.into() })?;
+        let text = serde_json::to_vec_pretty(self).map_err(|error| Error::File {
+            action: "encode",
+            path: path.clone(),
+            source: error.into(),
+        })?;
         Ok(write_atomic(&path, &text, 0o600)?)
     }
 
     /// What the cluster should be after this `up`: what the arguments say, else what it was.
     pub(crate) fn after(before: Option<&Self>, arguments: &UpArguments) -> Result<Self, Error> {
-        let UpArguments { home: _, nodes, kubernetes_version, without_control } = arguments;
+        let UpArguments {
+            home: _,
+            nodes,
+            kubernetes_version,
+            without_control,
+        } = arguments;
         let mut options = before.cloned().unwrap_or_default();
         if let Some(nodes) = nodes {
             options.nodes.clone_from(nodes);
         }
         if let Some(wanted) = kubernetes_version {
             if before.is_some() && wanted != &options.kubernetes_version {
-                return Err(Error::OtherVersion { is: options.kubernetes_version, wanted: wanted.clone() });
+                return Err(Error::OtherVersion {
+                    is: options.kubernetes_version,
+                    wanted: wanted.clone(),
+                });
             }
             options.kubernetes_version.clone_from(wanted);
         }
@@ -77,23 +94,39 @@ mod tests {
     use crate::args::HomeArgument;
 
     fn arguments() -> UpArguments {
-        UpArguments { home: HomeArgument { home: "x".into() }, nodes: None, kubernetes_version: None, without_control: false }
+        UpArguments {
+            home: HomeArgument { home: "x".into() },
+            nodes: None,
+            kubernetes_version: None,
+            without_control: false,
+        }
     }
 
     #[test]
     fn what_is_not_said_stays_as_it_was() {
-        let before = Options { nodes: "h100=9".parse().unwrap(), ..Options::default() };
+        let before = Options {
+            nodes: "h100=9".parse().unwrap(),
+            ..Options::default()
+        };
         assert_eq!(Options::after(Some(&before), &arguments()).unwrap(), before);
-        let said = UpArguments { nodes: Some("cpu=1".parse().unwrap()), ..arguments() };
+        let said = UpArguments {
+            nodes: Some("cpu=1".parse().unwrap()),
+            ..arguments()
+        };
         assert_eq!(Options::after(Some(&before), &said).unwrap().nodes.to_string(), "cpu=1");
         assert_eq!(Options::after(None, &arguments()).unwrap(), Options::default());
     }
 
     #[test]
     fn the_version_of_a_cluster_cannot_change() {
-        let said = UpArguments { kubernetes_version: Some("v1.36.4".into()), ..arguments() };
+        let said = UpArguments {
+            kubernetes_version: Some("v1.36.4".into()),
+            ..arguments()
+        };
         assert_eq!(Options::after(None, &said).unwrap().kubernetes_version, "v1.36.4");
-        let refused = Options::after(Some(&Options::default()), &said).unwrap_err().to_string();
+        let refused = Options::after(Some(&Options::default()), &said)
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains("berth down"), "{refused}");
     }
 }

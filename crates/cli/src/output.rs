@@ -19,16 +19,28 @@ pub(crate) fn say(line: fmt::Arguments<'_>) -> Result<(), Error> {
 
 /// How to use a cluster that is up.
 pub(crate) fn usage(home: &Home) -> Result<(), Error> {
-    say(format_args!("\nUse it:\n  export KUBECONFIG={}", home.admin_kubeconfig().display()))?;
-    say(format_args!("  kubectl get nodes\n\nLook at it, remove it:\n  berth status\n  berth down"))
+    say(format_args!(
+        "\nUse it:\n  export KUBECONFIG={}",
+        home.admin_kubeconfig().display()
+    ))?;
+    say(format_args!(
+        "  kubectl get nodes\n\nLook at it, remove it:\n  berth status\n  berth down"
+    ))
 }
 
 /// `berth version`.
 pub(crate) fn version() -> Result<ExitCode, Error> {
     say(format_args!("berth {}", env!("CARGO_PKG_VERSION")))?;
     let available = binaries::available_versions();
-    let kubernetes = if available.is_empty() { "none found; run `make kubernetes`".to_owned() } else { available.join(", ") };
-    say(format_args!("kubernetes {} (found: {kubernetes})", binaries::KUBERNETES_DEFAULT))?;
+    let kubernetes = if available.is_empty() {
+        "none found; run `make kubernetes`".to_owned()
+    } else {
+        available.join(", ")
+    };
+    say(format_args!(
+        "kubernetes {} (found: {kubernetes})",
+        binaries::KUBERNETES_DEFAULT
+    ))?;
     say(format_args!("etcd {}", binaries::ETCD))?;
     say(format_args!("kwok {}", binaries::KWOK))?;
     Ok(ExitCode::SUCCESS)
@@ -43,8 +55,11 @@ pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) ->
         }
     }
     let line = |cells: [&str; N]| {
-        let padded: Vec<String> =
-            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let padded: Vec<String> = cells
+            .iter()
+            .zip(widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
         padded.join("  ").trim_end().to_owned()
     };
     let mut lines = vec![line(heading)];

@@ -13,10 +13,16 @@ pub(crate) async fn is_ready(port: u16) -> bool {
 
 async fn status_line(port: u16) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+    stream
+        .write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .await?;
     let mut answer = Vec::new();
     stream.take(64).read_to_end(&mut answer).await?;
-    Ok(String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned())
+    Ok(String::from_utf8_lossy(&answer)
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned())
 }
 
 fn says_ok(status_line: &str) -> bool {

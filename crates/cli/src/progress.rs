@@ -30,7 +30,10 @@ struct Report {
 impl Progress {
     /// Tells whoever looks. A report that cannot be written is only a report.
     pub(crate) fn write(&self, home: &Home) {
-        let report = Report { pid: std::process::id(), progress: self.clone() };
+        let report = Report {
+            pid: std::process::id(),
+            progress: self.clone(),
+        };
         if let Ok(text) = serde_json::to_vec(&report)
             && let Err(error) = write_atomic(&home.root().join("progress.json"), &text, 0o600)
         {
@@ -66,11 +69,21 @@ impl Office {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Err(TryLockError::WouldBlock) => return Err(Error::AlreadySupervised(home.root().to_owned())),
-                Err(TryLockError::Error(source)) => return Err(Error::File { action: "lock", path, source }),
+                Err(TryLockError::Error(source)) => {
+                    return Err(Error::File {
+                        action: "lock",
+                        path,
+                        source,
+                    });
+                }
             }
         }
         // Written in place: the lock is on this file, not on its name.
-        fs::write(&path, std::process::id().to_string()).map_err(|source| Error::File { action: "write", path, source })?;
+        fs::write(&path, std::process::id().to_string()).map_err(|source| Error::File {
+            action: "write",
+            path,
+            source,
+        })?;
         Ok(Self { _lock: lock })
     }
 
@@ -80,9 +93,11 @@ impl Office {
             return None;
         }
         match open(home).ok()?.try_lock() {
-            Err(TryLockError::WouldBlock) => {
-                fs::read_to_string(home.root().join("supervisor.pid")).ok()?.trim().parse().ok()
-            }
+            Err(TryLockError::WouldBlock) => fs::read_to_string(home.root().join("supervisor.pid"))
+                .ok()?
+                .trim()
+                .parse()
+                .ok(),
             _ => None,
         }
     }
@@ -91,7 +106,11 @@ impl Office {
 fn open(home: &Home) -> Result<File, Error> {
     let path = home.root().join("supervisor.pid");
     let open = File::options().create(true).append(true).open(&path);
-    open.map_err(|source| Error::File { action: "open", path, source })
+    open.map_err(|source| Error::File {
+        action: "open",
+        path,
+        source,
+    })
 }
 
 #[cfg(test)]

@@ -84,10 +84,17 @@ pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<Exit
     let text = match format {
         OutputFormat::Table => describe(&status),
         OutputFormat::Json => serde_json::to_string_pretty(&status).map_err(|error| failed(&error))?,
-        OutputFormat::Yaml => serde_saphyr::to_string(&status).map_err(|error| failed(&error))?.trim_end().to_owned(),
+        OutputFormat::Yaml => serde_saphyr::to_string(&status)
+            .map_err(|error| failed(&error))?
+            .trim_end()
+            .to_owned(),
     };
     say(format_args!("{text}"))?;
-    Ok(if status.up { ExitCode::SUCCESS } else { ExitCode::from(NOT_UP) })
+    Ok(if status.up {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NOT_UP)
+    })
 }
 
 async fn gather(home: &Home) -> Status {
@@ -103,7 +110,9 @@ async fn gather(home: &Home) -> Status {
     let (control_ready, answer) = tokio::join!(control_ready, ask_api_server(home));
     let api_server_ready = answer.is_some();
     let (nodes, tenants) = answer.unwrap_or_default();
-    let processes = statuses(&home.run()).into_iter().chain(statuses(&home.tenants().join("run")));
+    let processes = statuses(&home.run())
+        .into_iter()
+        .chain(statuses(&home.tenants().join("run")));
     Status {
         up: supervisor.is_some() && api_server_ready && control_ready != Some(false),
         home: home.root().display().to_string(),
@@ -120,8 +129,25 @@ async fn gather(home: &Home) -> Status {
 
 impl From<ProcessStatus> for Process {
     fn from(status: ProcessStatus) -> Self {
-        let ProcessStatus { name, state, pid, restarts, started_at, last_exit, log_file, revision: _ } = status;
-        Self { name, state, pid, restarts, started_at, last_exit, log: log_file.display().to_string() }
+        let ProcessStatus {
+            name,
+            state,
+            pid,
+            restarts,
+            started_at,
+            last_exit,
+            log_file,
+            revision: _,
+        } = status;
+        Self {
+            name,
+            state,
+            pid,
+            restarts,
+            started_at,
+            last_exit,
+            log: log_file.display().to_string(),
+        }
     }
 }
 
@@ -132,7 +158,10 @@ async fn ask_api_server(home: &Home) -> Option<(Vec<NodeView>, Vec<TenantView>)>
     }
     let client = client_from(&home.admin_kubeconfig()).await.ok()?;
     timeout(ANSWER_TIMEOUT, async {
-        let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.ok()?;
+        let nodes = Api::<Node>::all(client.clone())
+            .list(&ListParams::default())
+            .await
+            .ok()?;
         Some((nodes.iter().map(NodeView::from).collect(), tenants(&client).await))
     })
     .await
@@ -142,8 +171,11 @@ async fn ask_api_server(home: &Home) -> Option<(Vec<NodeView>, Vec<TenantView>)>
 
 /// All tenants; none when their kind is not known (a cluster without control).
 async fn tenants(client: &Client) -> Vec<TenantView> {
-    let all = Api::<TenantCluster>::all(client.clone()).list(&ListParams::default()).await;
-    all.map(|tenants| tenants.iter().map(TenantView::from).collect()).unwrap_or_default()
+    let all = Api::<TenantCluster>::all(client.clone())
+        .list(&ListParams::default())
+        .await;
+    all.map(|tenants| tenants.iter().map(TenantView::from).collect())
+        .unwrap_or_default()
 }
 
 impl From<&Node> for NodeView {
@@ -182,7 +214,11 @@ fn describe(status: &Status) -> String {
     let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
     let mut parts = vec![format!(
         "Host cluster: {}\nHome:         {}\nEndpoint:     {}",
-        if status.up { "up" } else { "not up (start it with `berth up`)" },
+        if status.up {
+            "up"
+        } else {
+            "not up (start it with `berth up`)"
+        },
         status.home,
         or_dash(&status.endpoint)
     )];
@@ -192,7 +228,13 @@ fn describe(status: &Status) -> String {
         .map(|process| {
             let pid = process.pid.map_or("-".into(), |pid| pid.to_string());
             let state = format!("{:?}", process.state);
-            [process.name.clone(), state, pid, process.restarts.to_string(), process.log.clone()]
+            [
+                process.name.clone(),
+                state,
+                pid,
+                process.restarts.to_string(),
+                process.log.clone(),
+            ]
         })
         .collect();
     if !processes.is_empty() {
@@ -207,7 +249,13 @@ fn describe(status: &Status) -> String {
                 (Some(count), Some(product)) => format!("{count} × {product}"),
                 _ => "-".into(),
             };
-            [node.name.clone(), ready.into(), gpus, or_dash(&node.tenant), or_dash(&node.state)]
+            [
+                node.name.clone(),
+                ready.into(),
+                gpus,
+                or_dash(&node.tenant),
+                or_dash(&node.state),
+            ]
         })
         .collect();
     if !nodes.is_empty() {
@@ -220,11 +268,21 @@ fn describe(status: &Status) -> String {
             let nodes = tenant.nodes.map_or("-".into(), |nodes| nodes.to_string());
             let phase = or_dash(&tenant.phase);
             let endpoint = or_dash(&tenant.endpoint);
-            [tenant.namespace.clone(), tenant.name.clone(), phase, tenant.version.clone(), nodes, endpoint]
+            [
+                tenant.namespace.clone(),
+                tenant.name.clone(),
+                phase,
+                tenant.version.clone(),
+                nodes,
+                endpoint,
+            ]
         })
         .collect();
     if !tenants.is_empty() {
-        parts.push(table(["NAMESPACE", "TENANT", "PHASE", "VERSION", "NODES", "ENDPOINT"], &tenants));
+        parts.push(table(
+            ["NAMESPACE", "TENANT", "PHASE", "VERSION", "NODES", "ENDPOINT"],
+            &tenants,
+        ));
     }
     parts.join("\n\n")
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
+use berth_control::install::install;
 use berth_local::{Datastore, Home, HostCluster, HostClusterConfig};
 use berth_process::ProcessSpec;
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,15 +14,14 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::HomeArgument;
 use crate::error::Error;
-use crate::manifests::{self, CONTROL_USER};
 use crate::options::Options;
 use crate::probe;
 use crate::progress::{Office, Progress};
 
-/// Name of control among the supervised processes.
+/// Name of control among the supervised processes, and of its user on the host.
 pub(crate) const CONTROL: &str = "berth-control";
 /// How long control may take to get ready.
-const CONTROL_TIMEOUT: Duration = Duration::from_secs(60);
+const CONTROL_TIMEOUT: Duration = Duration::from_mins(1);
 /// What control is told of our own environment.
 const FORWARDED: [&str; 4] = ["BERTH_KUBE_BIN_DIR", "KUBEBUILDER_ASSETS", "BERTH_CACHE", "RUST_LOG"];
 
@@ -30,8 +30,16 @@ pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
     // Away from the terminal's session: closing it, or Ctrl-C in it, is no reason to stop. Fails when it is so already.
     let _ = rustix::process::setsid();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
-    let failed = |source| Error::File { action: "listen for signals of", path: "berth".into(), source };
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .init();
+    let failed = |source| Error::File {
+        action: "listen for signals of",
+        path: "berth".into(),
+        source,
+    };
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
 
@@ -69,13 +77,16 @@ async fn bring_up(home: &Home, options: &Options) -> Result<HostCluster, Error> 
     }
     report("starting berth-control");
     let client = cluster.client().await?;
-    tokio::try_join!(manifests::apply_definitions(&client), manifests::apply_control_access(&client))?;
-    cluster.ensure_kubeconfig(&home.control_kubeconfig(), CONTROL_USER, &[])?;
+    install(&client, CONTROL).await?;
+    cluster.ensure_kubeconfig(&home.control_kubeconfig(), CONTROL, &[])?;
     cluster.supervisor().ensure(control(&cluster)?).await?;
     let deadline = Instant::now() + CONTROL_TIMEOUT;
     while !probe::is_ready(cluster.ports().control).await {
         if Instant::now() > deadline {
-            return Err(Error::ControlNotReady { seconds: CONTROL_TIMEOUT.as_secs(), log: home.log(CONTROL) });
+            return Err(Error::ControlNotReady {
+                seconds: CONTROL_TIMEOUT.as_secs(),
+                log: home.log(CONTROL),
+            });
         }
         sleep(Duration::from_millis(50)).await;
     }
@@ -84,16 +95,28 @@ async fn bring_up(home: &Home, options: &Options) -> Result<HostCluster, Error> 
 
 /// An executable that was built beside this one.
 pub(crate) fn beside(name: &str) -> Result<PathBuf, Error> {
-    let own = std::env::current_exe().map_err(|source| Error::File { action: "find", path: "berth".into(), source })?;
+    let own = std::env::current_exe().map_err(|source| Error::File {
+        action: "find",
+        path: "berth".into(),
+        source,
+    })?;
     let path = own.with_file_name(name);
-    if path.is_file() { Ok(path) } else { Err(Error::NoControl(path)) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(Error::NoControl(path))
+    }
 }
 
 /// Control as a process. A newly built one replaces the one that runs.
 fn control(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
     let (program, syncer) = (beside(CONTROL)?, beside("berth-syncer")?);
     let home = cluster.home();
-    let Datastore { endpoint, ca_cert, ca_key } = cluster.datastore();
+    let Datastore {
+        endpoint,
+        ca_cert,
+        ca_key,
+    } = cluster.datastore();
     let mut spec = ProcessSpec::new(CONTROL, &program, home.log(CONTROL));
     let path = |path: PathBuf| path.display().to_string();
     spec.args = [
@@ -107,17 +130,30 @@ fn control(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
         ("--datastore-ca-key", path(ca_key)),
         ("--syncer-binary", path(syncer.clone())),
         ("--admin-address", format!("127.0.0.1:{}", cluster.ports().control)),
+        // There is one: started again, it takes its own lease at once.
+        ("--identity", "local".into()),
     ]
     .into_iter()
     .flat_map(|(flag, value)| [flag.to_owned(), value])
     .collect();
-    spec.env = FORWARDED.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect();
-    spec.revision = format!("{} {} {}", built(&program), built(&syncer), built(&home.control_kubeconfig()));
+    spec.env = FORWARDED
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+        .collect();
+    spec.revision = format!(
+        "{} {} {}",
+        built(&program),
+        built(&syncer),
+        built(&home.control_kubeconfig())
+    );
     Ok(spec)
 }
 
 /// When a file was last written, in milliseconds.
 fn built(path: &std::path::Path) -> u128 {
     let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
-    written.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default().as_millis()
+    written
+        .and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok())
+        .unwrap_or_default()
+        .as_millis()
 }

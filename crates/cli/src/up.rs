@@ -19,7 +19,7 @@ use crate::progress::{Office, Progress};
 use crate::supervise::{CONTROL, beside};
 
 /// How long everything together may take. Each step of the supervisor has a shorter limit of its own.
-const TIMEOUT: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_mins(5);
 const INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
@@ -55,7 +55,10 @@ pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
         None => Some(start_supervisor(&home)?),
     };
     follow(&home, child).await?;
-    say(format_args!("The host cluster is up after {:.1} s.", begin.elapsed().as_secs_f64()))?;
+    say(format_args!(
+        "The host cluster is up after {:.1} s.",
+        begin.elapsed().as_secs_f64()
+    ))?;
     finish(&home)
 }
 
@@ -87,9 +90,18 @@ fn start_supervisor(home: &Home) -> Result<Child, Error> {
         let path = log_path.clone();
         move |source| Error::File { action, path, source }
     };
-    let log = File::options().append(true).create(true).mode(0o600).open(&log_path).map_err(failed("open"))?;
+    let log = File::options()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&log_path)
+        .map_err(failed("open"))?;
     let errors = log.try_clone().map_err(failed("open"))?;
-    let own = std::env::current_exe().map_err(|source| Error::File { action: "find", path: "berth".into(), source })?;
+    let own = std::env::current_exe().map_err(|source| Error::File {
+        action: "find",
+        path: "berth".into(),
+        source,
+    })?;
     Command::new(&own)
         .arg("supervise")
         .arg("--home")
@@ -101,17 +113,26 @@ fn start_supervisor(home: &Home) -> Result<Child, Error> {
         .stdout(log)
         .stderr(errors)
         .spawn()
-        .map_err(|source| Error::File { action: "start", path: own, source })
+        .map_err(|source| Error::File {
+            action: "start",
+            path: own,
+            source,
+        })
 }
 
 /// Prints what the supervisor does until it is done.
 async fn follow(home: &Home, mut child: Option<Child>) -> Result<(), Error> {
     let log = home.log("supervisor");
-    let not_up = |message: String| Error::NotUp { message, log: log.clone() };
+    let not_up = |message: String| Error::NotUp {
+        message,
+        log: log.clone(),
+    };
     let deadline = Instant::now() + TIMEOUT;
     let mut shown = String::new();
     loop {
-        let ended = child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
+        let ended = child
+            .as_mut()
+            .is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
         let supervisor = child.as_ref().map(Child::id).or_else(|| Office::holder(home));
         match supervisor.and_then(|pid| Progress::read(home, pid)) {
             Some(Progress::Ready) => return Ok(()),
@@ -138,14 +159,22 @@ async fn follow(home: &Home, mut child: Option<Child>) -> Result<(), Error> {
 
 fn last_line(log: &std::path::Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
-    text.lines().next_back().unwrap_or("the supervisor ended without a word").to_owned()
+    text.lines()
+        .next_back()
+        .unwrap_or("the supervisor ended without a word")
+        .to_owned()
 }
 
 /// Whether API server and control answer.
 async fn answers(home: &Home, options: &Options) -> bool {
     let api_server = async {
-        let Ok(client) = client_from(&home.admin_kubeconfig()).await else { return false };
-        matches!(tokio::time::timeout(Duration::from_secs(2), client.apiserver_version()).await, Ok(Ok(_)))
+        let Ok(client) = client_from(&home.admin_kubeconfig()).await else {
+            return false;
+        };
+        matches!(
+            tokio::time::timeout(Duration::from_secs(2), client.apiserver_version()).await,
+            Ok(Ok(_))
+        )
     };
     let control = async { !options.control || probe::is_ready(home.ports().map_or(0, |ports| ports.control)).await };
     let (api_server, control) = tokio::join!(api_server, control);
@@ -153,11 +182,14 @@ async fn answers(home: &Home, options: &Options) -> bool {
 }
 
 async fn wait_for_answers(home: &Home, options: &Options) -> Result<(), Error> {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + Duration::from_mins(2);
     while !answers(home, options).await {
         if Instant::now() > deadline {
             let message = "it does not answer although its supervisor runs".into();
-            return Err(Error::NotUp { message, log: home.log("supervisor") });
+            return Err(Error::NotUp {
+                message,
+                log: home.log("supervisor"),
+            });
         }
         sleep(INTERVAL).await;
     }

@@ -2,6 +2,8 @@
 //!
 //! Needs the binaries that `make kubernetes` builds.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -21,7 +23,9 @@ impl Drop for Scene {
 
 impl Scene {
     fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+        }
     }
 
     fn home(&self) -> PathBuf {
@@ -47,7 +51,13 @@ impl Scene {
 }
 
 fn kill(pid: &Value) {
-    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args(["-9", &pid.to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 fn pid_of(status: &Value, process: &str) -> Value {
@@ -73,7 +83,10 @@ fn a_directory_of_somebody_else_is_left_alone() {
     for command in ["up --without-control", "down"] {
         let output = scene.berth(command).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
-        assert!(String::from_utf8_lossy(&output.stderr).contains("is not empty"), "{output:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stderr).contains("is not empty"),
+            "{output:?}"
+        );
     }
     std::fs::remove_file(scene.home().join("thesis.txt")).unwrap();
 }

@@ -54,10 +54,10 @@ async fn run(args: Args) -> Result<(), AnyError> {
         name: manifests::NAME.into(),
         identity: args.identity(),
     };
-    // A replica that waits for the lease is ready: it could take over at any moment.
-    readiness.set("host watches", true);
     let mut outcome = Ok(());
-    lease::run_as_leader(client.clone(), &lease, &stop, async |stop| {
+    // A replica that waits for the lease is ready: it could take over at any moment.
+    let on_waiting = || readiness.set("host watches", true);
+    lease::run_as_leader(client.clone(), &lease, &stop, on_waiting, async |stop| {
         readiness.set("host watches", false);
         outcome = lead(&args, client, metrics, stop.clone(), || readiness.set("host watches", true)).await;
     })

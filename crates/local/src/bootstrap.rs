@@ -4,7 +4,7 @@ use futures::{TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, ResourceExt};
 use serde_json::json;
 
 use crate::{Error, NodePlan};
@@ -40,18 +40,32 @@ pub(crate) async fn apply_kwok_role(client: &Client) -> Result<(), Error> {
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": KWOK_USER}],
     });
     let roles: Api<ClusterRole> = Api::all(client.clone());
-    roles.patch(KWOK_USER, &params, &Patch::Apply(role)).await.map_err(Error::api("apply kwok's role"))?;
+    roles
+        .patch(KWOK_USER, &params, &Patch::Apply(role))
+        .await
+        .map_err(Error::api("apply kwok's role"))?;
     let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-    bindings.patch(KWOK_USER, &params, &Patch::Apply(binding)).await.map_err(Error::api("bind kwok's role"))?;
+    bindings
+        .patch(KWOK_USER, &params, &Patch::Apply(binding))
+        .await
+        .map_err(Error::api("bind kwok's role"))?;
     Ok(())
 }
 
 /// Creates the nodes of the plan that do not exist yet. Existing ones may belong to a tenant and are not touched.
 pub(crate) async fn create_nodes(client: &Client, plan: &NodePlan, kubernetes_version: &str) -> Result<(), Error> {
     let api: Api<Node> = Api::all(client.clone());
-    let existing: Vec<String> =
-        api.list_metadata(&ListParams::default()).await.map_err(Error::api("list nodes"))?.iter().map(|node| node.name_any()).collect();
-    let missing = plan.nodes(kubernetes_version).into_iter().filter(|node| !existing.contains(&node.name_any()));
+    let existing: Vec<String> = api
+        .list_metadata(&ListParams::default())
+        .await
+        .map_err(Error::api("list nodes"))?
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
+    let missing = plan
+        .nodes(kubernetes_version)
+        .into_iter()
+        .filter(|node| !existing.contains(&node.name_any()));
     stream::iter(missing.map(Ok))
         .try_for_each_concurrent(CONCURRENCY, |node| {
             let api = api.clone();
@@ -69,17 +83,30 @@ pub(crate) async fn create_nodes(client: &Client, plan: &NodePlan, kubernetes_ve
 /// Names of nodes of the plan that are not Ready.
 pub(crate) async fn nodes_not_ready(client: &Client, plan: &NodePlan) -> Result<Vec<String>, Error> {
     let api: Api<Node> = Api::all(client.clone());
-    let nodes = api.list(&ListParams::default()).await.map_err(Error::api("list nodes"))?;
+    let nodes = api
+        .list(&ListParams::default())
+        .await
+        .map_err(Error::api("list nodes"))?;
     let ready = |node: &Node| {
         let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        conditions
+            .into_iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
     };
-    let ready: Vec<String> = nodes.iter().filter(|node| ready(node)).map(|node| node.name_any()).collect();
+    let ready: Vec<String> = nodes
+        .iter()
+        .filter(|node| ready(node))
+        .map(ResourceExt::name_any)
+        .collect();
     Ok(plan.names().into_iter().filter(|name| !ready.contains(name)).collect())
 }
 
 /// Whether pods can be created in the default namespace, which takes the controller manager.
 pub(crate) async fn default_service_account_exists(client: &Client) -> Result<bool, Error> {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
-    Ok(api.get_opt("default").await.map_err(Error::api("get the default service account"))?.is_some())
+    Ok(api
+        .get_opt("default")
+        .await
+        .map_err(Error::api("get the default service account"))?
+        .is_some())
 }

@@ -67,18 +67,34 @@ impl Components<'_> {
     /// etcd of the host.
     pub(crate) fn etcd(&self) -> Result<ProcessSpec, Error> {
         let Ports { etcd, etcd_peer, .. } = self.ports;
-        self.etcd_process(process::ETCD, file::ETCD, file::ETCD_CA, (etcd, etcd_peer), Arguments::new())
+        self.etcd_process(
+            process::ETCD,
+            file::ETCD,
+            file::ETCD_CA,
+            (etcd, etcd_peer),
+            Arguments::new(),
+        )
     }
 
     /// The tenants' etcd. Control turns authentication on; the API servers of tenants may not compact, so it does itself.
     pub(crate) fn datastore(&self) -> Result<ProcessSpec, Error> {
-        let Ports { datastore, datastore_peer, .. } = self.ports;
+        let Ports {
+            datastore,
+            datastore_peer,
+            ..
+        } = self.ports;
         let arguments = Arguments::new()
             .with("auto-compaction-mode", "periodic")
             .with("auto-compaction-retention", "5m")
             .with("quota-backend-bytes", 2_u64 << 30);
         let ports = (datastore, datastore_peer);
-        self.etcd_process(process::DATASTORE, file::DATASTORE, file::DATASTORE_CA, ports, arguments)
+        self.etcd_process(
+            process::DATASTORE,
+            file::DATASTORE,
+            file::DATASTORE_CA,
+            ports,
+            arguments,
+        )
     }
 
     fn etcd_process(
@@ -91,7 +107,11 @@ impl Components<'_> {
     ) -> Result<ProcessSpec, Error> {
         let client_url = format!("https://127.0.0.1:{client_port}");
         let peer_url = format!("https://127.0.0.1:{peer_port}");
-        let (cert, key, ca) = (self.pki.cert(certificate), self.pki.key(certificate), self.pki.cert(authority));
+        let (cert, key, ca) = (
+            self.pki.cert(certificate),
+            self.pki.key(certificate),
+            self.pki.cert(authority),
+        );
         let mut arguments = further
             .with("name", name)
             .with_path("data-dir", &self.home.data(name))
@@ -147,7 +167,13 @@ impl Components<'_> {
             .with_path("proxy-client-key-file", &pki.key(file::FRONT_PROXY_CLIENT));
         // Server and client certificates, like the authorities, are read again by themselves when they change.
         let read_once = [pki.key(file::SERVICE_ACCOUNTS)];
-        self.spec(process::APISERVER, Binary::KubeApiserver, &self.config.kubernetes_version, arguments, &read_once)
+        self.spec(
+            process::APISERVER,
+            Binary::KubeApiserver,
+            &self.config.kubernetes_version,
+            arguments,
+            &read_once,
+        )
     }
 
     /// kube-controller-manager.
@@ -161,8 +187,18 @@ impl Components<'_> {
             .with_path("cluster-signing-cert-file", &pki.cert(file::CA))
             .with_path("cluster-signing-key-file", &pki.key(file::CA));
         let name = process::CONTROLLER_MANAGER;
-        let read_once = [self.kubeconfig(name), pki.key(file::SERVICE_ACCOUNTS), pki.key(file::CA)];
-        self.spec(name, Binary::KubeControllerManager, &self.config.kubernetes_version, arguments, &read_once)
+        let read_once = [
+            self.kubeconfig(name),
+            pki.key(file::SERVICE_ACCOUNTS),
+            pki.key(file::CA),
+        ];
+        self.spec(
+            name,
+            Binary::KubeControllerManager,
+            &self.config.kubernetes_version,
+            arguments,
+            &read_once,
+        )
     }
 
     /// kube-scheduler.
@@ -170,7 +206,13 @@ impl Components<'_> {
         let name = process::SCHEDULER;
         let arguments = self.kubernetes_component(name, self.ports.scheduler);
         let read_once = [self.kubeconfig(name)];
-        self.spec(name, Binary::KubeScheduler, &self.config.kubernetes_version, arguments, &read_once)
+        self.spec(
+            name,
+            Binary::KubeScheduler,
+            &self.config.kubernetes_version,
+            arguments,
+            &read_once,
+        )
     }
 
     /// kwok.
@@ -181,7 +223,10 @@ impl Components<'_> {
             .with_path("kubeconfig", &kubeconfig)
             .with_path("config", &stages)
             .with("manage-all-nodes", false)
-            .with("manage-nodes-with-annotation-selector", format!("{}={}", SIMULATED.0, SIMULATED.1))
+            .with(
+                "manage-nodes-with-annotation-selector",
+                format!("{}={}", SIMULATED.0, SIMULATED.1),
+            )
             .with("node-lease-duration-seconds", 40)
             .with("cidr", POD_RANGE);
         let mut spec = self.spec(name, Binary::Kwok, binaries::KWOK, arguments, &[kubeconfig, stages])?;

@@ -67,6 +67,9 @@ impl Error {
     /// For `map_err` on requests to the API server.
     pub(crate) fn api(action: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
         let action = action.into();
-        |source| Self::Api { action, source: Box::new(source) }
+        |source| Self::Api {
+            action,
+            source: Box::new(source),
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::stages::kwok_configuration;
 use crate::{Error, Home, Ports};
 
 /// How long a part of the cluster may take to get ready. Generous: machines are shared, binaries come from cold disks.
-const READY_TIMEOUT: Duration = Duration::from_secs(120);
+const READY_TIMEOUT: Duration = Duration::from_mins(2);
 /// How often readiness is looked at.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -58,18 +58,38 @@ impl HostCluster {
         home.create()?;
         // Created now, so that links in its path can be followed.
         let home = Home::new(home.root());
-        let supervisor =
-            Supervisor::open(SupervisorConfig { dir: home.run(), die_with_parent: config.die_with_parent }).await?;
+        let supervisor = Supervisor::open(SupervisorConfig {
+            dir: home.run(),
+            die_with_parent: config.die_with_parent,
+        })
+        .await?;
         let ports = Ports::load_or_choose(&home)?;
         let pki = HostPki::load_or_create(&home, SERVICE_ADDRESS.into())?;
-        let cluster = Self { inner: Arc::new(Inner { home, ports, pki, supervisor }) };
+        let cluster = Self {
+            inner: Arc::new(Inner {
+                home,
+                ports,
+                pki,
+                supervisor,
+            }),
+        };
         cluster.bring_up(&config, progress).await?;
         Ok(cluster)
     }
 
     async fn bring_up(&self, config: &HostClusterConfig, progress: impl Fn(&str)) -> Result<(), Error> {
-        let Inner { home, ports, pki, supervisor: _ } = self.inner.as_ref();
-        let components = Components { home, config, ports: *ports, pki };
+        let Inner {
+            home,
+            ports,
+            pki,
+            supervisor: _,
+        } = self.inner.as_ref();
+        let components = Components {
+            home,
+            config,
+            ports: *ports,
+            pki,
+        };
         write_atomic(&home.config("kwok.yaml"), kwok_configuration().as_bytes(), 0o600)?;
         let server = components.server();
         pki.ensure_kubeconfig(&home.admin_kubeconfig(), &server, "berth-admin", &["system:masters"])?;
@@ -82,12 +102,19 @@ impl HostCluster {
         }
         // Found before anything is started: a missing binary must not leave half a cluster.
         let first = [components.etcd()?, components.apiserver()?, components.datastore()?];
-        let then = [components.controller_manager()?, components.scheduler()?, components.kwok()?];
+        let then = [
+            components.controller_manager()?,
+            components.scheduler()?,
+            components.kwok()?,
+        ];
 
         progress("starting etcd and kube-apiserver");
         self.ensure_all(first).await?;
         let client = self.client().await?;
-        wait_until("kube-apiserver", home.log(process::APISERVER), async || Ok(is_ready(&client).await)).await?;
+        wait_until("kube-apiserver", home.log(process::APISERVER), async || {
+            Ok(is_ready(&client).await)
+        })
+        .await?;
 
         progress("starting kube-controller-manager, kube-scheduler and the simulated nodes");
         let begin = async {
@@ -98,9 +125,11 @@ impl HostCluster {
         let nodes = wait_until("the simulated nodes", home.log(process::KWOK), async || {
             Ok(bootstrap::nodes_not_ready(&client, &config.nodes).await?.is_empty())
         });
-        let accounts = wait_until("kube-controller-manager", home.log(process::CONTROLLER_MANAGER), async || {
-            bootstrap::default_service_account_exists(&client).await
-        });
+        let accounts = wait_until(
+            "kube-controller-manager",
+            home.log(process::CONTROLLER_MANAGER),
+            async || bootstrap::default_service_account_exists(&client).await,
+        );
         let datastore = wait_until("the tenants' etcd", home.log(process::DATASTORE), async || {
             Ok(TcpStream::connect(("127.0.0.1", ports.datastore)).await.is_ok())
         });
@@ -177,13 +206,27 @@ impl HostCluster {
     pub async fn stop(&self) -> Result<(), Error> {
         let supervisor = &self.inner.supervisor;
         let stop = |name| supervisor.stop(name, None);
-        let host =
-            [process::KWOK, process::SCHEDULER, process::CONTROLLER_MANAGER, process::APISERVER, process::ETCD, process::DATASTORE];
-        let others = supervisor.list().into_iter().map(|status| status.name).filter(|name| !host.contains(&name.as_str()));
+        let host = [
+            process::KWOK,
+            process::SCHEDULER,
+            process::CONTROLLER_MANAGER,
+            process::APISERVER,
+            process::ETCD,
+            process::DATASTORE,
+        ];
+        let others = supervisor
+            .list()
+            .into_iter()
+            .map(|status| status.name)
+            .filter(|name| !host.contains(&name.as_str()));
         for name in others {
             supervisor.stop(&name, None).await?;
         }
-        tokio::try_join!(stop(process::KWOK), stop(process::SCHEDULER), stop(process::CONTROLLER_MANAGER))?;
+        tokio::try_join!(
+            stop(process::KWOK),
+            stop(process::SCHEDULER),
+            stop(process::CONTROLLER_MANAGER)
+        )?;
         stop(process::APISERVER).await?;
         tokio::try_join!(stop(process::ETCD), stop(process::DATASTORE))?;
         Ok(())
@@ -228,11 +271,20 @@ pub async fn client_from(path: &Path) -> Result<Client, Error> {
 
 /// Whether the API server says that it is ready.
 pub(crate) async fn is_ready(client: &Client) -> bool {
-    let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else { return false };
-    matches!(tokio::time::timeout(Duration::from_secs(2), client.request_text(request)).await, Ok(Ok(_)))
+    let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {
+        return false;
+    };
+    matches!(
+        tokio::time::timeout(Duration::from_secs(2), client.request_text(request)).await,
+        Ok(Ok(_))
+    )
 }
 
-async fn wait_until(what: &'static str, log: PathBuf, look: impl AsyncFn() -> Result<bool, Error>) -> Result<(), Error> {
+async fn wait_until(
+    what: &'static str,
+    log: PathBuf,
+    look: impl AsyncFn() -> Result<bool, Error>,
+) -> Result<(), Error> {
     let deadline = Instant::now() + READY_TIMEOUT;
     loop {
         let error = match look().await {
@@ -242,7 +294,11 @@ async fn wait_until(what: &'static str, log: PathBuf, look: impl AsyncFn() -> Re
             Err(error) => Some(error),
         };
         if Instant::now() > deadline {
-            return Err(error.unwrap_or(Error::NotReady { what, after: READY_TIMEOUT, log }));
+            return Err(error.unwrap_or(Error::NotReady {
+                what,
+                after: READY_TIMEOUT,
+                log,
+            }));
         }
         sleep(PROBE_INTERVAL).await;
     }

@@ -116,14 +116,18 @@ pub struct NodePlan {
 impl Default for NodePlan {
     /// Four GPU nodes of two products, and one CPU node.
     fn default() -> Self {
-        Self { counts: BTreeMap::from([(NodeShape::H100, 2), (NodeShape::L40s, 2), (NodeShape::Cpu, 1)]) }
+        Self {
+            counts: BTreeMap::from([(NodeShape::H100, 2), (NodeShape::L40s, 2), (NodeShape::Cpu, 1)]),
+        }
     }
 }
 
 impl NodePlan {
     /// A plan from counts; a shape that is not named has no nodes.
     pub fn of(counts: impl IntoIterator<Item = (NodeShape, u16)>) -> Self {
-        Self { counts: counts.into_iter().filter(|(_, count)| *count > 0).collect() }
+        Self {
+            counts: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
+        }
     }
 
     /// The names of all nodes, in order of shape and number.
@@ -133,24 +137,34 @@ impl NodePlan {
 
     /// The Node objects to create, for kubelets of `kubernetes_version`.
     pub(crate) fn nodes(&self, kubernetes_version: &str) -> Vec<Node> {
-        self.each().map(|(shape, number)| node(shape, number, kubernetes_version)).collect()
+        self.each()
+            .map(|(shape, number)| node(shape, number, kubernetes_version))
+            .collect()
     }
 
     fn each(&self) -> impl Iterator<Item = (NodeShape, u16)> {
-        self.counts.iter().flat_map(|(shape, count)| (1..=*count).map(|number| (*shape, number)))
+        self.counts
+            .iter()
+            .flat_map(|(shape, count)| (1..=*count).map(|number| (*shape, number)))
     }
 }
 
 impl fmt::Display for NodePlan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let groups: Vec<String> = self.counts.iter().map(|(shape, count)| format!("{}={count}", shape.name())).collect();
+        let groups: Vec<String> = self
+            .counts
+            .iter()
+            .map(|(shape, count)| format!("{}={count}", shape.name()))
+            .collect();
         formatter.write_str(&groups.join(","))
     }
 }
 
 /// Why a node plan is not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a group of nodes: write <shape>=<count>, with shape h100, l40s or cpu and at most 8192 nodes, as in h100=4,l40s=2,cpu=1")]
+#[error(
+    "{0:?} is not a group of nodes: write <shape>=<count>, with shape h100, l40s or cpu and at most 8192 nodes, as in h100=4,l40s=2,cpu=1"
+)]
 pub struct NodePlanError(String);
 
 impl FromStr for NodePlan {
@@ -161,8 +175,16 @@ impl FromStr for NodePlan {
         for group in text.split(',').filter(|group| !group.is_empty()) {
             let refused = || NodePlanError(group.to_owned());
             let (name, count) = group.split_once('=').ok_or_else(refused)?;
-            let shape = NodeShape::ALL.into_iter().find(|shape| shape.name() == name.trim()).ok_or_else(refused)?;
-            let count: u16 = count.trim().parse().ok().filter(|count| *count <= MOST_OF_A_SHAPE).ok_or_else(refused)?;
+            let shape = NodeShape::ALL
+                .into_iter()
+                .find(|shape| shape.name() == name.trim())
+                .ok_or_else(refused)?;
+            let count: u16 = count
+                .trim()
+                .parse()
+                .ok()
+                .filter(|count| *count <= MOST_OF_A_SHAPE)
+                .ok_or_else(refused)?;
             if counts.insert(shape, count).is_some() {
                 return Err(refused());
             }
@@ -191,7 +213,11 @@ fn node(shape: NodeShape, number: u16, kubernetes_version: &str) -> Node {
     let (machine, ..) = shape.machine();
     let index = number - 1;
     let rack = format!("{}-rack-{:02}", shape.name(), index / RACK_SIZE + 1);
-    let zone = if (index / RACK_SIZE).is_multiple_of(2) { "zone-a" } else { "zone-b" };
+    let zone = if (index / RACK_SIZE).is_multiple_of(2) {
+        "zone-a"
+    } else {
+        "zone-b"
+    };
     let mut labels = BTreeMap::from(
         [
             ("kubernetes.io/hostname", name.as_str()),
@@ -224,8 +250,14 @@ fn node(shape: NodeShape, number: u16, kubernetes_version: &str) -> Node {
         }),
         status: Some(NodeStatus {
             addresses: Some(vec![
-                NodeAddress { type_: "InternalIP".into(), address },
-                NodeAddress { type_: "Hostname".into(), address: name.clone() },
+                NodeAddress {
+                    type_: "InternalIP".into(),
+                    address,
+                },
+                NodeAddress {
+                    type_: "Hostname".into(),
+                    address: name.clone(),
+                },
             ]),
             capacity: Some(capacity),
             allocatable: Some(allocatable),
@@ -264,9 +296,15 @@ fn gpu_labels(gpu: &Gpu, machine: &str, rack: &str) -> BTreeMap<String, String> 
         ("nvidia.com/cuda.driver-version.full", "580.95.05"),
     ]);
     if gpu.mig_capable {
-        labels.extend([("nvidia.com/mig.config", "all-disabled"), ("nvidia.com/mig.config.state", "success")]);
+        labels.extend([
+            ("nvidia.com/mig.config", "all-disabled"),
+            ("nvidia.com/mig.config.state", "success"),
+        ]);
     }
-    let mut labels: BTreeMap<_, _> = labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let mut labels: BTreeMap<_, _> = labels
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
     if gpu.nvlink {
         labels.insert("nvidia.com/gpu.clique".into(), format!("{}.0", uuid(rack)));
     }
@@ -288,11 +326,17 @@ fn resources(shape: NodeShape) -> (BTreeMap<String, Quantity>, BTreeMap<String, 
         if let Some(gpu) = shape.gpu() {
             resources.insert("nvidia.com/gpu", gpu.count.to_string());
         }
-        resources.into_iter().map(|(name, amount)| (name.to_owned(), Quantity(amount))).collect()
+        resources
+            .into_iter()
+            .map(|(name, amount)| (name.to_owned(), Quantity(amount)))
+            .collect()
     };
     // A sixty-fourth stays with the system.
     let rest = |amount: u32| amount - amount / 64;
-    (describe(cpus, memory_gib, disk_gib), describe(rest(cpus), rest(memory_gib), rest(disk_gib)))
+    (
+        describe(cpus, memory_gib, disk_gib),
+        describe(rest(cpus), rest(memory_gib), rest(disk_gib)),
+    )
 }
 
 fn system_info(name: &str, kubernetes_version: &str) -> NodeSystemInfo {
@@ -314,7 +358,14 @@ fn system_info(name: &str, kubernetes_version: &str) -> NodeSystemInfo {
 /// A UUID that is always the same for the same text.
 fn uuid(text: &str) -> String {
     let digest = format!("{:x}", Sha256::digest(text));
-    format!("{}-{}-{}-{}-{}", &digest[..8], &digest[8..12], &digest[12..16], &digest[16..20], &digest[20..32])
+    format!(
+        "{}-{}-{}-{}-{}",
+        &digest[..8],
+        &digest[8..12],
+        &digest[12..16],
+        &digest[16..20],
+        &digest[20..32]
+    )
 }
 
 #[cfg(test)]

@@ -6,7 +6,16 @@ use super::*;
 fn plans_are_read_and_written() {
     let plan: NodePlan = "l40s=1, h100=4".parse().unwrap();
     assert_eq!(plan.to_string(), "h100=4,l40s=1");
-    assert_eq!(plan.names(), ["gpu-h100-01", "gpu-h100-02", "gpu-h100-03", "gpu-h100-04", "gpu-l40s-01"]);
+    assert_eq!(
+        plan.names(),
+        [
+            "gpu-h100-01",
+            "gpu-h100-02",
+            "gpu-h100-03",
+            "gpu-h100-04",
+            "gpu-l40s-01"
+        ]
+    );
     assert_eq!(NodePlan::default().to_string(), "h100=2,l40s=2,cpu=1");
     assert_eq!("".parse::<NodePlan>().unwrap().names(), Vec::<String>::new());
 }
@@ -36,7 +45,8 @@ fn a_gpu_node_looks_like_a_real_one() {
 
 #[test]
 fn nvlink_domains_are_racks() {
-    let clique = |number| node(NodeShape::H100, number, "v1.37.1").metadata.labels.unwrap()["nvidia.com/gpu.clique"].clone();
+    let clique =
+        |number| node(NodeShape::H100, number, "v1.37.1").metadata.labels.unwrap()["nvidia.com/gpu.clique"].clone();
     assert_eq!(clique(1), clique(4));
     assert_ne!(clique(4), clique(5));
 }

@@ -23,7 +23,9 @@ impl Home {
         let root = root.as_ref();
         let absolute = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
         // Processes carry the path, so that links to the home must not make it another one.
-        Self { root: absolute.canonicalize().unwrap_or(absolute) }
+        Self {
+            root: absolute.canonicalize().unwrap_or(absolute),
+        }
     }
 
     /// Creates the directories, all of them for the owner only.
@@ -35,9 +37,16 @@ impl Home {
             return Err(Error::NotAHome(self.root.clone()));
         }
         create_private_dir(&self.root)?;
-        write_atomic(&self.root.join(MARKER), b"State of a local Berth host cluster. Remove it with `berth down`.\n", 0o600)?;
+        write_atomic(
+            &self.root.join(MARKER),
+            b"State of a local Berth host cluster. Remove it with `berth down`.\n",
+            0o600,
+        )?;
         let data = [self.data("etcd"), self.data("datastore")];
-        for dir in [self.logs(), self.run(), self.pki(), self.tenants(), self.kubeconfigs()].iter().chain(&data) {
+        for dir in [self.logs(), self.run(), self.pki(), self.tenants(), self.kubeconfigs()]
+            .iter()
+            .chain(&data)
+        {
             create_private_dir(dir)?;
         }
         Ok(())
@@ -53,11 +62,22 @@ impl Home {
         }
         // The marker goes last: a removal that was cut short can be repeated.
         for path in entries(&self.root)?.into_iter().filter(|path| !path.ends_with(MARKER)) {
-            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-            ignore_missing(removed).map_err(|source| Error::File { action: "remove", path, source })?;
+            let removed = if path.is_dir() {
+                fs::remove_dir_all(&path)
+            } else {
+                fs::remove_file(&path)
+            };
+            ignore_missing(removed).map_err(|source| Error::File {
+                action: "remove",
+                path,
+                source,
+            })?;
         }
-        ignore_missing(fs::remove_dir_all(&self.root))
-            .map_err(|source| Error::File { action: "remove", path: self.root.clone(), source })
+        ignore_missing(fs::remove_dir_all(&self.root)).map_err(|source| Error::File {
+            action: "remove",
+            path: self.root.clone(),
+            source,
+        })
     }
 
     /// The ports of the cluster; none when it has never been started.
@@ -132,7 +152,11 @@ impl Home {
 
 /// What lies in a directory; nothing when it is not there.
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, Error> {
-    let failed = |source| Error::File { action: "look into", path: dir.to_owned(), source };
+    let failed = |source| Error::File {
+        action: "look into",
+        path: dir.to_owned(),
+        source,
+    };
     match fs::read_dir(dir) {
         Ok(entries) => entries.map(|entry| Ok(entry.map_err(failed)?.path())).collect(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -141,7 +165,13 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
-    result.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+    result.or_else(|error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
 }
 
 #[cfg(test)]

@@ -52,13 +52,23 @@ impl HostPki {
         let datastore = authority(&dir, file::DATASTORE_CA, "berth-datastore-ca")?;
         let mut apiserver = server("kube-apiserver", Usage::Server);
         apiserver.dns_names.extend(
-            ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
-                .map(String::from),
+            [
+                "kubernetes",
+                "kubernetes.default",
+                "kubernetes.default.svc",
+                "kubernetes.default.svc.cluster.local",
+            ]
+            .map(String::from),
         );
         apiserver.ip_addresses.push(service_address);
         leaf(&dir, file::APISERVER, &ca, &apiserver)?;
         leaf(&dir, file::LOCALHOST, &ca, &server("localhost", Usage::Server))?;
-        leaf(&dir, file::FRONT_PROXY_CLIENT, &front_proxy, &client("front-proxy-client", &[]))?;
+        leaf(
+            &dir,
+            file::FRONT_PROXY_CLIENT,
+            &front_proxy,
+            &client("front-proxy-client", &[]),
+        )?;
         // An etcd is also its own peer and, for its gateway, its own client.
         leaf(&dir, file::ETCD, &etcd, &server("etcd", Usage::Both))?;
         leaf(&dir, file::APISERVER_ETCD_CLIENT, &etcd, &client("kube-apiserver", &[]))?;
@@ -91,14 +101,24 @@ impl HostPki {
 
     /// Keeps a kubeconfig at `path` for a user of the host cluster. One that is less than a month old and leads to
     /// `server` stays, so that the processes that use it need no restart.
-    pub(crate) fn ensure_kubeconfig(&self, path: &Path, server: &str, user: &str, groups: &[&str]) -> Result<(), Error> {
+    pub(crate) fn ensure_kubeconfig(
+        &self,
+        path: &Path,
+        server: &str,
+        user: &str,
+        groups: &[&str],
+    ) -> Result<(), Error> {
         let fresh = fs::metadata(path)
             .and_then(|metadata| metadata.modified())
             .is_ok_and(|written| written.elapsed().is_ok_and(|age| age < 30 * DAY));
         if fresh && fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("server: {server}\n"))) {
             return Ok(());
         }
-        Ok(write_atomic(path, self.kubeconfig(server, user, groups)?.as_bytes(), 0o600)?)
+        Ok(write_atomic(
+            path,
+            self.kubeconfig(server, user, groups)?.as_bytes(),
+            0o600,
+        )?)
     }
 }
 
@@ -132,15 +152,21 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::File { action: "read", path: path.to_owned(), source }),
+        Err(source) => Err(Error::File {
+            action: "read",
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 
 fn authority(dir: &Path, name: &str, common_name: &str) -> Result<CertificateAuthority, Error> {
     let (cert_path, key_path) = (cert_path(dir, name), key_path(dir, name));
     if let (Some(cert), Some(key)) = (read(&cert_path)?, read(&key_path)?) {
-        return CertificateAuthority::from_pem(&cert, &key)
-            .map_err(|source| Error::DamagedPki { path: cert_path, source });
+        return CertificateAuthority::from_pem(&cert, &key).map_err(|source| Error::DamagedPki {
+            path: cert_path,
+            source,
+        });
     }
     let authority = CertificateAuthority::create(common_name, AUTHORITY_VALIDITY)?;
     write_atomic(&key_path, authority.key_pem().as_bytes(), 0o600)?;
@@ -153,7 +179,10 @@ fn leaf(dir: &Path, name: &str, authority: &CertificateAuthority, request: &Leaf
     if let Some(cert) = read(&cert_path)?
         && key_path.exists()
     {
-        let due = renew_at(&cert).map_err(|source| Error::DamagedPki { path: cert_path.clone(), source })?;
+        let due = renew_at(&cert).map_err(|source| Error::DamagedPki {
+            path: cert_path.clone(),
+            source,
+        })?;
         if std::time::SystemTime::from(due) > std::time::SystemTime::now() {
             return Ok(());
         }
@@ -164,11 +193,16 @@ fn leaf(dir: &Path, name: &str, authority: &CertificateAuthority, request: &Leaf
 }
 
 fn service_account_key(dir: &Path) -> Result<(), Error> {
-    let (public, private) = (cert_path(dir, file::SERVICE_ACCOUNTS), key_path(dir, file::SERVICE_ACCOUNTS));
+    let (public, private) = (
+        cert_path(dir, file::SERVICE_ACCOUNTS),
+        key_path(dir, file::SERVICE_ACCOUNTS),
+    );
     let key = match read(&private)? {
         Some(_) if public.exists() => return Ok(()),
-        Some(text) => ServiceAccountKey::from_private_pem(&text)
-            .map_err(|source| Error::DamagedPki { path: private.clone(), source })?,
+        Some(text) => ServiceAccountKey::from_private_pem(&text).map_err(|source| Error::DamagedPki {
+            path: private.clone(),
+            source,
+        })?,
         None => ServiceAccountKey::create()?,
     };
     write_atomic(&private, key.private_pem.as_bytes(), 0o600)?;
@@ -183,7 +217,11 @@ mod tests {
     use super::*;
 
     fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+        fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .map(|path| (path.clone(), fs::read(path).unwrap()))
+            .collect()
     }
 
     #[test]
@@ -198,7 +236,12 @@ mod tests {
         HostPki::load_or_create(&home, address).unwrap();
         assert_eq!(files(&home.pki()), first);
         for path in first.keys() {
-            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o077, 0, "{}", path.display());
+            assert_eq!(
+                fs::metadata(path).unwrap().permissions().mode() & 0o077,
+                0,
+                "{}",
+                path.display()
+            );
         }
     }
 

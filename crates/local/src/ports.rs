@@ -41,8 +41,11 @@ impl Ports {
         }
         let path = home.config(FILE);
         let ports = Self::choose()?;
-        let text = serde_json::to_vec_pretty(&ports)
-            .map_err(|error| Error::File { action: "encode", path: path.clone(), source: error.into() })?;
+        let text = serde_json::to_vec_pretty(&ports).map_err(|error| Error::File {
+            action: "encode",
+            path: path.clone(),
+            source: error.into(),
+        })?;
         write_atomic(&path, &text, 0o600)?;
         Ok(ports)
     }
@@ -51,11 +54,17 @@ impl Ports {
     pub(crate) fn load(home: &Home) -> Result<Option<Self>, Error> {
         let path = home.config(FILE);
         match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map(Some)
-                .map_err(|error| Error::File { action: "understand", path, source: error.into() }),
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| Error::File {
+                action: "understand",
+                path,
+                source: error.into(),
+            }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Error::File { action: "read", path, source }),
+            Err(source) => Err(Error::File {
+                action: "read",
+                path,
+                source,
+            }),
         }
     }
 

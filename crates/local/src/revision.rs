@@ -11,7 +11,11 @@ use crate::Error;
 pub(crate) fn revision_of_files(paths: &[PathBuf]) -> Result<String, Error> {
     let mut digest = Sha256::new();
     for path in paths {
-        let content = fs::read(path).map_err(|source| Error::File { action: "read", path: path.clone(), source })?;
+        let content = fs::read(path).map_err(|source| Error::File {
+            action: "read",
+            path: path.clone(),
+            source,
+        })?;
         digest.update(Sha256::digest(content));
     }
     Ok(format!("{:x}", digest.finalize())[..16].to_owned())

@@ -33,8 +33,11 @@ impl TestHost {
     /// # Errors
     /// As [`HostCluster::start`].
     pub async fn start_with(change: impl FnOnce(&mut HostClusterConfig)) -> Result<Self, Error> {
-        let dir = TempDir::with_prefix("berth-test-")
-            .map_err(|source| Error::File { action: "create", path: std::env::temp_dir(), source })?;
+        let dir = TempDir::with_prefix("berth-test-").map_err(|source| Error::File {
+            action: "create",
+            path: std::env::temp_dir(),
+            source,
+        })?;
         let mut config = HostClusterConfig::new(dir.path());
         config.die_with_parent = true;
         config.fsync = false;
@@ -81,7 +84,9 @@ fn end_processes(dir: &TempDir) {
 }
 
 fn print_logs(dir: &TempDir) {
-    let Ok(logs) = fs::read_dir(dir.path().join("logs")) else { return };
+    let Ok(logs) = fs::read_dir(dir.path().join("logs")) else {
+        return;
+    };
     for path in logs.filter_map(|entry| Some(entry.ok()?.path())) {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();

@@ -2,6 +2,8 @@
 //!
 //! Needs the binaries that `make kubernetes` builds.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
 async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         if let Some(found) = look().await {
             return found;
@@ -59,7 +61,10 @@ async fn running(pods: &Api<Pod>, name: &str) -> Pod {
 
 fn condition(pod: &Pod, kind: &str) -> String {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().find(|condition| condition.type_ == kind).map_or(String::new(), |found| found.status.clone())
+    conditions
+        .into_iter()
+        .find(|condition| condition.type_ == kind)
+        .map_or(String::new(), |found| found.status.clone())
 }
 
 /// Ids of the processes that belong to a home.
@@ -75,7 +80,11 @@ fn processes_of(home: &Path) -> Vec<String> {
 
 async fn kill(host: &HostCluster, name: &str) {
     let pid = host.supervisor().status(name).unwrap().pid.unwrap();
-    let status = tokio::process::Command::new("kill").args(["-9", &pid.to_string()]).status().await.unwrap();
+    let status = tokio::process::Command::new("kill")
+        .args(["-9", &pid.to_string()])
+        .status()
+        .await
+        .unwrap();
     assert!(status.success());
     eventually("a new process", async || {
         let now = host.supervisor().status(name)?;
@@ -89,12 +98,33 @@ async fn check_workloads(client: &Client) {
     pods.create(&PostParams::default(), &gpu_pod("train", 8)).await.unwrap();
     let pod = running(&pods, "train").await;
     let status = pod.status.clone().unwrap();
-    assert!(pod.spec.as_ref().unwrap().node_name.as_ref().unwrap().starts_with("gpu-h100-"));
+    assert!(
+        pod.spec
+            .as_ref()
+            .unwrap()
+            .node_name
+            .as_ref()
+            .unwrap()
+            .starts_with("gpu-h100-")
+    );
     assert_eq!(condition(&pod, "Ready"), "True");
-    assert!(status.pod_ip.unwrap().starts_with("10.128."), "a pod address of its node");
+    assert!(
+        status.pod_ip.unwrap().starts_with("10.128."),
+        "a pod address of its node"
+    );
     assert!(status.host_ip.unwrap().starts_with("10.64."), "the address of its node");
     assert_eq!(status.observed_generation, pod.metadata.generation);
-    assert_eq!(status.init_container_statuses.unwrap()[0].state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code, 0);
+    assert_eq!(
+        status.init_container_statuses.unwrap()[0]
+            .state
+            .as_ref()
+            .unwrap()
+            .terminated
+            .as_ref()
+            .unwrap()
+            .exit_code,
+        0
+    );
 
     let jobs: Api<Job> = Api::default_namespaced(client.clone());
     jobs.create(&PostParams::default(), &job("succeeds", 0)).await.unwrap();
@@ -105,7 +135,9 @@ async fn check_workloads(client: &Client) {
             eventually("the end of a job", async || {
                 let status = jobs.get(name).await.ok()?.status?;
                 let mut conditions = status.conditions?.into_iter();
-                conditions.any(|condition| condition.type_ == kind && condition.status == "True").then_some(())
+                conditions
+                    .any(|condition| condition.type_ == kind && condition.status == "True")
+                    .then_some(())
             })
             .await;
         }
@@ -113,7 +145,10 @@ async fn check_workloads(client: &Client) {
     tokio::join!(ended("succeeds", "Complete"), ended("fails", "Failed"));
 
     pods.delete("train", &DeleteParams::default()).await.unwrap();
-    eventually("the end of the pod", async || pods.get_opt("train").await.unwrap().is_none().then_some(())).await;
+    eventually("the end of the pod", async || {
+        pods.get_opt("train").await.unwrap().is_none().then_some(())
+    })
+    .await;
 }
 
 async fn check_readiness_gate(client: &Client) {
@@ -125,7 +160,9 @@ async fn check_readiness_gate(client: &Client) {
     assert_eq!(condition(&running(&pods, "gated").await, "Ready"), "False");
     for wanted in ["True", "False"] {
         let gate = json!({"status": {"conditions": [{"type": "example.com/open", "status": wanted}]}});
-        pods.patch_status("gated", &PatchParams::default(), &Patch::Strategic(gate)).await.unwrap();
+        pods.patch_status("gated", &PatchParams::default(), &Patch::Strategic(gate))
+            .await
+            .unwrap();
         eventually("readiness to follow its gate", async || {
             (condition(&pods.get("gated").await.ok()?, "Ready") == wanted).then_some(())
         })
@@ -164,13 +201,18 @@ async fn killed_components_heal_and_data_survives() {
     let host = TestHost::start(NodePlan::of([(NodeShape::L40s, 1)])).await.unwrap();
     let client = host.client().await.unwrap();
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
-    pods.create(&PostParams::default(), &gpu_pod("before", 1)).await.unwrap();
+    pods.create(&PostParams::default(), &gpu_pod("before", 1))
+        .await
+        .unwrap();
     running(&pods, "before").await;
     for name in [process::ETCD, process::APISERVER, process::KWOK] {
         kill(&host, name).await;
     }
     let created = gpu_pod("after", 1);
-    eventually("the API server", async || pods.create(&PostParams::default(), &created).await.ok()).await;
+    eventually("the API server", async || {
+        pods.create(&PostParams::default(), &created).await.ok()
+    })
+    .await;
     running(&pods, "after").await;
     running(&pods, "before").await;
 }
@@ -183,7 +225,13 @@ async fn a_second_start_adopts_the_first_and_adds_nodes() {
     config.fsync = false;
     config.nodes = NodePlan::of([(NodeShape::L40s, 1)]);
     let first = HostCluster::start(config.clone(), |_| {}).await.unwrap();
-    let pids = |host: &HostCluster| host.supervisor().list().into_iter().map(|status| status.pid).collect::<Vec<_>>();
+    let pids = |host: &HostCluster| {
+        host.supervisor()
+            .list()
+            .into_iter()
+            .map(|status| status.pid)
+            .collect::<Vec<_>>()
+    };
     let before = pids(&first);
     first.supervisor().release();
     drop(first);
@@ -192,7 +240,13 @@ async fn a_second_start_adopts_the_first_and_adds_nodes() {
     let second = HostCluster::start(config.clone(), |_| {}).await.unwrap();
     assert_eq!(pids(&second), before);
     let nodes: Api<Node> = Api::all(second.client().await.unwrap());
-    let names: Vec<_> = nodes.list(&kube::api::ListParams::default()).await.unwrap().iter().map(Node::name_any).collect();
+    let names: Vec<_> = nodes
+        .list(&kube::api::ListParams::default())
+        .await
+        .unwrap()
+        .iter()
+        .map(Node::name_any)
+        .collect();
     assert_eq!(names, ["gpu-l40s-01", "gpu-l40s-02"]);
 
     second.stop().await.unwrap();
@@ -200,8 +254,14 @@ async fn a_second_start_adopts_the_first_and_adds_nodes() {
     drop(second);
     let third = HostCluster::start(config.clone(), |_| {}).await.unwrap();
     let nodes: Api<Node> = Api::all(third.client().await.unwrap());
-    assert_eq!(nodes.list(&kube::api::ListParams::default()).await.unwrap().items.len(), 2);
+    assert_eq!(
+        nodes.list(&kube::api::ListParams::default()).await.unwrap().items.len(),
+        2
+    );
     drop(third);
-    tokio::task::spawn_blocking(move || destroy(&config.home)).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(move || destroy(&config.home))
+        .await
+        .unwrap()
+        .unwrap();
     assert!(!dir.path().join("home").exists());
 }

@@ -30,7 +30,7 @@ fn leaf_is_signed_by_its_authority_and_by_no_other() {
     let leaf = ours.issue(&request(&[])).unwrap();
     with_certificate(&leaf.cert_pem, |leaf| {
         with_certificate(ours.cert_pem(), |ca| {
-            leaf.verify_signature(Some(ca.public_key())).unwrap()
+            leaf.verify_signature(Some(ca.public_key())).unwrap();
         });
         with_certificate(theirs.cert_pem(), |ca| {
             leaf.verify_signature(Some(ca.public_key())).unwrap_err()

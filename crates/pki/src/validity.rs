@@ -9,7 +9,7 @@ use x509_parser::pem::parse_x509_pem;
 use crate::Error;
 
 /// How far the beginning of a certificate lies in the past, so that a peer whose clock is a little behind accepts it.
-pub(crate) const BACKDATE: Duration = Duration::from_secs(5 * 60);
+pub(crate) const BACKDATE: Duration = Duration::from_mins(5);
 
 /// The first and last moment at which a certificate holds.
 #[derive(Clone, Copy, Debug)]

@@ -37,10 +37,7 @@ static SPAWNER: LazyLock<mpsc::Sender<Job>> = LazyLock::new(|| {
     jobs
 });
 
-#[expect(
-    clippy::zombie_processes,
-    reason = "ended children are collected through their process handle"
-)]
+/// The ended child is collected through its process handle.
 fn start(command: &mut Command) -> io::Result<u32> {
     Ok(command.spawn()?.id())
 }

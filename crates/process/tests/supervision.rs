@@ -1,5 +1,7 @@
 //! Supervision of real processes: crashes, changes, and supervisors that come and go.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -24,6 +24,7 @@ pub struct LeaseRequest {
 /// Runs `work` while this process holds the lease. `work` gets a token that is cancelled when it must stop: because
 /// `stop` was cancelled, or because the lease was lost, in which case this function returns [`LeaseError::Lost`] and
 /// the process should end, so that no state of its time as leader survives. The lease is released when `work` ends.
+/// `on_waiting` is called once this process can take over at any moment.
 ///
 /// # Errors
 /// The lease cannot be managed, or was lost.
@@ -31,6 +32,7 @@ pub async fn run_as_leader<F, Fut>(
     client: Client,
     request: &LeaseRequest,
     stop: &CancellationToken,
+    on_waiting: impl FnOnce(),
     work: F,
 ) -> Result<(), LeaseError>
 where
@@ -48,6 +50,7 @@ where
         .map_err(|error| LeaseError::Manager(Box::new(error)))?;
     let (mut leading, task) = manager.watch().await;
     tracing::info!(lease = request.name, identity = request.identity, "waiting to lead");
+    on_waiting();
     let acquired = tokio::select! {
         () = stop.cancelled() => false,
         result = leading.wait_for(|leads| *leads) => result.is_ok(),

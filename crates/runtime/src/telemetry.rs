@@ -25,10 +25,11 @@ impl std::str::FromStr for LogFormat {
 }
 
 /// Starts logging to standard error. `RUST_LOG` selects what is logged (default: `info`, and `warn` for libraries
-/// that talk much). A second call changes nothing.
+/// that talk much; the client's own log repeats every refused request, which whoever made it reports better). A second call
+/// changes nothing.
 pub fn init(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("info,kube=warn,kube_client=warn,kube_runtime=warn,tower=warn,hyper=warn"));
+        .unwrap_or_else(|_| EnvFilter::new("info,kube=warn,kube_client=off,kube_runtime=warn,tower=warn,hyper=warn"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let result = match format {
         LogFormat::Text => builder.with_ansi(false).try_init(),

@@ -13,9 +13,6 @@ pub(super) const DISABLED: &[(&str, &str)] = &[
     ("node-lifecycle-controller", "the host watches its nodes; the tenant is shown their conditions"),
     ("taint-eviction-controller", "the host evicts; the tenant is told"),
     ("node-ipam-controller", "pod addresses come from the host's network"),
-    ("node-route-controller", "routes are the host's"),
-    ("cloud-node-lifecycle-controller", "there is no cloud behind a tenant"),
-    ("service-lb-controller", "load balancers are the host's"),
     ("persistentvolume-attach-detach-controller", "volumes are attached by the host"),
 ];
 

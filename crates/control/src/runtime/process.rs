@@ -8,10 +8,11 @@ use crate::control_plane::{API_SERVER, CONTROLLER_MANAGER, Component, Endpoints,
 use async_trait::async_trait;
 use berth_api::names::{self, TenantId};
 use berth_process::{
-    ProcessSpec, ProcessState, Supervisor, SupervisorConfig,
+    ProcessSpec, ProcessState, ProcessStatus, Supervisor, SupervisorConfig,
     binaries::{self, Binary},
     create_private_dir, free_port, write_atomic,
 };
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, Client, api::PostParams};
@@ -27,6 +28,8 @@ use std::{
 const TOKEN_SECONDS: i64 = 12 * 3600;
 /// Age at which a token is renewed.
 const TOKEN_RENEWAL: Duration = Duration::from_secs(4 * 3600);
+/// Time that a process which crashed must run before it counts as running again.
+const STEADY_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
 /// How the process runtime is set up.
 #[derive(Clone, Debug)]
@@ -121,6 +124,11 @@ impl ProcessRuntime {
     }
 }
 
+/// Whether a process that runs now has crashed a moment ago, and may again.
+fn is_flapping(status: &ProcessStatus) -> bool {
+    status.restarts > 0 && status.started_at.is_some_and(|at| Timestamp::now().duration_since(at) < STEADY_AFTER)
+}
+
 fn process_name(tenant: &TenantId, component: &str) -> String {
     format!("{}.{component}", tenant.slug())
 }
@@ -179,7 +187,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
         spec.revision = names::hash(&parts);
         self.supervisor.ensure(spec).await?;
         Ok(match self.supervisor.status(&name) {
-            Some(status) if status.state == ProcessState::Running => ComponentState::Running,
+            Some(status) if status.state == ProcessState::Running && !is_flapping(&status) => ComponentState::Running,
             Some(status) => ComponentState::Down(format!(
                 "{} is started again after a crash ({}); its log is {}",
                 component.name,

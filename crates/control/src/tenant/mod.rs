@@ -36,9 +36,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// Name of the ServiceCIDR in the tenant that stands for the host's Service ranges.
 const SERVICE_CIDR_NAME: &str = "berth-host";
-/// Pause after which a tenant that is well is looked at again: certificates and tokens are renewed in time, and what
-/// was changed by hand is mended.
-const RESYNC: Duration = Duration::from_secs(600);
+/// Pause after which a tenant that is well is looked at again: certificates and tokens are renewed in time, what was
+/// changed by hand is mended, and a component that crashes is reported.
+const RESYNC: Duration = Duration::from_secs(60);
+/// Pause after which a tenant that is not ready is looked at again, whatever else may wake it earlier.
+const RECHECK: Duration = Duration::from_secs(5);
 
 /// Brings one tenant to where its spec says. Returns when to look again.
 ///
@@ -71,7 +73,8 @@ pub async fn reconcile(context: &Context, namespace: &str, name: &str) -> Result
         findings.add(status::failed_step(&findings, error));
     }
     status::write(context, &cluster, &tenant, &findings, Timestamp::now()).await?;
-    outcome.map(|()| Some(RESYNC))
+    let is_well = !accepted || findings.first_missing().is_none();
+    outcome.map(|()| Some(if is_well { RESYNC } else { RECHECK }))
 }
 
 /// Whether the spec can be carried out with the pools and versions there are now.
