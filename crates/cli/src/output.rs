@@ -19,12 +19,19 @@ pub(crate) fn say(line: fmt::Arguments<'_>) -> Result<(), Error> {
 
 /// How to use a cluster that is up.
 pub(crate) fn usage(home: &Home) -> Result<(), Error> {
+    // Commands in the same directory and environment find the home by themselves.
+    let default = std::env::var_os("BERTH_HOME").unwrap_or_else(|| ".berth".into());
+    let option = if Home::new(default) == *home {
+        String::new()
+    } else {
+        format!(" --home {}", home.root().display())
+    };
     say(format_args!(
-        "\nUse it:\n  export KUBECONFIG={}",
+        "\nUse it:\n  export KUBECONFIG={}\n  kubectl get nodes",
         home.admin_kubeconfig().display()
     ))?;
     say(format_args!(
-        "  kubectl get nodes\n\nLook at it, remove it:\n  berth status\n  berth down"
+        "\nLook at it, remove it:\n  berth status{option}\n  berth down{option}"
     ))
 }
 
