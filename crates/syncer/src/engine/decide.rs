@@ -120,6 +120,7 @@ mod tests {
     });
     const ENDED: Option<Deletion> = Some(Deletion { grace_seconds: Some(0) });
 
+    #[allow(clippy::unnecessary_wraps)] // as `decide` takes it
     fn tenant(deletion: Option<Deletion>, want: Want) -> Option<TenantFacts<'static>> {
         Some(TenantFacts {
             uid: "u",
@@ -128,6 +129,7 @@ mod tests {
         })
     }
 
+    #[allow(clippy::unnecessary_wraps)] // as `decide` takes it
     fn host(origin: &'static str, deletion: Option<Deletion>) -> Option<HostFacts<'static>> {
         Some(HostFacts {
             origin_uid: Some(origin),

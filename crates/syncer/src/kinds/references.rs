@@ -87,7 +87,7 @@ mod tests {
         );
         assert_eq!(references.set(&two, &[target("x")].into()), []);
         assert_eq!(references.set(&one, &[target("y")].into()), [], "two still uses x");
-        assert_eq!(references.users(&key("x")), [two.clone()]);
+        assert_eq!(references.users(&key("x")), std::slice::from_ref(&two));
         assert_eq!(references.set(&two, &BTreeSet::new()), [key("x")]);
         assert!(!references.is_used(&key("x")) && references.is_used(&key("y")));
         references.set(&one, &BTreeSet::new());

@@ -88,6 +88,11 @@ impl Store {
         self.inner().departed.remove(name)
     }
 
+    /// Puts the last state of a host object back, for a later step.
+    pub fn put_departed(&self, name: &Name, last: Arc<Stored>) {
+        self.inner().departed.entry(name.clone()).or_insert(last);
+    }
+
     /// Whether the first list is complete.
     pub fn is_listed(&self) -> bool {
         self.listed.load(Ordering::Acquire)

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use setup::{Clusters, WORKLOADS, create, eventually, origin, phase};
 use std::{collections::BTreeMap, time::Instant};
 
-fn pod(name: &str, spec: Value) -> Value {
+fn pod(name: &str, spec: &Value) -> Value {
     let mut pod = json!({"metadata": {"name": name, "labels": {"app": name}}, "spec": {"containers": [{"name": "main", "image": "app:1"}]}});
     for (key, value) in spec.as_object().unwrap() {
         pod["spec"][key] = value.clone();
@@ -263,7 +263,7 @@ async fn a_service_has_one_address(clusters: &Clusters) {
 async fn refusals_are_told(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     let spec = json!({"hostNetwork": true, "hostPID": true, "volumes": [{"name": "root", "hostPath": {"path": "/"}}]});
-    create(&pods, pod("escape", spec)).await;
+    create(&pods, pod("escape", &spec)).await;
     eventually("condition and Event name the fields", async || {
         let status = pods.get("escape").await.unwrap().status.unwrap();
         let condition = status
@@ -288,7 +288,7 @@ async fn refusals_are_told(clusters: &Clusters) {
 
 async fn changes_reach_running_pods(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
-    create(&pods, pod("change", json!({}))).await;
+    create(&pods, pod("change", &json!({}))).await;
     eventually("it runs", async || is_phase(&pods, "change", "Running").await).await;
     let host = async || {
         clusters
@@ -328,8 +328,8 @@ async fn deletions_follow(clusters: &Clusters) {
         let in_tenant = pods.get_opt(name).await.unwrap().is_none();
         in_tenant && clusters.host_pods().await.iter().all(|pod| origin(pod) != name)
     };
-    create(&pods, pod("graceful", json!({"terminationGracePeriodSeconds": 5}))).await;
-    create(&pods, pod("forced", json!({}))).await;
+    create(&pods, pod("graceful", &json!({"terminationGracePeriodSeconds": 5}))).await;
+    create(&pods, pod("forced", &json!({}))).await;
     eventually("both run", async || {
         is_phase(&pods, "graceful", "Running").await && is_phase(&pods, "forced", "Running").await
     })
@@ -344,12 +344,12 @@ async fn deletions_follow(clusters: &Clusters) {
     .await;
 
     // The same name again, while the host still has the old one.
-    let first = create(&pods, pod("again", json!({}))).await;
+    let first = create(&pods, pod("again", &json!({}))).await;
     eventually("it runs", async || is_phase(&pods, "again", "Running").await).await;
     pods.delete("again", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
-    let second = create(&pods, pod("again", json!({}))).await;
+    let second = create(&pods, pod("again", &json!({}))).await;
     assert_ne!(first.metadata.uid, second.metadata.uid);
     eventually("the new one runs", async || {
         let host = clusters
@@ -435,7 +435,7 @@ async fn gates_and_late_additions(clusters: &Clusters) {
     let container = json!({"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "1"}}});
     let spec = json!({"containers": [container], "schedulingGates": [{"name": "example.com/wait"}],
         "readinessGates": [{"conditionType": "example.com/open"}]});
-    create(&pods, pod("gated", spec)).await;
+    create(&pods, pod("gated", &spec)).await;
     let host = async || {
         clusters
             .host_pods()
@@ -516,7 +516,7 @@ async fn a_killed_syncer_goes_on(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     let syncer = clusters.syncer().await;
     for number in 0..PODS {
-        create(&pods, pod(&format!("many-{number}"), json!({}))).await;
+        create(&pods, pod(&format!("many-{number}"), &json!({}))).await;
     }
     syncer.kill().await;
     let start = Instant::now();

@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, CustomResourceExt, Resource,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ const CONTROL_PLANE: &str = "berth-vision-aaaaaaaaaaaaa-cp";
 /// User of the syncer on both sides.
 const USER: &str = "berth:syncer";
 /// A long time for a slow machine; nothing waits for it unless something is wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub struct Clusters {
     pub host: TestHost,
@@ -77,7 +77,7 @@ impl Clusters {
             tenant_admin,
         };
         let nodes: Api<Node> = Api::all(clusters.tenant_admin.clone());
-        nodes.delete("cpu-01", &Default::default()).await.unwrap();
+        nodes.delete("cpu-01", &DeleteParams::default()).await.unwrap();
         clusters.prepare_host().await;
         clusters.grant().await;
         clusters.publish_nodes(&["gpu-h100-01", "gpu-h100-02"]).await;
@@ -170,7 +170,7 @@ impl Clusters {
     /// Takes a node from the tenant.
     pub async fn withdraw_node(&self, name: &str) {
         let published: Api<TenantNode> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
-        published.delete(name, &Default::default()).await.unwrap();
+        published.delete(name, &DeleteParams::default()).await.unwrap();
     }
 
     /// Starts a syncer with the rights it has in production, and waits until it is ready.

@@ -1,0 +1,111 @@
+//! Creating the host object.
+
+use super::Step;
+use crate::{
+    engine::{
+        Done,
+        api::{CallError, Delete},
+        recorder::Level,
+    },
+    json,
+    kinds::{Translated, refusal},
+    resource::{Key, Side},
+    store::Stored,
+};
+use berth_api::labels;
+use serde_json::Value;
+use std::time::Duration;
+
+/// A resource version that no object has: as a precondition of an apply it says that nothing may exist yet.
+const NOTHING_YET: &str = "1";
+/// How long to wait for something that should be announced by a watch.
+const SAFETY: Duration = Duration::from_secs(5);
+
+impl Step<'_> {
+    pub(super) async fn create(&self, stored: &Stored, object: &Value) -> Result<Done, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let host_has = |key: &Key| engine.world.stores.host(key.kind).contains(&key.name);
+        let missing: Vec<Key> = kind
+            .needs(&engine.world, name, object)
+            .into_iter()
+            .filter(|key| !host_has(key))
+            .collect();
+        if !missing.is_empty() {
+            for key in missing {
+                engine.queue.add(key);
+            }
+            return Ok(Done::again("waiting", SAFETY));
+        }
+        let Some(content) = self.content(stored, object).await? else {
+            return Ok(Done::new("vanished"));
+        };
+        let translated = match kind.translate(&engine.world, name, &content) {
+            Ok(translated) => translated,
+            Err(refused) => {
+                self.refuse(stored, object, &refused).await?;
+                return Ok(Done::new("refused"));
+            }
+        };
+        let Translated { object: desired, notes } = translated;
+        let desired = kind.at_creation(desired);
+        let hash = json::hash(&kind.changeable(&desired));
+        let mut desired = self.dressed(stored, desired, &hash);
+        desired["metadata"]["resourceVersion"] = NOTHING_YET.into();
+        let resource = kind.resource();
+        match engine
+            .host
+            .apply(resource, self.namespace(), &self.host_name(), &desired)
+            .await
+        {
+            Ok(created) => {
+                engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
+                engine.remember(Side::Host, kind.id(), name, created);
+                if !notes.is_empty() {
+                    engine
+                        .tell(
+                            &self.key(),
+                            Level::Normal,
+                            "FieldWithoutEffect",
+                            &refusal::message(&notes),
+                        )
+                        .await;
+                }
+                Ok(Done::new("created"))
+            }
+            Err(CallError::Conflict(_)) => self.taken(stored).await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Something of the host name exists already.
+    async fn taken(&self, stored: &Stored) -> Result<Done, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let found = engine
+            .host
+            .get(kind.resource(), self.namespace(), &self.host_name())
+            .await;
+        let Some(found) = CallError::found(found)? else {
+            return Ok(Done::again("vanished", Duration::ZERO));
+        };
+        if json::text(&found, &["metadata", "labels", labels::MANAGED_BY]) != Some(labels::MANAGED_BY_SYNCER) {
+            return Err(CallError::Refused(
+                "an object of that name exists on the host and is not the tenant's".into(),
+            ));
+        }
+        let origin = json::text(&found, &["metadata", "annotations", labels::ORIGIN_UID]);
+        if origin == Some(&*stored.uid) {
+            engine.remember(Side::Host, kind.id(), name, found);
+            return Ok(Done::again("adopted", Duration::ZERO));
+        }
+        let uid = json::text(&found, &["metadata", "uid"]).unwrap_or_default();
+        let how = Delete {
+            uid,
+            grace_seconds: kind.orphan_grace(),
+        };
+        engine
+            .host
+            .delete(kind.resource(), self.namespace(), &self.host_name(), how)
+            .await?;
+        Ok(Done::again("replacing", Duration::from_millis(200)))
+    }
+}

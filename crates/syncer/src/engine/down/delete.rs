@@ -1,0 +1,76 @@
+//! Deleting, on the host and at last in the tenant.
+
+use super::Step;
+use crate::{
+    engine::{
+        Done,
+        api::{CallError, Delete},
+    },
+    kinds::{Report, TenantWrite},
+    resource::Side,
+    store::Stored,
+};
+use jiff::Timestamp;
+use serde_json::Value;
+
+impl Step<'_> {
+    pub(super) async fn delete(&self, host: &Stored, grace_seconds: Option<u32>) -> Result<Done, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let how = Delete {
+            uid: &host.uid,
+            grace_seconds,
+        };
+        match engine
+            .host
+            .delete(kind.resource(), self.namespace(), &host.name, how)
+            .await
+        {
+            Ok(object) => {
+                if kind.orphan_grace().is_some() && object["metadata"].get("deletionTimestamp").is_some() {
+                    engine.remember(Side::Host, kind.id(), name, object);
+                }
+                engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
+                Ok(Done::new("deleted"))
+            }
+            // Another object of that name by now: the watch is about to say so.
+            Err(CallError::Conflict(_)) => Ok(Done::new("vanished")),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends a deletion that waits for the host: reports how the host object ended, then lets go.
+    pub(super) async fn finish(
+        &self,
+        stored: &Stored,
+        object: &Value,
+        departed: Option<&Value>,
+    ) -> Result<Done, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        if let Some(departed) = departed {
+            let report = Report {
+                tenant: object,
+                host: departed,
+                in_sync: false,
+                refused: &[],
+                now: Timestamp::now(),
+            };
+            for write in kind.back(&engine.world, name, &report) {
+                if let TenantWrite::Status(status) = write {
+                    self.write_status(stored, object, &status).await?;
+                }
+            }
+        }
+        let how = Delete {
+            uid: &stored.uid,
+            grace_seconds: Some(0),
+        };
+        match engine
+            .tenant
+            .delete(kind.resource(), &name.namespace, &name.name, how)
+            .await
+        {
+            Ok(_) | Err(CallError::Conflict(_)) => Ok(Done::new("finished")),
+            Err(error) => Err(error),
+        }
+    }
+}

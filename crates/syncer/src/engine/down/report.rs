@@ -1,0 +1,120 @@
+//! Writing to the tenant: the host's state, and what is refused.
+
+use super::Step;
+use crate::{
+    engine::{Done, api::CallError, recorder::Level},
+    json,
+    kinds::{Report, TenantWrite, refusal},
+    metrics::ReasonLabels,
+    resource::Side,
+    store::Stored,
+};
+use jiff::Timestamp;
+use kube::api::Patch;
+use serde_json::{Value, json};
+
+impl Step<'_> {
+    /// Writes the host's state to the tenant, if it differs.
+    pub(super) async fn report(
+        &self,
+        stored: &Stored,
+        object: &Value,
+        host: &Value,
+        in_sync: bool,
+        refused: &[refusal::Refusal],
+    ) -> Result<Done, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let report = Report {
+            tenant: object,
+            host,
+            in_sync,
+            refused,
+            now: Timestamp::now(),
+        };
+        let mut written = false;
+        let mut again = None;
+        for write in kind.back(&engine.world, name, &report) {
+            match write {
+                TenantWrite::Bind { node } => {
+                    let binding = json!({
+                        "apiVersion": "v1",
+                        "kind": "Binding",
+                        "metadata": {"name": &*name.name, "namespace": &*name.namespace, "uid": stored.uid},
+                        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+                    });
+                    let resource = kind.resource();
+                    engine
+                        .tenant
+                        .create_sub(resource, &name.namespace, &name.name, "binding", &binding)
+                        .await?;
+                    written = true;
+                }
+                TenantWrite::Status(status) => written |= self.write_status(stored, object, &status).await?,
+                TenantWrite::Later(after) => again = Some(after),
+            }
+        }
+        if written {
+            engine.metrics.sync_up.observe(self.seen.elapsed().as_secs_f64());
+        }
+        Ok(Done {
+            result: if written { "reported" } else { "nothing" },
+            again,
+        })
+    }
+
+    /// Writes a status to the tenant if it differs. Returns whether it did.
+    pub(super) async fn write_status(
+        &self,
+        stored: &Stored,
+        object: &Value,
+        status: &Value,
+    ) -> Result<bool, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let Some(difference) = status_patch(object, status) else {
+            return Ok(false);
+        };
+        let patch = Patch::Merge(json!({"metadata": {"uid": stored.uid}, "status": difference}));
+        let result = engine
+            .tenant
+            .patch(kind.resource(), &name.namespace, &name.name, "status", &patch)
+            .await;
+        if let Some(written) = CallError::found(result)? {
+            engine.remember(Side::Tenant, kind.id(), name, written);
+        }
+        Ok(true)
+    }
+
+    pub(super) async fn refuse(
+        &self,
+        stored: &Stored,
+        object: &Value,
+        refused: &[refusal::Refusal],
+    ) -> Result<(), CallError> {
+        self.tell_refused(refused).await;
+        if let Some(status) = self.kind.refused(object, refused, Timestamp::now()) {
+            self.write_status(stored, object, &status).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn tell_refused(&self, refused: &[refusal::Refusal]) {
+        let reason = "FieldRefused";
+        self.engine
+            .metrics
+            .refusals
+            .get_or_create(&ReasonLabels { reason })
+            .inc();
+        self.engine
+            .tell(&self.key(), Level::Warning, reason, &refusal::message(refused))
+            .await;
+    }
+}
+
+/// A merge patch that makes the status of `object` the one given; `None` if it is.
+pub(in crate::engine) fn status_patch(object: &Value, status: &Value) -> Option<Value> {
+    let mut before = object.get("status").cloned().unwrap_or_else(|| json!({}));
+    let mut after = status.clone();
+    json::drop_nulls(&mut before);
+    json::drop_nulls(&mut after);
+    json::merge_patch(&before, &after)
+}

@@ -1,0 +1,111 @@
+//! Bringing the host object up to date.
+
+use super::Step;
+use crate::{
+    engine::{Done, api::CallError, lock},
+    json,
+    kinds::{self, HostWrite, Translated},
+    resource::Side,
+    store::{Detail, Stored},
+};
+use kube::api::Patch;
+use serde_json::{Value, json};
+
+/// Rounds of subresource writes and a fresh read before an update gives up for now.
+const UPDATE_ROUNDS: usize = 4;
+
+impl Step<'_> {
+    pub(super) async fn update(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Done, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let versions = (stored.version, host.version);
+        if lock(&engine.agreed).get(&self.key()) == Some(&versions) {
+            return Ok(Done::new("nothing"));
+        }
+        let Some(content) = self.content(stored, object).await? else {
+            return Ok(Done::new("vanished"));
+        };
+        let mut result = "nothing";
+        let mut refused = Vec::new();
+        match kind.translate(&engine.world, name, &content) {
+            Ok(Translated { object: desired, .. }) => {
+                let hash = json::hash(&kind.changeable(&desired));
+                if host.applied_hash.as_deref() == Some(hash.as_str()) {
+                    if kinds::kind(kind.id())
+                        .tenant
+                        .is_some_and(|spec| spec.detail == Detail::Metadata)
+                    {
+                        lock(&engine.agreed).insert(self.key(), versions);
+                    }
+                } else {
+                    self.bring_up_to_date(host, &self.dressed(stored, desired, &hash))
+                        .await?;
+                    result = "updated";
+                }
+            }
+            Err(reasons) => {
+                refused = reasons;
+                self.tell_refused(&refused).await;
+                result = "refused";
+            }
+        }
+        let host_object = host.object();
+        if let Some(status) = kind.host_status(object, &host_object) {
+            let patch = Patch::Strategic(json!({"metadata": {"uid": host.uid}, "status": status}));
+            let written = engine
+                .host
+                .patch(kind.resource(), self.namespace(), &host.name, "status", &patch)
+                .await?;
+            engine.remember(Side::Host, kind.id(), name, written);
+        }
+        // A host object that was just written is reported when its next state comes.
+        if result == "updated" {
+            return Ok(Done::new(result));
+        }
+        let mut done = self
+            .report(stored, object, &host_object, result == "nothing", &refused)
+            .await?;
+        if done.result == "nothing" {
+            done.result = result;
+        }
+        Ok(done)
+    }
+
+    async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let resource = kind.resource();
+        for _ in 0..UPDATE_ROUNDS {
+            let live = if kind.update_needs_live() {
+                match CallError::found(engine.host.get(resource, self.namespace(), &host.name).await)? {
+                    Some(live) => live,
+                    None => return Ok(()),
+                }
+            } else {
+                Value::Null
+            };
+            for write in kind.update(desired.clone(), &live) {
+                match write {
+                    HostWrite::Apply(mut object) => {
+                        // So that an object that is gone by now does not come back.
+                        object["metadata"]["uid"] = (*host.uid).into();
+                        let written = engine
+                            .host
+                            .apply(resource, self.namespace(), &host.name, &object)
+                            .await?;
+                        engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
+                        engine.remember(Side::Host, kind.id(), name, written);
+                        return Ok(());
+                    }
+                    HostWrite::Patch { subresource, mut patch } => {
+                        patch["metadata"] = json!({"uid": host.uid});
+                        let patch = Patch::Strategic(patch);
+                        engine
+                            .host
+                            .patch(resource, self.namespace(), &host.name, subresource, &patch)
+                            .await?;
+                    }
+                }
+            }
+        }
+        Err(CallError::Conflict("the host object keeps changing".into()))
+    }
+}
