@@ -29,7 +29,9 @@ const FORWARDED: [&str; 4] = ["BERTH_KUBE_BIN_DIR", "KUBEBUILDER_ASSETS", "BERTH
 pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
     // Away from the terminal's session: closing it, or Ctrl-C in it, is no reason to stop. Fails when it is so already.
     let _ = rustix::process::setsid();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Asking an API server whether it is ready yet fails many times, and says so itself.
+    let default = || EnvFilter::new("info,kube_client::client::builder=off");
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
