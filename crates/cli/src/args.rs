@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 /// Kubernetes clusters for teams, on one shared GPU fleet.
 #[derive(Debug, Parser)]
-#[command(name = "berth", version, about, max_term_width = 100)]
+#[command(name = "berth", version, max_term_width = 100)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
