@@ -2,12 +2,12 @@
 //! it never drops what tests share, and processes would be left behind.
 
 use crate::world::World;
-use futures::future::BoxFuture;
+use futures::future::LocalBoxFuture;
 use libtest_mimic::{Arguments, Trial};
 use std::{process::ExitCode, sync::Arc};
 
 /// A test: its name and what it does.
-pub type Test = (&'static str, fn(Arc<World>) -> BoxFuture<'static, ()>);
+pub type Test = (&'static str, fn(Arc<World>) -> LocalBoxFuture<'static, ()>);
 
 /// Names an async function `fn(Arc<World>)` as a [`Test`].
 #[macro_export]

@@ -74,11 +74,11 @@ pub(crate) async fn tokens_are_worth_nothing_elsewhere(world: Arc<World>) {
     let (a, b) = tokio::join!(Tenant::create(&world, "adv-token", &ca), Tenant::create(&world, "adv-token", &cb));
     let accounts: Api<ServiceAccount> = Api::namespaced(a.client.clone(), "default");
     let request = TokenRequest {
-        spec: TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() },
+        spec: Some(TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() }),
         ..TokenRequest::default()
     };
     let token =
-        accounts.create_token_request("default", &PostParams::default(), &request).await.unwrap().status.unwrap().token;
+        accounts.create_token_request("default", &PostParams::default(), &request).await.unwrap().status.unwrap().token.unwrap();
     // It is somebody at home (and may do nothing there), and nobody elsewhere.
     assert_eq!(try_to_list(&with_token(&token, &a.kubeconfig).await).await, 403);
     assert_eq!(try_to_list(&with_token(&token, &b.kubeconfig).await).await, 401);
@@ -89,7 +89,7 @@ pub(crate) async fn tokens_are_worth_nothing_elsewhere(world: Arc<World>) {
     // A token of the host's, whoever's it is, opens no tenant.
     let host_accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), "default");
     let host_token =
-        host_accounts.create_token_request("default", &PostParams::default(), &request).await.unwrap().status.unwrap().token;
+        host_accounts.create_token_request("default", &PostParams::default(), &request).await.unwrap().status.unwrap().token.unwrap();
     assert_eq!(try_to_list(&with_token(&host_token, &a.kubeconfig).await).await, 401);
     let pods: Api<Pod> = Api::namespaced(a.client.clone(), "default");
     assert!(pods.list(&ListParams::default()).await.is_ok());
