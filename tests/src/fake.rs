@@ -31,22 +31,38 @@ pub struct FakeRuntime {
 
 /// What an API server that agrees to everything answers: what it was sent, or "ok".
 async fn agree(method: Method, body: Bytes) -> impl IntoResponse {
-    let text = if method == Method::GET { "ok".into() } else { String::from_utf8_lossy(&body).into_owned() };
+    let text = if method == Method::GET {
+        "ok".into()
+    } else {
+        String::from_utf8_lossy(&body).into_owned()
+    };
     ([("content-type", "application/json")], text)
 }
 
 fn port_of(component: &Component, flag: &str) -> u16 {
-    let value = component.args.iter().find_map(|arg| arg.strip_prefix(flag)).expect("the flag");
-    value.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port")
+    let value = component
+        .args
+        .iter()
+        .find_map(|arg| arg.strip_prefix(flag))
+        .expect("the flag");
+    value
+        .rsplit(':')
+        .next()
+        .and_then(|port| port.parse().ok())
+        .expect("a port")
 }
 
 async fn serve_tls(port: u16, config: Arc<ServerConfig>) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.expect("the allocated port");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        .await
+        .expect("the allocated port");
     let acceptor = TlsAcceptor::from(config);
     while let Ok((stream, _)) = listener.accept().await {
         let acceptor = acceptor.clone();
         tokio::spawn(async move {
-            let Ok(stream) = acceptor.accept(stream).await else { return };
+            let Ok(stream) = acceptor.accept(stream).await else {
+                return;
+            };
             let service = TowerToHyperService::new(Router::new().fallback(agree));
             let connection = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
             drop(connection.serve_connection(TokioIo::new(stream), service).await);
@@ -55,15 +71,26 @@ async fn serve_tls(port: u16, config: Arc<ServerConfig>) {
 }
 
 async fn serve_plain(port: u16) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.expect("the allocated port");
-    axum::serve(listener, Router::new().fallback(agree)).await.expect("a server");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        .await
+        .expect("the allocated port");
+    axum::serve(listener, Router::new().fallback(agree))
+        .await
+        .expect("a server");
 }
 
 fn tls_config(component: &Component) -> Arc<ServerConfig> {
     let certificates: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_slice_iter(component.files["tls.crt"].as_bytes()).map(Result::unwrap).collect();
+        CertificateDer::pem_slice_iter(component.files["tls.crt"].as_bytes())
+            .map(Result::unwrap)
+            .collect();
     let key = PrivateKeyDer::from_pem_slice(component.files["tls.key"].as_bytes()).unwrap();
-    Arc::new(ServerConfig::builder().with_no_client_auth().with_single_cert(certificates, key).unwrap())
+    Arc::new(
+        ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(certificates, key)
+            .unwrap(),
+    )
 }
 
 #[async_trait]
@@ -77,18 +104,29 @@ impl ControlPlaneRuntime for FakeRuntime {
     }
 
     fn allocate(&self, tenant: &TenantId) -> Result<Endpoints, RuntimeError> {
-        let endpoints = Endpoints { bind: self.bind_address(), api_port: free_port()?, syncer_admin_port: free_port()? };
-        self.ports.lock().unwrap().insert(tenant.hash().into(), endpoints.clone());
+        let endpoints = Endpoints {
+            bind: self.bind_address(),
+            api_port: free_port()?,
+            syncer_admin_port: free_port()?,
+        };
+        self.ports
+            .lock()
+            .unwrap()
+            .insert(tenant.hash().into(), endpoints.clone());
         Ok(endpoints)
     }
 
     async fn ensure(&self, tenant: &TenantId, component: &Component) -> Result<ComponentState, RuntimeError> {
         let key = format!("{}.{}", tenant.hash(), component.name);
-        self.running.lock().unwrap().entry(key).or_insert_with(|| match component.name {
-            API_SERVER => tokio::spawn(serve_tls(port_of(component, "--secure-port="), tls_config(component))),
-            SYNCER => tokio::spawn(serve_plain(port_of(component, "--admin-address="))),
-            _ => tokio::spawn(std::future::ready(())),
-        });
+        self.running
+            .lock()
+            .unwrap()
+            .entry(key)
+            .or_insert_with(|| match component.name {
+                API_SERVER => tokio::spawn(serve_tls(port_of(component, "--secure-port="), tls_config(component))),
+                SYNCER => tokio::spawn(serve_plain(port_of(component, "--admin-address="))),
+                _ => tokio::spawn(std::future::ready(())),
+            });
         Ok(ComponentState::Running)
     }
 

@@ -14,7 +14,9 @@ pub async fn apply_example(client: &Client, namespace: &str, path: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(path);
     let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     for document in crate::world::documents(&text) {
-        apply(client, namespace, &document).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+        apply(client, namespace, &document)
+            .await
+            .unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 }
 
@@ -36,7 +38,8 @@ pub async fn apply(client: &Client, namespace: &str, object: &Value) -> kube::Re
         discovery::Scope::Cluster => Api::all_with(client.clone(), &resource),
     };
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    api.patch(name, &PatchParams::apply("berth-tests").force(), &Patch::Apply(object)).await
+    api.patch(name, &PatchParams::apply("berth-tests").force(), &Patch::Apply(object))
+        .await
 }
 
 /// An API for objects of a kind without a Rust type.
@@ -47,7 +50,11 @@ pub fn dynamic(client: &Client, group: &str, version: &str, kind: &str, namespac
 
 /// A pod with one container that asks for GPUs and runs for ever.
 pub fn gpu_pod(name: &str, gpus: u32) -> Pod {
-    let limits = if gpus > 0 { json!({"nvidia.com/gpu": gpus.to_string()}) } else { json!({}) };
+    let limits = if gpus > 0 {
+        json!({"nvidia.com/gpu": gpus.to_string()})
+    } else {
+        json!({})
+    };
     serde_json::from_value(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {"containers": [{
@@ -59,15 +66,21 @@ pub fn gpu_pod(name: &str, gpus: u32) -> Pod {
 
 /// The phase of a pod.
 pub fn phase(pod: &Pod) -> String {
-    pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default()
+    pod.status
+        .as_ref()
+        .and_then(|status| status.phase.clone())
+        .unwrap_or_default()
 }
 
 /// Names of the nodes that the pods of a namespace are on.
 pub async fn nodes_of_pods(client: &Client, namespace: &str) -> Vec<String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let pods = pods.list(&ListParams::default()).await.unwrap();
-    let mut nodes: Vec<String> =
-        pods.items.iter().filter_map(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone())).collect();
+    let mut nodes: Vec<String> = pods
+        .items
+        .iter()
+        .filter_map(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()))
+        .collect();
     nodes.sort();
     nodes.dedup();
     nodes
@@ -78,7 +91,13 @@ pub async fn nodes_of_tenant(host: &Client, slug: &str) -> Vec<String> {
     use k8s_openapi::api::core::v1::Node;
     let nodes: Api<Node> = Api::all(host.clone());
     let params = ListParams::default().labels(&format!("{}={slug}", berth_api::labels::TENANT));
-    let mut names: Vec<String> = nodes.list(&params).await.unwrap().iter().map(ResourceExt::name_any).collect();
+    let mut names: Vec<String> = nodes
+        .list(&params)
+        .await
+        .unwrap()
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
     names.sort();
     names
 }

@@ -24,8 +24,15 @@ pub fn run(nodes: &str, one_at_a_time: bool, tests: Vec<Test>) -> ExitCode {
     if one_at_a_time {
         arguments.test_threads = Some(1);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let world = if arguments.list { None } else { Some(Arc::new(runtime.block_on(World::start(nodes)))) };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let world = if arguments.list {
+        None
+    } else {
+        Some(Arc::new(runtime.block_on(World::start(nodes))))
+    };
     let trials = tests
         .into_iter()
         .map(|(name, test)| {

@@ -37,17 +37,26 @@ pub fn cluster(name: &str, groups: &[(&str, &str, u32)]) -> TenantCluster {
     });
     TenantCluster::new(
         name,
-        TenantClusterSpec { version: berth_process::binaries::KUBERNETES_DEFAULT.into(), nodes: nodes.collect() },
+        TenantClusterSpec {
+            version: berth_process::binaries::KUBERNETES_DEFAULT.into(),
+            nodes: nodes.collect(),
+        },
     )
 }
 
 /// Creates a namespace unless it exists.
 pub async fn ensure_namespace(client: &Client, name: &str) {
     let namespace = Namespace {
-        metadata: kube::api::ObjectMeta { name: Some(name.into()), ..Default::default() },
+        metadata: kube::api::ObjectMeta {
+            name: Some(name.into()),
+            ..Default::default()
+        },
         ..Namespace::default()
     };
-    match Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await {
+    match Api::<Namespace>::all(client.clone())
+        .create(&PostParams::default(), &namespace)
+        .await
+    {
         Err(error) if !berth_control::apply::is_status(&error, 409) => panic!("{error}"),
         _ => {}
     }
@@ -57,7 +66,11 @@ impl Tenant {
     /// Creates a tenant and waits until it is ready.
     pub async fn create(world: &World, namespace: &str, cluster: &TenantCluster) -> Self {
         ensure_namespace(&world.client, namespace).await;
-        world.tenants(namespace).create(&PostParams::default(), cluster).await.unwrap();
+        world
+            .tenants(namespace)
+            .create(&PostParams::default(), cluster)
+            .await
+            .unwrap();
         Self::ready(world, namespace, &cluster.name_any()).await
     }
 
@@ -71,17 +84,34 @@ impl Tenant {
             if current && conditions::is_true(&status.conditions, conditions::READY) {
                 Ok(cluster)
             } else {
-                Err(format!("{:?}", status.conditions.iter().filter(|c| c.status != "True").collect::<Vec<_>>()))
+                Err(format!(
+                    "{:?}",
+                    status
+                        .conditions
+                        .iter()
+                        .filter(|c| c.status != "True")
+                        .collect::<Vec<_>>()
+                ))
             }
         })
         .await;
         let secrets: Api<Secret> = Api::namespaced(world.client.clone(), namespace);
-        let secret = cluster.status.as_ref().and_then(|status| status.kubeconfig_secret_ref.clone()).unwrap();
+        let secret = cluster
+            .status
+            .as_ref()
+            .and_then(|status| status.kubeconfig_secret_ref.clone())
+            .unwrap();
         let data = secrets.get(&secret.name).await.unwrap().data.unwrap();
         let kubeconfig = String::from_utf8(data["kubeconfig"].0.clone()).unwrap();
         let client = client::from_text(&kubeconfig).await.unwrap();
         let id = TenantId::new(name, &cluster.uid().unwrap());
-        Self { namespace: namespace.into(), name: name.into(), id, kubeconfig, client }
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+            id,
+            kubeconfig,
+            client,
+        }
     }
 
     /// Deletes the tenant and waits until its object is gone.
@@ -95,10 +125,14 @@ impl Tenant {
 /// Waits until a `TenantCluster` is gone.
 pub async fn until_gone(world: &World, namespace: &str, name: &str) {
     let tenants = world.tenants(namespace);
-    until(&format!("{namespace}/{name} is gone"), READY_WITHIN, async || match tenants.get_opt(name).await {
-        Ok(None) => Ok(()),
-        Ok(Some(cluster)) => Err(format!("{:?}", cluster.status.map(|status| status.conditions))),
-        Err(error) => Err(error.to_string()),
-    })
+    until(
+        &format!("{namespace}/{name} is gone"),
+        READY_WITHIN,
+        async || match tenants.get_opt(name).await {
+            Ok(None) => Ok(()),
+            Ok(Some(cluster)) => Err(format!("{:?}", cluster.status.map(|status| status.conditions))),
+            Err(error) => Err(error.to_string()),
+        },
+    )
     .await;
 }

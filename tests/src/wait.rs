@@ -17,7 +17,10 @@ where
             Ok(value) => return value,
             Err(error) => format!("{error:?}"),
         };
-        assert!(Instant::now() < deadline, "waited {limit:?} in vain until {what}; last: {last}");
+        assert!(
+            Instant::now() < deadline,
+            "waited {limit:?} in vain until {what}; last: {last}"
+        );
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));
     }

@@ -34,7 +34,11 @@ pub fn binary(name: &str) -> PathBuf {
         folder.pop();
     }
     let path = folder.join(name);
-    assert!(path.exists(), "{} is missing; run `make build` first, or `make test`", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing; run `make build` first, or `make test`",
+        path.display()
+    );
     path
 }
 
@@ -54,8 +58,16 @@ impl World {
         install(&client, CONTROL_USER).await.unwrap();
         let kubeconfig = host.kubeconfig_for(CONTROL_USER, &[]).unwrap();
         write_atomic(&host.home().control_kubeconfig(), kubeconfig.as_bytes(), 0o600).unwrap();
-        let supervisor = Supervisor::open(SupervisorConfig { dir: host.home().root().join("control"), die_with_parent: true });
-        let world = Self { supervisor: supervisor.await.unwrap(), admin_port: free_port().unwrap(), client, host };
+        let supervisor = Supervisor::open(SupervisorConfig {
+            dir: host.home().root().join("control"),
+            die_with_parent: true,
+        });
+        let world = Self {
+            supervisor: supervisor.await.unwrap(),
+            admin_port: free_port().unwrap(),
+            client,
+            host,
+        };
         let pools: Api<NodePool> = Api::all(world.client.clone());
         for pool in example::<NodePool>("pools/gpu.yaml") {
             pools.create(&PostParams::default(), &pool).await.unwrap();
@@ -70,7 +82,11 @@ impl World {
         let name = format!("berth-control-{identity}");
         let mut spec = ProcessSpec::new(&name, binary("berth-control"), home.log(&name));
         let path = |path: &Path| path.display().to_string();
-        let port = if identity == "first" { self.admin_port } else { free_port().unwrap() };
+        let port = if identity == "first" {
+            self.admin_port
+        } else {
+            free_port().unwrap()
+        };
         let flags = [
             ("kubeconfig", path(&home.control_kubeconfig())),
             ("runtime", "process".into()),
@@ -95,7 +111,10 @@ impl World {
 
     /// Stops control; what it started goes on.
     pub async fn stop_control(&self, identity: &str) {
-        self.supervisor.stop(&format!("berth-control-{identity}"), Some(Duration::ZERO)).await.unwrap();
+        self.supervisor
+            .stop(&format!("berth-control-{identity}"), Some(Duration::ZERO))
+            .await
+            .unwrap();
     }
 
     /// Folder with the records of control's own process.
@@ -110,7 +129,9 @@ impl World {
 
     /// Prints the end of control's and the tenants' logs, for whoever looks into a failure.
     pub fn print_logs(&self) {
-        let Ok(logs) = std::fs::read_dir(self.host.home().logs()) else { return };
+        let Ok(logs) = std::fs::read_dir(self.host.home().logs()) else {
+            return;
+        };
         for path in logs.filter_map(|entry| Some(entry.ok()?.path())) {
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();

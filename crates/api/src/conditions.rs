@@ -35,12 +35,22 @@ pub struct Finding {
 impl Finding {
     /// The aspect is as it should be.
     pub fn yes(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { kind, status: Some(true), reason, message: message.into() }
+        Self {
+            kind,
+            status: Some(true),
+            reason,
+            message: message.into(),
+        }
     }
 
     /// The aspect is not as it should be; `message` says what to do.
     pub fn no(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { kind, status: Some(false), reason, message: message.into() }
+        Self {
+            kind,
+            status: Some(false),
+            reason,
+            message: message.into(),
+        }
     }
 
     /// Whether the status is True.

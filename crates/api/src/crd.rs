@@ -16,8 +16,17 @@ mod tests {
         for crd in super::all() {
             let name = crd.metadata.name.clone().unwrap();
             let version = &crd.spec.versions[0];
-            assert!(version.subresources.as_ref().is_some_and(|s| s.status.is_some()), "{name}: no status");
-            assert!(version.additional_printer_columns.as_ref().is_some_and(|c| !c.is_empty()), "{name}: no columns");
+            assert!(
+                version.subresources.as_ref().is_some_and(|s| s.status.is_some()),
+                "{name}: no status"
+            );
+            assert!(
+                version
+                    .additional_printer_columns
+                    .as_ref()
+                    .is_some_and(|c| !c.is_empty()),
+                "{name}: no columns"
+            );
             assert!(crd.spec.names.short_names.is_some(), "{name}: no short name");
         }
     }

@@ -56,7 +56,8 @@ pub const SYNCER_MANAGER: &str = "berth-syncer";
 
 /// Whether a label or annotation key belongs to Berth itself (`berth.dev/…` and every subdomain of it).
 pub fn is_reserved(key: &str) -> bool {
-    key.split_once('/').is_some_and(|(prefix, _)| prefix == crate::GROUP || prefix.ends_with(".berth.dev"))
+    key.split_once('/')
+        .is_some_and(|(prefix, _)| prefix == crate::GROUP || prefix.ends_with(".berth.dev"))
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ mod validate;
 
 pub use node_pool::{NodeCounts, NodePool, NodePoolSpec, NodePoolStatus};
 pub use tenant_cluster::{
-    DEFAULT_VERSION, NodeGroup, NodeMode, Phase, SecretReference, TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts,
+    DEFAULT_VERSION, NodeGroup, NodeMode, Phase, SecretReference, TenantCluster, TenantClusterSpec,
+    TenantClusterStatus, TenantNodeCounts,
 };
 pub use tenant_node::{TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use validate::{KubernetesVersion, VersionError};

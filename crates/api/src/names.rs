@@ -136,7 +136,9 @@ mod tests {
         name.len() <= MAX_NAME
             && name.starts_with(|c: char| c.is_ascii_lowercase())
             && name.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+            && name
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     }
 
     #[test]
@@ -165,7 +167,11 @@ mod tests {
     #[test]
     fn tenant_names_fit_and_follow_the_uid() {
         let long = TenantId::new(&"a".repeat(253), "00000000-0000-0000-0000-000000000001");
-        for name in [long.control_plane_namespace(), long.workload_namespace(), long.etcd_user()] {
+        for name in [
+            long.control_plane_namespace(),
+            long.workload_namespace(),
+            long.etcd_user(),
+        ] {
             assert!(is_dns_label(&name), "{name}");
         }
         assert_ne!(TenantId::new("a", "1").hash(), TenantId::new("a", "2").hash());

@@ -39,7 +39,10 @@ pub struct NodePoolSpec {
 
     /// Extended resource that counts the GPUs of a node, for example nvidia.com/gpu. Without one the pool has no GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 3, max = 128), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"))]
+    #[schemars(
+        length(min = 3, max = 128),
+        regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
     pub resource: Option<String>,
 
     /// Ways in which tenants may be given nodes of this pool.

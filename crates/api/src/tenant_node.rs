@@ -1,7 +1,7 @@
 //! `TenantNode`: a host node as its tenant may see it.
 
-use kube::{CustomResource, KubeSchema};
 use k8s_openapi::api::core::v1::Taint;
+use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -22,7 +22,11 @@ use std::collections::BTreeMap;
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool"),
     printcolumn(name = "Group", type_ = "string", json_path = ".spec.group"),
-    printcolumn(name = "Ready", type_ = "string", json_path = ".status.node.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.node.conditions[?(@.type==\"Ready\")].status"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

@@ -30,7 +30,11 @@ impl FromStr for KubernetesVersion {
             _ => part.parse().map_err(|_| fail()),
         });
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
-            (Some(major), Some(minor), Some(patch), None) => Ok(Self { major: major?, minor: minor?, patch: patch? }),
+            (Some(major), Some(minor), Some(patch), None) => Ok(Self {
+                major: major?,
+                minor: minor?,
+                patch: patch?,
+            }),
             _ => Err(fail()),
         }
     }
@@ -57,7 +61,17 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["", "1.37.1", "v1.37", "v1.37.1.2", "v1.37.x", "v1.37.-1", "v1.037.1", "v1.37.99999", "v1.+3.1"] {
+        for text in [
+            "",
+            "1.37.1",
+            "v1.37",
+            "v1.37.1.2",
+            "v1.37.x",
+            "v1.37.-1",
+            "v1.037.1",
+            "v1.37.99999",
+            "v1.+3.1",
+        ] {
             assert!(text.parse::<KubernetesVersion>().is_err(), "{text}");
         }
     }

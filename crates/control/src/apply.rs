@@ -37,7 +37,10 @@ pub struct Applier {
 impl Applier {
     /// An applier that remembers nothing yet.
     pub fn new(client: Client) -> Self {
-        Self { client, applied: Mutex::default() }
+        Self {
+            client,
+            applied: Mutex::default(),
+        }
     }
 
     /// The client it applies with.
@@ -61,14 +64,20 @@ impl Applier {
         let name = object.meta().name.clone().unwrap_or_default();
         let namespace = object.meta().namespace.clone();
         let key = format!("{} {}/{name}", K::kind(&()), namespace.as_deref().unwrap_or_default());
-        let fail = |source| ApplyError { object: key.clone(), source: Box::new(source) };
+        let fail = |source| ApplyError {
+            object: key.clone(),
+            source: Box::new(source),
+        };
         let mut value = serde_json::to_value(object).map_err(|error| fail(kube::Error::SerdeError(error)))?;
         value["apiVersion"] = K::api_version(&()).into();
         value["kind"] = K::kind(&()).into();
         let hash = names::hash(&[&value.to_string()]);
         {
             let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
-            if applied.get(&key).is_some_and(|(earlier, at)| *earlier == hash && at.elapsed() < REFRESH) {
+            if applied
+                .get(&key)
+                .is_some_and(|(earlier, at)| *earlier == hash && at.elapsed() < REFRESH)
+            {
                 return Ok(());
             }
         }
@@ -79,7 +88,10 @@ impl Applier {
         };
         let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
         api.patch(&name, &params, &Patch::Apply(&value)).await.map_err(fail)?;
-        self.applied.lock().unwrap_or_else(PoisonError::into_inner).insert(key, (hash, Instant::now()));
+        self.applied
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key, (hash, Instant::now()));
         Ok(())
     }
 }

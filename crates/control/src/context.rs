@@ -1,6 +1,9 @@
 //! What every part of control works with.
 
-use crate::{apply::Applier, control_plane::HostInput, datastore::Datastore, metrics::Metrics, runtime::ControlPlaneRuntime, tenant::Tenants};
+use crate::{
+    apply::Applier, control_plane::HostInput, datastore::Datastore, metrics::Metrics, runtime::ControlPlaneRuntime,
+    tenant::Tenants,
+};
 use berth_api::{NodePool, TenantCluster, TenantNode};
 use berth_runtime::queue::Queue;
 use k8s_openapi::api::core::v1::Node;

@@ -50,5 +50,8 @@ impl ReconcileError {
 
 /// Puts "what was tried" before an API error.
 pub fn api(what: &'static str) -> impl FnOnce(kube::Error) -> ReconcileError {
-    move |source| ReconcileError::Api { what, source: Box::new(source) }
+    move |source| ReconcileError::Api {
+        what,
+        source: Box::new(source),
+    }
 }

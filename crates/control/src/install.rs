@@ -57,6 +57,11 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
 }
 
 fn is_served(definition: &CustomResourceDefinition) -> bool {
-    let conditions = definition.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Established" && condition.status == "True")
+    let conditions = definition
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions
+        .into_iter()
+        .any(|condition| condition.type_ == "Established" && condition.status == "True")
 }

@@ -74,7 +74,13 @@ pub enum ControlError {
 /// # Errors
 /// Control could not start.
 pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl FnOnce()) -> Result<(), ControlError> {
-    let ControlConfig { client, host, datastore, runtime, metrics } = config;
+    let ControlConfig {
+        client,
+        host,
+        datastore,
+        runtime,
+        metrics,
+    } = config;
     let queue = Queue::new();
     let mut tasks = JoinSet::new();
     let datastore = Datastore::open(&datastore)?;
@@ -82,7 +88,10 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         () = stop.cancelled() => return Ok(()),
         stores = watches::start(&client, &queue, &mut tasks, &stop) => stores.map_err(|_| ControlError::Watches)?,
     };
-    let reporter = Reporter { controller: "berth-control".into(), instance: None };
+    let reporter = Reporter {
+        controller: "berth-control".into(),
+        instance: None,
+    };
     let context = Arc::new(Context {
         recorder: Recorder::new(client.clone(), reporter),
         applier: Applier::new(client.clone()),
@@ -132,11 +141,20 @@ async fn work(context: Arc<Context>, failures: Arc<Failures>, stop: Cancellation
             taken = context.queue.take() => taken,
         };
         context.metrics.queue_seconds.observe(queued_for.as_secs_f64());
-        context.metrics.queue_depth.set(i64::try_from(context.queue.len()).unwrap_or(i64::MAX));
-        context.metrics.tenants.set(i64::try_from(context.stores.tenants.state().len()).unwrap_or(i64::MAX));
+        context
+            .metrics
+            .queue_depth
+            .set(i64::try_from(context.queue.len()).unwrap_or(i64::MAX));
+        context
+            .metrics
+            .tenants
+            .set(i64::try_from(context.stores.tenants.state().len()).unwrap_or(i64::MAX));
         let started = Instant::now();
         let outcome = tokio::time::timeout(RECONCILE_TIMEOUT, reconcile(&context, &key)).await;
-        context.metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
+        context
+            .metrics
+            .reconcile_seconds
+            .observe(started.elapsed().as_secs_f64());
         let result = match outcome {
             Ok(Ok(again)) => {
                 failures.succeeded(&key);
@@ -163,7 +181,11 @@ async fn work(context: Arc<Context>, failures: Arc<Failures>, stop: Cancellation
             Key::Pool(_) => "pool",
             Key::Fleet => "fleet",
         };
-        context.metrics.reconciles.get_or_create(&ReconcileLabels { kind, result }).inc();
+        context
+            .metrics
+            .reconciles
+            .get_or_create(&ReconcileLabels { kind, result })
+            .inc();
         context.queue.done(&key);
     }
 }

@@ -46,7 +46,12 @@ async fn run(args: Args) -> Result<(), AnyError> {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     let mut tasks = JoinSet::new();
-    tasks.spawn(admin::serve(args.admin_address, registry, readiness.clone(), stop.clone()));
+    tasks.spawn(admin::serve(
+        args.admin_address,
+        registry,
+        readiness.clone(),
+        stop.clone(),
+    ));
 
     let client = client::from_file(&args.kubeconfig).await?;
     let lease = LeaseRequest {
@@ -59,7 +64,10 @@ async fn run(args: Args) -> Result<(), AnyError> {
     let on_waiting = || readiness.set("host watches", true);
     lease::run_as_leader(client.clone(), &lease, &stop, on_waiting, async |stop| {
         readiness.set("host watches", false);
-        outcome = lead(&args, client, metrics, stop.clone(), || readiness.set("host watches", true)).await;
+        outcome = lead(&args, client, metrics, stop.clone(), || {
+            readiness.set("host watches", true)
+        })
+        .await;
     })
     .await?;
     stop.cancel();
@@ -104,12 +112,19 @@ async fn lead(
 /// Address and CA of the host, as control's own kubeconfig names them.
 fn host_input(args: &Args) -> Result<HostInput, AnyError> {
     let kubeconfig = Kubeconfig::read_from(&args.kubeconfig)?;
-    let cluster = kubeconfig.clusters.first().and_then(|named| named.cluster.as_ref()).ok_or("the kubeconfig names no cluster")?;
+    let cluster = kubeconfig
+        .clusters
+        .first()
+        .and_then(|named| named.cluster.as_ref())
+        .ok_or("the kubeconfig names no cluster")?;
     let server = cluster.server.clone().ok_or("the kubeconfig names no server")?;
     let ca = match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
         (Some(data), _) => STANDARD.decode(data)?,
         (None, Some(file)) => std::fs::read(file)?,
         (None, None) => return Err("the kubeconfig names no certificate authority".into()),
     };
-    Ok(HostInput { server, ca_pem: String::from_utf8(ca)? })
+    Ok(HostInput {
+        server,
+        ca_pem: String::from_utf8(ca)?,
+    })
 }

@@ -36,7 +36,11 @@ pub fn control_rules() -> Vec<PolicyRule> {
     let mut rules = vec![
         rule("berth.dev", &["tenantclusters", "nodepools"], &READ),
         rule("berth.dev", &["tenantclusters"], &["patch"]),
-        rule("berth.dev", &["tenantclusters/status", "nodepools/status", "tenantclusters/finalizers"], &["patch", "update"]),
+        rule(
+            "berth.dev",
+            &["tenantclusters/status", "nodepools/status", "tenantclusters/finalizers"],
+            &["patch", "update"],
+        ),
         rule("berth.dev", &["tenantnodes"], &WRITE),
         rule("berth.dev", &["tenantnodes/status"], &["patch"]),
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),
@@ -48,7 +52,11 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("events.k8s.io", &["events"], &["create", "patch"]),
         rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], &WRITE),
         rule("networking.k8s.io", &["servicecidrs"], &READ),
-        rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "patch"]),
+        rule(
+            "coordination.k8s.io",
+            &["leases"],
+            &["get", "create", "update", "patch"],
+        ),
     ];
     rules.extend(permissions::host_workload_rules());
     rules.extend(permissions::host_control_plane_rules());
@@ -58,7 +66,10 @@ pub fn control_rules() -> Vec<PolicyRule> {
 /// Control's ClusterRole.
 pub fn cluster_role() -> ClusterRole {
     ClusterRole {
-        metadata: ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(NAME.into()),
+            ..ObjectMeta::default()
+        },
         rules: Some(control_rules()),
         aggregation_rule: None,
     }
@@ -67,7 +78,10 @@ pub fn cluster_role() -> ClusterRole {
 /// Binds control's ClusterRole to a user.
 pub fn cluster_role_binding(user: &str) -> ClusterRoleBinding {
     ClusterRoleBinding {
-        metadata: ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(NAME.into()),
+            ..ObjectMeta::default()
+        },
         role_ref: RoleRef {
             api_group: Some("rbac.authorization.k8s.io".into()),
             kind: "ClusterRole".into(),
@@ -85,7 +99,10 @@ pub fn cluster_role_binding(user: &str) -> ClusterRoleBinding {
 /// Control's namespace.
 pub fn namespace() -> Namespace {
     Namespace {
-        metadata: ObjectMeta { name: Some(NAMESPACE.into()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(NAMESPACE.into()),
+            ..ObjectMeta::default()
+        },
         ..Namespace::default()
     }
 }

@@ -52,9 +52,21 @@ impl Metrics {
             tenants: Gauge::default(),
         };
         let registry = registry.sub_registry_with_prefix("berth_control");
-        registry.register("reconciles", "Reconciles by kind and result", metrics.reconciles.clone());
-        registry.register("reconcile_seconds", "Duration of a reconcile", metrics.reconcile_seconds.clone());
-        registry.register("queue_seconds", "Time a key waited since it was due", metrics.queue_seconds.clone());
+        registry.register(
+            "reconciles",
+            "Reconciles by kind and result",
+            metrics.reconciles.clone(),
+        );
+        registry.register(
+            "reconcile_seconds",
+            "Duration of a reconcile",
+            metrics.reconcile_seconds.clone(),
+        );
+        registry.register(
+            "queue_seconds",
+            "Time a key waited since it was due",
+            metrics.queue_seconds.clone(),
+        );
         registry.register("queue_depth", "Keys that wait", metrics.queue_depth.clone());
         registry.register("node_actions", "Changes of nodes by kind", metrics.node_actions.clone());
         registry.register("tenants", "TenantClusters that exist", metrics.tenants.clone());

@@ -21,19 +21,30 @@ use serde_json::json;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// Labels by which GPU operators name the product of a node's GPUs.
-const PRODUCT_LABELS: [&str; 3] = ["nvidia.com/gpu.product", "amd.com/gpu.product-name", "gpu.intel.com/product"];
+const PRODUCT_LABELS: [&str; 3] = [
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "gpu.intel.com/product",
+];
 
 /// Writes the pool's status, if it changed.
 ///
 /// # Errors
 /// The host refuses or does not answer.
 pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>, ReconcileError> {
-    let Some(pool) = context.stores.pools.get(&ObjectRef::new(name)) else { return Ok(None) };
+    let Some(pool) = context.stores.pools.get(&ObjectRef::new(name)) else {
+        return Ok(None);
+    };
     let before = pool.status.clone().unwrap_or_default();
     let (found, finding) = survey(&pool, &nodes::pools(context), &context.stores.nodes.state());
     let after = NodePoolStatus {
         observed_generation: pool.metadata.generation,
-        conditions: conditions::merge(&before.conditions, &[finding], pool.metadata.generation, Timestamp::now()),
+        conditions: conditions::merge(
+            &before.conditions,
+            &[finding],
+            pool.metadata.generation,
+            Timestamp::now(),
+        ),
         ..found
     };
     if before == after {
@@ -77,7 +88,11 @@ fn survey(pool: &NodePool, pools: &[planner::Pool], nodes: &[Arc<Node>]) -> (Nod
             counts.unavailable += 1;
         }
         gpus += gpu_count(pool, node);
-        products.extend(PRODUCT_LABELS.iter().find_map(|label| node.labels().get(*label).cloned()));
+        products.extend(
+            PRODUCT_LABELS
+                .iter()
+                .find_map(|label| node.labels().get(*label).cloned()),
+        );
     }
     contested.sort();
     let finding = judge(counts, &products, &contested);
@@ -93,7 +108,10 @@ fn survey(pool: &NodePool, pools: &[planner::Pool], nodes: &[Arc<Node>]) -> (Nod
 fn gpu_count(pool: &NodePool, node: &Node) -> i64 {
     let Some(resource) = &pool.spec.resource else { return 0 };
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
-    allocatable.and_then(|all| all.get(resource)).and_then(|quantity| quantity.0.parse().ok()).unwrap_or_default()
+    allocatable
+        .and_then(|all| all.get(resource))
+        .and_then(|quantity| quantity.0.parse().ok())
+        .unwrap_or_default()
 }
 
 fn judge(counts: NodeCounts, products: &BTreeSet<String>, contested: &[String]) -> Finding {
@@ -115,10 +133,17 @@ fn judge(counts: NodeCounts, products: &BTreeSet<String>, contested: &[String]) 
         return Finding::no(
             READY,
             "MixedProducts",
-            format!("a pool holds one GPU product; add a label to spec.nodeSelector that tells these apart: {}", products.join(", ")),
+            format!(
+                "a pool holds one GPU product; add a label to spec.nodeSelector that tells these apart: {}",
+                products.join(", ")
+            ),
         );
     }
-    Finding::yes(READY, "Ready", format!("{} of {} nodes are free", counts.free, counts.total))
+    Finding::yes(
+        READY,
+        "Ready",
+        format!("{} of {} nodes are free", counts.free, counts.total),
+    )
 }
 
 #[cfg(test)]
@@ -167,16 +192,31 @@ mod tests {
     #[test]
     fn nodes_and_gpus_are_counted() {
         let h100 = pool("h100", ("nvidia.com/gpu.product", "H100"));
-        let nodes = [node("n1", "H100", None), node("n2", "H100", Some("t")), node("n3", "L40S", None)];
+        let nodes = [
+            node("n1", "H100", None),
+            node("n2", "H100", Some("t")),
+            node("n3", "L40S", None),
+        ];
         let (status, finding) = survey(&h100, &planner_pools(&[&h100]), &nodes);
-        assert_eq!(status.nodes, Some(NodeCounts { total: 2, free: 1, assigned: 1, unavailable: 0 }));
+        assert_eq!(
+            status.nodes,
+            Some(NodeCounts {
+                total: 2,
+                free: 1,
+                assigned: 1,
+                unavailable: 0
+            })
+        );
         assert_eq!((status.gpus, status.product.as_deref()), (Some(16), Some("H100")));
         assert_eq!(finding, Finding::yes(READY, "Ready", "1 of 2 nodes are free"));
     }
 
     #[test]
     fn overlap_emptiness_and_mixture_are_told() {
-        let (h100, all) = (pool("h100", ("nvidia.com/gpu.product", "H100")), pool("all", ("gpu", "yes")));
+        let (h100, all) = (
+            pool("h100", ("nvidia.com/gpu.product", "H100")),
+            pool("all", ("gpu", "yes")),
+        );
         let nodes = [node("n1", "H100", None), node("n2", "L40S", None)];
         let (status, finding) = survey(&h100, &planner_pools(&[&h100, &all]), &nodes);
         assert_eq!((finding.reason, status.nodes.unwrap().total), ("OverlappingPools", 0));

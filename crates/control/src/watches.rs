@@ -36,71 +36,115 @@ pub async fn start(
 ) -> Result<Stores, reflector::store::WriterDropped> {
     let starter = Starter { tasks, stop };
     let tenant_queue = queue.clone();
-    let (tenants, starter) = starter.watch(Api::<TenantCluster>::all(client.clone()), watcher::Config::default(), move |tenant, _| {
-        tenant_queue.add(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()));
-        tenant_queue.add_after(Key::Fleet, FLEET_PAUSE);
-    });
+    let (tenants, starter) = starter.watch(
+        Api::<TenantCluster>::all(client.clone()),
+        watcher::Config::default(),
+        move |tenant, _| {
+            tenant_queue.add(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()));
+            tenant_queue.add_after(Key::Fleet, FLEET_PAUSE);
+        },
+    );
     let pool_queue = queue.clone();
     let of_pools = tenants.clone();
-    let (pools, starter) = starter.watch(Api::<NodePool>::all(client.clone()), watcher::Config::default(), move |pool, seen| {
-        pool_queue.add(Key::Pool(pool.name_any()));
-        // The pool's own status says nothing new to anybody.
-        if seen.is_news(&pool.name_any(), &(pool.metadata.generation, pool.metadata.deletion_timestamp.is_some())) {
-            pool_queue.add_after(Key::Fleet, FLEET_PAUSE);
-            // Whether a spec can be carried out depends on the pools.
-            for tenant in of_pools.state() {
-                pool_queue.add(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()));
+    let (pools, starter) = starter.watch(
+        Api::<NodePool>::all(client.clone()),
+        watcher::Config::default(),
+        move |pool, seen| {
+            pool_queue.add(Key::Pool(pool.name_any()));
+            // The pool's own status says nothing new to anybody.
+            if seen.is_news(
+                &pool.name_any(),
+                &(pool.metadata.generation, pool.metadata.deletion_timestamp.is_some()),
+            ) {
+                pool_queue.add_after(Key::Fleet, FLEET_PAUSE);
+                // Whether a spec can be carried out depends on the pools.
+                for tenant in of_pools.state() {
+                    pool_queue.add(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()));
+                }
             }
-        }
-    });
+        },
+    );
     let node_queue = queue.clone();
     let (of_tenants, of_pools) = (tenants.clone(), pools.clone());
-    let (nodes, starter) = starter.watch(Api::<Node>::all(client.clone()), watcher::Config::default(), move |node, seen| {
-        if !seen.is_news(&node.name_any(), &without_heartbeats(node)) {
-            return;
-        }
-        node_queue.add_after(Key::Fleet, FLEET_PAUSE);
-        for pool in of_pools.state() {
-            node_queue.add_after(Key::Pool(pool.name_any()), FLEET_PAUSE);
-        }
-        let owner = NodeRecord::read(node).map(|record| record.uid);
-        for tenant in of_tenants.state() {
-            // Those who wait for nodes, and the one whose node it is.
-            let waits = tenant.status.as_ref().is_none_or(|status| status.phase != Some(berth_api::Phase::Ready));
-            if waits || owner == tenant.uid() || seen.had_owner(&node.name_any(), &tenant.uid().unwrap_or_default()) {
-                node_queue.add_after(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()), FLEET_PAUSE);
+    let (nodes, starter) = starter.watch(
+        Api::<Node>::all(client.clone()),
+        watcher::Config::default(),
+        move |node, seen| {
+            if !seen.is_news(&node.name_any(), &without_heartbeats(node)) {
+                return;
             }
-        }
-        seen.note_owner(node.name_any(), owner.unwrap_or_default());
-    });
+            node_queue.add_after(Key::Fleet, FLEET_PAUSE);
+            for pool in of_pools.state() {
+                node_queue.add_after(Key::Pool(pool.name_any()), FLEET_PAUSE);
+            }
+            let owner = NodeRecord::read(node).map(|record| record.uid);
+            for tenant in of_tenants.state() {
+                // Those who wait for nodes, and the one whose node it is.
+                let waits = tenant
+                    .status
+                    .as_ref()
+                    .is_none_or(|status| status.phase != Some(berth_api::Phase::Ready));
+                if waits || owner == tenant.uid() || seen.had_owner(&node.name_any(), &tenant.uid().unwrap_or_default())
+                {
+                    node_queue.add_after(
+                        tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()),
+                        FLEET_PAUSE,
+                    );
+                }
+            }
+            seen.note_owner(node.name_any(), owner.unwrap_or_default());
+        },
+    );
     let child_queue = queue.clone();
-    let (tenant_nodes, starter) = starter.watch(Api::<TenantNode>::all(client.clone()), watcher::Config::default(), move |node, seen| {
-        if seen.is_news(&format!("{:?}/{}", node.namespace(), node.name_any()), &node.metadata.generation) {
-            enqueue_owner(&child_queue, node.labels());
-        }
-    });
+    let (tenant_nodes, starter) = starter.watch(
+        Api::<TenantNode>::all(client.clone()),
+        watcher::Config::default(),
+        move |node, seen| {
+            if seen.is_news(
+                &format!("{:?}/{}", node.namespace(), node.name_any()),
+                &node.metadata.generation,
+            ) {
+                enqueue_owner(&child_queue, node.labels());
+            }
+        },
+    );
     // Of namespaces and Secrets only the metadata is looked at: what was deleted or changed by hand is made again.
     let ours = watcher::Config::default().labels(labels::TENANT);
     let child_queue = queue.clone();
-    let (namespaces, starter) =
-        starter.watch(Api::<PartialObjectMeta<Namespace>>::all(client.clone()), ours.clone(), move |namespace, _| {
+    let (namespaces, starter) = starter.watch(
+        Api::<PartialObjectMeta<Namespace>>::all(client.clone()),
+        ours.clone(),
+        move |namespace, _| {
             enqueue_owner(&child_queue, namespace.labels());
-        });
+        },
+    );
     let child_queue = queue.clone();
-    let (secrets, _) = starter.watch(Api::<PartialObjectMeta<Secret>>::all(client.clone()), ours, move |secret, _| {
-        enqueue_owner(&child_queue, secret.labels());
-    });
+    let (secrets, _) = starter.watch(
+        Api::<PartialObjectMeta<Secret>>::all(client.clone()),
+        ours,
+        move |secret, _| {
+            enqueue_owner(&child_queue, secret.labels());
+        },
+    );
     tenants.wait_until_ready().await?;
     pools.wait_until_ready().await?;
     nodes.wait_until_ready().await?;
     tenant_nodes.wait_until_ready().await?;
     namespaces.wait_until_ready().await?;
     secrets.wait_until_ready().await?;
-    Ok(Stores { tenants, pools, nodes, tenant_nodes })
+    Ok(Stores {
+        tenants,
+        pools,
+        nodes,
+        tenant_nodes,
+    })
 }
 
 fn tenant_key(namespace: &str, name: &str) -> Key {
-    Key::Tenant { namespace: namespace.into(), name: name.into() }
+    Key::Tenant {
+        namespace: namespace.into(),
+        name: name.into(),
+    }
 }
 
 fn enqueue_owner(queue: &Queue<Key>, all: &std::collections::BTreeMap<String, String>) {
@@ -115,7 +159,12 @@ fn without_heartbeats(node: &Node) -> impl Hash + use<> {
     let mut node = node.clone();
     node.metadata.resource_version = None;
     node.metadata.managed_fields = None;
-    for condition in node.status.iter_mut().filter_map(|status| status.conditions.as_mut()).flatten() {
+    for condition in node
+        .status
+        .iter_mut()
+        .filter_map(|status| status.conditions.as_mut())
+        .flatten()
+    {
         condition.last_heartbeat_time = None;
     }
     serde_json::to_string(&node).unwrap_or_default()
@@ -154,7 +203,14 @@ impl<'a> Starter<'a> {
     /// Watches one kind; `on_change` hears of every object that came, changed or went.
     fn watch<K, F>(self, api: Api<K>, config: watcher::Config, mut on_change: F) -> (reflector::Store<K>, Starter<'a>)
     where
-        K: Resource<DynamicType = ()> + reflector::Lookup<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+        K: Resource<DynamicType = ()>
+            + reflector::Lookup<DynamicType = ()>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Send
+            + Sync
+            + 'static,
         F: FnMut(&K, &mut Seen) + Send + 'static,
     {
         let (store, writer) = reflector::store();

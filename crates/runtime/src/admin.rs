@@ -51,19 +51,27 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "admin server listens");
-    let state = AdminState { registry: Arc::new(registry), readiness };
+    let state = AdminState {
+        registry: Arc::new(registry),
+        readiness,
+    };
     let router = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(state);
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+    axum::serve(listener, router)
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
 }
 
 async fn readyz(State(state): State<AdminState>) -> impl IntoResponse {
     match state.readiness.missing().as_slice() {
         [] => (StatusCode::OK, "ok\n".to_owned()),
-        missing => (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for: {}\n", missing.join(", "))),
+        missing => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("waiting for: {}\n", missing.join(", ")),
+        ),
     }
 }
 
@@ -72,12 +80,17 @@ async fn metrics(State(state): State<AdminState>) -> impl IntoResponse {
     match encode(&mut text, &state.registry) {
         Ok(()) => (
             StatusCode::OK,
-            [("content-type", "application/openmetrics-text; version=1.0.0; charset=utf-8")],
+            [(
+                "content-type",
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )],
             text,
         ),
-        Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, [("content-type", "text/plain; charset=utf-8")], error.to_string())
-        }
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            [("content-type", "text/plain; charset=utf-8")],
+            error.to_string(),
+        ),
     }
 }
 

@@ -34,7 +34,10 @@ pub enum ConnectError {
 /// # Errors
 /// The file is missing or wrong, or TLS cannot be set up from it. No connection is made yet.
 pub async fn from_file(path: &Path) -> Result<Client, ConnectError> {
-    let fail = |source| ConnectError::Kubeconfig { path: path.display().to_string(), source: Box::new(source) };
+    let fail = |source| ConnectError::Kubeconfig {
+        path: path.display().to_string(),
+        source: Box::new(source),
+    };
     let kubeconfig = Kubeconfig::read_from(path).map_err(fail)?;
     from_kubeconfig(kubeconfig).await.map_err(|error| match error {
         ConnectError::Kubeconfig { source, .. } => fail(*source),
@@ -48,15 +51,20 @@ pub async fn from_file(path: &Path) -> Result<Client, ConnectError> {
 /// # Errors
 /// As [`from_file`].
 pub async fn from_text(text: &str) -> Result<Client, ConnectError> {
-    let kubeconfig = Kubeconfig::from_yaml(text)
-        .map_err(|source| ConnectError::Kubeconfig { path: "(text)".into(), source: Box::new(source) })?;
+    let kubeconfig = Kubeconfig::from_yaml(text).map_err(|source| ConnectError::Kubeconfig {
+        path: "(text)".into(),
+        source: Box::new(source),
+    })?;
     from_kubeconfig(kubeconfig).await
 }
 
 async fn from_kubeconfig(kubeconfig: Kubeconfig) -> Result<Client, ConnectError> {
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
-        .map_err(|source| ConnectError::Kubeconfig { path: "(text)".into(), source: Box::new(source) })?;
+        .map_err(|source| ConnectError::Kubeconfig {
+            path: "(text)".into(),
+            source: Box::new(source),
+        })?;
     from_config(config)
 }
 

@@ -5,8 +5,8 @@
 //! other.
 
 use std::{
-    collections::{BinaryHeap, HashMap, VecDeque},
     cmp::Reverse,
+    collections::{BinaryHeap, HashMap, VecDeque},
     hash::Hash,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -134,7 +134,10 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                         // Notify stores one permit only: pass it on, so that no worker sleeps beside work.
                         self.0.changed.notify_one();
                     }
-                    return Taken { key, queued_for: now.saturating_duration_since(since) };
+                    return Taken {
+                        key,
+                        queued_for: now.saturating_duration_since(since),
+                    };
                 }
                 state.delayed.peek().map(|Reverse((due, _))| *due)
             };
@@ -191,7 +194,9 @@ impl<K: Clone + Eq + Hash> State<K> {
                 break;
             }
             self.delayed.pop();
-            let Some(key) = self.delayed_keys.remove(&ticket) else { continue };
+            let Some(key) = self.delayed_keys.remove(&ticket) else {
+                continue;
+            };
             if let Some(place) = self.keys.get_mut(&key) {
                 place.due = None;
             }
@@ -215,7 +220,12 @@ mod tests {
         queue.add("a");
         queue.add("a");
         assert_eq!(queue.take().await.key, "b");
-        assert!(tokio::time::timeout(Duration::from_secs(1), queue.take()).await.is_err(), "a is being worked on");
+        assert!(
+            tokio::time::timeout(Duration::from_secs(1), queue.take())
+                .await
+                .is_err(),
+            "a is being worked on"
+        );
         queue.done(&"a");
         assert_eq!(queue.take().await.key, "a");
         queue.done(&"a");
@@ -237,7 +247,11 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), 5);
         queue.done(&"soon");
         queue.done(&"late");
-        assert!(tokio::time::timeout(Duration::from_secs(60), queue.take()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_secs(60), queue.take())
+                .await
+                .is_err()
+        );
         assert!(queue.state().keys.is_empty() && queue.state().delayed_keys.is_empty());
     }
 

@@ -27,9 +27,13 @@ async fn try_to_list(client: &Client) -> u16 {
 /// A client with the credential of one kubeconfig at the address, and trusting the authority, of another.
 async fn crossed(credential: &str, target: &str) -> Client {
     let mut crossed = Kubeconfig::from_yaml(target).unwrap();
-    let user = Kubeconfig::from_yaml(credential).unwrap().auth_infos[0].auth_info.clone();
+    let user = Kubeconfig::from_yaml(credential).unwrap().auth_infos[0]
+        .auth_info
+        .clone();
     crossed.auth_infos[0].auth_info = user;
-    let config = Config::from_custom_kubeconfig(crossed, &KubeConfigOptions::default()).await.unwrap();
+    let config = Config::from_custom_kubeconfig(crossed, &KubeConfigOptions::default())
+        .await
+        .unwrap();
     berth_runtime::client::from_config(config).unwrap()
 }
 
@@ -37,7 +41,9 @@ async fn with_token(token: &str, target: &str) -> Client {
     let mut kubeconfig = Kubeconfig::from_yaml(target).unwrap();
     let user = serde_json::from_value(serde_json::json!({"token": token})).unwrap();
     kubeconfig.auth_infos[0].auth_info = Some(user);
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .unwrap();
     berth_runtime::client::from_config(config).unwrap()
 }
 
@@ -47,22 +53,56 @@ fn host_kubeconfig(world: &World) -> String {
 
 pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(world: Arc<World>) {
     let (ca, cb) = (cluster("alpha", &[("a", "h100", 1)]), cluster("beta", &[]));
-    let (a, b) = tokio::join!(Tenant::create(&world, "adv-cred", &ca), Tenant::create(&world, "adv-cred", &cb));
+    let (a, b) = tokio::join!(
+        Tenant::create(&world, "adv-cred", &ca),
+        Tenant::create(&world, "adv-cred", &cb)
+    );
     assert_eq!(try_to_list(&a.client).await, 200);
-    assert_eq!(try_to_list(&crossed(&a.kubeconfig, &b.kubeconfig).await).await, 401, "A's certificate at B");
-    assert_eq!(try_to_list(&crossed(&a.kubeconfig, &host_kubeconfig(&world)).await).await, 401, "A's certificate at the host");
+    assert_eq!(
+        try_to_list(&crossed(&a.kubeconfig, &b.kubeconfig).await).await,
+        401,
+        "A's certificate at B"
+    );
+    assert_eq!(
+        try_to_list(&crossed(&a.kubeconfig, &host_kubeconfig(&world)).await).await,
+        401,
+        "A's certificate at the host"
+    );
     // A's server is not even believed by whoever trusts B: the authorities differ.
     let mut mixed = Kubeconfig::from_yaml(&a.kubeconfig).unwrap();
     mixed.clusters[0].cluster.as_mut().unwrap().certificate_authority_data =
-        Kubeconfig::from_yaml(&b.kubeconfig).unwrap().clusters[0].cluster.as_ref().unwrap().certificate_authority_data.clone();
-    let config = Config::from_custom_kubeconfig(mixed, &KubeConfigOptions::default()).await.unwrap();
+        Kubeconfig::from_yaml(&b.kubeconfig).unwrap().clusters[0]
+            .cluster
+            .as_ref()
+            .unwrap()
+            .certificate_authority_data
+            .clone();
+    let config = Config::from_custom_kubeconfig(mixed, &KubeConfigOptions::default())
+        .await
+        .unwrap();
     let client = berth_runtime::client::from_config(config).unwrap();
-    assert!(Api::<Namespace>::all(client).list(&ListParams::default()).await.is_err());
+    assert!(
+        Api::<Namespace>::all(client)
+            .list(&ListParams::default())
+            .await
+            .is_err()
+    );
     // Inside its own cluster A sees its own node and no Secret of the control plane.
-    let nodes = Api::<Node>::all(a.client.clone()).list(&ListParams::default()).await.unwrap();
+    let nodes = Api::<Node>::all(a.client.clone())
+        .list(&ListParams::default())
+        .await
+        .unwrap();
     assert_eq!(nodes.items.len(), 1);
-    let secrets = Api::<Secret>::all(a.client.clone()).list(&ListParams::default()).await.unwrap();
-    assert!(secrets.items.iter().all(|secret| secret.data.as_ref().is_none_or(|data| !data.keys().any(|key| key.ends_with("ca.key")))));
+    let secrets = Api::<Secret>::all(a.client.clone())
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    assert!(secrets.items.iter().all(|secret| {
+        secret
+            .data
+            .as_ref()
+            .is_none_or(|data| !data.keys().any(|key| key.ends_with("ca.key")))
+    }));
     // Anonymous requests get nothing.
     let anonymous = with_token("", &a.kubeconfig).await;
     assert_eq!(try_to_list(&anonymous).await, 401);
@@ -71,25 +111,50 @@ pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(world: Arc<World>) {
 
 pub(crate) async fn tokens_are_worth_nothing_elsewhere(world: Arc<World>) {
     let (ca, cb) = (cluster("gamma", &[]), cluster("delta", &[]));
-    let (a, b) = tokio::join!(Tenant::create(&world, "adv-token", &ca), Tenant::create(&world, "adv-token", &cb));
+    let (a, b) = tokio::join!(
+        Tenant::create(&world, "adv-token", &ca),
+        Tenant::create(&world, "adv-token", &cb)
+    );
     let accounts: Api<ServiceAccount> = Api::namespaced(a.client.clone(), "default");
     let request = TokenRequest {
-        spec: Some(TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() }),
+        spec: Some(TokenRequestSpec {
+            expiration_seconds: Some(3600),
+            ..TokenRequestSpec::default()
+        }),
         ..TokenRequest::default()
     };
-    let token =
-        accounts.create_token_request("default", &PostParams::default(), &request).await.unwrap().status.unwrap().token.unwrap();
+    let token = accounts
+        .create_token_request("default", &PostParams::default(), &request)
+        .await
+        .unwrap()
+        .status
+        .unwrap()
+        .token
+        .unwrap();
     // It is somebody at home (and may do nothing there), and nobody elsewhere.
     assert_eq!(try_to_list(&with_token(&token, &a.kubeconfig).await).await, 403);
     assert_eq!(try_to_list(&with_token(&token, &b.kubeconfig).await).await, 401);
-    assert_eq!(try_to_list(&with_token(&token, &host_kubeconfig(&world)).await).await, 401);
+    assert_eq!(
+        try_to_list(&with_token(&token, &host_kubeconfig(&world)).await).await,
+        401
+    );
     for nonsense in ["x", "eyJhbGciOiJub25lIn0.e30.", "Bearer", &token[..token.len() - 4]] {
-        assert_eq!(try_to_list(&with_token(nonsense, &a.kubeconfig).await).await, 401, "{nonsense}");
+        assert_eq!(
+            try_to_list(&with_token(nonsense, &a.kubeconfig).await).await,
+            401,
+            "{nonsense}"
+        );
     }
     // A token of the host's, whoever's it is, opens no tenant.
     let host_accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), "default");
-    let host_token =
-        host_accounts.create_token_request("default", &PostParams::default(), &request).await.unwrap().status.unwrap().token.unwrap();
+    let host_token = host_accounts
+        .create_token_request("default", &PostParams::default(), &request)
+        .await
+        .unwrap()
+        .status
+        .unwrap()
+        .token
+        .unwrap();
     assert_eq!(try_to_list(&with_token(&host_token, &a.kubeconfig).await).await, 401);
     let pods: Api<Pod> = Api::namespaced(a.client.clone(), "default");
     assert!(pods.list(&ListParams::default()).await.is_ok());

@@ -18,7 +18,13 @@ use std::{fmt::Debug, sync::Arc};
 
 /// A client with the syncer's own kubeconfig and token.
 async fn as_syncer(world: &World, tenant: &Tenant) -> Client {
-    let file = world.host.home().tenants().join(tenant.id.hash()).join(SYNCER).join("host.kubeconfig");
+    let file = world
+        .host
+        .home()
+        .tenants()
+        .join(tenant.id.hash())
+        .join(SYNCER)
+        .join("host.kubeconfig");
     berth_runtime::client::from_file(&file).await.unwrap()
 }
 
@@ -39,35 +45,75 @@ where
 
 pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<World>) {
     let (ca, cb) = (cluster("syn-a", &[("a", "h100", 1)]), cluster("syn-b", &[]));
-    let (a, b) = tokio::join!(Tenant::create(&world, "adv-syn", &ca), Tenant::create(&world, "adv-syn", &cb));
+    let (a, b) = tokio::join!(
+        Tenant::create(&world, "adv-syn", &ca),
+        Tenant::create(&world, "adv-syn", &cb)
+    );
     let client = as_syncer(&world, &a).await;
     let own = a.id.workload_namespace();
-    assert!(list(Api::<Pod>::namespaced(client.clone(), &own)).await.is_ok(), "its own workloads are open to it");
+    assert!(
+        list(Api::<Pod>::namespaced(client.clone(), &own)).await.is_ok(),
+        "its own workloads are open to it"
+    );
 
-    for namespace in [b.id.workload_namespace(), b.id.control_plane_namespace(), "kube-system".into(), "default".into(), "adv-syn".into()] {
-        forbidden(&format!("pods of {namespace}"), list(Api::<Pod>::namespaced(client.clone(), &namespace)).await);
-        forbidden(&format!("secrets of {namespace}"), list(Api::<Secret>::namespaced(client.clone(), &namespace)).await);
+    for namespace in [
+        b.id.workload_namespace(),
+        b.id.control_plane_namespace(),
+        "kube-system".into(),
+        "default".into(),
+        "adv-syn".into(),
+    ] {
+        forbidden(
+            &format!("pods of {namespace}"),
+            list(Api::<Pod>::namespaced(client.clone(), &namespace)).await,
+        );
+        forbidden(
+            &format!("secrets of {namespace}"),
+            list(Api::<Secret>::namespaced(client.clone(), &namespace)).await,
+        );
     }
     let home = a.id.control_plane_namespace();
-    forbidden("its own tenant's keys", Api::<Secret>::namespaced(client.clone(), &home).get("pki").await);
-    forbidden("config of the control plane", list(Api::<ConfigMap>::namespaced(client.clone(), &home)).await);
+    forbidden(
+        "its own tenant's keys",
+        Api::<Secret>::namespaced(client.clone(), &home).get("pki").await,
+    );
+    forbidden(
+        "config of the control plane",
+        list(Api::<ConfigMap>::namespaced(client.clone(), &home)).await,
+    );
     forbidden("all pods", list(Api::<Pod>::all(client.clone())).await);
     forbidden("all secrets", list(Api::<Secret>::all(client.clone())).await);
     forbidden("nodes", list(Api::<Node>::all(client.clone())).await);
     forbidden("namespaces", list(Api::<Namespace>::all(client.clone())).await);
-    forbidden("tenants", list(Api::<berth_api::TenantCluster>::all(client.clone())).await);
+    forbidden(
+        "tenants",
+        list(Api::<berth_api::TenantCluster>::all(client.clone())).await,
+    );
     let label = json!({"metadata": {"labels": {"berth.dev/tenant": a.id.slug()}}});
     let nodes: Api<Node> = Api::all(client.clone());
-    forbidden("a label on a node", nodes.patch("gpu-h100-01", &PatchParams::default(), &Patch::Merge(&label)).await);
+    forbidden(
+        "a label on a node",
+        nodes
+            .patch("gpu-h100-01", &PatchParams::default(), &Patch::Merge(&label))
+            .await,
+    );
     let nodes: Api<berth_api::TenantNode> = Api::namespaced(client.clone(), &home);
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
         "spec": {"nodeName": "gpu-l40s-01", "pool": "l40s", "group": "a"},
     }))
     .unwrap();
-    forbidden("a node of its own making", nodes.create(&PostParams::default(), &made_up).await);
+    forbidden(
+        "a node of its own making",
+        nodes.create(&PostParams::default(), &made_up).await,
+    );
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &own);
-    forbidden("a token", accounts.create_token_request("default", &PostParams::default(), &Default::default()).await);
+    forbidden(
+        "a token",
+        accounts
+            .create_token_request("default", &PostParams::default(), &Default::default())
+            .await,
+    );
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "more"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
@@ -77,9 +123,12 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<W
     // At B's API server the token of the host is nobody's.
     let at_b = b.kubeconfig.clone();
     let mut kubeconfig = kube::config::Kubeconfig::from_yaml(&at_b).unwrap();
-    let token = std::fs::read_to_string(world.host.home().tenants().join(a.id.hash()).join(SYNCER).join("token")).unwrap();
+    let token =
+        std::fs::read_to_string(world.host.home().tenants().join(a.id.hash()).join(SYNCER).join("token")).unwrap();
     kubeconfig.auth_infos[0].auth_info = Some(serde_json::from_value(json!({"token": token})).unwrap());
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default())
+        .await
+        .unwrap();
     let client = berth_runtime::client::from_config(config).unwrap();
     match list(Api::<Namespace>::all(client)).await {
         Err(kube::Error::Api(status)) => assert_eq!(status.code, 401),
@@ -104,17 +153,41 @@ pub(crate) async fn the_host_refuses_pods_that_leave_their_container(world: Arc<
         ("host-network", json!({"hostNetwork": true})),
         ("host-pid", json!({"hostPID": true})),
         ("host-ipc", json!({"hostIPC": true})),
-        ("host-path", json!({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]})),
+        (
+            "host-path",
+            json!({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}),
+        ),
         ("privileged", container(json!({"privileged": true}))),
         ("capability", container(json!({"capabilities": {"add": ["SYS_ADMIN"]}}))),
-        ("proc-mount", json!({"hostUsers": false, "containers": [{"name": "c", "image": "i", "securityContext": {"procMount": "Unmasked"}}]})),
-        ("host-port", json!({"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 1, "hostPort": 1}]}]})),
-        ("sysctl", json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}})),
+        (
+            "host-port",
+            json!({"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 1, "hostPort": 1}]}]}),
+        ),
+        (
+            "sysctl",
+            json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}),
+        ),
     ] {
-        let result = pods.create(&PostParams { dry_run: true, ..PostParams::default() }, &pod(name, &spec)).await;
+        let result = pods
+            .create(
+                &PostParams {
+                    dry_run: true,
+                    ..PostParams::default()
+                },
+                &pod(name, &spec),
+            )
+            .await;
         forbidden(name, result);
     }
-    let harmless = pods.create(&PostParams { dry_run: true, ..PostParams::default() }, &pod("harmless", &json!({}))).await;
+    let harmless = pods
+        .create(
+            &PostParams {
+                dry_run: true,
+                ..PostParams::default()
+            },
+            &pod("harmless", &json!({})),
+        )
+        .await;
     assert!(harmless.is_ok(), "the check refuses everything: {harmless:?}");
     tenant.delete(&world).await;
 }

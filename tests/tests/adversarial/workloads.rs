@@ -39,34 +39,89 @@ pub(crate) async fn pods_that_reach_for_the_host_are_refused_in_words(world: Arc
         ("host-network", json!({"hostNetwork": true}), "hostNetwork"),
         ("host-pid", json!({"hostPID": true}), "hostPID"),
         ("host-ipc", json!({"hostIPC": true}), "hostIPC"),
-        ("host-path", json!({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}), "hostPath"),
-        ("capability", container(json!({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}})), "capabilities"),
-        ("host-port", container(json!({"ports": [{"containerPort": 1, "hostPort": 1}]})), "hostPort"),
-        ("sysctl", json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}), "sysctls"),
+        (
+            "host-path",
+            json!({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}),
+            "hostPath",
+        ),
+        (
+            "capability",
+            container(json!({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}})),
+            "capabilities",
+        ),
+        (
+            "host-port",
+            container(json!({"ports": [{"containerPort": 1, "hostPort": 1}]})),
+            "hostPort",
+        ),
+        (
+            "sysctl",
+            json!({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}),
+            "sysctls",
+        ),
         ("node-name", json!({"nodeName": "cpu-01"}), "nodeName"),
-        ("toleration", json!({"tolerations": [{"key": "berth.dev/tenant", "operator": "Exists"}]}), "tolerations"),
-        ("selector", json!({"nodeSelector": {"berth.dev/tenant": "somebody-else"}}), "nodeSelector"),
-        ("runtime-env", container(json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})), "NVIDIA_VISIBLE_DEVICES"),
+        (
+            "toleration",
+            json!({"tolerations": [{"key": "berth.dev/tenant", "operator": "Exists"}]}),
+            "tolerations",
+        ),
+        (
+            "selector",
+            json!({"nodeSelector": {"berth.dev/tenant": "somebody-else"}}),
+            "nodeSelector",
+        ),
+        (
+            "runtime-env",
+            container(json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})),
+            "NVIDIA_VISIBLE_DEVICES",
+        ),
     ];
     for (name, spec, _) in &refused {
-        pods.create(&PostParams::default(), &pod(name, spec)).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        pods.create(&PostParams::default(), &pod(name, spec))
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     for (name, _, field) in &refused {
         let text = until(&format!("the team is told why {name} does not run"), SOON, async || {
             let about = ListParams::default().fields(&format!("involvedObject.name={name},type=Warning"));
             let list = events.list(&about).await.map_err(|error| error.to_string())?;
-            list.items.into_iter().find_map(|event| event.message).ok_or_else(|| "no Event".to_owned())
+            list.items
+                .into_iter()
+                .find_map(|event| event.message)
+                .ok_or_else(|| "no Event".to_owned())
         })
         .await;
         assert!(text.contains(field), "{name}: {text:?} does not name {field}");
-        let conditions = pods.get(name).await.unwrap().status.unwrap().conditions.unwrap_or_default();
-        assert!(conditions.iter().any(|c| c.type_ == "berth.dev/Synced" && c.status == "False"), "{name}: {conditions:?}");
+        let conditions = pods
+            .get(name)
+            .await
+            .unwrap()
+            .status
+            .unwrap()
+            .conditions
+            .unwrap_or_default();
+        assert!(
+            conditions
+                .iter()
+                .any(|c| c.type_ == "berth.dev/Synced" && c.status == "False"),
+            "{name}: {conditions:?}"
+        );
     }
     let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
-    assert!(on_host.list(&ListParams::default()).await.unwrap().items.is_empty(), "one of them reached the host");
+    assert!(
+        on_host.list(&ListParams::default()).await.unwrap().items.is_empty(),
+        "one of them reached the host"
+    );
     // Privileged containers are refused by the tenant's API server itself.
-    let privileged = pod("privileged", &container(json!({"securityContext": {"privileged": true}})));
-    let error = pods.create(&PostParams::default(), &privileged).await.unwrap_err().to_string();
+    let privileged = pod(
+        "privileged",
+        &container(json!({"securityContext": {"privileged": true}})),
+    );
+    let error = pods
+        .create(&PostParams::default(), &privileged)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("privileged"), "{error}");
     tenant.delete(&world).await;
 }
@@ -87,31 +142,57 @@ pub(crate) async fn reserved_labels_and_owners_do_not_cross(world: Arc<World>) {
         .into(),
     );
     sly.metadata.annotations = Some(
-        [("berth.dev/origin-name", "other"), ("berth.dev/origin-uid", "0"), ("example.com/note", "mine")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
+        [
+            ("berth.dev/origin-name", "other"),
+            ("berth.dev/origin-uid", "0"),
+            ("example.com/note", "mine"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into(),
     );
     sly.metadata.finalizers = Some(vec!["example.com/never".into()]);
     pods.create(&PostParams::default(), &sly).await.unwrap();
     let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
     let host_pod = until("the pod is on the host", SOON, async || {
-        on_host.list(&ListParams::default()).await.unwrap().items.pop().ok_or("not yet")
+        on_host
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .pop()
+            .ok_or("not yet")
     })
     .await;
     assert_eq!(host_pod.labels()[labels::TENANT], tenant.id.slug());
     assert_eq!(host_pod.labels()[labels::MANAGED_BY], labels::MANAGED_BY_SYNCER);
     assert_eq!(host_pod.labels().get("app").map(String::as_str), Some("mine"));
-    assert!(!host_pod.labels().keys().any(|key| key.contains("queue")), "{:?}", host_pod.labels());
+    assert!(
+        !host_pod.labels().keys().any(|key| key.contains("queue")),
+        "{:?}",
+        host_pod.labels()
+    );
     assert_eq!(host_pod.annotations()[labels::ORIGIN_NAME], "sly");
     assert_ne!(host_pod.annotations()[labels::ORIGIN_UID], "0");
     assert!(host_pod.finalizers().is_empty() && host_pod.owner_references().is_empty());
     // Labels set later, through another verb, cross as little.
     let later = json!({"metadata": {"labels": {"berth.dev/tenant": "again", "later": "yes"}, "finalizers": null}});
-    pods.patch("sly", &kube::api::PatchParams::default(), &kube::api::Patch::Merge(&later)).await.unwrap();
+    pods.patch(
+        "sly",
+        &kube::api::PatchParams::default(),
+        &kube::api::Patch::Merge(&later),
+    )
+    .await
+    .unwrap();
     until_true("a harmless label arrives", SOON, async || {
-        on_host.get(&host_pod.name_any()).await.is_ok_and(|pod| pod.labels().contains_key("later"))
+        on_host
+            .get(&host_pod.name_any())
+            .await
+            .is_ok_and(|pod| pod.labels().contains_key("later"))
     })
     .await;
-    assert_eq!(on_host.get(&host_pod.name_any()).await.unwrap().labels()[labels::TENANT], tenant.id.slug());
+    assert_eq!(
+        on_host.get(&host_pod.name_any()).await.unwrap().labels()[labels::TENANT],
+        tenant.id.slug()
+    );
     tenant.delete(&world).await;
 }

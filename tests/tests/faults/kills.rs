@@ -23,9 +23,19 @@ const SOON: Duration = Duration::from_secs(120);
 async fn assert_nodes_are_owned_once(world: &World, alive: &[&Tenant]) {
     let nodes: Api<Node> = Api::all(world.client.clone());
     for node in nodes.list(&ListParams::default()).await.unwrap() {
-        let Some(slug) = node.labels().get(labels::TENANT) else { continue };
-        assert!(alive.iter().any(|tenant| tenant.id.slug() == slug), "{} belongs to {slug}, who is gone", node.name_any());
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        let Some(slug) = node.labels().get(labels::TENANT) else {
+            continue;
+        };
+        assert!(
+            alive.iter().any(|tenant| tenant.id.slug() == slug),
+            "{} belongs to {slug}, who is gone",
+            node.name_any()
+        );
+        let taints = node
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.taints.clone())
+            .unwrap_or_default();
         assert_eq!(taints.iter().filter(|taint| taint.key == labels::TENANT).count(), 1);
     }
 }
@@ -34,7 +44,10 @@ pub(crate) async fn control_while_tenants_come_and_go(world: Arc<World>) {
     ensure_namespace(&world.client, "kill-control").await;
     let tenants = world.tenants("kill-control");
     for name in ["stays", "goes"] {
-        tenants.create(&PostParams::default(), &cluster(name, &[("train", "h100", 1)])).await.unwrap();
+        tenants
+            .create(&PostParams::default(), &cluster(name, &[("train", "h100", 1)]))
+            .await
+            .unwrap();
     }
     // At ever later moments of the two coming to life.
     for milliseconds in [30, 150, 400, 900, 2000] {
@@ -51,11 +64,16 @@ pub(crate) async fn control_while_tenants_come_and_go(world: Arc<World>) {
     // One process of each kind a tenant, whatever was killed in between.
     let records = berth_process::statuses(&world.tenant_records());
     for tenant in [&stays, &goes] {
-        let own: Vec<_> = records.iter().filter(|record| record.name.starts_with(tenant.id.slug())).collect();
+        let own: Vec<_> = records
+            .iter()
+            .filter(|record| record.name.starts_with(tenant.id.slug()))
+            .collect();
         assert_eq!(own.len(), 3, "{own:?}");
     }
     // Their API servers were not touched by control's deaths.
-    let servers_before = find(&world.tenant_records(), &format!("{}.{API_SERVER}", stays.id.slug())).unwrap().pid;
+    let servers_before = find(&world.tenant_records(), &format!("{}.{API_SERVER}", stays.id.slug()))
+        .unwrap()
+        .pid;
 
     tenants.delete("goes", &DeleteParams::default()).await.unwrap();
     for milliseconds in [50, 300, 800] {
@@ -67,9 +85,14 @@ pub(crate) async fn control_while_tenants_come_and_go(world: Arc<World>) {
     until_gone(&world, "kill-control", "goes").await;
     assert_nodes_are_owned_once(&world, &[&stays]).await;
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
-    let left = namespaces.list(&ListParams::default().labels(&format!("{}={}", labels::TENANT, goes.id.slug()))).await.unwrap();
+    let left = namespaces
+        .list(&ListParams::default().labels(&format!("{}={}", labels::TENANT, goes.id.slug())))
+        .await
+        .unwrap();
     assert!(left.items.is_empty());
-    let servers_after = find(&world.tenant_records(), &format!("{}.{API_SERVER}", stays.id.slug())).unwrap().pid;
+    let servers_after = find(&world.tenant_records(), &format!("{}.{API_SERVER}", stays.id.slug()))
+        .unwrap()
+        .pid;
     assert_eq!(servers_before, servers_after, "the tenant that stayed was disturbed");
     stays.delete(&world).await;
 }
@@ -92,10 +115,19 @@ pub(crate) async fn control_is_replaced_by_another(world: Arc<World>) {
 /// Names of the tenant's pods, and of those that the host's pods say they stand for.
 async fn both_sides(world: &World, tenant: &Tenant) -> (BTreeSet<String>, Vec<String>) {
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
-    let here = pods.list(&ListParams::default()).await.unwrap().iter().map(ResourceExt::name_any).collect();
+    let here = pods
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
     let list = pods.list(&ListParams::default()).await.unwrap();
-    let mut there: Vec<String> = list.iter().map(|pod| pod.annotations()[labels::ORIGIN_NAME].clone()).collect();
+    let mut there: Vec<String> = list
+        .iter()
+        .map(|pod| pod.annotations()[labels::ORIGIN_NAME].clone())
+        .collect();
     there.sort();
     (here, there)
 }
@@ -107,7 +139,9 @@ pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(world: Arc<World
     let name = format!("{}.{SYNCER}", tenant.id.slug());
     for round in 0..3 {
         for index in 0..40 {
-            pods.create(&PostParams::default(), &gpu_pod(&format!("p-{round}-{index}"), 0)).await.unwrap();
+            pods.create(&PostParams::default(), &gpu_pod(&format!("p-{round}-{index}"), 0))
+                .await
+                .unwrap();
             if round > 0 && index % 2 == 0 {
                 let earlier = format!("p-{}-{index}", round - 1);
                 pods.delete(&earlier, &DeleteParams::default()).await.unwrap();
@@ -123,8 +157,18 @@ pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(world: Arc<World
         let (here, there) = both_sides(&world, &tenant).await;
         let once: BTreeSet<String> = there.iter().cloned().collect();
         assert_eq!(once.len(), there.len(), "a pod is on the host twice");
-        let running = pods.list(&ListParams::default()).await.unwrap().iter().filter(|pod| phase(pod) == "Running").count();
-        if here == once && running == here.len() { Ok(()) } else { Err(format!("{} here, {} there, {running} running", here.len(), there.len())) }
+        let running = pods
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .iter()
+            .filter(|pod| phase(pod) == "Running")
+            .count();
+        if here == once && running == here.len() {
+            Ok(())
+        } else {
+            Err(format!("{} here, {} there, {running} running", here.len(), there.len()))
+        }
     })
     .await;
     let (here, _) = both_sides(&world, &tenant).await;
@@ -133,7 +177,12 @@ pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(world: Arc<World
     // A restart without changes writes nothing: no host pod gets another resource version.
     let versions = async || -> Vec<(String, Option<String>)> {
         let pods: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
-        pods.list(&ListParams::default()).await.unwrap().iter().map(|pod| (pod.name_any(), pod.resource_version())).collect()
+        pods.list(&ListParams::default())
+            .await
+            .unwrap()
+            .iter()
+            .map(|pod| (pod.name_any(), pod.resource_version()))
+            .collect()
     };
     let before = versions().await;
     let syncer = find(&records, &name).unwrap();
@@ -147,31 +196,54 @@ pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(world: Arc<World
 pub(crate) async fn a_tenants_api_server_and_controller_manager(world: Arc<World>) {
     let tenant = Tenant::create(&world, "kill-api", &cluster("api", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
-    pods.create(&PostParams::default(), &gpu_pod("before", 1)).await.unwrap();
-    until_true("the pod runs", SOON, async || pods.get("before").await.is_ok_and(|pod| phase(&pod) == "Running")).await;
+    pods.create(&PostParams::default(), &gpu_pod("before", 1))
+        .await
+        .unwrap();
+    until_true("the pod runs", SOON, async || {
+        pods.get("before").await.is_ok_and(|pod| phase(&pod) == "Running")
+    })
+    .await;
     let records = world.tenant_records();
     for component in [API_SERVER, CONTROLLER_MANAGER] {
         let process = find(&records, &format!("{}.{component}", tenant.id.slug())).unwrap();
         kill(&process);
         until_replaced(&records, &process).await;
     }
-    until_true("the tenant answers again", SOON, async || tenant.client.apiserver_version().await.is_ok()).await;
-    assert_eq!(phase(&pods.get("before").await.unwrap()), "Running", "a status was lost");
+    until_true("the tenant answers again", SOON, async || {
+        tenant.client.apiserver_version().await.is_ok()
+    })
+    .await;
+    assert_eq!(
+        phase(&pods.get("before").await.unwrap()),
+        "Running",
+        "a status was lost"
+    );
     pods.create(&PostParams::default(), &gpu_pod("after", 1)).await.unwrap();
-    until_true("a new pod runs", SOON, async || pods.get("after").await.is_ok_and(|pod| phase(&pod) == "Running")).await;
+    until_true("a new pod runs", SOON, async || {
+        pods.get("after").await.is_ok_and(|pod| phase(&pod) == "Running")
+    })
+    .await;
     tenant.delete(&world).await;
 }
 
 pub(crate) async fn the_datastore(world: Arc<World>) {
     let tenant = Tenant::create(&world, "kill-store", &cluster("stored", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
-    pods.create(&PostParams::default(), &gpu_pod("before", 1)).await.unwrap();
+    pods.create(&PostParams::default(), &gpu_pod("before", 1))
+        .await
+        .unwrap();
     let records = world.host.home().run();
     let datastore = find(&records, "datastore").unwrap();
     kill(&datastore);
     until_replaced(&records, &datastore).await;
-    until_true("what was stored is there", SOON, async || pods.get("before").await.is_ok()).await;
-    until_true("pods run", SOON, async || pods.get("before").await.is_ok_and(|pod| phase(&pod) == "Running")).await;
+    until_true("what was stored is there", SOON, async || {
+        pods.get("before").await.is_ok()
+    })
+    .await;
+    until_true("pods run", SOON, async || {
+        pods.get("before").await.is_ok_and(|pod| phase(&pod) == "Running")
+    })
+    .await;
     tenant.delete(&world).await;
 }
 
@@ -186,7 +258,10 @@ pub(crate) async fn the_hosts_etcd_and_api_server(world: Arc<World>) {
         let name = format!("during-{round}");
         pods.create(&PostParams::default(), &gpu_pod(&name, 1)).await.unwrap();
         until_replaced(&records, &process).await;
-        until_true(&format!("{name} runs"), SOON, async || pods.get(&name).await.is_ok_and(|pod| phase(&pod) == "Running")).await;
+        until_true(&format!("{name} runs"), SOON, async || {
+            pods.get(&name).await.is_ok_and(|pod| phase(&pod) == "Running")
+        })
+        .await;
     }
     assert_nodes_are_owned_once(&world, &[&tenant]).await;
     tenant.delete(&world).await;

@@ -41,8 +41,15 @@ async fn fifty_tenants_at_once() {
     let control = tokio::spawn(berth_control::run(
         ControlConfig {
             client: world.client.clone(),
-            host: HostInput { server: world.host.server(), ca_pem },
-            datastore: DatastoreConfig { endpoints: vec![access.endpoint], ca_cert: access.ca_cert, ca_key: access.ca_key },
+            host: HostInput {
+                server: world.host.server(),
+                ca_pem,
+            },
+            datastore: DatastoreConfig {
+                endpoints: vec![access.endpoint],
+                ca_cert: access.ca_cert,
+                ca_key: access.ca_key,
+            },
             runtime: Arc::new(FakeRuntime::default()),
             metrics: Metrics::new(&mut Registry::default()),
         },
@@ -61,33 +68,59 @@ async fn fifty_tenants_at_once() {
     let results = futures::future::join_all(created.iter().map(|cluster| tenants.create(&params, cluster))).await;
     assert!(results.iter().all(Result::is_ok));
     until("all but five are ready, and those are told why", SOON, async || {
-        let list = tenants.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-        let ready = list.iter().filter(|c| c.status.as_ref().is_some_and(|s| s.phase == Some(Phase::Ready))).count();
+        let list = tenants
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        let ready = list
+            .iter()
+            .filter(|c| c.status.as_ref().is_some_and(|s| s.phase == Some(Phase::Ready)))
+            .count();
         let waiting = list
             .iter()
             .filter_map(|c| c.status.as_ref())
-            .filter(|s| s.conditions.iter().any(|c| c.type_ == conditions::NODES_READY && c.reason == "InsufficientCapacity"))
+            .filter(|s| {
+                s.conditions
+                    .iter()
+                    .any(|c| c.type_ == conditions::NODES_READY && c.reason == "InsufficientCapacity")
+            })
             .count();
-        if (ready, waiting) == (45, 5) { Ok(()) } else { Err(format!("{ready} ready, {waiting} waiting")) }
+        if (ready, waiting) == (45, 5) {
+            Ok(())
+        } else {
+            Err(format!("{ready} ready, {waiting} waiting"))
+        }
     })
     .await;
 
     // All well: looking again changes nothing.
     let versions = async || -> Vec<Option<String>> {
         let list = tenants.list(&ListParams::default()).await.unwrap();
-        list.items.into_iter().map(|cluster| cluster.metadata.resource_version).collect()
+        list.items
+            .into_iter()
+            .map(|cluster| cluster.metadata.resource_version)
+            .collect()
     };
     let before = versions().await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(versions().await, before, "control writes although nothing changes");
 
-    tenants.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    tenants
+        .delete_collection(&DeleteParams::default(), &ListParams::default())
+        .await
+        .unwrap();
     until_true("all are gone", SOON, async || {
-        tenants.list(&ListParams::default()).await.is_ok_and(|list| list.items.is_empty())
+        tenants
+            .list(&ListParams::default())
+            .await
+            .is_ok_and(|list| list.items.is_empty())
     })
     .await;
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
-    let left = namespaces.list(&ListParams::default().labels(labels::TENANT)).await.unwrap();
+    let left = namespaces
+        .list(&ListParams::default().labels(labels::TENANT))
+        .await
+        .unwrap();
     assert!(left.items.is_empty(), "namespaces are left");
     stop.cancel();
     control.await.unwrap().unwrap();

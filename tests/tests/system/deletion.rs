@@ -39,7 +39,11 @@ async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> V
     }
     let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(world.client.clone());
     for node in nodes.list(&ListParams::default()).await.unwrap() {
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        let taints = node
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.taints.clone())
+            .unwrap_or_default();
         if taints.iter().any(|taint| taint.value.as_deref() == Some(id.slug())) {
             remains.push(format!("taint on {}", node.name_any()));
         }
@@ -49,12 +53,24 @@ async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> V
         remains.push("kubeconfig Secret".into());
     }
     let access = world.host.datastore();
-    let config = DatastoreConfig { endpoints: vec![access.endpoint], ca_cert: access.ca_cert, ca_key: access.ca_key };
+    let config = DatastoreConfig {
+        endpoints: vec![access.endpoint],
+        ca_cert: access.ca_cert,
+        ca_key: access.ca_key,
+    };
     remains.extend(Datastore::open(&config).unwrap().remains(id).await.unwrap());
     let processes = berth_process::statuses(&world.tenant_records());
-    remains.extend(processes.into_iter().filter(|p| p.name.contains(id.slug())).map(|p| format!("process {}", p.name)));
+    remains.extend(
+        processes
+            .into_iter()
+            .filter(|p| p.name.contains(id.slug()))
+            .map(|p| format!("process {}", p.name)),
+    );
     let home = world.host.home();
-    for path in [home.tenants().join(id.hash()), home.kubeconfigs().join(format!("{namespace}-{name}.yaml"))] {
+    for path in [
+        home.tenants().join(id.hash()),
+        home.kubeconfigs().join(format!("{namespace}-{name}.yaml")),
+    ] {
         if path.exists() {
             remains.push(path.display().to_string());
         }
@@ -76,10 +92,26 @@ pub(crate) async fn nothing_is_left(world: Arc<World>) {
     let tenant = Tenant::create(&world, "del-full", &cluster("full", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("a", 8)).await.unwrap();
-    until_true("the pod runs", SOON, async || pods.get("a").await.is_ok_and(|pod| phase(&pod) == "Running")).await;
+    until_true("the pod runs", SOON, async || {
+        pods.get("a").await.is_ok_and(|pod| phase(&pod) == "Running")
+    })
+    .await;
     let before = remains(&world, "del-full", "full", &tenant.id).await;
-    for kind in ["namespace", "node", "taint", "kubeconfig", "user", "role", "keys", "process", "full.yaml"] {
-        assert!(before.iter().any(|thing| thing.contains(kind)), "the check cannot see {kind}: {before:?}");
+    for kind in [
+        "namespace",
+        "node",
+        "taint",
+        "kubeconfig",
+        "user",
+        "role",
+        "keys",
+        "process",
+        "full.yaml",
+    ] {
+        assert!(
+            before.iter().any(|thing| thing.contains(kind)),
+            "the check cannot see {kind}: {before:?}"
+        );
     }
     tenant.delete(&world).await;
     assert_nothing_remains(&world, "del-full", "full", &tenant.id).await;
@@ -90,7 +122,10 @@ pub(crate) async fn while_it_is_being_created(world: Arc<World>) {
     let tenants = world.tenants("del-early");
     for milliseconds in [0, 50, 200, 600, 1500, 3000] {
         let name = format!("early-{milliseconds}");
-        let created = tenants.create(&PostParams::default(), &cluster(&name, &[("serve", "h100", 1)])).await.unwrap();
+        let created = tenants
+            .create(&PostParams::default(), &cluster(&name, &[("serve", "h100", 1)]))
+            .await
+            .unwrap();
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         tenants.delete(&name, &DeleteParams::default()).await.unwrap();
         until_gone(&world, "del-early", &name).await;
@@ -118,7 +153,13 @@ pub(crate) async fn a_namesake_starts_empty(world: Arc<World>) {
     let cluster = cluster("again", &[]);
     let first = Tenant::create(&world, "del-again", &cluster).await;
     let maps: Api<ConfigMap> = Api::namespaced(first.client.clone(), "default");
-    let map = ConfigMap { metadata: kube::api::ObjectMeta { name: Some("mine".into()), ..Default::default() }, ..Default::default() };
+    let map = ConfigMap {
+        metadata: kube::api::ObjectMeta {
+            name: Some("mine".into()),
+            ..Default::default()
+        },
+        ..Default::default()
+    };
     maps.create(&PostParams::default(), &map).await.unwrap();
     first.delete(&world).await;
     let second = Tenant::create(&world, "del-again", &cluster).await;
@@ -126,13 +167,23 @@ pub(crate) async fn a_namesake_starts_empty(world: Arc<World>) {
     let maps: Api<ConfigMap> = Api::namespaced(second.client.clone(), "default");
     assert!(maps.get_opt("mine").await.unwrap().is_none());
     // The first one's kubeconfig opens nothing of the second, even at the second's address.
-    let moved = first.kubeconfig.replace(&server(&first.kubeconfig), &server(&second.kubeconfig));
+    let moved = first
+        .kubeconfig
+        .replace(&server(&first.kubeconfig), &server(&second.kubeconfig));
     let stale = berth_runtime::client::from_text(&moved).await.unwrap();
     assert!(stale.apiserver_version().await.is_err());
     second.delete(&world).await;
 }
 
 fn server(kubeconfig: &str) -> String {
-    let line = kubeconfig.lines().find(|line| line.trim_start().starts_with("server:")).unwrap();
-    line.split_once("server:").unwrap().1.trim().trim_matches('"').to_owned()
+    let line = kubeconfig
+        .lines()
+        .find(|line| line.trim_start().starts_with("server:"))
+        .unwrap();
+    line.split_once("server:")
+        .unwrap()
+        .1
+        .trim()
+        .trim_matches('"')
+        .to_owned()
 }

@@ -35,28 +35,55 @@ pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
         (tenant("ok", &json!({"version": "1.37.1"})), "spec.version"),
         (tenant("ok", &json!({"version": "v1.37"})), "spec.version"),
         (tenant("ok", &json!({"version": "v1.37.1; rm -rf /"})), "spec.version"),
-        (tenant("ok", &json!({"nodes": [group("a", -1)]})), "greater than or equal to 0"),
-        (tenant("ok", &json!({"nodes": [group("a", 1025)]})), "less than or equal to 1024"),
+        (
+            tenant("ok", &json!({"nodes": [group("a", -1)]})),
+            "greater than or equal to 0",
+        ),
+        (
+            tenant("ok", &json!({"nodes": [group("a", 1025)]})),
+            "less than or equal to 1024",
+        ),
         (tenant("ok", &json!({"nodes": [group("A b", 1)]})), "spec.nodes[0].name"),
         (tenant("ok", &json!({"nodes": [group("a", 1), group("a", 1)]})), "a"),
-        (tenant("ok", &json!({"nodes": [{"name": "a", "pool": "../etc", "count": 1}]})), "spec.nodes[0].pool"),
-        (tenant("ok", &json!({"nodes": [{"name": "a", "pool": "h100", "count": 1, "mode": "stolen"}]})), "mode"),
+        (
+            tenant("ok", &json!({"nodes": [{"name": "a", "pool": "../etc", "count": 1}]})),
+            "spec.nodes[0].pool",
+        ),
+        (
+            tenant(
+                "ok",
+                &json!({"nodes": [{"name": "a", "pool": "h100", "count": 1, "mode": "stolen"}]}),
+            ),
+            "mode",
+        ),
         (tenant("ok", &json!({"nodes": "all"})), "nodes"),
     ];
     for (object, words) in refused {
-        let error = apply(&world.client, "input-schema", &object).await.expect_err(&object.to_string()).to_string();
+        let error = apply(&world.client, "input-schema", &object)
+            .await
+            .expect_err(&object.to_string())
+            .to_string();
         assert!(error.contains(words), "{words:?} is not in: {error}");
     }
     let pool = |name: &str, spec: Value| json!({"apiVersion": "berth.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": name}, "spec": spec});
     let refused = [
         (pool("all", json!({"nodeSelector": {}})), "nodeSelector"),
-        (pool("own", json!({"nodeSelector": {"berth.dev/tenant": "x"}})), "set by Berth itself"),
-        (pool("res", json!({"nodeSelector": {"a": "b"}, "resource": "gpu"})), "resource"),
+        (
+            pool("own", json!({"nodeSelector": {"berth.dev/tenant": "x"}})),
+            "set by Berth itself",
+        ),
+        (
+            pool("res", json!({"nodeSelector": {"a": "b"}, "resource": "gpu"})),
+            "resource",
+        ),
         (pool("none", json!({"nodeSelector": {"a": "b"}, "modes": []})), "modes"),
         (pool("UP", json!({"nodeSelector": {"a": "b"}})), "UP"),
     ];
     for (object, words) in refused {
-        let error = apply(&world.client, "", &object).await.expect_err(&object.to_string()).to_string();
+        let error = apply(&world.client, "", &object)
+            .await
+            .expect_err(&object.to_string())
+            .to_string();
         assert!(error.contains(words), "{words:?} is not in: {error}");
     }
 }
@@ -68,8 +95,16 @@ pub(crate) async fn what_cannot_be_carried_out_is_told_and_makes_nothing(world: 
     old.spec.version = "v1.20.0".into();
     let cases = [
         (old, "UnsupportedVersion", "set spec.version to"),
-        (cluster("nowhere", &[("a", "b200", 1)]), "UnknownPool", "there is no NodePool \"b200\"; use one of h100, l40s"),
-        (cluster("greedy", &[("a", "h100", 900)]), "NotEnoughNodes", "the pool has 4"),
+        (
+            cluster("nowhere", &[("a", "b200", 1)]),
+            "UnknownPool",
+            "there is no NodePool \"b200\"; use one of h100, l40s",
+        ),
+        (
+            cluster("greedy", &[("a", "h100", 900)]),
+            "NotEnoughNodes",
+            "the pool has 4",
+        ),
     ];
     for (cluster, reason, words) in cases {
         let created = tenants.create(&PostParams::default(), &cluster).await.unwrap();
@@ -89,8 +124,14 @@ pub(crate) async fn what_cannot_be_carried_out_is_told_and_makes_nothing(world: 
         assert!(refused.0.finalizers().is_empty() && status.endpoint.is_none());
         let id = TenantId::new(&name, &created.uid().unwrap());
         let namespaces: Api<Namespace> = Api::all(world.client.clone());
-        let made = namespaces.list(&ListParams::default().labels(&format!("{}={}", labels::TENANT, id.slug()))).await.unwrap();
-        assert!(made.items.is_empty(), "namespaces were made for a spec that cannot be carried out");
+        let made = namespaces
+            .list(&ListParams::default().labels(&format!("{}={}", labels::TENANT, id.slug())))
+            .await
+            .unwrap();
+        assert!(
+            made.items.is_empty(),
+            "namespaces were made for a spec that cannot be carried out"
+        );
         // Such an object goes at once when it is deleted.
         tenants.delete(&name, &DeleteParams::default()).await.unwrap();
         assert!(tenants.get_opt(&name).await.unwrap().is_none());
@@ -103,15 +144,31 @@ pub(crate) async fn a_foreign_secret_is_not_overwritten(world: Arc<World>) {
     let own = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mine-kubeconfig"}, "stringData": {"kubeconfig": "mine"}});
     apply(&world.client, "input-secret", &own).await.unwrap();
     let tenants = world.tenants("input-secret");
-    tenants.create(&PostParams::default(), &cluster("mine", &[])).await.unwrap();
+    tenants
+        .create(&PostParams::default(), &cluster("mine", &[]))
+        .await
+        .unwrap();
     until("the tenant is told that the Secret exists", SOON, async || {
         let cluster = tenants.get("mine").await.map_err(|error| error.to_string())?;
         let conditions = cluster.status.unwrap_or_default().conditions;
-        conditions.iter().find(|c| c.reason == "SecretExists").map(|c| c.message.clone()).ok_or(format!("{conditions:?}"))
+        conditions
+            .iter()
+            .find(|c| c.reason == "SecretExists")
+            .map(|c| c.message.clone())
+            .ok_or(format!("{conditions:?}"))
     })
     .await;
-    assert_eq!(secrets.get("mine-kubeconfig").await.unwrap().data.unwrap()["kubeconfig"].0, b"mine");
+    assert_eq!(
+        secrets.get("mine-kubeconfig").await.unwrap().data.unwrap()["kubeconfig"].0,
+        b"mine"
+    );
     // With the Secret out of the way the tenant comes to life by itself.
-    secrets.delete("mine-kubeconfig", &DeleteParams::default()).await.unwrap();
-    berth_tests::tenant::Tenant::ready(&world, "input-secret", "mine").await.delete(&world).await;
+    secrets
+        .delete("mine-kubeconfig", &DeleteParams::default())
+        .await
+        .unwrap();
+    berth_tests::tenant::Tenant::ready(&world, "input-secret", "mine")
+        .await
+        .delete(&world)
+        .await;
 }

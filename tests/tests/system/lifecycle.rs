@@ -25,19 +25,26 @@ const SOON: Duration = Duration::from_secs(90);
 pub(crate) async fn examples_run_on_the_tenants_own_nodes(world: Arc<World>) {
     let vision = cluster("vision", &[("train", "h100", 2)]);
     let speech = cluster("speech", &[("serve", "l40s", 1)]);
-    let (vision, speech) =
-        tokio::join!(Tenant::create(&world, "life-vision", &vision), Tenant::create(&world, "life-speech", &speech));
+    let (vision, speech) = tokio::join!(
+        Tenant::create(&world, "life-vision", &vision),
+        Tenant::create(&world, "life-speech", &speech)
+    );
 
     apply_example(&vision.client, "default", "workloads/training-job.yaml").await;
     apply_example(&speech.client, "default", "workloads/inference-deployment.yaml").await;
     let jobs: Api<Job> = Api::namespaced(vision.client.clone(), "default");
     until_true("the Job is complete", SOON, async || {
-        jobs.get("train").await.is_ok_and(|job| job.status.is_some_and(|status| status.succeeded == Some(2)))
+        jobs.get("train")
+            .await
+            .is_ok_and(|job| job.status.is_some_and(|status| status.succeeded == Some(2)))
     })
     .await;
     let deployments: Api<Deployment> = Api::namespaced(speech.client.clone(), "default");
     until_true("the Deployment is available", SOON, async || {
-        deployments.get("transcribe").await.is_ok_and(|d| d.status.is_some_and(|status| status.available_replicas == Some(2)))
+        deployments
+            .get("transcribe")
+            .await
+            .is_ok_and(|d| d.status.is_some_and(|status| status.available_replicas == Some(2)))
     })
     .await;
 
@@ -50,13 +57,27 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(world: Arc<World>) {
         names.sort();
         assert_eq!(names, owned, "a tenant sees its own nodes and no other");
         for node in &seen {
-            let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-            assert!(taints.iter().all(|taint| taint.key != labels::TENANT), "Berth's own taint is not shown");
-            let gpus = node.status.as_ref().and_then(|s| s.allocatable.as_ref()).and_then(|a| a.get("nvidia.com/gpu"));
+            let taints = node
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.taints.clone())
+                .unwrap_or_default();
+            assert!(
+                taints.iter().all(|taint| taint.key != labels::TENANT),
+                "Berth's own taint is not shown"
+            );
+            let gpus = node
+                .status
+                .as_ref()
+                .and_then(|s| s.allocatable.as_ref())
+                .and_then(|a| a.get("nvidia.com/gpu"));
             assert!(gpus.is_some(), "the node's GPUs are shown");
         }
         let on_host = nodes_of_pods(&world.client, &tenant.id.workload_namespace()).await;
-        assert!(on_host.iter().all(|node| owned.contains(node)), "{on_host:?} are not all in {owned:?}");
+        assert!(
+            on_host.iter().all(|node| owned.contains(node)),
+            "{on_host:?} are not all in {owned:?}"
+        );
     }
 
     // Only what pods refer to is carried over, under names of the host's, and no host token is mounted anywhere.
@@ -64,27 +85,44 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(world: Arc<World>) {
     let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), &workloads);
     let ours = ListParams::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER));
     let settings = maps.list(&ours).await.unwrap();
-    assert!(settings.iter().any(|map| map.annotations().get(labels::ORIGIN_NAME).is_some_and(|n| n == "train-settings")));
+    assert!(settings.iter().any(|map| {
+        map.annotations()
+            .get(labels::ORIGIN_NAME)
+            .is_some_and(|n| n == "train-settings")
+    }));
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), &workloads);
-    assert!(secrets.list(&ours).await.unwrap().iter().any(|s| s.annotations().get(labels::ORIGIN_NAME).is_some_and(|n| n == "dataset-key")));
+    assert!(secrets.list(&ours).await.unwrap().iter().any(|s| {
+        s.annotations()
+            .get(labels::ORIGIN_NAME)
+            .is_some_and(|n| n == "dataset-key")
+    }));
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), &workloads);
     for pod in pods.list(&ours).await.unwrap() {
         let spec = pod.spec.clone().unwrap();
         assert_eq!(spec.automount_service_account_token, Some(false));
         let text = serde_json::to_string(&spec.volumes).unwrap();
-        assert!(!text.contains("serviceAccountToken"), "a token of the host is mounted: {text}");
+        assert!(
+            !text.contains("serviceAccountToken"),
+            "a token of the host is mounted: {text}"
+        );
         assert_eq!(pod.labels()[labels::TENANT], vision.id.slug());
         let selector = spec.node_selector.unwrap_or_default();
         assert_eq!(selector.get(labels::TENANT).map(String::as_str), Some(vision.id.slug()));
     }
     let events: Api<Event> = Api::namespaced(vision.client.clone(), "default");
     until_true("the team sees what the scheduler says", SOON, async || {
-        events.list(&ListParams::default()).await.is_ok_and(|list| list.iter().any(|e| e.reason.as_deref() == Some("Scheduled")))
+        events
+            .list(&ListParams::default())
+            .await
+            .is_ok_and(|list| list.iter().any(|e| e.reason.as_deref() == Some("Scheduled")))
     })
     .await;
     for event in events.list(&ListParams::default()).await.unwrap() {
         let text = format!("{:?}", event.message);
-        assert!(!text.contains(&workloads), "an Event names the host's namespace: {text}");
+        assert!(
+            !text.contains(&workloads),
+            "an Event names the host's namespace: {text}"
+        );
     }
     tokio::join!(vision.delete(&world), speech.delete(&world));
 }
@@ -93,16 +131,28 @@ pub(crate) async fn the_previous_version_runs_and_is_upgraded(world: Arc<World>)
     let mut older = cluster("older", &[]);
     older.spec.version = KUBERNETES_PREVIOUS.into();
     let tenant = Tenant::create(&world, "life-older", &older).await;
-    assert_eq!(tenant.client.apiserver_version().await.unwrap().git_version, KUBERNETES_PREVIOUS);
+    assert_eq!(
+        tenant.client.apiserver_version().await.unwrap().git_version,
+        KUBERNETES_PREVIOUS
+    );
     let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), "default");
     let kept = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}, "data": {"a": "b"}});
-    maps.patch("kept", &PatchParams::apply("test"), &Patch::Apply(&kept)).await.unwrap();
+    maps.patch("kept", &PatchParams::apply("test"), &Patch::Apply(&kept))
+        .await
+        .unwrap();
 
     let upgrade = json!({"spec": {"version": KUBERNETES_DEFAULT}});
     let tenants = world.tenants(&tenant.namespace);
-    tenants.patch("older", &PatchParams::default(), &Patch::Merge(&upgrade)).await.unwrap();
+    tenants
+        .patch("older", &PatchParams::default(), &Patch::Merge(&upgrade))
+        .await
+        .unwrap();
     until_true("the API server is of the new version", SOON, async || {
-        tenant.client.apiserver_version().await.is_ok_and(|version| version.git_version == KUBERNETES_DEFAULT)
+        tenant
+            .client
+            .apiserver_version()
+            .await
+            .is_ok_and(|version| version.git_version == KUBERNETES_DEFAULT)
     })
     .await;
     let tenant = Tenant::ready(&world, &tenant.namespace, "older").await;
@@ -110,7 +160,10 @@ pub(crate) async fn the_previous_version_runs_and_is_upgraded(world: Arc<World>)
     assert_eq!(maps.get("kept").await.unwrap().data.unwrap()["a"], "b");
 
     let downgrade = json!({"spec": {"version": KUBERNETES_PREVIOUS}});
-    let refused = tenants.patch("older", &PatchParams::default(), &Patch::Merge(&downgrade)).await.unwrap_err();
+    let refused = tenants
+        .patch("older", &PatchParams::default(), &Patch::Merge(&downgrade))
+        .await
+        .unwrap_err();
     assert!(refused.to_string().contains("cannot go down"), "{refused}");
     tenant.delete(&world).await;
 }
@@ -118,8 +171,12 @@ pub(crate) async fn the_previous_version_runs_and_is_upgraded(world: Arc<World>)
 pub(crate) async fn five_tenants_at_once(world: Arc<World>) {
     let names = ["one", "two", "three", "four", "five"];
     let clusters: Vec<_> = names.iter().map(|name| cluster(name, &[])).collect();
-    let tenants =
-        futures::future::join_all(clusters.iter().map(|cluster| Tenant::create(&world, "life-five", cluster))).await;
+    let tenants = futures::future::join_all(
+        clusters
+            .iter()
+            .map(|cluster| Tenant::create(&world, "life-five", cluster)),
+    )
+    .await;
     for tenant in &tenants {
         assert!(tenant.client.apiserver_version().await.is_ok());
     }

@@ -22,7 +22,10 @@ pub(crate) async fn the_last_node_goes_to_the_first_who_asked(world: Arc<World>)
     let tenants = world.tenants("nodes-race");
     // Another test holds at most one of the three L40S nodes: two that want two each can never both be served.
     for name in ["first", "second"] {
-        tenants.create(&PostParams::default(), &cluster(name, &[("serve", "l40s", 2)])).await.unwrap();
+        tenants
+            .create(&PostParams::default(), &cluster(name, &[("serve", "l40s", 2)]))
+            .await
+            .unwrap();
     }
     let (winner, loser) = until("one tenant is ready and the other is told to wait", SOON, async || {
         let mut ready = None;
@@ -30,7 +33,11 @@ pub(crate) async fn the_last_node_goes_to_the_first_who_asked(world: Arc<World>)
         for name in ["first", "second"] {
             let cluster = tenants.get(name).await.map_err(|error| error.to_string())?;
             let status = cluster.status.clone().unwrap_or_default();
-            let reason = status.conditions.iter().find(|c| c.type_ == conditions::NODES_READY).map(|c| c.reason.clone());
+            let reason = status
+                .conditions
+                .iter()
+                .find(|c| c.type_ == conditions::NODES_READY)
+                .map(|c| c.reason.clone());
             match reason.as_deref() {
                 Some("Assigned") => ready = Some(cluster),
                 Some("InsufficientCapacity") => waits = Some(cluster),
@@ -42,11 +49,26 @@ pub(crate) async fn the_last_node_goes_to_the_first_who_asked(world: Arc<World>)
     .await;
     let waiting = loser.status.unwrap();
     assert_eq!(waiting.phase, Some(Phase::Provisioning));
-    assert_eq!(waiting.nodes.unwrap().assigned, 0, "no half of what was asked for is held");
-    let message = &waiting.conditions.iter().find(|c| c.type_ == conditions::NODES_READY).unwrap().message;
-    assert!(message.contains("pool l40s") && message.contains("lower the count"), "{message}");
+    assert_eq!(
+        waiting.nodes.unwrap().assigned,
+        0,
+        "no half of what was asked for is held"
+    );
+    let message = &waiting
+        .conditions
+        .iter()
+        .find(|c| c.type_ == conditions::NODES_READY)
+        .unwrap()
+        .message;
+    assert!(
+        message.contains("pool l40s") && message.contains("lower the count"),
+        "{message}"
+    );
 
-    tenants.delete(&winner.name_any(), &DeleteParams::default()).await.unwrap();
+    tenants
+        .delete(&winner.name_any(), &DeleteParams::default())
+        .await
+        .unwrap();
     until_gone(&world, "nodes-race", &winner.name_any()).await;
     let served = Tenant::ready(&world, "nodes-race", &loser.metadata.name.unwrap()).await;
     assert_eq!(nodes_of_tenant(&world.client, served.id.slug()).await.len(), 2);
@@ -58,15 +80,20 @@ pub(crate) async fn a_group_grows_and_shrinks(world: Arc<World>) {
     let tenants = world.tenants("nodes-scale");
     let scale = async |count: u32| {
         let body = json!({"spec": {"nodes": [{"name": "train", "pool": "h100", "count": count}]}});
-        tenants.patch("scale", &PatchParams::default(), &Patch::Merge(&body)).await.unwrap();
+        tenants
+            .patch("scale", &PatchParams::default(), &Patch::Merge(&body))
+            .await
+            .unwrap();
     };
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("a", 8)).await.unwrap();
     pods.create(&PostParams::default(), &gpu_pod("b", 8)).await.unwrap();
     scale(2).await;
     for name in ["a", "b"] {
-        until_true(&format!("pod {name} runs"), SOON, async || pods.get(name).await.is_ok_and(|pod| phase(&pod) == "Running"))
-            .await;
+        until_true(&format!("pod {name} runs"), SOON, async || {
+            pods.get(name).await.is_ok_and(|pod| phase(&pod) == "Running")
+        })
+        .await;
     }
     let both = nodes_of_tenant(&world.client, tenant.id.slug()).await;
     assert_eq!(both.len(), 2);
@@ -80,19 +107,28 @@ pub(crate) async fn a_group_grows_and_shrinks(world: Arc<World>) {
     let released = both.iter().find(|node| !kept.contains(node)).unwrap();
     let nodes: Api<Node> = Api::all(world.client.clone());
     let spec = nodes.get(released).await.unwrap().spec.unwrap();
-    assert!(!spec.unschedulable.unwrap_or_default(), "a released node is not left cordoned");
+    assert!(
+        !spec.unschedulable.unwrap_or_default(),
+        "a released node is not left cordoned"
+    );
     // The pod that was on it was told so as a kubelet would, and was not simply forgotten.
     until_true("the evicted pod is shown as failed, or gone", SOON, async || {
         let mut states = Vec::new();
         for name in ["a", "b"] {
             states.push(pods.get_opt(name).await.unwrap().map(|pod| phase(&pod)));
         }
-        states.iter().filter(|state| state.as_deref() == Some("Running")).count() == 1
+        states
+            .iter()
+            .filter(|state| state.as_deref() == Some("Running"))
+            .count()
+            == 1
     })
     .await;
     let seen: Api<Node> = Api::all(tenant.client.clone());
     until_true("the tenant sees one node", SOON, async || {
-        seen.list(&kube::api::ListParams::default()).await.is_ok_and(|list| list.items.len() == 1)
+        seen.list(&kube::api::ListParams::default())
+            .await
+            .is_ok_and(|list| list.items.len() == 1)
     })
     .await;
     tenant.delete(&world).await;

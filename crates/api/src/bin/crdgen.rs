@@ -10,7 +10,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     for crd in berth_api::crd::all() {
         let name = crd.metadata.name.clone().unwrap_or_default();
         let path = folder.join(format!("{name}.yaml"));
-        let text = format!("# Generated from crates/api by `make generate`.\n{}", serde_saphyr::to_string(&crd)?);
+        let text = format!(
+            "# Generated from crates/api by `make generate`.\n{}",
+            serde_saphyr::to_string(&crd)?
+        );
         if fs::read_to_string(&path).is_ok_and(|current| current == text) {
             continue;
         }
@@ -22,5 +25,9 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             eprintln!("wrote {}", path.display());
         }
     }
-    Ok(if stale == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if stale == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

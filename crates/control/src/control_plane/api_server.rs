@@ -30,16 +30,28 @@ pub(super) fn render(
     let serving = Leaf::new(API_SERVER, Usage::Server)
         .dns_names(names)
         .ip_addresses(vec![input.endpoints.bind, input.service_range.first]);
-    leaves.issue(&authorities.server, "serving", &serving)?.put(&mut files, "tls");
+    leaves
+        .issue(&authorities.server, "serving", &serving)?
+        .put(&mut files, "tls");
     let datastore = Leaf::new(&input.tenant.etcd_user(), Usage::Client);
-    leaves.issue(&authorities.datastore, "datastore", &datastore)?.put(&mut files, "datastore-client");
+    leaves
+        .issue(&authorities.datastore, "datastore", &datastore)?
+        .put(&mut files, "datastore-client");
     let proxy = Leaf::new("front-proxy-client", Usage::Client);
-    leaves.issue(&authorities.front_proxy, "front-proxy", &proxy)?.put(&mut files, "front-proxy-client");
+    leaves
+        .issue(&authorities.front_proxy, "front-proxy", &proxy)?
+        .put(&mut files, "front-proxy-client");
     files.insert("client-ca.crt".into(), authorities.client.cert_pem().into());
     files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
     files.insert("datastore-ca.crt".into(), input.datastore.ca_pem.clone());
-    files.insert("service-account.key".into(), authorities.service_account.private_pem.clone());
-    files.insert("service-account.pub".into(), authorities.service_account.public_pem.clone());
+    files.insert(
+        "service-account.key".into(),
+        authorities.service_account.private_pem.clone(),
+    );
+    files.insert(
+        "service-account.pub".into(),
+        authorities.service_account.public_pem.clone(),
+    );
 
     // Tokens of one tenant carry an issuer and an audience that no other tenant has.
     let issuer = format!("https://kubernetes.default.svc.cluster.local/{}", input.tenant.hash());
@@ -79,7 +91,9 @@ pub(super) fn render(
     ];
     Ok(Component {
         name: API_SERVER,
-        program: Program::Kubernetes { version: input.version.into() },
+        program: Program::Kubernetes {
+            version: input.version.into(),
+        },
         args,
         env: BTreeMap::from([("GOGC".into(), GOGC.into())]),
         files,

@@ -24,7 +24,9 @@ pub enum CertificateError {
     #[error(transparent)]
     Pki(#[from] PkiError),
     /// A stored part of the PKI is missing.
-    #[error("the stored PKI lacks {0}; restore the Secret `pki` of the control-plane namespace, or recreate the tenant")]
+    #[error(
+        "the stored PKI lacks {0}; restore the Secret `pki` of the control-plane namespace, or recreate the tenant"
+    )]
     Missing(String),
 }
 
@@ -202,7 +204,11 @@ pub struct LeafStore {
 impl LeafStore {
     /// A store of what was saved by [`LeafStore::into_data`]; `now` decides what has to be renewed.
     pub fn new(stored: BTreeMap<String, String>, now: Timestamp) -> Self {
-        Self { stored, used: BTreeMap::new(), now }
+        Self {
+            stored,
+            used: BTreeMap::new(),
+            now,
+        }
     }
 
     /// The certificate called `name`: the stored one if it says the same, comes from the same authority and is not
@@ -222,7 +228,10 @@ impl LeafStore {
             (Some(cert), Some(key))
                 if self.stored.get(&mark_name) == Some(&mark) && renew_at(cert).is_ok_and(|at| at > self.now) =>
             {
-                Some(Issued { cert_pem: cert.clone(), key_pem: key.clone() })
+                Some(Issued {
+                    cert_pem: cert.clone(),
+                    key_pem: key.clone(),
+                })
             }
             _ => None,
         };
@@ -245,7 +254,11 @@ impl LeafStore {
 
     /// When the first certificate in use must be renewed.
     pub fn renew_at(&self) -> Option<Timestamp> {
-        self.used.iter().filter(|(name, _)| name.ends_with(".crt")).filter_map(|(_, cert)| renew_at(cert).ok()).min()
+        self.used
+            .iter()
+            .filter(|(name, _)| name.ends_with(".crt"))
+            .filter_map(|(_, cert)| renew_at(cert).ok())
+            .min()
     }
 
     /// The certificates that were used, to be stored. Those no longer used are dropped.

@@ -10,10 +10,16 @@ use std::collections::BTreeMap;
 /// Controllers that must not run in a tenant, and why. An unknown name ends kube-controller-manager, so every name
 /// must exist in every supported version.
 pub(super) const DISABLED: &[(&str, &str)] = &[
-    ("node-lifecycle-controller", "the host watches its nodes; the tenant is shown their conditions"),
+    (
+        "node-lifecycle-controller",
+        "the host watches its nodes; the tenant is shown their conditions",
+    ),
     ("taint-eviction-controller", "the host evicts; the tenant is told"),
     ("node-ipam-controller", "pod addresses come from the host's network"),
-    ("persistentvolume-attach-detach-controller", "volumes are attached by the host"),
+    (
+        "persistentvolume-attach-detach-controller",
+        "volumes are attached by the host",
+    ),
 ];
 
 pub(super) fn render(
@@ -26,11 +32,18 @@ pub(super) fn render(
     let mut files = BTreeMap::new();
     issued.put(&mut files, "client");
     files.insert("server-ca.crt".into(), authorities.server.cert_pem().into());
-    files.insert("service-account.key".into(), authorities.service_account.private_pem.clone());
-    files.insert("kubeconfig".into(), authorities.kubeconfig_from_files(&input.endpoints.api_url())?);
+    files.insert(
+        "service-account.key".into(),
+        authorities.service_account.private_pem.clone(),
+    );
+    files.insert(
+        "kubeconfig".into(),
+        authorities.kubeconfig_from_files(&input.endpoints.api_url())?,
+    );
 
-    let controllers: Vec<String> =
-        std::iter::once("*".to_owned()).chain(DISABLED.iter().map(|(name, _)| format!("-{name}"))).collect();
+    let controllers: Vec<String> = std::iter::once("*".to_owned())
+        .chain(DISABLED.iter().map(|(name, _)| format!("-{name}")))
+        .collect();
     let args = vec![
         file_flag("kubeconfig", "kubeconfig"),
         flag("controllers", controllers.join(",")),
@@ -45,7 +58,9 @@ pub(super) fn render(
     ];
     Ok(Component {
         name: CONTROLLER_MANAGER,
-        program: Program::Kubernetes { version: input.version.into() },
+        program: Program::Kubernetes {
+            version: input.version.into(),
+        },
         args,
         env: BTreeMap::new(),
         files,

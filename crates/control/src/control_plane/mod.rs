@@ -124,7 +124,10 @@ impl Component {
 
     /// Files with the folder of the files filled in.
     pub fn files_in(&self, folder: &str) -> BTreeMap<String, String> {
-        self.files.iter().map(|(name, text)| (name.clone(), text.replace(FILES, folder))).collect()
+        self.files
+            .iter()
+            .map(|(name, text)| (name.clone(), text.replace(FILES, folder)))
+            .collect()
     }
 }
 

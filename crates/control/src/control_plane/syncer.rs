@@ -19,8 +19,13 @@ pub(super) fn render(
 ) -> Result<Component, CertificateError> {
     let identity = Leaf::new(TENANT_USER, Usage::Client);
     let mut files = BTreeMap::new();
-    leaves.issue(&authorities.client, SYNCER, &identity)?.put(&mut files, "client");
-    files.insert("tenant.kubeconfig".into(), authorities.kubeconfig_from_files(&input.endpoints.api_url())?);
+    leaves
+        .issue(&authorities.client, SYNCER, &identity)?
+        .put(&mut files, "client");
+    files.insert(
+        "tenant.kubeconfig".into(),
+        authorities.kubeconfig_from_files(&input.endpoints.api_url())?,
+    );
     let host = KubeconfigRequest {
         cluster_name: "host".into(),
         server: input.host.server.clone(),
@@ -38,7 +43,10 @@ pub(super) fn render(
         // What pods find in KUBERNETES_SERVICE_HOST and _PORT: the address of default/kubernetes.
         flag("api-server-host", input.service_range.first),
         flag("api-server-port", "443"),
-        flag("admin-address", std::net::SocketAddr::new(input.endpoints.bind, input.endpoints.syncer_admin_port)),
+        flag(
+            "admin-address",
+            std::net::SocketAddr::new(input.endpoints.bind, input.endpoints.syncer_admin_port),
+        ),
     ];
     Ok(Component {
         name: SYNCER,

@@ -18,10 +18,23 @@ impl Fixture {
         let stored = Authorities::create("abc").unwrap();
         Self {
             tenant: TenantId::new("vision", "6f2c"),
-            endpoints: Endpoints { bind: Ipv4Addr::LOCALHOST.into(), api_port: 6443, syncer_admin_port: 8080 },
-            range: ServiceRange { cidr: "10.96.0.48/29".into(), first: Ipv4Addr::new(10, 96, 0, 49).into() },
-            datastore: DatastoreInput { endpoints: vec!["https://127.0.0.1:2379".into()], ca_pem: "ca".into() },
-            host: HostInput { server: "https://127.0.0.1:1".into(), ca_pem: "host-ca".into() },
+            endpoints: Endpoints {
+                bind: Ipv4Addr::LOCALHOST.into(),
+                api_port: 6443,
+                syncer_admin_port: 8080,
+            },
+            range: ServiceRange {
+                cidr: "10.96.0.48/29".into(),
+                first: Ipv4Addr::new(10, 96, 0, 49).into(),
+            },
+            datastore: DatastoreInput {
+                endpoints: vec!["https://127.0.0.1:2379".into()],
+                ca_pem: "ca".into(),
+            },
+            host: HostInput {
+                server: "https://127.0.0.1:1".into(),
+                ca_pem: "host-ca".into(),
+            },
             authorities: Authorities::load(&stored, datastore_ca.cert_pem(), datastore_ca.key_pem()).unwrap(),
         }
     }
@@ -72,7 +85,10 @@ fn a_change_of_address_renews_only_the_serving_certificate() {
     let mut leaves = LeafStore::new(leaves.into_data(), Timestamp::now());
     let second = fixture.render(&mut leaves);
     assert_ne!(second[0].files["tls.crt"], first[0].files["tls.crt"]);
-    assert_eq!(second[0].files["datastore-client.crt"], first[0].files["datastore-client.crt"]);
+    assert_eq!(
+        second[0].files["datastore-client.crt"],
+        first[0].files["datastore-client.crt"]
+    );
 }
 
 #[test]
@@ -81,12 +97,22 @@ fn no_component_but_the_api_server_gets_its_keys_and_nobody_gets_a_ca_key() {
     let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
     for component in &components {
         for (name, text) in &component.files {
-            for authority in
-                [&fixture.authorities.server, &fixture.authorities.client, &fixture.authorities.front_proxy, &fixture.authorities.datastore]
-            {
-                assert!(!text.contains(authority.key_pem().trim()), "{}: {name} holds a CA's key", component.name);
+            for authority in [
+                &fixture.authorities.server,
+                &fixture.authorities.client,
+                &fixture.authorities.front_proxy,
+                &fixture.authorities.datastore,
+            ] {
+                assert!(
+                    !text.contains(authority.key_pem().trim()),
+                    "{}: {name} holds a CA's key",
+                    component.name
+                );
             }
         }
     }
-    assert!(!components[2].files.keys().any(|name| name.contains("service-account")), "the syncer signs no tokens");
+    assert!(
+        !components[2].files.keys().any(|name| name.contains("service-account")),
+        "the syncer signs no tokens"
+    );
 }

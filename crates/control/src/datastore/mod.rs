@@ -7,8 +7,8 @@
 use berth_api::names::TenantId;
 use berth_pki::{CertificateAuthority, LeafRequest, Usage};
 use etcd_client::{
-    Certificate, Client, ConnectOptions, DeleteOptions, Error as EtcdError, GetOptions, Identity, Permission, TlsOptions,
-    UserAddOptions,
+    Certificate, Client, ConnectOptions, DeleteOptions, Error as EtcdError, GetOptions, Identity, Permission,
+    TlsOptions, UserAddOptions,
 };
 use std::{collections::HashSet, path::PathBuf, time::Duration};
 use tokio::sync::Mutex;
@@ -58,7 +58,10 @@ pub enum DatastoreError {
 }
 
 fn failed(what: &'static str) -> impl FnOnce(EtcdError) -> DatastoreError {
-    move |source| DatastoreError::Etcd { what, source: Box::new(source) }
+    move |source| DatastoreError::Etcd {
+        what,
+        source: Box::new(source),
+    }
 }
 
 /// The shared etcd.
@@ -83,8 +86,10 @@ impl Datastore {
     /// A file cannot be read.
     pub fn open(config: &DatastoreConfig) -> Result<Self, DatastoreError> {
         let read = |path: &PathBuf| {
-            std::fs::read_to_string(path)
-                .map_err(|source| DatastoreError::File { path: path.display().to_string(), source })
+            std::fs::read_to_string(path).map_err(|source| DatastoreError::File {
+                path: path.display().to_string(),
+                source,
+            })
         };
         Ok(Self {
             endpoints: config.endpoints.clone(),
@@ -123,10 +128,20 @@ impl Datastore {
         let name = tenant.etcd_user();
         existing(client.role_add(name.as_str()).await).map_err(failed("add a role"))?;
         let range = Permission::read_write(format!("{}/", tenant.etcd_prefix())).with_prefix();
-        client.role_grant_permission(name.as_str(), range).await.map_err(failed("grant a key range"))?;
-        existing(client.user_add(name.as_str(), "", Some(UserAddOptions::new().with_no_pwd())).await)
-            .map_err(failed("add a user"))?;
-        client.user_grant_role(name.as_str(), name.as_str()).await.map_err(failed("grant a role"))?;
+        client
+            .role_grant_permission(name.as_str(), range)
+            .await
+            .map_err(failed("grant a key range"))?;
+        existing(
+            client
+                .user_add(name.as_str(), "", Some(UserAddOptions::new().with_no_pwd()))
+                .await,
+        )
+        .map_err(failed("add a user"))?;
+        client
+            .user_grant_role(name.as_str(), name.as_str())
+            .await
+            .map_err(failed("grant a role"))?;
         state.prepared.insert(tenant.hash().to_owned());
         Ok(())
     }
@@ -185,7 +200,11 @@ impl Datastore {
     /// It does not.
     pub async fn probe(&self) -> Result<(), DatastoreError> {
         let mut state = self.state.lock().await;
-        self.client(&mut state).await?.status().await.map_err(failed("answer"))?;
+        self.client(&mut state)
+            .await?
+            .status()
+            .await
+            .map_err(failed("answer"))?;
         Ok(())
     }
 
@@ -202,12 +221,14 @@ impl Datastore {
         let tls = TlsOptions::new()
             .ca_certificate(Certificate::from_pem(&self.ca_cert))
             .identity(Identity::from_pem(&own.cert_pem, &own.key_pem));
-        let options =
-            ConnectOptions::new().with_tls(tls).with_connect_timeout(TIMEOUT).with_timeout(TIMEOUT).with_keep_alive(
-                Duration::from_secs(30),
-                TIMEOUT,
-            );
-        let mut client = Client::connect(&self.endpoints, Some(options)).await.map_err(failed("be reached"))?;
+        let options = ConnectOptions::new()
+            .with_tls(tls)
+            .with_connect_timeout(TIMEOUT)
+            .with_timeout(TIMEOUT)
+            .with_keep_alive(Duration::from_secs(30), TIMEOUT);
+        let mut client = Client::connect(&self.endpoints, Some(options))
+            .await
+            .map_err(failed("be reached"))?;
         enable_authentication(&mut client).await?;
         state.connection = Some((client.clone(), tokio::time::Instant::now()));
         Ok(client)
@@ -216,10 +237,17 @@ impl Datastore {
 
 /// Makes the root user and turns authentication on. With it on already, nothing changes.
 async fn enable_authentication(client: &mut Client) -> Result<(), DatastoreError> {
-    existing(client.user_add(ROOT, "", Some(UserAddOptions::new().with_no_pwd())).await)
-        .map_err(failed("add the root user"))?;
+    existing(
+        client
+            .user_add(ROOT, "", Some(UserAddOptions::new().with_no_pwd()))
+            .await,
+    )
+    .map_err(failed("add the root user"))?;
     existing(client.role_add(ROOT).await).map_err(failed("add the root role"))?;
-    client.user_grant_role(ROOT, ROOT).await.map_err(failed("grant the root role"))?;
+    client
+        .user_grant_role(ROOT, ROOT)
+        .await
+        .map_err(failed("grant the root role"))?;
     client.auth_enable().await.map_err(failed("turn authentication on"))?;
     Ok(())
 }

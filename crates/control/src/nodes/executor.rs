@@ -33,8 +33,13 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
     let fleet = fleet(context);
     let Plan { actions, waiting } = plan(&fleet);
     context.tenants.set_waiting(waiting);
-    let nodes: BTreeMap<String, Arc<Node>> =
-        context.stores.nodes.state().into_iter().map(|node| (node.name_any(), node)).collect();
+    let nodes: BTreeMap<String, Arc<Node>> = context
+        .stores
+        .nodes
+        .state()
+        .into_iter()
+        .map(|node| (node.name_any(), node))
+        .collect();
     let tenants: BTreeMap<String, Arc<TenantCluster>> = context
         .stores
         .tenants
@@ -48,7 +53,9 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
             action;
         let Some(node) = nodes.get(node) else { continue };
         match action {
-            Action::Assign { tenant, group, pool, .. } => {
+            Action::Assign {
+                tenant, group, pool, ..
+            } => {
                 let Some(cluster) = tenants.get(tenant) else { continue };
                 let id = TenantId::new(&cluster.name_any(), tenant);
                 if patch(context, node, &assign_patch(node, &id, tenant, group, pool), "assign").await? {
@@ -70,18 +77,26 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
     }
     for node in nodes.values() {
         let Some(record) = NodeRecord::read(node) else { continue };
-        let Some(cluster) = tenants.get(&record.uid) else { continue };
+        let Some(cluster) = tenants.get(&record.uid) else {
+            continue;
+        };
         let id = TenantId::new(&cluster.name_any(), &record.uid);
         let touched = actions.iter().any(|action| {
-            let (Action::Assign { node: n, .. } | Action::Drain { node: n } | Action::Keep { node: n } | Action::Release { node: n }) =
-                action;
+            let (Action::Assign { node: n, .. }
+            | Action::Drain { node: n }
+            | Action::Keep { node: n }
+            | Action::Release { node: n }) = action;
             *n == node.name_any()
         });
         if touched {
             continue;
         }
         if !record.is_complete(node, &id) {
-            tracing::warn!(node = node.name_any(), tenant = id.slug(), "mending the owner's label, state or taint");
+            tracing::warn!(
+                node = node.name_any(),
+                tenant = id.slug(),
+                "mending the owner's label, state or taint"
+            );
             let mut mended = assign_patch(node, &id, &record.uid, &record.group, &record.pool);
             if record.draining {
                 mended["metadata"]["labels"][labels::NODE_STATE] = DRAINING.into();
@@ -98,9 +113,16 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
 /// Applies a merge patch with a resource version in it. `false`: the node changed meanwhile, or is gone.
 async fn patch(context: &Context, node: &Node, body: &Value, action: &'static str) -> Result<bool, ReconcileError> {
     let api_nodes: Api<Node> = Api::all(context.client.clone());
-    match api_nodes.patch(&node.name_any(), &PatchParams::default(), &Patch::Merge(body)).await {
+    match api_nodes
+        .patch(&node.name_any(), &PatchParams::default(), &Patch::Merge(body))
+        .await
+    {
         Ok(_) => {
-            context.metrics.node_actions.get_or_create(&ActionLabels { action }).inc();
+            context
+                .metrics
+                .node_actions
+                .get_or_create(&ActionLabels { action })
+                .inc();
             Ok(true)
         }
         Err(error) if is_status(&error, 409) || is_status(&error, 404) => Ok(false),

@@ -29,8 +29,18 @@ pub fn fleet(context: &Context) -> Fleet {
             available: is_available(node),
         })
         .collect();
-    let tenants = context.stores.tenants.state().iter().filter_map(|cluster| tenant(context, cluster, &nodes)).collect();
-    Fleet { pools: pools(context), nodes, tenants }
+    let tenants = context
+        .stores
+        .tenants
+        .state()
+        .iter()
+        .filter_map(|cluster| tenant(context, cluster, &nodes))
+        .collect();
+    Fleet {
+        pools: pools(context),
+        nodes,
+        tenants,
+    }
 }
 
 /// The pools, as the planner wants them.
@@ -69,16 +79,31 @@ fn tenant(context: &Context, cluster: &TenantCluster, nodes: &[Node]) -> Option<
         held_groups(&uid, nodes)
     };
     let gone = cluster.meta().deletion_timestamp.is_some() && context.tenants.workloads_gone(&uid);
-    Some(Tenant { uid, created, groups, gone })
+    Some(Tenant {
+        uid,
+        created,
+        groups,
+        gone,
+    })
 }
 
 /// The groups that ask for just what the tenant has.
 fn held_groups(uid: &str, nodes: &[Node]) -> Vec<Group> {
     let mut held: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    for owner in nodes.iter().filter_map(|node| node.owner.as_ref()).filter(|o| o.uid == uid && !o.draining) {
+    for owner in nodes
+        .iter()
+        .filter_map(|node| node.owner.as_ref())
+        .filter(|o| o.uid == uid && !o.draining)
+    {
         *held.entry((&owner.group, &owner.pool)).or_default() += 1;
     }
-    held.into_iter().map(|((name, pool), count)| Group { name: name.into(), pool: pool.into(), count }).collect()
+    held.into_iter()
+        .map(|((name, pool), count)| Group {
+            name: name.into(),
+            pool: pool.into(),
+            count,
+        })
+        .collect()
 }
 
 /// Whether a label of a host node is shown to the tenant it is assigned to: what describes hardware and topology, and
@@ -93,8 +118,13 @@ pub fn is_visible_label(key: &str, topology_key: Option<&str>) -> bool {
         "node.kubernetes.io/instance-type",
         labels::POOL,
     ];
-    const PREFIXES: [&str; 5] =
-        ["nvidia.com/", "amd.com/", "gpu.intel.com/", "feature.node.kubernetes.io/", "topology.berth.dev/"];
+    const PREFIXES: [&str; 5] = [
+        "nvidia.com/",
+        "amd.com/",
+        "gpu.intel.com/",
+        "feature.node.kubernetes.io/",
+        "topology.berth.dev/",
+    ];
     KEYS.contains(&key)
         || key == labels::NODE_GROUP
         || topology_key == Some(key)

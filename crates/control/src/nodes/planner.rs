@@ -165,24 +165,41 @@ fn review_owned<'a>(fleet: &'a Fleet, tenants: &BTreeMap<&str, &Tenant>, plan: &
         let Some(owner) = &node.owner else { continue };
         match tenants.get(owner.uid.as_str()) {
             Some(tenant) if !tenant.gone => held.entry((&owner.uid, &owner.group)).or_default().push(node),
-            _ => plan.actions.push(Action::Release { node: node.name.clone() }),
+            _ => plan.actions.push(Action::Release {
+                node: node.name.clone(),
+            }),
         }
     }
     for ((uid, group), nodes) in &mut held {
         let wanted = tenants.get(uid).map_or(0, |tenant| {
-            tenant.groups.iter().find(|asked| asked.name == *group).map_or(0, |asked| asked.count)
+            tenant
+                .groups
+                .iter()
+                .find(|asked| asked.name == *group)
+                .map_or(0, |asked| asked.count)
         });
         // Nodes that are being drained already go first, then those that are broken, then the last by name.
         nodes.sort_by_key(|node| {
-            (node.owner.as_ref().is_some_and(|owner| owner.draining), !node.available, node.name.clone())
+            (
+                node.owner.as_ref().is_some_and(|owner| owner.draining),
+                !node.available,
+                node.name.clone(),
+            )
         });
         for excess in nodes.split_off(wanted.min(nodes.len())) {
             if !excess.owner.as_ref().is_some_and(|owner| owner.draining) {
-                plan.actions.push(Action::Drain { node: excess.name.clone() });
+                plan.actions.push(Action::Drain {
+                    node: excess.name.clone(),
+                });
             }
         }
-        for kept in nodes.iter().filter(|node| node.owner.as_ref().is_some_and(|owner| owner.draining)) {
-            plan.actions.push(Action::Keep { node: kept.name.clone() });
+        for kept in nodes
+            .iter()
+            .filter(|node| node.owner.as_ref().is_some_and(|owner| owner.draining))
+        {
+            plan.actions.push(Action::Keep {
+                node: kept.name.clone(),
+            });
         }
     }
     held
@@ -234,9 +251,14 @@ fn serve<'a>(
         return;
     }
     for (group, has, missing) in wants {
-        let Some(candidates) = free.get_mut(group.pool.as_str()) else { continue };
-        let topology_key =
-            fleet.pools.iter().find(|pool| pool.name == group.pool).and_then(|pool| pool.topology_key.as_deref());
+        let Some(candidates) = free.get_mut(group.pool.as_str()) else {
+            continue;
+        };
+        let topology_key = fleet
+            .pools
+            .iter()
+            .find(|pool| pool.name == group.pool)
+            .and_then(|pool| pool.topology_key.as_deref());
         for node in choose(candidates, has, missing, topology_key) {
             candidates.retain(|candidate| candidate.name != node.name);
             plan.actions.push(Action::Assign {
@@ -265,7 +287,12 @@ fn choose<'a>(candidates: &[&'a Node], has: &[&Node], count: usize, topology_key
         order.sort_by_key(|(domain, nodes)| {
             let fits = nodes.len() >= needed;
             let size = i64::try_from(nodes.len()).unwrap_or(i64::MAX);
-            (!home.contains(domain), !fits, if fits { size } else { -size }, domain.clone())
+            (
+                !home.contains(domain),
+                !fits,
+                if fits { size } else { -size },
+                domain.clone(),
+            )
         });
         let (_, nodes) = order.remove(0);
         chosen.extend(nodes.into_iter().take(needed));

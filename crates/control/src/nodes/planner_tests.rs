@@ -2,24 +2,50 @@ use super::*;
 use proptest::prelude::*;
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(k, v)| ((*k).to_string(), (*v).to_string())).collect()
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_string(), (*v).to_string()))
+        .collect()
 }
 
 fn pool(name: &str) -> Pool {
-    Pool { name: name.into(), selector: labels(&[("pool", name)]), topology_key: Some("clique".into()) }
+    Pool {
+        name: name.into(),
+        selector: labels(&[("pool", name)]),
+        topology_key: Some("clique".into()),
+    }
 }
 
 fn node(name: &str, pool: &str, clique: &str) -> Node {
-    Node { name: name.into(), labels: labels(&[("pool", pool), ("clique", clique)]), owner: None, available: true }
+    Node {
+        name: name.into(),
+        labels: labels(&[("pool", pool), ("clique", clique)]),
+        owner: None,
+        available: true,
+    }
 }
 
 fn tenant(uid: &str, created: i64, count: usize) -> Tenant {
-    let groups = vec![Group { name: "train".into(), pool: "h100".into(), count }];
-    Tenant { uid: uid.into(), created, groups, gone: false }
+    let groups = vec![Group {
+        name: "train".into(),
+        pool: "h100".into(),
+        count,
+    }];
+    Tenant {
+        uid: uid.into(),
+        created,
+        groups,
+        gone: false,
+    }
 }
 
 fn owned(mut node: Node, uid: &str, draining: bool) -> Node {
-    node.owner = Some(Owner { uid: uid.into(), group: "train".into(), pool: "h100".into(), draining });
+    node.owner = Some(Owner {
+        uid: uid.into(),
+        group: "train".into(),
+        pool: "h100".into(),
+        draining,
+    });
     node
 }
 
@@ -48,7 +74,11 @@ fn the_first_to_ask_gets_the_last_node() {
 #[test]
 fn all_or_nothing_over_every_group() {
     let mut wants = tenant("a", 1, 1);
-    wants.groups.push(Group { name: "cpu".into(), pool: "general".into(), count: 2 });
+    wants.groups.push(Group {
+        name: "cpu".into(),
+        pool: "general".into(),
+        count: 2,
+    });
     let fleet = Fleet {
         pools: vec![pool("h100"), pool("general")],
         nodes: vec![node("n1", "h100", "a"), node("c1", "general", "")],
@@ -63,7 +93,10 @@ fn all_or_nothing_over_every_group() {
 fn the_tightest_group_that_fits_is_broken_up() {
     let fleet = Fleet {
         pools: vec![pool("h100")],
-        nodes: ["a1", "a2", "a3", "a4", "b1", "b2"].iter().map(|name| node(name, "h100", &name[..1])).collect(),
+        nodes: ["a1", "a2", "a3", "a4", "b1", "b2"]
+            .iter()
+            .map(|name| node(name, "h100", &name[..1]))
+            .collect(),
         tenants: vec![tenant("t", 1, 2)],
     };
     assert_eq!(assigned(&plan(&fleet)), [("b1", "t"), ("b2", "t")]);
@@ -71,10 +104,16 @@ fn the_tightest_group_that_fits_is_broken_up() {
 
 #[test]
 fn growth_stays_in_the_tenants_own_group() {
-    let mut nodes: Vec<Node> =
-        ["a1", "a2", "a3", "b1"].iter().map(|name| node(name, "h100", &name[..1])).collect();
+    let mut nodes: Vec<Node> = ["a1", "a2", "a3", "b1"]
+        .iter()
+        .map(|name| node(name, "h100", &name[..1]))
+        .collect();
     nodes[0] = owned(nodes[0].clone(), "t", false);
-    let fleet = Fleet { pools: vec![pool("h100")], nodes, tenants: vec![tenant("t", 1, 2)] };
+    let fleet = Fleet {
+        pools: vec![pool("h100")],
+        nodes,
+        tenants: vec![tenant("t", 1, 2)],
+    };
     assert_eq!(assigned(&plan(&fleet)), [("a2", "t")]);
 }
 
@@ -82,7 +121,10 @@ fn growth_stays_in_the_tenants_own_group() {
 fn a_request_larger_than_any_group_takes_the_largest_first() {
     let fleet = Fleet {
         pools: vec![pool("h100")],
-        nodes: ["a1", "b1", "b2", "c1"].iter().map(|name| node(name, "h100", &name[..1])).collect(),
+        nodes: ["a1", "b1", "b2", "c1"]
+            .iter()
+            .map(|name| node(name, "h100", &name[..1]))
+            .collect(),
         tenants: vec![tenant("t", 1, 3)],
     };
     assert_eq!(assigned(&plan(&fleet)), [("a1", "t"), ("b1", "t"), ("b2", "t")]);
@@ -101,7 +143,10 @@ fn nodes_of_vanished_tenants_are_released_and_excess_is_drained() {
     };
     assert_eq!(
         plan(&fleet).actions,
-        [Action::Drain { node: "n3".into() }, Action::Release { node: "n1".into() }]
+        [
+            Action::Drain { node: "n3".into() },
+            Action::Release { node: "n1".into() }
+        ]
     );
 }
 
@@ -128,7 +173,10 @@ fn a_node_in_two_pools_or_not_available_is_given_to_nobody() {
         tenants: vec![tenant("t", 1, 1)],
     };
     assert!(plan(&fleet).actions.is_empty());
-    assert_eq!(pool_of(&fleet.pools, &fleet.nodes[0].labels), Err(vec!["h100".to_string(), "also".to_string()]));
+    assert_eq!(
+        pool_of(&fleet.pools, &fleet.nodes[0].labels),
+        Err(vec!["h100".to_string(), "also".to_string()])
+    );
 }
 
 fn apply(fleet: &mut Fleet, plan: &Plan) {
@@ -137,10 +185,16 @@ fn apply(fleet: &mut Fleet, plan: &Plan) {
             action;
         let node = fleet.nodes.iter_mut().find(|n| &n.name == node).unwrap();
         match action {
-            Action::Assign { tenant, group, pool, .. } => {
+            Action::Assign {
+                tenant, group, pool, ..
+            } => {
                 assert!(node.owner.is_none(), "an owned node was assigned");
-                node.owner =
-                    Some(Owner { uid: tenant.clone(), group: group.clone(), pool: pool.clone(), draining: false });
+                node.owner = Some(Owner {
+                    uid: tenant.clone(),
+                    group: group.clone(),
+                    pool: pool.clone(),
+                    draining: false,
+                });
             }
             Action::Drain { .. } => node.owner.as_mut().unwrap().draining = true,
             Action::Keep { .. } => node.owner.as_mut().unwrap().draining = false,

@@ -30,7 +30,10 @@ impl NodeRecord {
     pub fn read(node: &Node) -> Option<Self> {
         let label = |key: &str| node.labels().get(key).cloned().unwrap_or_default();
         let uid = node.annotations().get(labels::OWNER_UID).cloned().unwrap_or_default();
-        let taint = taints(node).iter().find(|taint| taint.key == labels::TENANT).and_then(|taint| taint.value.clone());
+        let taint = taints(node)
+            .iter()
+            .find(|taint| taint.key == labels::TENANT)
+            .and_then(|taint| taint.value.clone());
         let slug = Some(label(labels::TENANT)).filter(|slug| !slug.is_empty()).or(taint);
         if uid.is_empty() && slug.is_none() {
             return None;
@@ -46,7 +49,12 @@ impl NodeRecord {
 
     /// What the planner wants to know.
     pub fn owner(&self) -> Owner {
-        Owner { uid: self.uid.clone(), group: self.group.clone(), pool: self.pool.clone(), draining: self.draining }
+        Owner {
+            uid: self.uid.clone(),
+            group: self.group.clone(),
+            pool: self.pool.clone(),
+            draining: self.draining,
+        }
     }
 
     /// Whether label, taint and state on the node say all that the record says.
@@ -59,7 +67,10 @@ impl NodeRecord {
 }
 
 fn taints(node: &Node) -> &[Taint] {
-    node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or_default()
 }
 
 fn is_owner_taint(taint: &Taint, slug: &str) -> bool {
@@ -67,7 +78,11 @@ fn is_owner_taint(taint: &Taint, slug: &str) -> bool {
 }
 
 fn other_taints(node: &Node) -> Vec<Taint> {
-    taints(node).iter().filter(|taint| taint.key != labels::TENANT).cloned().collect()
+    taints(node)
+        .iter()
+        .filter(|taint| taint.key != labels::TENANT)
+        .cloned()
+        .collect()
 }
 
 /// The merge patch that gives a node to a tenant: record, label and taint at once, and only if the node is still at the
@@ -108,7 +123,10 @@ pub fn draining_patch(node: &Node, draining: bool) -> Value {
 
 /// The merge patch that takes the owner off a node.
 pub fn release_patch(node: &Node) -> Value {
-    let draining = node.labels().get(labels::NODE_STATE).is_some_and(|state| state == DRAINING);
+    let draining = node
+        .labels()
+        .get(labels::NODE_STATE)
+        .is_some_and(|state| state == DRAINING);
     let mut patch = json!({
         "metadata": {
             "resourceVersion": node.resource_version(),
@@ -131,8 +149,14 @@ pub fn release_patch(node: &Node) -> Value {
 
 /// Whether the kubelet says that the node is Ready.
 pub fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
+    conditions
+        .iter()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Whether a node could serve a tenant now: Ready, not cordoned, not being deleted, nothing evicts from it.
@@ -187,12 +211,21 @@ mod tests {
         assert!(is_available(&free));
         let assigned = patched(&free, &assign_patch(&free, &tenant, "uid-1", "train", "h100"));
         let record = NodeRecord::read(&assigned).unwrap();
-        assert_eq!((record.uid.as_str(), record.group.as_str(), record.draining), ("uid-1", "train", false));
+        assert_eq!(
+            (record.uid.as_str(), record.group.as_str(), record.draining),
+            ("uid-1", "train", false)
+        );
         assert!(record.is_complete(&assigned, &tenant));
         assert!(!record.is_complete(&assigned, &TenantId::new("other", "uid-2")));
         let draining = patched(&assigned, &draining_patch(&assigned, true));
         assert!(NodeRecord::read(&draining).unwrap().draining && !is_available(&draining));
-        assert_eq!(patched(&draining, &release_patch(&draining)).spec.unwrap().unschedulable, None);
+        assert_eq!(
+            patched(&draining, &release_patch(&draining))
+                .spec
+                .unwrap()
+                .unschedulable,
+            None
+        );
         let released = patched(&assigned, &release_patch(&assigned));
         assert_eq!(released.spec, free.spec);
         assert_eq!(released.labels(), free.labels());
@@ -204,9 +237,18 @@ mod tests {
         labelled.labels_mut().insert(labels::TENANT.into(), "vision-abc".into());
         assert_eq!(NodeRecord::read(&labelled).unwrap().uid, "");
         let mut tainted = node();
-        let taint =
-            Taint { key: labels::TENANT.into(), value: Some("x".into()), effect: "NoExecute".into(), time_added: None };
-        tainted.spec.get_or_insert_default().taints.get_or_insert_default().push(taint);
+        let taint = Taint {
+            key: labels::TENANT.into(),
+            value: Some("x".into()),
+            effect: "NoExecute".into(),
+            time_added: None,
+        };
+        tainted
+            .spec
+            .get_or_insert_default()
+            .taints
+            .get_or_insert_default()
+            .push(taint);
         assert_eq!(NodeRecord::read(&tainted).unwrap().slug, "x");
     }
 
@@ -216,6 +258,12 @@ mod tests {
         let mut cordoned = node();
         cordoned.spec.get_or_insert_default().unschedulable = Some(true);
         let assigned = patched(&cordoned, &assign_patch(&cordoned, &tenant, "uid-1", "train", "h100"));
-        assert_eq!(patched(&assigned, &release_patch(&assigned)).spec.unwrap().unschedulable, Some(true));
+        assert_eq!(
+            patched(&assigned, &release_patch(&assigned))
+                .spec
+                .unwrap()
+                .unschedulable,
+            Some(true)
+        );
     }
 }

@@ -59,7 +59,10 @@ impl ProcessRuntime {
     /// # Errors
     /// The folder cannot be used, or another control uses it.
     pub async fn open(config: ProcessRuntimeConfig, host: Client) -> Result<Self, RuntimeError> {
-        for dir in [Some(&config.dir), Some(&config.log_dir), config.kubeconfig_dir.as_ref()].into_iter().flatten() {
+        for dir in [Some(&config.dir), Some(&config.log_dir), config.kubeconfig_dir.as_ref()]
+            .into_iter()
+            .flatten()
+        {
             create_private_dir(dir)?;
         }
         let supervisor = Supervisor::open(SupervisorConfig {
@@ -67,7 +70,11 @@ impl ProcessRuntime {
             die_with_parent: config.die_with_parent,
         })
         .await?;
-        Ok(Self { config, supervisor, host })
+        Ok(Self {
+            config,
+            supervisor,
+            host,
+        })
     }
 
     /// Processes of all tenants, for status.
@@ -102,21 +109,28 @@ impl ProcessRuntime {
         dir: &Path,
     ) -> Result<(), RuntimeError> {
         let path = dir.join("token");
-        let age = fs::metadata(&path).and_then(|meta| meta.modified()).ok().and_then(|written| {
-            SystemTime::now().duration_since(written).ok()
-        });
+        let age = fs::metadata(&path)
+            .and_then(|meta| meta.modified())
+            .ok()
+            .and_then(|written| SystemTime::now().duration_since(written).ok());
         if age.is_some_and(|age| age < TOKEN_RENEWAL) {
             return Ok(());
         }
         let accounts: Api<ServiceAccount> = Api::namespaced(self.host.clone(), &tenant.control_plane_namespace());
         let request = TokenRequest {
-            spec: Some(TokenRequestSpec { expiration_seconds: Some(TOKEN_SECONDS), ..TokenRequestSpec::default() }),
+            spec: Some(TokenRequestSpec {
+                expiration_seconds: Some(TOKEN_SECONDS),
+                ..TokenRequestSpec::default()
+            }),
             ..TokenRequest::default()
         };
         let token = accounts
             .create_token_request(account, &PostParams::default(), &request)
             .await
-            .map_err(|source| RuntimeError::Token { component, source: Box::new(source) })?
+            .map_err(|source| RuntimeError::Token {
+                component,
+                source: Box::new(source),
+            })?
             .status
             .and_then(|status| status.token)
             .unwrap_or_default();
@@ -126,7 +140,10 @@ impl ProcessRuntime {
 
 /// Whether a process that runs now has crashed a moment ago, and may again.
 fn is_flapping(status: &ProcessStatus) -> bool {
-    status.restarts > 0 && status.started_at.is_some_and(|at| Timestamp::now().duration_since(at) < STEADY_AFTER)
+    status.restarts > 0
+        && status
+            .started_at
+            .is_some_and(|at| Timestamp::now().duration_since(at) < STEADY_AFTER)
 }
 
 fn process_name(tenant: &TenantId, component: &str) -> String {
@@ -141,9 +158,10 @@ fn kubeconfig_path(dir: &Path, namespace: &str, name: &str) -> PathBuf {
 /// Removes a file or folder that may not exist.
 fn remove(path: &Path, remove: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<(), RuntimeError> {
     match remove(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(RuntimeError::Io { path: path.display().to_string(), source })
-        }
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(RuntimeError::Io {
+            path: path.display().to_string(),
+            source,
+        }),
         _ => Ok(()),
     }
 }
@@ -159,13 +177,20 @@ impl ControlPlaneRuntime for ProcessRuntime {
     }
 
     fn allocate(&self, _tenant: &TenantId) -> Result<Endpoints, RuntimeError> {
-        Ok(Endpoints { bind: self.bind_address(), api_port: free_port()?, syncer_admin_port: free_port()? })
+        Ok(Endpoints {
+            bind: self.bind_address(),
+            api_port: free_port()?,
+            syncer_admin_port: free_port()?,
+        })
     }
 
     async fn ensure(&self, tenant: &TenantId, component: &Component) -> Result<ComponentState, RuntimeError> {
         let program = self.program(&component.program, component.name)?;
         let dir = self.tenant_dir(tenant).join(component.name);
-        let files_error = |source| RuntimeError::Files { component: component.name, source };
+        let files_error = |source| RuntimeError::Files {
+            component: component.name,
+            source,
+        };
         create_private_dir(&dir).map_err(files_error)?;
         let folder = dir.display().to_string();
         let files = component.files_in(&folder);
@@ -183,7 +208,10 @@ impl ControlPlaneRuntime for ProcessRuntime {
         let mut spec = ProcessSpec::new(&name, program, self.config.log_dir.join(format!("{name}.log")));
         spec.args = component.args_in(&folder);
         spec.env.clone_from(&component.env);
-        let parts: Vec<&str> = files.iter().flat_map(|(name, text)| [name.as_str(), text.as_str()]).collect();
+        let parts: Vec<&str> = files
+            .iter()
+            .flat_map(|(name, text)| [name.as_str(), text.as_str()])
+            .collect();
         spec.revision = names::hash(&parts);
         self.supervisor.ensure(spec).await?;
         Ok(match self.supervisor.status(&name) {
@@ -199,7 +227,9 @@ impl ControlPlaneRuntime for ProcessRuntime {
     }
 
     fn publish_kubeconfig(&self, namespace: &str, name: &str, kubeconfig: &str) -> Result<(), RuntimeError> {
-        let Some(dir) = &self.config.kubeconfig_dir else { return Ok(()) };
+        let Some(dir) = &self.config.kubeconfig_dir else {
+            return Ok(());
+        };
         let path = kubeconfig_path(dir, namespace, name);
         if fs::read(&path).is_ok_and(|current| current == kubeconfig.as_bytes()) {
             return Ok(());
@@ -222,7 +252,10 @@ impl ControlPlaneRuntime for ProcessRuntime {
     async fn remove(&self, tenant: &TenantId, namespace: &str, name: &str) -> Result<(), RuntimeError> {
         remove(&self.tenant_dir(tenant), |path| fs::remove_dir_all(path))?;
         for component in [SYNCER, CONTROLLER_MANAGER, API_SERVER] {
-            let log = self.config.log_dir.join(format!("{}.log", process_name(tenant, component)));
+            let log = self
+                .config
+                .log_dir
+                .join(format!("{}.log", process_name(tenant, component)));
             remove(&log, |path| fs::remove_file(path))?;
             remove(&log.with_extension("log.1"), |path| fs::remove_file(path))?;
         }

@@ -26,8 +26,12 @@ const SYNCER_ROLE: &str = "berth:syncer";
 /// The tenant's API server refuses or does not answer.
 pub async fn apply(tenant: &Applier, host_service_cidrs: &[String]) -> Result<(), ApplyError> {
     tenant.apply(&syncer_role()).await?;
-    tenant.apply(&binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER))).await?;
-    tenant.apply(&binding(ADMIN_GROUP, "cluster-admin", group(ADMIN_GROUP))).await?;
+    tenant
+        .apply(&binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER)))
+        .await?;
+    tenant
+        .apply(&binding(ADMIN_GROUP, "cluster-admin", group(ADMIN_GROUP)))
+        .await?;
     tenant.apply(&default_service_account()).await?;
     if !host_service_cidrs.is_empty() {
         tenant.apply(&service_cidr(host_service_cidrs)).await?;
@@ -36,11 +40,18 @@ pub async fn apply(tenant: &Applier, host_service_cidrs: &[String]) -> Result<()
 }
 
 fn named(name: &str) -> ObjectMeta {
-    ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() }
+    ObjectMeta {
+        name: Some(name.into()),
+        ..ObjectMeta::default()
+    }
 }
 
 fn syncer_role() -> ClusterRole {
-    ClusterRole { metadata: named(SYNCER_ROLE), rules: Some(permissions::tenant_rules()), aggregation_rule: None }
+    ClusterRole {
+        metadata: named(SYNCER_ROLE),
+        rules: Some(permissions::tenant_rules()),
+        aggregation_rule: None,
+    }
 }
 
 fn binding(name: &str, role: &str, subject: Subject) -> ClusterRoleBinding {
@@ -76,7 +87,10 @@ fn group(name: &str) -> Subject {
 /// second or so later; a tenant that is called ready accepts pods.
 fn default_service_account() -> ServiceAccount {
     ServiceAccount {
-        metadata: ObjectMeta { namespace: Some("default".into()), ..named("default") },
+        metadata: ObjectMeta {
+            namespace: Some("default".into()),
+            ..named("default")
+        },
         ..ServiceAccount::default()
     }
 }
@@ -85,7 +99,9 @@ fn default_service_account() -> ServiceAccount {
 fn service_cidr(cidrs: &[String]) -> ServiceCIDR {
     ServiceCIDR {
         metadata: named(SERVICE_CIDR_NAME),
-        spec: Some(ServiceCIDRSpec { cidrs: Some(cidrs.to_vec()) }),
+        spec: Some(ServiceCIDRSpec {
+            cidrs: Some(cidrs.to_vec()),
+        }),
         status: None,
     }
 }

@@ -37,7 +37,11 @@ pub(super) async fn run(
     cluster: &TenantCluster,
     tenant: &TenantId,
 ) -> Result<Option<Duration>, ReconcileError> {
-    if !cluster.finalizers().iter().any(|finalizer| finalizer == labels::FINALIZER) {
+    if !cluster
+        .finalizers()
+        .iter()
+        .any(|finalizer| finalizer == labels::FINALIZER)
+    {
         return Ok(None);
     }
     memory.host.forget();
@@ -64,7 +68,10 @@ async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> 
     context.runtime.stop(tenant).await?;
     // 2. Pods end before their nodes are handed on.
     if !delete_namespace(context, &tenant.workload_namespace()).await? {
-        return Ok(Some(format!("the pods and other objects in namespace {} are ending", tenant.workload_namespace())));
+        return Ok(Some(format!(
+            "the pods and other objects in namespace {} are ending",
+            tenant.workload_namespace()
+        )));
     }
     context.tenants.set_workloads_gone(&uid);
     // 3. Nodes go back to their pools.
@@ -78,10 +85,16 @@ async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> 
     context.datastore.remove(tenant).await?;
     // 5. Keys, the syncer's identity and everything else in the control-plane namespace.
     if !delete_namespace(context, &tenant.control_plane_namespace()).await? {
-        return Ok(Some(format!("namespace {} is ending", tenant.control_plane_namespace())));
+        return Ok(Some(format!(
+            "namespace {} is ending",
+            tenant.control_plane_namespace()
+        )));
     }
     // 6. Files. The kubeconfig Secret goes with its owner.
-    context.runtime.remove(tenant, &cluster.namespace().unwrap_or_default(), &cluster.name_any()).await?;
+    context
+        .runtime
+        .remove(tenant, &cluster.namespace().unwrap_or_default(), &cluster.name_any())
+        .await?;
     Ok(None)
 }
 
@@ -93,10 +106,10 @@ async fn delete_namespace(context: &Context, name: &str) -> Result<bool, Reconci
         Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => Ok(false),
         Some(namespace) => {
             let params = DeleteParams {
-                preconditions: namespace
-                    .metadata
-                    .uid
-                    .map(|uid| kube::api::Preconditions { uid: Some(uid), resource_version: None }),
+                preconditions: namespace.metadata.uid.map(|uid| kube::api::Preconditions {
+                    uid: Some(uid),
+                    resource_version: None,
+                }),
                 ..DeleteParams::default()
             };
             match namespaces.delete(name, &params).await {
@@ -108,7 +121,12 @@ async fn delete_namespace(context: &Context, name: &str) -> Result<bool, Reconci
     }
 }
 
-async fn report(context: &Context, cluster: &TenantCluster, reason: &'static str, what: &str) -> Result<(), ReconcileError> {
+async fn report(
+    context: &Context,
+    cluster: &TenantCluster,
+    reason: &'static str,
+    what: &str,
+) -> Result<(), ReconcileError> {
     let before = cluster.status.clone().unwrap_or_default();
     let findings = [
         Finding::yes(DELETING, reason, what),
@@ -117,7 +135,12 @@ async fn report(context: &Context, cluster: &TenantCluster, reason: &'static str
     let after = TenantClusterStatus {
         phase: Some(Phase::Deleting),
         observed_generation: cluster.metadata.generation,
-        conditions: conditions::merge(&before.conditions, &findings, cluster.metadata.generation, Timestamp::now()),
+        conditions: conditions::merge(
+            &before.conditions,
+            &findings,
+            cluster.metadata.generation,
+            Timestamp::now(),
+        ),
         ..before.clone()
     };
     match status::replace(context, cluster, &before, &after).await {
@@ -130,12 +153,18 @@ async fn report(context: &Context, cluster: &TenantCluster, reason: &'static str
 async fn remove_finalizer(context: &Context, cluster: &TenantCluster) -> Result<(), ReconcileError> {
     let namespace = cluster.namespace().unwrap_or_default();
     let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), &namespace);
-    let finalizers: Vec<&String> =
-        cluster.finalizers().iter().filter(|finalizer| *finalizer != labels::FINALIZER).collect();
+    let finalizers: Vec<&String> = cluster
+        .finalizers()
+        .iter()
+        .filter(|finalizer| *finalizer != labels::FINALIZER)
+        .collect();
     let body = json!({"metadata": {
         "uid": cluster.uid(), "resourceVersion": cluster.resource_version(), "finalizers": finalizers,
     }});
-    match clusters.patch(&cluster.name_any(), &PatchParams::default(), &Patch::Merge(&body)).await {
+    match clusters
+        .patch(&cluster.name_any(), &PatchParams::default(), &Patch::Merge(&body))
+        .await
+    {
         Ok(_) => Ok(()),
         Err(error) if is_status(&error, 404) => Ok(()),
         Err(error) => Err(api("remove the finalizer")(error)),

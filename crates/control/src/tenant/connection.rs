@@ -109,6 +109,11 @@ async fn probe(client: Client, sender: tokio::sync::watch::Sender<bool>, queue: 
 }
 
 async fn is_ready(client: &Client) -> bool {
-    let Ok(request) = Request::get("/readyz").body(Vec::new()) else { return false };
-    matches!(tokio::time::timeout(PROBE_TIMEOUT, client.request_text(request)).await, Ok(Ok(_)))
+    let Ok(request) = Request::get("/readyz").body(Vec::new()) else {
+        return false;
+    };
+    matches!(
+        tokio::time::timeout(PROBE_TIMEOUT, client.request_text(request)).await,
+        Ok(Ok(_))
+    )
 }

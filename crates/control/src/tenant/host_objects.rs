@@ -3,11 +3,11 @@
 use berth_api::{TenantCluster, labels, names::TenantId};
 use berth_syncer::permissions;
 use k8s_openapi::{
+    ByteString,
     api::{
         core::v1::{Namespace, Secret, ServiceAccount},
         rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject},
     },
-    ByteString,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{Resource, ResourceExt};
@@ -36,7 +36,11 @@ fn meta(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, name: &str)
 /// The control-plane namespace and the workload namespace.
 pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId) -> [Namespace; 2] {
     [
-        (tenant.control_plane_namespace(), labels::ROLE_CONTROL_PLANE, "restricted"),
+        (
+            tenant.control_plane_namespace(),
+            labels::ROLE_CONTROL_PLANE,
+            "restricted",
+        ),
         (tenant.workload_namespace(), labels::ROLE_WORKLOADS, "baseline"),
     ]
     .map(|(name, role, pod_security)| {
@@ -49,7 +53,9 @@ pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId) -> [Namespace; 2] 
             metadata: ObjectMeta {
                 name: Some(name),
                 labels: Some(all),
-                annotations: cluster.uid().map(|uid| BTreeMap::from([(labels::OWNER_UID.into(), uid)])),
+                annotations: cluster
+                    .uid()
+                    .map(|uid| BTreeMap::from([(labels::OWNER_UID.into(), uid)])),
                 ..ObjectMeta::default()
             },
             ..Namespace::default()
@@ -67,7 +73,10 @@ pub fn syncer_identity(cluster: &TenantCluster, tenant: &TenantId) -> (ServiceAc
         ..ServiceAccount::default()
     };
     let role = |namespace: String, rules: Vec<PolicyRule>| {
-        let role = Role { metadata: meta(cluster, tenant, &namespace, SYNCER), rules: Some(rules) };
+        let role = Role {
+            metadata: meta(cluster, tenant, &namespace, SYNCER),
+            rules: Some(rules),
+        };
         let binding = RoleBinding {
             metadata: meta(cluster, tenant, &namespace, SYNCER),
             role_ref: RoleRef {
@@ -85,7 +94,10 @@ pub fn syncer_identity(cluster: &TenantCluster, tenant: &TenantId) -> (ServiceAc
         (role, binding)
     };
     let workloads = role(tenant.workload_namespace(), permissions::host_workload_rules());
-    let control_plane = role(tenant.control_plane_namespace(), permissions::host_control_plane_rules());
+    let control_plane = role(
+        tenant.control_plane_namespace(),
+        permissions::host_control_plane_rules(),
+    );
     (account, [workloads, control_plane])
 }
 
@@ -93,7 +105,11 @@ pub fn syncer_identity(cluster: &TenantCluster, tenant: &TenantId) -> (ServiceAc
 pub fn secret(cluster: &TenantCluster, tenant: &TenantId, name: &str, data: BTreeMap<String, String>) -> Secret {
     Secret {
         metadata: meta(cluster, tenant, &tenant.control_plane_namespace(), name),
-        data: Some(data.into_iter().map(|(name, text)| (name, ByteString(text.into_bytes()))).collect()),
+        data: Some(
+            data.into_iter()
+                .map(|(name, text)| (name, ByteString(text.into_bytes())))
+                .collect(),
+        ),
         type_: Some("Opaque".into()),
         ..Secret::default()
     }
@@ -118,7 +134,10 @@ pub fn kubeconfig_secret(cluster: &TenantCluster, tenant: &TenantId, kubeconfig:
     }]);
     Secret {
         metadata,
-        data: Some(BTreeMap::from([("kubeconfig".into(), ByteString(kubeconfig.as_bytes().to_vec()))])),
+        data: Some(BTreeMap::from([(
+            "kubeconfig".into(),
+            ByteString(kubeconfig.as_bytes().to_vec()),
+        )])),
         type_: Some("Opaque".into()),
         ..Secret::default()
     }

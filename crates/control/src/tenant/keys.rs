@@ -33,7 +33,12 @@ pub async fn authorities(
     cluster: &TenantCluster,
     tenant: &TenantId,
 ) -> Result<Arc<Authorities>, ReconcileError> {
-    if let Some(known) = memory.authorities.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+    if let Some(known) = memory
+        .authorities
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+    {
         return Ok(known);
     }
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
@@ -50,7 +55,11 @@ pub async fn authorities(
         };
     }
     let stored = stored.map(texts).unwrap_or_default();
-    let loaded = Arc::new(Authorities::load(&stored, context.datastore.ca_cert(), context.datastore.ca_key())?);
+    let loaded = Arc::new(Authorities::load(
+        &stored,
+        context.datastore.ca_cert(),
+        context.datastore.ca_key(),
+    )?);
     *memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&loaded));
     Ok(loaded)
 }
@@ -91,5 +100,7 @@ pub async fn store_leaves(
 
 fn texts(secret: Secret) -> BTreeMap<String, String> {
     let data = secret.data.unwrap_or_default();
-    data.into_iter().filter_map(|(name, bytes)| Some((name, String::from_utf8(bytes.0).ok()?))).collect()
+    data.into_iter()
+        .filter_map(|(name, bytes)| Some((name, String::from_utf8(bytes.0).ok()?)))
+        .collect()
 }

@@ -47,7 +47,9 @@ const RECHECK: Duration = Duration::from_secs(5);
 /// # Errors
 /// A step failed; the condition of the step says so, and the queue tries again later.
 pub async fn reconcile(context: &Context, namespace: &str, name: &str) -> Result<Option<Duration>, ReconcileError> {
-    let Some(cluster) = context.stores.tenants.get(&ObjectRef::new(name).within(namespace)) else { return Ok(None) };
+    let Some(cluster) = context.stores.tenants.get(&ObjectRef::new(name).within(namespace)) else {
+        return Ok(None);
+    };
     let Some(uid) = cluster.uid() else { return Ok(None) };
     let tenant = TenantId::new(name, &uid);
     let memory = context.tenants.of(&uid, &context.client);
@@ -62,7 +64,10 @@ pub async fn reconcile(context: &Context, namespace: &str, name: &str) -> Result
     let outcome = if accepted {
         add_finalizer(context, &cluster).await?;
         context.queue.add(Key::Fleet);
-        let key = Key::Tenant { namespace: namespace.into(), name: name.into() };
+        let key = Key::Tenant {
+            namespace: namespace.into(),
+            name: name.into(),
+        };
         provision::run(context, &memory, &cluster, &tenant, &key, &mut findings).await
     } else {
         Ok(())
@@ -94,14 +99,24 @@ fn acceptance(context: &Context, cluster: &TenantCluster) -> Finding {
         let total = totals.get(&pool.name_any()).copied().unwrap_or_default();
         (pool.name_any(), (pool.as_ref().clone(), total))
     });
-    let finding = validate(&cluster.spec, &Offer { versions: context.runtime.versions(), pools: pools.collect() });
+    let finding = validate(
+        &cluster.spec,
+        &Offer {
+            versions: context.runtime.versions(),
+            pools: pools.collect(),
+        },
+    );
     debug_assert_eq!(finding.kind, ACCEPTED);
     finding
 }
 
 /// From here on the object cannot go before everything made for it is gone.
 async fn add_finalizer(context: &Context, cluster: &TenantCluster) -> Result<(), ReconcileError> {
-    if cluster.finalizers().iter().any(|finalizer| finalizer == labels::FINALIZER) {
+    if cluster
+        .finalizers()
+        .iter()
+        .any(|finalizer| finalizer == labels::FINALIZER)
+    {
         return Ok(());
     }
     let namespace = cluster.namespace().unwrap_or_default();

@@ -50,11 +50,24 @@ pub(super) async fn run(
     }
     let authorities = keys::authorities(context, memory, cluster, tenant).await?;
     context.datastore.prepare(tenant).await?;
-    findings.add(Finding::yes(DATASTORE_READY, "Prepared", "user, role and key range exist"));
+    findings.add(Finding::yes(
+        DATASTORE_READY,
+        "Prepared",
+        "user, role and key range exist",
+    ));
 
     let host_cidrs = service_range::host_cidrs(context).await?;
     let (endpoints, service_range) = service_range::ensure(context, cluster, tenant, &host_cidrs).await?;
-    let components = components(context, memory, cluster, tenant, &authorities, &endpoints, &service_range).await?;
+    let components = components(
+        context,
+        memory,
+        cluster,
+        tenant,
+        &authorities,
+        &endpoints,
+        &service_range,
+    )
+    .await?;
     let server = endpoints.api_url();
     findings.endpoint = Some(server.clone());
     let api_server = ensure(context, tenant, &components, API_SERVER).await?;
@@ -62,7 +75,10 @@ pub(super) async fn run(
     let kubeconfig = publish_kubeconfig(context, memory, cluster, tenant, &authorities, &server).await?;
     findings.has_kubeconfig = true;
 
-    let ready = memory.connection.ready(&server, &authorities, &context.queue, key).await;
+    let ready = memory
+        .connection
+        .ready(&server, &authorities, &context.queue, key)
+        .await;
     let ready = ready.map_err(|error| ReconcileError::Blocked {
         reason: "ConnectionError",
         message: format!("cannot make a client for the tenant: {error}"),
@@ -73,7 +89,11 @@ pub(super) async fn run(
     }
     // Only a kubeconfig that works is handed out.
     if findings.first_missing().is_none() {
-        context.runtime.publish_kubeconfig(&cluster.namespace().unwrap_or_default(), &cluster.name_any(), &kubeconfig)?;
+        context.runtime.publish_kubeconfig(
+            &cluster.namespace().unwrap_or_default(),
+            &cluster.name_any(),
+            &kubeconfig,
+        )?;
     }
     findings.add(syncer_finding(context, memory, tenant, &endpoints, key).await);
 
@@ -124,7 +144,11 @@ async fn ensure(
     }
 }
 
-async fn apply_identity(memory: &TenantMemory, cluster: &TenantCluster, tenant: &TenantId) -> Result<(), ReconcileError> {
+async fn apply_identity(
+    memory: &TenantMemory,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+) -> Result<(), ReconcileError> {
     let (account, roles) = host_objects::syncer_identity(cluster, tenant);
     memory.host.apply(&account).await?;
     for (role, binding) in &roles {
@@ -149,10 +173,16 @@ async fn publish_kubeconfig(
 ) -> Result<String, ReconcileError> {
     let mut leaves = keys::leaves(context, memory, tenant, Timestamp::now()).await?;
     let admin = leaves.issue(&authorities.client, "admin", &admin_leaf())?;
-    let user = Credential::ClientCertificate { cert_pem: admin.cert_pem, key_pem: admin.key_pem };
+    let user = Credential::ClientCertificate {
+        cert_pem: admin.cert_pem,
+        key_pem: admin.key_pem,
+    };
     let kubeconfig = authorities.kubeconfig(server, &cluster.name_any(), user)?;
     refuse_foreign_secret(context, cluster, tenant).await?;
-    memory.host.apply(&host_objects::kubeconfig_secret(cluster, tenant, &kubeconfig)).await?;
+    memory
+        .host
+        .apply(&host_objects::kubeconfig_secret(cluster, tenant, &kubeconfig))
+        .await?;
     Ok(kubeconfig)
 }
 
@@ -182,9 +212,11 @@ async fn refuse_foreign_secret(
 
 fn not_ready(api_server: &ComponentState) -> Finding {
     match api_server {
-        ComponentState::Running => {
-            Finding::no(CONTROL_PLANE_READY, "Starting", "the API server was started and does not answer yet")
-        }
+        ComponentState::Running => Finding::no(
+            CONTROL_PLANE_READY,
+            "Starting",
+            "the API server was started and does not answer yet",
+        ),
         ComponentState::Down(why) => Finding::no(CONTROL_PLANE_READY, "NotRunning", why.as_str()),
     }
 }
@@ -229,11 +261,19 @@ async fn syncer_finding(
         }
         Ok(Ok(answer)) => {
             context.queue.add_after(key.clone(), SYNCER_PROBE);
-            let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).trim().to_owned();
+            let body = answer
+                .split_once("\r\n\r\n")
+                .map_or("", |(_, body)| body)
+                .trim()
+                .to_owned();
             Finding::no(SYNCER_READY, "Starting", format!("the syncer is {body}"))
         }
         Ok(Err(_)) | Err(_) => {
-            tracing::debug!(tenant = tenant.slug(), remembered = memory.leaves.is_poisoned(), "syncer does not answer");
+            tracing::debug!(
+                tenant = tenant.slug(),
+                remembered = memory.leaves.is_poisoned(),
+                "syncer does not answer"
+            );
             context.queue.add_after(key.clone(), SYNCER_PROBE);
             Finding::no(SYNCER_READY, "Starting", "the syncer does not answer yet")
         }
@@ -243,7 +283,9 @@ async fn syncer_finding(
 /// One plain HTTP/1.1 request; the answer is a few bytes.
 async fn probe_syncer(endpoints: &Endpoints) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((endpoints.bind, endpoints.syncer_admin_port)).await?;
-    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: syncer\r\nConnection: close\r\n\r\n").await?;
+    stream
+        .write_all(b"GET /readyz HTTP/1.1\r\nHost: syncer\r\nConnection: close\r\n\r\n")
+        .await?;
     let mut answer = String::new();
     stream.take(4096).read_to_string(&mut answer).await?;
     Ok(answer)
@@ -260,8 +302,10 @@ pub(super) fn owned_nodes(context: &Context, cluster: &TenantCluster) -> Vec<Arc
 
 fn nodes_finding(context: &Context, cluster: &TenantCluster, nodes: &[Arc<Node>]) -> Finding {
     let desired: u64 = cluster.spec.nodes.iter().map(|group| u64::from(group.count)).sum();
-    let kept: Vec<&Arc<Node>> =
-        nodes.iter().filter(|node| NodeRecord::read(node).is_some_and(|record| !record.draining)).collect();
+    let kept: Vec<&Arc<Node>> = nodes
+        .iter()
+        .filter(|node| NodeRecord::read(node).is_some_and(|record| !record.draining))
+        .collect();
     let draining = nodes.len() - kept.len();
     if let Some(why) = cluster.uid().and_then(|uid| context.tenants.waiting(&uid)) {
         return Finding::no(
@@ -275,7 +319,11 @@ fn nodes_finding(context: &Context, cluster: &TenantCluster, nodes: &[Arc<Node>]
         );
     }
     if (kept.len() as u64) < desired {
-        return Finding::no(NODES_READY, "Assigning", format!("{} of {desired} nodes are assigned", kept.len()));
+        return Finding::no(
+            NODES_READY,
+            "Assigning",
+            format!("{} of {desired} nodes are assigned", kept.len()),
+        );
     }
     if draining > 0 {
         return Finding::no(
@@ -284,9 +332,17 @@ fn nodes_finding(context: &Context, cluster: &TenantCluster, nodes: &[Arc<Node>]
             format!("{draining} nodes that are no longer asked for are being emptied"),
         );
     }
-    let broken: Vec<String> = kept.iter().filter(|node| !is_ready(node)).map(|node| node.name_any()).collect();
+    let broken: Vec<String> = kept
+        .iter()
+        .filter(|node| !is_ready(node))
+        .map(|node| node.name_any())
+        .collect();
     if !broken.is_empty() {
         return Finding::no(NODES_READY, "NodeNotReady", format!("not Ready: {}", broken.join(", ")));
     }
-    Finding::yes(NODES_READY, "Assigned", format!("{desired} of {desired} nodes are assigned"))
+    Finding::yes(
+        NODES_READY,
+        "Assigned",
+        format!("{desired} of {desired} nodes are assigned"),
+    )
 }

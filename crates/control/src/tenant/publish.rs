@@ -39,7 +39,13 @@ pub async fn publish(
         .collect();
     for node in nodes {
         let Some(record) = NodeRecord::read(node) else { continue };
-        let topology_key = context.stores.pools.state().iter().find(|p| p.name_any() == record.pool).and_then(|p| p.spec.topology_key.clone());
+        let topology_key = context
+            .stores
+            .pools
+            .state()
+            .iter()
+            .find(|p| p.name_any() == record.pool)
+            .and_then(|p| p.spec.topology_key.clone());
         let (spec, status) = view(node, &record, topology_key.as_deref());
         let name = node.name_any();
         let before = current.remove(&name);
@@ -47,13 +53,19 @@ pub async fn publish(
         if before.as_ref().is_none_or(|before| before.spec != spec) {
             let mut wanted = TenantNode::new(&name, spec);
             wanted.metadata.labels = Some(tenant_labels(cluster, tenant));
-            published.patch(&name, &params, &Patch::Apply(&wanted)).await.map_err(api("publish a node"))?;
+            published
+                .patch(&name, &params, &Patch::Apply(&wanted))
+                .await
+                .map_err(api("publish a node"))?;
         }
         if before.as_ref().and_then(|before| before.status.as_ref()) != Some(&status) {
             let body = json!({
                 "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": name}, "status": status,
             });
-            published.patch_status(&name, &params, &Patch::Apply(&body)).await.map_err(api("publish a node's status"))?;
+            published
+                .patch_status(&name, &params, &Patch::Apply(&body))
+                .await
+                .map_err(api("publish a node's status"))?;
         }
     }
     for name in current.keys() {
@@ -82,8 +94,17 @@ fn view(node: &Node, record: &NodeRecord, topology_key: Option<&str>) -> (Tenant
         taints: taints.into_iter().filter(|taint| taint.key != labels::TENANT).collect(),
         unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
     };
-    let status = node.status.as_ref().and_then(|status| serde_json::to_value(status).ok()).unwrap_or(Value::Null);
-    (view, TenantNodeStatus { node: visible_status(status) })
+    let status = node
+        .status
+        .as_ref()
+        .and_then(|status| serde_json::to_value(status).ok())
+        .unwrap_or(Value::Null);
+    (
+        view,
+        TenantNodeStatus {
+            node: visible_status(status),
+        },
+    )
 }
 
 /// A node's status without what other tenants left on it (images, volumes) and without heartbeats, which would make a
@@ -93,7 +114,12 @@ fn visible_status(mut status: Value) -> Value {
         for hidden in ["images", "volumesAttached", "volumesInUse", "config"] {
             fields.remove(hidden);
         }
-        for condition in fields.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
+        for condition in fields
+            .get_mut("conditions")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             if let Some(condition) = condition.as_object_mut() {
                 condition.remove("lastHeartbeatTime");
             }
@@ -124,11 +150,24 @@ mod tests {
             },
         }))
         .unwrap();
-        let record =
-            NodeRecord { uid: "u".into(), slug: "t".into(), group: "train".into(), pool: "h100".into(), draining: false };
+        let record = NodeRecord {
+            uid: "u".into(),
+            slug: "t".into(),
+            group: "train".into(),
+            pool: "h100".into(),
+            draining: false,
+        };
         let (spec, status) = view(&node, &record, Some("rack"));
         let keys: Vec<&str> = spec.labels.keys().map(String::as_str).collect();
-        assert_eq!(keys, ["berth.dev/node-group", "kubernetes.io/hostname", "nvidia.com/gpu.product", "rack"]);
+        assert_eq!(
+            keys,
+            [
+                "berth.dev/node-group",
+                "kubernetes.io/hostname",
+                "nvidia.com/gpu.product",
+                "rack"
+            ]
+        );
         assert_eq!(spec.taints.len(), 1);
         assert!(spec.unschedulable);
         assert_eq!(

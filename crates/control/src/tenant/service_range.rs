@@ -43,16 +43,25 @@ pub async fn ensure(
 ) -> Result<(Endpoints, ServiceRange), ReconcileError> {
     let services: Api<Service> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
     let existing = optional(services.get(API_SERVER).await).map_err(api("read the Service of the API server"))?;
-    if let Some(recorded) = existing.as_ref().and_then(|service| read(service, context.runtime.bind_address())) {
+    if let Some(recorded) = existing
+        .as_ref()
+        .and_then(|service| read(service, context.runtime.bind_address()))
+    {
         return Ok(recorded);
     }
-    let (base, count) = host_cidrs.iter().find_map(|cidr| ranges_of(cidr)).ok_or(ReconcileError::Blocked {
-        reason: "NoServiceRange",
-        message: "the host cluster has no IPv4 Service range of /24 or larger to take the tenant's from".into(),
-    })?;
+    let (base, count) = host_cidrs
+        .iter()
+        .find_map(|cidr| ranges_of(cidr))
+        .ok_or(ReconcileError::Blocked {
+            reason: "NoServiceRange",
+            message: "the host cluster has no IPv4 Service range of /24 or larger to take the tenant's from".into(),
+        })?;
     let endpoints = context.runtime.allocate(tenant)?;
     // Different tenants start at different places, so that many created at once seldom meet.
-    let start = tenant.hash().bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
+    let start = tenant
+        .hash()
+        .bytes()
+        .fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
     for attempt in 0..ATTEMPTS {
         let range = range_at(base, 1 + (start.wrapping_add(attempt)) % (count - 1));
         let service = service(cluster, tenant, &endpoints, &range);
@@ -75,8 +84,16 @@ pub async fn ensure(
 /// The host refuses or does not answer.
 pub async fn host_cidrs(context: &Context) -> Result<Vec<String>, ReconcileError> {
     let cidrs: Api<ServiceCIDR> = Api::all(context.client.clone());
-    let list = cidrs.list(&ListParams::default()).await.map_err(api("list the host's ServiceCIDRs"))?;
-    Ok(list.items.into_iter().filter_map(|cidr| cidr.spec?.cidrs).flatten().collect())
+    let list = cidrs
+        .list(&ListParams::default())
+        .await
+        .map_err(api("list the host's ServiceCIDRs"))?;
+    Ok(list
+        .items
+        .into_iter()
+        .filter_map(|cidr| cidr.spec?.cidrs)
+        .flatten()
+        .collect())
 }
 
 /// First address and number of tenant ranges of an IPv4 range.
@@ -84,7 +101,9 @@ fn ranges_of(cidr: &str) -> Option<(Ipv4Addr, u32)> {
     let (address, prefix) = cidr.split_once('/')?;
     let address: Ipv4Addr = address.parse().ok()?;
     let prefix: u32 = prefix.parse().ok()?;
-    (8..=24).contains(&prefix).then(|| (address, 1 << (RANGE_PREFIX - prefix)))
+    (8..=24)
+        .contains(&prefix)
+        .then(|| (address, 1 << (RANGE_PREFIX - prefix)))
 }
 
 fn range_at(base: Ipv4Addr, index: u32) -> ServiceRange {
@@ -133,13 +152,24 @@ fn read(service: &Service, bind: IpAddr) -> Option<(Endpoints, ServiceRange)> {
     let spec = service.spec.as_ref()?;
     let range = range_of(spec.cluster_ip.as_deref()?.parse().ok()?)?;
     let target = |name: &str| {
-        let port = spec.ports.iter().flatten().find(|port| port.name.as_deref() == Some(name))?;
+        let port = spec
+            .ports
+            .iter()
+            .flatten()
+            .find(|port| port.name.as_deref() == Some(name))?;
         match port.target_port.as_ref()? {
             IntOrString::Int(number) => u16::try_from(*number).ok(),
             IntOrString::String(_) => None,
         }
     };
-    Some((Endpoints { bind, api_port: target(API_SERVER)?, syncer_admin_port: target(SYNCER)? }, range))
+    Some((
+        Endpoints {
+            bind,
+            api_port: target(API_SERVER)?,
+            syncer_admin_port: target(SYNCER)?,
+        },
+        range,
+    ))
 }
 
 #[cfg(test)]
@@ -151,7 +181,10 @@ mod tests {
         let (base, count) = ranges_of("10.96.0.0/16").unwrap();
         assert_eq!(count, 8192);
         let range = range_at(base, 6);
-        assert_eq!((range.cidr.as_str(), range.first.to_string().as_str()), ("10.96.0.48/29", "10.96.0.49"));
+        assert_eq!(
+            (range.cidr.as_str(), range.first.to_string().as_str()),
+            ("10.96.0.48/29", "10.96.0.49")
+        );
         assert_eq!(range_of(Ipv4Addr::new(10, 96, 0, 49)), Some(range));
         assert_eq!(range_of(Ipv4Addr::new(10, 96, 0, 50)), None);
         assert_eq!(range_at(base, count - 1).cidr, "10.96.255.248/29");
@@ -169,9 +202,16 @@ mod tests {
         let tenant = TenantId::new("a", "1");
         let cluster = TenantCluster::new(
             "a",
-            berth_api::TenantClusterSpec { version: "v1.37.1".into(), nodes: vec![] },
+            berth_api::TenantClusterSpec {
+                version: "v1.37.1".into(),
+                nodes: vec![],
+            },
         );
-        let endpoints = Endpoints { bind: Ipv4Addr::LOCALHOST.into(), api_port: 40001, syncer_admin_port: 40002 };
+        let endpoints = Endpoints {
+            bind: Ipv4Addr::LOCALHOST.into(),
+            api_port: 40001,
+            syncer_admin_port: 40002,
+        };
         let range = range_at(Ipv4Addr::new(10, 96, 0, 0), 6);
         let made = service(&cluster, &tenant, &endpoints, &range);
         assert_eq!(read(&made, Ipv4Addr::LOCALHOST.into()), Some((endpoints, range)));

@@ -41,7 +41,10 @@ pub(super) async fn write(
     now: Timestamp,
 ) -> Result<(), ReconcileError> {
     let before = cluster.status.clone().unwrap_or_default();
-    let accepted = findings.all().iter().any(|finding| finding.kind == ACCEPTED && finding.is_true());
+    let accepted = findings
+        .all()
+        .iter()
+        .any(|finding| finding.kind == ACCEPTED && finding.is_true());
     let mut all = findings.all().to_vec();
     all.push(readiness(findings));
     let nodes = owned_nodes(context, cluster);
@@ -51,14 +54,24 @@ pub(super) async fn write(
     let after = TenantClusterStatus {
         phase: Some(phase(accepted, findings)),
         observed_generation: cluster.metadata.generation,
-        version: if accepted { Some(cluster.spec.version.clone()) } else { before.version.clone() },
-        kubeconfig_secret_ref: has_kubeconfig
-            .then(|| SecretReference { name: host_objects::kubeconfig_secret_name(cluster) }),
+        version: if accepted {
+            Some(cluster.spec.version.clone())
+        } else {
+            before.version.clone()
+        },
+        kubeconfig_secret_ref: has_kubeconfig.then(|| SecretReference {
+            name: host_objects::kubeconfig_secret_name(cluster),
+        }),
         control_plane_namespace: endpoint.as_ref().map(|_| tenant.control_plane_namespace()),
         workload_namespace: endpoint.as_ref().map(|_| tenant.workload_namespace()),
         endpoint,
         nodes: Some(TenantNodeCounts {
-            desired: cluster.spec.nodes.iter().map(|group| group.count).fold(0, u32::saturating_add),
+            desired: cluster
+                .spec
+                .nodes
+                .iter()
+                .map(|group| group.count)
+                .fold(0, u32::saturating_add),
             assigned: count(nodes.len()),
             ready: count(nodes.iter().filter(|node| is_ready(node)).count()),
         }),
@@ -93,7 +106,12 @@ pub(super) async fn replace(
         let event = Event {
             type_: if is_bad { EventType::Warning } else { EventType::Normal },
             reason: condition.reason.clone(),
-            note: Some(format!("{}: {}", condition.type_, condition.message).chars().take(1000).collect()),
+            note: Some(
+                format!("{}: {}", condition.type_, condition.message)
+                    .chars()
+                    .take(1000)
+                    .collect(),
+            ),
             action: condition.type_.clone(),
             secondary: None,
         };
@@ -109,9 +127,9 @@ pub(super) async fn replace(
 fn changed<'a>(before: &'a [Condition], after: &'a [Condition]) -> impl Iterator<Item = &'a Condition> {
     after.iter().filter(move |condition| {
         condition.type_ != READY
-            && !before.iter().any(|b| {
-                b.type_ == condition.type_ && b.status == condition.status && b.reason == condition.reason
-            })
+            && !before
+                .iter()
+                .any(|b| b.type_ == condition.type_ && b.status == condition.status && b.reason == condition.reason)
     })
 }
 
@@ -154,7 +172,10 @@ mod tests {
     fn a_failure_belongs_to_the_first_step_without_a_finding() {
         let mut findings = Findings::default();
         findings.add(Finding::yes(DATASTORE_READY, "Prepared", ""));
-        let error = ReconcileError::Blocked { reason: "SecretExists", message: "x".into() };
+        let error = ReconcileError::Blocked {
+            reason: "SecretExists",
+            message: "x".into(),
+        };
         let finding = failed_step(&findings, &error);
         assert_eq!((finding.kind, finding.reason), (CONTROL_PLANE_READY, "SecretExists"));
     }

@@ -18,7 +18,10 @@ pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Finding {
     if !offer.versions.contains(version) {
         return refuse(
             "UnsupportedVersion",
-            format!("Kubernetes {version} is not available here; set spec.version to {}", any_of(&offer.versions)),
+            format!(
+                "Kubernetes {version} is not available here; set spec.version to {}",
+                any_of(&offer.versions)
+            ),
         );
     }
     let mut asked: BTreeMap<&str, usize> = BTreeMap::new();
@@ -27,13 +30,21 @@ pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Finding {
             let names: Vec<String> = offer.pools.keys().cloned().collect();
             return refuse(
                 "UnknownPool",
-                format!("spec.nodes[{}]: there is no NodePool {:?}; use {}", group.name, group.pool, any_of(&names)),
+                format!(
+                    "spec.nodes[{}]: there is no NodePool {:?}; use {}",
+                    group.name,
+                    group.pool,
+                    any_of(&names)
+                ),
             );
         };
         if !pool.spec.modes.contains(&group.mode) {
             return refuse(
                 "ModeNotOffered",
-                format!("spec.nodes[{}]: pool {} does not offer mode {:?}", group.name, group.pool, group.mode),
+                format!(
+                    "spec.nodes[{}]: pool {} does not offer mode {:?}",
+                    group.name, group.pool, group.mode
+                ),
             );
         }
         let sum = asked.entry(&group.pool).or_default();
@@ -89,7 +100,10 @@ mod tests {
             mode: NodeMode::Private,
             count: *count,
         });
-        TenantClusterSpec { version: version.into(), nodes: nodes.collect() }
+        TenantClusterSpec {
+            version: version.into(),
+            nodes: nodes.collect(),
+        }
     }
 
     fn refusal(spec: &TenantClusterSpec) -> (&'static str, String) {
@@ -108,13 +122,19 @@ mod tests {
     fn refusals_say_what_to_do() {
         let (reason, message) = refusal(&spec("v1.30.0", &[]));
         assert_eq!(reason, "UnsupportedVersion");
-        assert!(message.ends_with("set spec.version to one of v1.37.1, v1.36.4"), "{message}");
+        assert!(
+            message.ends_with("set spec.version to one of v1.37.1, v1.36.4"),
+            "{message}"
+        );
         let (reason, message) = refusal(&spec("v1.37.1", &[("a", "b200", 1)]));
         assert_eq!(reason, "UnknownPool");
         assert!(message.contains("\"b200\"; use h100"), "{message}");
         let (reason, message) = refusal(&spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 2)]));
         assert_eq!(reason, "NotEnoughNodes");
-        assert!(message.contains("5 nodes of pool h100") && message.contains("the pool has 4"), "{message}");
+        assert!(
+            message.contains("5 nodes of pool h100") && message.contains("the pool has 4"),
+            "{message}"
+        );
         let huge = spec("v1.37.1", &[("a", "h100", u32::MAX), ("b", "h100", u32::MAX)]);
         assert_eq!(refusal(&huge).0, "NotEnoughNodes");
     }

@@ -254,7 +254,8 @@ impl Engine {
     /// Scans both sides from time to time, in case something was missed. Nothing should be.
     async fn resync(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(RESYNC).await;
+            for _ in 0..100 { tokio::time::sleep(Duration::from_secs(3)).await;
+            for id in KindId::ALL { for side in [Side::Tenant, Side::Host] { let all = self.world.stores.of(side, id).all(); let n: usize = all.iter().map(|(_, s)| s.heap_bytes()).sum(); if !all.is_empty() { tracing::info!("STORE {:?} {:?} {} objects {} bytes", side, id, all.len(), n); } } } }
             for id in KindId::ALL {
                 for name in self.world.stores.names(id) {
                     if self.is_orphan(id, &name) {

@@ -153,3 +153,17 @@ impl Recorder {
 fn refilled(left: f64, since: Instant, now: Instant) -> f64 {
     (left + now.duration_since(since).as_secs_f64() / ALLOWANCE.1.as_secs_f64()).min(ALLOWANCE.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allowances_fill_up_again_but_never_beyond_the_first() {
+        let start = Instant::now();
+        let later = |seconds| start + Duration::from_secs(seconds);
+        assert!((refilled(0.0, start, later(30)) - 1.0).abs() < 1e-9);
+        assert!((refilled(2.0, start, later(60)) - 4.0).abs() < 1e-9);
+        assert!((refilled(20.0, start, later(100_000)) - ALLOWANCE.0).abs() < 1e-9);
+    }
+}

@@ -62,7 +62,10 @@ impl Clusters {
         berth_runtime::install_crypto();
         berth_runtime::telemetry::init(berth_runtime::telemetry::LogFormat::Text);
         let (host, tenant) = tokio::join!(
-            TestHost::start(NodePlan::of([(NodeShape::H100, 2), (NodeShape::Cpu, 1)])),
+            TestHost::start(NodePlan::of([
+                (NodeShape::H100, std::env::var("H100").map_or(2, |n| n.parse().unwrap())),
+                (NodeShape::Cpu, 1)
+            ])),
             TestHost::start(NodePlan::of([(NodeShape::Cpu, 1)])),
         );
         let (host, tenant) = (host.unwrap(), tenant.unwrap());

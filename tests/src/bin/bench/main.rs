@@ -31,7 +31,10 @@ enum Which {
 
 fn main() {
     berth_runtime::install_crypto();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let which = Args::parse().which;
         if matches!(which, Which::All | Which::TenantReady) {

@@ -26,7 +26,12 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Kibibytes of one line of `smaps_rollup`.
 fn read(rollup: &str, field: &str) -> f64 {
     let line = rollup.lines().find_map(|line| line.strip_prefix(field)).unwrap();
-    line.trim_start_matches(':').trim().trim_end_matches("kB").trim().parse().unwrap()
+    line.trim_start_matches(':')
+        .trim()
+        .trim_end_matches("kB")
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 struct Memory {
@@ -40,7 +45,11 @@ fn memory(world: &World, tenant: &Tenant, component: &str) -> Memory {
     let process = find(&world.tenant_records(), &format!("{}.{component}", tenant.id.slug())).unwrap();
     let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid.unwrap())).unwrap();
     let mebibytes = |field| read(&rollup, field) / 1024.0;
-    Memory { private: mebibytes("Anonymous"), resident: mebibytes("Rss"), share: mebibytes("Pss") }
+    Memory {
+        private: mebibytes("Anonymous"),
+        resident: mebibytes("Rss"),
+        share: mebibytes("Pss"),
+    }
 }
 
 pub(crate) async fn run() {
@@ -50,7 +59,11 @@ pub(crate) async fn run() {
     let mut report = Report::new("memory");
     let mut private = 0.0;
     for component in [API_SERVER, CONTROLLER_MANAGER, SYNCER] {
-        let Memory { private: own, resident, share } = memory(&world, &tenant, component);
+        let Memory {
+            private: own,
+            resident,
+            share,
+        } = memory(&world, &tenant, component);
         report.add(format!("idle {component}, private"), own, "MiB");
         report.add(format!("idle {component}, resident"), resident, "MiB");
         report.add(format!("idle {component}, proportional share"), share, "MiB");
@@ -62,7 +75,9 @@ pub(crate) async fn run() {
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     futures::stream::iter(0..PODS)
         .for_each_concurrent(8, async |index| {
-            pods.create(&PostParams::default(), &gpu_pod(&format!("p-{index:04}"), 0)).await.unwrap();
+            pods.create(&PostParams::default(), &gpu_pod(&format!("p-{index:04}"), 0))
+                .await
+                .unwrap();
         })
         .await;
     until_true("all pods run", LIMIT, async || {
@@ -75,7 +90,11 @@ pub(crate) async fn run() {
     report.add(format!("syncer with {PODS} pods, private"), full.private, "MiB");
     report.add(format!("syncer with {PODS} pods, resident"), full.resident, "MiB");
     #[allow(clippy::cast_precision_loss)]
-    report.add("syncer, private, for each pod", (full.private - idle.private) * 1024.0 / PODS as f64, "KiB");
+    report.add(
+        "syncer, private, for each pod",
+        (full.private - idle.private) * 1024.0 / PODS as f64,
+        "KiB",
+    );
     report.finish();
     tenant.delete(&world).await;
 }

@@ -26,8 +26,11 @@ impl Report {
         for (what, value, unit) in &self.rows {
             println!("  {what:<width$}  {value:>10.2} {unit}");
         }
-        let figures: Vec<Value> =
-            self.rows.iter().map(|(what, value, unit)| json!({"what": what, "value": value, "unit": unit})).collect();
+        let figures: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|(what, value, unit)| json!({"what": what, "value": value, "unit": unit}))
+            .collect();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join(format!("{}.json", self.name));
@@ -41,7 +44,11 @@ impl Report {
 pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss
+    )]
     let rank = ((percent / 100.0 * sorted.len() as f64).ceil() as usize).clamp(1, sorted.len().max(1));
     sorted.get(rank - 1).copied().unwrap_or(f64::NAN)
 }

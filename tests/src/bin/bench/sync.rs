@@ -38,8 +38,12 @@ pub(crate) async fn run() {
     let origin = |pod: &Pod| pod.annotations().get(labels::ORIGIN_NAME).cloned();
     let watches = [
         watch(there.clone(), Arc::clone(&on_host), move |pod| origin(pod)),
-        watch(there, Arc::clone(&host_runs), move |pod| (phase(pod) == "Running").then(|| origin(pod)).flatten()),
-        watch(here.clone(), Arc::clone(&tenant_runs), |pod| (phase(pod) == "Running").then(|| pod.name_any())),
+        watch(there, Arc::clone(&host_runs), move |pod| {
+            (phase(pod) == "Running").then(|| origin(pod)).flatten()
+        }),
+        watch(here.clone(), Arc::clone(&tenant_runs), |pod| {
+            (phase(pod) == "Running").then(|| pod.name_any())
+        }),
     ];
     tokio::time::sleep(Duration::from_secs(1)).await;
 
@@ -59,7 +63,11 @@ pub(crate) async fn run() {
     }
     let begun = Instant::now();
     while tenant_runs.lock().unwrap().len() < PODS {
-        assert!(begun.elapsed() < LIMIT, "only {} of {PODS} run", tenant_runs.lock().unwrap().len());
+        assert!(
+            begun.elapsed() < LIMIT,
+            "only {} of {PODS} run",
+            tenant_runs.lock().unwrap().len()
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     for watch in watches {
@@ -68,11 +76,16 @@ pub(crate) async fn run() {
     let mut report = Report::new("sync-latency");
     let between = |from: &Moments, to: &Moments| -> Vec<f64> {
         let (from, to) = (from.lock().unwrap(), to.lock().unwrap());
-        from.iter().filter_map(|(name, at)| Some(milliseconds(to.get(name)?.saturating_duration_since(*at)))).collect()
+        from.iter()
+            .filter_map(|(name, at)| Some(milliseconds(to.get(name)?.saturating_duration_since(*at))))
+            .collect()
     };
     let down = between(&created, &on_host);
     let up = between(&host_runs, &tenant_runs);
-    for (what, values) in [("tenant create answered -> host pod seen", &down), ("host Running seen -> tenant Running seen", &up)] {
+    for (what, values) in [
+        ("tenant create answered -> host pod seen", &down),
+        ("host Running seen -> tenant Running seen", &up),
+    ] {
         report.add(format!("{what}, p50"), percentile(values, 50.0), "ms");
         report.add(format!("{what}, p99"), percentile(values, 99.0), "ms");
     }
@@ -86,7 +99,10 @@ fn watch(
     name: impl Fn(&Pod) -> Option<String> + Send + 'static,
 ) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
-        let mut stream = watcher(api, watcher::Config::default()).default_backoff().applied_objects().boxed();
+        let mut stream = watcher(api, watcher::Config::default())
+            .default_backoff()
+            .applied_objects()
+            .boxed();
         while let Ok(Some(pod)) = stream.try_next().await {
             if let Some(name) = name(&pod) {
                 moments.lock().unwrap().entry(name).or_insert_with(Instant::now);

@@ -103,12 +103,20 @@ async fn bare_start(world: &World, round: usize) -> Duration {
         ("service-account-signing-key-file", file("sa.key", &key.private_pem)),
     ];
     spec.args = flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
-    let supervisor = Supervisor::open(SupervisorConfig { dir: dir.path().join("run"), die_with_parent: true }).await.unwrap();
+    let supervisor = Supervisor::open(SupervisorConfig {
+        dir: dir.path().join("run"),
+        die_with_parent: true,
+    })
+    .await
+    .unwrap();
     let text = kubeconfig(&KubeconfigRequest {
         cluster_name: "bench".into(),
         server: format!("https://127.0.0.1:{port}"),
         ca_pem: ca.cert_pem().into(),
-        user: Credential::ClientCertificate { cert_pem: admin.cert_pem, key_pem: admin.key_pem },
+        user: Credential::ClientCertificate {
+            cert_pem: admin.cert_pem,
+            key_pem: admin.key_pem,
+        },
         namespace: None,
     })
     .unwrap();
@@ -141,7 +149,10 @@ async fn tenant_start(world: &World, round: usize) -> Duration {
     let tenants = world.tenants("bench");
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "bench");
     let begun = Instant::now();
-    tenants.create(&PostParams::default(), &cluster(&name, &[])).await.unwrap();
+    tenants
+        .create(&PostParams::default(), &cluster(&name, &[]))
+        .await
+        .unwrap();
     let client = loop {
         assert!(begun.elapsed() < LIMIT, "no kubeconfig");
         if let Ok(Some(secret)) = secrets.get_opt(&format!("{name}-kubeconfig")).await {
