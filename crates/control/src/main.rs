@@ -65,7 +65,7 @@ async fn run(args: Args) -> Result<(), AnyError> {
     lease::run_as_leader(client.clone(), &lease, &stop, on_waiting, async |stop| {
         readiness.set("host watches", false);
         outcome = lead(&args, client, metrics, stop.clone(), || {
-            readiness.set("host watches", true)
+            readiness.set("host watches", true);
         })
         .await;
     })

@@ -28,6 +28,7 @@ const FLEET_PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// A store was dropped before it was filled: the process is ending.
+#[expect(clippy::too_many_lines, reason = "one watch after the other, each of a few lines")]
 pub async fn start(
     client: &Client,
     queue: &Queue<Key>,

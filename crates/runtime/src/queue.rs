@@ -248,7 +248,7 @@ mod tests {
         queue.done(&"soon");
         queue.done(&"late");
         assert!(
-            tokio::time::timeout(Duration::from_secs(60), queue.take())
+            tokio::time::timeout(Duration::from_mins(1), queue.take())
                 .await
                 .is_err()
         );

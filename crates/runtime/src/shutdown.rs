@@ -19,6 +19,7 @@ pub fn signals() -> std::io::Result<CancellationToken> {
             tracing::info!("shutting down");
             token.cancel();
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            #[expect(clippy::disallowed_methods, reason = "whoever signals twice wants no clean-up")]
             std::process::exit(130);
         }
     });

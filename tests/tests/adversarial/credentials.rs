@@ -70,13 +70,13 @@ pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(world: Arc<World>) {
     );
     // A's server is not even believed by whoever trusts B: the authorities differ.
     let mut mixed = Kubeconfig::from_yaml(&a.kubeconfig).unwrap();
-    mixed.clusters[0].cluster.as_mut().unwrap().certificate_authority_data =
-        Kubeconfig::from_yaml(&b.kubeconfig).unwrap().clusters[0]
-            .cluster
-            .as_ref()
-            .unwrap()
-            .certificate_authority_data
-            .clone();
+    let of_b = Kubeconfig::from_yaml(&b.kubeconfig)
+        .unwrap()
+        .clusters
+        .remove(0)
+        .cluster
+        .unwrap();
+    mixed.clusters[0].cluster.as_mut().unwrap().certificate_authority_data = of_b.certificate_authority_data;
     let config = Config::from_custom_kubeconfig(mixed, &KubeConfigOptions::default())
         .await
         .unwrap();

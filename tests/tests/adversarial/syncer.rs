@@ -7,10 +7,14 @@ use berth_tests::{
     tenant::{Tenant, cluster},
     world::World,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::{
+    authentication::v1::TokenRequest,
+    core::v1::{ConfigMap, Namespace, Node, Pod, Secret, ServiceAccount},
+};
 use kube::{
     Api, Client, Resource,
     api::{ListParams, Patch, PatchParams, PostParams},
+    config::KubeConfigOptions,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -111,7 +115,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<W
     forbidden(
         "a token",
         accounts
-            .create_token_request("default", &PostParams::default(), &Default::default())
+            .create_token_request("default", &PostParams::default(), &TokenRequest::default())
             .await,
     );
     let role = json!({
@@ -126,7 +130,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<W
     let token =
         std::fs::read_to_string(world.host.home().tenants().join(a.id.hash()).join(SYNCER).join("token")).unwrap();
     kubeconfig.auth_infos[0].auth_info = Some(serde_json::from_value(json!({"token": token})).unwrap());
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default())
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .unwrap();
     let client = berth_runtime::client::from_config(config).unwrap();

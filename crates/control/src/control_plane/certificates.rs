@@ -256,7 +256,7 @@ impl LeafStore {
     pub fn renew_at(&self) -> Option<Timestamp> {
         self.used
             .iter()
-            .filter(|(name, _)| name.ends_with(".crt"))
+            .filter(|(name, _)| std::path::Path::new(name).extension().is_some_and(|end| end == "crt"))
             .filter_map(|(_, cert)| renew_at(cert).ok())
             .min()
     }

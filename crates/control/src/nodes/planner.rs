@@ -274,7 +274,7 @@ fn serve<'a>(
 /// Chooses `count` of `candidates` (sorted by name, at least `count` of them).
 fn choose<'a>(candidates: &[&'a Node], has: &[&Node], count: usize, topology_key: Option<&str>) -> Vec<&'a Node> {
     let domain_of = |node: &Node| topology_key.and_then(|key| node.labels.get(key).cloned());
-    let home: BTreeSet<Option<String>> = has.iter().map(|node| domain_of(node)).filter(Option::is_some).collect();
+    let home: BTreeSet<String> = has.iter().filter_map(|node| domain_of(node)).collect();
     let mut domains: BTreeMap<Option<String>, Vec<&'a Node>> = BTreeMap::new();
     for node in candidates {
         domains.entry(domain_of(node)).or_default().push(node);
@@ -288,7 +288,7 @@ fn choose<'a>(candidates: &[&'a Node], has: &[&Node], count: usize, topology_key
             let fits = nodes.len() >= needed;
             let size = i64::try_from(nodes.len()).unwrap_or(i64::MAX);
             (
-                !home.contains(domain),
+                !domain.as_ref().is_some_and(|domain| home.contains(domain)),
                 !fits,
                 if fits { size } else { -size },
                 domain.clone(),

@@ -9,7 +9,7 @@ use crate::{
 use berth_api::conditions::Finding;
 use kube::Client;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -32,7 +32,7 @@ pub struct Tenants {
     /// Why tenants lack nodes, as the planner put it last.
     waiting: Mutex<BTreeMap<String, String>>,
     /// Tenants under deletion whose pods are gone.
-    workloads_gone: Mutex<BTreeMap<String, ()>>,
+    workloads_gone: Mutex<BTreeSet<String>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -79,12 +79,12 @@ impl Tenants {
 
     /// Notes that the workload namespace of a tenant under deletion is gone, so that its nodes can be released.
     pub fn set_workloads_gone(&self, uid: &str) {
-        lock(&self.workloads_gone).insert(uid.to_owned(), ());
+        lock(&self.workloads_gone).insert(uid.to_owned());
     }
 
     /// Whether [`Tenants::set_workloads_gone`] was called.
     pub fn workloads_gone(&self, uid: &str) -> bool {
-        lock(&self.workloads_gone).contains_key(uid)
+        lock(&self.workloads_gone).contains(uid)
     }
 }
 
