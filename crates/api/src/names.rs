@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn names_are_readable_and_stable() {
-        assert_eq!(host_name("Pod", "default", "train-0"), "train-0-vt4lxtdv6g4xq");
+        assert_eq!(host_name("Pod", "default", "train-0"), "train-0-z4mxl3nreldub");
         assert_eq!(hash(&["Pod", "default", "train-0"]).len(), HASH_LENGTH);
     }
 

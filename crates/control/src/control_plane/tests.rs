@@ -14,7 +14,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        let datastore_ca = CertificateAuthority::create("datastore", Duration::from_secs(3600)).unwrap();
+        let datastore_ca = CertificateAuthority::create("datastore", Duration::from_secs(365 * 24 * 3600)).unwrap();
         let stored = Authorities::create("abc").unwrap();
         Self {
             tenant: TenantId::new("vision", "6f2c"),
