@@ -42,7 +42,7 @@ impl World {
                     .tenant(kind)
                     .get(name)
                     .map(|pod| crate::kinds::pod::targets(&pod.object()));
-                self.references().set(name, &targets.unwrap_or_default())
+                self.references().set(name, targets.unwrap_or_default())
             }
             // The tokens belong to the host pod: made once it exists, renewed by a timer afterwards.
             (Side::Host, KindId::Pod) if !self.stores.host(KindId::PodToken).contains(name) => {

@@ -2,10 +2,11 @@
 
 use super::{Done, Engine, api::CallError};
 use crate::{
-    kinds,
+    kinds::{self, event::Told},
     resource::{self, KindId, Name},
 };
 use jiff::Timestamp;
+use kube::api::Patch;
 
 pub(super) async fn step(engine: &Engine, name: &Name) -> Result<Done, CallError> {
     let store = engine.world.stores.host(KindId::Event);
@@ -21,10 +22,20 @@ pub(super) async fn step(engine: &Engine, name: &Name) -> Result<Done, CallError
         store.forget(name);
         return Ok(Done::new("dropped"));
     }
-    engine
-        .tenant
-        .apply(resource::EVENT, &told.about.namespace, &told.name, &told.event)
-        .await?;
+    write(engine, &told).await?;
     store.forget_version(name, event.version);
     Ok(Done::new("told"))
+}
+
+/// Most Events are new, so creating comes first; a repetition changes the one that is there.
+async fn write(engine: &Engine, told: &Told) -> Result<(), CallError> {
+    let (tenant, namespace) = (&engine.tenant, &told.about.namespace);
+    match tenant.create(resource::EVENT, namespace, &told.event).await {
+        Err(CallError::Conflict(_)) => {
+            let patch = Patch::Merge(told.event.clone());
+            tenant.patch(resource::EVENT, namespace, &told.name, "", &patch).await?;
+            Ok(())
+        }
+        result => result.map(drop),
+    }
 }

@@ -1,4 +1,4 @@
-//! The engine: one queue, and the only place that writes. It knows no kind; what should be is said by `kinds`.
+//! The engine: the queue, and the only place that writes. It knows no kind; what should be is said by `kinds`.
 //!
 //! ```text
 //!  watches ──► stores ──► queue of keys ──► step(key) ──► writes ──► stores
@@ -37,8 +37,8 @@ use std::{
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Steps that run at a time. Each waits for an API server most of its life.
-const CONCURRENCY: usize = 64;
+/// Steps that run at a time in each lane. Each waits for an API server most of its life; each needs a connection.
+const CONCURRENCY: [usize; 3] = [32, 8, 2];
 /// Time between full scans of both sides.
 const RESYNC: Duration = Duration::from_mins(5);
 /// First and longest wait after failures.
@@ -46,12 +46,23 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// Time between looks at whether the first lists are complete.
 const LIST_POLL: Duration = Duration::from_millis(10);
 
+/// Keys wait in three queues, so that a burst of pods does not delay the tokens of those that are placed already, and
+/// Events take only what the rest leaves.
+const fn lane(kind: KindId) -> usize {
+    match kind {
+        KindId::PodToken => 1,
+        KindId::Event => 2,
+        KindId::Pod | KindId::ConfigMap | KindId::Secret | KindId::Service | KindId::Node => 0,
+    }
+}
+
 /// The engine of one tenant.
 pub struct Engine {
     world: World,
     tenant: Api,
     host: Api,
-    queue: Queue<Key>,
+    /// One queue for each [`lane`].
+    queues: [Queue<Key>; 3],
     recorder: Recorder,
     metrics: Metrics,
     /// Failures in a row.
@@ -90,7 +101,7 @@ impl Engine {
             recorder: Recorder::new(tenant.clone(), metrics.clone()),
             tenant,
             host,
-            queue: Queue::new(),
+            queues: Default::default(),
             metrics,
             failures: Mutex::default(),
             agreed: Mutex::default(),
@@ -108,16 +119,27 @@ impl Engine {
         tokio::select! { () = stop.cancelled() => return, () = self.listed() => ready() }
         tasks.spawn(Arc::clone(&self).resync());
         tasks.spawn(Arc::clone(&self).renew_leases());
+        for (queue, concurrency) in self.queues.iter().zip(CONCURRENCY) {
+            tasks.spawn(Arc::clone(&self).run_lane(queue.clone(), concurrency));
+        }
+        stop.cancelled().await;
+    }
+
+    async fn run_lane(self: Arc<Self>, queue: Queue<Key>, concurrency: usize) {
         let mut steps = JoinSet::new();
         loop {
             tokio::select! {
-                () = stop.cancelled() => break,
                 Some(_) = steps.join_next() => {}
-                taken = self.queue.take(), if steps.len() < CONCURRENCY => {
+                taken = queue.take(), if steps.len() < concurrency => {
                     steps.spawn(Arc::clone(&self).work(taken));
                 }
             }
         }
+    }
+
+    /// Puts a key into its queue.
+    fn add(&self, key: Key) {
+        self.queues[lane(key.kind)].add(key);
     }
 
     /// Fills one store for ever.
@@ -136,7 +158,7 @@ impl Engine {
         let store = self.world.stores.of(side, id);
         let changed = |name: Name| {
             self.add_dependents(side, id, &name);
-            self.queue.add(id.key(name));
+            self.add(id.key(name));
         };
         store::watch(api.client(), spec, namespace, store, &changed).await;
     }
@@ -159,10 +181,10 @@ impl Engine {
     /// One step of one key, and what follows from its result.
     async fn work(self: Arc<Self>, taken: Taken<Key>) {
         let Taken { key, queued_for } = taken;
+        let queue = &self.queues[lane(key.kind)];
         self.metrics.queued.observe(queued_for.as_secs_f64());
-        self.metrics
-            .queue_depth
-            .set(i64::try_from(self.queue.len()).unwrap_or(i64::MAX));
+        let waiting: usize = self.queues.iter().map(Queue::len).sum();
+        self.metrics.queue_depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         let seen = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
         let result = self.step(&key, seen).await;
         let kind = key.kind.label();
@@ -178,7 +200,7 @@ impl Engine {
                     .inc();
                 tracing::debug!(%key, result = done.result, "step");
                 if let Some(after) = done.again {
-                    self.queue.add_after(key.clone(), after);
+                    queue.add_after(key.clone(), after);
                 }
             }
             Err(error) => {
@@ -193,10 +215,10 @@ impl Engine {
                     let message = kinds::text::sanitize(&self.world, &key.name, message);
                     self.tell(&key, Level::Warning, "SyncFailed", &message).await;
                 }
-                self.queue.add_after(key.clone(), wait);
+                queue.add_after(key.clone(), wait);
             }
         }
-        self.queue.done(&key);
+        queue.done(&key);
     }
 
     async fn step(&self, key: &Key, seen: Instant) -> Result<Done, CallError> {
@@ -240,7 +262,7 @@ impl Engine {
 
     fn add_dependents(&self, side: Side, id: KindId, name: &Name) {
         for key in self.world.dependents(side, id, name) {
-            self.queue.add(key);
+            self.add(key);
         }
     }
 
@@ -254,8 +276,7 @@ impl Engine {
     /// Scans both sides from time to time, in case something was missed. Nothing should be.
     async fn resync(self: Arc<Self>) {
         loop {
-            for _ in 0..100 { tokio::time::sleep(Duration::from_secs(3)).await;
-            for id in KindId::ALL { for side in [Side::Tenant, Side::Host] { let all = self.world.stores.of(side, id).all(); let n: usize = all.iter().map(|(_, s)| s.heap_bytes()).sum(); if !all.is_empty() { tracing::info!("STORE {:?} {:?} {} objects {} bytes", side, id, all.len(), n); } } } }
+            tokio::time::sleep(RESYNC).await;
             for id in KindId::ALL {
                 for name in self.world.stores.names(id) {
                     if self.is_orphan(id, &name) {
@@ -265,7 +286,7 @@ impl Engine {
                             .get_or_create(&KindLabels { kind: id.label() })
                             .inc();
                     }
-                    self.queue.add(id.key(name));
+                    self.add(id.key(name));
                 }
             }
         }

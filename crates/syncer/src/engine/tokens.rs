@@ -53,10 +53,17 @@ pub(super) async fn step(engine: &Engine, name: &Name) -> Result<Done, CallError
     let renew_at = token::renew_at(now, &expiries).unwrap_or(now);
     let secret = secret_object(engine, name, &pod, &host_pod, &data, renew_at);
     let namespace = &engine.world.tenant.workload_namespace;
-    let written = engine
-        .host
-        .apply(resource::SECRET, namespace, &host_name(KindId::PodToken, name), &secret)
-        .await?;
+    let host_name = host_name(KindId::PodToken, name);
+    let written = match engine.host.create(resource::SECRET, namespace, &secret).await {
+        // An earlier one, of this pod or of one of the same name.
+        Err(CallError::Conflict(_)) => {
+            engine
+                .host
+                .apply(resource::SECRET, namespace, &host_name, &secret)
+                .await?
+        }
+        result => result?,
+    };
     engine.remember(Side::Host, KindId::PodToken, name, written);
     Ok(Done::again("minted", until(now, renew_at)))
 }

@@ -180,7 +180,7 @@ mod tests {
             kind: KindId::Secret,
             name: name.clone(),
         };
-        world.references().set(&Name::new("a", "pod"), &[target].into());
+        world.references().set(&Name::new("a", "pod"), [target].into());
         assert_eq!(rules.want(&world, &name, &Value::Null), Want::Sync);
     }
 }

@@ -94,6 +94,8 @@ pub struct Translated {
 pub enum HostWrite {
     /// Server-side apply of the whole object.
     Apply(Value),
+    /// Merge patch of what differs from the live object that was read.
+    Merge(Value),
     /// Strategic merge patch of a subresource.
     Patch {
         /// The subresource.
@@ -115,6 +117,16 @@ pub enum TenantWrite {
     Status(Value),
     /// Nothing can be written yet: look again after this time.
     Later(Duration),
+}
+
+/// How a kind's host objects are created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Creation {
+    /// By server-side apply: the host records which fields are the syncer's, so that later applies remove exactly those.
+    Apply,
+    /// By a plain create, which costs the API server half as much. For kinds of which there are many and which record
+    /// themselves what later updates may remove.
+    Post,
 }
 
 /// What `back` looks at.
@@ -156,6 +168,11 @@ pub trait Down: Sync {
     /// The host object as it is created, where some fields can only be added afterwards.
     fn at_creation(&self, desired: Value) -> Value {
         desired
+    }
+
+    /// How host objects are created.
+    fn creation(&self) -> Creation {
+        Creation::Apply
     }
 
     /// The part of a host object that may still change once it exists. Its hash decides whether there is anything to

@@ -6,7 +6,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 /// The index, both ways.
 #[derive(Debug, Default)]
 pub struct References {
-    by_pod: HashMap<Name, BTreeSet<Target>>,
+    /// Sorted; most pods use one or two, for which a set would be far larger.
+    by_pod: HashMap<Name, Box<[Target]>>,
     by_target: HashMap<Key, HashSet<Name>>,
 }
 
@@ -22,14 +23,11 @@ pub struct Target {
 impl References {
     /// Says what a pod uses now; nothing once it is gone. Returns the targets for which it became the first user or
     /// ceased to be the last: they have to come to or go from the host.
-    pub fn set(&mut self, pod: &Name, targets: &BTreeSet<Target>) -> Vec<Key> {
-        let before = if targets.is_empty() {
-            self.by_pod.remove(pod).unwrap_or_default()
-        } else {
-            self.by_pod.insert(pod.clone(), targets.clone()).unwrap_or_default()
-        };
+    pub fn set(&mut self, pod: &Name, targets: BTreeSet<Target>) -> Vec<Key> {
+        let targets: Box<[Target]> = targets.into_iter().collect();
+        let before = self.by_pod.remove(pod).unwrap_or_default();
         let mut changed = Vec::new();
-        for target in before.difference(targets) {
+        for target in before.iter().filter(|target| targets.binary_search(target).is_err()) {
             let key = target.kind.key(target.name.clone());
             if let Some(users) = self.by_target.get_mut(&key) {
                 users.remove(pod);
@@ -39,13 +37,16 @@ impl References {
                 }
             }
         }
-        for target in targets.difference(&before) {
+        for target in targets.iter().filter(|target| before.binary_search(target).is_err()) {
             let key = target.kind.key(target.name.clone());
             let users = self.by_target.entry(key.clone()).or_default();
             if users.is_empty() {
                 changed.push(key);
             }
             users.insert(pod.clone());
+        }
+        if !targets.is_empty() {
+            self.by_pod.insert(pod.clone(), targets);
         }
         changed
     }
@@ -82,15 +83,15 @@ mod tests {
         let mut references = References::default();
         let (one, two) = (Name::new("a", "one"), Name::new("a", "two"));
         assert_eq!(
-            references.set(&one, &[target("x"), target("y")].into()),
+            references.set(&one, [target("x"), target("y")].into()),
             [key("x"), key("y")]
         );
-        assert_eq!(references.set(&two, &[target("x")].into()), []);
-        assert_eq!(references.set(&one, &[target("y")].into()), [], "two still uses x");
+        assert_eq!(references.set(&two, [target("x")].into()), []);
+        assert_eq!(references.set(&one, [target("y")].into()), [], "two still uses x");
         assert_eq!(references.users(&key("x")), std::slice::from_ref(&two));
-        assert_eq!(references.set(&two, &BTreeSet::new()), [key("x")]);
+        assert_eq!(references.set(&two, BTreeSet::new()), [key("x")]);
         assert!(!references.is_used(&key("x")) && references.is_used(&key("y")));
-        references.set(&one, &BTreeSet::new());
+        references.set(&one, BTreeSet::new());
         assert!(references.by_pod.is_empty() && references.by_target.is_empty());
     }
 
@@ -98,7 +99,7 @@ mod tests {
     fn saying_the_same_again_changes_nothing() {
         let mut references = References::default();
         let pod = Name::new("a", "one");
-        references.set(&pod, &[target("x")].into());
-        assert_eq!(references.set(&pod, &[target("x")].into()), []);
+        references.set(&pod, [target("x")].into());
+        assert_eq!(references.set(&pod, [target("x")].into()), []);
     }
 }

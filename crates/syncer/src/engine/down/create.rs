@@ -8,7 +8,7 @@ use crate::{
         recorder::Level,
     },
     json,
-    kinds::{Translated, refusal},
+    kinds::{Creation, Translated, refusal},
     resource::{Key, Side},
     store::Stored,
 };
@@ -32,7 +32,7 @@ impl Step<'_> {
             .collect();
         if !missing.is_empty() {
             for key in missing {
-                engine.queue.add(key);
+                engine.add(key);
             }
             return Ok(Done::again("waiting", SAFETY));
         }
@@ -50,13 +50,16 @@ impl Step<'_> {
         let desired = kind.at_creation(desired);
         let hash = json::hash(&kind.changeable(&desired));
         let mut desired = self.dressed(stored, desired, &hash);
-        desired["metadata"]["resourceVersion"] = NOTHING_YET.into();
-        let resource = kind.resource();
-        match engine
-            .host
-            .apply(resource, self.namespace(), &self.host_name(), &desired)
-            .await
-        {
+        let (resource, host) = (kind.resource(), &engine.host);
+        let created = match kind.creation() {
+            Creation::Apply => {
+                desired["metadata"]["resourceVersion"] = NOTHING_YET.into();
+                host.apply(resource, self.namespace(), &self.host_name(), &desired)
+                    .await
+            }
+            Creation::Post => host.create(resource, self.namespace(), &desired).await,
+        };
+        match created {
             Ok(created) => {
                 engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
                 engine.remember(Side::Host, kind.id(), name, created);

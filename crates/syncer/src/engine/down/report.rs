@@ -2,7 +2,7 @@
 
 use super::Step;
 use crate::{
-    engine::{Done, api::CallError, recorder::Level},
+    engine::{Done, api::CallError, lock, recorder::Level},
     json,
     kinds::{Report, TenantWrite, refusal},
     metrics::ReasonLabels,
@@ -12,6 +12,9 @@ use crate::{
 use jiff::Timestamp;
 use kube::api::Patch;
 use serde_json::{Value, json};
+
+/// In place of the host's version in [`Engine::agreed`](crate::engine::Engine): the pod was bound.
+const BOUND: u64 = u64::MAX;
 
 impl Step<'_> {
     /// Writes the host's state to the tenant, if it differs.
@@ -35,20 +38,7 @@ impl Step<'_> {
         let mut again = None;
         for write in kind.back(&engine.world, name, &report) {
             match write {
-                TenantWrite::Bind { node } => {
-                    let binding = json!({
-                        "apiVersion": "v1",
-                        "kind": "Binding",
-                        "metadata": {"name": &*name.name, "namespace": &*name.namespace, "uid": stored.uid},
-                        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-                    });
-                    let resource = kind.resource();
-                    engine
-                        .tenant
-                        .create_sub(resource, &name.namespace, &name.name, "binding", &binding)
-                        .await?;
-                    written = true;
-                }
+                TenantWrite::Bind { node } => written |= self.bind(stored, &node).await?,
                 TenantWrite::Status(status) => written |= self.write_status(stored, object, &status).await?,
                 TenantWrite::Later(after) => again = Some(after),
             }
@@ -62,6 +52,28 @@ impl Step<'_> {
         })
     }
 
+    /// Binds the tenant's pod to a node. Returns whether that was still to be done.
+    async fn bind(&self, stored: &Stored, node: &str) -> Result<bool, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        // The answer to a Binding is not the pod, so until the watch shows it, the state it was bound in is remembered.
+        let bound = (stored.version, BOUND);
+        if lock(&engine.agreed).get(&self.key()) == Some(&bound) {
+            return Ok(false);
+        }
+        let binding = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": &*name.name, "namespace": &*name.namespace, "uid": stored.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        });
+        let (resource, tenant) = (kind.resource(), &engine.tenant);
+        tenant
+            .create_sub(resource, &name.namespace, &name.name, "binding", &binding)
+            .await?;
+        lock(&engine.agreed).insert(self.key(), bound);
+        Ok(true)
+    }
+
     /// Writes a status to the tenant if it differs. Returns whether it did.
     pub(super) async fn write_status(
         &self,
@@ -70,6 +82,7 @@ impl Step<'_> {
         status: &Value,
     ) -> Result<bool, CallError> {
         let Self { engine, kind, name, .. } = self;
+        lock(&engine.agreed).remove(&self.key());
         let Some(difference) = status_patch(object, status) else {
             return Ok(false);
         };

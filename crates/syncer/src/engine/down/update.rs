@@ -95,6 +95,25 @@ impl Step<'_> {
                         engine.remember(Side::Host, kind.id(), name, written);
                         return Ok(());
                     }
+                    HostWrite::Merge(mut patch) => {
+                        patch["metadata"]["uid"] = (*host.uid).into();
+                        patch["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"].clone();
+                        let patch = Patch::Merge(patch);
+                        match engine
+                            .host
+                            .patch(resource, self.namespace(), &host.name, "", &patch)
+                            .await
+                        {
+                            Ok(written) => {
+                                engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
+                                engine.remember(Side::Host, kind.id(), name, written);
+                                return Ok(());
+                            }
+                            // Somebody was faster: read again.
+                            Err(CallError::Conflict(_)) => {}
+                            Err(error) => return Err(error),
+                        }
+                    }
                     HostWrite::Patch { subresource, mut patch } => {
                         patch["metadata"] = json!({"uid": host.uid});
                         let patch = Patch::Strategic(patch);

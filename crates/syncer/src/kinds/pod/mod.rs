@@ -32,8 +32,8 @@ pub use targets::targets;
 use crate::{
     json,
     kinds::{
-        Down, Flow, HostNamespace, HostWrite, Kind, Report, TenantWrite, Translated, Want, fields::Findings, metadata,
-        origin_name, own_name, refusal::Refusal,
+        Creation, Down, Flow, HostNamespace, HostWrite, Kind, Report, TenantWrite, Translated, Want, fields::Findings,
+        metadata, origin_name, own_name, refusal::Refusal,
     },
     resource::{self, Key, KindId, Name, Resource},
     store::{Detail, WatchSpec},
@@ -65,7 +65,26 @@ pub const KIND: Kind = Kind {
     flow: Flow::Down(&Pods),
 };
 
+/// Metadata that rules and decisions read; the rest is half of a small pod.
+const METADATA: &[&str] = &[
+    "annotations",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "labels",
+    "name",
+    "namespace",
+    "resourceVersion",
+    "uid",
+];
+
 fn trim_tenant(pod: &mut Value) {
+    if let Some(object) = pod.as_object_mut() {
+        object.retain(|key, _| matches!(key.as_str(), "metadata" | "spec" | "status"));
+    }
+    if let Some(metadata) = pod["metadata"].as_object_mut() {
+        metadata.retain(|key, _| METADATA.contains(&key.as_str()));
+    }
     if let Some(annotations) = pod["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
@@ -73,19 +92,10 @@ fn trim_tenant(pod: &mut Value) {
 
 /// Of a host pod only its state matters: what was asked for is in the tenant's pod.
 fn trim_host(pod: &mut Value) {
-    if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.retain(|key, _| {
-            matches!(
-                key.as_str(),
-                "name"
-                    | "uid"
-                    | "resourceVersion"
-                    | "generation"
-                    | "deletionTimestamp"
-                    | "deletionGracePeriodSeconds"
-                    | "annotations"
-            )
-        });
+    trim_tenant(pod);
+    if let Some(metadata) = pod["metadata"].as_object_mut() {
+        metadata.remove("labels");
+        metadata.remove("namespace");
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
             annotations.retain(|key, _| key == labels::ORIGIN_UID || key == labels::APPLIED_HASH);
         }
@@ -140,10 +150,11 @@ impl Down for Pods {
             annotations.insert(downward::annotation(&field), value.into());
         }
         if findings.refused.is_empty() {
-            let object = json!({
+            let mut object = json!({
                 "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
                 "spec": spec.spec,
             });
+            object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
             Ok(Translated {
                 object,
                 notes: findings.notes,
@@ -151,6 +162,10 @@ impl Down for Pods {
         } else {
             Err(findings.refused)
         }
+    }
+
+    fn creation(&self) -> Creation {
+        Creation::Post
     }
 
     fn at_creation(&self, desired: Value) -> Value {
@@ -166,7 +181,7 @@ impl Down for Pods {
     }
 
     fn update(&self, desired: Value, live: &Value) -> Vec<HostWrite> {
-        update::update(desired, live)
+        update::update(&desired, live)
     }
 
     fn host_status(&self, tenant: &Value, host: &Value) -> Option<Value> {

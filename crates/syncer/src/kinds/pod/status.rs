@@ -58,24 +58,22 @@ fn gates(pod: &Value) -> Vec<&str> {
 /// What to write to the tenant.
 pub fn back(world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
     let Report { tenant, host, .. } = report;
-    let mut writes = Vec::new();
-    let finished = is_finished(&tenant["status"]);
+    if is_finished(&tenant["status"]) {
+        return Vec::new();
+    }
     if let Some(node) = json::text(host, &["spec", "nodeName"])
         && json::text(tenant, &["spec", "nodeName"]).is_none()
         && tenant["metadata"].get("deletionTimestamp").is_none()
-        && !finished
     {
-        // An API server refuses to bind to a node that it does not know.
-        if world.stores.tenant(KindId::Node).contains(&Name::new("", node)) {
-            writes.push(TenantWrite::Bind { node: node.to_owned() });
+        // An API server refuses to bind to a node that it does not know. The status follows when the binding shows,
+        // because the API server then has set the condition PodScheduled itself.
+        return if world.stores.tenant(KindId::Node).contains(&Name::new("", node)) {
+            vec![TenantWrite::Bind { node: node.to_owned() }]
         } else {
-            return vec![TenantWrite::Later(NODE_WAIT)];
-        }
+            vec![TenantWrite::Later(NODE_WAIT)]
+        };
     }
-    if !finished {
-        writes.push(TenantWrite::Status(status(world, name, report)));
-    }
-    writes
+    vec![TenantWrite::Status(status(world, name, report))]
 }
 
 fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
@@ -106,6 +104,12 @@ fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
         .collect();
     for condition in &mut conditions {
         let old = self::condition(before, json::text(condition, &["type"]).unwrap_or_default());
+        // Both API servers note the time of the binding; only a flip matters.
+        if let Some(old) = old.filter(|old| old.get("status") == condition.get("status"))
+            && let Some(since) = old.get("lastTransitionTime")
+        {
+            condition["lastTransitionTime"] = since.clone();
+        }
         if condition.get("observedGeneration").is_some()
             && let Some(generation) = generation(old.and_then(|old| old.get("observedGeneration")))
         {

@@ -2,15 +2,16 @@
 //!
 //! | field | way |
 //! |---|---|
-//! | labels, annotations | apply |
-//! | images, activeDeadlineSeconds, tolerations (added only), schedulingGates (removed only) | apply |
-//! | nodeSelector, affinity | apply, while there are scheduling gates |
+//! | labels, annotations | patch; those that came from the tenant are removed when they go there |
+//! | images, activeDeadlineSeconds, tolerations (added only), schedulingGates (the tenant's, removed only) | patch |
+//! | nodeSelector, affinity | patch, while there are scheduling gates |
 //! | resources of containers | the `resize` subresource |
 //! | ephemeral containers | the `ephemeralcontainers` subresource |
 //! | everything else | cannot change; whatever the host has there stays |
 
 use crate::{json, kinds::HostWrite};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 /// The changeable part of a host pod, for the hash.
 pub fn changeable(pod: &Value) -> Value {
@@ -53,54 +54,124 @@ pub fn at_creation(mut pod: Value) -> Value {
 
 /// Writes that bring the host pod `live` to `desired`. Subresources come alone: the engine reads the pod again and
 /// asks once more.
-pub fn update(mut desired: Value, live: &Value) -> Vec<HostWrite> {
-    let subresources: Vec<HostWrite> = resize(&desired, live)
+pub fn update(desired: &Value, live: &Value) -> Vec<HostWrite> {
+    let subresources: Vec<HostWrite> = resize(desired, live)
         .into_iter()
-        .chain(ephemeral(&desired, live))
+        .chain(ephemeral(desired, live))
         .collect();
     if !subresources.is_empty() {
         return subresources;
     }
-    // What cannot change is taken from the live pod: it was made by an earlier state of the tenant's services or by an
-    // earlier version of these rules, and the host refuses any difference.
-    let wanted = desired["spec"].take();
-    let mut spec = live["spec"].clone();
+    let mut patch = json!({"metadata": {}, "spec": {}});
+    for map in ["labels", "annotations"] {
+        if let Some(changes) = changed_entries(desired, live, map) {
+            patch["metadata"][map] = changes;
+        }
+    }
+    let (wanted, now) = (&desired["spec"], &live["spec"]);
     for list in ["initContainers", "containers"] {
-        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let same = json::items(&wanted, &[list])
-                .iter()
-                .find(|other| other.get("name") == container.get("name"));
-            if let Some(image) = same.and_then(|other| other.get("image")) {
-                container["image"] = image.clone();
+        if let Some(containers) = with_images(wanted, now, list) {
+            patch["spec"][list] = containers;
+        }
+    }
+    if let Some(deadline) = wanted.get("activeDeadlineSeconds")
+        && now.get("activeDeadlineSeconds") != Some(deadline)
+    {
+        patch["spec"]["activeDeadlineSeconds"] = deadline.clone();
+    }
+    let tolerations = json::items(now, &["tolerations"]);
+    let more = json::items(wanted, &["tolerations"])
+        .iter()
+        .filter(|toleration| !tolerations.contains(toleration));
+    let all: Vec<Value> = tolerations.iter().chain(more).cloned().collect();
+    if all.len() > tolerations.len() {
+        patch["spec"]["tolerations"] = all.into();
+    }
+    if !json::items(now, &["schedulingGates"]).is_empty() {
+        let removed = removed(desired, live, "gates");
+        let name = |gate: &Value| json::text(gate, &["name"]).unwrap_or_default().to_owned();
+        let left = json::items(now, &["schedulingGates"])
+            .iter()
+            .filter(|gate| !removed.contains(&name(gate)));
+        patch["spec"]["schedulingGates"] = left.cloned().collect::<Vec<_>>().into();
+        for field in ["nodeSelector", "affinity"] {
+            if wanted.get(field) != now.get(field) {
+                patch["spec"][field] = wanted.get(field).cloned().unwrap_or_default();
             }
         }
     }
-    if let Some(fields) = spec.as_object_mut() {
-        fields.remove("ephemeralContainers");
-        let gated = fields
-            .get("schedulingGates")
-            .is_some_and(|gates| !json::is_unset(gates));
-        let from_tenant: &[&str] = if gated {
-            &["activeDeadlineSeconds", "schedulingGates", "nodeSelector", "affinity"]
-        } else {
-            &["activeDeadlineSeconds", "schedulingGates"]
-        };
-        for field in from_tenant {
-            match wanted.get(*field) {
-                Some(value) => drop(fields.insert((*field).to_owned(), value.clone())),
-                None => drop(fields.remove(*field)),
-            }
+    vec![HostWrite::Merge(patch)]
+}
+
+/// Annotation of host pods: the labels, annotations and scheduling gates that came from the tenant. Only those are ever
+/// taken away again; what webhooks of the host have added stays.
+pub const APPLIED_KEYS: &str = "berth.dev/applied-keys";
+
+/// The value of [`APPLIED_KEYS`] for a host pod: `labels=a,b;annotations=c;gates=d`.
+pub fn applied_keys(pod: &Value) -> String {
+    let keys = |map: &str| {
+        json::strings(&pod["metadata"], &[map])
+            .into_keys()
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let gates: Vec<_> = json::items(pod, &["spec", "schedulingGates"])
+        .iter()
+        .filter_map(|gate| json::text(gate, &["name"]))
+        .collect();
+    format!(
+        "labels={};annotations={};gates={}",
+        keys("labels"),
+        keys("annotations"),
+        gates.join(",")
+    )
+}
+
+/// Keys of one sort that came from the tenant earlier and do not any more.
+fn removed(desired: &Value, live: &Value, sort: &str) -> BTreeSet<String> {
+    let keys = |pod: &Value| -> BTreeSet<String> {
+        let list = json::text(pod, &["metadata", "annotations", APPLIED_KEYS]).unwrap_or_default();
+        let keys = list
+            .split(';')
+            .find_map(|part| part.strip_prefix(sort)?.strip_prefix('='));
+        keys.unwrap_or_default()
+            .split(',')
+            .filter(|key| !key.is_empty())
+            .map(ToOwned::to_owned)
+            .collect()
+    };
+    keys(live).difference(&keys(desired)).cloned().collect()
+}
+
+/// Labels or annotations to set, and to remove, as a merge patch.
+fn changed_entries(desired: &Value, live: &Value, map: &str) -> Option<Value> {
+    let now = json::strings(live, &["metadata", map]);
+    let mut changes: Map<String, Value> = json::strings(desired, &["metadata", map])
+        .into_iter()
+        .filter(|(key, value)| now.get(key) != Some(value))
+        .map(|(key, value)| (key, value.into()))
+        .collect();
+    changes.extend(removed(desired, live, map).into_iter().map(|key| (key, Value::Null)));
+    (!changes.is_empty()).then_some(Value::Object(changes))
+}
+
+/// The live containers with the tenant's images; `None` if they have them. Nothing else of a container can change: it
+/// was made by an earlier state of the tenant's services or an earlier version of these rules, and stays as it is.
+fn with_images(wanted: &Value, now: &Value, list: &str) -> Option<Value> {
+    let mut containers = json::items(now, &[list]).to_vec();
+    let mut changed = false;
+    for container in &mut containers {
+        let same = json::items(wanted, &[list])
+            .iter()
+            .find(|other| other.get("name") == container.get("name"));
+        if let Some(image) = same.and_then(|other| other.get("image"))
+            && container.get("image") != Some(image)
+        {
+            container["image"] = image.clone();
+            changed = true;
         }
-        let mut tolerations = json::items(&live["spec"], &["tolerations"]).to_vec();
-        for toleration in json::items(&wanted, &["tolerations"]) {
-            if !tolerations.contains(toleration) {
-                tolerations.push(toleration.clone());
-            }
-        }
-        fields.insert("tolerations".into(), tolerations.into());
     }
-    desired["spec"] = spec;
-    vec![HostWrite::Apply(desired)]
+    changed.then(|| containers.into())
 }
 
 /// A patch of the `resize` subresource for containers whose resources differ.
@@ -166,8 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_keeps_what_cannot_change_as_the_host_has_it() {
-        let mut live = host("old", "1");
+    fn only_what_came_from_the_tenant_is_ever_taken_away() {
+        let mut old = host("old", "1");
+        old["metadata"]["labels"] = json!({"app": "a", "kept": "k"});
+        old["spec"]["schedulingGates"] = json!([{"name": "mine"}]);
+        let mut live = old.clone();
+        live["metadata"]["annotations"] = json!({APPLIED_KEYS: applied_keys(&old), "sidecar": "injected"});
+        live["metadata"]["labels"]["injected"] = "by-webhook".into();
         live["spec"]["containers"]
             .as_array_mut()
             .unwrap()
@@ -176,23 +252,20 @@ mod tests {
             .as_array_mut()
             .unwrap()
             .push(json!({"key": "host-added"}));
+        live["spec"]["schedulingGates"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"name": "kueue"}));
         let mut desired = host("new", "1");
+        desired["metadata"]["labels"] = json!({"kept": "k", "new": "n"});
+        desired["metadata"]["annotations"] = json!({APPLIED_KEYS: applied_keys(&desired)});
         desired["spec"]["containers"][0]["env"] = json!([{"name": "A", "value": "changed later"}]);
         desired["spec"]["tolerations"] = json!([{"key": "more"}]);
-        let writes = update(desired, &live);
-        let [HostWrite::Apply(applied)] = writes.as_slice() else {
+        let writes = update(&desired, &live);
+        let [HostWrite::Merge(patch)] = writes.as_slice() else {
             panic!("{writes:?}")
         };
-        assert_eq!(applied["spec"]["containers"][0]["image"], "new");
-        assert_eq!(
-            applied["spec"]["containers"][0]["env"],
-            json!([{"name": "A", "value": "1"}])
-        );
-        assert_eq!(applied["spec"]["containers"][1]["name"], "injected");
-        assert_eq!(
-            applied["spec"]["tolerations"],
-            json!([{"key": "k"}, {"key": "host-added"}, {"key": "more"}])
-        );
+        insta::assert_yaml_snapshot!(patch);
     }
 
     #[test]
@@ -200,11 +273,11 @@ mod tests {
         let live = host("image", "1");
         let mut desired = host("image", "2");
         desired["spec"]["ephemeralContainers"] = json!([{"name": "debug"}]);
-        let subresources: Vec<_> = update(desired, &live)
+        let subresources: Vec<_> = update(&desired, &live)
             .into_iter()
             .map(|write| match write {
                 HostWrite::Patch { subresource, .. } => subresource,
-                HostWrite::Apply(_) => "",
+                HostWrite::Apply(_) | HostWrite::Merge(_) => "",
             })
             .collect();
         assert_eq!(subresources, ["resize", "ephemeralcontainers"]);
