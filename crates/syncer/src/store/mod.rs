@@ -5,6 +5,7 @@
 //! that the watch has already overtaken is ignored, so that a deleted object does not come back.
 
 mod object;
+mod text;
 mod watch;
 
 pub use object::{Deletion, Stored};
@@ -23,6 +24,7 @@ use std::{
 #[derive(Debug, Default)]
 pub struct Store {
     inner: Mutex<Inner>,
+    dictionary: text::Dictionary,
     listed: AtomicBool,
 }
 
@@ -100,6 +102,7 @@ impl Store {
 
     /// A state that a write of our own returned. Ignored if the watch has already seen that version or a newer one.
     pub fn written(&self, name: Name, stored: Stored) {
+        let stored = stored.packed(&self.dictionary);
         let mut inner = self.inner();
         if stored.version > inner.seen_up_to {
             inner.put(name, stored);
@@ -108,6 +111,7 @@ impl Store {
 
     /// A state that the watch reports.
     pub(crate) fn watched(&self, name: Name, stored: Stored) {
+        let stored = stored.packed(&self.dictionary);
         let mut inner = self.inner();
         inner.seen_up_to = inner.seen_up_to.max(stored.version);
         if let Some(unlisted) = &mut inner.unlisted {

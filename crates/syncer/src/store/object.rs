@@ -1,6 +1,7 @@
-//! One object as the syncer keeps it: what decisions need is typed, the rest is compact JSON text. A parsed JSON tree
-//! takes five times the memory.
+//! One object as the syncer keeps it: what decisions need is typed, the rest is packed JSON text. A parsed JSON tree
+//! takes thirty times the memory.
 
+use super::text::{Dictionary, Text};
 use crate::{json, resource::Resource};
 use berth_api::labels;
 use kube::core::{DynamicResourceScope, ObjectMeta};
@@ -32,7 +33,7 @@ pub struct Stored {
     pub origin_uid: Option<Box<str>>,
     /// On host objects: hash of what was last applied.
     pub applied_hash: Option<Box<str>>,
-    json: Box<[u8]>,
+    json: Text,
 }
 
 impl Stored {
@@ -54,14 +55,20 @@ impl Stored {
             }),
             origin_uid: annotation(labels::ORIGIN_UID),
             applied_hash: annotation(labels::APPLIED_HASH),
-            json: object.to_string().into_bytes().into_boxed_slice(),
+            json: Text::new(object.to_string()),
         }
     }
 
     /// The trimmed object.
     pub fn object(&self) -> Value {
-        // The bytes were made from a JSON value, so they parse.
-        serde_json::from_slice(&self.json).unwrap_or_default()
+        // The text was made from a JSON value, so it parses.
+        self.json.read(|text| serde_json::from_slice(text).unwrap_or_default())
+    }
+
+    /// The same object with its text packed.
+    pub(super) fn packed(mut self, dictionary: &Dictionary) -> Self {
+        self.json = self.json.packed(dictionary);
+        self
     }
 
     /// Bytes kept for this object besides its fixed size.
