@@ -48,8 +48,8 @@ test: kubernetes build ## Run all tests (BERTH_TEST_ARGS is passed on to cargo t
 	cargo test --workspace --locked $(BERTH_TEST_ARGS)
 
 .PHONY: bench
-bench: prerequisites kubernetes release ## Run the benchmarks; tables on stdout, JSON beside the benchmarks
-	cargo run --locked --release -p berth-tests --bin bench -- all
+bench: kubernetes release ## Run the benchmarks; tables on stdout, JSON in target/bench
+	"$(RELEASE_BINARIES)/bench" all
 
 .PHONY: generate
 generate: ## Write the CRD files in the chart anew from the types
