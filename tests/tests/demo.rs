@@ -19,7 +19,12 @@ impl Home {
     fn run(&self, program: &Path, arguments: &[&str]) -> Output {
         let binaries = binary("berth").parent().unwrap().display().to_string();
         let path = format!("{binaries}:{}", std::env::var("PATH").unwrap());
-        Command::new(program).args(arguments).env("PATH", path).env("BERTH_HOME", self.path()).output().unwrap()
+        Command::new(program)
+            .args(arguments)
+            .env("PATH", path)
+            .env("BERTH_HOME", self.path())
+            .output()
+            .unwrap()
     }
 }
 
@@ -41,7 +46,11 @@ fn the_demo_runs_and_leaves_no_trace() {
     }
 
     // What scripts rely on.
-    for file in ["host.kubeconfig", "kubeconfigs/team-vision-vision.yaml", "kubeconfigs/team-speech-speech.yaml"] {
+    for file in [
+        "host.kubeconfig",
+        "kubeconfigs/team-vision-vision.yaml",
+        "kubeconfigs/team-speech-speech.yaml",
+    ] {
         use std::os::unix::fs::PermissionsExt;
         let mode = fs::metadata(home.path().join(file)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{file}");
@@ -60,9 +69,15 @@ fn the_demo_runs_and_leaves_no_trace() {
 
     assert!(home.run(&binary("berth"), &["down"]).status.success());
     assert!(!home.path().exists());
-    let left = fs::read_dir("/proc").unwrap().filter_map(|entry| fs::read(entry.ok()?.path().join("environ")).ok());
+    let left = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| fs::read(entry.ok()?.path().join("environ")).ok());
     let marker = home.path().display().to_string();
-    assert_eq!(left.filter(|environment| String::from_utf8_lossy(environment).contains(&marker)).count(), 0);
+    assert_eq!(
+        left.filter(|environment| String::from_utf8_lossy(environment).contains(&marker))
+            .count(),
+        0
+    );
 }
 
 #[test]

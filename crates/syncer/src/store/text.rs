@@ -73,7 +73,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::format_collect, reason = "a test's input, made once")]
     fn siblings_take_little() {
         let dictionary = Dictionary::default();
         let fields: Vec<_> = (0..300_u64).map(|i| format!("{:x}:{}", i * 7919, i * i * i)).collect();
