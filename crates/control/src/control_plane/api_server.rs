@@ -76,6 +76,8 @@ pub(super) fn render(
         flag("authorization-mode", "RBAC"),
         flag("service-account-issuer", &issuer),
         flag("api-audiences", &issuer),
+        // A pod's token lives as long as it says, and not a year.
+        flag("service-account-extend-token-expiration", "false"),
         file_flag("service-account-key-file", "service-account.pub"),
         file_flag("service-account-signing-key-file", "service-account.key"),
         file_flag("requestheader-client-ca-file", "front-proxy-ca.crt"),
