@@ -2,7 +2,7 @@
 //! on, so that a stale view or a second control changes nothing.
 
 use super::{
-    NodeRecord, fleet,
+    NodeRecord, fleet, is_available,
     planner::{Action, Plan, plan},
     record::{DRAINING, assign_patch, draining_patch, release_patch},
 };
@@ -23,6 +23,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Pause before looking again at nodes that are not empty yet.
 const DRAIN_POLL: Duration = Duration::from_secs(1);
+/// Pause after which a plan that was made on an old view is made anew.
+const STALE_POLL: Duration = Duration::from_millis(100);
 
 /// Plans once and carries the plan out. Returns when to look again, if something is under way.
 ///
@@ -53,15 +55,8 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
             action;
         let Some(node) = nodes.get(node) else { continue };
         match action {
-            Action::Assign {
-                tenant, group, pool, ..
-            } => {
-                let Some(cluster) = tenants.get(tenant) else { continue };
-                let id = TenantId::new(&cluster.name_any(), tenant);
-                if patch(context, node, &assign_patch(node, &id, tenant, group, pool), "assign").await? {
-                    tracing::info!(node = node.name_any(), tenant = id.slug(), group, pool, "node assigned");
-                }
-            }
+            // Below, all nodes of a tenant together.
+            Action::Assign { .. } => {}
             Action::Drain { .. } => {
                 patch(context, node, &draining_patch(node, true), "drain").await?;
             }
@@ -73,6 +68,11 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
                     again = Some(DRAIN_POLL);
                 }
             }
+        }
+    }
+    for (uid, cluster) in &tenants {
+        if !assign_all(context, cluster, uid, &actions).await? {
+            again = Some(STALE_POLL);
         }
     }
     for node in nodes.values() {
@@ -108,6 +108,55 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
         }
     }
     Ok(again)
+}
+
+/// Gives a tenant every node that the plan has for it, or none. The plan was made on a view that may lag behind, even
+/// behind this control's own last changes: all nodes are looked at anew before the first of them is given.
+/// `false`: one of them is not free any more, so that the plan is void.
+async fn assign_all(
+    context: &Context,
+    cluster: &TenantCluster,
+    uid: &str,
+    actions: &[Action],
+) -> Result<bool, ReconcileError> {
+    let id = TenantId::new(&cluster.name_any(), uid);
+    let mut fresh = Vec::new();
+    for action in actions {
+        let Action::Assign {
+            node,
+            tenant,
+            group,
+            pool,
+        } = action
+        else {
+            continue;
+        };
+        if tenant != uid {
+            continue;
+        }
+        match free_node(context, node).await? {
+            Some(node) => fresh.push((node, group, pool)),
+            None => return Ok(false),
+        }
+    }
+    for (mut node, group, pool) in fresh {
+        // A heartbeat may come in between: that is no reason to leave the tenant with a part of its nodes.
+        while !patch(context, &node, &assign_patch(&node, &id, uid, group, pool), "assign").await? {
+            match free_node(context, &node.name_any()).await? {
+                Some(newer) => node = newer,
+                None => return Ok(false),
+            }
+        }
+        tracing::info!(node = node.name_any(), tenant = id.slug(), group, pool, "node assigned");
+    }
+    Ok(true)
+}
+
+/// A node as it is now, if it has no owner and could be assigned.
+async fn free_node(context: &Context, name: &str) -> Result<Option<Node>, ReconcileError> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let node = nodes.get_opt(name).await.map_err(api("look at a node"))?;
+    Ok(node.filter(|node| NodeRecord::read(node).is_none() && is_available(node)))
 }
 
 /// Applies a merge patch with a resource version in it. `false`: the node changed meanwhile, or is gone.
