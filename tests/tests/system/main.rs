@@ -26,6 +26,7 @@ fn main() -> ExitCode {
             deletion::while_it_is_being_created,
             deletion::twice_and_with_a_dead_api_server,
             deletion::a_namesake_starts_empty,
+            deletion::a_finalizer_taken_off_by_hand,
         ],
     )
 }

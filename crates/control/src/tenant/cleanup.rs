@@ -10,7 +10,7 @@ use crate::{
     error::{ReconcileError, api},
 };
 use berth_api::{
-    Phase, TenantCluster, TenantClusterStatus,
+    Phase, TenantCluster, TenantClusterSpec, TenantClusterStatus,
     conditions::{self, DELETING, Finding, READY},
     labels,
     names::TenantId,
@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 use std::time::Duration;
@@ -61,6 +61,50 @@ pub(super) async fn run(
     Ok(None)
 }
 
+/// Removes what is left of `TenantClusters` of this name that are gone without a clean-up: the API server can let an
+/// object go whose finalizer is added at the moment of its deletion, and people can take a finalizer off. Returns when
+/// to look again.
+///
+/// # Errors
+/// A step failed; it is tried again.
+pub(super) async fn orphans(
+    context: &Context,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Duration>, ReconcileError> {
+    let namespaces: Api<Namespace> = Api::all(context.client.clone());
+    let ours = ListParams::default().labels(&format!(
+        "{}={namespace},{}={name},{}",
+        labels::TENANT_NAMESPACE,
+        labels::TENANT_NAME,
+        labels::ROLE
+    ));
+    let left = namespaces
+        .list_metadata(&ours)
+        .await
+        .map_err(api("look for what tenants left"))?;
+    let Some(uid) = left
+        .iter()
+        .find_map(|left| left.annotations().get(labels::OWNER_UID).cloned())
+    else {
+        return Ok(None);
+    };
+    tracing::warn!(namespace, name, uid, "removing what a vanished TenantCluster left");
+    let mut gone = TenantCluster::new(
+        name,
+        TenantClusterSpec {
+            version: String::new(),
+            nodes: Vec::new(),
+        },
+    );
+    gone.metadata.namespace = Some(namespace.into());
+    gone.metadata.uid = Some(uid.clone());
+    if step(context, &gone, &TenantId::new(name, &uid)).await?.is_none() {
+        context.tenants.forget(&uid);
+    }
+    Ok(Some(POLL))
+}
+
 /// Goes as far as it can; says what it waits for.
 async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> Result<Option<String>, ReconcileError> {
     let uid = cluster.uid().unwrap_or_default();
@@ -83,18 +127,17 @@ async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> 
     }
     // 4. What the tenant stored, and the identity it stored it with.
     context.datastore.remove(tenant).await?;
-    // 5. Keys, the syncer's identity and everything else in the control-plane namespace.
+    // 5. Files. The kubeconfig Secret goes with its owner.
+    let namespace = cluster.namespace().unwrap_or_default();
+    context.runtime.remove(tenant, &namespace, &cluster.name_any()).await?;
+    // 6. Keys, the syncer's identity and everything else in the control-plane namespace. It goes last: as long as it is
+    // there, what is left of a tenant can be found.
     if !delete_namespace(context, &tenant.control_plane_namespace()).await? {
         return Ok(Some(format!(
             "namespace {} is ending",
             tenant.control_plane_namespace()
         )));
     }
-    // 6. Files. The kubeconfig Secret goes with its owner.
-    context
-        .runtime
-        .remove(tenant, &cluster.namespace().unwrap_or_default(), &cluster.name_any())
-        .await?;
     Ok(None)
 }
 

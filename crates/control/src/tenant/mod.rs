@@ -48,7 +48,7 @@ const RECHECK: Duration = Duration::from_secs(5);
 /// A step failed; the condition of the step says so, and the queue tries again later.
 pub async fn reconcile(context: &Context, namespace: &str, name: &str) -> Result<Option<Duration>, ReconcileError> {
     let Some(cluster) = context.stores.tenants.get(&ObjectRef::new(name).within(namespace)) else {
-        return Ok(None);
+        return cleanup::orphans(context, namespace, name).await;
     };
     let Some(uid) = cluster.uid() else { return Ok(None) };
     let tenant = TenantId::new(name, &uid);
