@@ -1,8 +1,7 @@
 //! What every part of control works with.
 
 use crate::{
-    apply::Applier, control_plane::HostInput, datastore::Datastore, metrics::Metrics, runtime::ControlPlaneRuntime,
-    tenant::Tenants,
+    control_plane::HostInput, datastore::Datastore, metrics::Metrics, runtime::ControlPlaneRuntime, tenant::Tenants,
 };
 use berth_api::{NodePool, TenantCluster, TenantNode};
 use berth_runtime::queue::Queue;
@@ -59,6 +58,4 @@ pub struct Context {
     pub metrics: Metrics,
     /// Writes Events.
     pub recorder: Recorder,
-    /// Applies objects that belong to no single tenant.
-    pub applier: Applier,
 }

@@ -17,7 +17,6 @@ pub mod runtime;
 pub mod tenant;
 mod watches;
 
-use apply::Applier;
 use berth_runtime::queue::{Queue, Taken};
 use context::{Context, Key};
 use control_plane::HostInput;
@@ -94,7 +93,6 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
     };
     let context = Arc::new(Context {
         recorder: Recorder::new(client.clone(), reporter),
-        applier: Applier::new(client.clone()),
         client,
         host,
         stores,

@@ -19,13 +19,9 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
     PolicyRule {
         api_groups: Some(vec![group.into()]),
         resources: all(resources),
-        verbs: texts_or_empty(verbs),
+        verbs: verbs.iter().map(ToString::to_string).collect(),
         ..PolicyRule::default()
     }
-}
-
-fn texts_or_empty(texts: &[&str]) -> Vec<String> {
-    texts.iter().map(ToString::to_string).collect()
 }
 
 /// Everything control may do on the host. It can hand to syncers only what it holds itself, so their rules are part of

@@ -194,20 +194,6 @@ impl Datastore {
         Ok(remains)
     }
 
-    /// Whether etcd answers.
-    ///
-    /// # Errors
-    /// It does not.
-    pub async fn probe(&self) -> Result<(), DatastoreError> {
-        let mut state = self.state.lock().await;
-        self.client(&mut state)
-            .await?
-            .status()
-            .await
-            .map_err(failed("answer"))?;
-        Ok(())
-    }
-
     async fn client(&self, state: &mut State) -> Result<Client, DatastoreError> {
         if let Some((client, since)) = &state.connection
             && since.elapsed() < CONNECTION_AGE

@@ -77,11 +77,6 @@ impl ProcessRuntime {
         })
     }
 
-    /// Processes of all tenants, for status.
-    pub fn supervisor(&self) -> &Supervisor {
-        &self.supervisor
-    }
-
     fn tenant_dir(&self, tenant: &TenantId) -> PathBuf {
         self.config.dir.join(tenant.hash())
     }

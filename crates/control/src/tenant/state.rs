@@ -60,13 +60,6 @@ impl Tenants {
         lock(&self.workloads_gone).remove(uid);
     }
 
-    /// Makes every tenant's objects be applied again, for example because one of them vanished.
-    pub fn forget_applied(&self, uid: &str) {
-        if let Some(memory) = lock(&self.memory).get(uid) {
-            memory.host.forget();
-        }
-    }
-
     /// Keeps the planner's word on who lacks nodes.
     pub fn set_waiting(&self, waiting: BTreeMap<String, String>) {
         *lock(&self.waiting) = waiting;
