@@ -95,7 +95,10 @@ pub(super) async fn run(
             &kubeconfig,
         )?;
     }
-    findings.add(syncer_finding(context, memory, tenant, &endpoints, key).await);
+    // A syncer that is known to be down needs no asking.
+    if !findings.all().iter().any(|finding| finding.kind == SYNCER_READY) {
+        findings.add(syncer_finding(context, &endpoints, key).await);
+    }
 
     let nodes = owned_nodes(context, cluster);
     publish::publish(context, cluster, tenant, &nodes).await?;
@@ -247,13 +250,7 @@ async fn bring_up(
 }
 
 /// Asks the syncer's `/readyz`.
-async fn syncer_finding(
-    context: &Context,
-    memory: &TenantMemory,
-    tenant: &TenantId,
-    endpoints: &Endpoints,
-    key: &Key,
-) -> Finding {
+async fn syncer_finding(context: &Context, endpoints: &Endpoints, key: &Key) -> Finding {
     let probe = probe_syncer(endpoints);
     match tokio::time::timeout(SYNCER_PROBE_TIMEOUT, probe).await {
         Ok(Ok(answer)) if answer.starts_with("HTTP/1.1 200") => {
@@ -269,11 +266,6 @@ async fn syncer_finding(
             Finding::no(SYNCER_READY, "Starting", format!("the syncer is {body}"))
         }
         Ok(Err(_)) | Err(_) => {
-            tracing::debug!(
-                tenant = tenant.slug(),
-                remembered = memory.leaves.is_poisoned(),
-                "syncer does not answer"
-            );
             context.queue.add_after(key.clone(), SYNCER_PROBE);
             Finding::no(SYNCER_READY, "Starting", "the syncer does not answer yet")
         }
