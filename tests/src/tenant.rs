@@ -40,6 +40,7 @@ pub fn cluster(name: &str, groups: &[(&str, &str, u32)]) -> TenantCluster {
         TenantClusterSpec {
             version: berth_process::binaries::KUBERNETES_DEFAULT.into(),
             nodes: nodes.collect(),
+            ..TenantClusterSpec::default()
         },
     )
 }

@@ -8,13 +8,17 @@ pub mod crd;
 pub mod labels;
 pub mod names;
 mod node_pool;
+pub mod sync_policy;
+mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;
 mod validate;
 
 pub use node_pool::{NodeCounts, NodePool, NodePoolSpec, NodePoolStatus};
+pub use sync_policy::SyncPolicy;
+pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
-    DEFAULT_VERSION, NodeGroup, NodeMode, Phase, SecretReference, TenantCluster, TenantClusterSpec,
+    DEFAULT_VERSION, NodeGroup, NodeMode, Phase, Scheduling, SecretReference, TenantCluster, TenantClusterSpec,
     TenantClusterStatus, TenantNodeCounts,
 };
 pub use tenant_node::{TenantNode, TenantNodeSpec, TenantNodeStatus};

@@ -40,6 +40,16 @@ pub struct TenantClusterSpec {
     #[schemars(length(max = 16), regex(pattern = r"^v1\.(0|[1-9][0-9]?)\.(0|[1-9][0-9]?)$"))]
     pub version: String,
 
+    /// TenantClass whose rules apply. Without one it is the class called `default` if there is one, else Berth's own
+    /// defaults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
+    pub class: Option<String>,
+
+    /// Who places the tenant's pods on its nodes. Without a word of the tenant it is as its class says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduling: Option<Scheduling>,
+
     /// Groups of nodes that the tenant gets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
@@ -49,6 +59,17 @@ pub struct TenantClusterSpec {
 
 /// Kubernetes version of a tenant that names none.
 pub const DEFAULT_VERSION: &str = "v1.37.1";
+
+impl Default for TenantClusterSpec {
+    fn default() -> Self {
+        Self {
+            version: default_version(),
+            class: None,
+            scheduling: None,
+            nodes: Vec::new(),
+        }
+    }
+}
 
 fn default_version() -> String {
     DEFAULT_VERSION.into()
@@ -82,6 +103,18 @@ pub enum NodeMode {
     /// Reserved for one tenant from the moment it asks until it asks no longer.
     #[default]
     Private,
+}
+
+/// Who places pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Scheduling {
+    /// The scheduler of the host.
+    #[default]
+    Host,
+    /// Schedulers in the tenant: a kube-scheduler that Berth runs, and whatever the team installs beside it. The host's
+    /// scheduler only checks what they decide.
+    Tenant,
 }
 
 /// What Berth found and did.

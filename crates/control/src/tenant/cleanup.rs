@@ -90,13 +90,7 @@ pub(super) async fn orphans(
         return Ok(None);
     };
     tracing::warn!(namespace, name, uid, "removing what a vanished TenantCluster left");
-    let mut gone = TenantCluster::new(
-        name,
-        TenantClusterSpec {
-            version: String::new(),
-            nodes: Vec::new(),
-        },
-    );
+    let mut gone = TenantCluster::new(name, TenantClusterSpec::default());
     gone.metadata.namespace = Some(namespace.into());
     gone.metadata.uid = Some(uid.clone());
     if step(context, &gone, &TenantId::new(name, &uid)).await?.is_none() {

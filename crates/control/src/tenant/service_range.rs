@@ -200,13 +200,7 @@ mod tests {
     #[test]
     fn the_record_is_read_back() {
         let tenant = TenantId::new("a", "1");
-        let cluster = TenantCluster::new(
-            "a",
-            berth_api::TenantClusterSpec {
-                version: "v1.37.1".into(),
-                nodes: vec![],
-            },
-        );
+        let cluster = TenantCluster::new("a", berth_api::TenantClusterSpec::default());
         let endpoints = Endpoints {
             bind: Ipv4Addr::LOCALHOST.into(),
             api_port: 40001,

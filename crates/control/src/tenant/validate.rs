@@ -14,7 +14,12 @@ pub struct Offer {
 
 /// Whether `spec` can be carried out with what is on offer; if not, the message says what to change.
 pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Finding {
-    let TenantClusterSpec { version, nodes } = spec;
+    let TenantClusterSpec {
+        version,
+        nodes,
+        class: _,
+        scheduling: _,
+    } = spec;
     if !offer.versions.contains(version) {
         return refuse(
             "UnsupportedVersion",
@@ -103,6 +108,7 @@ mod tests {
         TenantClusterSpec {
             version: version.into(),
             nodes: nodes.collect(),
+            ..TenantClusterSpec::default()
         }
     }
 

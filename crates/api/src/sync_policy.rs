@@ -1,0 +1,300 @@
+//! What crosses from a tenant to the host and what of the host it sees. Part of a [`TenantClass`](crate::TenantClass);
+//! control hands the very same structure to the tenant's syncer.
+//!
+//! Everything is an allow-list, and empty by default: what no list names is refused, in words, on the object concerned.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// In a list of names: every name.
+pub const ANY: &str = "*";
+
+/// Whether a list of names contains `name` or [`ANY`].
+pub fn allows(list: &[String], name: &str) -> bool {
+    list.iter().any(|known| known == name || known == ANY)
+}
+
+/// The rules of a class for its tenants' objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SyncPolicy {
+    /// Rules for pods.
+    pub pods: PodPolicy,
+    /// Rules for volumes.
+    pub storage: StoragePolicy,
+    /// Rules for Services and their endpoints.
+    pub services: ServicePolicy,
+    /// Rules for Ingresses and the routes of the Gateway API.
+    pub ingress: IngressPolicy,
+    /// Rules for NetworkPolicies.
+    pub network: NetworkRules,
+    /// Rules for devices by dynamic resource allocation.
+    pub devices: DevicePolicy,
+    /// Tenants' service accounts whose pods run under a service account of the host, for cloud identities. All others run
+    /// under one that may do nothing.
+    #[schemars(length(max = 64))]
+    pub service_accounts: Vec<ServiceAccountMapping>,
+    /// Further kinds to sync, for which the host has controllers.
+    #[schemars(length(max = 32))]
+    pub kinds: Vec<SyncedKind>,
+}
+
+/// Rules for pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodPolicy {
+    /// RuntimeClasses of the host that tenants see and may use; `*` for all.
+    #[schemars(length(max = 64))]
+    pub runtime_classes: Vec<String>,
+    /// Schedulers of the host, besides its default one, that pods may name.
+    #[schemars(length(max = 16))]
+    pub schedulers: Vec<String>,
+    /// Priorities that the tenants' pods have on the host. Without a band they all have the host's default priority.
+    pub priority: Option<PriorityBand>,
+}
+
+/// Priorities on the host. The tenant's own priorities are mapped into it in order.
+#[derive(KubeSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.lowest < self.highest").message("lowest must be less than highest"))]
+pub struct PriorityBand {
+    /// Priority of the tenant's least important pods.
+    #[schemars(range(min = -2_147_483_648i64, max = 1_000_000_000i64))]
+    pub lowest: i32,
+    /// Priority of the tenant's most important pods.
+    #[schemars(range(min = -2_147_483_648i64, max = 1_000_000_000i64))]
+    pub highest: i32,
+}
+
+/// Steps into which a [`PriorityBand`] is divided: one for priorities below zero, one for zero, and one for each order
+/// of magnitude up to 10^9, the highest priority a user may define.
+pub const PRIORITY_STEPS: u8 = 12;
+
+impl PriorityBand {
+    /// The step of a tenant's priority: 0 below zero, 1 for zero, then one more for each digit; below [`PRIORITY_STEPS`].
+    pub fn step(priority: i64) -> u8 {
+        match u64::try_from(priority) {
+            Err(_) => 0,
+            Ok(0) => 1,
+            Ok(positive) => (u8::try_from(positive.ilog10()).unwrap_or(u8::MAX) + 2).min(PRIORITY_STEPS - 1),
+        }
+    }
+
+    /// The priority on the host of a step: the steps divide the band evenly, the ends included.
+    pub fn value(self, step: u8) -> i32 {
+        let (lowest, width) = (i64::from(self.lowest), i64::from(self.highest) - i64::from(self.lowest));
+        let step = i64::from(step.min(PRIORITY_STEPS - 1));
+        // Between the ends of the band, which are both `i32`.
+        i32::try_from(lowest + width * step / i64::from(PRIORITY_STEPS - 1)).unwrap_or(self.highest)
+    }
+
+    /// Name of the host's PriorityClass for a step of the class `class`. Control makes them, syncers name them in pods.
+    pub fn class_name(class: &str, step: u8, preempts: bool) -> String {
+        format!("berth-{class}-{step}{}", if preempts { "" } else { "-never" })
+    }
+}
+
+/// Rules for volumes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StoragePolicy {
+    /// StorageClasses of the host that tenants see and may use; `*` for all.
+    #[schemars(length(max = 64))]
+    pub classes: Vec<String>,
+    /// CSI drivers that pods may use in inline volumes.
+    #[schemars(length(max = 64))]
+    pub inline_drivers: Vec<String>,
+    /// VolumeSnapshotClasses of the host that tenants see and may use; `*` for all.
+    #[schemars(length(max = 64))]
+    pub snapshot_classes: Vec<String>,
+}
+
+/// Rules for Services.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServicePolicy {
+    /// Whether Services may have ports on the nodes.
+    pub node_ports: bool,
+    /// Whether Services may have load balancers of the host.
+    pub load_balancers: bool,
+    /// Classes of load balancers that may be named, besides the default one; `*` for all.
+    #[schemars(length(max = 16))]
+    pub load_balancer_classes: Vec<String>,
+    /// Networks, besides the tenant's own pods, in which endpoints that a tenant writes itself may lie.
+    #[schemars(length(max = 64))]
+    pub endpoint_cidrs: Vec<String>,
+}
+
+/// Rules for Ingresses and routes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct IngressPolicy {
+    /// IngressClasses of the host that tenants see and may use; `*` for all.
+    #[schemars(length(max = 64))]
+    pub classes: Vec<String>,
+    /// GatewayClasses of the host that tenants see; `*` for all.
+    #[schemars(length(max = 64))]
+    pub gateway_classes: Vec<String>,
+    /// Gateways of the host to which the tenants' routes may be attached.
+    #[schemars(length(max = 32))]
+    pub gateways: Vec<GatewayReference>,
+    /// Host names that Ingresses and routes may serve: `app.example.com`, or `*.example.com` for every name below.
+    #[schemars(length(max = 64))]
+    pub hostnames: Vec<String>,
+}
+
+/// A Gateway of the host. In the tenant, routes name it as if it were in any namespace of the tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GatewayReference {
+    /// Namespace on the host.
+    #[schemars(length(min = 1, max = 63))]
+    pub namespace: String,
+    /// Name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+/// Rules for NetworkPolicies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NetworkRules {
+    /// Networks that no policy of a tenant may open: the host's pods, Services and nodes, and metadata services.
+    #[schemars(length(max = 64))]
+    pub blocked_cidrs: Vec<String>,
+}
+
+/// Rules for devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DevicePolicy {
+    /// DeviceClasses of the host that tenants see and may use; `*` for all.
+    #[schemars(length(max = 64))]
+    pub classes: Vec<String>,
+    /// Drivers to which claims may carry configuration; `*` for all.
+    #[schemars(length(max = 64))]
+    pub config_drivers: Vec<String>,
+}
+
+/// Pods of one service account of the tenant run under one of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceAccountMapping {
+    /// Namespace in the tenant.
+    #[schemars(length(min = 1, max = 63))]
+    pub namespace: String,
+    /// Name in the tenant.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Name of the service account in the tenant's workload namespace on the host. The platform makes it.
+    #[schemars(length(min = 1, max = 253))]
+    pub host_name: String,
+}
+
+/// A namespaced kind that the host has controllers for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SyncedKind {
+    /// API group, for example `scheduling.k8s.io`.
+    #[schemars(length(min = 1, max = 253))]
+    pub group: String,
+    /// Version, the same on both sides, for example `v1beta1`.
+    #[schemars(length(min = 1, max = 63))]
+    pub version: String,
+    /// Kind, for example `PodGroup`.
+    #[schemars(length(min = 1, max = 63))]
+    pub kind: String,
+    /// Name in URLs, for example `podgroups`.
+    #[schemars(length(min = 1, max = 63))]
+    pub plural: String,
+    /// Fields of the object besides its metadata that are copied; everything else is refused.
+    #[serde(default = "spec_only")]
+    #[schemars(length(min = 1, max = 64))]
+    pub fields: Vec<String>,
+    /// Whether the status comes back. Host names in its texts are mapped; fields listed in `references` as well.
+    #[serde(default = "yes")]
+    pub status: bool,
+    /// Fields that name other objects of the tenant.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub references: Vec<FieldReference>,
+    /// Fields that are label selectors of pods: narrowed to the tenant and the namespace.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub selectors: Vec<String>,
+    /// Fields that are refused although a field above them is copied.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub refused: Vec<String>,
+}
+
+fn spec_only() -> Vec<String> {
+    vec!["spec".into()]
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A field that names another object in the same namespace of the tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FieldReference {
+    /// Path of the field, for example `spec.secretName` or `spec.tls[].secretName`.
+    #[schemars(length(min = 1, max = 512))]
+    pub path: String,
+    /// Kind of the object, for example `Secret`; with its group if it is not a kind that Berth knows, for example
+    /// `Workload.scheduling.k8s.io`. The object is brought to the host as long as it is named.
+    #[schemars(length(min = 1, max = 317))]
+    pub kind: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_keep_the_order_of_priorities() {
+        let priorities = [
+            -2_147_483_648,
+            -1,
+            0,
+            1,
+            9,
+            10,
+            99,
+            1000,
+            1_000_000,
+            999_999_999,
+            1_000_000_000,
+            2_000_001_000,
+        ];
+        let steps: Vec<u8> = priorities
+            .iter()
+            .map(|priority| PriorityBand::step(*priority))
+            .collect();
+        assert_eq!(steps, [0, 0, 1, 2, 2, 3, 3, 5, 8, 10, 11, 11]);
+    }
+
+    #[test]
+    fn steps_fill_the_band_and_never_leave_it() {
+        for (lowest, highest) in [(0, 1100), (i32::MIN, 1_000_000_000), (-5, -4)] {
+            let band = PriorityBand { lowest, highest };
+            let values: Vec<i32> = (0..PRIORITY_STEPS).map(|step| band.value(step)).collect();
+            assert!(
+                values.is_sorted() && values[0] == lowest && values[11] == highest,
+                "{values:?}"
+            );
+            assert_eq!(band.value(200), highest);
+        }
+    }
+
+    #[test]
+    fn nothing_is_allowed_by_default() {
+        let policy: SyncPolicy = serde_json::from_str("{}").unwrap();
+        assert_eq!(policy, SyncPolicy::default());
+        assert!(!allows(&policy.storage.classes, "any"));
+        assert!(allows(&["*".into()], "any") && allows(&["a".into()], "a") && !allows(&["a".into()], "b"));
+    }
+}

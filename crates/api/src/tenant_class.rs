@@ -1,0 +1,62 @@
+//! `TenantClass`: the platform's rules for tenants.
+
+use crate::{Scheduling, SyncPolicy};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Name of the class of TenantClusters that name none.
+pub const DEFAULT_CLASS: &str = "default";
+
+/// The platform's rules for tenants: what they may ask for, and what of the host they see and use.
+#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "berth.dev",
+    version = "v1alpha1",
+    kind = "TenantClass",
+    status = "TenantClassStatus",
+    derive = "PartialEq",
+    shortname = "tclass",
+    category = "berth",
+    doc = "The platform's rules for tenants: what they may ask for, and what of the host they see and use.",
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Scheduling", type_ = "string", json_path = ".spec.scheduling"),
+    printcolumn(name = "Tenants", type_ = "integer", json_path = ".status.tenants"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
+        .message("the name of a TenantClass must be a DNS label of at most 40 characters that starts with a letter")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantClassSpec {
+    /// Kubernetes versions that tenants may run. Empty: every version that this Berth can run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub versions: Vec<String>,
+
+    /// Who places the pods of tenants that do not say it themselves.
+    #[serde(default)]
+    pub scheduling: Scheduling,
+
+    /// What crosses from the tenant to the host, and what of the host the tenant sees.
+    #[serde(default)]
+    pub sync: SyncPolicy,
+}
+
+/// What became of the class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantClassStatus {
+    /// Generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// TenantClusters of this class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<u32>,
+    /// Ready: the rules are consistent and what they need exists on the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
