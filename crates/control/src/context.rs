@@ -4,9 +4,10 @@ use crate::{
     control_plane::HostInput, datastore::Datastore, metrics::Metrics, runtime::ControlPlaneRuntime, tenant::Tenants,
 };
 use berth_api::{NodePool, TenantCluster, TenantNode};
-use berth_runtime::queue::Queue;
+use berth_runtime::queue::{Queue, QueueKey};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, runtime::events::Recorder, runtime::reflector::Store};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// What there is to do.
@@ -23,6 +24,18 @@ pub enum Key {
     Pool(String),
     /// Plan and carry out node assignments for the whole fleet.
     Fleet,
+}
+
+impl QueueKey for Key {
+    /// Namespaces of tenants take turns; the platform's own objects have theirs.
+    fn group(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match self {
+            Self::Tenant { namespace, .. } => namespace.hash(&mut hasher),
+            Self::Pool(_) | Self::Fleet => {}
+        }
+        hasher.finish()
+    }
 }
 
 /// Read-only views of the host cluster, kept current by watches.

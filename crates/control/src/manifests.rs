@@ -54,7 +54,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
             &["get", "create", "update", "patch"],
         ),
     ];
-    rules.extend(permissions::host_workload_rules());
+    rules.extend(permissions::host_workload_rules(&berth_api::SyncPolicy::default()));
     rules.extend(permissions::host_control_plane_rules());
     rules
 }

@@ -1,34 +1,61 @@
 //! The admin server: `/healthz`, `/readyz` and `/metrics` (OpenMetrics text).
 
-use axum::{Router, extract::State, http::StatusCode, response::IntoResponse, routing::get};
+use axum::{Router, extract, http::StatusCode, response::IntoResponse, routing::get};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// What has to be in place before the process calls itself ready. Cheap to clone; all clones speak of one process.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, bool>>>);
+pub struct Readiness(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    needs: BTreeMap<&'static str, bool>,
+    remarks: Vec<String>,
+}
 
 impl Readiness {
     /// Readiness that waits for every one of `needs`.
     pub fn new(needs: &[&'static str]) -> Self {
-        Self(Arc::new(Mutex::new(needs.iter().map(|need| (*need, false)).collect())))
+        Self(Arc::new(Mutex::new(State {
+            needs: needs.iter().map(|need| (*need, false)).collect(),
+            remarks: Vec::new(),
+        })))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says whether one of the needs is met now.
     pub fn set(&self, need: &'static str, met: bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(need, met);
+        self.state().needs.insert(need, met);
+    }
+
+    /// Says what works only in part although the process is ready: one line each in the answer of `/readyz`.
+    pub fn remark(&self, remarks: &[String]) {
+        self.state().remarks = remarks.to_vec();
     }
 
     /// Needs that are not met.
     pub fn missing(&self) -> Vec<&'static str> {
-        let needs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        needs.iter().filter(|(_, met)| !**met).map(|(need, _)| *need).collect()
+        let state = self.state();
+        state
+            .needs
+            .iter()
+            .filter(|(_, met)| !**met)
+            .map(|(need, _)| *need)
+            .collect()
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        self.state().remarks.clone()
     }
 }
 
@@ -65,9 +92,19 @@ pub async fn serve(
         .await
 }
 
-async fn readyz(State(state): State<AdminState>) -> impl IntoResponse {
+async fn readyz(extract::State(state): extract::State<AdminState>) -> impl IntoResponse {
     match state.readiness.missing().as_slice() {
-        [] => (StatusCode::OK, "ok\n".to_owned()),
+        [] => {
+            let lines = state
+                .readiness
+                .remarks()
+                .into_iter()
+                .map(|remark| format!("without {remark}\n"));
+            (
+                StatusCode::OK,
+                std::iter::once("ok\n".to_owned()).chain(lines).collect(),
+            )
+        }
         missing => (
             StatusCode::SERVICE_UNAVAILABLE,
             format!("waiting for: {}\n", missing.join(", ")),
@@ -75,7 +112,7 @@ async fn readyz(State(state): State<AdminState>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State(state): State<AdminState>) -> impl IntoResponse {
+async fn metrics(extract::State(state): extract::State<AdminState>) -> impl IntoResponse {
     let mut text = String::new();
     match encode(&mut text, &state.registry) {
         Ok(()) => (

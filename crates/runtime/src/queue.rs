@@ -2,7 +2,7 @@
 //! added while it was worked on.
 //!
 //! Unlike a list of events, a keyed queue is bounded by the number of objects, and a slow or failing key delays no
-//! other.
+//! other. Keys of different groups take turns, so that a group that adds thousands delays no other by more than one.
 
 use std::{
     cmp::Reverse,
@@ -12,6 +12,12 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::Notify, time::Instant};
+
+/// What waits in a queue.
+pub trait QueueKey: Clone + Eq + Hash {
+    /// What keys share a turn: keys of equal groups come in the order they became due, groups take turns.
+    fn group(&self) -> u64;
+}
 
 /// A key handed out by [`Queue::take`]; give it back with [`Queue::done`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +46,11 @@ struct Shared<K> {
 
 #[derive(Debug)]
 struct State<K> {
-    ready: VecDeque<(K, Instant)>,
+    /// Keys that wait, by group; no list is empty.
+    ready: HashMap<u64, VecDeque<(K, Instant)>>,
+    /// The groups in `ready`, in the order of their turns.
+    turns: VecDeque<u64>,
+    waiting: usize,
     keys: HashMap<K, Where>,
     delayed: BinaryHeap<Reverse<(Instant, u64)>>,
     delayed_keys: HashMap<u64, K>,
@@ -68,7 +78,9 @@ impl<K> Default for Queue<K> {
     fn default() -> Self {
         Self(Arc::new(Shared {
             state: Mutex::new(State {
-                ready: VecDeque::new(),
+                ready: HashMap::new(),
+                turns: VecDeque::new(),
+                waiting: 0,
                 keys: HashMap::new(),
                 delayed: BinaryHeap::new(),
                 delayed_keys: HashMap::new(),
@@ -79,7 +91,7 @@ impl<K> Default for Queue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> Queue<K> {
+impl<K: QueueKey> Queue<K> {
     /// An empty queue.
     pub fn new() -> Self {
         Self::default()
@@ -118,7 +130,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.0.changed.notify_one();
     }
 
-    /// Waits for the next key. Keys come in the order they became due. Cancel-safe.
+    /// Waits for the next key. Keys of a group come in the order they became due, and
+    /// groups take turns. Cancel-safe.
     pub async fn take(&self) -> Taken<K> {
         loop {
             let changed = self.0.changed.notified();
@@ -126,11 +139,11 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 let mut state = self.state();
                 let now = Instant::now();
                 state.promote(now);
-                if let Some((key, since)) = state.ready.pop_front() {
+                if let Some((key, since)) = state.pop() {
                     let place = state.keys.entry(key.clone()).or_default();
                     place.waiting = false;
                     place.working = true;
-                    if !state.ready.is_empty() {
+                    if state.waiting > 0 {
                         // Notify stores one permit only: pass it on, so that no worker sleeps beside work.
                         self.0.changed.notify_one();
                     }
@@ -167,7 +180,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Number of keys that wait now (not those delayed or worked on).
     pub fn len(&self) -> usize {
-        self.state().ready.len()
+        self.state().waiting
     }
 
     /// Whether no key waits now.
@@ -176,15 +189,35 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> State<K> {
+impl<K: QueueKey> State<K> {
     fn push(&mut self, key: K, since: Instant) {
         let place = self.keys.entry(key.clone()).or_default();
         if place.working {
             place.again = true;
         } else if !place.waiting {
             place.waiting = true;
-            self.ready.push_back((key, since));
+            self.waiting += 1;
+            let group = key.group();
+            let keys = self.ready.entry(group).or_default();
+            if keys.is_empty() {
+                self.turns.push_back(group);
+            }
+            keys.push_back((key, since));
         }
+    }
+
+    /// Takes the next key of the group whose turn it is.
+    fn pop(&mut self) -> Option<(K, Instant)> {
+        let group = self.turns.pop_front()?;
+        let keys = self.ready.get_mut(&group)?;
+        let next = keys.pop_front();
+        if keys.is_empty() {
+            self.ready.remove(&group);
+        } else {
+            self.turns.push_back(group);
+        }
+        self.waiting -= usize::from(next.is_some());
+        next
     }
 
     /// Moves what is due from the delayed to the ready.
@@ -208,6 +241,35 @@ impl<K: Clone + Eq + Hash> State<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl QueueKey for &'static str {
+        fn group(&self) -> u64 {
+            0
+        }
+    }
+
+    impl QueueKey for usize {
+        fn group(&self) -> u64 {
+            (*self / 1000) as u64
+        }
+    }
+
+    #[tokio::test]
+    async fn groups_take_turns() {
+        let queue = Queue::new();
+        for key in [1, 2, 3, 4, 1001, 1002, 2001] {
+            queue.add(key);
+        }
+        let mut order = Vec::new();
+        while !queue.is_empty() {
+            let key = queue.take().await.key;
+            if key == 2 {
+                queue.add(3001);
+            }
+            order.push(key);
+        }
+        assert_eq!(order, [1, 1001, 2001, 2, 1002, 3, 3001, 4]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_key_waits_once_and_is_worked_on_once() {

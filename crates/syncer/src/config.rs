@@ -1,9 +1,9 @@
 //! Command-line flags, and what the rest of the syncer knows about its tenant.
 
-use berth_api::labels;
+use berth_api::{Scheduling, SyncPolicy, labels};
 use berth_runtime::telemetry::LogFormat;
 use clap::Parser;
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 /// Flags of `berth-syncer`.
 #[derive(Clone, Debug, Parser)]
@@ -40,12 +40,41 @@ pub struct Options {
     /// DNS domain of the tenant's cluster.
     #[arg(long, env = "BERTH_CLUSTER_DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
+    /// File with the rules of the tenant's class (JSON). Without one nothing is allowed that has to be allowed.
+    #[arg(long, env = "BERTH_POLICY")]
+    pub policy: Option<PathBuf>,
+    /// Name of the tenant's class, of which its priority classes on the host have their names.
+    #[arg(long, env = "BERTH_CLASS_NAME", default_value = berth_api::DEFAULT_CLASS)]
+    pub class_name: String,
+    /// Who places the tenant's pods: the scheduler of the host, or schedulers in the tenant.
+    #[arg(long, env = "BERTH_SCHEDULING", value_enum, default_value = "host")]
+    pub scheduling: SchedulingOption,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, env = "BERTH_ADMIN_ADDRESS", default_value = "127.0.0.1:0")]
     pub admin_address: SocketAddr,
     /// How log lines look: text or json.
     #[arg(long, env = "BERTH_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
+}
+
+/// [`Scheduling`] as a flag.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum SchedulingOption {
+    /// The host's scheduler.
+    Host,
+    /// Schedulers in the tenant.
+    Tenant,
+}
+
+/// Why the flags cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The file cannot be read.
+    #[error("{0}: {1}")]
+    Read(PathBuf, #[source] std::io::Error),
+    /// The file is not a policy.
+    #[error("{0} is not a policy: {1}")]
+    Parse(PathBuf, #[source] serde_json::Error),
 }
 
 /// The tenant and its place on the host: what translation needs to know.
@@ -65,6 +94,12 @@ pub struct Tenant {
     pub dns_address: Option<String>,
     /// DNS domain of the tenant's cluster.
     pub cluster_domain: String,
+    /// The rules of the tenant's class.
+    pub policy: Arc<SyncPolicy>,
+    /// Name of the tenant's class.
+    pub class_name: String,
+    /// Who places the tenant's pods.
+    pub scheduling: Scheduling,
 }
 
 impl Tenant {
@@ -79,9 +114,18 @@ impl Tenant {
     }
 }
 
-impl From<&Options> for Tenant {
-    fn from(options: &Options) -> Self {
-        Self {
+impl TryFrom<&Options> for Tenant {
+    type Error = PolicyError;
+
+    fn try_from(options: &Options) -> Result<Self, PolicyError> {
+        let policy = match &options.policy {
+            None => SyncPolicy::default(),
+            Some(path) => {
+                let text = std::fs::read(path).map_err(|error| PolicyError::Read(path.clone(), error))?;
+                serde_json::from_slice(&text).map_err(|error| PolicyError::Parse(path.clone(), error))?
+            }
+        };
+        Ok(Self {
             slug: options.tenant_id.clone(),
             workload_namespace: options.workload_namespace.clone(),
             control_plane_namespace: options.control_plane_namespace.clone(),
@@ -89,7 +133,13 @@ impl From<&Options> for Tenant {
             api_server_port: options.api_server_port,
             dns_address: options.dns_address.map(|address| address.to_string()),
             cluster_domain: options.cluster_domain.clone(),
-        }
+            policy: Arc::new(policy),
+            class_name: options.class_name.clone(),
+            scheduling: match options.scheduling {
+                SchedulingOption::Host => Scheduling::Host,
+                SchedulingOption::Tenant => Scheduling::Tenant,
+            },
+        })
     }
 }
 
@@ -104,5 +154,8 @@ pub(crate) fn test_tenant() -> Tenant {
         api_server_port: 443,
         dns_address: None,
         cluster_domain: "cluster.local".into(),
+        policy: Arc::default(),
+        class_name: berth_api::DEFAULT_CLASS.into(),
+        scheduling: Scheduling::Host,
     }
 }

@@ -42,6 +42,38 @@ pub fn set(value: &mut Value, path: &[&str], new: impl Into<Value>) {
     *current = new.into();
 }
 
+/// Calls `visit` for every value at a path such as `spec.tls[].secretName`, where `[]` stands for each item of a list.
+pub fn each(value: &Value, path: &str, visit: &mut dyn FnMut(&Value)) {
+    let Some((step, rest)) = path
+        .split_once('.')
+        .map_or_else(|| (!path.is_empty()).then_some((path, "")), Some)
+    else {
+        return visit(value);
+    };
+    let (field, is_list) = step.strip_suffix("[]").map_or((step, false), |field| (field, true));
+    match value.get(field) {
+        Some(Value::Array(items)) if is_list => items.iter().for_each(|item| each(item, rest, visit)),
+        Some(value) if !is_list => each(value, rest, visit),
+        _ => {}
+    }
+}
+
+/// The same as [`each`] for values that are changed.
+pub fn each_mut(value: &mut Value, path: &str, visit: &mut dyn FnMut(&mut Value)) {
+    let Some((step, rest)) = path
+        .split_once('.')
+        .map_or_else(|| (!path.is_empty()).then_some((path, "")), Some)
+    else {
+        return visit(value);
+    };
+    let (field, is_list) = step.strip_suffix("[]").map_or((step, false), |field| (field, true));
+    match value.get_mut(field) {
+        Some(Value::Array(items)) if is_list => items.iter_mut().for_each(|item| each_mut(item, rest, visit)),
+        Some(value) if !is_list => each_mut(value, rest, visit),
+        _ => {}
+    }
+}
+
 /// Whether a value says nothing: null, false, zero, or an empty text, list or object. An API server stores such values
 /// for fields that a user never set.
 pub fn is_unset(value: &Value) -> bool {
@@ -93,6 +125,17 @@ pub fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
         }
     }
     (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+/// Whether a JSON merge patch would leave an object as it is.
+pub fn is_patched(object: &Value, patch: &Value) -> bool {
+    match patch {
+        Value::Object(changes) => changes.iter().all(|(key, change)| match object.get(key) {
+            Some(value) => is_patched(value, change),
+            None => change.is_null(),
+        }),
+        other => object == other,
+    }
 }
 
 /// A hash of a JSON value that does not depend on the order of keys: 26 lower-case hexadecimal characters (104 bits).
@@ -183,12 +226,34 @@ mod tests {
     }
 
     #[test]
+    fn a_patch_that_changes_nothing_is_seen() {
+        let object = json!({"a": {"b": 1}, "c": [1]});
+        assert!(is_patched(&object, &json!({"a": {"b": 1, "x": null}, "c": [1]})));
+        assert!(!is_patched(&object, &json!({"a": {"b": null}})));
+        assert!(!is_patched(&object, &json!({"d": 1})));
+    }
+
+    #[test]
     fn hashes_ignore_key_order_and_see_values() {
         let one: Value = serde_json::from_str(r#"{"a":1,"b":[1,2]}"#).unwrap();
         let two: Value = serde_json::from_str(r#"{"b":[1,2],"a":1}"#).unwrap();
         assert_eq!(hash(&one), hash(&two));
         assert_ne!(hash(&one), hash(&json!({"a": 1, "b": [2, 1]})));
         assert_ne!(hash(&json!(["a", "b"])), hash(&json!(["ab"])));
+    }
+
+    #[test]
+    fn paths_go_through_lists() {
+        let mut value = json!({"a": [{"b": {"c": 1}}, {"b": {"c": 2}}, {}], "d": 3});
+        let mut seen = Vec::new();
+        each(&value, "a[].b.c", &mut |value| seen.push(value.clone()));
+        each(&value, "d", &mut |value| seen.push(value.clone()));
+        for nothing in ["a.b", "d[]", "d.e", "x"] {
+            each(&value, nothing, &mut |_| panic!("{nothing}"));
+        }
+        assert_eq!(seen, [1, 2, 3]);
+        each_mut(&mut value, "a[].b.c", &mut |value| *value = 0.into());
+        assert_eq!(value["a"][1]["b"]["c"], 0);
     }
 
     #[test]

@@ -42,6 +42,9 @@ pub enum Error {
     /// The admin address cannot be listened on.
     #[error("admin server: {0}")]
     Admin(#[source] std::io::Error),
+    /// The rules of the tenant's class cannot be read.
+    #[error(transparent)]
+    Policy(#[from] config::PolicyError),
     /// Signals cannot be handled.
     #[error("signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -56,6 +59,7 @@ const LISTED: &str = "first lists of both sides";
 /// As [`Error`] says. API servers that do not answer are no error: the syncer waits for them.
 pub async fn run(options: Options) -> Result<(), Error> {
     let stop = shutdown::signals().map_err(Error::Signals)?;
+    let settings = Tenant::try_from(&options)?;
     let connect = async |side: Side, path| {
         client::from_file(path)
             .await
@@ -73,9 +77,17 @@ pub async fn run(options: Options) -> Result<(), Error> {
         readiness.clone(),
         stop.clone(),
     ));
-    let work = sync(Tenant::from(&options), host, tenant, metrics, stop.clone(), move || {
-        readiness.set(LISTED, true);
-    });
+    let work = sync(
+        settings,
+        host,
+        tenant,
+        metrics,
+        stop.clone(),
+        move |without: &[String]| {
+            readiness.set(LISTED, true);
+            readiness.remark(without);
+        },
+    );
     tokio::select! {
         () = work => Ok(()),
         ended = admin => match ended {
@@ -85,22 +97,23 @@ pub async fn run(options: Options) -> Result<(), Error> {
     }
 }
 
-/// Syncs one tenant until `stop`; `ready` is called once both sides are listed. For embedding, as tests do.
+/// Syncs one tenant until `stop`; `ready` is called once both sides are listed, and again whenever the kinds change that
+/// cannot be synced, with those and the reasons. For embedding, as tests do.
 pub async fn sync(
     tenant: Tenant,
     host: Client,
     tenant_client: Client,
     metrics: Metrics,
     stop: CancellationToken,
-    ready: impl FnOnce() + Send,
+    mut ready: impl FnMut(&[String]) + Send,
 ) {
     tracing::info!(tenant = tenant.slug, namespace = tenant.workload_namespace, "syncing");
     let tenant_api = Api::new(tenant_client, Side::Tenant, metrics.clone());
     let host_api = Api::new(host, Side::Host, metrics.clone());
     let engine = Engine::new(World::new(tenant), tenant_api, host_api, metrics);
-    let announce = || {
-        tracing::info!("both sides are listed");
-        ready();
+    let announce = |without: &[String]| {
+        tracing::info!(?without, "both sides are listed");
+        ready(without);
     };
     engine.run(stop, announce).await;
 }

@@ -1,6 +1,10 @@
-//! What the syncer may do, as data. Control writes exactly these rules; nothing here is cluster-scoped on the host.
+//! What the syncer may do, as data, out of what the kinds say that they need. Control writes exactly these rules; on the
+//! host nothing cluster-scoped may be written.
 
+use crate::kinds::{self, Custom, HostNamespace, Kind, KindId};
+use berth_api::SyncPolicy;
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
     let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
@@ -14,50 +18,108 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
 
 const READ: &[&str] = &["get", "list", "watch"];
 
+/// Verbs by (API group, resource).
+#[derive(Default)]
+struct Rules(BTreeMap<(&'static str, &'static str), BTreeSet<&'static str>>);
+
+impl Rules {
+    fn add(&mut self, group: &'static str, resource: &'static str, verbs: &[&'static str]) {
+        self.0.entry((group, resource)).or_default().extend(verbs);
+    }
+
+    /// As RBAC writes it: resources of one group with the same verbs in one rule.
+    fn into_policy(self) -> Vec<PolicyRule> {
+        let mut rules: BTreeMap<(&str, Vec<&str>), Vec<&str>> = BTreeMap::new();
+        for ((group, resource), verbs) in self.0 {
+            rules
+                .entry((group, verbs.into_iter().collect()))
+                .or_default()
+                .push(resource);
+        }
+        rules
+            .into_iter()
+            .map(|((group, verbs), resources)| rule(group, &resources, &verbs))
+            .collect()
+    }
+}
+
+/// The kinds of a tenant of a class.
+fn kinds_of(policy: &SyncPolicy) -> impl Iterator<Item = Kind> {
+    let custom = Custom::all(policy);
+    KindId::BUILT_IN.iter().copied().chain(custom).map(kinds::kind)
+}
+
+fn host_rules(policy: &SyncPolicy, namespace: HostNamespace) -> Vec<PolicyRule> {
+    let mut rules = Rules::default();
+    for kind in kinds_of(policy) {
+        if let Some((_, spec)) = kind.host.filter(|(home, _)| *home == namespace) {
+            rules.add(spec.resource.group, spec.resource.plural, READ);
+            for (resource, verbs) in kind.rights.host {
+                rules.add(spec.resource.group, resource, verbs);
+            }
+        }
+    }
+    rules.into_policy()
+}
+
 /// Rules of the `Role` in the host's workload namespace.
-pub fn host_workload_rules() -> Vec<PolicyRule> {
-    vec![
-        rule(
-            "",
-            &["pods", "services", "configmaps", "secrets"],
-            &["get", "list", "watch", "create", "patch", "delete"],
-        ),
-        // Conditions of readiness gates; containers added to and resources changed in running pods.
-        rule(
-            "",
-            &["pods/status", "pods/ephemeralcontainers", "pods/resize"],
-            &["patch"],
-        ),
-        rule("", &["events"], READ),
-    ]
+pub fn host_workload_rules(policy: &SyncPolicy) -> Vec<PolicyRule> {
+    host_rules(policy, HostNamespace::Workloads)
 }
 
 /// Rules of the `Role` in the host's control-plane namespace.
 pub fn host_control_plane_rules() -> Vec<PolicyRule> {
-    vec![rule("berth.dev", &["tenantnodes"], READ)]
+    host_rules(&SyncPolicy::default(), HostNamespace::ControlPlane)
+}
+
+/// Rules of the `ClusterRole` on the host: classes, which are read only and hold no secrets.
+pub fn host_cluster_rules() -> Vec<PolicyRule> {
+    host_rules(&SyncPolicy::default(), HostNamespace::Cluster)
 }
 
 /// Rules of the `ClusterRole` in the tenant, for the user `berth:syncer`.
-pub fn tenant_rules() -> Vec<PolicyRule> {
-    vec![
-        rule("", &["pods"], &["get", "list", "watch", "delete"]),
-        rule("", &["pods/status"], &["patch"]),
-        rule("", &["pods/binding", "serviceaccounts/token"], &["create"]),
-        rule("", &["configmaps", "secrets", "services"], READ),
-        rule("", &["nodes"], &["get", "list", "watch", "create", "patch", "delete"]),
-        rule("", &["nodes/status"], &["patch"]),
-        rule("coordination.k8s.io", &["leases"], &["get", "create", "patch"]),
-        rule("", &["events"], &["create", "patch"]),
-    ]
+pub fn tenant_rules(policy: &SyncPolicy) -> Vec<PolicyRule> {
+    let mut rules = Rules::default();
+    for kind in kinds_of(policy) {
+        let group = kind.resource().map(|resource| resource.group).unwrap_or_default();
+        if let Some(spec) = kind.tenant {
+            rules.add(spec.resource.group, spec.resource.plural, READ);
+        }
+        for (resource, verbs) in kind.rights.tenant {
+            rules.add(group, resource, verbs);
+        }
+    }
+    // Leases say that nodes are alive.
+    rules.add("coordination.k8s.io", "leases", &["get", "create", "patch"]);
+    rules.into_policy()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn all() -> [Vec<PolicyRule>; 4] {
+        let policy = SyncPolicy {
+            kinds: vec![berth_api::sync_policy::SyncedKind {
+                group: "example.com".into(),
+                version: "v1".into(),
+                kind: "Gang".into(),
+                plural: "gangs".into(),
+                ..Default::default()
+            }],
+            ..SyncPolicy::default()
+        };
+        [
+            host_workload_rules(&policy),
+            host_control_plane_rules(),
+            host_cluster_rules(),
+            tenant_rules(&policy),
+        ]
+    }
+
     #[test]
     fn nothing_is_granted_by_wildcard_and_no_rights_are_managed() {
-        for rule in [host_workload_rules(), host_control_plane_rules(), tenant_rules()].concat() {
+        for rule in all().concat() {
             let all = [
                 rule.resources.clone().unwrap_or_default(),
                 rule.verbs.clone(),
@@ -75,11 +137,36 @@ mod tests {
     }
 
     #[test]
-    fn the_host_lets_the_syncer_read_no_node_and_no_namespace() {
-        for rule in [host_workload_rules(), host_control_plane_rules()].concat() {
-            for resource in rule.resources.unwrap_or_default() {
-                assert!(!matches!(resource.as_str(), "nodes" | "namespaces"), "{resource}");
+    fn the_host_lets_the_syncer_read_no_node_and_no_namespace_and_write_nothing_cluster_scoped() {
+        let [workloads, control_plane, cluster, _] = all();
+        for rule in &[workloads, control_plane, cluster.clone()].concat() {
+            for resource in rule.resources.clone().unwrap_or_default() {
+                let secret = ["nodes", "namespaces", "persistentvolumes", "resourceslices"];
+                assert!(!secret.contains(&resource.as_str()), "{resource}");
             }
         }
+        assert!(
+            cluster.iter().all(|rule| rule.verbs == ["get", "list", "watch"]),
+            "{cluster:?}"
+        );
+    }
+
+    #[test]
+    fn the_rights_are_as_reviewed() {
+        let text: Vec<String> = all()
+            .map(|rules| {
+                let lines = rules.iter().map(|rule| {
+                    let list = |texts: &Option<Vec<String>>| texts.clone().unwrap_or_default().join(",");
+                    format!(
+                        "{}: {}: {}",
+                        list(&rule.api_groups),
+                        list(&rule.resources),
+                        rule.verbs.join(",")
+                    )
+                });
+                lines.collect::<Vec<_>>().join("\n")
+            })
+            .into();
+        insta::assert_snapshot!(text.join("\n---\n"));
     }
 }

@@ -1,6 +1,13 @@
 //! The API resources that the syncer talks about, and the keys of its queue.
 
-use std::{fmt, sync::Arc};
+pub use crate::kinds::KindId;
+
+use berth_runtime::queue::QueueKey;
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
 
 /// Which API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,7 +29,7 @@ impl Side {
 }
 
 /// A kind of API object and where it is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Resource {
     /// API group; empty for the core group.
     pub group: &'static str,
@@ -36,9 +43,14 @@ pub struct Resource {
 
 impl Resource {
     const fn core(kind: &'static str, plural: &'static str) -> Self {
+        Self::new("", "v1", kind, plural)
+    }
+
+    /// A kind of `group` (empty for the core group) and `version`.
+    pub const fn new(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Self {
         Self {
-            group: "",
-            version: "v1",
+            group,
+            version,
             kind,
             plural,
         }
@@ -83,19 +95,11 @@ pub const EVENT: Resource = Resource::core("Event", "events");
 /// `v1/ServiceAccount`.
 pub const SERVICE_ACCOUNT: Resource = Resource::core("ServiceAccount", "serviceaccounts");
 /// `coordination.k8s.io/v1/Lease`.
-pub const LEASE: Resource = Resource {
-    group: "coordination.k8s.io",
-    version: "v1",
-    kind: "Lease",
-    plural: "leases",
-};
+pub const LEASE: Resource = Resource::new("coordination.k8s.io", "v1", "Lease", "leases");
 /// `berth.dev/v1alpha1/TenantNode`.
-pub const TENANT_NODE: Resource = Resource {
-    group: berth_api::GROUP,
-    version: berth_api::VERSION,
-    kind: "TenantNode",
-    plural: "tenantnodes",
-};
+pub const TENANT_NODE: Resource = Resource::new(berth_api::GROUP, berth_api::VERSION, "TenantNode", "tenantnodes");
+/// `v1/Namespace`.
+pub const NAMESPACE: Resource = Resource::core("Namespace", "namespaces");
 
 /// Namespace and name of an object in the tenant. The namespace is empty for cluster-scoped kinds. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -135,59 +139,18 @@ pub struct Key {
     pub name: Name,
 }
 
+impl QueueKey for Key {
+    /// Namespaces take turns: one that floods delays no other. Host Events are their own queue.
+    fn group(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.name.namespace.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind.label(), self.name)
-    }
-}
-
-/// The kinds that are synced, one for each module under `kinds/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum KindId {
-    /// Pods, down; their status and node, up.
-    Pod,
-    /// The host Secret with a pod's tokens. Its key is the pod's.
-    PodToken,
-    /// ConfigMaps that a pod references.
-    ConfigMap,
-    /// Secrets that a pod references.
-    Secret,
-    /// Services.
-    Service,
-    /// The tenant's nodes, up.
-    Node,
-    /// Events about synced objects, up. Its key is (host namespace, host Event's name).
-    Event,
-}
-
-impl KindId {
-    /// Every kind. The order has no meaning.
-    pub const ALL: [Self; 7] = [
-        Self::Pod,
-        Self::PodToken,
-        Self::ConfigMap,
-        Self::Secret,
-        Self::Service,
-        Self::Node,
-        Self::Event,
-    ];
-
-    /// Name for metrics, logs and derived host names.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Pod => "Pod",
-            Self::PodToken => "PodToken",
-            Self::ConfigMap => "ConfigMap",
-            Self::Secret => "Secret",
-            Self::Service => "Service",
-            Self::Node => "Node",
-            Self::Event => "Event",
-        }
-    }
-
-    /// The key of an object of this kind.
-    pub fn key(self, name: Name) -> Key {
-        Key { kind: self, name }
     }
 }
 

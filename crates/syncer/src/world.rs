@@ -2,8 +2,8 @@
 
 use crate::{
     config::Tenant,
-    kinds::references::References,
-    resource::{Key, KindId, Name, Side},
+    kinds::{self, Custom, Flow, references::References},
+    resource::{Key, KindId, Name, Resource, Side},
     store::Stores,
 };
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct World {
     /// The tenant.
     pub tenant: Tenant,
+    /// The kinds that are synced for this tenant.
+    pub kinds: Vec<KindId>,
     /// Both sides' objects.
     pub stores: Stores,
     references: Mutex<References>,
@@ -21,9 +23,12 @@ pub struct World {
 impl World {
     /// An empty world.
     pub fn new(tenant: Tenant) -> Self {
+        let mut kinds = KindId::BUILT_IN.to_vec();
+        kinds.extend(Custom::all(&tenant.policy));
         Self {
             tenant,
-            stores: Stores::default(),
+            stores: Stores::new(&kinds),
+            kinds,
             references: Mutex::default(),
         }
     }
@@ -33,29 +38,61 @@ impl World {
         self.references.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The kind of a host object, and what it is in the tenant, if it is one that goes from the tenant to the host.
+    pub fn down_kind(&self, api_version: &str, kind: &str) -> Option<(KindId, Resource)> {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        self.kinds.iter().find_map(|id| {
+            let resource = id.down()?.resource();
+            (resource.kind == kind && resource.group == group).then_some((*id, resource))
+        })
+    }
+
+    /// The kind that a [`FieldReference`](berth_api::sync_policy::FieldReference) names: `Kind` or `Kind.group`.
+    pub fn kind_named(&self, name: &str) -> Option<KindId> {
+        self.kinds.iter().copied().find(|id| {
+            id.down().is_some_and(|rules| {
+                let Resource { kind, group, .. } = rules.resource();
+                name == id.label() || name == kind || name == format!("{kind}.{group}")
+            })
+        })
+    }
+
     /// Keys besides its own that must be looked at because an object changed. Brings the references up to date.
-    pub fn dependents(&self, side: Side, kind: KindId, name: &Name) -> Vec<Key> {
-        match (side, kind) {
-            (Side::Tenant, KindId::Pod) => {
-                let targets = self
-                    .stores
-                    .tenant(kind)
-                    .get(name)
-                    .map(|pod| crate::kinds::pod::targets(&pod.object()));
-                self.references().set(name, targets.unwrap_or_default())
-            }
-            // The tokens belong to the host pod: made once it exists, renewed by a timer afterwards.
-            (Side::Host, KindId::Pod) if !self.stores.host(KindId::PodToken).contains(name) => {
-                vec![KindId::PodToken.key(name.clone())]
-            }
-            (_, KindId::ConfigMap | KindId::Secret) => {
-                let users = self.references().users(&kind.key(name.clone()));
-                let waiting = users
-                    .into_iter()
-                    .filter(|pod| !self.stores.host(KindId::Pod).contains(pod));
-                waiting.map(|pod| KindId::Pod.key(pod)).collect()
+    pub fn dependents(&self, side: Side, id: KindId, name: &Name) -> Vec<Key> {
+        let mut keys = match (side, kinds::kind(id).flow) {
+            (Side::Tenant, Flow::Down(rules)) => {
+                let object = self.stores.tenant(id).get(name).map(|stored| stored.object());
+                let targets = object.map(|object| rules.references(self, name, &object));
+                self.references()
+                    .set(&id.key(name.clone()), targets.unwrap_or_default())
             }
             _ => Vec::new(),
+        };
+        match (side, id) {
+            // The tokens belong to the host pod: made once it exists, renewed by a timer afterwards.
+            (Side::Host, KindId::Pod) if !self.stores.host(KindId::PodToken).contains(name) => {
+                keys.push(KindId::PodToken.key(name.clone()));
+            }
+            // The labels of a namespace are on its pods.
+            (Side::Tenant, KindId::Namespace) => keys.extend(self.in_namespace(KindId::Pod, &name.name)),
+            _ => {}
         }
+        // Whoever waits for this object to come to the host.
+        let users = self.references().users(&id.key(name.clone()));
+        keys.extend(
+            users
+                .into_iter()
+                .filter(|user| !self.stores.host(user.kind).contains(&user.name)),
+        );
+        keys
+    }
+
+    /// The tenant's objects of a kind in one of its namespaces.
+    pub fn in_namespace(&self, id: KindId, namespace: &str) -> Vec<Key> {
+        let names = self.stores.tenant(id).names().into_iter();
+        names
+            .filter(|name| &*name.namespace == namespace)
+            .map(|name| id.key(name))
+            .collect()
     }
 }

@@ -49,7 +49,7 @@ fn named(name: &str) -> ObjectMeta {
 fn syncer_role() -> ClusterRole {
     ClusterRole {
         metadata: named(SYNCER_ROLE),
-        rules: Some(permissions::tenant_rules()),
+        rules: Some(permissions::tenant_rules(&berth_api::SyncPolicy::default())),
         aggregation_rule: None,
     }
 }

@@ -1,6 +1,6 @@
 //! The objects on the host that every tenant gets: two namespaces, the syncer's identity and its rights.
 
-use berth_api::{TenantCluster, labels, names::TenantId};
+use berth_api::{SyncPolicy, TenantCluster, labels, names::TenantId};
 use berth_syncer::permissions;
 use k8s_openapi::{
     ByteString,
@@ -93,7 +93,10 @@ pub fn syncer_identity(cluster: &TenantCluster, tenant: &TenantId) -> (ServiceAc
         };
         (role, binding)
     };
-    let workloads = role(tenant.workload_namespace(), permissions::host_workload_rules());
+    let workloads = role(
+        tenant.workload_namespace(),
+        permissions::host_workload_rules(&SyncPolicy::default()),
+    );
     let control_plane = role(
         tenant.control_plane_namespace(),
         permissions::host_control_plane_rules(),

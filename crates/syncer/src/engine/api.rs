@@ -8,7 +8,7 @@ use crate::{
 use berth_api::labels::SYNCER_MANAGER;
 use kube::{
     Client,
-    api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     core::{Request, Status},
 };
 use serde_json::Value;
@@ -77,6 +77,17 @@ impl From<kube::Error> for CallError {
     }
 }
 
+/// Asks the API server to refuse fields that it does not know, instead of dropping them in silence. (kube has this for
+/// patches only.)
+fn strict(mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
+    let text = request.uri().to_string();
+    let separator = if text.contains('?') { '&' } else { '?' };
+    if let Ok(uri) = format!("{text}{separator}fieldValidation=Strict").parse() {
+        *request.uri_mut() = uri;
+    }
+    request
+}
+
 /// How a deletion goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Delete<'a> {
@@ -114,6 +125,17 @@ impl Api {
         self.call("get", resource.plural, request).await
     }
 
+    /// Whether there are any objects with these labels.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn has_any(&self, resource: Resource, namespace: &str, labels: &str) -> Result<bool, CallError> {
+        let parameters = ListParams::default().labels(labels).limit(1);
+        let request = Request::new(resource.path(namespace)).list_metadata(&parameters);
+        let list = self.call("list", resource.plural, request).await?;
+        Ok(!crate::json::items(&list, &["items"]).is_empty())
+    }
+
     /// Creates an object.
     ///
     /// # Errors
@@ -124,6 +146,13 @@ impl Api {
             ..PostParams::default()
         };
         let request = Request::new(resource.path(namespace)).create(&parameters, object.to_string().into_bytes());
+        let request = request.map(|request| {
+            if self.side == Side::Host {
+                strict(request)
+            } else {
+                request
+            }
+        });
         self.call("create", resource.plural, request).await
     }
 
@@ -145,6 +174,26 @@ impl Api {
         self.call("create", subresource, request).await
     }
 
+    /// Replaces an object whose `metadata.resourceVersion` is a precondition.
+    ///
+    /// # Errors
+    /// As [`CallError`] says; [`CallError::Conflict`] if the object has changed.
+    pub async fn replace(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        object: &Value,
+    ) -> Result<Value, CallError> {
+        let parameters = PostParams {
+            field_manager: Some(SYNCER_MANAGER.into()),
+            ..PostParams::default()
+        };
+        let body = object.to_string().into_bytes();
+        let request = Request::new(resource.path(namespace)).replace(name, &parameters, body);
+        self.call("replace", resource.plural, request).await
+    }
+
     /// Server-side apply with the syncer's field manager. `metadata.uid` or `metadata.resourceVersion` in `object` are
     /// preconditions.
     ///
@@ -157,7 +206,10 @@ impl Api {
         name: &str,
         object: &Value,
     ) -> Result<Value, CallError> {
-        let parameters = PatchParams::apply(SYNCER_MANAGER).force();
+        let mut parameters = PatchParams::apply(SYNCER_MANAGER).force();
+        if self.side == Side::Host {
+            parameters = parameters.validation_strict();
+        }
         let request = Request::new(resource.path(namespace)).patch(name, &parameters, &Patch::Apply(object));
         self.call("apply", resource.plural, request).await
     }

@@ -17,9 +17,11 @@ mod events;
 mod nodes;
 mod recorder;
 mod tokens;
+mod views;
+mod watches;
 
 use crate::{
-    kinds::{self, Flow, HostNamespace},
+    kinds::{self, Flow},
     metrics::{KindLabels, Metrics, StepLabels},
     resource::{Key, KindId, Name, Side},
     store,
@@ -34,7 +36,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-use tokio::task::JoinSet;
+use tokio::{sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// Steps that run at a time in each lane. Each waits for an API server most of its life; each needs a connection.
@@ -43,8 +45,6 @@ const CONCURRENCY: [usize; 3] = [32, 8, 2];
 const RESYNC: Duration = Duration::from_mins(5);
 /// First and longest wait after failures.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mins(1));
-/// Time between looks at whether the first lists are complete.
-const LIST_POLL: Duration = Duration::from_millis(10);
 
 /// Keys wait in three queues, so that a burst of pods does not delay the tokens of those that are placed already, and
 /// Events take only what the rest leaves.
@@ -52,7 +52,7 @@ const fn lane(kind: KindId) -> usize {
     match kind {
         KindId::PodToken => 1,
         KindId::Event => 2,
-        KindId::Pod | KindId::ConfigMap | KindId::Secret | KindId::Service | KindId::Node => 0,
+        _ => 0,
     }
 }
 
@@ -69,6 +69,10 @@ pub struct Engine {
     failures: Mutex<HashMap<Key, u32>>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     agreed: Mutex<HashMap<Key, (u64, u64)>>,
+    /// Wakes the watches of host objects that wait for the first of their kind.
+    demand: HashMap<KindId, Notify>,
+    /// Some kind went off or on.
+    availability: Notify,
 }
 
 /// What a step did.
@@ -96,7 +100,10 @@ impl Done {
 impl Engine {
     /// An engine that has not started.
     pub fn new(world: World, tenant: Api, host: Api, metrics: Metrics) -> Arc<Self> {
+        let demand = world.kinds.iter().map(|id| (*id, Notify::new())).collect();
         Arc::new(Self {
+            demand,
+            availability: Notify::new(),
             world,
             recorder: Recorder::new(tenant.clone(), metrics.clone()),
             tenant,
@@ -108,21 +115,31 @@ impl Engine {
         })
     }
 
-    /// Runs until `stop`. Calls `ready` once both sides are listed.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken, ready: impl FnOnce() + Send) {
+    /// Runs until `stop`. Calls `ready` once both sides are listed, and again when kinds went off or on, with those that
+    /// are off.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken, mut ready: impl FnMut(&[String]) + Send) {
         let mut tasks = JoinSet::new();
-        for id in KindId::ALL {
+        for id in self.world.kinds.iter().copied() {
             for side in [Side::Tenant, Side::Host] {
                 tasks.spawn(Arc::clone(&self).watch(side, id));
             }
         }
-        tokio::select! { () = stop.cancelled() => return, () = self.listed() => ready() }
+        tokio::select! { () = stop.cancelled() => return, () = self.listed() => {} }
+        let mut without = self.without();
+        ready(&without);
         tasks.spawn(Arc::clone(&self).resync());
         tasks.spawn(Arc::clone(&self).renew_leases());
         for (queue, concurrency) in self.queues.iter().zip(CONCURRENCY) {
             tasks.spawn(Arc::clone(&self).run_lane(queue.clone(), concurrency));
         }
-        stop.cancelled().await;
+        loop {
+            tokio::select! { () = stop.cancelled() => return, () = self.availability.notified() => {} }
+            let now = self.without();
+            if now != without {
+                ready(&now);
+                without = now;
+            }
+        }
     }
 
     async fn run_lane(self: Arc<Self>, queue: Queue<Key>, concurrency: usize) {
@@ -140,42 +157,6 @@ impl Engine {
     /// Puts a key into its queue.
     fn add(&self, key: Key) {
         self.queues[lane(key.kind)].add(key);
-    }
-
-    /// Fills one store for ever.
-    async fn watch(self: Arc<Self>, side: Side, id: KindId) {
-        let kind = kinds::kind(id);
-        let (api, namespace, spec) = match (side, kind.tenant, kind.host) {
-            (Side::Tenant, Some(spec), _) => (&self.tenant, "", spec),
-            (Side::Host, _, Some((HostNamespace::Workloads, spec))) => {
-                (&self.host, self.world.tenant.workload_namespace.as_str(), spec)
-            }
-            (Side::Host, _, Some((HostNamespace::ControlPlane, spec))) => {
-                (&self.host, self.world.tenant.control_plane_namespace.as_str(), spec)
-            }
-            _ => return,
-        };
-        let store = self.world.stores.of(side, id);
-        let changed = |name: Name| {
-            self.add_dependents(side, id, &name);
-            self.add(id.key(name));
-        };
-        store::watch(api.client(), spec, namespace, store, &changed).await;
-    }
-
-    /// Waits until every watched kind is listed.
-    async fn listed(&self) {
-        let watched = |side, id| match side {
-            Side::Tenant => kinds::kind(id).tenant.is_some(),
-            Side::Host => kinds::kind(id).host.is_some(),
-        };
-        for id in KindId::ALL {
-            for side in [Side::Tenant, Side::Host] {
-                while watched(side, id) && !self.world.stores.of(side, id).is_listed() {
-                    tokio::time::sleep(LIST_POLL).await;
-                }
-            }
-        }
     }
 
     /// One step of one key, and what follows from its result.
@@ -222,8 +203,18 @@ impl Engine {
     }
 
     async fn step(&self, key: &Key, seen: Instant) -> Result<Done, CallError> {
+        if let Some((side, why)) = self.off(key.kind) {
+            // Without the one side nothing can be said about what should be on the other.
+            if side == Side::Host {
+                self.tell(key, Level::Warning, "KindUnavailable", &Self::off_words(key, why))
+                    .await;
+            }
+            return Ok(Done::new("off"));
+        }
         match kinds::kind(key.kind).flow {
-            Flow::Down(kind) => down::step(self, kind, &key.name, seen).await,
+            Flow::View(view) => views::step(self, (key.kind, view), &key.name, seen).await,
+            Flow::Known => Ok(Done::new("nothing")),
+            Flow::Down(kind) => down::step(self, (key.kind, kind), &key.name, seen).await,
             Flow::Tokens => tokens::step(self, &key.name).await,
             Flow::Nodes => nodes::step(self, &key.name, seen).await,
             Flow::Events => events::step(self, &key.name).await,
@@ -277,7 +268,7 @@ impl Engine {
     async fn resync(self: Arc<Self>) {
         loop {
             tokio::time::sleep(RESYNC).await;
-            for id in KindId::ALL {
+            for id in self.world.kinds.iter().copied() {
                 for name in self.world.stores.names(id) {
                     if self.is_orphan(id, &name) {
                         tracing::warn!(kind = id.label(), %name, "found a host object without origin");
@@ -295,10 +286,10 @@ impl Engine {
     fn is_orphan(&self, id: KindId, name: &Name) -> bool {
         let stores = &self.world.stores;
         let settled = stores.host(id).get(name).is_some_and(|host| host.deletion.is_none());
-        let origin = match id {
-            KindId::PodToken => stores.host(KindId::Pod).contains(name) || stores.tenant(KindId::Pod).contains(name),
-            KindId::Pod | KindId::ConfigMap | KindId::Secret | KindId::Service => stores.tenant(id).contains(name),
-            KindId::Node | KindId::Event => true,
+        let origin = match kinds::kind(id).flow {
+            Flow::Tokens => stores.host(KindId::Pod).contains(name) || stores.tenant(KindId::Pod).contains(name),
+            Flow::Down(_) => self.off(id).is_some() || stores.tenant(id).contains(name),
+            Flow::Nodes | Flow::Events | Flow::View(_) | Flow::Known => true,
         };
         settled && !origin
     }

@@ -3,7 +3,7 @@
 
 use super::api::Api;
 use crate::{
-    kinds::event::event_name,
+    kinds::{self, event::event_name},
     metrics::Metrics,
     resource::{self, Key, Name},
 };
@@ -99,7 +99,12 @@ impl Recorder {
         } else {
             &name.namespace
         };
-        let mut involved = json!({"apiVersion": "v1", "kind": kind.label(), "name": &*name.name, "uid": uid});
+        let Some(resource) = kinds::kind(*kind).resource() else {
+            return;
+        };
+        let mut involved = json!({
+            "apiVersion": resource.api_version(), "kind": resource.kind, "name": &*name.name, "uid": uid,
+        });
         if !name.namespace.is_empty() {
             involved["namespace"] = (*name.namespace).into();
         }

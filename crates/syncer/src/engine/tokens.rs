@@ -54,6 +54,7 @@ pub(super) async fn step(engine: &Engine, name: &Name) -> Result<Done, CallError
     let secret = secret_object(engine, name, &pod, &host_pod, &data, renew_at);
     let namespace = &engine.world.tenant.workload_namespace;
     let host_name = host_name(KindId::PodToken, name);
+    engine.need(KindId::PodToken);
     let written = match engine.host.create(resource::SECRET, namespace, &secret).await {
         // An earlier one, of this pod or of one of the same name.
         Err(CallError::Conflict(_)) => {

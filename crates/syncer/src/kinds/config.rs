@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | which | only those that a pod references, as long as one does |
+//! | which | only those that something synced references, as long as it does |
 //! | labels, annotations | copied but for reserved ones |
 //! | `data`, `binaryData`, `immutable` | copied |
 //! | `type` (Secret) | copied; tokens of service accounts become `Opaque`, for the host would mint its own |
@@ -13,7 +13,7 @@
 use crate::{
     json,
     kinds::{
-        Down, Flow, HostNamespace, Kind, Translated, Want,
+        Down, Flow, HostNamespace, Kind, Right, Rights, Translated, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
         metadata, origin_name, own_name,
         refusal::Refusal,
@@ -24,7 +24,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 
-const fn watches(resource: Resource, labels: &'static str, rules: &'static Config) -> Kind {
+const fn watches(resource: Resource, labels: &'static str, rules: &'static Config, writes: &'static [Right]) -> Kind {
     Kind {
         tenant: Some(WatchSpec {
             resource,
@@ -44,6 +44,10 @@ const fn watches(resource: Resource, labels: &'static str, rules: &'static Confi
             },
         )),
         flow: Flow::Down(rules),
+        rights: Rights {
+            tenant: &[],
+            host: writes,
+        },
     }
 }
 
@@ -55,6 +59,7 @@ pub const CONFIG_MAP: Kind = watches(
         id: KindId::ConfigMap,
         resource: resource::CONFIG_MAP,
     },
+    &[("configmaps", WRITE)],
 );
 /// Secrets, without those that carry pods' tokens.
 pub const SECRET: Kind = watches(
@@ -64,6 +69,7 @@ pub const SECRET: Kind = watches(
         id: KindId::Secret,
         resource: resource::SECRET,
     },
+    &[("secrets", WRITE)],
 );
 
 /// Only what decisions need: the content is read when it is synced.
@@ -99,10 +105,6 @@ struct Config {
 }
 
 impl Down for Config {
-    fn id(&self) -> KindId {
-        self.id
-    }
-
     fn resource(&self) -> Resource {
         self.resource
     }
@@ -128,14 +130,7 @@ impl Down for Config {
             "metadata".into(),
             json!({"labels": metadata::labels(object), "annotations": annotations}),
         );
-        if findings.refused.is_empty() {
-            Ok(Translated {
-                object: copied.into(),
-                notes: findings.notes,
-            })
-        } else {
-            Err(findings.refused)
-        }
+        findings.into_result(copied.into())
     }
 }
 
@@ -180,7 +175,9 @@ mod tests {
             kind: KindId::Secret,
             name: name.clone(),
         };
-        world.references().set(&Name::new("a", "pod"), [target].into());
+        world
+            .references()
+            .set(&KindId::Pod.key(Name::new("a", "pod")), [target].into());
         assert_eq!(rules.want(&world, &name, &Value::Null), Want::Sync);
     }
 }

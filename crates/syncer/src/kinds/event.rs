@@ -11,8 +11,8 @@
 
 use crate::{
     json,
-    kinds::{Flow, HostNamespace, Kind, own_name, text},
-    resource::{self, KindId, Name},
+    kinds::{Flow, HostNamespace, Kind, Rights, own_name, text},
+    resource::{self, Name},
     store::{Detail, WatchSpec},
     world::World,
 };
@@ -33,6 +33,10 @@ pub const KIND: Kind = Kind {
         },
     )),
     flow: Flow::Events,
+    rights: Rights {
+        tenant: &[("events", &["create", "patch"])],
+        host: &[],
+    },
 };
 
 /// Events older than this are not told: after a restart, the host's last hour is listed again.
@@ -66,11 +70,10 @@ pub struct Told {
 /// What to tell the tenant of a host Event, if anything.
 pub fn translate(world: &World, event: &Value, now: Timestamp) -> Option<Told> {
     let involved = event.get("involvedObject")?;
-    let kind = match json::text(involved, &["kind"])? {
-        "Pod" => KindId::Pod,
-        "Service" => KindId::Service,
-        _ => return None,
-    };
+    let (kind, resource) = world.down_kind(
+        json::text(involved, &["apiVersion"]).unwrap_or("v1"),
+        json::text(involved, &["kind"])?,
+    )?;
     if last_seen(event).is_some_and(|seen| now.duration_since(seen) > STALE) {
         return None;
     }
@@ -87,7 +90,7 @@ pub fn translate(world: &World, event: &Value, now: Timestamp) -> Option<Told> {
     told.insert("kind".into(), "Event".into());
     told.insert("metadata".into(), json!({"name": name, "namespace": &*about.namespace}));
     let mut about_object = json!({
-        "apiVersion": "v1", "kind": kind.label(), "namespace": &*about.namespace, "name": &*about.name, "uid": origin.uid,
+        "apiVersion": resource.api_version(), "kind": resource.kind, "namespace": &*about.namespace, "name": &*about.name, "uid": origin.uid,
     });
     if let Some(field) = involved.get("fieldPath") {
         about_object["fieldPath"] = field.clone();
@@ -123,7 +126,11 @@ fn last_seen(event: &Value) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config::test_tenant, resource::host_name, store::Stored};
+    use crate::{
+        config::test_tenant,
+        resource::{KindId, host_name},
+        store::Stored,
+    };
 
     fn world(name: &Name) -> World {
         let world = World::new(test_tenant());

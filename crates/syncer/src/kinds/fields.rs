@@ -1,7 +1,10 @@
 //! Allow-lists: what happens to each field of a structure. A field that no list names is refused by its name, so that
 //! nothing unknown reaches the host and nothing is dropped in silence.
 
-use crate::{json, kinds::refusal::Refusal};
+use crate::{
+    json,
+    kinds::{Translated, refusal::Refusal},
+};
 use serde_json::{Map, Value};
 
 /// What happens to a field.
@@ -32,6 +35,21 @@ pub struct Findings {
 }
 
 impl Findings {
+    /// The host object `object`, unless something was refused.
+    ///
+    /// # Errors
+    /// What was refused.
+    pub fn into_result(self, object: Value) -> Result<Translated, Vec<Refusal>> {
+        if self.refused.is_empty() {
+            Ok(Translated {
+                object,
+                notes: self.notes,
+            })
+        } else {
+            Err(self.refused)
+        }
+    }
+
     /// Refuses a field.
     pub fn refuse(&mut self, field: impl Into<String>, why: impl Into<String>) {
         self.refused.push(Refusal::new(field, why));

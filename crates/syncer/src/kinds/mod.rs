@@ -3,25 +3,103 @@
 //! pure: kinds say what should be, the engine does it.
 
 pub mod config;
+pub mod custom;
 pub mod event;
 pub mod fields;
 pub mod metadata;
+pub mod namespace;
 pub mod node;
 pub mod pod;
 pub mod references;
 pub mod refusal;
 pub mod service;
 pub mod text;
+pub mod view;
+
+pub use custom::Custom;
+pub use view::View;
 
 use crate::{
-    resource::{KindId, Name, Resource},
+    resource::{Name, Resource},
     store::{Stored, WatchSpec},
     world::World,
 };
 use jiff::Timestamp;
+use references::Target;
 use refusal::Refusal;
 use serde_json::Value;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
+
+/// Makes [`KindId`] and the one list of kinds out of lines `Name => where its rules are;`.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $id:ident => $kind:expr;)+) => {
+        /// The kinds that are synced, one for each module of rules.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum KindId {
+            $($(#[$doc])* $id,)+
+            /// A kind that the tenant's class names.
+            Custom(&'static Custom),
+        }
+
+        impl KindId {
+            /// Every kind but those that classes name. The order has no meaning.
+            pub const BUILT_IN: &'static [Self] = &[$(Self::$id),+];
+
+            /// Name for metrics, logs and derived host names. Never changes: host names are made of it.
+            pub fn label(self) -> &'static str {
+                match self {
+                    $(Self::$id => stringify!($id),)+
+                    Self::Custom(custom) => custom.label,
+                }
+            }
+        }
+
+        /// Where a kind lives, which way it goes and by which rules.
+        pub fn kind(id: KindId) -> Kind {
+            match id {
+                $(KindId::$id => $kind,)+
+                KindId::Custom(custom) => custom.kind(),
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Pods, down; their status and node, up.
+    Pod => pod::KIND;
+    /// The host Secret with a pod's tokens. Its key is the pod's.
+    PodToken => pod::token::KIND;
+    /// Namespaces of the tenant: their labels are wanted where selectors are translated.
+    Namespace => namespace::KIND;
+
+    /// ConfigMaps that something synced references.
+    ConfigMap => config::CONFIG_MAP;
+    /// Secrets that something synced references.
+    Secret => config::SECRET;
+
+    /// Services.
+    Service => service::KIND;
+
+    /// The tenant's nodes, up.
+    Node => node::KIND;
+    /// Events about synced objects, up. Its key is (host namespace, host Event's name).
+    Event => event::KIND;
+}
+
+impl KindId {
+    /// The key of an object of this kind.
+    pub fn key(self, name: Name) -> crate::resource::Key {
+        crate::resource::Key { kind: self, name }
+    }
+
+    /// The rules, if this kind goes from the tenant to the host.
+    pub fn down(self) -> Option<&'static dyn Down> {
+        match kind(self).flow {
+            Flow::Down(rules) => Some(rules),
+            _ => None,
+        }
+    }
+}
 
 /// Where a kind lives and which way it goes.
 pub struct Kind {
@@ -31,6 +109,32 @@ pub struct Kind {
     pub host: Option<(HostNamespace, WatchSpec)>,
     /// Which way it goes, and by which rules.
     pub flow: Flow,
+    /// Rights that the syncer needs besides those to watch.
+    pub rights: Rights,
+}
+
+impl Kind {
+    /// The resource in the tenant; of what is not watched there, the host's.
+    pub fn resource(&self) -> Option<Resource> {
+        self.tenant
+            .map(|spec| spec.resource)
+            .or_else(|| self.host.map(|(_, spec)| spec.resource))
+    }
+}
+
+/// Rights on resources of a kind's own API group: (resource or `resource/subresource`, verbs).
+pub type Right = (&'static str, &'static [&'static str]);
+
+/// The verbs of whoever makes, changes and removes objects.
+pub const WRITE: &[&str] = &["create", "patch", "delete"];
+
+/// Rights that the syncer needs for a kind besides those to watch what it watches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rights {
+    /// In the tenant, in all namespaces.
+    pub tenant: &'static [Right],
+    /// On the host, in the namespace in which the kind lives.
+    pub host: &'static [Right],
 }
 
 /// A namespace of the tenant on the host.
@@ -40,6 +144,8 @@ pub enum HostNamespace {
     Workloads,
     /// Where control publishes the tenant's nodes.
     ControlPlane,
+    /// None: a cluster-scoped kind, which the syncer may only read.
+    Cluster,
 }
 
 /// Which way a kind goes.
@@ -52,19 +158,10 @@ pub enum Flow {
     Nodes,
     /// Events: from the host to the tenant.
     Events,
-}
-
-/// The one list of kinds.
-pub fn kind(id: KindId) -> Kind {
-    match id {
-        KindId::Pod => pod::KIND,
-        KindId::PodToken => pod::token::KIND,
-        KindId::ConfigMap => config::CONFIG_MAP,
-        KindId::Secret => config::SECRET,
-        KindId::Service => service::KIND,
-        KindId::Node => node::KIND,
-        KindId::Event => event::KIND,
-    }
+    /// Objects that the tenant may look at and not change, made from what the host says.
+    View(&'static dyn View),
+    /// Nothing is written: the tenant's objects are only looked at by other kinds' rules.
+    Known,
 }
 
 /// What a tenant object asks of the host.
@@ -115,6 +212,9 @@ pub enum TenantWrite {
     },
     /// The status as it should be.
     Status(Value),
+    /// A merge patch of the object itself, for what the host decides outside of the status. Written only if it changes
+    /// something.
+    Patch(Value),
     /// Nothing can be written yet: look again after this time.
     Later(Duration),
 }
@@ -145,18 +245,26 @@ pub struct Report<'a> {
 
 /// Rules of a kind that goes from the tenant to the host.
 pub trait Down: Sync {
-    /// The kind.
-    fn id(&self) -> KindId;
-
     /// The API resource, the same on both sides.
     fn resource(&self) -> Resource;
 
     /// What a tenant object asks of the host. `object` is what the store keeps.
     fn want(&self, world: &World, name: &Name, object: &Value) -> Want;
 
+    /// Objects of the tenant that this one names and that go to the host because it does: ConfigMaps, Secrets and
+    /// objects of other kinds whose `want` asks [`World::references`]. Whether they exist does not matter.
+    fn references(&self, _world: &World, _name: &Name, _object: &Value) -> BTreeSet<Target> {
+        BTreeSet::new()
+    }
+
     /// Objects that must be on the host before this one is created.
-    fn needs(&self, _world: &World, _name: &Name, _object: &Value) -> Vec<crate::resource::Key> {
-        Vec::new()
+    fn needs(&self, world: &World, name: &Name, object: &Value) -> Vec<crate::resource::Key> {
+        // A reference to something that does not exist does not block: whoever uses it on the host waits and says so.
+        self.references(world, name, object)
+            .into_iter()
+            .filter(|target| world.stores.tenant(target.kind).contains(&target.name))
+            .map(|target| target.kind.key(target.name))
+            .collect()
     }
 
     /// The host object for a tenant object.

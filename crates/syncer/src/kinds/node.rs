@@ -11,7 +11,7 @@
 
 use crate::{
     json,
-    kinds::{Flow, HostNamespace, Kind, own_name, pod::status::is_finished},
+    kinds::{Flow, HostNamespace, Kind, Rights, WRITE, own_name, pod::status::is_finished},
     resource::{self, KindId, Name},
     store::{Detail, WatchSpec},
     world::World,
@@ -40,6 +40,10 @@ pub const KIND: Kind = Kind {
         },
     )),
     flow: Flow::Nodes,
+    rights: Rights {
+        tenant: &[("nodes", WRITE), ("nodes/status", &["patch"])],
+        host: &[],
+    },
 };
 
 /// Namespace of the Leases of nodes.

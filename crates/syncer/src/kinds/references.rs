@@ -1,4 +1,5 @@
-//! Which pods use which ConfigMaps and Secrets. Only what a pod uses goes to the host, and only as long as one does.
+//! Which objects use which ConfigMaps, Secrets and the like. Only what is used goes to the host, and only as long as it
+//! is.
 
 use crate::resource::{Key, Name};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -7,11 +8,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 #[derive(Debug, Default)]
 pub struct References {
     /// Sorted; most pods use one or two, for which a set would be far larger.
-    by_pod: HashMap<Name, Box<[Target]>>,
-    by_target: HashMap<Key, HashSet<Name>>,
+    by_user: HashMap<Key, Box<[Target]>>,
+    by_target: HashMap<Key, HashSet<Key>>,
 }
 
-/// A ConfigMap or Secret.
+/// An object that others use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// Which kind.
@@ -21,16 +22,16 @@ pub struct Target {
 }
 
 impl References {
-    /// Says what a pod uses now; nothing once it is gone. Returns the targets for which it became the first user or
+    /// Says what an object uses now; nothing once it is gone. Returns the targets for which it became the first user or
     /// ceased to be the last: they have to come to or go from the host.
-    pub fn set(&mut self, pod: &Name, targets: BTreeSet<Target>) -> Vec<Key> {
+    pub fn set(&mut self, user: &Key, targets: BTreeSet<Target>) -> Vec<Key> {
         let targets: Box<[Target]> = targets.into_iter().collect();
-        let before = self.by_pod.remove(pod).unwrap_or_default();
+        let before = self.by_user.remove(user).unwrap_or_default();
         let mut changed = Vec::new();
         for target in before.iter().filter(|target| targets.binary_search(target).is_err()) {
             let key = target.kind.key(target.name.clone());
             if let Some(users) = self.by_target.get_mut(&key) {
-                users.remove(pod);
+                users.remove(user);
                 if users.is_empty() {
                     self.by_target.remove(&key);
                     changed.push(key);
@@ -43,21 +44,21 @@ impl References {
             if users.is_empty() {
                 changed.push(key);
             }
-            users.insert(pod.clone());
+            users.insert(user.clone());
         }
         if !targets.is_empty() {
-            self.by_pod.insert(pod.clone(), targets);
+            self.by_user.insert(user.clone(), targets);
         }
         changed
     }
 
-    /// Whether any pod uses this object.
+    /// Whether anything uses this object.
     pub fn is_used(&self, target: &Key) -> bool {
         self.by_target.contains_key(target)
     }
 
-    /// The pods that use this object.
-    pub fn users(&self, target: &Key) -> Vec<Name> {
+    /// The objects that use this one.
+    pub fn users(&self, target: &Key) -> Vec<Key> {
         self.by_target.get(target).into_iter().flatten().cloned().collect()
     }
 }
@@ -81,7 +82,7 @@ mod tests {
     #[test]
     fn first_and_last_users_are_reported() {
         let mut references = References::default();
-        let (one, two) = (Name::new("a", "one"), Name::new("a", "two"));
+        let [one, two] = ["one", "two"].map(|name| KindId::Pod.key(Name::new("a", name)));
         assert_eq!(
             references.set(&one, [target("x"), target("y")].into()),
             [key("x"), key("y")]
@@ -92,13 +93,13 @@ mod tests {
         assert_eq!(references.set(&two, BTreeSet::new()), [key("x")]);
         assert!(!references.is_used(&key("x")) && references.is_used(&key("y")));
         references.set(&one, BTreeSet::new());
-        assert!(references.by_pod.is_empty() && references.by_target.is_empty());
+        assert!(references.by_user.is_empty() && references.by_target.is_empty());
     }
 
     #[test]
     fn saying_the_same_again_changes_nothing() {
         let mut references = References::default();
-        let pod = Name::new("a", "one");
+        let pod = KindId::Pod.key(Name::new("a", "one"));
         references.set(&pod, [target("x")].into());
         assert_eq!(references.set(&pod, [target("x")].into()), []);
     }

@@ -14,12 +14,12 @@
 use crate::{
     json,
     kinds::{
-        Down, Flow, HostNamespace, Kind, Translated, Want,
+        Down, Flow, HostNamespace, Kind, Rights, Translated, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
         metadata, origin_name, own_name,
         refusal::Refusal,
     },
-    resource::{self, KindId, Name, Resource},
+    resource::{self, Name, Resource},
     store::{Detail, WatchSpec},
     world::World,
 };
@@ -46,6 +46,10 @@ pub const KIND: Kind = Kind {
         },
     )),
     flow: Flow::Down(&Services),
+    rights: Rights {
+        tenant: &[],
+        host: &[("services", WRITE)],
+    },
 };
 
 const LOAD_BALANCER: &str = "load balancers are not offered";
@@ -91,10 +95,6 @@ const PORT: Fields = &[
 struct Services;
 
 impl Down for Services {
-    fn id(&self) -> KindId {
-        KindId::Service
-    }
-
     fn resource(&self) -> Resource {
         resource::SERVICE
     }
@@ -134,15 +134,8 @@ impl Down for Services {
             spec.insert("ports".into(), ports.into());
         }
         let annotations = metadata::annotations(service, &mut findings.refused);
-        if findings.refused.is_empty() {
-            let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
-            Ok(Translated {
-                object: json!({"metadata": metadata, "spec": spec}),
-                notes: findings.notes,
-            })
-        } else {
-            Err(findings.refused)
-        }
+        let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
+        findings.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 }
 

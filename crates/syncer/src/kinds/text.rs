@@ -1,19 +1,13 @@
 //! Words from the host, made fit for the tenant: its own names instead of host names, nothing about other tenants.
 
 use crate::{
-    resource::{KindId, Name, Side},
+    json,
+    kinds::Report,
+    resource::{KindId, Name},
     world::World,
 };
 use berth_api::names::HASH_LENGTH;
-
-/// Kinds whose host names may occur in messages.
-const NAMED: [KindId; 5] = [
-    KindId::Pod,
-    KindId::PodToken,
-    KindId::ConfigMap,
-    KindId::Secret,
-    KindId::Service,
-];
+use serde_json::Value;
 
 /// Replaces host names and namespaces in a message about the object called `about` by the tenant's.
 pub fn back(world: &World, about: &Name, text: &str) -> String {
@@ -54,9 +48,10 @@ fn looks_derived(word: &str) -> bool {
 }
 
 fn tenant_name(world: &World, host_name: &str) -> Option<Name> {
-    NAMED
+    world
+        .kinds
         .iter()
-        .find_map(|kind| world.stores.of(Side::Host, *kind).tenant_name(host_name))
+        .find_map(|kind| world.stores.host(*kind).tenant_name(host_name))
 }
 
 /// The scheduler counts all nodes of the host and names taints of other tenants. A tenant sees its own nodes only.
@@ -93,6 +88,41 @@ fn scheduling(text: &str, own_nodes: usize) -> String {
         );
     }
     format!("0/{own_nodes} nodes are available: {}.", reasons.join(", "))
+}
+
+/// Maps host names in every text below `value`. For statuses of kinds whose texts are words or names.
+pub fn map_texts(world: &World, about: &Name, value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(|value| map_texts(world, about, value)),
+        Value::Array(items) => items.iter_mut().for_each(|item| map_texts(world, about, item)),
+        Value::String(text) => *text = back(world, about, text),
+        _ => {}
+    }
+}
+
+/// A status of the host with the tenant's generation in place of the host's: once the host has the current spec it is the
+/// current one, before that whatever was observed last.
+pub fn observed(report: &Report<'_>, mut status: Value) -> Value {
+    let old = json::at(report.tenant, &["status", "observedGeneration"]);
+    let current = json::at(report.tenant, &["metadata", "generation"]);
+    if status.get("observedGeneration").is_some()
+        && let Some(generation) = if report.in_sync { current } else { old }
+    {
+        status["observedGeneration"] = generation.clone();
+    }
+    for condition in status
+        .get_mut("conditions")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+    {
+        if condition.get("observedGeneration").is_some()
+            && let Some(generation) = current.filter(|_| report.in_sync)
+        {
+            condition["observedGeneration"] = generation.clone();
+        }
+    }
+    status
 }
 
 /// An error of the host's API server, in words for the tenant: without host names, addresses or URLs.

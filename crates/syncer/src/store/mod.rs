@@ -9,7 +9,7 @@ mod text;
 mod watch;
 
 pub use object::{Deletion, Stored};
-pub use watch::{Detail, WatchSpec, run as watch};
+pub use watch::{Detail, Hooks, WatchSpec, run as watch};
 
 use crate::resource::{KindId, Name, Side};
 use std::{
@@ -26,6 +26,17 @@ pub struct Store {
     inner: Mutex<Inner>,
     dictionary: text::Dictionary,
     listed: AtomicBool,
+    /// Why the API server gives no objects of this kind at all.
+    unavailable: Mutex<Option<Unavailable>>,
+}
+
+/// Why an API server gives no objects of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unavailable {
+    /// It does not serve the kind.
+    NotServed,
+    /// The syncer may not read it.
+    Forbidden,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +109,24 @@ impl Store {
     /// Whether the first list is complete.
     pub fn is_listed(&self) -> bool {
         self.listed.load(Ordering::Acquire)
+    }
+
+    /// Why the API server gives no objects of this kind, if so.
+    pub fn unavailable(&self) -> Option<Unavailable> {
+        *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says whether and why the API server gives no objects of this kind. Returns what was known before.
+    pub fn set_unavailable(&self, why: Option<Unavailable>) -> Option<Unavailable> {
+        std::mem::replace(
+            &mut *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner),
+            why,
+        )
+    }
+
+    /// Declares the store complete as it is: nothing is there to be listed.
+    pub fn set_listed(&self) {
+        self.listed.store(true, Ordering::Release);
     }
 
     /// A state that a write of our own returned. Ignored if the watch has already seen that version or a newer one.
@@ -200,16 +229,15 @@ impl Inner {
 #[derive(Debug)]
 pub struct Stores(HashMap<(Side, KindId), Store>);
 
-impl Default for Stores {
-    fn default() -> Self {
-        let all = KindId::ALL
+impl Stores {
+    /// Empty stores for these kinds.
+    pub fn new(kinds: &[KindId]) -> Self {
+        let all = kinds
             .iter()
             .flat_map(|kind| [Side::Tenant, Side::Host].map(|side| ((side, *kind), Store::default())));
         Self(all.collect())
     }
-}
 
-impl Stores {
     /// The store of a side and kind. Kinds that are not watched on a side have an empty store there.
     pub fn of(&self, side: Side, kind: KindId) -> &Store {
         &self.0[&(side, kind)]

@@ -1,6 +1,6 @@
 //! Fills a store from a watch.
 
-use super::{Store, Stored, object::Object};
+use super::{Store, Stored, Unavailable, object::Object};
 use crate::resource::{Name, Resource};
 use futures::{Stream, StreamExt, pin_mut};
 use kube::{
@@ -39,15 +39,20 @@ pub struct WatchSpec {
     pub trim: fn(&mut Value),
 }
 
-/// What a watch does with names that changed.
-pub type OnChange<'a> = &'a (dyn Fn(Name) + Send + Sync);
+/// What a watch calls.
+#[derive(Clone, Copy)]
+pub struct Hooks<'a> {
+    /// With the tenant name of every object that came, changed or went.
+    pub changed: &'a (dyn Fn(Name) + Send + Sync),
+    /// When the API server ceases or begins to give objects of this kind at all.
+    pub availability: &'a (dyn Fn() + Send + Sync),
+}
 
-/// Watches for ever: fills `store` and calls `changed` with the tenant name of every object that came, changed or went.
-/// An empty `namespace` means all namespaces, or a cluster-scoped kind.
-pub async fn run(client: Client, spec: WatchSpec, namespace: &str, store: &Store, changed: OnChange<'_>) {
+/// Watches for ever and fills `store`. An empty `namespace` means all namespaces, or a cluster-scoped kind.
+pub async fn run(client: Client, spec: WatchSpec, namespace: &str, store: &Store, hooks: Hooks<'_>) {
     match spec.detail {
-        Detail::Full => watch::<false>(client, spec, namespace, store, changed).await,
-        Detail::Metadata => watch::<true>(client, spec, namespace, store, changed).await,
+        Detail::Full => watch::<false>(client, spec, namespace, store, hooks).await,
+        Detail::Metadata => watch::<true>(client, spec, namespace, store, hooks).await,
     }
 }
 
@@ -56,7 +61,7 @@ async fn watch<const METADATA_ONLY: bool>(
     spec: WatchSpec,
     namespace: &str,
     store: &Store,
-    changed: OnChange<'_>,
+    hooks: Hooks<'_>,
 ) {
     let api: Api<Object<METADATA_ONLY>> = if namespace.is_empty() {
         Api::all_with(client, &spec.resource)
@@ -69,12 +74,12 @@ async fn watch<const METADATA_ONLY: bool>(
     }
     .labels(spec.labels);
     let streaming = listing.clone().streaming_lists();
-    if follow(watcher::watcher(api.clone(), streaming), spec, store, changed).await == Ended::CannotStream {
+    if follow(watcher::watcher(api.clone(), streaming), spec, store, hooks).await == Ended::CannotStream {
         tracing::info!(
             resource = spec.resource.plural,
             "the API server cannot stream lists: reading pages instead"
         );
-        follow(watcher::watcher(api, listing), spec, store, changed).await;
+        follow(watcher::watcher(api, listing), spec, store, hooks).await;
     }
 }
 
@@ -88,7 +93,7 @@ async fn follow<const METADATA_ONLY: bool>(
     events: impl Stream<Item = Result<Event<Object<METADATA_ONLY>>, Error>> + Send,
     spec: WatchSpec,
     store: &Store,
-    changed: OnChange<'_>,
+    hooks: Hooks<'_>,
 ) -> Ended {
     let events = events.default_backoff();
     pin_mut!(events);
@@ -98,25 +103,56 @@ async fn follow<const METADATA_ONLY: bool>(
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
                 if let Some((name, stored)) = keep(spec, object.json) {
                     store.watched(name.clone(), stored);
-                    changed(name);
+                    (hooks.changed)(name);
                 }
             }
             Ok(Event::Delete(object)) => {
                 if let Some((name, stored)) = keep(spec, object.json) {
                     store.deleted(&name, stored);
-                    changed(name);
+                    (hooks.changed)(name);
                 }
             }
-            Ok(Event::InitDone) => store.list_ends().into_iter().for_each(changed),
+            Ok(Event::InitDone) => {
+                store.list_ends().into_iter().for_each(hooks.changed);
+                if store.set_unavailable(None).is_some() {
+                    tracing::info!(resource = spec.resource.plural, "available again");
+                    (hooks.availability)();
+                }
+            }
             Err(Error::WatchStartFailed(kube::Error::Api(status)))
                 if !store.is_listed() && matches!(status.code, 400 | 422) =>
             {
                 return Ended::CannotStream;
             }
-            Err(error) => tracing::warn!(resource = spec.resource.plural, %error, "watch interrupted"),
+            Err(error) => {
+                if let Some(why) = unavailable(&error) {
+                    if store.set_unavailable(Some(why)) != Some(why) {
+                        tracing::info!(resource = spec.resource.plural, %error, "not available");
+                        (hooks.availability)();
+                    }
+                } else {
+                    tracing::warn!(resource = spec.resource.plural, %error, "watch interrupted");
+                }
+            }
         }
     }
     Ended::Stream
+}
+
+/// Whether an error says that there is nothing to be had.
+fn unavailable(error: &Error) -> Option<Unavailable> {
+    let code = match error {
+        Error::InitialListFailed(kube::Error::Api(status)) | Error::WatchStartFailed(kube::Error::Api(status)) => {
+            status.code
+        }
+        Error::WatchError(status) => status.code,
+        _ => return None,
+    };
+    match code {
+        403 => Some(Unavailable::Forbidden),
+        404 | 405 => Some(Unavailable::NotServed),
+        _ => None,
+    }
 }
 
 fn keep(spec: WatchSpec, mut json: Value) -> Option<(Name, Stored)> {

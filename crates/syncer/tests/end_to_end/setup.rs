@@ -1,7 +1,7 @@
 //! Two real API servers: a host cluster with scheduler and simulated nodes, and a tenant with a controller manager only.
 //! This module does what control does in production: namespaces, nodes, roles.
 
-use berth_api::{TenantNode, TenantNodeSpec, TenantNodeStatus, labels};
+use berth_api::{Scheduling, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, labels};
 use berth_local::{HostCluster, NodePlan, NodeShape, TestHost, process};
 use berth_syncer::{Tenant, metrics::Metrics, permissions};
 use k8s_openapi::{
@@ -39,6 +39,10 @@ pub struct Clusters {
     pub host_admin: Client,
     /// Cluster-admin of the tenant.
     pub tenant_admin: Client,
+    /// The rules of the tenant's class.
+    pub policy: SyncPolicy,
+    /// Who places the tenant's pods.
+    pub scheduling: Scheduling,
 }
 
 /// A running syncer.
@@ -59,6 +63,11 @@ impl Syncer {
 impl Clusters {
     /// Starts both, with two H100 nodes given to the tenant.
     pub async fn start() -> Self {
+        Self::start_with(SyncPolicy::default(), Scheduling::Host).await
+    }
+
+    /// The same for a tenant of a class with these rules.
+    pub async fn start_with(policy: SyncPolicy, scheduling: Scheduling) -> Self {
         berth_runtime::install_crypto();
         berth_runtime::telemetry::init(berth_runtime::telemetry::LogFormat::Text);
         let (host, tenant) = tokio::join!(
@@ -78,6 +87,8 @@ impl Clusters {
             tenant,
             host_admin,
             tenant_admin,
+            policy,
+            scheduling,
         };
         let nodes: Api<Node> = Api::all(clusters.tenant_admin.clone());
         nodes.delete("cpu-01", &DeleteParams::default()).await.unwrap();
@@ -109,14 +120,24 @@ impl Clusters {
             )
         };
         for (namespace, rules) in [
-            (WORKLOADS, permissions::host_workload_rules()),
+            (WORKLOADS, permissions::host_workload_rules(&self.policy)),
             (CONTROL_PLANE, permissions::host_control_plane_rules()),
         ] {
             let (roles, bindings) = host(namespace);
             create(&roles, json!({"metadata": {"name": "syncer"}, "rules": rules})).await;
             create(&bindings, binding("Role")).await;
         }
-        let rules: Vec<PolicyRule> = permissions::tenant_rules();
+        create(
+            &Api::<ClusterRole>::all(self.host_admin.clone()),
+            json!({"metadata": {"name": "syncer"}, "rules": permissions::host_cluster_rules()}),
+        )
+        .await;
+        create(
+            &Api::<ClusterRoleBinding>::all(self.host_admin.clone()),
+            binding("ClusterRole"),
+        )
+        .await;
+        let rules: Vec<PolicyRule> = permissions::tenant_rules(&self.policy);
         create(
             &Api::<ClusterRole>::all(self.tenant_admin.clone()),
             json!({"metadata": {"name": "syncer"}, "rules": rules}),
@@ -191,6 +212,9 @@ impl Clusters {
             api_server_port: 443,
             dns_address: None,
             cluster_domain: "cluster.local".into(),
+            policy: std::sync::Arc::new(self.policy.clone()),
+            class_name: berth_api::DEFAULT_CLASS.into(),
+            scheduling: self.scheduling,
         };
         let stop = CancellationToken::new();
         let metrics = Metrics::default();
@@ -201,8 +225,13 @@ impl Clusters {
             tenant,
             metrics.clone(),
             stop.clone(),
-            move || {
-                let _: Result<(), ()> = ready.send(());
+            {
+                let mut ready = Some(ready);
+                move |_: &[String]| {
+                    if let Some(ready) = ready.take() {
+                        let _: Result<(), ()> = ready.send(());
+                    }
+                }
             },
         ));
         tokio::time::timeout(PATIENCE, is_ready)

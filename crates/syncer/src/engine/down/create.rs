@@ -21,9 +21,24 @@ const NOTHING_YET: &str = "1";
 /// How long to wait for something that should be announced by a watch.
 const SAFETY: Duration = Duration::from_secs(5);
 
+/// Fields of the spec that the host's API server took and threw away: it knows them, but a feature that they belong to
+/// is off there.
+fn dropped(desired: &Value, created: &Value) -> Vec<refusal::Refusal> {
+    let fields = desired.get("spec").and_then(Value::as_object).into_iter().flatten();
+    fields
+        .filter(|(field, value)| !json::is_unset(value) && created["spec"].get(field.as_str()).is_none())
+        .map(|(field, _)| {
+            let why = "the host cluster does not have this feature, so the field has no effect";
+            refusal::Refusal::new(format!("spec.{field}"), why)
+        })
+        .collect()
+}
+
 impl Step<'_> {
     pub(super) async fn create(&self, stored: &Stored, object: &Value) -> Result<Done, CallError> {
-        let Self { engine, kind, name, .. } = self;
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
         let host_has = |key: &Key| engine.world.stores.host(key.kind).contains(&key.name);
         let missing: Vec<Key> = kind
             .needs(&engine.world, name, object)
@@ -46,11 +61,15 @@ impl Step<'_> {
                 return Ok(Done::new("refused"));
             }
         };
-        let Translated { object: desired, notes } = translated;
+        let Translated {
+            object: desired,
+            mut notes,
+        } = translated;
         let desired = kind.at_creation(desired);
         let hash = json::hash(&kind.changeable(&desired));
         let mut desired = self.dressed(stored, desired, &hash);
         let (resource, host) = (kind.resource(), &engine.host);
+        engine.need(*id);
         let created = match kind.creation() {
             Creation::Apply => {
                 desired["metadata"]["resourceVersion"] = NOTHING_YET.into();
@@ -62,7 +81,8 @@ impl Step<'_> {
         match created {
             Ok(created) => {
                 engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
-                engine.remember(Side::Host, kind.id(), name, created);
+                notes.extend(dropped(&desired, &created));
+                engine.remember(Side::Host, *id, name, created);
                 if !notes.is_empty() {
                     engine
                         .tell(
@@ -82,7 +102,9 @@ impl Step<'_> {
 
     /// Something of the host name exists already.
     async fn taken(&self, stored: &Stored) -> Result<Done, CallError> {
-        let Self { engine, kind, name, .. } = self;
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
         let found = engine
             .host
             .get(kind.resource(), self.namespace(), &self.host_name())
@@ -97,7 +119,7 @@ impl Step<'_> {
         }
         let origin = json::text(&found, &["metadata", "annotations", labels::ORIGIN_UID]);
         if origin == Some(&*stored.uid) {
-            engine.remember(Side::Host, kind.id(), name, found);
+            engine.remember(Side::Host, *id, name, found);
             return Ok(Done::again("adopted", Duration::ZERO));
         }
         let uid = json::text(&found, &["metadata", "uid"]).unwrap_or_default();
@@ -110,5 +132,22 @@ impl Step<'_> {
             .delete(kind.resource(), self.namespace(), &self.host_name(), how)
             .await?;
         Ok(Done::again("replacing", Duration::from_millis(200)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_that_the_host_threw_away_are_named() {
+        let desired = json!({"spec": {"kept": 1, "lost": {"a": 1}, "empty": []}});
+        let created = json!({"spec": {"kept": 1, "defaulted": 2}});
+        let fields: Vec<_> = dropped(&desired, &created)
+            .into_iter()
+            .map(|refusal| refusal.field)
+            .collect();
+        assert_eq!(fields, ["spec.lost"]);
     }
 }

@@ -15,7 +15,9 @@ use serde_json::Value;
 
 impl Step<'_> {
     pub(super) async fn delete(&self, host: &Stored, grace_seconds: Option<u32>) -> Result<Done, CallError> {
-        let Self { engine, kind, name, .. } = self;
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
         let how = Delete {
             uid: &host.uid,
             grace_seconds,
@@ -27,7 +29,7 @@ impl Step<'_> {
         {
             Ok(object) => {
                 if kind.orphan_grace().is_some() && object["metadata"].get("deletionTimestamp").is_some() {
-                    engine.remember(Side::Host, kind.id(), name, object);
+                    engine.remember(Side::Host, *id, name, object);
                 }
                 engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
                 Ok(Done::new("deleted"))

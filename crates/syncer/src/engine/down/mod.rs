@@ -16,7 +16,7 @@ use super::{
 use crate::{
     json,
     kinds::{self, Down, is_origin},
-    resource::{Key, Name, host_name},
+    resource::{Key, KindId, Name, host_name},
     store::{Detail, Stored},
 };
 use berth_api::labels;
@@ -27,6 +27,7 @@ use std::time::Instant;
 /// A step on its way.
 struct Step<'a> {
     engine: &'a Engine,
+    id: KindId,
     kind: &'static dyn Down,
     name: &'a Name,
     /// When the change that led to this step was seen.
@@ -36,13 +37,13 @@ struct Step<'a> {
 /// Decides and acts.
 pub(super) async fn step(
     engine: &Engine,
-    kind: &'static dyn Down,
+    (id, kind): (KindId, &'static dyn Down),
     name: &Name,
     seen: Instant,
 ) -> Result<Done, CallError> {
     let stores = &engine.world.stores;
-    let tenant = stores.tenant(kind.id()).get(name);
-    let host = stores.host(kind.id()).get(name);
+    let tenant = stores.tenant(id).get(name);
+    let host = stores.host(id).get(name);
     let object = tenant.as_ref().map(|stored| stored.object());
     let tenant = tenant.as_deref().zip(object.as_ref());
     let tenant_facts = tenant.map(|(stored, object)| TenantFacts {
@@ -56,15 +57,16 @@ pub(super) async fn step(
     });
     let step = Step {
         engine,
+        id,
         kind,
         name,
         seen,
     };
     let action = decide(tenant_facts, host_facts, kind.orphan_grace(), kind.finishes_deletion());
-    let departed = stores.host(kind.id()).take_departed(name);
+    let departed = stores.host(id).take_departed(name);
     let result = step.act(action, tenant, host.as_deref(), departed.as_deref()).await;
     if let (Err(_), Some(departed)) = (&result, departed) {
-        stores.host(kind.id()).put_departed(name, departed);
+        stores.host(id).put_departed(name, departed);
     }
     result
 }
@@ -112,11 +114,11 @@ impl Step<'_> {
     }
 
     fn key(&self) -> Key {
-        self.kind.id().key(self.name.clone())
+        self.id.key(self.name.clone())
     }
 
     fn host_name(&self) -> String {
-        host_name(self.kind.id(), self.name)
+        host_name(self.id, self.name)
     }
 
     fn namespace(&self) -> &str {
@@ -125,7 +127,7 @@ impl Step<'_> {
 
     /// The tenant's object in full: from the store, or read if only its metadata is watched.
     async fn content(&self, stored: &Stored, object: &Value) -> Result<Option<Value>, CallError> {
-        let watched = kinds::kind(self.kind.id()).tenant.map(|spec| spec.detail);
+        let watched = kinds::kind(self.id).tenant.map(|spec| spec.detail);
         if watched != Some(Detail::Metadata) {
             return Ok(Some(object.clone()));
         }

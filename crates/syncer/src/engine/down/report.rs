@@ -40,6 +40,7 @@ impl Step<'_> {
             match write {
                 TenantWrite::Bind { node } => written |= self.bind(stored, &node).await?,
                 TenantWrite::Status(status) => written |= self.write_status(stored, object, &status).await?,
+                TenantWrite::Patch(patch) => written |= self.patch(stored, object, patch).await?,
                 TenantWrite::Later(after) => again = Some(after),
             }
         }
@@ -74,6 +75,26 @@ impl Step<'_> {
         Ok(true)
     }
 
+    /// Patches the tenant's object itself if that changes something. Returns whether it did.
+    async fn patch(&self, stored: &Stored, object: &Value, mut patch: Value) -> Result<bool, CallError> {
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
+        if json::is_patched(object, &patch) {
+            return Ok(false);
+        }
+        patch["metadata"]["uid"] = (*stored.uid).into();
+        let patch = Patch::Merge(patch);
+        let result = engine
+            .tenant
+            .patch(kind.resource(), &name.namespace, &name.name, "", &patch)
+            .await;
+        if let Some(written) = CallError::found(result)? {
+            engine.remember(Side::Tenant, *id, name, written);
+        }
+        Ok(true)
+    }
+
     /// Writes a status to the tenant if it differs. Returns whether it did.
     pub(super) async fn write_status(
         &self,
@@ -81,7 +102,9 @@ impl Step<'_> {
         object: &Value,
         status: &Value,
     ) -> Result<bool, CallError> {
-        let Self { engine, kind, name, .. } = self;
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
         lock(&engine.agreed).remove(&self.key());
         let Some(difference) = status_patch(object, status) else {
             return Ok(false);
@@ -92,7 +115,7 @@ impl Step<'_> {
             .patch(kind.resource(), &name.namespace, &name.name, "status", &patch)
             .await;
         if let Some(written) = CallError::found(result)? {
-            engine.remember(Side::Tenant, kind.id(), name, written);
+            engine.remember(Side::Tenant, *id, name, written);
         }
         Ok(true)
     }

@@ -16,7 +16,9 @@ const UPDATE_ROUNDS: usize = 4;
 
 impl Step<'_> {
     pub(super) async fn update(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Done, CallError> {
-        let Self { engine, kind, name, .. } = self;
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
         let versions = (stored.version, host.version);
         if lock(&engine.agreed).get(&self.key()) == Some(&versions) {
             return Ok(Done::new("nothing"));
@@ -30,7 +32,7 @@ impl Step<'_> {
             Ok(Translated { object: desired, .. }) => {
                 let hash = json::hash(&kind.changeable(&desired));
                 if host.applied_hash.as_deref() == Some(hash.as_str()) {
-                    if kinds::kind(kind.id())
+                    if kinds::kind(*id)
                         .tenant
                         .is_some_and(|spec| spec.detail == Detail::Metadata)
                     {
@@ -55,7 +57,7 @@ impl Step<'_> {
                 .host
                 .patch(kind.resource(), self.namespace(), &host.name, "status", &patch)
                 .await?;
-            engine.remember(Side::Host, kind.id(), name, written);
+            engine.remember(Side::Host, *id, name, written);
         }
         // A host object that was just written is reported when its next state comes.
         if result == "updated" {
@@ -71,7 +73,9 @@ impl Step<'_> {
     }
 
     async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
-        let Self { engine, kind, name, .. } = self;
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
         let resource = kind.resource();
         for _ in 0..UPDATE_ROUNDS {
             let live = if kind.update_needs_live() {
@@ -92,7 +96,7 @@ impl Step<'_> {
                             .apply(resource, self.namespace(), &host.name, &object)
                             .await?;
                         engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
-                        engine.remember(Side::Host, kind.id(), name, written);
+                        engine.remember(Side::Host, *id, name, written);
                         return Ok(());
                     }
                     HostWrite::Merge(mut patch) => {
@@ -106,7 +110,7 @@ impl Step<'_> {
                         {
                             Ok(written) => {
                                 engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
-                                engine.remember(Side::Host, kind.id(), name, written);
+                                engine.remember(Side::Host, *id, name, written);
                                 return Ok(());
                             }
                             // Somebody was faster: read again.

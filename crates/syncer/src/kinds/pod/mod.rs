@@ -32,16 +32,17 @@ pub use targets::targets;
 use crate::{
     json,
     kinds::{
-        Creation, Down, Flow, HostNamespace, HostWrite, Kind, Report, TenantWrite, Translated, Want, fields::Findings,
-        metadata, origin_name, own_name, refusal::Refusal,
+        Creation, Down, Flow, HostNamespace, HostWrite, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
+        fields::Findings, metadata, namespace, origin_name, own_name, references::Target, refusal::Refusal,
     },
-    resource::{self, Key, KindId, Name, Resource},
+    resource::{self, Name, Resource},
     store::{Detail, WatchSpec},
     world::World,
 };
 use berth_api::labels;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// The kind.
 pub const KIND: Kind = Kind {
@@ -63,6 +64,20 @@ pub const KIND: Kind = Kind {
         },
     )),
     flow: Flow::Down(&Pods),
+    rights: Rights {
+        tenant: &[
+            ("pods", &["delete"]),
+            ("pods/status", &["patch"]),
+            ("pods/binding", &["create"]),
+        ],
+        // Conditions of readiness gates; containers added to and resources changed in running pods.
+        host: &[
+            ("pods", WRITE),
+            ("pods/status", &["patch"]),
+            ("pods/ephemeralcontainers", &["patch"]),
+            ("pods/resize", &["patch"]),
+        ],
+    },
 };
 
 /// Metadata that rules and decisions read; the rest is half of a small pod.
@@ -107,10 +122,6 @@ fn trim_host(pod: &mut Value) {
 struct Pods;
 
 impl Down for Pods {
-    fn id(&self) -> KindId {
-        KindId::Pod
-    }
-
     fn resource(&self) -> Resource {
         resource::POD
     }
@@ -126,13 +137,8 @@ impl Down for Pods {
         }
     }
 
-    fn needs(&self, world: &World, _name: &Name, pod: &Value) -> Vec<Key> {
-        // A reference to something that does not exist does not block: the kubelet waits and says so.
+    fn references(&self, _world: &World, _name: &Name, pod: &Value) -> BTreeSet<Target> {
         targets(pod)
-            .into_iter()
-            .filter(|target| world.stores.tenant(target.kind).contains(&target.name))
-            .map(|target| target.kind.key(target.name))
-            .collect()
     }
 
     fn translate(&self, world: &World, name: &Name, pod: &Value) -> Result<Translated, Vec<Refusal>> {
@@ -149,19 +155,15 @@ impl Down for Pods {
             let value = downward::literal(pod, &field).unwrap_or_default();
             annotations.insert(downward::annotation(&field), value.into());
         }
-        if findings.refused.is_empty() {
-            let mut object = json!({
-                "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
-                "spec": spec.spec,
-            });
-            object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
-            Ok(Translated {
-                object,
-                notes: findings.notes,
-            })
-        } else {
-            Err(findings.refused)
+        let mut object = json!({
+            "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
+            "spec": spec.spec,
+        });
+        for (key, value) in namespace::labels_of(world, &name.namespace) {
+            object["metadata"]["labels"][key] = value;
         }
+        object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
+        findings.into_result(object)
     }
 
     fn creation(&self) -> Creation {

@@ -1,6 +1,7 @@
 //! Golden tests of pods as a whole; the parts have their own.
 
 use super::*;
+use crate::resource::KindId;
 use crate::{config::test_tenant, store::Stored};
 use proptest::prelude::*;
 

@@ -11,7 +11,7 @@
 use super::volumes::token_key;
 use crate::{
     json,
-    kinds::{Flow, HostNamespace, Kind, origin_name},
+    kinds::{Flow, HostNamespace, Kind, Rights, WRITE, origin_name},
     resource,
     store::{Detail, WatchSpec},
 };
@@ -36,6 +36,10 @@ pub const KIND: Kind = Kind {
         },
     )),
     flow: Flow::Tokens,
+    rights: Rights {
+        tenant: &[("serviceaccounts/token", &["create"])],
+        host: &[("secrets", WRITE)],
+    },
 };
 
 fn trim(secret: &mut Value) {

@@ -1,0 +1,86 @@
+//! Objects that the tenant may look at and not change: classes of the host, volumes, devices. What the tenant changes in
+//! them is undone, with an Event; objects of such a kind that the tenant made itself are left alone.
+
+use crate::{
+    json,
+    resource::{Name, Resource},
+    world::World,
+};
+use berth_api::labels;
+use serde_json::{Value, json};
+
+/// Rules of a kind that is shown.
+pub trait View: Sync {
+    /// The API resource in the tenant.
+    fn resource(&self) -> Resource;
+
+    /// The object that the tenant should see under this name: labels, annotations and everything besides metadata; the
+    /// engine adds kind and name. With a `status` if the kind has a subresource for it. `None` if there should be none.
+    fn desired(&self, world: &World, name: &Name) -> Option<Value>;
+
+    /// Whether the status is a subresource.
+    fn has_status(&self) -> bool {
+        false
+    }
+}
+
+/// Whether an object in the tenant was put there to be looked at.
+pub fn is_shown(object: &Value) -> bool {
+    json::text(object, &["metadata", "labels", labels::MANAGED_BY]) == Some(labels::MANAGED_BY_SYNCER)
+}
+
+/// A desired object with everything that says what it is. Finalizers of `live` stay: they are the tenant's controllers'.
+pub fn dressed(resource: Resource, name: &Name, mut object: Value, live: Option<&Value>) -> Value {
+    object["apiVersion"] = resource.api_version().into();
+    object["kind"] = resource.kind.into();
+    object["metadata"]["name"] = (*name.name).into();
+    if !name.namespace.is_empty() {
+        object["metadata"]["namespace"] = (*name.namespace).into();
+    }
+    object["metadata"]["labels"][labels::MANAGED_BY] = labels::MANAGED_BY_SYNCER.into();
+    if let Some(live) = live {
+        for field in ["uid", "resourceVersion", "finalizers", "ownerReferences"] {
+            if let Some(value) = live["metadata"].get(field) {
+                object["metadata"][field] = value.clone();
+            }
+        }
+    }
+    object
+}
+
+/// What matters of an object that is shown: everything but what the API server keeps itself and the status.
+pub fn content(object: &Value) -> Value {
+    let mut content = object.clone();
+    if let Some(fields) = content.as_object_mut() {
+        for field in ["apiVersion", "kind", "status"] {
+            fields.remove(field);
+        }
+    }
+    content["metadata"] = json!({
+        "labels": json::strings(object, &["metadata", "labels"]),
+        "annotations": json::strings(object, &["metadata", "annotations"]),
+    });
+    json::drop_nulls(&mut content);
+    content
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_keeps_does_not_matter_and_what_the_tenant_changes_does() {
+        let resource = Resource::new("storage.k8s.io", "v1", "StorageClass", "storageclasses");
+        let desired = json!({"metadata": {"annotations": {"a": "b"}}, "provisioner": "x", "parameters": null});
+        let name = Name::new("", "fast");
+        let mut live = dressed(resource, &name, desired.clone(), None);
+        live["metadata"]["uid"] = "u".into();
+        live["metadata"]["resourceVersion"] = "7".into();
+        live["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+        let wanted = dressed(resource, &name, desired, Some(&live));
+        assert!(is_shown(&live) && content(&wanted) == content(&live));
+        live["metadata"]["labels"]["mine"] = "x".into();
+        assert_ne!(content(&wanted), content(&live));
+        assert_eq!(wanted["metadata"]["resourceVersion"], "7");
+    }
+}
