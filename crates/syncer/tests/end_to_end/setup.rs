@@ -6,7 +6,7 @@ use berth_local::{HostCluster, NodePlan, NodeShape, TestHost, process};
 use berth_syncer::{Tenant, metrics::Metrics, permissions};
 use k8s_openapi::{
     api::{
-        core::v1::{Namespace, Node, Pod},
+        core::v1::{Event, Namespace, Node, Pod},
         rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -301,4 +301,35 @@ pub fn origin(pod: &Pod) -> &str {
         .as_ref()
         .and_then(|annotations| annotations.get(labels::ORIGIN_NAME))
         .map_or("", String::as_str)
+}
+
+/// A pod of one container, labelled with its name, with more in its spec.
+pub fn pod(name: &str, spec: &Value) -> Value {
+    let mut pod = json!({"metadata": {"name": name, "labels": {"app": name}}, "spec": {"containers": [{"name": "main", "image": "app:1"}]}});
+    for (key, value) in spec.as_object().unwrap() {
+        pod["spec"][key] = value.clone();
+    }
+    pod
+}
+
+/// Messages of the tenant's Events about the object `about` with a reason.
+pub async fn events(clusters: &Clusters, about: &str, reason: &str) -> Vec<String> {
+    let events = clusters
+        .tenant_api::<Event>()
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    events
+        .into_iter()
+        .filter(|event| event.involved_object.name.as_deref() == Some(about) && event.reason.as_deref() == Some(reason))
+        .filter_map(|event| event.message)
+        .collect()
+}
+
+/// Whether a pod of the tenant is in a phase.
+pub async fn is_phase(pods: &Api<Pod>, name: &str, wanted: &str) -> bool {
+    pods.get_opt(name)
+        .await
+        .unwrap()
+        .is_some_and(|pod| phase(&pod) == wanted)
 }

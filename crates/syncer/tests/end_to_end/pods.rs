@@ -1,0 +1,197 @@
+//! Single pods: refusals, changes, deletions, gates.
+
+use crate::setup::{Clusters, create, events, eventually, is_phase, origin, pod};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Pod, Secret},
+};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::json;
+
+pub async fn refusals_are_told(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    let spec = json!({"hostNetwork": true, "hostPID": true, "volumes": [{"name": "root", "hostPath": {"path": "/"}}]});
+    create(&pods, pod("escape", &spec)).await;
+    eventually("condition and Event name the fields", async || {
+        let status = pods.get("escape").await.unwrap().status.unwrap();
+        let condition = status
+            .conditions
+            .unwrap_or_default()
+            .into_iter()
+            .find(|condition| condition.type_ == "berth.dev/Synced");
+        let told = events(clusters, "escape", "FieldRefused").await;
+        condition.is_some_and(|condition| {
+            let message = condition.message.unwrap();
+            condition.status == "False"
+                && ["spec.hostNetwork", "spec.hostPID", "spec.volumes[0].hostPath"]
+                    .iter()
+                    .all(|field| message.contains(field))
+                && told == [message]
+        })
+    })
+    .await;
+    assert!(clusters.host_pods().await.iter().all(|pod| origin(pod) != "escape"));
+    pods.delete("escape", &DeleteParams::default()).await.unwrap();
+}
+
+pub async fn changes_reach_running_pods(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    create(&pods, pod("change", &json!({}))).await;
+    eventually("it runs", async || is_phase(&pods, "change", "Running").await).await;
+    let host = async || {
+        clusters
+            .host_pods()
+            .await
+            .into_iter()
+            .find(|pod| origin(pod) == "change")
+            .unwrap()
+    };
+    // Somebody on the host adds a label; it stays.
+    let host_name = host().await.metadata.name.unwrap();
+    let injected = Patch::Merge(json!({"metadata": {"labels": {"injected": "by-host"}}}));
+    clusters
+        .host_api::<Pod>()
+        .patch(&host_name, &PatchParams::default(), &injected)
+        .await
+        .unwrap();
+    let patch = json!({"metadata": {"labels": {"app": null, "new": "label"}}, "spec": {"containers": [{"name": "main", "image": "app:2"}]}});
+    pods.patch("change", &PatchParams::default(), &Patch::Strategic(patch))
+        .await
+        .unwrap();
+    eventually("image and labels arrive, and what went is gone", async || {
+        let pod = host().await;
+        let labels = pod.metadata.labels.unwrap();
+        pod.spec.unwrap().containers[0].image.as_deref() == Some("app:2")
+            && labels.get("new").is_some_and(|value| value == "label")
+            && !labels.contains_key("app")
+            && labels.get("injected").is_some_and(|value| value == "by-host")
+    })
+    .await;
+    pods.delete("change", &DeleteParams::default()).await.unwrap();
+}
+
+pub async fn deletions_follow(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    let gone = async |name: &str| {
+        let in_tenant = pods.get_opt(name).await.unwrap().is_none();
+        in_tenant && clusters.host_pods().await.iter().all(|pod| origin(pod) != name)
+    };
+    create(&pods, pod("graceful", &json!({"terminationGracePeriodSeconds": 5}))).await;
+    create(&pods, pod("forced", &json!({}))).await;
+    eventually("both run", async || {
+        is_phase(&pods, "graceful", "Running").await && is_phase(&pods, "forced", "Running").await
+    })
+    .await;
+    pods.delete("graceful", &DeleteParams::default()).await.unwrap();
+    pods.delete("forced", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+    eventually("both are gone on both sides", async || {
+        gone("graceful").await && gone("forced").await
+    })
+    .await;
+
+    // The same name again, while the host still has the old one.
+    let first = create(&pods, pod("again", &json!({}))).await;
+    eventually("it runs", async || is_phase(&pods, "again", "Running").await).await;
+    pods.delete("again", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+    let second = create(&pods, pod("again", &json!({}))).await;
+    assert_ne!(first.metadata.uid, second.metadata.uid);
+    eventually("the new one runs", async || {
+        let host = clusters
+            .host_pods()
+            .await
+            .into_iter()
+            .find(|pod| origin(pod) == "again");
+        let of_second = host.is_some_and(|pod| {
+            pod.metadata.annotations.unwrap().get("berth.dev/origin-uid") == second.metadata.uid.as_ref()
+        });
+        of_second && is_phase(&pods, "again", "Running").await
+    })
+    .await;
+    pods.delete("again", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+
+    // What nobody references any more leaves the host.
+    clusters
+        .tenant_api::<Deployment>()
+        .delete("web", &DeleteParams::default())
+        .await
+        .unwrap();
+    eventually("the secret leaves the host", async || {
+        let secrets = clusters
+            .host_api::<Secret>()
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        secrets
+            .iter()
+            .all(|secret| secret.metadata.annotations.as_ref().unwrap()["berth.dev/origin-name"] != "creds")
+    })
+    .await;
+}
+
+/// Scheduling gates, readiness gates, in-place resize and ephemeral containers.
+pub async fn gates_and_late_additions(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    let container = json!({"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "1"}}});
+    let spec = json!({"containers": [container], "schedulingGates": [{"name": "example.com/wait"}],
+        "readinessGates": [{"conditionType": "example.com/open"}]});
+    create(&pods, pod("gated", &spec)).await;
+    let host = async || {
+        clusters
+            .host_pods()
+            .await
+            .into_iter()
+            .find(|pod| origin(pod) == "gated")
+    };
+    eventually("a gated host pod", async || {
+        host()
+            .await
+            .is_some_and(|pod| pod.spec.unwrap().scheduling_gates.is_some_and(|gates| gates.len() == 1))
+    })
+    .await;
+    let open = json!({"spec": {"schedulingGates": [{"name": "example.com/wait", "$patch": "delete"}]}});
+    pods.patch("gated", &PatchParams::default(), &Patch::Strategic(open))
+        .await
+        .unwrap();
+    eventually("it runs, not ready", async || is_phase(&pods, "gated", "Running").await).await;
+    let ready = async || {
+        let conditions = pods
+            .get("gated")
+            .await
+            .unwrap()
+            .status
+            .unwrap()
+            .conditions
+            .unwrap_or_default();
+        conditions
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    };
+    assert!(!ready().await);
+    let condition = json!({"status": {"conditions": [{"type": "example.com/open", "status": "True"}]}});
+    pods.patch_status("gated", &PatchParams::default(), &Patch::Strategic(condition))
+        .await
+        .unwrap();
+    eventually("the gate opens on the host, and the pod is ready", ready).await;
+
+    let resize = json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}});
+    pods.patch_subresource("resize", "gated", &PatchParams::default(), &Patch::Strategic(resize))
+        .await
+        .unwrap();
+    let debug = json!({"spec": {"ephemeralContainers": [{"name": "debug", "image": "tools:1", "targetContainerName": "main"}]}});
+    pods.patch_ephemeral_containers("gated", &PatchParams::default(), &Patch::Strategic(debug))
+        .await
+        .unwrap();
+    eventually("both arrive", async || {
+        let spec = host().await.unwrap().spec.unwrap();
+        let requests = spec.containers[0].resources.clone().unwrap().requests.unwrap();
+        requests["cpu"].0 == "2" && spec.ephemeral_containers.is_some_and(|all| all[0].name == "debug")
+    })
+    .await;
+    pods.delete("gated", &DeleteParams::default()).await.unwrap();
+}

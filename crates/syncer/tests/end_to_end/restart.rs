@@ -1,0 +1,106 @@
+//! Syncers that are killed and started again.
+
+use crate::setup::{Clusters, WORKLOADS, create, eventually, origin, phase, pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kube::api::ListParams;
+use serde_json::json;
+use std::{collections::BTreeMap, time::Instant};
+
+pub async fn a_killed_syncer_goes_on(clusters: &Clusters) {
+    const PODS: usize = 200;
+    let pods = clusters.tenant_api::<Pod>();
+    let syncer = clusters.syncer().await;
+    for number in 0..PODS {
+        create(&pods, pod(&format!("many-{number}"), &json!({}))).await;
+    }
+    syncer.kill().await;
+    let start = Instant::now();
+    let syncer = clusters.syncer().await;
+    eventually("every pod runs", async || {
+        let all = pods.list(&ListParams::default()).await.unwrap();
+        all.iter()
+            .filter(|pod| pod.metadata.name.as_ref().unwrap().starts_with("many-") && phase(pod) == "Running")
+            .count()
+            == PODS
+    })
+    .await;
+    eprintln!("all {PODS} pods ran {:?} after the restart", start.elapsed());
+    let count = clusters
+        .host_pods()
+        .await
+        .iter()
+        .filter(|pod| origin(pod).starts_with("many-"))
+        .count();
+    assert_eq!(count, PODS, "none twice");
+    let tokens = async || {
+        let all = clusters
+            .host_api::<Secret>()
+            .list(&ListParams::default().labels("berth.dev/pod-token"))
+            .await
+            .unwrap();
+        all.items.len()
+    };
+    eventually("every pod has its tokens", async || tokens().await >= PODS).await;
+
+    // A restart with nothing to do writes nothing.
+    syncer.stop().await;
+    let before = host_versions(clusters).await;
+    let start = Instant::now();
+    let syncer = clusters.syncer().await;
+    eprintln!(
+        "ready {:?} after a restart with {} host objects",
+        start.elapsed(),
+        before.len()
+    );
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(host_versions(clusters).await, before);
+    let mut writes = String::new();
+    prometheus_client::encoding::text::encode(&mut writes, &registry(&syncer.metrics)).unwrap();
+    let host_writes: Vec<_> = writes
+        .lines()
+        .filter(|line| {
+            let reads = ["verb=\"get\"", "verb=\"list\""];
+            line.contains("api_call_seconds_count")
+                && line.contains("side=\"host\"")
+                && !reads.iter().any(|verb| line.contains(verb))
+        })
+        .collect();
+    assert!(host_writes.is_empty(), "{host_writes:?} in {WORKLOADS}");
+    syncer.stop().await;
+}
+
+async fn host_versions(clusters: &Clusters) -> BTreeMap<String, String> {
+    let mut versions = BTreeMap::new();
+    for pod in clusters.host_pods().await {
+        versions.insert(format!("pod {}", origin(&pod)), pod.metadata.resource_version.unwrap());
+    }
+    for secret in clusters
+        .host_api::<Secret>()
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+    {
+        versions.insert(
+            format!("secret {}", secret.metadata.name.unwrap()),
+            secret.metadata.resource_version.unwrap(),
+        );
+    }
+    for config in clusters
+        .host_api::<ConfigMap>()
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+    {
+        versions.insert(
+            format!("config {}", config.metadata.name.unwrap()),
+            config.metadata.resource_version.unwrap(),
+        );
+    }
+    versions
+}
+
+fn registry(metrics: &berth_syncer::metrics::Metrics) -> prometheus_client::registry::Registry {
+    let mut registry = prometheus_client::registry::Registry::default();
+    metrics.register(&mut registry);
+    registry
+}
