@@ -165,6 +165,7 @@ impl Components<'_> {
             .with("requestheader-username-headers", "X-Remote-User")
             .with_path("proxy-client-cert-file", &pki.cert(file::FRONT_PROXY_CLIENT))
             .with_path("proxy-client-key-file", &pki.key(file::FRONT_PROXY_CLIENT));
+        let arguments = self.emulating(arguments);
         // Server and client certificates, like the authorities, are read again by themselves when they change.
         let read_once = [pki.key(file::SERVICE_ACCOUNTS)];
         self.spec(
@@ -235,10 +236,18 @@ impl Components<'_> {
         Ok(spec)
     }
 
+    /// With the version to behave as, if it is not the program's own.
+    fn emulating(&self, arguments: Arguments) -> Arguments {
+        match &self.config.emulated_version {
+            Some(version) => arguments.with("emulated-version", version),
+            None => arguments,
+        }
+    }
+
     /// What controller manager and scheduler have in common.
     fn kubernetes_component(&self, name: &str, port: u16) -> Arguments {
         let kubeconfig = self.kubeconfig(name);
-        Arguments::new()
+        self.emulating(Arguments::new())
             .with_path("kubeconfig", &kubeconfig)
             .with_path("authentication-kubeconfig", &kubeconfig)
             .with_path("authorization-kubeconfig", &kubeconfig)

@@ -13,6 +13,8 @@ pub struct HostClusterConfig {
     pub home: PathBuf,
     /// Its Kubernetes version (`v1.37.1`).
     pub kubernetes_version: String,
+    /// Minor version (`1.35`) that its API server behaves as; its own if absent.
+    pub emulated_version: Option<String>,
     /// Its simulated nodes. Nodes that exist already are left as they are.
     pub nodes: NodePlan,
     /// Whether every process is killed when this program ends. For tests.
@@ -27,6 +29,7 @@ impl HostClusterConfig {
         Self {
             home: home.into(),
             kubernetes_version: binaries::KUBERNETES_DEFAULT.into(),
+            emulated_version: None,
             nodes: NodePlan::default(),
             die_with_parent: false,
             fsync: true,

@@ -2,6 +2,8 @@
 //! own, a line in the list below.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod proxy;
+mod resilience;
 mod setup;
 
 mod nodes;

@@ -3,7 +3,7 @@
 
 use berth_api::{Scheduling, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, labels};
 use berth_local::{HostCluster, NodePlan, NodeShape, TestHost, process};
-use berth_syncer::{Tenant, metrics::Metrics, permissions};
+use berth_syncer::{Tenant, metrics::Metrics, permissions, resource::Side};
 use k8s_openapi::{
     api::{
         core::v1::{Event, Namespace, Node, Pod},
@@ -21,7 +21,10 @@ use std::{
     fmt::Debug,
     time::{Duration, Instant},
 };
-use tokio::task::JoinHandle;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 
 pub const SLUG: &str = "vision-aaaaaaaaaaaaa";
@@ -31,6 +34,37 @@ const CONTROL_PLANE: &str = "berth-vision-aaaaaaaaaaaaa-cp";
 const USER: &str = "berth:syncer";
 /// A long time for a slow machine; nothing waits for it unless something is wrong.
 const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Cluster pairs at a time. Tests run in threads of their own, and a small machine bears two pairs.
+static TURNS: Semaphore = Semaphore::const_new(2);
+
+/// What a pair of clusters should be.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The rules of the tenant's class.
+    pub policy: SyncPolicy,
+    /// Who places the tenant's pods.
+    pub scheduling: Scheduling,
+    /// Kubernetes version of the host.
+    pub host_version: String,
+    /// Kubernetes version of the tenant.
+    pub tenant_version: String,
+    /// Minor version that the tenant's API server behaves as, for example `1.35`.
+    pub emulated: Option<&'static str>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let version: String = berth_process::binaries::KUBERNETES_DEFAULT.into();
+        Self {
+            policy: SyncPolicy::default(),
+            scheduling: Scheduling::Host,
+            host_version: version.clone(),
+            tenant_version: version,
+            emulated: None,
+        }
+    }
+}
 
 pub struct Clusters {
     pub host: TestHost,
@@ -43,6 +77,7 @@ pub struct Clusters {
     pub policy: SyncPolicy,
     /// Who places the tenant's pods.
     pub scheduling: Scheduling,
+    _turn: SemaphorePermit<'static>,
 }
 
 /// A running syncer.
@@ -68,14 +103,36 @@ impl Clusters {
 
     /// The same for a tenant of a class with these rules.
     pub async fn start_with(policy: SyncPolicy, scheduling: Scheduling) -> Self {
+        let setup = Setup {
+            policy,
+            scheduling,
+            ..Setup::default()
+        };
+        Self::start_as(setup).await
+    }
+
+    /// Starts both as `setup` says.
+    pub async fn start_as(setup: Setup) -> Self {
+        let turn = TURNS.acquire().await.unwrap();
         berth_runtime::install_crypto();
         berth_runtime::telemetry::init(berth_runtime::telemetry::LogFormat::Text);
+        let Setup {
+            policy,
+            scheduling,
+            host_version,
+            tenant_version,
+            emulated,
+        } = setup;
         let (host, tenant) = tokio::join!(
-            TestHost::start(NodePlan::of([
-                (NodeShape::H100, std::env::var("H100").map_or(2, |n| n.parse().unwrap())),
-                (NodeShape::Cpu, 1)
-            ])),
-            TestHost::start(NodePlan::of([(NodeShape::Cpu, 1)])),
+            TestHost::start_with(|config| {
+                config.kubernetes_version = host_version;
+                config.nodes = NodePlan::of([(NodeShape::H100, 2), (NodeShape::Cpu, 1)]);
+            }),
+            TestHost::start_with(|config| {
+                config.kubernetes_version = tenant_version;
+                config.emulated_version = emulated.map(ToOwned::to_owned);
+                config.nodes = NodePlan::of([(NodeShape::Cpu, 1)]);
+            }),
         );
         let (host, tenant) = (host.unwrap(), tenant.unwrap());
         for name in [process::KWOK, process::SCHEDULER] {
@@ -89,6 +146,7 @@ impl Clusters {
             tenant_admin,
             policy,
             scheduling,
+            _turn: turn,
         };
         let nodes: Api<Node> = Api::all(clusters.tenant_admin.clone());
         nodes.delete("cpu-01", &DeleteParams::default()).await.unwrap();
@@ -199,11 +257,17 @@ impl Clusters {
 
     /// Starts a syncer with the rights it has in production, and waits until it is ready.
     pub async fn syncer(&self) -> Syncer {
-        let client = async |cluster: &HostCluster| {
-            let text = cluster.kubeconfig_for(USER, &[]).unwrap();
+        self.syncer_by(&|_, kubeconfig| kubeconfig).await
+    }
+
+    /// The same with kubeconfigs that `change` has had its way with.
+    pub async fn syncer_by(&self, change: &dyn Fn(Side, String) -> String) -> Syncer {
+        let client = async |side: Side, cluster: &HostCluster| {
+            let text = change(side, cluster.kubeconfig_for(USER, &[]).unwrap());
             berth_runtime::client::from_text(&text).await.unwrap()
         };
-        let (host, tenant) = (client(&self.host).await, client(&self.tenant).await);
+        let host = client(Side::Host, &self.host).await;
+        let tenant = client(Side::Tenant, &self.tenant).await;
         let settings = Tenant {
             slug: SLUG.into(),
             workload_namespace: WORKLOADS.into(),

@@ -1,0 +1,325 @@
+//! What holds when the syncer is killed and when an API server cannot be reached.
+
+use crate::{
+    proxy::Proxy,
+    setup::{Clusters, Syncer, WORKLOADS, eventually},
+};
+use berth_api::labels;
+use berth_syncer::resource::Side;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    core::NamespaceResourceScope,
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+/// Objects of each sort that are created; a third is changed, a third deleted.
+const EACH: usize = 200;
+const KINDS: usize = 3;
+/// Time for which an API server cannot be reached.
+const CUT: Duration = Duration::from_secs(60);
+
+fn object(sort: usize, index: usize) -> (String, Value) {
+    let (name, other) = (format!("o-{index:04}"), format!("o-{:04}", index / 2));
+    let object = match sort {
+        0 => json!({"metadata": {"name": name}, "data": {"index": index.to_string()}}),
+        1 => json!({"metadata": {"name": name}, "spec": {"selector": {"app": name}, "clusterIP": "None",
+                    "ports": [{"port": 80}]}}),
+        _ => json!({"metadata": {"name": name, "labels": {"app": name}}, "spec": {
+                    "automountServiceAccountToken": index.is_multiple_of(2),
+                    "containers": [{"name": "main", "image": "app:1", "envFrom": [{"configMapRef": {"name": other}}]}]}}),
+    };
+    (name, object)
+}
+
+async fn create<K: Debug + Clone + DeserializeOwned + serde::Serialize>(api: &Api<K>, object: Value) {
+    let object: K = serde_json::from_value(object).unwrap();
+    api.create(&PostParams::default(), &object).await.unwrap();
+}
+
+/// What a team does to its objects: makes all of them, then changes a third and deletes another.
+async fn write(tenant: &Client, sort: usize, index: usize, step: usize) {
+    async fn act<K>(api: &Api<K>, sort: usize, index: usize, step: usize)
+    where
+        K: Debug + Clone + DeserializeOwned + serde::Serialize,
+    {
+        let (name, object) = object(sort, index);
+        match (step, index % 3) {
+            (0, _) => create(api, object).await,
+            (1, 1) => {
+                let change = json!({"metadata": {"labels": {"changed": "yes"}}});
+                api.patch(&name, &PatchParams::default(), &Patch::Merge(change))
+                    .await
+                    .unwrap();
+            }
+            (1, 2) => drop(api.delete(&name, &DeleteParams::default()).await.unwrap()),
+            _ => {}
+        }
+    }
+    match sort {
+        0 => act(&Api::<ConfigMap>::default_namespaced(tenant.clone()), sort, index, step).await,
+        1 => act(&Api::<Service>::default_namespaced(tenant.clone()), sort, index, step).await,
+        _ => act(&Api::<Pod>::default_namespaced(tenant.clone()), sort, index, step).await,
+    }
+}
+
+/// By name in the tenant: UID there, and whether it carries the changed label.
+type Seen = BTreeMap<String, (String, bool)>;
+
+async fn in_tenant<K>(clusters: &Clusters) -> BTreeMap<String, K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let list = Api::<K>::all(clusters.tenant_admin.clone())
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    let key = |object: &K| format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+    list.into_iter().map(|object| (key(&object), object)).collect()
+}
+
+async fn on_host<K>(clusters: &Clusters) -> Seen
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let mine = ListParams::default().labels("berth.dev/managed-by=syncer,!berth.dev/pod-token");
+    let list = Api::<K>::namespaced(clusters.host_admin.clone(), WORKLOADS)
+        .list(&mine)
+        .await
+        .unwrap();
+    let objects: Vec<K> = list.into_iter().collect();
+    let count = objects.len();
+    let seen: Seen = objects
+        .iter()
+        .map(|object| {
+            let text = |key: &str| object.annotations()[key].clone();
+            let name = format!("{}/{}", text(labels::ORIGIN_NAMESPACE), text(labels::ORIGIN_NAME));
+            (
+                name,
+                (text(labels::ORIGIN_UID), object.labels().contains_key("changed")),
+            )
+        })
+        .collect();
+    assert_eq!(seen.len(), count, "two host objects stand for one");
+    seen
+}
+
+/// The first thing in which the two sides differ.
+async fn difference<K>(clusters: &Clusters, is_wanted: impl Fn(&str) -> bool) -> Option<String>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let wanted: Seen = in_tenant::<K>(clusters)
+        .await
+        .into_iter()
+        .filter(|(name, _)| is_wanted(name))
+        .map(|(name, object)| {
+            let seen = (object.uid().unwrap(), object.labels().contains_key("changed"));
+            (name, seen)
+        })
+        .collect();
+    let host = on_host::<K>(clusters).await;
+    let missing = wanted.iter().find(|(name, seen)| host.get(*name) != Some(seen));
+    let surplus = host.keys().find(|name| !wanted.contains_key(*name));
+    match (missing, surplus) {
+        (None, None) => None,
+        (Some((name, seen)), _) => Some(format!("{} {name}: {seen:?} and {:?}", K::kind(&()), host.get(name))),
+        (_, Some(name)) => Some(format!("{} {name} is on the host only", K::kind(&()))),
+    }
+}
+
+/// Whether both sides say the same: every object, no orphan, no duplicate, every status.
+async fn disagreement(clusters: &Clusters) -> Option<String> {
+    let pods = in_tenant::<Pod>(clusters).await;
+    let mut used: std::collections::BTreeSet<String> = std::collections::BTreeSet::new();
+    for (name, pod) in &pods {
+        let text = serde_json::to_value(pod).unwrap();
+        if text["status"]["phase"] != "Running" {
+            return Some(format!("{name} is {}", text["status"]["phase"]));
+        }
+        let config = &text["spec"]["containers"][0]["envFrom"][0]["configMapRef"]["name"];
+        used.insert(format!("default/{}", config.as_str().unwrap_or_default()));
+        if text["spec"]["volumes"].is_array() {
+            used.insert("default/kube-root-ca.crt".into());
+        }
+    }
+    if let Some(difference) = difference::<Pod>(clusters, |_| true).await {
+        return Some(difference);
+    }
+    if let Some(difference) = difference::<Service>(clusters, |name| name != "default/kubernetes").await {
+        return Some(difference);
+    }
+    difference::<ConfigMap>(clusters, |name| used.contains(name)).await
+}
+
+async fn agree(clusters: &Clusters) {
+    let last = std::sync::Mutex::new(None);
+    eventually("both sides agree", async || {
+        let now = disagreement(clusters).await;
+        let agreed = now.is_none();
+        if let Some(difference) = &now {
+            tracing::info!(difference, "not yet");
+        }
+        *last.lock().unwrap() = now;
+        agreed
+    })
+    .await;
+}
+
+/// Every host object with its resource version.
+async fn host_versions(clusters: &Clusters) -> BTreeMap<String, Option<String>> {
+    async fn of<K>(clusters: &Clusters, all: &mut BTreeMap<String, Option<String>>)
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let list = Api::<K>::namespaced(clusters.host_admin.clone(), WORKLOADS)
+            .list(&ListParams::default())
+            .await;
+        for object in list.unwrap() {
+            all.insert(
+                format!("{} {}", K::kind(&()), object.name_any()),
+                object.resource_version(),
+            );
+        }
+    }
+    let mut all = BTreeMap::new();
+    of::<Pod>(clusters, &mut all).await;
+    of::<Service>(clusters, &mut all).await;
+    of::<ConfigMap>(clusters, &mut all).await;
+    of::<Secret>(clusters, &mut all).await;
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_syncer_killed_again_and_again_leaves_both_sides_equal() {
+    let clusters = Clusters::start().await;
+    let mut syncer = clusters.syncer().await;
+    let tenant = clusters.tenant_admin.clone();
+    let done = Arc::new(AtomicBool::new(false));
+    let writer = tokio::spawn({
+        let done = Arc::clone(&done);
+        async move {
+            for step in 0..2 {
+                stream::iter(0..EACH * KINDS)
+                    .for_each_concurrent(8, |index| {
+                        let tenant = tenant.clone();
+                        async move { write(&tenant, index % KINDS, index / KINDS, step).await }
+                    })
+                    .await;
+            }
+            done.store(true, Ordering::Release);
+        }
+    });
+    let mut kills = 0;
+    while !done.load(Ordering::Acquire) {
+        tokio::time::sleep(Duration::from_millis(700 + 300 * (kills % 4))).await;
+        syncer.kill().await;
+        kills += 1;
+        syncer = clusters.syncer().await;
+    }
+    writer.await.unwrap();
+    assert!(kills > 2, "only {kills} kills");
+    agree(&clusters).await;
+    syncer.stop().await;
+
+    // A restart without changes writes nothing.
+    let before = host_versions(&clusters).await;
+    let syncer = clusters.syncer().await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(host_versions(&clusters).await, before);
+    assert_eq!(host_writes(&syncer), Vec::<String>::new());
+    syncer.stop().await;
+}
+
+/// Writes to the host that a syncer has made so far.
+fn host_writes(syncer: &Syncer) -> Vec<String> {
+    let mut registry = prometheus_client::registry::Registry::default();
+    syncer.metrics.register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let is_write = |line: &&str| {
+        line.contains("api_call_seconds_count{side=\"host\"")
+            && !["get", "list"]
+                .iter()
+                .any(|verb| line.contains(&format!("verb=\"{verb}\"")))
+    };
+    text.lines().filter(is_write).map(ToOwned::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_happens_while_an_api_server_is_cut_off_is_caught_up_with() {
+    let clusters = Clusters::start().await;
+    let server = |kubeconfig: &str| {
+        let line = kubeconfig.lines().find(|line| line.contains("server:")).unwrap();
+        line.split_once("https://")
+            .unwrap()
+            .1
+            .trim_matches(['"', ' '])
+            .to_owned()
+    };
+    let kubeconfigs = [&clusters.host, &clusters.tenant].map(|cluster| cluster.kubeconfig_for("x", &[]).unwrap());
+    let host = Proxy::to(server(&kubeconfigs[0])).await;
+    let tenant = Proxy::to(server(&kubeconfigs[1])).await;
+    let change = |side: Side, kubeconfig: String| {
+        let proxy = if side == Side::Host { &host } else { &tenant };
+        kubeconfig.replace(&server(&kubeconfig), &proxy.address())
+    };
+    let syncer = clusters.syncer_by(&change).await;
+    for (cut, first) in [(&host, 0), (&tenant, 60)] {
+        for index in first..first + 10 {
+            for sort in 0..KINDS {
+                write(&clusters.tenant_admin, sort, index, 0).await;
+            }
+        }
+        agree(&clusters).await;
+        cut.cut(true);
+        let until = tokio::time::Instant::now() + CUT;
+        let mut index = first + 10;
+        while tokio::time::Instant::now() < until {
+            for sort in 0..KINDS {
+                write(&clusters.tenant_admin, sort, index, 0).await;
+                write(&clusters.tenant_admin, sort, index - 10, 1).await;
+            }
+            index = (index + 1).min(first + 50);
+            if index == first + 50 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        // Meanwhile a host pod is evicted, of which the tenant must hear.
+        let victim = format!("default/o-{:04}", first + 3);
+        let pods = Api::<Pod>::namespaced(clusters.host_admin.clone(), WORKLOADS);
+        for pod in pods.list(&ListParams::default()).await.unwrap() {
+            let text = |key: &str| pod.annotations()[key].clone();
+            if format!("{}/{}", text(labels::ORIGIN_NAMESPACE), text(labels::ORIGIN_NAME)) == victim {
+                pods.delete(&pod.name_any(), &DeleteParams::default()).await.unwrap();
+            }
+        }
+        tokio::time::sleep_until(until).await;
+        cut.cut(false);
+        let tenants: Api<Pod> = Api::default_namespaced(clusters.tenant_admin.clone());
+        eventually("the evicted pod is reported", async || {
+            let pod = tenants.get(&format!("o-{:04}", first + 3)).await.unwrap();
+            pod.status.unwrap().phase.as_deref() == Some("Failed")
+        })
+        .await;
+        tenants
+            .delete(&format!("o-{:04}", first + 3), &DeleteParams::default())
+            .await
+            .unwrap();
+        agree(&clusters).await;
+    }
+    syncer.stop().await;
+}
