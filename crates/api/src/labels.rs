@@ -9,6 +9,8 @@ pub const RESERVED_PREFIX: &str = "berth.dev/";
 /// Who owns a host object or a node: the tenant's [slug](crate::names::TenantId::slug).
 /// Also the key of the `NoExecute` taint on assigned nodes.
 pub const TENANT: &str = "berth.dev/tenant";
+/// Name of the `TenantClass` a host object was made for.
+pub const CLASS: &str = "berth.dev/tenant-class";
 /// Name of the `TenantCluster` an object was made for; information, never used to decide.
 pub const TENANT_NAME: &str = "berth.dev/tenant-name";
 /// Namespace of the `TenantCluster` an object was made for; information, never used to decide.

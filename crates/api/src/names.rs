@@ -105,6 +105,11 @@ impl TenantId {
         &self.slug
     }
 
+    /// Name of the `ClusterRole` and its binding by which the syncer reads the host's classes.
+    pub fn cluster_role(&self) -> String {
+        format!("berth-syncer-{}", self.slug)
+    }
+
     /// Host namespace that holds the tenant's control plane, PKI and syncer.
     pub fn control_plane_namespace(&self) -> String {
         format!("berth-{}-cp", self.slug)

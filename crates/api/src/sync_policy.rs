@@ -122,7 +122,13 @@ pub struct ServicePolicy {
     #[schemars(length(max = 16))]
     pub load_balancer_classes: Vec<String>,
     /// Networks, besides the tenant's own pods, in which endpoints that a tenant writes itself may lie.
-    #[schemars(length(max = 64))]
+    #[schemars(
+        length(max = 64),
+        inner(length(max = 43)),
+        extend("x-kubernetes-validations" = [
+            {"rule": "self.all(c, isCIDR(c))", "message": "every entry must be a network such as 10.20.0.0/16"}
+        ])
+    )]
     pub endpoint_cidrs: Vec<String>,
 }
 
@@ -140,7 +146,13 @@ pub struct IngressPolicy {
     #[schemars(length(max = 32))]
     pub gateways: Vec<GatewayReference>,
     /// Host names that Ingresses and routes may serve: `app.example.com`, or `*.example.com` for every name below.
-    #[schemars(length(max = 64))]
+    #[schemars(
+        length(max = 64),
+        inner(
+            length(max = 253),
+            regex(pattern = r"^(\*\.)?[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+$")
+        )
+    )]
     pub hostnames: Vec<String>,
 }
 
@@ -161,7 +173,13 @@ pub struct GatewayReference {
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkRules {
     /// Networks that no policy of a tenant may open: the host's pods, Services and nodes, and metadata services.
-    #[schemars(length(max = 64))]
+    #[schemars(
+        length(max = 64),
+        inner(length(max = 43)),
+        extend("x-kubernetes-validations" = [
+            {"rule": "self.all(c, isCIDR(c))", "message": "every entry must be a network such as 10.20.0.0/16"}
+        ])
+    )]
     pub blocked_cidrs: Vec<String>,
 }
 

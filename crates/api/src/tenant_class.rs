@@ -32,7 +32,10 @@ pub const DEFAULT_CLASS: &str = "default";
 pub struct TenantClassSpec {
     /// Kubernetes versions that tenants may run. Empty: every version that this Berth can run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(
+        length(max = 32),
+        inner(length(max = 16), regex(pattern = r"^v1\.(0|[1-9][0-9]?)\.(0|[1-9][0-9]?)$"))
+    )]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub versions: Vec<String>,
 

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.assigned", description = "Nodes assigned to the tenant"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes the spec asks for"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message"),
+    printcolumn(name = "Class", type_ = "string", json_path = ".status.class", priority = 1),
     printcolumn(name = "Endpoint", type_ = "string", json_path = ".status.endpoint", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
@@ -130,6 +131,9 @@ pub struct TenantClusterStatus {
     /// Kubernetes version that the control plane runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
+    /// TenantClass whose rules the tenant has. None: Berth's own defaults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
     /// Address of the tenant's API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,

@@ -3,7 +3,7 @@
 use crate::{
     control_plane::HostInput, datastore::Datastore, metrics::Metrics, runtime::ControlPlaneRuntime, tenant::Tenants,
 };
-use berth_api::{NodePool, TenantCluster, TenantNode};
+use berth_api::{NodePool, TenantClass, TenantCluster, TenantNode};
 use berth_runtime::queue::{Queue, QueueKey};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, runtime::events::Recorder, runtime::reflector::Store};
@@ -22,6 +22,8 @@ pub enum Key {
     },
     /// Report on one `NodePool`.
     Pool(String),
+    /// See to one `TenantClass`.
+    Class(String),
     /// Plan and carry out node assignments for the whole fleet.
     Fleet,
 }
@@ -32,7 +34,7 @@ impl QueueKey for Key {
         let mut hasher = DefaultHasher::new();
         match self {
             Self::Tenant { namespace, .. } => namespace.hash(&mut hasher),
-            Self::Pool(_) | Self::Fleet => {}
+            Self::Pool(_) | Self::Class(_) | Self::Fleet => {}
         }
         hasher.finish()
     }
@@ -45,6 +47,8 @@ pub struct Stores {
     pub tenants: Store<TenantCluster>,
     /// Pools.
     pub pools: Store<NodePool>,
+    /// Classes.
+    pub classes: Store<TenantClass>,
     /// Host nodes.
     pub nodes: Store<Node>,
     /// Nodes published to tenants.

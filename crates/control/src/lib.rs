@@ -4,6 +4,7 @@
 //! assignments of the whole fleet. All state lives in the host's objects and in etcd.
 
 pub mod apply;
+pub mod class;
 pub mod context;
 pub mod control_plane;
 pub mod datastore;
@@ -177,6 +178,7 @@ async fn work(context: Arc<Context>, failures: Arc<Failures>, stop: Cancellation
         let kind = match &key {
             Key::Tenant { .. } => "tenant",
             Key::Pool(_) => "pool",
+            Key::Class(_) => "class",
             Key::Fleet => "fleet",
         };
         context
@@ -192,6 +194,7 @@ async fn reconcile(context: &Context, key: &Key) -> Result<Option<Duration>, Rec
     match key {
         Key::Tenant { namespace, name } => tenant::reconcile(context, namespace, name).await,
         Key::Pool(name) => pool::reconcile(context, name).await,
+        Key::Class(name) => class::reconcile(context, name).await,
         Key::Fleet => nodes::executor::reconcile(context).await,
     }
 }

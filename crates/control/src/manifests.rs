@@ -30,11 +30,16 @@ pub fn control_rules() -> Vec<PolicyRule> {
     const READ: [&str; 3] = ["get", "list", "watch"];
     const WRITE: [&str; 7] = ["get", "list", "watch", "create", "update", "patch", "delete"];
     let mut rules = vec![
-        rule("berth.dev", &["tenantclusters", "nodepools"], &READ),
+        rule("berth.dev", &["tenantclusters", "nodepools", "tenantclasses"], &READ),
         rule("berth.dev", &["tenantclusters"], &["patch"]),
         rule(
             "berth.dev",
-            &["tenantclusters/status", "nodepools/status", "tenantclusters/finalizers"],
+            &[
+                "tenantclusters/status",
+                "nodepools/status",
+                "tenantclasses/status",
+                "tenantclusters/finalizers",
+            ],
             &["patch", "update"],
         ),
         rule("berth.dev", &["tenantnodes"], &WRITE),
@@ -46,7 +51,11 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("", &["pods/eviction"], &["create"]),
         rule("", &["events"], &["create", "patch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
-        rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], &WRITE),
+        rule(
+            "rbac.authorization.k8s.io",
+            &["roles", "rolebindings", "clusterroles", "clusterrolebindings"],
+            &WRITE,
+        ),
         rule("networking.k8s.io", &["servicecidrs"], &READ),
         rule(
             "coordination.k8s.io",
@@ -56,6 +65,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
     ];
     rules.extend(permissions::host_workload_rules(&berth_api::SyncPolicy::default()));
     rules.extend(permissions::host_control_plane_rules());
+    rules.extend(permissions::host_cluster_rules());
     rules
 }
 

@@ -4,7 +4,7 @@ use crate::{
     context::{Key, Stores},
     nodes::NodeRecord,
 };
-use berth_api::{NodePool, TenantCluster, TenantNode, labels};
+use berth_api::{DEFAULT_CLASS, NodePool, TenantClass, TenantCluster, TenantNode, labels};
 use berth_runtime::queue::Queue;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Node, Secret};
@@ -43,6 +43,33 @@ pub async fn start(
         move |tenant, _| {
             tenant_queue.add(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()));
             tenant_queue.add_after(Key::Fleet, FLEET_PAUSE);
+            // Its class, old and new, counts its tenants.
+            let earlier = tenant.status.as_ref().and_then(|status| status.class.as_deref());
+            for class in [tenant.spec.class.as_deref().unwrap_or(DEFAULT_CLASS)]
+                .into_iter()
+                .chain(earlier)
+            {
+                tenant_queue.add_after(Key::Class(class.into()), FLEET_PAUSE);
+            }
+        },
+    );
+    let class_queue = queue.clone();
+    let of_classes = tenants.clone();
+    let (classes, starter) = starter.watch(
+        Api::<TenantClass>::all(client.clone()),
+        watcher::Config::default(),
+        move |class, seen| {
+            let name = class.name_any();
+            class_queue.add(Key::Class(name.clone()));
+            if seen.is_news(&name, &(class.metadata.generation, class.metadata.uid.clone())) {
+                class_queue.add_after(Key::Fleet, FLEET_PAUSE);
+                for tenant in of_classes.state() {
+                    let earlier = tenant.status.as_ref().and_then(|status| status.class.as_deref());
+                    if tenant.spec.class.as_deref().unwrap_or(DEFAULT_CLASS) == name || earlier == Some(&name) {
+                        class_queue.add(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()));
+                    }
+                }
+            }
         },
     );
     let pool_queue = queue.clone();
@@ -129,6 +156,7 @@ pub async fn start(
     );
     tenants.wait_until_ready().await?;
     pools.wait_until_ready().await?;
+    classes.wait_until_ready().await?;
     nodes.wait_until_ready().await?;
     tenant_nodes.wait_until_ready().await?;
     namespaces.wait_until_ready().await?;
@@ -136,6 +164,7 @@ pub async fn start(
     Ok(Stores {
         tenants,
         pools,
+        classes,
         nodes,
         tenant_nodes,
     })

@@ -12,7 +12,10 @@ use berth_tests::{
     wait::{until, until_true},
     world::World,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Namespace, Pod, Secret},
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -33,6 +36,14 @@ async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> V
         if namespaces.get_opt(&name).await.unwrap().is_some() {
             remains.push(format!("namespace {name}"));
         }
+    }
+    let roles: Api<ClusterRole> = Api::all(world.client.clone());
+    for found in roles.list_metadata(&ours).await.unwrap() {
+        remains.push(format!("ClusterRole {}", found.name_any()));
+    }
+    let bindings: Api<ClusterRoleBinding> = Api::all(world.client.clone());
+    for found in bindings.list_metadata(&ours).await.unwrap() {
+        remains.push(format!("ClusterRoleBinding {}", found.name_any()));
     }
     for node in nodes_of_tenant(&world.client, id.slug()).await {
         remains.push(format!("node {node}"));
@@ -110,6 +121,8 @@ pub(crate) async fn nothing_is_left(world: Arc<World>) {
         "node",
         "taint",
         "kubeconfig",
+        "ClusterRole ",
+        "ClusterRoleBinding ",
         "user",
         "role",
         "keys",

@@ -11,7 +11,7 @@ mod syncer;
 pub use certificates::{Authorities, CertificateError, Leaf, LeafStore};
 pub use syncer::TENANT_USER;
 
-use berth_api::names::TenantId;
+use berth_api::{Scheduling, SyncPolicy, names::TenantId};
 use std::{collections::BTreeMap, net::IpAddr};
 
 /// Name of the component that serves the tenant's API.
@@ -31,6 +31,12 @@ pub struct ControlPlaneInput<'a> {
     pub tenant: &'a TenantId,
     /// Kubernetes version.
     pub version: &'a str,
+    /// Name of the tenant's class.
+    pub class: &'a str,
+    /// Who places the tenant's pods.
+    pub scheduling: Scheduling,
+    /// What crosses from the tenant to the host.
+    pub policy: &'a SyncPolicy,
     /// Where the components listen and can be reached.
     pub endpoints: &'a Endpoints,
     /// Address range of the tenant's own Services; its first address is `default/kubernetes`.

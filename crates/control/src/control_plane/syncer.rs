@@ -3,6 +3,7 @@
 
 use super::{Authorities, CertificateError, Component, ControlPlaneInput, FILES, Leaf, LeafStore, Program, SYNCER};
 use super::{file_flag, flag};
+use berth_api::Scheduling;
 use berth_pki::{
     Usage,
     kubeconfig::{Credential, KubeconfigRequest, kubeconfig},
@@ -34,12 +35,22 @@ pub(super) fn render(
         namespace: Some(input.tenant.workload_namespace()),
     };
     files.insert("host.kubeconfig".into(), kubeconfig(&host)?);
+    // Always serializes: texts, numbers and lists. A change of it makes the syncer start again.
+    let policy = serde_json::to_string_pretty(input.policy).unwrap_or_default();
+    files.insert("policy.json".into(), policy);
+    let scheduling = match input.scheduling {
+        Scheduling::Host => "host",
+        Scheduling::Tenant => "tenant",
+    };
     let args = vec![
         file_flag("host-kubeconfig", "host.kubeconfig"),
         file_flag("tenant-kubeconfig", "tenant.kubeconfig"),
         flag("tenant-id", input.tenant.slug()),
         flag("workload-namespace", input.tenant.workload_namespace()),
         flag("control-plane-namespace", input.tenant.control_plane_namespace()),
+        file_flag("policy", "policy.json"),
+        flag("scheduling", scheduling),
+        flag("class-name", input.class),
         // What pods find in KUBERNETES_SERVICE_HOST and _PORT: the address of default/kubernetes.
         flag("api-server-host", input.service_range.first),
         flag("api-server-port", "443"),

@@ -7,6 +7,7 @@ struct Fixture {
     tenant: TenantId,
     endpoints: Endpoints,
     range: ServiceRange,
+    policy: SyncPolicy,
     datastore: DatastoreInput,
     host: HostInput,
     authorities: Authorities,
@@ -27,6 +28,7 @@ impl Fixture {
                 cidr: "10.96.0.48/29".into(),
                 first: Ipv4Addr::new(10, 96, 0, 49).into(),
             },
+            policy: SyncPolicy::default(),
             datastore: DatastoreInput {
                 endpoints: vec!["https://127.0.0.1:2379".into()],
                 ca_pem: "ca".into(),
@@ -43,6 +45,9 @@ impl Fixture {
         let input = ControlPlaneInput {
             tenant: &self.tenant,
             version: "v1.37.1",
+            class: "default",
+            scheduling: Scheduling::Host,
+            policy: &self.policy,
             endpoints: &self.endpoints,
             service_range: &self.range,
             datastore: &self.datastore,

@@ -16,7 +16,10 @@ use berth_api::{
     names::TenantId,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::{
+    core::v1::Namespace,
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams},
@@ -124,7 +127,9 @@ async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> 
     // 5. Files. The kubeconfig Secret goes with its owner.
     let namespace = cluster.namespace().unwrap_or_default();
     context.runtime.remove(tenant, &namespace, &cluster.name_any()).await?;
-    // 6. Keys, the syncer's identity and everything else in the control-plane namespace. It goes last: as long as it is
+    // 6. The syncer's rights outside of the tenant's namespaces.
+    delete_cluster_role(context, tenant).await?;
+    // 7. Keys, the syncer's identity and everything else in the control-plane namespace. It goes last: as long as it is
     // there, what is left of a tenant can be found.
     if !delete_namespace(context, &tenant.control_plane_namespace()).await? {
         return Ok(Some(format!(
@@ -133,6 +138,15 @@ async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> 
         )));
     }
     Ok(None)
+}
+
+async fn delete_cluster_role(context: &Context, tenant: &TenantId) -> Result<(), ReconcileError> {
+    let (name, params) = (tenant.cluster_role(), DeleteParams::default());
+    let bindings: Api<ClusterRoleBinding> = Api::all(context.client.clone());
+    optional(bindings.delete(&name, &params).await).map_err(api("delete the syncer's binding"))?;
+    let roles: Api<ClusterRole> = Api::all(context.client.clone());
+    optional(roles.delete(&name, &params).await).map_err(api("delete the syncer's role"))?;
+    Ok(())
 }
 
 /// Deletes a namespace. `true` once it is gone.

@@ -5,8 +5,8 @@ use berth_syncer::permissions;
 use k8s_openapi::{
     ByteString,
     api::{
-        core::v1::{Namespace, Secret, ServiceAccount},
-        rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject},
+        core::v1::{ConfigMap, Namespace, Secret, ServiceAccount},
+        rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject},
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
@@ -64,7 +64,7 @@ pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId) -> [Namespace; 2] 
 }
 
 /// The syncer's service account, and its roles: in the workload namespace, and read-only in the control-plane
-/// namespace. It has no right outside of these two.
+/// namespace. Outside of these two it has [`syncer_cluster_role`].
 pub fn syncer_identity(cluster: &TenantCluster, tenant: &TenantId) -> (ServiceAccount, [(Role, RoleBinding); 2]) {
     let home = tenant.control_plane_namespace();
     let account = ServiceAccount {
@@ -104,6 +104,35 @@ pub fn syncer_identity(cluster: &TenantCluster, tenant: &TenantId) -> (ServiceAc
     (account, [workloads, control_plane])
 }
 
+/// What the syncer may read that is in no namespace: classes.
+pub fn syncer_cluster_role(cluster: &TenantCluster, tenant: &TenantId) -> (ClusterRole, ClusterRoleBinding) {
+    let metadata = ObjectMeta {
+        name: Some(tenant.cluster_role()),
+        labels: Some(tenant_labels(cluster, tenant)),
+        ..ObjectMeta::default()
+    };
+    let role = ClusterRole {
+        metadata: metadata.clone(),
+        rules: Some(permissions::host_cluster_rules()),
+        aggregation_rule: None,
+    };
+    let binding = ClusterRoleBinding {
+        metadata,
+        role_ref: RoleRef {
+            api_group: Some("rbac.authorization.k8s.io".into()),
+            kind: "ClusterRole".into(),
+            name: tenant.cluster_role(),
+        },
+        subjects: Some(vec![Subject {
+            kind: "ServiceAccount".into(),
+            name: SYNCER.into(),
+            namespace: Some(tenant.control_plane_namespace()),
+            ..Subject::default()
+        }]),
+    };
+    (role, binding)
+}
+
 /// A Secret of the control-plane namespace.
 pub fn secret(cluster: &TenantCluster, tenant: &TenantId, name: &str, data: BTreeMap<String, String>) -> Secret {
     Secret {
@@ -115,6 +144,15 @@ pub fn secret(cluster: &TenantCluster, tenant: &TenantId, name: &str, data: BTre
         ),
         type_: Some("Opaque".into()),
         ..Secret::default()
+    }
+}
+
+/// A ConfigMap of the control-plane namespace.
+pub fn config_map(cluster: &TenantCluster, tenant: &TenantId, name: &str, data: BTreeMap<String, String>) -> ConfigMap {
+    ConfigMap {
+        metadata: meta(cluster, tenant, &tenant.control_plane_namespace(), name),
+        data: Some(data),
+        ..ConfigMap::default()
     }
 }
 

@@ -11,10 +11,12 @@ mod keys;
 mod provision;
 mod publish;
 mod service_range;
+mod settings;
 mod state;
 mod status;
 mod validate;
 
+pub use settings::{Settings, class_of};
 pub use state::{TenantMemory, Tenants};
 pub use validate::{Offer, validate};
 
@@ -23,7 +25,12 @@ use crate::{
     error::{ReconcileError, api},
     nodes::{self, planner},
 };
-use berth_api::{TenantCluster, conditions::Finding, labels, names::TenantId};
+use berth_api::{
+    TenantCluster,
+    conditions::{ACCEPTED, Finding},
+    labels,
+    names::TenantId,
+};
 use jiff::Timestamp;
 use kube::{
     Api, Resource, ResourceExt,
@@ -58,36 +65,54 @@ pub async fn reconcile(context: &Context, namespace: &str, name: &str) -> Result
         return cleanup::run(context, &memory, &cluster, &tenant).await;
     }
     let mut findings = Findings::default();
-    let acceptance = acceptance(context, &cluster);
-    let accepted = acceptance.is_true();
-    findings.add(acceptance);
-    let outcome = if accepted {
-        add_finalizer(context, &cluster).await?;
-        context.queue.add(Key::Fleet);
-        let key = Key::Tenant {
-            namespace: namespace.into(),
-            name: name.into(),
-        };
-        provision::run(context, &memory, &cluster, &tenant, &key, &mut findings).await
-    } else {
-        Ok(())
+    let settings = match acceptance(context, &cluster) {
+        Ok(settings) => {
+            findings.add(Finding::yes(ACCEPTED, "Valid", "the spec can be carried out"));
+            add_finalizer(context, &cluster).await?;
+            context.queue.add(Key::Fleet);
+            Some(settings)
+        }
+        Err(refusal) => {
+            findings.add(refusal);
+            settings::recorded(context, &cluster, &tenant).await?
+        }
+    };
+    let outcome = match &settings {
+        Some(settings) => {
+            let key = Key::Tenant {
+                namespace: namespace.into(),
+                name: name.into(),
+            };
+            provision::run(context, &memory, &cluster, &tenant, settings, &key, &mut findings).await
+        }
+        None => Ok(()),
     };
     if let Err(error) = &outcome {
         // What this process believes to have applied may be what is missing.
         memory.host.forget();
         findings.add(status::failed_step(&findings, error));
     }
-    status::write(context, &cluster, &tenant, &findings, Timestamp::now()).await?;
-    let is_well = !accepted || findings.first_missing().is_none();
+    status::write(
+        context,
+        &cluster,
+        &tenant,
+        settings.as_ref(),
+        &findings,
+        Timestamp::now(),
+    )
+    .await?;
+    let is_well = findings.first_missing().is_none_or(|missing| missing.kind == ACCEPTED);
     outcome.map(|()| Some(if is_well { RESYNC } else { RECHECK }))
 }
 
 /// Whether the spec can be carried out with the pools and versions there are now.
 pub fn accepts(context: &Context, cluster: &TenantCluster) -> bool {
-    acceptance(context, cluster).is_true()
+    acceptance(context, cluster).is_ok()
 }
 
-fn acceptance(context: &Context, cluster: &TenantCluster) -> Finding {
+/// What the spec comes to, or the finding that says why it cannot be carried out.
+fn acceptance(context: &Context, cluster: &TenantCluster) -> Result<Settings, Finding> {
+    let settings = settings::resolve(cluster, |name| context.stores.classes.get(&ObjectRef::new(name)))?;
     let pools = nodes::pools(context);
     let mut totals: BTreeMap<String, usize> = BTreeMap::new();
     for node in context.stores.nodes.state() {
@@ -105,7 +130,8 @@ fn acceptance(context: &Context, cluster: &TenantCluster) -> Finding {
             versions: context.runtime.versions(),
             pools: pools.collect(),
         },
-    )
+    )?;
+    Ok(settings)
 }
 
 /// From here on the object cannot go before everything made for it is gone.

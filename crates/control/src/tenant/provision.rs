@@ -2,6 +2,7 @@
 
 use super::{
     bootstrap, host_objects, keys, publish, service_range,
+    settings::{self, Settings},
     state::{Findings, TenantMemory},
 };
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
 };
 use berth_api::{
     TenantCluster,
-    conditions::{CONTROL_PLANE_READY, DATASTORE_READY, Finding, NODES_READY, SYNCER_READY},
+    conditions::{ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, Finding, NODES_READY, SYNCER_READY},
     labels,
     names::TenantId,
 };
@@ -42,12 +43,14 @@ pub(super) async fn run(
     memory: &TenantMemory,
     cluster: &TenantCluster,
     tenant: &TenantId,
+    settings: &Settings,
     key: &Key,
     findings: &mut Findings,
 ) -> Result<(), ReconcileError> {
     for namespace in host_objects::namespaces(cluster, tenant) {
         memory.host.apply(&namespace).await?;
     }
+    settings::record(memory, cluster, tenant, settings).await?;
     let authorities = keys::authorities(context, memory, cluster, tenant).await?;
     context.datastore.prepare(tenant).await?;
     findings.add(Finding::yes(
@@ -63,9 +66,9 @@ pub(super) async fn run(
         memory,
         cluster,
         tenant,
+        settings,
         &authorities,
-        &endpoints,
-        &service_range,
+        (&endpoints, &service_range),
     )
     .await?;
     let server = endpoints.api_url();
@@ -88,7 +91,11 @@ pub(super) async fn run(
         Some(applier) => bring_up(context, tenant, &components, &applier, &host_cidrs, findings).await?,
     }
     // Only a kubeconfig that works is handed out.
-    if findings.first_missing().is_none() {
+    if findings
+        .all()
+        .iter()
+        .all(|finding| finding.is_true() || finding.kind == ACCEPTED)
+    {
         context.runtime.publish_kubeconfig(
             &cluster.namespace().unwrap_or_default(),
             &cluster.name_any(),
@@ -112,9 +119,9 @@ async fn components(
     memory: &TenantMemory,
     cluster: &TenantCluster,
     tenant: &TenantId,
+    settings: &Settings,
     authorities: &Authorities,
-    endpoints: &Endpoints,
-    service_range: &ServiceRange,
+    (endpoints, service_range): (&Endpoints, &ServiceRange),
 ) -> Result<Vec<Component>, ReconcileError> {
     let mut leaves = keys::leaves(context, memory, tenant, Timestamp::now()).await?;
     let datastore = DatastoreInput {
@@ -123,7 +130,10 @@ async fn components(
     };
     let input = ControlPlaneInput {
         tenant,
-        version: &cluster.spec.version,
+        version: &settings.version,
+        class: settings.class_name(),
+        scheduling: settings.scheduling,
+        policy: &settings.sync,
         endpoints,
         service_range,
         datastore: &datastore,
@@ -158,6 +168,9 @@ async fn apply_identity(
         memory.host.apply(role).await?;
         memory.host.apply(binding).await?;
     }
+    let (role, binding) = host_objects::syncer_cluster_role(cluster, tenant);
+    memory.host.apply(&role).await?;
+    memory.host.apply(&binding).await?;
     Ok(())
 }
 

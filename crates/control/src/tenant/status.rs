@@ -1,6 +1,6 @@
 //! The status of a `TenantCluster`, derived from what a pass found out.
 
-use super::{host_objects, provision::owned_nodes, state::Findings};
+use super::{host_objects, provision::owned_nodes, settings::Settings, state::Findings};
 use crate::{
     context::Context,
     error::{ReconcileError, api},
@@ -37,6 +37,7 @@ pub(super) async fn write(
     context: &Context,
     cluster: &TenantCluster,
     tenant: &TenantId,
+    settings: Option<&Settings>,
     findings: &Findings,
     now: Timestamp,
 ) -> Result<(), ReconcileError> {
@@ -54,11 +55,8 @@ pub(super) async fn write(
     let after = TenantClusterStatus {
         phase: Some(phase(accepted, findings)),
         observed_generation: cluster.metadata.generation,
-        version: if accepted {
-            Some(cluster.spec.version.clone())
-        } else {
-            before.version.clone()
-        },
+        version: settings.map_or_else(|| before.version.clone(), |settings| Some(settings.version.clone())),
+        class: settings.map_or_else(|| before.class.clone(), |settings| settings.class.clone()),
         kubeconfig_secret_ref: has_kubeconfig.then(|| SecretReference {
             name: host_objects::kubeconfig_secret_name(cluster),
         }),

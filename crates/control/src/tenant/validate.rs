@@ -12,11 +12,15 @@ pub struct Offer {
     pub pools: BTreeMap<String, (NodePool, usize)>,
 }
 
-/// Whether `spec` can be carried out with what is on offer; if not, the message says what to change.
-pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Finding {
+/// Whether `spec` can be carried out with what is on offer.
+///
+/// # Errors
+/// The finding for the condition Accepted, whose message says what to change.
+pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Result<(), Finding> {
     let TenantClusterSpec {
         version,
         nodes,
+        // Resolved together with the class.
         class: _,
         scheduling: _,
     } = spec;
@@ -65,11 +69,11 @@ pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Finding {
             );
         }
     }
-    Finding::yes(ACCEPTED, "Valid", "the spec can be carried out")
+    Ok(())
 }
 
-fn refuse(reason: &'static str, message: String) -> Finding {
-    Finding::no(ACCEPTED, reason, message)
+fn refuse(reason: &'static str, message: String) -> Result<(), Finding> {
+    Err(Finding::no(ACCEPTED, reason, message))
 }
 
 fn any_of(names: &[String]) -> String {
@@ -113,15 +117,15 @@ mod tests {
     }
 
     fn refusal(spec: &TenantClusterSpec) -> (&'static str, String) {
-        let finding = validate(spec, &offer());
+        let finding = validate(spec, &offer()).unwrap_err();
         assert_eq!(finding.status, Some(false), "{finding:?}");
         (finding.reason, finding.message)
     }
 
     #[test]
     fn what_is_on_offer_is_accepted() {
-        assert!(validate(&spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 1)]), &offer()).is_true());
-        assert!(validate(&spec("v1.36.4", &[]), &offer()).is_true());
+        assert!(validate(&spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 1)]), &offer()).is_ok());
+        assert!(validate(&spec("v1.36.4", &[]), &offer()).is_ok());
     }
 
     #[test]

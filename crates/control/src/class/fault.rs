@@ -1,0 +1,118 @@
+//! Whether the rules of a class can be followed: pure. Schemas refuse most of this already; what was stored before they
+//! did, or on a host that cannot check it, is found here.
+
+use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec};
+use std::{collections::BTreeSet, net::IpAddr};
+
+/// What is wrong with a class and where, if anything is.
+pub fn fault(spec: &TenantClassSpec) -> Option<String> {
+    let TenantClassSpec {
+        versions,
+        scheduling: _,
+        sync,
+    } = spec;
+    if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
+        return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
+    }
+    let SyncPolicy {
+        pods,
+        services,
+        network,
+        service_accounts,
+        kinds,
+        storage: _,
+        ingress: _,
+        devices: _,
+    } = sync;
+    if pods.priority.is_some_and(|band| band.lowest >= band.highest) {
+        return Some("spec.sync.pods.priority: lowest must be less than highest".into());
+    }
+    let networks = [
+        ("spec.sync.services.endpointCidrs", &services.endpoint_cidrs),
+        ("spec.sync.network.blockedCidrs", &network.blocked_cidrs),
+    ];
+    for (path, list) in networks {
+        if let Some(bad) = list.iter().find(|text| !is_network(text)) {
+            return Some(format!("{path}: {bad:?} is not a network such as 10.20.0.0/16"));
+        }
+    }
+    let mut accounts = BTreeSet::new();
+    for account in service_accounts {
+        if !accounts.insert((&account.namespace, &account.name)) {
+            return Some(format!(
+                "spec.sync.serviceAccounts: {}/{} is mapped twice",
+                account.namespace, account.name
+            ));
+        }
+    }
+    let mut seen = BTreeSet::new();
+    for kind in kinds {
+        if !seen.insert((&kind.group, &kind.kind)) {
+            return Some(format!("spec.sync.kinds: {}.{} is listed twice", kind.kind, kind.group));
+        }
+    }
+    None
+}
+
+fn is_network(text: &str) -> bool {
+    let Some((address, prefix)) = text.split_once('/') else {
+        return false;
+    };
+    let longest = match address.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => 32,
+        Ok(IpAddr::V6(_)) => 128,
+        Err(_) => return false,
+    };
+    prefix.parse::<u8>().is_ok_and(|prefix| prefix <= longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::sync_policy::{PriorityBand, ServiceAccountMapping, SyncedKind};
+
+    fn fault_of(change: impl FnOnce(&mut TenantClassSpec)) -> String {
+        let mut spec = TenantClassSpec::default();
+        change(&mut spec);
+        fault(&spec).unwrap_or_default()
+    }
+
+    #[test]
+    fn an_empty_class_and_a_full_one_are_fine() {
+        assert_eq!(fault(&TenantClassSpec::default()), None);
+        let fine = fault_of(|spec| {
+            spec.versions = vec!["v1.37.1".into()];
+            spec.sync.services.endpoint_cidrs = vec!["10.0.0.0/8".into(), "fd00::/8".into(), "0.0.0.0/0".into()];
+        });
+        assert_eq!(fine, "");
+    }
+
+    #[test]
+    fn faults_name_the_field() {
+        for bad in ["10.0.0.0", "10.0.0.0/33", "fd00::/129", "x/8", "10.0.0.0/-1", ""] {
+            let words = fault_of(|spec| spec.sync.services.endpoint_cidrs = vec![bad.into()]);
+            assert!(
+                words.starts_with("spec.sync.services.endpointCidrs: "),
+                "{bad}: {words}"
+            );
+        }
+        let words = fault_of(|spec| spec.versions = vec!["1.37".into()]);
+        assert!(words.starts_with("spec.versions: "), "{words}");
+        let words = fault_of(|spec| spec.sync.pods.priority = Some(PriorityBand { lowest: 5, highest: 5 }));
+        assert!(words.starts_with("spec.sync.pods.priority: "), "{words}");
+        let mapping = ServiceAccountMapping {
+            namespace: "a".into(),
+            name: "b".into(),
+            host_name: "c".into(),
+        };
+        let words = fault_of(|spec| spec.sync.service_accounts = vec![mapping.clone(), mapping]);
+        assert!(words.contains("a/b is mapped twice"), "{words}");
+        let kind = SyncedKind {
+            group: "g".into(),
+            kind: "K".into(),
+            ..SyncedKind::default()
+        };
+        let words = fault_of(|spec| spec.sync.kinds = vec![kind.clone(), kind]);
+        assert!(words.contains("K.g is listed twice"), "{words}");
+    }
+}

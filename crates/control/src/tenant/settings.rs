@@ -1,0 +1,246 @@
+//! What decides how a tenant runs, besides its nodes: its version, and the rules of its class.
+//!
+//! Settings are recorded in the control-plane namespace as soon as they are accepted. A tenant whose spec can no longer
+//! be carried out (its class was deleted, its version is not offered any more) goes on as it was accepted last: nothing
+//! of it is torn down, its certificates and tokens are renewed, and the condition Accepted says what to do.
+
+use super::{host_objects, state::TenantMemory};
+use crate::{
+    apply::optional,
+    class,
+    context::Context,
+    error::{ReconcileError, api},
+};
+use berth_api::{
+    DEFAULT_CLASS, Scheduling, SyncPolicy, TenantClass, TenantClassSpec, TenantCluster,
+    conditions::{ACCEPTED, Finding},
+    names::TenantId,
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, Resource};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Name of the ConfigMap in the control-plane namespace.
+const RECORD: &str = "settings";
+/// Its one key.
+const KEY: &str = "settings.json";
+
+/// How a tenant runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Settings {
+    /// Kubernetes version.
+    pub version: String,
+    /// The class; none when these are Berth's own defaults.
+    pub class: Option<String>,
+    /// Who places pods.
+    pub scheduling: Scheduling,
+    /// What crosses to the host.
+    pub sync: SyncPolicy,
+}
+
+impl Settings {
+    /// Name of the class, as host objects that are made for a class carry it.
+    pub fn class_name(&self) -> &str {
+        self.class.as_deref().unwrap_or(DEFAULT_CLASS)
+    }
+}
+
+/// The name of the class that applies to a tenant: the one it names, else `default` if that exists or if its rules are
+/// what the tenant has now. A class that vanishes must not change what a running tenant may do without anybody's word.
+pub fn class_of(cluster: &TenantCluster, exists: impl Fn(&str) -> bool) -> Option<String> {
+    if let Some(named) = &cluster.spec.class {
+        return Some(named.clone());
+    }
+    let earlier = cluster.status.as_ref().and_then(|status| status.class.as_deref());
+    (exists(DEFAULT_CLASS) || earlier == Some(DEFAULT_CLASS)).then(|| DEFAULT_CLASS.to_owned())
+}
+
+/// The settings that a spec asks for, or why its class does not allow them.
+///
+/// # Errors
+/// The finding for the condition Accepted.
+pub fn resolve(
+    cluster: &TenantCluster,
+    classes: impl Fn(&str) -> Option<Arc<TenantClass>>,
+) -> Result<Settings, Finding> {
+    let spec = &cluster.spec;
+    let settings = |class: Option<String>, rules: &TenantClassSpec| Settings {
+        version: spec.version.clone(),
+        class,
+        scheduling: spec.scheduling.unwrap_or(rules.scheduling),
+        sync: rules.sync.clone(),
+    };
+    let Some(name) = class_of(cluster, |name| classes(name).is_some()) else {
+        return Ok(settings(None, &TenantClassSpec::default()));
+    };
+    let Some(class) = classes(&name) else {
+        return Err(refuse("UnknownClass", unknown(cluster, &name)));
+    };
+    if let Some(fault) = class::fault(&class.spec) {
+        return Err(refuse(
+            "InvalidClass",
+            format!("TenantClass {name} contradicts itself, ask the platform team to mend it: {fault}"),
+        ));
+    }
+    let allowed = &class.spec.versions;
+    if !allowed.is_empty() && !allowed.contains(&spec.version) {
+        return Err(refuse(
+            "VersionNotAllowed",
+            format!(
+                "TenantClass {name} does not allow Kubernetes {}; set spec.version to one of {}",
+                spec.version,
+                allowed.join(", ")
+            ),
+        ));
+    }
+    Ok(settings(Some(name), &class.spec))
+}
+
+fn unknown(cluster: &TenantCluster, name: &str) -> String {
+    let earlier = cluster.status.as_ref().and_then(|status| status.class.as_deref());
+    if earlier == Some(name) {
+        format!(
+            "TenantClass {name} was deleted; the tenant goes on with the rules it had. Create the class again, or set \
+             spec.class to another"
+        )
+    } else {
+        format!("there is no TenantClass {name:?}; set spec.class to one that exists, or remove it")
+    }
+}
+
+fn refuse(reason: &'static str, message: String) -> Finding {
+    Finding::no(ACCEPTED, reason, message)
+}
+
+/// Records what a tenant was accepted with.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn record(
+    memory: &TenantMemory,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    settings: &Settings,
+) -> Result<(), ReconcileError> {
+    let text = serde_json::to_string(settings).unwrap_or_default();
+    let map = host_objects::config_map(cluster, tenant, RECORD, [(KEY.into(), text)].into());
+    Ok(memory.host.apply(&map).await?)
+}
+
+/// What a tenant was accepted with last; none if it never was, or is being deleted.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn recorded(
+    context: &Context,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+) -> Result<Option<Settings>, ReconcileError> {
+    if cluster.meta().finalizers.is_none() {
+        return Ok(None);
+    }
+    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
+    let map = optional(maps.get(RECORD).await).map_err(api("read the tenant's settings"))?;
+    let text = map.and_then(|map| map.data?.remove(KEY));
+    Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::{TenantClusterSpec, TenantClusterStatus};
+
+    fn cluster(class: Option<&str>, earlier: Option<&str>) -> TenantCluster {
+        let spec = TenantClusterSpec {
+            class: class.map(Into::into),
+            ..TenantClusterSpec::default()
+        };
+        let mut cluster = TenantCluster::new("a", spec);
+        cluster.status = Some(TenantClusterStatus {
+            class: earlier.map(Into::into),
+            ..TenantClusterStatus::default()
+        });
+        cluster
+    }
+
+    fn class(name: &str) -> Arc<TenantClass> {
+        let mut spec = TenantClassSpec {
+            scheduling: Scheduling::Tenant,
+            ..TenantClassSpec::default()
+        };
+        spec.sync.storage.classes = vec![name.into()];
+        Arc::new(TenantClass::new(name, spec))
+    }
+
+    fn with(names: &'static [&str]) -> impl Fn(&str) -> Option<Arc<TenantClass>> {
+        move |name| names.contains(&name).then(|| class(name))
+    }
+
+    #[test]
+    fn a_tenant_without_class_has_the_default_one_or_berths_defaults() {
+        let none = resolve(&cluster(None, None), with(&["gold"])).unwrap();
+        assert_eq!((none.class.as_deref(), none.class_name()), (None, "default"));
+        assert_eq!((none.sync, none.scheduling), (SyncPolicy::default(), Scheduling::Host));
+        let default = resolve(&cluster(None, None), with(&["default", "gold"])).unwrap();
+        assert_eq!(default.class.as_deref(), Some("default"));
+        assert_eq!(default.sync.storage.classes, ["default"]);
+        let gold = resolve(&cluster(Some("gold"), None), with(&["default", "gold"])).unwrap();
+        assert_eq!((gold.class_name(), gold.scheduling), ("gold", Scheduling::Tenant));
+    }
+
+    #[test]
+    fn what_the_tenant_says_on_scheduling_wins() {
+        let mut cluster = cluster(Some("gold"), None);
+        cluster.spec.scheduling = Some(Scheduling::Host);
+        assert_eq!(resolve(&cluster, with(&["gold"])).unwrap().scheduling, Scheduling::Host);
+    }
+
+    #[test]
+    fn a_class_that_is_not_there_is_told_and_one_that_vanished_is_not_replaced() {
+        let refusal = resolve(&cluster(Some("gold"), None), with(&["default"])).unwrap_err();
+        assert_eq!(refusal.reason, "UnknownClass");
+        assert!(
+            refusal.message.contains("no TenantClass \"gold\""),
+            "{}",
+            refusal.message
+        );
+        for gone in [cluster(Some("gold"), Some("gold")), cluster(None, Some("default"))] {
+            let refusal = resolve(&gone, with(&[])).unwrap_err();
+            assert!(
+                refusal.message.contains("goes on with the rules it had"),
+                "{}",
+                refusal.message
+            );
+        }
+    }
+
+    #[test]
+    fn a_class_limits_versions() {
+        let limited = |_: &str| {
+            let mut class = class("gold").as_ref().clone();
+            class.spec.versions = vec!["v1.36.4".into()];
+            Some(Arc::new(class))
+        };
+        let refusal = resolve(&cluster(Some("gold"), None), limited).unwrap_err();
+        assert_eq!(refusal.reason, "VersionNotAllowed");
+        assert!(
+            refusal.message.ends_with("set spec.version to one of v1.36.4"),
+            "{}",
+            refusal.message
+        );
+    }
+
+    #[test]
+    fn a_class_that_contradicts_itself_is_not_used() {
+        let broken = |_: &str| {
+            let mut class = class("gold").as_ref().clone();
+            class.spec.sync.network.blocked_cidrs = vec!["10.0.0.0/99".into()];
+            Some(Arc::new(class))
+        };
+        let refusal = resolve(&cluster(Some("gold"), None), broken).unwrap_err();
+        assert_eq!(refusal.reason, "InvalidClass");
+        assert!(refusal.message.contains("blockedCidrs"), "{}", refusal.message);
+    }
+}
