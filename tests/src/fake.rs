@@ -134,6 +134,14 @@ impl ControlPlaneRuntime for FakeRuntime {
         Ok(())
     }
 
+    async fn withdraw(&self, tenant: &TenantId, component: &'static str) -> Result<(), RuntimeError> {
+        let key = format!("{}.{component}", tenant.hash());
+        if let Some(task) = self.running.lock().unwrap().remove(&key) {
+            task.abort();
+        }
+        Ok(())
+    }
+
     async fn stop(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
         self.running.lock().unwrap().retain(|key, task| {
             let is_other = !key.starts_with(tenant.hash());

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use berth_process::ProcessSpec;
 use berth_process::binaries::{self, Binary};
+use berth_process::features::{GroupScheduling, group_scheduling};
 
 use crate::config::{HostClusterConfig, POD_RANGE, SERVICE_RANGE};
 use crate::nodes::SIMULATED;
@@ -166,6 +167,12 @@ impl Components<'_> {
             .with_path("proxy-client-cert-file", &pki.cert(file::FRONT_PROXY_CLIENT))
             .with_path("proxy-client-key-file", &pki.key(file::FRONT_PROXY_CLIENT));
         let arguments = self.emulating(arguments);
+        let arguments = match self.group_scheduling() {
+            Some(on) => arguments
+                .with("feature-gates", on.feature_gates)
+                .with("runtime-config", on.runtime_config),
+            None => arguments,
+        };
         // Server and client certificates, like the authorities, are read again by themselves when they change.
         let read_once = [pki.key(file::SERVICE_ACCOUNTS)];
         self.spec(
@@ -244,10 +251,20 @@ impl Components<'_> {
         }
     }
 
+    /// How groups of pods are scheduled; not by a program that behaves as another version, which need not have that.
+    fn group_scheduling(&self) -> Option<GroupScheduling> {
+        group_scheduling(&self.config.kubernetes_version).filter(|_| self.config.emulated_version.is_none())
+    }
+
     /// What controller manager and scheduler have in common.
     fn kubernetes_component(&self, name: &str, port: u16) -> Arguments {
         let kubeconfig = self.kubeconfig(name);
-        self.emulating(Arguments::new())
+        let arguments = self.emulating(Arguments::new());
+        let arguments = match self.group_scheduling() {
+            Some(on) => arguments.with("feature-gates", on.feature_gates),
+            None => arguments,
+        };
+        arguments
             .with_path("kubeconfig", &kubeconfig)
             .with_path("authentication-kubeconfig", &kubeconfig)
             .with_path("authorization-kubeconfig", &kubeconfig)

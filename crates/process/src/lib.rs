@@ -14,6 +14,7 @@
 mod backoff;
 pub mod binaries;
 mod error;
+pub mod features;
 mod files;
 mod ports;
 mod procfs;

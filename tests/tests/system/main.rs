@@ -1,6 +1,7 @@
 //! Tenants from beginning to end, on real API servers and simulated GPU nodes.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod classes;
 mod deletion;
 mod input;
 mod lifecycle;
@@ -22,6 +23,10 @@ fn main() -> ExitCode {
             input::schemas_refuse_what_cannot_be,
             input::what_cannot_be_carried_out_is_told_and_makes_nothing,
             input::a_foreign_secret_is_not_overwritten,
+            classes::schemas_refuse_rules_that_cannot_be,
+            classes::what_a_class_does_not_allow_is_told_and_makes_nothing,
+            classes::a_change_reaches_tenants_and_a_deletion_takes_nothing_down,
+            classes::a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant,
             deletion::nothing_is_left,
             deletion::while_it_is_being_created,
             deletion::twice_and_with_a_dead_api_server,

@@ -2,6 +2,7 @@
 
 use super::{
     API_SERVER, Authorities, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, Program, file_flag, flag,
+    group_scheduling_gates,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ pub(super) fn render(
 
     // Tokens of one tenant carry an issuer and an audience that no other tenant has.
     let issuer = format!("https://kubernetes.default.svc.cluster.local/{}", input.tenant.hash());
-    let args = vec![
+    let mut args = vec![
         flag("etcd-servers", input.datastore.endpoints.join(",")),
         flag("etcd-prefix", input.tenant.etcd_prefix()),
         file_flag("etcd-cafile", "datastore-ca.crt"),
@@ -91,6 +92,10 @@ pub(super) fn render(
         flag("allow-privileged", "false"),
         flag("profiling", "false"),
     ];
+    args.extend(group_scheduling_gates(input.version));
+    args.extend(
+        berth_process::features::group_scheduling(input.version).map(|on| flag("runtime-config", on.runtime_config)),
+    );
     Ok(Component {
         name: API_SERVER,
         program: Program::Kubernetes {

@@ -2,13 +2,17 @@
 
 use super::{
     Authorities, CONTROLLER_MANAGER, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, Program,
-    file_flag, flag,
+    file_flag, flag, group_scheduling_gates,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
 
 /// Controllers that must not run in a tenant, and why. An unknown name ends kube-controller-manager, so every name
-/// must exist in every supported version.
+/// must exist in every supported version; these are in 1.35, 1.36 and 1.37.
+///
+/// What concerns only the API stays on: the claims of ephemeral volumes are made in the tenant
+/// (`ephemeral-volume-controller`) and synced like others, and the finalizers that the API server puts on claims and
+/// volumes are taken off by their protection controllers.
 pub(super) const DISABLED: &[(&str, &str)] = &[
     (
         "node-lifecycle-controller",
@@ -19,6 +23,22 @@ pub(super) const DISABLED: &[(&str, &str)] = &[
     (
         "persistentvolume-attach-detach-controller",
         "volumes are attached by the host",
+    ),
+    (
+        "persistentvolume-binder-controller",
+        "claims are bound on the host, where the volumes are; the tenant is shown the binding",
+    ),
+    (
+        "persistentvolume-expander-controller",
+        "volumes are grown by the host; the tenant is shown their size",
+    ),
+    (
+        "resourceclaim-controller",
+        "claims out of templates are made and reserved for pods on the host, where devices are allocated",
+    ),
+    (
+        "device-taint-eviction-controller",
+        "the host evicts from devices that are tainted; the tenant is told",
     ),
 ];
 
@@ -44,7 +64,7 @@ pub(super) fn render(
     let controllers: Vec<String> = std::iter::once("*".to_owned())
         .chain(DISABLED.iter().map(|(name, _)| format!("-{name}")))
         .collect();
-    let args = vec![
+    let mut args = vec![
         file_flag("kubeconfig", "kubeconfig"),
         flag("controllers", controllers.join(",")),
         file_flag("root-ca-file", "server-ca.crt"),
@@ -56,6 +76,7 @@ pub(super) fn render(
         flag("secure-port", "0"),
         flag("profiling", "false"),
     ];
+    args.extend(group_scheduling_gates(input.version));
     Ok(Component {
         name: CONTROLLER_MANAGER,
         program: Program::Kubernetes {

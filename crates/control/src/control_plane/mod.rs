@@ -6,6 +6,7 @@
 mod api_server;
 mod certificates;
 mod controller_manager;
+mod scheduler;
 mod syncer;
 
 pub use certificates::{Authorities, CertificateError, Leaf, LeafStore};
@@ -18,8 +19,13 @@ use std::{collections::BTreeMap, net::IpAddr};
 pub const API_SERVER: &str = "kube-apiserver";
 /// Name of the component that runs the tenant's built-in controllers.
 pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
+/// Name of the component that places the tenant's pods, if that is not done by the host.
+pub const SCHEDULER: &str = "kube-scheduler";
 /// Name of the component that carries the tenant's objects to the host.
 pub const SYNCER: &str = "syncer";
+
+/// Every component that a control plane may have, in the order in which they are stopped.
+pub const COMPONENTS: [&str; 4] = [SYNCER, SCHEDULER, CONTROLLER_MANAGER, API_SERVER];
 
 /// Stands in arguments and files for the folder in which a runtime puts the component's files.
 pub const FILES: &str = "$(FILES)";
@@ -107,7 +113,7 @@ pub enum Program {
 /// One program of a control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Component {
-    /// [`API_SERVER`], [`CONTROLLER_MANAGER`] or [`SYNCER`].
+    /// One of [`COMPONENTS`].
     pub name: &'static str,
     /// What runs.
     pub program: Program,
@@ -147,11 +153,20 @@ pub fn render(
     authorities: &Authorities,
     leaves: &mut LeafStore,
 ) -> Result<Vec<Component>, CertificateError> {
-    Ok(vec![
+    let mut components = vec![
         api_server::render(input, authorities, leaves)?,
         controller_manager::render(input, authorities, leaves)?,
         syncer::render(input, authorities, leaves)?,
-    ])
+    ];
+    if input.scheduling == Scheduling::Tenant {
+        components.push(scheduler::render(input, authorities, leaves)?);
+    }
+    Ok(components)
+}
+
+/// The flag by which a Kubernetes component schedules groups of pods, if its version can.
+fn group_scheduling_gates(version: &str) -> Option<String> {
+    berth_process::features::group_scheduling(version).map(|on| flag("feature-gates", on.feature_gates))
 }
 
 /// `--name=value`.

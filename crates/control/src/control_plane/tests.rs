@@ -7,6 +7,7 @@ struct Fixture {
     tenant: TenantId,
     endpoints: Endpoints,
     range: ServiceRange,
+    scheduling: Scheduling,
     policy: SyncPolicy,
     datastore: DatastoreInput,
     host: HostInput,
@@ -28,6 +29,7 @@ impl Fixture {
                 cidr: "10.96.0.48/29".into(),
                 first: Ipv4Addr::new(10, 96, 0, 49).into(),
             },
+            scheduling: Scheduling::Host,
             policy: SyncPolicy::default(),
             datastore: DatastoreInput {
                 endpoints: vec!["https://127.0.0.1:2379".into()],
@@ -46,7 +48,7 @@ impl Fixture {
             tenant: &self.tenant,
             version: "v1.37.1",
             class: "default",
-            scheduling: Scheduling::Host,
+            scheduling: self.scheduling,
             policy: &self.policy,
             endpoints: &self.endpoints,
             service_range: &self.range,
@@ -64,6 +66,19 @@ fn command_lines_are_as_reviewed() {
     insta::assert_yaml_snapshot!(lines);
     let files: BTreeMap<&str, Vec<&String>> = components.iter().map(|c| (c.name, c.files.keys().collect())).collect();
     insta::assert_yaml_snapshot!(files);
+}
+
+#[test]
+fn a_tenant_that_schedules_has_a_scheduler() {
+    let mut fixture = Fixture::new();
+    fixture.scheduling = Scheduling::Tenant;
+    let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+    let scheduler = components.iter().find(|component| component.name == SCHEDULER).unwrap();
+    insta::assert_yaml_snapshot!(scheduler.args_in("/files"));
+    insta::assert_snapshot!(scheduler.files_in("/files")["config.yaml"]);
+    let syncer = components.iter().find(|component| component.name == SYNCER).unwrap();
+    assert!(syncer.args.contains(&"--scheduling=tenant".to_owned()));
+    assert!(COMPONENTS.iter().all(|name| components.iter().any(|c| c.name == *name)));
 }
 
 #[test]

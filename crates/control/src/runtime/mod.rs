@@ -82,6 +82,13 @@ pub trait ControlPlaneRuntime: Send + Sync {
     /// It cannot be written.
     fn publish_kubeconfig(&self, namespace: &str, name: &str, kubeconfig: &str) -> Result<(), RuntimeError>;
 
+    /// Stops a component that the control plane no longer has, and removes its files. One that never ran is withdrawn
+    /// already.
+    ///
+    /// # Errors
+    /// It cannot be stopped, or its files cannot be removed.
+    async fn withdraw(&self, tenant: &TenantId, component: &'static str) -> Result<(), RuntimeError>;
+
     /// Stops every component of a tenant, and returns when none runs any more.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! `<dir>/<tenant hash>/<component>/`, readable by this user only.
 
 use super::{ComponentState, ControlPlaneRuntime, RuntimeError};
-use crate::control_plane::{API_SERVER, CONTROLLER_MANAGER, Component, Endpoints, Program, SYNCER};
+use crate::control_plane::{API_SERVER, COMPONENTS, CONTROLLER_MANAGER, Component, Endpoints, Program, SCHEDULER};
 use async_trait::async_trait;
 use berth_api::names::{self, TenantId};
 use berth_process::{
@@ -89,6 +89,7 @@ impl ProcessRuntime {
         let binary = match component {
             API_SERVER => Binary::KubeApiserver,
             CONTROLLER_MANAGER => Binary::KubeControllerManager,
+            SCHEDULER => Binary::KubeScheduler,
             other => return Err(RuntimeError::Program(format!("{other} is no Kubernetes binary"))),
         };
         binaries::find(binary, version).map_err(|error| RuntimeError::Program(error.to_string()))
@@ -232,9 +233,16 @@ impl ControlPlaneRuntime for ProcessRuntime {
         Ok(write_atomic(&path, kubeconfig.as_bytes(), 0o600)?)
     }
 
+    async fn withdraw(&self, tenant: &TenantId, component: &'static str) -> Result<(), RuntimeError> {
+        self.supervisor.stop(&process_name(tenant, component), None).await?;
+        remove(&self.tenant_dir(tenant).join(component), |path| {
+            fs::remove_dir_all(path)
+        })
+    }
+
     async fn stop(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
         // All at once: each may take its grace period.
-        let stops = [SYNCER, CONTROLLER_MANAGER, API_SERVER].map(|component| {
+        let stops = COMPONENTS.map(|component| {
             let name = process_name(tenant, component);
             async move { self.supervisor.stop(&name, None).await }
         });
@@ -246,7 +254,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
 
     async fn remove(&self, tenant: &TenantId, namespace: &str, name: &str) -> Result<(), RuntimeError> {
         remove(&self.tenant_dir(tenant), |path| fs::remove_dir_all(path))?;
-        for component in [SYNCER, CONTROLLER_MANAGER, API_SERVER] {
+        for component in COMPONENTS {
             let log = self
                 .config
                 .log_dir

@@ -10,7 +10,7 @@ use crate::{
     context::{Context, Key},
     control_plane::{
         API_SERVER, Authorities, CONTROLLER_MANAGER, Component, ControlPlaneInput, DatastoreInput, Endpoints, Leaf,
-        SYNCER, ServiceRange, render,
+        SCHEDULER, SYNCER, ServiceRange, render,
     },
     error::{ReconcileError, api},
     nodes::{NodeRecord, is_ready},
@@ -250,11 +250,20 @@ async fn bring_up(
         applier.forget();
         return Err(error.into());
     }
-    let manager = ensure(context, tenant, components, CONTROLLER_MANAGER).await?;
+    let mut states = vec![ensure(context, tenant, components, CONTROLLER_MANAGER).await?];
+    if components.iter().any(|component| component.name == SCHEDULER) {
+        states.push(ensure(context, tenant, components, SCHEDULER).await?);
+    } else {
+        context.runtime.withdraw(tenant, SCHEDULER).await?;
+    }
     let syncer = ensure(context, tenant, components, SYNCER).await?;
-    findings.add(match manager {
-        ComponentState::Running => Finding::yes(CONTROL_PLANE_READY, "Running", "the API server is ready"),
-        ComponentState::Down(why) => Finding::no(CONTROL_PLANE_READY, "NotRunning", why),
+    let down = states.into_iter().find_map(|state| match state {
+        ComponentState::Running => None,
+        ComponentState::Down(why) => Some(why),
+    });
+    findings.add(match down {
+        None => Finding::yes(CONTROL_PLANE_READY, "Running", "the API server is ready"),
+        Some(why) => Finding::no(CONTROL_PLANE_READY, "NotRunning", why),
     });
     if let ComponentState::Down(why) = syncer {
         findings.add(Finding::no(SYNCER_READY, "NotRunning", why));

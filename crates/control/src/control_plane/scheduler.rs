@@ -1,0 +1,67 @@
+//! The tenant's kube-scheduler, for tenants that place their pods themselves.
+//!
+//! It places pods on the tenant's nodes as they are shown in the tenant; the host's scheduler then has one node to choose
+//! from, and only checks.
+
+use super::{
+    Authorities, CertificateError, Component, ControlPlaneInput, FILES, Leaf, LeafStore, Program, SCHEDULER, file_flag,
+    flag, group_scheduling_gates,
+};
+use berth_pki::Usage;
+use std::collections::BTreeMap;
+
+pub(super) fn render(
+    input: &ControlPlaneInput<'_>,
+    authorities: &Authorities,
+    leaves: &mut LeafStore,
+) -> Result<Component, CertificateError> {
+    let identity = Leaf::new("system:kube-scheduler", Usage::Client);
+    let mut files = BTreeMap::new();
+    leaves
+        .issue(&authorities.client, SCHEDULER, &identity)?
+        .put(&mut files, "client");
+    files.insert(
+        "kubeconfig".into(),
+        authorities.kubeconfig_from_files(&input.endpoints.api_url())?,
+    );
+    files.insert("config.yaml".into(), configuration());
+    let mut args = vec![
+        file_flag("config", "config.yaml"),
+        // One replica: electing itself would cost a start seconds and the tenant's API server writes.
+        flag("leader-elect", "false"),
+        // Nobody scrapes it in a tenant; several on one machine would fight for the port.
+        flag("secure-port", "0"),
+    ];
+    args.extend(group_scheduling_gates(input.version));
+    Ok(Component {
+        name: SCHEDULER,
+        program: Program::Kubernetes {
+            version: input.version.into(),
+        },
+        args,
+        env: BTreeMap::new(),
+        files,
+        host_service_account: None,
+    })
+}
+
+/// What can only be said in a file. Devices are allocated on the host, where the drivers and all claims are: a scheduler
+/// in the tenant would allocate the same devices a second time, so its plugin for them is off and pods with claims are
+/// placed by everything else.
+fn configuration() -> String {
+    format!(
+        "\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection:
+  kubeconfig: {FILES}/kubeconfig
+enableProfiling: false
+profiles:
+- schedulerName: default-scheduler
+  plugins:
+    multiPoint:
+      disabled:
+      - name: DynamicResources
+"
+    )
+}

@@ -1,0 +1,272 @@
+//! The platform's rules: which class applies, what it allows, and that a class that changes or vanishes takes nothing
+//! down.
+
+use berth_api::{Phase, TenantClass, TenantCluster, conditions};
+use berth_control::control_plane::{API_SERVER, SCHEDULER, SYNCER};
+use berth_process::binaries::KUBERNETES_PREVIOUS;
+use berth_tests::{
+    objects::{apply, gpu_pod},
+    processes,
+    tenant::{Tenant, cluster, ensure_namespace},
+    wait::{until, until_true},
+    world::World,
+};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn class(name: &str, spec: &Value) -> Value {
+    json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": name}, "spec": spec})
+}
+
+fn of_class(name: &str, class: &str) -> TenantCluster {
+    let mut cluster = cluster(name, &[]);
+    cluster.spec.class = Some(class.into());
+    cluster
+}
+
+/// Waits until a tenant's condition Accepted has a reason; gives its message.
+async fn until_accepted(world: &World, namespace: &str, name: &str, reason: &str) -> (TenantCluster, String) {
+    let tenants = world.tenants(namespace);
+    until(&format!("{name} is told {reason}"), SOON, async || {
+        let cluster = tenants.get(name).await.map_err(|error| error.to_string())?;
+        let status = cluster.status.clone().unwrap_or_default();
+        match status.conditions.iter().find(|c| c.type_ == conditions::ACCEPTED) {
+            Some(condition) if condition.reason == reason => Ok((cluster, condition.message.clone())),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
+
+/// Waits until a class's condition Ready has a reason, and it counts its tenants; gives the condition's message.
+async fn until_class(world: &World, name: &str, reason: &str, tenants: u32) -> String {
+    let classes: Api<TenantClass> = Api::all(world.client.clone());
+    until(
+        &format!("class {name} is {reason} and has {tenants} tenants"),
+        SOON,
+        async || {
+            let status = classes
+                .get(name)
+                .await
+                .map_err(|error| error.to_string())?
+                .status
+                .unwrap_or_default();
+            match status.conditions.iter().find(|c| c.type_ == conditions::READY) {
+                Some(condition) if condition.reason == reason && status.tenants == Some(tenants) => {
+                    Ok(condition.message.clone())
+                }
+                other => Err(format!("{other:?} {:?}", status.tenants)),
+            }
+        },
+    )
+    .await
+}
+
+fn pid(world: &World, tenant: &Tenant, component: &str) -> u32 {
+    let name = format!("{}.{component}", tenant.id.slug());
+    processes::find(&world.tenant_records(), &name).unwrap().pid.unwrap()
+}
+
+fn policy(world: &World, tenant: &Tenant) -> Value {
+    let file = world
+        .host
+        .home()
+        .tenants()
+        .join(tenant.id.hash())
+        .join(SYNCER)
+        .join("policy.json");
+    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
+pub(crate) async fn schemas_refuse_rules_that_cannot_be(world: Arc<World>) {
+    let refused = [
+        (class("1st", &json!({})), "starts with a letter"),
+        (class("c", &json!({"versions": ["1.37.1"]})), "spec.versions[0]"),
+        (
+            class("c", &json!({"versions": ["v1.37.1", "v1.37.1"]})),
+            "duplicate entries",
+        ),
+        (class("c", &json!({"scheduling": "nobody"})), "scheduling"),
+        (
+            class("c", &json!({"sync": {"services": {"endpointCidrs": ["10.0.0.0/33"]}}})),
+            "must be a network",
+        ),
+        (
+            class("c", &json!({"sync": {"network": {"blockedCidrs": ["10.0.0.1"]}}})),
+            "must be a network",
+        ),
+        (
+            class(
+                "c",
+                &json!({"sync": {"pods": {"priority": {"lowest": 5, "highest": 5}}}}),
+            ),
+            "lowest must be less than highest",
+        ),
+        (
+            class("c", &json!({"sync": {"ingress": {"hostnames": ["*.*.example.com"]}}})),
+            "spec.sync.ingress.hostnames[0]",
+        ),
+    ];
+    for (object, words) in refused {
+        let error = apply(&world.client, "", &object)
+            .await
+            .expect_err(&object.to_string())
+            .to_string();
+        assert!(error.contains(words), "{words:?} is not in: {error}");
+    }
+}
+
+pub(crate) async fn what_a_class_does_not_allow_is_told_and_makes_nothing(world: Arc<World>) {
+    ensure_namespace(&world.client, "class-refuse").await;
+    apply(
+        &world.client,
+        "",
+        &class("older", &json!({"versions": [KUBERNETES_PREVIOUS]})),
+    )
+    .await
+    .unwrap();
+    let tenants = world.tenants("class-refuse");
+    for (name, class, reason, words) in [
+        (
+            "stray",
+            "nowhere",
+            "UnknownClass",
+            "there is no TenantClass \"nowhere\"",
+        ),
+        ("newer", "older", "VersionNotAllowed", KUBERNETES_PREVIOUS),
+    ] {
+        let created = tenants
+            .create(&PostParams::default(), &of_class(name, class))
+            .await
+            .unwrap();
+        let (refused, message) = until_accepted(&world, "class-refuse", name, reason).await;
+        assert!(message.contains(words), "{message}");
+        assert_eq!(refused.status.unwrap().phase, Some(Phase::Pending));
+        let id = berth_api::names::TenantId::new(name, &created.metadata.uid.unwrap());
+        let namespaces: Api<Namespace> = Api::all(world.client.clone());
+        assert!(
+            namespaces
+                .get_opt(&id.control_plane_namespace())
+                .await
+                .unwrap()
+                .is_none()
+        );
+        tenants.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    // A class that comes later brings the tenant to life by itself.
+    tenants
+        .create(&PostParams::default(), &of_class("early", "late"))
+        .await
+        .unwrap();
+    until_accepted(&world, "class-refuse", "early", "UnknownClass").await;
+    apply(&world.client, "", &class("late", &json!({}))).await.unwrap();
+    let tenant = Tenant::ready(&world, "class-refuse", "early").await;
+    until_class(&world, "late", "Ready", 1).await;
+    tenant.delete(&world).await;
+    until_class(&world, "late", "Ready", 0).await;
+}
+
+pub(crate) async fn a_change_reaches_tenants_and_a_deletion_takes_nothing_down(world: Arc<World>) {
+    let rules = |classes: &[&str]| class("gold", &json!({"sync": {"storage": {"classes": classes}}}));
+    apply(&world.client, "", &rules(&["fast"])).await.unwrap();
+    let tenant = Tenant::create(&world, "class-change", &of_class("gold", "gold")).await;
+    assert_eq!(policy(&world, &tenant)["storage"]["classes"], json!(["fast"]));
+    let (server, syncer) = (pid(&world, &tenant, API_SERVER), pid(&world, &tenant, SYNCER));
+
+    apply(&world.client, "", &rules(&["fast", "slow"])).await.unwrap();
+    until_true("the syncer has the new rules", SOON, async || {
+        policy(&world, &tenant)["storage"]["classes"] == json!(["fast", "slow"])
+            && processes::find(&world.tenant_records(), &format!("{}.{SYNCER}", tenant.id.slug()))
+                .is_some_and(|process| process.pid.is_some_and(|pid| pid != syncer))
+    })
+    .await;
+    assert_eq!(pid(&world, &tenant, API_SERVER), server, "only the syncer starts again");
+    let tenant = Tenant::ready(&world, "class-change", "gold").await;
+
+    let classes: Api<TenantClass> = Api::all(world.client.clone());
+    classes.delete("gold", &DeleteParams::default()).await.unwrap();
+    let (told, message) = until_accepted(&world, "class-change", "gold", "UnknownClass").await;
+    assert!(message.contains("goes on with the rules it had"), "{message}");
+    assert_eq!(told.status.unwrap().class.as_deref(), Some("gold"));
+    assert_eq!(pid(&world, &tenant, API_SERVER), server);
+    assert_eq!(policy(&world, &tenant)["storage"]["classes"], json!(["fast", "slow"]));
+    // What control takes care of goes on: tokens are renewed, for one.
+    let token = world
+        .host
+        .home()
+        .tenants()
+        .join(tenant.id.hash())
+        .join(SYNCER)
+        .join("token");
+    std::fs::remove_file(&token).unwrap();
+    let touch = json!({"metadata": {"annotations": {"example.com/touched": "yes"}}});
+    world
+        .tenants("class-change")
+        .patch("gold", &PatchParams::default(), &Patch::Merge(&touch))
+        .await
+        .unwrap();
+    until_true("the syncer's token is there again", SOON, async || token.exists()).await;
+
+    apply(&world.client, "", &rules(&[])).await.unwrap();
+    let tenant = Tenant::ready(&world, "class-change", "gold").await;
+    assert_eq!(policy(&world, &tenant)["storage"]["classes"], json!([]));
+    // Out of a class by the tenant's own word.
+    let other = json!({"spec": {"class": null}});
+    world
+        .tenants("class-change")
+        .patch("gold", &PatchParams::default(), &Patch::Merge(&other))
+        .await
+        .unwrap();
+    until_class(&world, "gold", "Ready", 0).await;
+    tenant.delete(&world).await;
+}
+
+pub(crate) async fn a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant(world: Arc<World>) {
+    apply(
+        &world.client,
+        "",
+        &class("own-scheduler", &json!({"scheduling": "tenant"})),
+    )
+    .await
+    .unwrap();
+    let tenant = Tenant::create(&world, "class-scheduler", &of_class("own", "own-scheduler")).await;
+    let name = format!("{}.{SCHEDULER}", tenant.id.slug());
+    let scheduler = processes::find(&world.tenant_records(), &name).expect("a scheduler");
+    assert!(scheduler.pid.is_some());
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    pods.create(&PostParams::default(), &gpu_pod("waits", 1)).await.unwrap();
+    let events: Api<Event> = Api::namespaced(tenant.client.clone(), "default");
+    until_true(
+        "the tenant's scheduler, which sees no node, speaks on the pod",
+        SOON,
+        async || {
+            events.list(&ListParams::default()).await.is_ok_and(|list| {
+                let mut texts = list.iter().filter_map(|event| event.message.as_deref());
+                texts.any(|text| text.contains("no nodes available"))
+            })
+        },
+    )
+    .await;
+
+    let host = json!({"spec": {"scheduling": "host"}});
+    world
+        .tenants("class-scheduler")
+        .patch("own", &PatchParams::default(), &Patch::Merge(&host))
+        .await
+        .unwrap();
+    until_true("the scheduler is stopped", SOON, async || {
+        processes::find(&world.tenant_records(), &name).is_none()
+    })
+    .await;
+    let folder = world.host.home().tenants().join(tenant.id.hash());
+    until_true("its files are gone", SOON, async || !folder.join(SCHEDULER).exists()).await;
+    let tenant = Tenant::ready(&world, "class-scheduler", "own").await;
+    tenant.delete(&world).await;
+}
