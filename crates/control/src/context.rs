@@ -1,11 +1,12 @@
 //! What every part of control works with.
 
 use crate::{
-    control_plane::HostInput, datastore::Datastore, metrics::Metrics, runtime::ControlPlaneRuntime, tenant::Tenants,
+    class::KnownKinds, control_plane::HostInput, datastore::Datastore, metrics::Metrics, runtime::ControlPlaneRuntime,
+    tenant::Tenants,
 };
 use berth_api::{NodePool, TenantClass, TenantCluster, TenantNode};
 use berth_runtime::queue::{Queue, QueueKey};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::{core::v1::Node, scheduling::v1::PriorityClass};
 use kube::{Client, runtime::events::Recorder, runtime::reflector::Store};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -49,6 +50,8 @@ pub struct Stores {
     pub pools: Store<NodePool>,
     /// Classes.
     pub classes: Store<TenantClass>,
+    /// The host's PriorityClasses that were made for classes.
+    pub priority_classes: Store<PriorityClass>,
     /// Host nodes.
     pub nodes: Store<Node>,
     /// Nodes published to tenants.
@@ -69,6 +72,8 @@ pub struct Context {
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What is known in memory of each tenant; everything in it can be found out again.
     pub tenants: Tenants,
+    /// Which further kinds can be synced.
+    pub kinds: KnownKinds,
     /// What there is to do.
     pub queue: Queue<Key>,
     /// Counters.

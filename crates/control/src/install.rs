@@ -40,8 +40,12 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
         applier.apply(definition).await?;
     }
     applier.apply(&manifests::namespace()).await?;
-    applier.apply(&manifests::cluster_role()).await?;
-    applier.apply(&manifests::cluster_role_binding(user)).await?;
+    for role in manifests::cluster_roles() {
+        applier.apply(&role).await?;
+    }
+    for binding in manifests::cluster_role_bindings(user) {
+        applier.apply(&binding).await?;
+    }
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let deadline = Instant::now() + SERVED_WITHIN;
     for definition in &definitions {

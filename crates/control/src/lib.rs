@@ -100,6 +100,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         datastore,
         runtime,
         tenants: tenant::Tenants::default(),
+        kinds: class::KnownKinds::default(),
         queue,
         metrics,
     });

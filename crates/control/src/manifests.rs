@@ -4,15 +4,23 @@ use berth_syncer::permissions;
 use k8s_openapi::{
     api::{
         core::v1::Namespace,
-        rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject},
+        rbac::v1::{AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject},
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
+use std::collections::BTreeMap;
 
 /// Namespace of control's lease.
 pub const NAMESPACE: &str = "berth-system";
 /// Name of control's role, binding and lease.
 pub const NAME: &str = "berth-control";
+/// Label of ClusterRoles whose rules control gets as well, so that it can hand them to syncers: for the kinds that classes
+/// list in `sync.kinds`. Naming a kind in a class alone gives nobody any right.
+pub const AGGREGATE_LABEL: &str = "berth.dev/aggregate-to-control";
+/// Name of the role that gathers the rules of ClusterRoles with [`AGGREGATE_LABEL`].
+const KINDS_NAME: &str = "berth-control-kinds";
+/// Name of the role with the rules for kinds of upstream Kubernetes that only some installations use.
+const UPSTREAM_NAME: &str = "berth-control-kinds-upstream";
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
     let all = |texts: &[&str]| Some(texts.iter().map(ToString::to_string).collect());
@@ -57,6 +65,12 @@ pub fn control_rules() -> Vec<PolicyRule> {
             &WRITE,
         ),
         rule("networking.k8s.io", &["servicecidrs"], &READ),
+        rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get"]),
+        rule(
+            "scheduling.k8s.io",
+            &["priorityclasses"],
+            &["get", "list", "watch", "create", "delete"],
+        ),
         rule(
             "coordination.k8s.io",
             &["leases"],
@@ -69,29 +83,56 @@ pub fn control_rules() -> Vec<PolicyRule> {
     rules
 }
 
-/// Control's ClusterRole.
-pub fn cluster_role() -> ClusterRole {
-    ClusterRole {
-        metadata: ObjectMeta {
-            name: Some(NAME.into()),
-            ..ObjectMeta::default()
-        },
-        rules: Some(control_rules()),
-        aggregation_rule: None,
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.into()),
+        ..ObjectMeta::default()
     }
 }
 
-/// Binds control's ClusterRole to a user.
-pub fn cluster_role_binding(user: &str) -> ClusterRoleBinding {
-    ClusterRoleBinding {
+/// Control's ClusterRoles: its own, one that gathers what the platform adds, and what is added from the beginning.
+pub fn cluster_roles() -> [ClusterRole; 3] {
+    const SYNCED: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
+    let own = ClusterRole {
+        metadata: named(NAME),
+        rules: Some(control_rules()),
+        aggregation_rule: None,
+    };
+    let label = BTreeMap::from([(AGGREGATE_LABEL.to_owned(), "true".to_owned())]);
+    let gathered = ClusterRole {
+        metadata: named(KINDS_NAME),
+        // Filled in by the host.
+        rules: None,
+        aggregation_rule: Some(AggregationRule {
+            cluster_role_selectors: Some(vec![LabelSelector {
+                match_labels: Some(label.clone()),
+                match_expressions: None,
+            }]),
+        }),
+    };
+    let upstream = ClusterRole {
         metadata: ObjectMeta {
-            name: Some(NAME.into()),
-            ..ObjectMeta::default()
+            labels: Some(label),
+            ..named(UPSTREAM_NAME)
         },
+        rules: Some(vec![rule("scheduling.k8s.io", &["podgroups", "workloads"], &SYNCED)]),
+        aggregation_rule: None,
+    };
+    [own, gathered, upstream]
+}
+
+/// Binds control's ClusterRoles to a user.
+pub fn cluster_role_bindings(user: &str) -> [ClusterRoleBinding; 2] {
+    [NAME, KINDS_NAME].map(|name| binding(name, user))
+}
+
+fn binding(name: &str, user: &str) -> ClusterRoleBinding {
+    ClusterRoleBinding {
+        metadata: named(name),
         role_ref: RoleRef {
             api_group: Some("rbac.authorization.k8s.io".into()),
             kind: "ClusterRole".into(),
-            name: NAME.into(),
+            name: name.into(),
         },
         subjects: Some(vec![Subject {
             api_group: Some("rbac.authorization.k8s.io".into()),
@@ -105,10 +146,7 @@ pub fn cluster_role_binding(user: &str) -> ClusterRoleBinding {
 /// Control's namespace.
 pub fn namespace() -> Namespace {
     Namespace {
-        metadata: ObjectMeta {
-            name: Some(NAMESPACE.into()),
-            ..ObjectMeta::default()
-        },
+        metadata: named(NAMESPACE),
         ..Namespace::default()
     }
 }

@@ -7,7 +7,10 @@ use crate::{
 use berth_api::{DEFAULT_CLASS, NodePool, TenantClass, TenantCluster, TenantNode, labels};
 use berth_runtime::queue::Queue;
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{Namespace, Node, Secret};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, Secret},
+    scheduling::v1::PriorityClass,
+};
 use kube::{
     Api, Client, Resource, ResourceExt,
     core::PartialObjectMeta,
@@ -92,6 +95,16 @@ pub async fn start(
             }
         },
     );
+    let priority_queue = queue.clone();
+    let (priority_classes, starter) = starter.watch(
+        Api::<PriorityClass>::all(client.clone()),
+        watcher::Config::default().labels(labels::CLASS),
+        move |priority, _| {
+            if let Some(class) = priority.labels().get(labels::CLASS) {
+                priority_queue.add_after(Key::Class(class.clone()), FLEET_PAUSE);
+            }
+        },
+    );
     let node_queue = queue.clone();
     let (of_tenants, of_pools) = (tenants.clone(), pools.clone());
     let (nodes, starter) = starter.watch(
@@ -157,6 +170,7 @@ pub async fn start(
     tenants.wait_until_ready().await?;
     pools.wait_until_ready().await?;
     classes.wait_until_ready().await?;
+    priority_classes.wait_until_ready().await?;
     nodes.wait_until_ready().await?;
     tenant_nodes.wait_until_ready().await?;
     namespaces.wait_until_ready().await?;
@@ -165,6 +179,7 @@ pub async fn start(
         tenants,
         pools,
         classes,
+        priority_classes,
         nodes,
         tenant_nodes,
     })

@@ -1,7 +1,7 @@
 //! The platform's rules: which class applies, what it allows, and that a class that changes or vanishes takes nothing
 //! down.
 
-use berth_api::{Phase, TenantClass, TenantCluster, conditions};
+use berth_api::{Phase, TenantClass, TenantCluster, conditions, labels, sync_policy::PriorityBand};
 use berth_control::control_plane::{API_SERVER, SCHEDULER, SYNCER};
 use berth_process::binaries::KUBERNETES_PREVIOUS;
 use berth_tests::{
@@ -11,13 +11,17 @@ use berth_tests::{
     wait::{until, until_true},
     world::World,
 };
-use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use k8s_openapi::api::{
+    core::v1::{Event, Namespace, Pod},
+    rbac::v1::Role,
+    scheduling::v1::PriorityClass,
+};
 use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -269,4 +273,93 @@ pub(crate) async fn a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant
     until_true("its files are gone", SOON, async || !folder.join(SCHEDULER).exists()).await;
     let tenant = Tenant::ready(&world, "class-scheduler", "own").await;
     tenant.delete(&world).await;
+}
+
+pub(crate) async fn priority_classes_follow_the_band(world: Arc<World>) {
+    let band = |priority: Value| class("band", &json!({"sync": {"pods": {"priority": priority}}}));
+    let classes: Api<PriorityClass> = Api::all(world.client.clone());
+    let ours = ListParams::default().labels(&format!("{}=band", labels::CLASS));
+    let until_values = async |what: &str, wanted: &[i32]| {
+        until_true(what, SOON, async || {
+            let list = classes.list(&ours).await.unwrap();
+            let values: BTreeSet<i32> = list.iter().map(|class| class.value.unwrap_or_default()).collect();
+            let count = if wanted.is_empty() { 0 } else { 24 };
+            list.items.len() == count && wanted.iter().all(|value| values.contains(value))
+        })
+        .await;
+    };
+    apply(&world.client, "", &band(json!({"lowest": 0, "highest": 1100})))
+        .await
+        .unwrap();
+    until_values("there is one for each step", &[0, 100, 1100]).await;
+    apply(&world.client, "", &band(json!({"lowest": -10, "highest": 100})))
+        .await
+        .unwrap();
+    until_values("they have the new values", &[-10, 0, 100]).await;
+    // One that is deleted by hand comes back.
+    let name = PriorityBand::class_name("band", 3, true);
+    classes.delete(&name, &DeleteParams::default()).await.unwrap();
+    until_values("the deleted one is back", &[-10, 0, 100]).await;
+
+    // As long as a tenant goes on with the rules, the PriorityClasses stay.
+    let tenant = Tenant::create(&world, "class-band", &of_class("band", "band")).await;
+    let tenant_classes: Api<TenantClass> = Api::all(world.client.clone());
+    tenant_classes.delete("band", &DeleteParams::default()).await.unwrap();
+    until_accepted(&world, "class-band", "band", "UnknownClass").await;
+    assert_eq!(classes.list(&ours).await.unwrap().items.len(), 24);
+    tenant.delete(&world).await;
+    until_values("they go with the last tenant", &[]).await;
+}
+
+pub(crate) async fn further_kinds_need_the_host_and_rights(world: Arc<World>) {
+    let kind = |name: &str, group: &str, version: &str, kind: &str, plural: &str| {
+        let kinds = json!([{"group": group, "version": version, "kind": kind, "plural": plural}]);
+        class(name, &json!({"sync": {"kinds": kinds}}))
+    };
+    for (object, reason, words) in [
+        (
+            kind("gangs", "scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
+            "Ready",
+            "can use",
+        ),
+        (
+            kind("absent", "scheduling.k8s.io", "v1", "PodGroup", "podgroups"),
+            "KindNotServed",
+            "tenants run without it",
+        ),
+        (
+            kind(
+                "rights",
+                "rbac.authorization.k8s.io",
+                "v1",
+                "ClusterRole",
+                "clusterroles",
+            ),
+            "KindNotServed",
+            "not namespaced",
+        ),
+        (
+            kind("denied", "batch", "v1", "CronJob", "cronjobs"),
+            "KindNotPermitted",
+            "berth.dev/aggregate-to-control",
+        ),
+    ] {
+        apply(&world.client, "", &object).await.unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let message = until_class(&world, name, reason, 0).await;
+        assert!(message.contains(words), "{message}");
+    }
+    // A class with a kind that cannot be synced does not keep its tenants from running; one that can be is in the role.
+    let denied = Tenant::create(&world, "class-kinds", &of_class("denied", "denied")).await;
+    let gangs = Tenant::create(&world, "class-kinds", &of_class("gangs", "gangs")).await;
+    for (tenant, resource, expected) in [(&denied, "cronjobs", false), (&gangs, "podgroups", true)] {
+        let roles: Api<Role> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+        let rules = roles.get(SYNCER).await.unwrap().rules.unwrap_or_default();
+        let granted = rules
+            .iter()
+            .any(|rule| rule.resources.iter().flatten().any(|name| name == resource));
+        assert_eq!(granted, expected, "{resource}: {rules:?}");
+    }
+    denied.delete(&world).await;
+    gangs.delete(&world).await;
 }

@@ -27,6 +27,8 @@ fn main() -> ExitCode {
             classes::what_a_class_does_not_allow_is_told_and_makes_nothing,
             classes::a_change_reaches_tenants_and_a_deletion_takes_nothing_down,
             classes::a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant,
+            classes::priority_classes_follow_the_band,
+            classes::further_kinds_need_the_host_and_rights,
             deletion::nothing_is_left,
             deletion::while_it_is_being_created,
             deletion::twice_and_with_a_dead_api_server,

@@ -1,10 +1,14 @@
-//! The `TenantClass` controller: says whether a class can be used and by how many tenants.
+//! The `TenantClass` controller: makes what a class needs on the host, and says whether the class can be used and by how
+//! many tenants.
 //!
 //! What a class says reaches its tenants through their own reconciles, which a change of the class wakes.
 
 mod fault;
+mod kinds;
+mod priorities;
 
 pub use fault::fault;
+pub use kinds::{KnownKinds, Usable};
 
 use crate::{
     apply::is_status,
@@ -13,7 +17,7 @@ use crate::{
     tenant::class_of,
 };
 use berth_api::{
-    TenantClass, TenantClassStatus,
+    TenantClass, TenantClassSpec, TenantClassStatus,
     conditions::{self, Finding, READY},
     labels,
 };
@@ -24,7 +28,10 @@ use kube::{
     runtime::reflector::ObjectRef,
 };
 use serde_json::json;
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
+
+/// Pause after which it is looked again whether the host serves what a class lists.
+const RESYNC: Duration = Duration::from_secs(60);
 
 /// Brings what a class needs on the host to where it should be, and writes the class's status.
 ///
@@ -32,18 +39,61 @@ use std::time::Duration;
 /// The host refuses or does not answer.
 pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>, ReconcileError> {
     let Some(class) = context.stores.classes.get(&ObjectRef::new(name)) else {
+        // Tenants go on with the rules they had, and their pods go on to name these.
+        if !is_remembered(context, name) {
+            priorities::ensure(context, name, None).await?;
+        }
         return Ok(None);
     };
-    let finding = judge(&class);
+    let finding = match fault(&class.spec) {
+        Some(fault) => Finding::no(READY, "InvalidRules", fault),
+        None => {
+            let taken = priorities::ensure(context, name, class.spec.sync.pods.priority).await?;
+            judge(context, &class.spec, &taken).await?
+        }
+    };
     write_status(context, &class, finding).await?;
-    Ok(None)
+    Ok(Some(RESYNC))
 }
 
-fn judge(class: &TenantClass) -> Finding {
-    match fault(&class.spec) {
-        Some(fault) => Finding::no(READY, "InvalidRules", fault),
-        None => Finding::yes(READY, "Ready", "tenants can use the class"),
+/// Whether a tenant runs with the rules of a class that is gone.
+fn is_remembered(context: &Context, name: &str) -> bool {
+    let tenants = context.stores.tenants.state();
+    tenants
+        .iter()
+        .any(|tenant| tenant.status.as_ref().and_then(|status| status.class.as_deref()) == Some(name))
+}
+
+/// What is to be said of a class whose rules are consistent.
+async fn judge(context: &Context, spec: &TenantClassSpec, taken: &BTreeSet<String>) -> Result<Finding, ReconcileError> {
+    if !taken.is_empty() {
+        let names: Vec<&str> = taken.iter().map(String::as_str).collect();
+        return Ok(Finding::no(
+            READY,
+            "NameTaken",
+            format!(
+                "PriorityClasses of these names exist and are not Berth's: {}; delete them, or give the class another \
+                 name",
+                names.join(", ")
+            ),
+        ));
     }
+    for kind in &spec.sync.kinds {
+        let (reason, why) = match context.kinds.usable(context, kind).await? {
+            Usable::Yes => continue,
+            Usable::NotServed(why) => ("KindNotServed", why),
+            Usable::NotPermitted(why) => ("KindNotPermitted", why),
+        };
+        return Ok(Finding::no(
+            READY,
+            reason,
+            format!(
+                "spec.sync.kinds: {}.{}: {why}; tenants run without it",
+                kind.kind, kind.group
+            ),
+        ));
+    }
+    Ok(Finding::yes(READY, "Ready", "tenants can use the class"))
 }
 
 /// Tenants to which the rules of a class apply.

@@ -5,6 +5,7 @@ use crate::{
     apply::{Applier, ApplyError},
     control_plane::TENANT_USER,
 };
+use berth_api::SyncPolicy;
 use berth_syncer::permissions;
 use k8s_openapi::{
     api::{
@@ -20,12 +21,13 @@ pub const ADMIN_GROUP: &str = "berth:tenant-admins";
 /// Name of the tenant's roles and bindings that Berth makes.
 const SYNCER_ROLE: &str = "berth:syncer";
 
-/// Applies the bootstrap objects. `host_service_cidrs` are the host's own Service ranges.
+/// Applies the bootstrap objects. `policy` is what the tenant's class allows, `host_service_cidrs` are the host's own
+/// Service ranges.
 ///
 /// # Errors
 /// The tenant's API server refuses or does not answer.
-pub async fn apply(tenant: &Applier, host_service_cidrs: &[String]) -> Result<(), ApplyError> {
-    tenant.apply(&syncer_role()).await?;
+pub async fn apply(tenant: &Applier, policy: &SyncPolicy, host_service_cidrs: &[String]) -> Result<(), ApplyError> {
+    tenant.apply(&syncer_role(policy)).await?;
     tenant
         .apply(&binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER)))
         .await?;
@@ -46,10 +48,10 @@ fn named(name: &str) -> ObjectMeta {
     }
 }
 
-fn syncer_role() -> ClusterRole {
+fn syncer_role(policy: &SyncPolicy) -> ClusterRole {
     ClusterRole {
         metadata: named(SYNCER_ROLE),
-        rules: Some(permissions::tenant_rules(&berth_api::SyncPolicy::default())),
+        rules: Some(permissions::tenant_rules(policy)),
         aggregation_rule: None,
     }
 }

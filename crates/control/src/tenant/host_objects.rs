@@ -65,7 +65,11 @@ pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId) -> [Namespace; 2] 
 
 /// The syncer's service account, and its roles: in the workload namespace, and read-only in the control-plane
 /// namespace. Outside of these two it has [`syncer_cluster_role`].
-pub fn syncer_identity(cluster: &TenantCluster, tenant: &TenantId) -> (ServiceAccount, [(Role, RoleBinding); 2]) {
+pub fn syncer_identity(
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    policy: &SyncPolicy,
+) -> (ServiceAccount, [(Role, RoleBinding); 2]) {
     let home = tenant.control_plane_namespace();
     let account = ServiceAccount {
         metadata: meta(cluster, tenant, &home, SYNCER),
@@ -93,10 +97,7 @@ pub fn syncer_identity(cluster: &TenantCluster, tenant: &TenantId) -> (ServiceAc
         };
         (role, binding)
     };
-    let workloads = role(
-        tenant.workload_namespace(),
-        permissions::host_workload_rules(&SyncPolicy::default()),
-    );
+    let workloads = role(tenant.workload_namespace(), permissions::host_workload_rules(policy));
     let control_plane = role(
         tenant.control_plane_namespace(),
         permissions::host_control_plane_rules(),

@@ -74,7 +74,7 @@ pub(super) async fn run(
     let server = endpoints.api_url();
     findings.endpoint = Some(server.clone());
     let api_server = ensure(context, tenant, &components, API_SERVER).await?;
-    apply_identity(memory, cluster, tenant).await?;
+    apply_identity(context, memory, cluster, tenant, settings).await?;
     let kubeconfig = publish_kubeconfig(context, memory, cluster, tenant, &authorities, &server).await?;
     findings.has_kubeconfig = true;
 
@@ -88,7 +88,7 @@ pub(super) async fn run(
     })?;
     match ready {
         None => findings.add(not_ready(&api_server)),
-        Some(applier) => bring_up(context, tenant, &components, &applier, &host_cidrs, findings).await?,
+        Some(applier) => bring_up(context, tenant, settings, &components, &applier, &host_cidrs, findings).await?,
     }
     // Only a kubeconfig that works is handed out.
     if findings
@@ -158,11 +158,14 @@ async fn ensure(
 }
 
 async fn apply_identity(
+    context: &Context,
     memory: &TenantMemory,
     cluster: &TenantCluster,
     tenant: &TenantId,
+    settings: &Settings,
 ) -> Result<(), ReconcileError> {
-    let (account, roles) = host_objects::syncer_identity(cluster, tenant);
+    let policy = context.kinds.permitted(context, &settings.sync).await?;
+    let (account, roles) = host_objects::syncer_identity(cluster, tenant, &policy);
     memory.host.apply(&account).await?;
     for (role, binding) in &roles {
         memory.host.apply(role).await?;
@@ -241,12 +244,13 @@ fn not_ready(api_server: &ComponentState) -> Finding {
 async fn bring_up(
     context: &Context,
     tenant: &TenantId,
+    settings: &Settings,
     components: &[Component],
     applier: &Applier,
     host_cidrs: &[String],
     findings: &mut Findings,
 ) -> Result<(), ReconcileError> {
-    if let Err(error) = bootstrap::apply(applier, host_cidrs).await {
+    if let Err(error) = bootstrap::apply(applier, &settings.sync, host_cidrs).await {
         applier.forget();
         return Err(error.into());
     }
