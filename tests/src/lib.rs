@@ -6,6 +6,7 @@
 pub mod fake;
 pub mod objects;
 pub mod processes;
+pub mod scrape;
 pub mod suite;
 pub mod tenant;
 pub mod wait;

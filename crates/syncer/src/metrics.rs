@@ -36,6 +36,13 @@ pub struct CallLabels {
     pub resource: &'static str,
 }
 
+/// One side.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct SideLabels {
+    /// `tenant` or `host`.
+    pub side: &'static str,
+}
+
 /// One kind.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct KindLabels {
@@ -59,6 +66,8 @@ pub struct Metrics {
     pub queued: Histogram,
     /// Keys that wait now.
     pub queue_depth: Gauge,
+    /// Watches that are kept open.
+    pub watches: Family<SideLabels, Gauge>,
     /// Seconds of API calls.
     pub api_calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     /// Host objects without a tenant origin that the periodic scan found. Should stay 0.
@@ -79,6 +88,7 @@ impl Default for Metrics {
             steps: Family::default(),
             queued: seconds(),
             queue_depth: Gauge::default(),
+            watches: Family::default(),
             api_calls: Family::new_with_constructor(seconds as fn() -> Histogram),
             orphans: Family::default(),
             refusals: Family::default(),
@@ -100,6 +110,7 @@ impl Metrics {
             self.queued.clone(),
         );
         registry.register("queue_depth", "Keys waiting in the queue", self.queue_depth.clone());
+        registry.register("watches", "Watches kept open", self.watches.clone());
         registry.register("api_call_seconds", "Duration of API calls", self.api_calls.clone());
         registry.register(
             "orphans",

@@ -7,6 +7,7 @@
 use super::{Engine, api::CallError};
 use crate::{
     kinds::{self, Flow, HostNamespace},
+    metrics::SideLabels,
     resource::{Key, KindId, Name, Side},
     store::{self, Hooks, Unavailable, WatchSpec},
 };
@@ -84,6 +85,10 @@ impl Engine {
                 self.availability.notify_one();
             },
         };
+        self.metrics
+            .watches
+            .get_or_create(&SideLabels { side: side.name() })
+            .inc();
         store::watch(api.client(), spec, namespace, store, hooks).await;
     }
 

@@ -3,8 +3,12 @@
 //! Machines are shared and noisy: where a figure matters it is a ratio of two things measured in turn in one run.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
+mod burst;
+mod fairness;
+mod load;
 mod memory;
 mod report;
+mod restart;
 mod sync;
 mod tenant_ready;
 
@@ -25,6 +29,13 @@ enum Which {
     TenantReady,
     /// From a pod created in the tenant to the host's pod, and from the host's status to the tenant's, at 50 pods a second.
     SyncLatency,
+    /// Many pods over several tenants until all run, against the same pods on the host directly; with the share of time
+    /// in Berth's own queues, writes to the host in a pod's life, and watches.
+    Burst,
+    /// A syncer with 1,000 pods is killed: time until it is in sync again, and writes that this took.
+    Restart,
+    /// Delay of a regular tenant's pods, alone and beside greedy tenants, against the same on the host directly.
+    Fairness,
     /// Resident and private memory of an idle tenant by process, and of its syncer with 1,000 pods.
     Memory,
 }
@@ -42,6 +53,15 @@ fn main() {
         }
         if matches!(which, Which::All | Which::SyncLatency) {
             sync::run().await;
+        }
+        if matches!(which, Which::All | Which::Burst) {
+            burst::run().await;
+        }
+        if matches!(which, Which::All | Which::Restart) {
+            restart::run().await;
+        }
+        if matches!(which, Which::All | Which::Fairness) {
+            fairness::run().await;
         }
         if matches!(which, Which::All | Which::Memory) {
             memory::run().await;

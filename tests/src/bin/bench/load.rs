@@ -1,0 +1,136 @@
+//! Pods that run as soon as a kubelet has them, made in any number and followed until they do.
+
+use berth_tests::objects::{gpu_pod, phase};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
+    runtime::{WatchStreamExt, watcher},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+/// Time within which everything must run.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// Where pods are made: the API server and the namespace, and a node selector if they must keep to some nodes.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) pods: Api<Pod>,
+    /// Fields of the spec that are the place's.
+    pub(crate) spec: serde_json::Value,
+}
+
+impl Place {
+    /// A namespace of a tenant.
+    pub(crate) fn in_tenant(client: &Client) -> Self {
+        Self {
+            pods: Api::namespaced(client.clone(), "default"),
+            spec: serde_json::json!({}),
+        }
+    }
+
+    /// The host's own namespace: on the nodes that belong to tenants, as whoever may go there.
+    pub(crate) fn on_host(client: &Client) -> Self {
+        let spec = serde_json::json!({"tolerations": [{"operator": "Exists"}], "automountServiceAccountToken": false});
+        Self {
+            pods: Api::namespaced(client.clone(), "default"),
+            spec,
+        }
+    }
+
+    fn pod(&self, name: &str) -> Pod {
+        let mut pod = serde_json::to_value(gpu_pod(name, 0)).unwrap();
+        for (field, value) in self.spec.as_object().unwrap() {
+            pod["spec"][field] = value.clone();
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    /// Makes a pod.
+    pub(crate) async fn create(&self, name: &str) {
+        self.pods.create(&PostParams::default(), &self.pod(name)).await.unwrap();
+    }
+
+    /// Removes all pods whose names begin with `prefix` and waits until they are gone.
+    pub(crate) async fn clear(&self, prefix: &str) {
+        let mine = async || {
+            let list = self.pods.list_metadata(&ListParams::default()).await.unwrap();
+            list.into_iter()
+                .map(|pod| pod.name_any())
+                .filter(|name| name.starts_with(prefix))
+                .collect::<Vec<_>>()
+        };
+        futures::stream::iter(mine().await)
+            .for_each_concurrent(8, async |name| {
+                drop(self.pods.delete(&name, &DeleteParams::default().grace_period(1)).await);
+            })
+            .await;
+        let begun = Instant::now();
+        while !mine().await.is_empty() {
+            assert!(begun.elapsed() < LIMIT, "pods do not go");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+/// When each pod was first seen to run.
+pub(crate) struct Running {
+    seen: Arc<Mutex<BTreeMap<String, Instant>>>,
+    watch: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+impl Running {
+    /// Begins to look.
+    pub(crate) fn follow(place: &Place) -> Self {
+        let seen: Arc<Mutex<BTreeMap<String, Instant>>> = Arc::default();
+        let (moments, pods) = (Arc::clone(&seen), place.pods.clone());
+        let watch = tokio::spawn(async move {
+            let mut stream = watcher(pods, watcher::Config::default())
+                .default_backoff()
+                .applied_objects()
+                .boxed();
+            while let Ok(Some(pod)) = stream.try_next().await {
+                if phase(&pod) == "Running" {
+                    moments
+                        .lock()
+                        .unwrap()
+                        .entry(pod.name_any())
+                        .or_insert_with(Instant::now);
+                }
+            }
+        });
+        Self { seen, watch }
+    }
+
+    /// When a pod was first seen to run.
+    pub(crate) fn at(&self, name: &str) -> Option<Instant> {
+        self.seen.lock().unwrap().get(name).copied()
+    }
+
+    /// Waits until every one of `names` was seen to run.
+    pub(crate) async fn until_all(&self, names: &BTreeSet<String>) {
+        let begun = Instant::now();
+        loop {
+            let missing = {
+                let seen = self.seen.lock().unwrap();
+                names.iter().filter(|name| !seen.contains_key(*name)).count()
+            };
+            if missing == 0 {
+                return;
+            }
+            assert!(begun.elapsed() < LIMIT, "{missing} of {} do not run", names.len());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}

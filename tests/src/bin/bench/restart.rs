@@ -1,0 +1,80 @@
+//! A syncer with many pods is killed: time until its successor is in sync, and what that wrote to the host.
+
+use crate::{
+    load::{Place, Running},
+    report::Report,
+};
+use berth_control::control_plane::SYNCER;
+use berth_tests::{
+    processes::{find, kill},
+    scrape::{Metrics, admin_address, get, scrape},
+    tenant::{Tenant, cluster},
+    world::World,
+};
+use futures::{StreamExt, stream};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+const PODS: usize = 1000;
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) async fn run() {
+    let world = World::start("h100=8,cpu=1").await;
+    let tenant = Tenant::create(&world, "bench-restart", &cluster("restart", &[("train", "h100", 8)])).await;
+    let place = Place::in_tenant(&tenant.client);
+    let running = Running::follow(&place);
+    let names: BTreeSet<String> = (0..PODS).map(|index| format!("p-{index:04}")).collect();
+    stream::iter(&names)
+        .for_each_concurrent(8, async |name| place.create(name).await)
+        .await;
+    running.until_all(&names).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+
+    let records = world.tenant_records();
+    let before = find(&records, &format!("{}.{SYNCER}", tenant.id.slug())).unwrap();
+    kill(&before);
+    let killed = Instant::now();
+    let mut started = None;
+    let in_sync = loop {
+        assert!(killed.elapsed() < LIMIT, "not in sync again");
+        let now = find(&records, &before.name).filter(|now| now.pid.is_some() && now.pid != before.pid);
+        if now.is_some() && started.is_none() {
+            started = Some(killed.elapsed());
+        }
+        if now.is_some()
+            && let Some(address) = admin_address(&world, &tenant)
+            && get(address, "/readyz")
+                .await
+                .is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+            && scrape(&world, &tenant).await.is_ok_and(|metrics| is_quiet(&metrics))
+        {
+            break killed.elapsed();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let metrics = scrape(&world, &tenant).await.unwrap();
+    let mut report = Report::new("restart");
+    report.add(
+        "killed -> process runs again",
+        started.unwrap_or_default().as_secs_f64(),
+        "s",
+    );
+    report.add(
+        format!("killed -> in sync with {PODS} pods"),
+        in_sync.as_secs_f64(),
+        "s",
+    );
+    report.add("writes to the host since then", metrics.host_writes(), "");
+    report.finish();
+    tenant.delete(&world).await;
+}
+
+/// Whether every pod was looked at once and nothing waits.
+fn is_quiet(metrics: &Metrics) -> bool {
+    #[allow(clippy::cast_precision_loss)]
+    let all = metrics.sum(&["berth_syncer_steps_total{", "kind=\"Pod\""]) >= PODS as f64;
+    all && metrics.sum(&["berth_syncer_queue_depth"]) < 1.0
+}

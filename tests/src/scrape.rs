@@ -1,0 +1,77 @@
+//! Metrics of a tenant's syncer, as its admin endpoint gives them.
+
+use crate::{processes::find, tenant::Tenant, world::World};
+use berth_control::control_plane::SYNCER;
+use std::net::SocketAddr;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// What a syncer counted.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics(Vec<(String, f64)>);
+
+impl Metrics {
+    /// Sum of all series whose name with labels has every one of `parts`.
+    pub fn sum(&self, parts: &[&str]) -> f64 {
+        let matching = self
+            .0
+            .iter()
+            .filter(|(series, _)| parts.iter().all(|part| series.contains(part)));
+        matching.map(|(_, value)| value).sum()
+    }
+
+    /// Writes to the host's API server.
+    pub fn host_writes(&self) -> f64 {
+        ["create", "apply", "patch", "delete", "replace"]
+            .iter()
+            .map(|verb| {
+                let verb = format!("verb=\"{verb}\"");
+                self.sum(&["berth_syncer_api_call_seconds_count{", "side=\"host\"", &verb])
+            })
+            .sum()
+    }
+}
+
+/// Admin address of a tenant's syncer.
+pub fn admin_address(world: &World, tenant: &Tenant) -> Option<SocketAddr> {
+    let process = find(&world.tenant_records(), &format!("{}.{SYNCER}", tenant.id.slug()))?;
+    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", process.pid?)).ok()?;
+    command
+        .split('\0')
+        .find_map(|argument| argument.strip_prefix("--admin-address="))?
+        .parse()
+        .ok()
+}
+
+/// One plain HTTP/1.1 request; head and body of the answer.
+///
+/// # Errors
+/// Nobody listens or answers.
+pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: syncer\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// The metrics of a tenant's syncer.
+///
+/// # Errors
+/// It does not run or does not answer.
+pub async fn scrape(world: &World, tenant: &Tenant) -> std::io::Result<Metrics> {
+    let address = admin_address(world, tenant).ok_or_else(|| std::io::Error::other("the syncer does not run"))?;
+    let text = get(address, "/metrics").await?;
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    Ok(Metrics(
+        lines
+            .filter_map(|line| {
+                let (series, value) = line.rsplit_once(' ')?;
+                Some((series.to_owned(), value.parse().ok()?))
+            })
+            .collect(),
+    ))
+}
