@@ -21,7 +21,7 @@ pub use tenant_cluster::{
     DEFAULT_VERSION, NodeGroup, NodeMode, Phase, Scheduling, SecretReference, TenantCluster, TenantClusterSpec,
     TenantClusterStatus, TenantNodeCounts,
 };
-pub use tenant_node::{TenantNode, TenantNodeSpec, TenantNodeStatus};
+pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use validate::{KubernetesVersion, VersionError};
 
 /// API group of every kind Berth defines.

@@ -57,4 +57,19 @@ pub struct TenantNodeStatus {
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
     pub node: serde_json::Value,
+    /// The ResourceSlices that drivers publish for this very node. Slices of several nodes are not the tenant's to see.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resource_slices: Vec<NodeResourceSlice>,
+}
+
+/// A ResourceSlice of the host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeResourceSlice {
+    /// Its name on the host.
+    pub name: String,
+    /// Its spec, kept as it is so that newer fields are not lost.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
+    pub spec: serde_json::Value,
 }

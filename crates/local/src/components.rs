@@ -194,6 +194,10 @@ impl Components<'_> {
             .with_path("root-ca-file", &pki.cert(file::CA))
             .with_path("cluster-signing-cert-file", &pki.cert(file::CA))
             .with_path("cluster-signing-key-file", &pki.key(file::CA));
+        let off = &self.config.disabled_controllers;
+        let arguments = off.iter().fold(arguments.with("controllers", "*"), |arguments, name| {
+            arguments.with("controllers", format!("-{name}"))
+        });
         let name = process::CONTROLLER_MANAGER;
         let read_once = [
             self.kubeconfig(name),

@@ -21,6 +21,8 @@ pub struct HostClusterConfig {
     pub die_with_parent: bool,
     /// Whether etcd forces its writes to disk. Only tests may go without.
     pub fsync: bool,
+    /// Controllers that its controller manager does not run. For tests in which it plays a tenant.
+    pub disabled_controllers: Vec<String>,
 }
 
 impl HostClusterConfig {
@@ -33,6 +35,7 @@ impl HostClusterConfig {
             nodes: NodePlan::default(),
             die_with_parent: false,
             fsync: true,
+            disabled_controllers: Vec::new(),
         }
     }
 }

@@ -103,6 +103,7 @@ fn view(node: &Node, record: &NodeRecord, topology_key: Option<&str>) -> (Tenant
         view,
         TenantNodeStatus {
             node: visible_status(status),
+            ..TenantNodeStatus::default()
         },
     )
 }

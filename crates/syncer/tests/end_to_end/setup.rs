@@ -32,6 +32,8 @@ pub const WORKLOADS: &str = "berth-vision-aaaaaaaaaaaaa";
 const CONTROL_PLANE: &str = "berth-vision-aaaaaaaaaaaaa-cp";
 /// User of the syncer on both sides.
 const USER: &str = "berth:syncer";
+/// Controllers whose work the host does: tenants run without them.
+const NOT_IN_TENANTS: [&str; 2] = ["resourceclaim-controller", "device-taint-eviction-controller"];
 /// A long time for a slow machine; nothing waits for it unless something is wrong.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -132,6 +134,7 @@ impl Clusters {
                 config.kubernetes_version = tenant_version;
                 config.emulated_version = emulated.map(ToOwned::to_owned);
                 config.nodes = NodePlan::of([(NodeShape::Cpu, 1)]);
+                config.disabled_controllers = NOT_IN_TENANTS.map(Into::into).into();
             }),
         );
         let (host, tenant) = (host.unwrap(), tenant.unwrap());
@@ -241,7 +244,10 @@ impl Clusters {
             let mut status = serde_json::to_value(node.status.unwrap()).unwrap();
             status.as_object_mut().unwrap().remove("images");
             let mut with_status = created;
-            with_status.status = Some(TenantNodeStatus { node: status });
+            with_status.status = Some(TenantNodeStatus {
+                node: status,
+                ..TenantNodeStatus::default()
+            });
             published
                 .replace_status(name, &PostParams::default(), &with_status)
                 .await
