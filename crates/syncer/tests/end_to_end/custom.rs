@@ -1,0 +1,161 @@
+//! Kinds that the tenant's class names.
+
+use crate::setup::{Clusters, WORKLOADS, create, eventually};
+use berth_api::{
+    Scheduling, SyncPolicy, labels,
+    sync_policy::{FieldReference, SyncedKind},
+};
+use k8s_openapi::{
+    api::core::v1::{Event, Secret},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+fn kind() -> SyncedKind {
+    let reference = |path: &str, kind: &str| FieldReference {
+        path: path.into(),
+        kind: kind.into(),
+    };
+    SyncedKind {
+        group: "example.com".into(),
+        version: "v1".into(),
+        kind: "Widget".into(),
+        plural: "widgets".into(),
+        fields: vec!["spec".into()],
+        status: true,
+        references: vec![
+            reference("spec.secretName", "Secret"),
+            reference("spec.others[].name", "Widget.example.com"),
+            reference("status.leader", "Widget.example.com"),
+        ],
+        selectors: vec!["spec.selector".into()],
+        refused: vec!["spec.hostPath".into()],
+    }
+}
+
+async fn define(client: &Client) {
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    create(
+        &crds,
+        json!({"metadata": {"name": "widgets.example.com"}, "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"kind": "Widget", "plural": "widgets", "singular": "widget"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open, "status": open}}}}],
+        }}),
+    )
+    .await;
+    let widgets = widgets(client, "default");
+    eventually("widgets are served", async || {
+        widgets.list(&ListParams::default()).await.is_ok()
+    })
+    .await;
+}
+
+fn widgets(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", "v1", "Widget"));
+    Api::namespaced_with(client.clone(), namespace, &resource)
+}
+
+async fn make(api: &Api<DynamicObject>, name: &str, spec: &Value) {
+    let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec});
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    api.create(&PostParams::default(), &object).await.unwrap();
+}
+
+async fn told(clusters: &Clusters, about: &str, reason: &str, words: &str) {
+    let events = clusters.tenant_api::<Event>();
+    eventually(&format!("{about} has an Event {reason}"), async || {
+        let list = events.list(&ListParams::default()).await.unwrap();
+        list.iter().any(|event| {
+            event.involved_object.name.as_deref() == Some(about)
+                && event.involved_object.kind.as_deref() == Some("Widget")
+                && event.involved_object.api_version.as_deref() == Some("example.com/v1")
+                && event.reason.as_deref() == Some(reason)
+                && event.message.as_deref().is_some_and(|message| message.contains(words))
+        })
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_that_the_class_names_goes_both_ways() {
+    let policy = SyncPolicy {
+        kinds: vec![kind()],
+        ..SyncPolicy::default()
+    };
+    let clusters = Clusters::start_with(policy, Scheduling::Host).await;
+    // The tenant may use the kind before the host serves it: it is told, and everything else runs.
+    define(&clusters.tenant_admin).await;
+    let syncer = clusters.syncer().await;
+    let (here, there) = (
+        widgets(&clusters.tenant_admin, "default"),
+        widgets(&clusters.host_admin, WORKLOADS),
+    );
+    create(
+        &clusters.tenant_api::<Secret>(),
+        json!({"metadata": {"name": "cert"}, "stringData": {"a": "b"}}),
+    )
+    .await;
+    let spec = json!({"secretName": "cert", "others": [{"name": "two"}], "size": 3, "selector": {"matchLabels": {"app": "x"}}});
+    make(&here, "one", &spec).await;
+    told(&clusters, "one", "KindUnavailable", "does not serve").await;
+
+    define(&clusters.host_admin).await;
+    let on_host = async |name: &str| {
+        let list = there.list(&ListParams::default()).await.unwrap().into_iter();
+        list.into_iter()
+            .find(|widget| widget.annotations().get(labels::ORIGIN_NAME).map(String::as_str) == Some(name))
+    };
+    eventually("the widget comes to the host", async || on_host("one").await.is_some()).await;
+    make(&here, "two", &json!({"size": 1})).await;
+    eventually("so does the second", async || on_host("two").await.is_some()).await;
+    let (one, two) = (on_host("one").await.unwrap(), on_host("two").await.unwrap());
+    assert_eq!(one.data["spec"]["others"][0]["name"], two.name_any().as_str());
+    assert_eq!(
+        one.data["spec"]["selector"]["matchLabels"][labels::TENANT_OBJECT_NAMESPACE],
+        "default"
+    );
+    let secrets = clusters.host_api::<Secret>();
+    let secret = one.data["spec"]["secretName"].as_str().unwrap().to_owned();
+    secrets.get(&secret).await.expect("the Secret came along");
+
+    // The host's controller reports; the tenant hears its own names.
+    let status = json!({"status": {"leader": two.name_any(), "note": format!("{} leads", two.name_any())}});
+    there
+        .patch_status(&one.name_any(), &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
+    eventually("the status comes back", async || {
+        let status = here.get("one").await.unwrap().data["status"].clone();
+        status["leader"] == "two" && status["note"] == "two leads"
+    })
+    .await;
+
+    // Changes go down; what the class does not offer is refused and leaves the rest as it is.
+    let change = |patch: Value| async {
+        here.patch("one", &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .unwrap()
+    };
+    change(json!({"spec": {"size": 5}})).await;
+    eventually("the change arrives", async || {
+        on_host("one").await.unwrap().data["spec"]["size"] == 5
+    })
+    .await;
+    change(json!({"spec": {"hostPath": "/etc"}})).await;
+    told(&clusters, "one", "FieldRefused", "spec.hostPath").await;
+    assert_eq!(on_host("one").await.unwrap().data["spec"].get("hostPath"), None);
+
+    here.delete("one", &DeleteParams::default()).await.unwrap();
+    eventually("widget and Secret are gone from the host", async || {
+        on_host("one").await.is_none() && secrets.get_opt(&secret).await.unwrap().is_none()
+    })
+    .await;
+    syncer.stop().await;
+}
