@@ -1,8 +1,8 @@
 //! The tenant's kube-apiserver: upstream, with its own certificate authorities, service-account issuer and key range.
 
 use super::{
-    API_SERVER, Authorities, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, Program, file_flag, flag,
-    group_scheduling_gates,
+    API_SERVER, Authorities, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, file_flag, flag,
+    kubernetes, version_flags,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
@@ -92,15 +92,13 @@ pub(super) fn render(
         flag("allow-privileged", "false"),
         flag("profiling", "false"),
     ];
-    args.extend(group_scheduling_gates(input.version));
+    args.extend(version_flags(input.version));
     args.extend(
         berth_process::features::group_scheduling(input.version).map(|on| flag("runtime-config", on.runtime_config)),
     );
     Ok(Component {
         name: API_SERVER,
-        program: Program::Kubernetes {
-            version: input.version.into(),
-        },
+        program: kubernetes(input.version),
         args,
         env: BTreeMap::from([("GOGC".into(), GOGC.into())]),
         files,

@@ -1,8 +1,8 @@
 //! The tenant's kube-controller-manager, without the controllers whose work the host does.
 
 use super::{
-    Authorities, CONTROLLER_MANAGER, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, Program,
-    file_flag, flag, group_scheduling_gates,
+    Authorities, CONTROLLER_MANAGER, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, file_flag, flag,
+    kubernetes, version_flags,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
@@ -76,12 +76,10 @@ pub(super) fn render(
         flag("secure-port", "0"),
         flag("profiling", "false"),
     ];
-    args.extend(group_scheduling_gates(input.version));
+    args.extend(version_flags(input.version));
     Ok(Component {
         name: CONTROLLER_MANAGER,
-        program: Program::Kubernetes {
-            version: input.version.into(),
-        },
+        program: kubernetes(input.version),
         args,
         env: BTreeMap::new(),
         files,

@@ -13,6 +13,7 @@ pub use certificates::{Authorities, CertificateError, Leaf, LeafStore};
 pub use syncer::TENANT_USER;
 
 use berth_api::{Scheduling, SyncPolicy, names::TenantId};
+use berth_process::{emulation::emulation, features};
 use std::{collections::BTreeMap, net::IpAddr};
 
 /// Name of the component that serves the tenant's API.
@@ -164,9 +165,20 @@ pub fn render(
     Ok(components)
 }
 
-/// The flag by which a Kubernetes component schedules groups of pods, if its version can.
-fn group_scheduling_gates(version: &str) -> Option<String> {
-    berth_process::features::group_scheduling(version).map(|on| flag("feature-gates", on.feature_gates))
+/// The program of a Kubernetes version, which may be a newer one that behaves as this version does.
+fn kubernetes(version: &str) -> Program {
+    let programs = emulation(version).map_or(version, |emulation| emulation.programs);
+    Program::Kubernetes {
+        version: programs.into(),
+    }
+}
+
+/// Flags of every component of a Kubernetes version: which version to behave as, and what to turn on so that groups of
+/// pods can be scheduled.
+fn version_flags(version: &str) -> impl Iterator<Item = String> {
+    let emulated = emulation(version).map(|emulation| flag("emulated-version", emulation.minor));
+    let gates = features::group_scheduling(version).map(|on| flag("feature-gates", on.feature_gates));
+    emulated.into_iter().chain(gates)
 }
 
 /// `--name=value`.

@@ -4,8 +4,8 @@
 //! from, and only checks.
 
 use super::{
-    Authorities, CertificateError, Component, ControlPlaneInput, FILES, Leaf, LeafStore, Program, SCHEDULER, file_flag,
-    flag, group_scheduling_gates,
+    Authorities, CertificateError, Component, ControlPlaneInput, FILES, Leaf, LeafStore, SCHEDULER, file_flag, flag,
+    kubernetes, version_flags,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
@@ -32,12 +32,10 @@ pub(super) fn render(
         // Nobody scrapes it in a tenant; several on one machine would fight for the port.
         flag("secure-port", "0"),
     ];
-    args.extend(group_scheduling_gates(input.version));
+    args.extend(version_flags(input.version));
     Ok(Component {
         name: SCHEDULER,
-        program: Program::Kubernetes {
-            version: input.version.into(),
-        },
+        program: kubernetes(input.version),
         args,
         env: BTreeMap::new(),
         files,

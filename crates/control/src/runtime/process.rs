@@ -10,7 +10,7 @@ use berth_api::names::{self, TenantId};
 use berth_process::{
     ProcessSpec, ProcessState, ProcessStatus, Supervisor, SupervisorConfig,
     binaries::{self, Binary},
-    create_private_dir, free_port, write_atomic,
+    create_private_dir, emulation, free_port, write_atomic,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -165,7 +165,7 @@ fn remove(path: &Path, remove: impl FnOnce(&Path) -> std::io::Result<()>) -> Res
 #[async_trait]
 impl ControlPlaneRuntime for ProcessRuntime {
     fn versions(&self) -> Vec<String> {
-        binaries::available_versions()
+        emulation::offered(binaries::available_versions())
     }
 
     fn bind_address(&self) -> IpAddr {

@@ -13,12 +13,11 @@ mod restart;
 mod services;
 mod workloads;
 
-use setup::Clusters;
+use setup::{Clusters, OLDER_VERSION, Setup};
 
 /// One cluster pair for everything: starting them is what takes time.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tenants_life() {
-    let clusters = Clusters::start().await;
+async fn live(setup: Setup) {
+    let clusters = Clusters::start_as(setup).await;
     let syncer = clusters.syncer().await;
     nodes::nodes_appear(&clusters).await;
     workloads::a_deployment_runs(&clusters).await;
@@ -32,4 +31,36 @@ async fn a_tenants_life() {
     nodes::nodes_go(&clusters).await;
     syncer.stop().await;
     restart::a_killed_syncer_goes_on(&clusters).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenants_life() {
+    live(Setup::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_older_than_its_host() {
+    let setup = Setup {
+        tenant_version: OLDER_VERSION.into(),
+        ..Setup::default()
+    };
+    live(setup).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_that_behaves_as_two_versions_earlier() {
+    let setup = Setup {
+        emulated: Some("1.35"),
+        ..Setup::default()
+    };
+    live(setup).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_newer_than_its_host() {
+    let setup = Setup {
+        host_version: OLDER_VERSION.into(),
+        ..Setup::default()
+    };
+    live(setup).await;
 }

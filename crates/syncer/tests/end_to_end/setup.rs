@@ -40,6 +40,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// Cluster pairs at a time. Tests run in threads of their own, and a small machine bears two pairs.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
+/// The version before the default one, of which there are programs too.
+pub const OLDER_VERSION: &str = "v1.36.4";
+
 /// What a pair of clusters should be.
 #[derive(Clone, Debug)]
 pub struct Setup {
