@@ -23,8 +23,9 @@ prerequisites: ## Install the system packages that are missing (Debian, Ubuntu)
 	@hack/prerequisites
 
 .PHONY: kubernetes
-kubernetes: ## Build the pinned Kubernetes, etcd and kwok binaries (12 minutes the first time, then instant)
+kubernetes: ## Build the pinned Kubernetes, etcd, kwok, helm and operator binaries (20 minutes the first time, then instant)
 	@hack/kubernetes/build
+	@hack/charts
 
 .PHONY: build
 build: prerequisites ## Build all of Berth's binaries for development

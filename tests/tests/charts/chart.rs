@@ -1,0 +1,107 @@
+//! The charts and the binaries that `make kubernetes` puts into Berth's cache, and helm.
+
+use berth_tests::tenant::Tenant;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+/// The version of helm that installs the charts.
+const HELM: &str = "v4.3.1";
+
+/// An operator with a chart of its own.
+pub struct Chart {
+    /// Component in `hack/kubernetes/versions`, and name of the release.
+    pub name: &'static str,
+    /// Its version.
+    pub version: &'static str,
+    /// File name of its program.
+    pub binary: &'static str,
+    /// The namespace it is installed into: the one its program falls back to outside a pod.
+    pub namespace: &'static str,
+    /// Its Deployment.
+    pub deployment: &'static str,
+    /// Arguments beside those of the Deployment.
+    pub further_args: &'static [&'static str],
+    /// A file that its program waits for, at a path that cannot be configured.
+    pub waits_for: Option<&'static str>,
+}
+
+/// Berth's cache.
+fn cache() -> PathBuf {
+    match std::env::var_os("BERTH_CACHE") {
+        Some(cache) => cache.into(),
+        None => PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/berth"),
+    }
+}
+
+fn existing(path: PathBuf) -> PathBuf {
+    assert!(path.exists(), "{} is missing; run `make kubernetes`", path.display());
+    path
+}
+
+impl Chart {
+    /// The program of the operator.
+    pub fn program(&self) -> PathBuf {
+        existing(cache().join("bin").join(self.name).join(self.version).join(self.binary))
+    }
+
+    /// The chart's folder.
+    fn folder(&self) -> PathBuf {
+        existing(cache().join("charts").join(self.name).join(self.version))
+    }
+}
+
+/// helm, as a team uses it: with the tenant's kubeconfig and nothing else.
+pub struct Helm {
+    home: TempDir,
+}
+
+impl Helm {
+    /// helm for one tenant.
+    pub fn new(tenant: &Tenant) -> Self {
+        let home = TempDir::new().unwrap();
+        std::fs::write(home.path().join("kubeconfig"), &tenant.kubeconfig).unwrap();
+        Self { home }
+    }
+
+    /// Installs a chart with the chart's own values and waits until all of it is ready.
+    pub async fn install(&self, chart: &Chart) {
+        let folder = chart.folder().display().to_string();
+        let args = [
+            "install",
+            chart.name,
+            &folder,
+            "--create-namespace",
+            "--wait",
+            "--timeout=90s",
+        ];
+        self.run(chart, &args).await;
+    }
+
+    /// Removes it.
+    pub async fn uninstall(&self, chart: &Chart) {
+        self.run(chart, &["uninstall", chart.name, "--wait", "--timeout=90s"])
+            .await;
+    }
+
+    async fn run(&self, chart: &Chart, args: &[&str]) {
+        let program = existing(cache().join("bin/helm").join(HELM).join("helm"));
+        let path = |name: &str| -> PathBuf { Path::join(self.home.path(), name) };
+        let output = Command::new(program)
+            .args(args)
+            .arg(format!("--namespace={}", chart.namespace))
+            .env("KUBECONFIG", path("kubeconfig"))
+            .env("HELM_CACHE_HOME", path("cache"))
+            .env("HELM_CONFIG_HOME", path("config"))
+            .env("HELM_DATA_HOME", path("data"))
+            .output()
+            .await
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "helm {args:?}: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}

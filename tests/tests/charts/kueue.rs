@@ -1,0 +1,192 @@
+//! Kueue: Jobs wait in the team's own queue until the team's own quota has room.
+
+use crate::{
+    chart::{Chart, Helm},
+    host,
+    jobset::{JOBSET, training_run},
+    operator::Operator,
+};
+use berth_tests::{
+    objects::{apply, dynamic, phase},
+    tenant::{Tenant, cluster, ensure_namespace},
+    wait::{until, until_true},
+    world::World,
+};
+use k8s_openapi::api::batch::v1::Job;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PropagationPolicy},
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+const SOON: Duration = Duration::from_secs(90);
+const LABEL: &str = "kueue.x-k8s.io/queue-name";
+
+/// The operator. Its aggregated API of pending workloads would need a certificate at a fixed path of the machine.
+const KUEUE: Chart = Chart {
+    name: "kueue",
+    version: "v0.15.0",
+    binary: "kueue",
+    namespace: "kueue-system",
+    deployment: "kueue-controller-manager",
+    further_args: &["--feature-gates=VisibilityOnDemand=false"],
+    waits_for: None,
+};
+
+/// A queue with a quota of eight GPUs of one product.
+fn queue() -> Vec<Value> {
+    let object = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let quota = json!([
+        {"name": "cpu", "nominalQuota": "100"},
+        {"name": "memory", "nominalQuota": "1Ti"},
+        {"name": "nvidia.com/gpu", "nominalQuota": "8"},
+    ]);
+    vec![
+        object(
+            "ResourceFlavor",
+            "h100",
+            json!({"nodeLabels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}}),
+        ),
+        object(
+            "ClusterQueue",
+            "team",
+            json!({
+                "namespaceSelector": {},
+                "resourceGroups": [{
+                    "coveredResources": ["cpu", "memory", "nvidia.com/gpu"],
+                    "flavors": [{"name": "h100", "resources": quota}],
+                }],
+            }),
+        ),
+        object("LocalQueue", "train", json!({"clusterQueue": "team"})),
+    ]
+}
+
+fn job(name: &str) -> Value {
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": {LABEL: "train"}},
+        "spec": {"parallelism": 2, "completions": 2, "template": {
+            "metadata": {"annotations": {"simulation.berth.dev/run-for": "4s"}},
+            "spec": {"restartPolicy": "Never", "containers": [{
+                "name": "train", "image": "registry.example.com/train",
+                "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": "3"}},
+            }]},
+        }},
+    })
+}
+
+fn cluster_scoped(client: &Client, kind: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", kind));
+    Api::all_with(client.clone(), &resource)
+}
+
+pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
+    let tenant = Tenant::create(
+        &world,
+        "chart-kueue",
+        &cluster("kueue", &[("train", "h100", 2), ("serve", "l40s", 1)]),
+    )
+    .await;
+    let helm = Helm::new(&tenant);
+    helm.install(&JOBSET).await;
+    let jobset = Operator::start(&world, &tenant, &JOBSET).await;
+    helm.install(&KUEUE).await;
+    let kueue = Operator::start(&world, &tenant, &KUEUE).await;
+    ensure_namespace(&tenant.client, "team").await;
+    for object in queue() {
+        apply(&tenant.client, "team", &object).await.unwrap();
+    }
+
+    let first = apply(&tenant.client, "team", &job("first")).await.unwrap();
+    assert_eq!(
+        first.data["spec"]["suspend"], true,
+        "the webhook suspends Jobs of a queue"
+    );
+    let jobs: Api<Job> = Api::namespaced(tenant.client.clone(), "team");
+    let suspended = async |name: &str| jobs.get(name).await.unwrap().spec.unwrap().suspend.unwrap_or_default();
+    until_true("the first Job is admitted", SOON, async || !suspended("first").await).await;
+    apply(&tenant.client, "team", &job("second")).await.unwrap();
+    let pods = until("the first Job runs on the host", SOON, async || {
+        let pods = host::pods(&world, &tenant, "team").await;
+        let running = pods.values().filter(|pod| phase(pod) == "Running").count();
+        if running == 2 { Ok(pods) } else { Err(running) }
+    })
+    .await;
+    for pod in pods.values() {
+        let selector = pod.spec.clone().unwrap().node_selector.unwrap();
+        assert_eq!(
+            selector["nvidia.com/gpu.product"], "NVIDIA-H100-80GB-HBM3",
+            "the flavor chose the nodes"
+        );
+        let keys: Vec<&String> = pod.labels().keys().chain(pod.annotations().keys()).collect();
+        assert!(
+            !keys.iter().any(|key| key.contains("kueue")),
+            "queues of the host are the platform's: {keys:?}"
+        );
+    }
+    // Six of eight GPUs are in use: the second Job has to wait until the first has ended.
+    for name in ["first", "second"] {
+        until_true(&format!("the {name} Job is complete"), SOON, async || {
+            jobs.get(name)
+                .await
+                .is_ok_and(|job| job.status.is_some_and(|status| status.succeeded == Some(2)))
+        })
+        .await;
+    }
+    let started = async |name: &str| jobs.get(name).await.unwrap().status.unwrap().start_time.unwrap();
+    let ended = jobs
+        .get("first")
+        .await
+        .unwrap()
+        .status
+        .unwrap()
+        .completion_time
+        .unwrap();
+    assert!(started("second").await >= ended, "one after the other");
+
+    // A JobSet waits in the same queue, as a whole: seven GPUs in three Jobs.
+    let mut run = training_run("run");
+    run["metadata"]["labels"] = json!({LABEL: "train"});
+    run["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]["containers"][0]["resources"] =
+        json!({"limits": {"nvidia.com/gpu": "1"}});
+    let made = apply(&tenant.client, "team", &run).await.unwrap();
+    assert_eq!(
+        made.data["spec"]["suspend"], true,
+        "the webhook suspends JobSets of a queue"
+    );
+    let runs = dynamic(&tenant.client, "jobset.x-k8s.io", "v1alpha2", "JobSet", "team");
+    until_true("the run is complete", SOON, async || {
+        runs.get("run")
+            .await
+            .is_ok_and(|run| run.data["status"]["terminalState"] == "Completed")
+    })
+    .await;
+
+    let params = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        ..DeleteParams::default()
+    };
+    runs.delete("run", &params).await.unwrap();
+    for name in ["first", "second"] {
+        jobs.delete(name, &params).await.unwrap();
+    }
+    dynamic(&tenant.client, "kueue.x-k8s.io", "v1beta2", "LocalQueue", "team")
+        .delete("train", &params)
+        .await
+        .unwrap();
+    for (kind, name) in [("ClusterQueue", "team"), ("ResourceFlavor", "h100")] {
+        let api = cluster_scoped(&tenant.client, kind);
+        until_true(&format!("the {kind} is gone"), SOON, async || {
+            let _ = api.delete(name, &params).await;
+            api.get_opt(name).await.is_ok_and(|object| object.is_none())
+        })
+        .await;
+    }
+    helm.uninstall(&KUEUE).await;
+    kueue.stop().await;
+    helm.uninstall(&JOBSET).await;
+    jobset.stop().await;
+    host::until_nothing_is_left(&world, &tenant).await;
+    tenant.delete(&world).await;
+}

@@ -1,0 +1,147 @@
+//! LeaderWorkerSet: an inference service whose replicas are groups of pods over several nodes.
+
+use crate::{
+    chart::{Chart, Helm},
+    host,
+    operator::Operator,
+};
+use berth_tests::{
+    objects::{apply, dynamic, phase},
+    tenant::{Tenant, cluster, ensure_namespace},
+    wait::{until, until_true},
+    world::World,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+const SOON: Duration = Duration::from_secs(90);
+
+/// The operator. Its program is `./cmd`.
+const LWS: Chart = Chart {
+    name: "lws",
+    version: "v0.8.0",
+    binary: "cmd",
+    namespace: "lws-system",
+    deployment: "lws-controller-manager",
+    further_args: &[],
+    waits_for: None,
+};
+
+/// A service with `replicas` groups of a leader and a worker, each with a node's GPUs.
+fn inference(replicas: u32) -> Value {
+    let pod = json!({"spec": {"containers": [{
+        "name": "serve", "image": "registry.example.com/serve", "resources": {"limits": {"nvidia.com/gpu": "8"}},
+    }]}});
+    json!({
+        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+        "metadata": {"name": "chat"},
+        "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": 2, "leaderTemplate": pod, "workerTemplate": pod}},
+    })
+}
+
+async fn running(world: &World, tenant: &Tenant, names: &[&str]) -> BTreeMap<String, Pod> {
+    until(&format!("{names:?} run on the host"), SOON, async || {
+        let pods = host::pods(world, tenant, "team").await;
+        let found: Vec<_> = pods
+            .iter()
+            .map(|(name, pod)| format!("{name} {}", phase(pod)))
+            .collect();
+        let wanted: Vec<_> = names.iter().map(|name| format!("{name} Running")).collect();
+        if found == wanted { Ok(pods) } else { Err(found) }
+    })
+    .await
+}
+
+pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
+    let tenant = Tenant::create(&world, "chart-lws", &cluster("lws", &[("serve", "h100", 4)])).await;
+    let helm = Helm::new(&tenant);
+    helm.install(&LWS).await;
+    let operator = Operator::start(&world, &tenant, &LWS).await;
+    ensure_namespace(&tenant.client, "team").await;
+
+    let mut wrong = inference(1);
+    wrong["metadata"]["name"] = "9".into();
+    let refused = apply(&tenant.client, "team", &wrong).await.unwrap_err().to_string();
+    assert!(refused.contains("vleaderworkerset.kb.io"), "{refused}");
+
+    apply(&tenant.client, "team", &inference(2)).await.unwrap();
+    let pods = running(&world, &tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
+    let nodes: std::collections::BTreeSet<_> = pods.values().map(|pod| pod.spec.clone().unwrap().node_name).collect();
+    assert_eq!(nodes.len(), 4, "each pod has the GPUs of a node");
+    for (name, pod) in &pods {
+        let spec = pod.spec.clone().unwrap();
+        assert_eq!(spec.hostname.as_deref(), Some(name.as_str()));
+        assert_eq!(
+            spec.subdomain.as_deref(),
+            Some("chat"),
+            "the names are those of the set's headless Service"
+        );
+        // What a worker finds its leader by; the webhook adds it.
+        let leader = spec.containers[0]
+            .env
+            .iter()
+            .flatten()
+            .find(|env| env.name == "LWS_LEADER_ADDRESS");
+        let group = &name[.."chat-0".len()];
+        assert_eq!(leader.unwrap().value, Some(format!("{group}.chat.team")));
+    }
+    let service = host::service(&world, &tenant, "team", "chat")
+        .await
+        .unwrap()
+        .spec
+        .unwrap();
+    assert_eq!(service.cluster_ip.as_deref(), Some("None"));
+    assert_eq!(service.publish_not_ready_addresses, Some(true));
+
+    let sets = dynamic(
+        &tenant.client,
+        "leaderworkerset.x-k8s.io",
+        "v1",
+        "LeaderWorkerSet",
+        "team",
+    );
+    until_true("the service is available", SOON, async || {
+        sets.get("chat").await.is_ok_and(|set| {
+            let conditions = set.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions
+                .iter()
+                .any(|condition| condition["type"] == "Available" && condition["status"] == "True")
+        })
+    })
+    .await;
+
+    // A group is one thing: when one of its pods is lost, all of them are made again.
+    let own: Api<Pod> = Api::namespaced(tenant.client.clone(), "team");
+    let before = own.get("chat-1").await.unwrap().metadata.uid;
+    own.delete("chat-1-1", &DeleteParams::default()).await.unwrap();
+    until_true("the leader is made again", SOON, async || {
+        own.get_opt("chat-1")
+            .await
+            .is_ok_and(|pod| pod.is_some_and(|pod| pod.metadata.uid != before))
+    })
+    .await;
+    running(&world, &tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
+
+    let fewer = Patch::Merge(json!({"spec": {"replicas": 1}}));
+    sets.patch("chat", &PatchParams::default(), &fewer).await.unwrap();
+    running(&world, &tenant, &["chat-0", "chat-0-1"]).await;
+
+    let params = DeleteParams {
+        propagation_policy: Some(PropagationPolicy::Foreground),
+        ..DeleteParams::default()
+    };
+    sets.delete("chat", &params).await.unwrap();
+    until_true("the service is gone", SOON, async || {
+        sets.get_opt("chat").await.is_ok_and(|set| set.is_none())
+    })
+    .await;
+    helm.uninstall(&LWS).await;
+    operator.stop().await;
+    host::until_nothing_is_left(&world, &tenant).await;
+    tenant.delete(&world).await;
+}
