@@ -23,7 +23,7 @@ prerequisites: ## Install the system packages that are missing (Debian, Ubuntu)
 	@hack/prerequisites
 
 .PHONY: kubernetes
-kubernetes: ## Build the pinned Kubernetes, etcd, kwok, helm and operator binaries (20 minutes the first time, then instant)
+kubernetes: ## Build the pinned Kubernetes, etcd, kwok, helm and operator binaries (17 minutes the first time, then instant)
 	@hack/kubernetes/build
 	@hack/charts
 

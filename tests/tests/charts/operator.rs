@@ -51,7 +51,7 @@ pub struct Operator {
     supervisor: Supervisor,
     name: String,
     marker: Option<PathBuf>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Operator {
@@ -102,11 +102,11 @@ impl Operator {
             supervisor: supervisor.await.unwrap(),
             name,
             marker,
-            _folder: folder,
+            folder,
         };
         operator.supervisor.ensure(spec).await.unwrap();
 
-        mount_certificate(tenant, chart, &pod, operator._folder.path()).await;
+        mount_certificate(tenant, chart, &pod, operator.folder.path()).await;
         until_true(&format!("{} is ready", chart.name), SOON, async || {
             // Not every operator waits for its webhooks before it calls itself ready.
             is_ready(health).await && TcpStream::connect((Ipv4Addr::LOCALHOST, webhooks)).await.is_ok()
