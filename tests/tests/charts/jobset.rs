@@ -128,15 +128,35 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
             .is_ok_and(|run| run.data["status"]["terminalState"] == "Completed")
     })
     .await;
+    // One pod fails: the run is started again as a whole, once.
+    let mut broken = training_run("broken");
+    broken["spec"]["failurePolicy"] = json!({"maxRestarts": 1});
+    let coordinator = &mut broken["spec"]["replicatedJobs"][0]["template"]["spec"];
+    coordinator["backoffLimit"] = 0.into();
+    coordinator["template"]["metadata"]["annotations"] =
+        json!({"simulation.berth.dev/run-for": "1s", "simulation.berth.dev/exit-code": "1"});
+    apply(&tenant.client, "team", &broken).await.unwrap();
+    until("the run has failed", SOON, async || {
+        let status = runs.get("broken").await.unwrap().data["status"].clone();
+        if status["terminalState"] == "Failed" && status["restarts"] == 1 {
+            Ok(())
+        } else {
+            Err(status)
+        }
+    })
+    .await;
+
     let params = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Foreground),
         ..DeleteParams::default()
     };
-    runs.delete("run", &params).await.unwrap();
-    until_true("the run is gone", SOON, async || {
-        runs.get_opt("run").await.is_ok_and(|run| run.is_none())
-    })
-    .await;
+    for name in ["run", "broken"] {
+        runs.delete(name, &params).await.unwrap();
+        until_true("the run is gone", SOON, async || {
+            runs.get_opt(name).await.is_ok_and(|run| run.is_none())
+        })
+        .await;
+    }
 
     helm.uninstall(&JOBSET).await;
     operator.stop().await;

@@ -11,10 +11,10 @@ use berth_tests::{
     wait::{until, until_true},
     world::World,
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
-    Api,
-    api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -32,14 +32,18 @@ const LWS: Chart = Chart {
     waits_for: None,
 };
 
-/// A service with `replicas` groups of a leader and a worker, each with a node's GPUs.
+/// What nodes of one NVLink domain have in common.
+const DOMAIN: &str = "nvidia.com/gpu.clique";
+
+/// A service with `replicas` groups of a leader and a worker, each with a node's GPUs; a group has an NVLink domain to
+/// itself.
 fn inference(replicas: u32) -> Value {
     let pod = json!({"spec": {"containers": [{
         "name": "serve", "image": "registry.example.com/serve", "resources": {"limits": {"nvidia.com/gpu": "8"}},
     }]}});
     json!({
         "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
-        "metadata": {"name": "chat"},
+        "metadata": {"name": "chat", "annotations": {"leaderworkerset.sigs.k8s.io/exclusive-topology": DOMAIN}},
         "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": 2, "leaderTemplate": pod, "workerTemplate": pod}},
     })
 }
@@ -58,7 +62,7 @@ async fn running(world: &World, tenant: &Tenant, names: &[&str]) -> BTreeMap<Str
 }
 
 pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "chart-lws", &cluster("lws", &[("serve", "h100", 4)])).await;
+    let tenant = Tenant::create(&world, "chart-lws", &cluster("lws", &[("serve", "h100", 8)])).await;
     let helm = Helm::new(&tenant);
     helm.install(&LWS).await;
     let operator = Operator::start(&world, &tenant, &LWS).await;
@@ -71,8 +75,19 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
 
     apply(&tenant.client, "team", &inference(2)).await.unwrap();
     let pods = running(&world, &tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
-    let nodes: std::collections::BTreeSet<_> = pods.values().map(|pod| pod.spec.clone().unwrap().node_name).collect();
-    assert_eq!(nodes.len(), 4, "each pod has the GPUs of a node");
+    let nodes: Api<Node> = Api::all(tenant.client.clone());
+    let nodes = nodes.list(&ListParams::default()).await.unwrap();
+    let place = |name: &str| {
+        let on = pods[name].spec.clone().unwrap().node_name.unwrap();
+        let node = nodes.iter().find(|node| node.name_any() == on).unwrap();
+        (on, node.labels()[DOMAIN].clone())
+    };
+    for (leader, worker) in [("chat-0", "chat-0-1"), ("chat-1", "chat-1-1")] {
+        let (leader, worker) = (place(leader), place(worker));
+        assert_eq!(leader.1, worker.1, "a group is in one NVLink domain");
+        assert_ne!(leader.0, worker.0, "each pod has the GPUs of a node");
+    }
+    assert_ne!(place("chat-0").1, place("chat-1").1, "and has it to itself");
     for (name, pod) in &pods {
         let spec = pod.spec.clone().unwrap();
         assert_eq!(spec.hostname.as_deref(), Some(name.as_str()));

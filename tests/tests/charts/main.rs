@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     berth_tests::suite::run(
-        "h100=4,l40s=1,cpu=1",
+        "h100=8,l40s=1,cpu=1",
         true,
         tests![
             jobset::replicated_jobs_of_a_training_run,
