@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         false,
         tests![
             lifecycle::examples_run_on_the_tenants_own_nodes,
-            lifecycle::the_previous_version_runs_and_is_upgraded,
+            lifecycle::every_version_runs_and_is_upgraded_to_the_next,
             lifecycle::five_tenants_at_once,
             nodes::the_last_node_goes_to_the_first_who_asked,
             nodes::a_group_grows_and_shrinks,

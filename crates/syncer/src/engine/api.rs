@@ -292,3 +292,61 @@ impl Api {
         Ok(object)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::response::{StatusCause, StatusDetails};
+
+    fn error(code: u16, retry_after_seconds: u32, field: &str) -> CallError {
+        let status = Status {
+            code,
+            details: Some(StatusDetails {
+                retry_after_seconds,
+                causes: vec![StatusCause {
+                    field: field.into(),
+                    message: String::new(),
+                    reason: String::new(),
+                }],
+                name: String::new(),
+                group: String::new(),
+                kind: String::new(),
+                uid: String::new(),
+            }),
+            ..Status::default()
+        };
+        CallError::from_status(&status)
+    }
+
+    #[test]
+    fn a_busy_server_is_left_alone_as_long_as_it_asks() {
+        let wait = |error| match error {
+            CallError::Busy(wait) => Some(wait.as_secs()),
+            _ => None,
+        };
+        assert_eq!(wait(error(429, 7, "")), Some(7));
+        assert_eq!(wait(error(429, 0, "")), Some(BUSY_WAIT.as_secs()));
+        assert_eq!(wait(error(503, 3, "")), Some(3));
+        assert_eq!(wait(error(503, 0, "")), None);
+    }
+
+    #[test]
+    fn failures_are_sorted_by_what_to_do_about_them() {
+        assert!(matches!(error(404, 0, ""), CallError::NotFound));
+        assert!(matches!(error(409, 0, ""), CallError::Conflict(_)));
+        assert!(matches!(error(422, 0, "metadata.uid"), CallError::Conflict(_)));
+        assert!(matches!(error(422, 0, "spec"), CallError::Refused(_)));
+        assert!(matches!(error(403, 0, ""), CallError::Refused(_)));
+        assert!(matches!(error(500, 0, ""), CallError::Unavailable(_)));
+    }
+
+    #[test]
+    fn strictness_is_added_to_any_address() {
+        let ask = |uri: &str| {
+            let request = http::Request::builder().uri(uri).body(Vec::new()).unwrap();
+            strict(request).uri().to_string()
+        };
+        assert_eq!(ask("/api/v1/pods"), "/api/v1/pods?fieldValidation=Strict");
+        assert_eq!(ask("/api/v1/pods?a=b"), "/api/v1/pods?a=b&fieldValidation=Strict");
+    }
+}
