@@ -2,7 +2,7 @@
 
 use crate::{
     config::Tenant,
-    kinds::{self, Custom, Flow, references::References},
+    kinds::{self, Custom, Flow, references::References, shown::Shown},
     resource::{Key, KindId, Name, Resource, Side},
     store::Stores,
 };
@@ -18,6 +18,7 @@ pub struct World {
     /// Both sides' objects.
     pub stores: Stores,
     references: Mutex<References>,
+    shown: Mutex<Shown>,
 }
 
 impl World {
@@ -30,12 +31,18 @@ impl World {
             stores: Stores::new(&kinds),
             kinds,
             references: Mutex::default(),
+            shown: Mutex::default(),
         }
     }
 
     /// Who references what.
     pub fn references(&self) -> MutexGuard<'_, References> {
         self.references.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is shown of which objects of the host.
+    pub fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kind of a host object, and what it is in the tenant, if it is one that goes from the tenant to the host.
@@ -77,6 +84,7 @@ impl World {
             (Side::Tenant, KindId::Namespace) => keys.extend(self.in_namespace(KindId::Pod, &name.name)),
             _ => {}
         }
+        keys.extend(kinds::devices::dependents(self, side, id, name));
         // Whoever waits for this object to come to the host.
         let users = self.references().users(&id.key(name.clone()));
         keys.extend(

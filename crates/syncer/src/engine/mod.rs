@@ -253,6 +253,9 @@ impl Engine {
 
     fn add_dependents(&self, side: Side, id: KindId, name: &Name) {
         for key in self.world.dependents(side, id, name) {
+            if matches!(kinds::kind(key.kind).flow, Flow::View(_)) {
+                self.need(key.kind);
+            }
             self.add(key);
         }
     }

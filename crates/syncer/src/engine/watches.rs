@@ -33,13 +33,14 @@ const fn is_essential(id: KindId) -> bool {
     )
 }
 
-/// Whether the host's objects of a kind are watched only once there are any. All of them are the syncer's own, so it
-/// knows when.
+/// Whether the host's objects of a kind are watched only once there are any. They are the syncer's own, or another kind
+/// tells of them, so it knows when.
 fn is_on_demand(id: KindId) -> bool {
     match kinds::kind(id).flow {
         Flow::Down(_) => id != KindId::Pod,
         Flow::Tokens => true,
-        Flow::Nodes | Flow::Events | Flow::View(_) | Flow::Known => false,
+        Flow::View(view) => view.on_demand(),
+        Flow::Nodes | Flow::Events | Flow::Known => false,
     }
 }
 

@@ -4,6 +4,7 @@
 
 pub mod config;
 pub mod custom;
+pub mod devices;
 pub mod event;
 pub mod fields;
 pub mod metadata;
@@ -13,6 +14,7 @@ pub mod pod;
 pub mod references;
 pub mod refusal;
 pub mod service;
+pub mod shown;
 pub mod text;
 pub mod view;
 
@@ -79,6 +81,17 @@ kinds! {
 
     /// Services.
     Service => service::KIND;
+
+    /// Device classes, shown.
+    DeviceClass => devices::class::KIND;
+    /// Devices of the tenant's nodes, shown.
+    ResourceSlice => devices::slice::KIND;
+    /// Claims of devices, down; what they got, up.
+    ResourceClaim => devices::claim::KIND;
+    /// Templates of claims, down.
+    ResourceClaimTemplate => devices::template::KIND;
+    /// Claims that the host makes for pods, shown. On the host their keys are their own names.
+    GeneratedClaim => devices::generated::KIND;
 
     /// The tenant's nodes, up.
     Node => node::KIND;

@@ -52,6 +52,12 @@ impl References {
         changed
     }
 
+    /// What an object uses.
+    pub fn targets(&self, user: &Key) -> Vec<Key> {
+        let targets = self.by_user.get(user).into_iter().flatten();
+        targets.map(|target| target.kind.key(target.name.clone())).collect()
+    }
+
     /// Whether anything uses this object.
     pub fn is_used(&self, target: &Key) -> bool {
         self.by_target.contains_key(target)

@@ -2,8 +2,8 @@
 
 use crate::{
     json,
-    kinds::Report,
-    resource::{KindId, Name},
+    kinds::{Report, devices},
+    resource::{self, KindId, Name},
     world::World,
 };
 use berth_api::names::HASH_LENGTH;
@@ -35,7 +35,9 @@ fn push_word(world: &World, about: &Name, word: &str, result: &mut String) {
         result.push_str(&about.namespace);
     } else if word == world.tenant.control_plane_namespace {
         result.push_str("the platform");
-    } else if let Some(name) = looks_derived(word).then(|| tenant_name(world, word)).flatten() {
+    } else if let Some(name) = looks_derived(word).then(|| tenant_name(world, about, word)).flatten() {
+        result.push_str(&name.name);
+    } else if let Some(name) = devices::generated::tenant_name(world, word) {
         result.push_str(&name.name);
     } else {
         result.push_str(word);
@@ -47,11 +49,16 @@ fn looks_derived(word: &str) -> bool {
     word.len() > HASH_LENGTH + 1 && word.as_bytes()[word.len() - HASH_LENGTH - 1] == b'-'
 }
 
-fn tenant_name(world: &World, host_name: &str) -> Option<Name> {
-    world
-        .kinds
-        .iter()
-        .find_map(|kind| world.stores.host(*kind).tenant_name(host_name))
+fn tenant_name(world: &World, about: &Name, host_name: &str) -> Option<Name> {
+    let mut kinds = world.kinds.iter();
+    let known = kinds.find_map(|kind| world.stores.host(*kind).tenant_name(host_name));
+    // What a pod names and what is not there has a host name too.
+    let absent = || {
+        let named = world.references().targets(&KindId::Pod.key(about.clone()));
+        let mut named = named.into_iter();
+        named.find_map(|key| (resource::host_name(key.kind, &key.name) == host_name).then_some(key.name))
+    };
+    known.or_else(absent)
 }
 
 /// The scheduler counts all nodes of the host and names taints of other tenants. A tenant sees its own nodes only.
@@ -178,6 +185,33 @@ mod tests {
         assert_eq!(
             back(&world, &name, &text),
             "pods \"train-0\" in research: see other-aaaaaaaaaaaaa"
+        );
+    }
+
+    #[test]
+    fn what_a_pod_names_in_vain_has_its_name_in_the_tenant() {
+        let world = world();
+        let (pod, absent) = (Name::new("research", "train-0"), Name::new("research", "gpu"));
+        let target = crate::kinds::references::Target {
+            kind: KindId::ResourceClaimTemplate,
+            name: absent.clone(),
+        };
+        world.references().set(&KindId::Pod.key(pod.clone()), [target].into());
+        let host = host_name(KindId::ResourceClaimTemplate, &absent);
+        let text = format!("resource claim template \"{host}\" not found");
+        assert_eq!(back(&world, &pod, &text), "resource claim template \"gpu\" not found");
+    }
+
+    #[test]
+    fn claims_that_the_host_made_have_their_names_in_the_tenant() {
+        let world = world();
+        let host = KindId::GeneratedClaim.key(Name::new("", "train-0-abcdefghijklm-gpu-12345"));
+        let shown = KindId::GeneratedClaim.key(Name::new("research", "train-0-gpu-12345"));
+        world.shown().set(&host, vec![shown]);
+        let text = "claim train-0-abcdefghijklm-gpu-12345 is not ready";
+        assert_eq!(
+            back(&world, &Name::new("research", "train-0"), text),
+            "claim train-0-gpu-12345 is not ready"
         );
     }
 

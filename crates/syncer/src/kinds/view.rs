@@ -22,6 +22,11 @@ pub trait View: Sync {
     fn has_status(&self) -> bool {
         false
     }
+
+    /// Whether the host's objects are watched only once another kind's object has said that there are any.
+    fn on_demand(&self) -> bool {
+        false
+    }
 }
 
 /// Whether an object in the tenant was put there to be looked at.

@@ -44,7 +44,7 @@ pub const CONTAINER: Fields = &[
 const RESOURCES: Fields = &[
     ("limits", Rule::Copy),
     ("requests", Rule::Copy),
-    ("claims", Rule::Refuse(NOT_YET)),
+    ("claims", Rule::Rewrite),
 ];
 
 /// The rules of `ContainerPort`.
@@ -197,7 +197,12 @@ fn endpoints(object: &Value, path: &str, copied: &mut Map<String, Value>, findin
 
 /// Resource requirements of a container or a pod.
 pub fn resources(resources: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
-    fields::copy(resources, path, RESOURCES, findings)
+    let mut copied = fields::copy(resources, path, RESOURCES, findings);
+    let claims = super::claims::of_container(resources, path, findings);
+    if !claims.is_empty() {
+        copied.insert("claims".into(), claims.into());
+    }
+    copied
 }
 
 fn mount_of(mount: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {

@@ -5,12 +5,14 @@
 //! | labels, annotations | copied but for reserved ones | `metadata` |
 //! | spec | allow-list: copied, made anew or refused, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
+//! | claims of devices | the host's names; the claims that the host makes under the tenant's | `claims` |
 //! | status, node | from the host | `status` |
 //! | service-account tokens | minted in the tenant, a Secret on the host | `token` |
 //!
 //! The tenant has neither scheduler nor kubelet: the host's scheduler places the host pod, the syncer binds the
 //! tenant's pod to the same node and reports what the host's kubelet reports.
 
+mod claims;
 mod container;
 mod downward;
 mod environment;
@@ -35,7 +37,7 @@ use crate::{
         Creation, Down, Flow, HostNamespace, HostWrite, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
         fields::Findings, metadata, namespace, origin_name, own_name, references::Target, refusal::Refusal,
     },
-    resource::{self, Name, Resource},
+    resource::{self, Key, Name, Resource},
     store::{Detail, WatchSpec},
     world::World,
 };
@@ -139,6 +141,16 @@ impl Down for Pods {
 
     fn references(&self, _world: &World, _name: &Name, pod: &Value) -> BTreeSet<Target> {
         targets(pod)
+    }
+
+    fn needs(&self, world: &World, _name: &Name, pod: &Value) -> Vec<Key> {
+        // What is refused never comes: the pod is refused as well, and says why.
+        targets(pod)
+            .into_iter()
+            .filter(|target| world.stores.tenant(target.kind).contains(&target.name))
+            .filter(|target| crate::kinds::devices::refusal(world, target).is_none())
+            .map(|target| target.kind.key(target.name))
+            .collect()
     }
 
     fn translate(&self, world: &World, name: &Name, pod: &Value) -> Result<Translated, Vec<Refusal>> {

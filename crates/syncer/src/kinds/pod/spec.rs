@@ -1,6 +1,6 @@
 //! The pod's spec: the table, and what is made anew.
 
-use super::{container, environment, scheduling, security, volumes};
+use super::{claims, container, environment, scheduling, security, volumes};
 use crate::{
     json,
     kinds::fields::{self, Fields, Findings, Rule},
@@ -49,7 +49,7 @@ pub const SPEC: Fields = &[
     ("priority", Rule::Ignore("follows from the priority class")),
     ("priorityClassName", Rule::Rewrite),
     ("readinessGates", Rule::Copy),
-    ("resourceClaims", Rule::Refuse(NOT_YET)),
+    ("resourceClaims", Rule::Rewrite),
     ("resources", Rule::Rewrite),
     ("restartPolicy", Rule::Copy),
     ("runtimeClassName", Rule::Refuse("no runtime class is offered")),
@@ -106,6 +106,10 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
         if !containers.is_empty() {
             spec.insert(field.into(), containers.into());
         }
+    }
+    let claims = claims::translate(world, name, pod, findings);
+    if !claims.is_empty() {
+        spec.insert("resourceClaims".into(), claims.into());
     }
     let volumes = volumes::translate(name, pod, &mut downward, findings);
     if !volumes.is_empty() {

@@ -5,7 +5,7 @@
 //! | observedGeneration (of the pod and its conditions) | the tenant's generation once the host has the current spec |
 //! | conditions | the host's; those of readiness gates are the tenant's own; `berth.dev/Synced` = False while something is refused |
 //! | messages | host names mapped back |
-//! | resourceClaimStatuses, extendedResourceClaimStatus | not yet |
+//! | resourceClaimStatuses, extendedResourceClaimStatus | the claims' names in the tenant |
 //! | everything else | copied |
 //! | a finished pod | stays as it finished |
 
@@ -82,8 +82,7 @@ fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
     let Some(fields) = status.as_object_mut() else {
         return before.clone();
     };
-    fields.remove("resourceClaimStatuses");
-    fields.remove("extendedResourceClaimStatus");
+    super::claims::back(name, fields);
     let generation = |old: Option<&Value>| {
         if report.in_sync {
             report.tenant["metadata"].get("generation").cloned()

@@ -8,7 +8,7 @@ use crate::{
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// ConfigMaps and Secrets that a pod references, whether they exist or not.
+/// ConfigMaps, Secrets, claims and their templates that a pod references, whether they exist or not.
 pub fn targets(pod: &Value) -> BTreeSet<Target> {
     let namespace = json::text(pod, &["metadata", "namespace"]).unwrap_or_default();
     let mut found = BTreeSet::new();
@@ -51,6 +51,7 @@ pub fn targets(pod: &Value) -> BTreeSet<Target> {
     for secret in json::items(spec, &["imagePullSecrets"]) {
         add(KindId::Secret, json::text(secret, &["name"]));
     }
+    found.extend(super::claims::targets(pod).into_iter().map(|(_, target)| target));
     found
 }
 

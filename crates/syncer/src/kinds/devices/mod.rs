@@ -1,0 +1,73 @@
+//! Devices by dynamic resource allocation (`resource.k8s.io/v1`). The host's scheduler allocates them, for it places the
+//! pods; the tenant asks for them and sees what it got as on a cluster of its own.
+//!
+//! | kind | way | where |
+//! |---|---|---|
+//! | DeviceClass | shown: what the class lists | `class` |
+//! | ResourceSlice | shown: of the tenant's nodes, as control publishes them | `slice` |
+//! | ResourceClaim | down, status up | `claim`, `spec`, `status` |
+//! | ResourceClaimTemplate | down | `template`, `spec` |
+//! | ResourceClaims that the host makes, of templates and for extended resources | shown, as the pod's own | `generated` |
+//!
+//! What keeps devices apart: claims are satisfied by devices that the pod's node can reach, and a tenant's pods run on its
+//! own nodes only. Devices that several nodes reach are as apart as the classes that a tenant's class lists make them.
+
+pub mod claim;
+pub mod class;
+pub mod generated;
+pub mod slice;
+mod spec;
+mod status;
+pub mod template;
+
+use crate::{
+    kinds::references::Target,
+    resource::{Key, KindId, Name, Resource, Side},
+    world::World,
+};
+use serde_json::Value;
+
+const fn resource(kind: &'static str, plural: &'static str) -> Resource {
+    Resource::new("resource.k8s.io", "v1", kind, plural)
+}
+
+/// Finalizer of claims that have devices.
+const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
+/// Domain of annotations that only the host's controllers may set.
+const DOMAIN: &str = "resource.kubernetes.io/";
+
+/// Annotations of a claim or template, without those that only the host's controllers may set.
+fn annotations(object: &Value, refused: &mut Vec<crate::kinds::refusal::Refusal>) -> serde_json::Map<String, Value> {
+    let mut annotations = crate::kinds::metadata::annotations(object, refused);
+    annotations.retain(|key, _| !key.starts_with(DOMAIN));
+    annotations
+}
+
+/// Why a claim or template of the tenant cannot be had, if it exists and cannot.
+pub fn refusal(world: &World, target: &Target) -> Option<Vec<crate::kinds::refusal::Refusal>> {
+    if !matches!(target.kind, KindId::ResourceClaim | KindId::ResourceClaimTemplate) {
+        return None;
+    }
+    let stored = world.stores.tenant(target.kind).get(&target.name)?;
+    target
+        .kind
+        .down()?
+        .translate(world, &target.name, &stored.object())
+        .err()
+}
+
+/// Keys to look at because an object changed. Brings what is shown up to date.
+pub fn dependents(world: &World, side: Side, id: KindId, name: &Name) -> Vec<Key> {
+    match (side, id) {
+        (Side::Host, KindId::Node) => slice::published(world, name),
+        (Side::Host, KindId::GeneratedClaim) => generated::changed(world, name),
+        (Side::Host, KindId::Pod) => {
+            // Claims say which pods use them.
+            let mut keys = world.references().targets(&id.key(name.clone()));
+            keys.retain(|key| key.kind == KindId::ResourceClaim);
+            keys.extend(generated::of_pod(world, name));
+            keys
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,201 @@
+//! What a claim asks for.
+//!
+//! | field of `devices` | rule |
+//! |---|---|
+//! | `requests[].exactly`, `requests[].firstAvailable[]` | copied; the device class must be one that the tenant's class lists |
+//! | … `adminAccess` | refused: it gives devices that others use |
+//! | … `tolerations` | copied; those of the platform's taints, and those of every taint, are refused |
+//! | `constraints` | copied |
+//! | `config[].opaque` | copied for drivers that the tenant's class lists, refused for others |
+
+use super::class;
+use crate::{
+    json,
+    kinds::fields::{self, Fields, Findings, Rule},
+    world::World,
+};
+use berth_api::{
+    Scheduling, labels,
+    sync_policy::{ANY, allows},
+};
+use serde_json::{Map, Value};
+
+const SPEC: Fields = &[("devices", Rule::Rewrite)];
+const DEVICES: Fields = &[
+    ("config", Rule::Rewrite),
+    ("constraints", Rule::Rewrite),
+    ("requests", Rule::Rewrite),
+];
+const REQUEST: Fields = &[
+    ("exactly", Rule::Rewrite),
+    ("firstAvailable", Rule::Rewrite),
+    ("name", Rule::Copy),
+];
+/// The rules of `ExactDeviceRequest` and `DeviceSubRequest`.
+const ASKED: Fields = &[
+    (
+        "adminAccess",
+        Rule::Refuse("it gives devices that others use, and is for the platform only"),
+    ),
+    ("allocationMode", Rule::Copy),
+    ("capacity", Rule::Rewrite),
+    ("count", Rule::Copy),
+    ("derivedAttributes", Rule::Rewrite),
+    ("deviceClassName", Rule::Copy),
+    ("name", Rule::Copy),
+    ("selectors", Rule::Rewrite),
+    ("tolerations", Rule::Rewrite),
+];
+const CAPACITY: Fields = &[("requests", Rule::Copy)];
+const DERIVED: Fields = &[("expression", Rule::Copy), ("name", Rule::Copy)];
+const SELECTOR: Fields = &[("cel", Rule::Rewrite)];
+const CEL: Fields = &[("expression", Rule::Copy)];
+const TOLERATION: Fields = &[
+    ("effect", Rule::Copy),
+    ("key", Rule::Copy),
+    ("operator", Rule::Copy),
+    ("tolerationSeconds", Rule::Copy),
+    ("value", Rule::Copy),
+];
+const CONSTRAINT: Fields = &[
+    ("distinctAttribute", Rule::Copy),
+    ("matchAttribute", Rule::Copy),
+    ("requests", Rule::Copy),
+];
+const CONFIG: Fields = &[("opaque", Rule::Rewrite), ("requests", Rule::Copy)];
+const OPAQUE: Fields = &[("driver", Rule::Copy), ("parameters", Rule::Copy)];
+
+/// The host's `ResourceClaimSpec` for a tenant's. `path` names it in refusals.
+pub fn translate(world: &World, spec: &Value, path: &str, findings: &mut Findings) -> Value {
+    if world.tenant.scheduling == Scheduling::Tenant {
+        findings.refuse(
+            format!("{path}.devices"),
+            "devices are allocated by the host's scheduler, which does not place the pods of this tenant",
+        );
+    }
+    let mut copied = fields::copy(spec, path, SPEC, findings);
+    object(spec, "devices", path, &mut copied, |devices, path| {
+        let mut copied = fields::copy(devices, path, DEVICES, findings);
+        list(devices, "requests", path, &mut copied, |request, path| {
+            self::request(world, request, path, findings)
+        });
+        list(devices, "constraints", path, &mut copied, |constraint, path| {
+            fields::copy(constraint, path, CONSTRAINT, findings)
+        });
+        list(devices, "config", path, &mut copied, |config, path| {
+            let mut copied = fields::copy(config, path, CONFIG, findings);
+            object(config, "opaque", path, &mut copied, |opaque, path| {
+                driver(world, opaque, path, findings);
+                fields::copy(opaque, path, OPAQUE, findings)
+            });
+            copied
+        });
+        copied
+    });
+    copied.into()
+}
+
+fn request(world: &World, request: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
+    let mut copied = fields::copy(request, path, REQUEST, findings);
+    object(request, "exactly", path, &mut copied, |exactly, path| {
+        asked(world, exactly, path, findings)
+    });
+    list(request, "firstAvailable", path, &mut copied, |choice, path| {
+        asked(world, choice, path, findings)
+    });
+    copied
+}
+
+fn asked(world: &World, asked: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
+    let mut copied = fields::copy(asked, path, ASKED, findings);
+    let class = json::text(asked, &["deviceClassName"]).unwrap_or_default();
+    if !class::is_offered(world, class) {
+        findings.refuse(
+            format!("{path}.deviceClassName"),
+            format!(
+                "the device class {class} is not offered here{}",
+                offered(&world.tenant.policy.devices.classes)
+            ),
+        );
+    }
+    list(asked, "selectors", path, &mut copied, |selector, path| {
+        let mut copied = fields::copy(selector, path, SELECTOR, findings);
+        object(selector, "cel", path, &mut copied, |cel, path| {
+            fields::copy(cel, path, CEL, findings)
+        });
+        copied
+    });
+    object(asked, "capacity", path, &mut copied, |capacity, path| {
+        fields::copy(capacity, path, CAPACITY, findings)
+    });
+    list(asked, "derivedAttributes", path, &mut copied, |derived, path| {
+        fields::copy(derived, path, DERIVED, findings)
+    });
+    list(asked, "tolerations", path, &mut copied, |toleration, path| {
+        match json::text(toleration, &["key"]).filter(|key| !key.is_empty()) {
+            Some(key) if labels::is_reserved(key) => {
+                findings.refuse(format!("{path}.key"), "keys under berth.dev belong to the platform");
+            }
+            Some(_) => {}
+            None => findings.refuse(
+                format!("{path}.key"),
+                "without a key it would tolerate the platform's taints as well: name the taints to tolerate",
+            ),
+        }
+        fields::copy(toleration, path, TOLERATION, findings)
+    });
+    copied
+}
+
+fn driver(world: &World, opaque: &Value, path: &str, findings: &mut Findings) {
+    let driver = json::text(opaque, &["driver"]).unwrap_or_default();
+    let drivers = &world.tenant.policy.devices.config_drivers;
+    if !allows(drivers, driver) {
+        let why = format!(
+            "configuration for the driver {driver} is not offered here{}",
+            offered(drivers)
+        );
+        findings.refuse(format!("{path}.driver"), why);
+    }
+}
+
+/// What there is instead, for a refusal.
+fn offered(list: &[String]) -> String {
+    let names: Vec<&str> = list.iter().map(String::as_str).filter(|name| *name != ANY).collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(": there is {}", names.join(", "))
+    }
+}
+
+/// Makes the object `field` anew, if there is one.
+fn object(
+    source: &Value,
+    field: &str,
+    path: &str,
+    into: &mut Map<String, Value>,
+    rewrite: impl FnOnce(&Value, &str) -> Map<String, Value>,
+) {
+    if let Some(value) = source.get(field).filter(|value| !value.is_null()) {
+        into.insert(field.into(), rewrite(value, &format!("{path}.{field}")).into());
+    }
+}
+
+/// Makes the items of the list `field` anew, if there are any.
+fn list(
+    source: &Value,
+    field: &str,
+    path: &str,
+    into: &mut Map<String, Value>,
+    mut rewrite: impl FnMut(&Value, &str) -> Map<String, Value>,
+) {
+    let items: Vec<Value> = json::items(source, &[field])
+        .iter()
+        .enumerate()
+        .map(|(index, item)| rewrite(item, &format!("{path}.{field}[{index}]")).into())
+        .collect();
+    if !items.is_empty() {
+        into.insert(field.into(), items.into());
+    }
+}

@@ -1,0 +1,83 @@
+//! Which objects of the host those that are shown to the tenant come from, where their names do not say it.
+
+use crate::resource::Key;
+use std::collections::HashMap;
+
+/// The index, both ways.
+#[derive(Debug, Default)]
+pub struct Shown {
+    by_source: HashMap<Key, Box<[Key]>>,
+    sources: HashMap<Key, Key>,
+}
+
+impl Shown {
+    /// Says what an object of the host is shown as; nothing once it is gone. Returns everything that has to be looked at.
+    pub fn set(&mut self, source: &Key, shown: Vec<Key>) -> Vec<Key> {
+        let mut changed: Vec<Key> = self.by_source.remove(source).unwrap_or_default().into();
+        for key in &changed {
+            if self.sources.get(key) == Some(source) {
+                self.sources.remove(key);
+            }
+        }
+        for key in &shown {
+            self.sources.insert(key.clone(), source.clone());
+            if !changed.contains(key) {
+                changed.push(key.clone());
+            }
+        }
+        if !shown.is_empty() {
+            self.by_source.insert(source.clone(), shown.into());
+        }
+        changed
+    }
+
+    /// The object of the host that is shown as this one.
+    pub fn source(&self, shown: &Key) -> Option<Key> {
+        self.sources.get(shown).cloned()
+    }
+
+    /// Whether nothing is shown.
+    pub fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    /// What an object of the host is shown as.
+    pub fn of(&self, source: &Key) -> Vec<Key> {
+        self.by_source.get(source).into_iter().flatten().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::{KindId, Name};
+
+    fn key(name: &str) -> Key {
+        KindId::ResourceSlice.key(Name::new("", name))
+    }
+
+    #[test]
+    fn what_came_and_what_went_has_to_be_looked_at() {
+        let mut shown = Shown::default();
+        let node = KindId::Node.key(Name::new("", "n"));
+        assert_eq!(shown.set(&node, vec![key("a"), key("b")]), [key("a"), key("b")]);
+        assert_eq!(shown.set(&node, vec![key("b"), key("c")]).len(), 3);
+        assert_eq!(
+            (shown.source(&key("a")), shown.source(&key("c"))),
+            (None, Some(node.clone()))
+        );
+        assert_eq!(shown.of(&node), [key("b"), key("c")]);
+        assert_eq!(shown.set(&node, Vec::new()), [key("b"), key("c")]);
+        assert!(shown.by_source.is_empty() && shown.sources.is_empty());
+    }
+
+    #[test]
+    fn what_moved_to_another_source_stays_there() {
+        let mut shown = Shown::default();
+        let [one, two] = ["one", "two"].map(|name| KindId::Node.key(Name::new("", name)));
+        shown.set(&one, vec![key("a")]);
+        shown.set(&two, vec![key("a")]);
+        shown.set(&one, Vec::new());
+        assert_eq!(shown.source(&key("a")), Some(two));
+    }
+}
