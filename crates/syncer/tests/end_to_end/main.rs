@@ -7,6 +7,7 @@ mod proxy;
 mod resilience;
 mod setup;
 
+mod dra;
 mod nodes;
 mod pods;
 mod restart;

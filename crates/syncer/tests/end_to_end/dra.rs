@@ -1,0 +1,449 @@
+//! Devices by dynamic resource allocation. There is no hardware: the test publishes slices as a driver would, and the
+//! host's scheduler allocates.
+
+use crate::setup::{Clusters, WORKLOADS, create, events, eventually, is_phase, pod};
+use berth_api::{NodeResourceSlice, Scheduling, SyncPolicy, TenantNode};
+use berth_syncer::resource::{KindId, Name, host_name};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Pod},
+    resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+const CLASS: &str = "gpu.example.com";
+const NODES: [&str; 2] = ["gpu-h100-01", "gpu-h100-02"];
+/// Devices of each node.
+const DEVICES: usize = 4;
+const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_are_claimed_on_the_host_and_seen_in_the_tenant() {
+    let mut policy = SyncPolicy::default();
+    policy.devices.classes = vec![CLASS.into()];
+    policy.devices.config_drivers = vec![CLASS.into()];
+    let clusters = Clusters::start_with(policy, Scheduling::Host).await;
+    install_driver(&clusters).await;
+    let syncer = clusters.syncer().await;
+    classes_and_slices_are_shown(&clusters).await;
+    two_pods_share_a_claim(&clusters).await;
+    a_template_makes_a_claim_for_each_pod(&clusters).await;
+    the_claim_of_a_finished_pod_goes(&clusters).await;
+    what_is_not_offered_is_refused(&clusters).await;
+    an_extended_resource_is_a_device(&clusters).await;
+    a_template_of_the_hosts_own(&clusters).await;
+    syncer.stop().await;
+    after_a_restart_nothing_is_written(&clusters).await;
+    let syncer = clusters.syncer().await;
+    nothing_remains(&clusters).await;
+    syncer.stop().await;
+}
+
+/// Classes, the driver's slices, and control's publication of them.
+async fn install_driver(clusters: &Clusters) {
+    let classes: Api<DeviceClass> = Api::all(clusters.host_admin.clone());
+    let driver = json!([{"cel": {"expression": format!("device.driver == '{CLASS}'")}}]);
+    let class =
+        json!({"metadata": {"name": CLASS}, "spec": {"selectors": driver, "extendedResourceName": "example.com/gpu"}});
+    create(&classes, class).await;
+    create(
+        &classes,
+        json!({"metadata": {"name": "secret.example.com"}, "spec": {}}),
+    )
+    .await;
+    let slices: Api<ResourceSlice> = Api::all(clusters.host_admin.clone());
+    let published: Api<TenantNode> = Api::namespaced(clusters.host_admin.clone(), "berth-vision-aaaaaaaaaaaaa-cp");
+    for node in NODES {
+        let devices: Vec<Value> = (0..DEVICES)
+            .map(|index| json!({"name": format!("gpu-{index}"), "attributes": {"model": {"string": "H100"}}, "capacity": {"memory": {"value": "80Gi"}}}))
+            .collect();
+        let slice = json!({"metadata": {"name": format!("{node}-slice")}, "spec": {"driver": CLASS, "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}, "devices": devices}});
+        let slice = create(&slices, slice).await;
+        let mut publish = published.get(node).await.unwrap();
+        publish.status.as_mut().unwrap().resource_slices = vec![NodeResourceSlice {
+            name: slice.metadata.name.unwrap(),
+            spec: serde_json::to_value(slice.spec).unwrap(),
+        }];
+        published
+            .replace_status(node, &PostParams::default(), &publish)
+            .await
+            .unwrap();
+    }
+}
+
+fn request(class: &str) -> Value {
+    json!({"requests": [{"name": "gpu", "exactly": {"deviceClassName": class}}]})
+}
+
+fn with_claim(name: &str, source: &Value) -> Value {
+    let mut claim = json!({"name": "gpu"});
+    claim
+        .as_object_mut()
+        .unwrap()
+        .extend(source.as_object().unwrap().clone());
+    let container = json!({"name": "main", "image": "app:1", "resources": {"claims": [{"name": "gpu"}]}});
+    pod(name, &json!({"resourceClaims": [claim], "containers": [container]}))
+}
+
+/// The devices of a claim: (request, driver, pool, device).
+fn allocated(claim: &ResourceClaim) -> Vec<(String, String, String)> {
+    let devices = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.allocation.as_ref()?.devices.as_ref()?.results.clone());
+    devices
+        .unwrap_or_default()
+        .into_iter()
+        .map(|result| (result.request, result.driver, result.pool))
+        .collect()
+}
+
+/// The pods that a claim is reserved for: (name, UID).
+fn reserved(claim: &ResourceClaim) -> Vec<(String, String)> {
+    let consumers = claim.status.as_ref().and_then(|status| status.reserved_for.clone());
+    let mut pods: Vec<_> = consumers
+        .unwrap_or_default()
+        .into_iter()
+        .map(|consumer| (consumer.name, consumer.uid))
+        .collect();
+    pods.sort();
+    pods
+}
+
+async fn running(clusters: &Clusters, name: &str) -> Pod {
+    let pods = clusters.tenant_api::<Pod>();
+    eventually(&format!("{name} runs"), async || is_phase(&pods, name, "Running").await).await;
+    pods.get(name).await.unwrap()
+}
+
+async fn delete_pods(clusters: &Clusters, names: &[&str]) {
+    let pods = clusters.tenant_api::<Pod>();
+    for name in names {
+        pods.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    eventually("the pods are gone", async || {
+        let left = pods.list(&ListParams::default()).await.unwrap();
+        !left
+            .iter()
+            .any(|pod| names.contains(&pod.metadata.name.as_deref().unwrap()))
+    })
+    .await;
+}
+
+async fn classes_and_slices_are_shown(clusters: &Clusters) {
+    let classes: Api<DeviceClass> = Api::all(clusters.tenant_admin.clone());
+    let slices: Api<ResourceSlice> = Api::all(clusters.tenant_admin.clone());
+    eventually("the class and the slices are shown", async || {
+        classes.get_opt(CLASS).await.unwrap().is_some()
+            && slices.list(&ListParams::default()).await.unwrap().items.len() == NODES.len()
+    })
+    .await;
+    assert_eq!(classes.list(&ListParams::default()).await.unwrap().items.len(), 1);
+    let slice = slices.get("gpu-h100-01-slice").await.unwrap();
+    assert_eq!(slice.spec.node_name.as_deref(), Some(NODES[0]));
+    assert_eq!(slice.spec.devices.unwrap().len(), DEVICES);
+    // What the tenant changes is undone.
+    let patch = Patch::Merge(json!({"spec": {"extendedResourceName": "mine.example.com/gpu"}}));
+    classes.patch(CLASS, &PatchParams::default(), &patch).await.unwrap();
+    eventually("the class is as the host's", async || {
+        classes
+            .get(CLASS)
+            .await
+            .unwrap()
+            .spec
+            .unwrap()
+            .extended_resource_name
+            .as_deref()
+            == Some("example.com/gpu")
+    })
+    .await;
+}
+
+async fn two_pods_share_a_claim(clusters: &Clusters) {
+    let claims = clusters.tenant_api::<ResourceClaim>();
+    let pods = clusters.tenant_api::<Pod>();
+    let mut devices = request(CLASS);
+    devices["config"] = json!([{"opaque": {"driver": CLASS, "parameters": {"kind": "Sharing"}}}]);
+    create(
+        &claims,
+        json!({"metadata": {"name": "shared"}, "spec": {"devices": devices}}),
+    )
+    .await;
+    let mut expected = Vec::new();
+    for name in ["first", "second"] {
+        create(&pods, with_claim(name, &json!({"resourceClaimName": "shared"}))).await;
+    }
+    for name in ["first", "second"] {
+        let pod = running(clusters, name).await;
+        expected.push((name.to_owned(), pod.metadata.uid.unwrap()));
+    }
+    eventually("the claim is reserved for both pods", async || {
+        reserved(&claims.get("shared").await.unwrap()) == expected
+    })
+    .await;
+    let claim = claims.get("shared").await.unwrap();
+    let node = pods.get("first").await.unwrap().spec.unwrap().node_name.unwrap();
+    assert_eq!(allocated(&claim), [("gpu".to_owned(), CLASS.to_owned(), node.clone())]);
+    assert_eq!(pods.get("second").await.unwrap().spec.unwrap().node_name, Some(node));
+    assert_eq!(claim.metadata.finalizers.unwrap_or_default(), [PROTECTION]);
+
+    // A claim in use stays until its pods end.
+    claims.delete("shared", &DeleteParams::default()).await.unwrap();
+    delete_pods(clusters, &["first"]).await;
+    eventually("one pod is left", async || {
+        let claim = claims.get_opt("shared").await.unwrap();
+        claim.is_some_and(|claim| reserved(&claim).len() == 1 && claim.metadata.deletion_timestamp.is_some())
+    })
+    .await;
+    delete_pods(clusters, &["second"]).await;
+    gone(clusters, "the shared claim").await;
+}
+
+/// Waits until neither side has a claim.
+async fn gone(clusters: &Clusters, what: &str) {
+    eventually(&format!("{what} is gone on both sides"), async || {
+        let list = ListParams::default();
+        let tenant = clusters.tenant_api::<ResourceClaim>().list(&list).await.unwrap();
+        let host = clusters.host_api::<ResourceClaim>().list(&list).await.unwrap();
+        tenant.items.is_empty() && host.items.is_empty()
+    })
+    .await;
+}
+
+async fn a_template_makes_a_claim_for_each_pod(clusters: &Clusters) {
+    let templates = clusters.tenant_api::<ResourceClaimTemplate>();
+    let claims = clusters.tenant_api::<ResourceClaim>();
+    let pods = clusters.tenant_api::<Pod>();
+    let huge =
+        json!([{"cel": {"expression": format!("device.capacity['{CLASS}'].memory.isGreaterThan(quantity('1Ti'))")}}]);
+    let devices = json!({"requests": [{"name": "gpu", "firstAvailable": [
+        {"name": "huge", "deviceClassName": CLASS, "selectors": huge}, {"name": "any", "deviceClassName": CLASS}]}]});
+    create(&templates, json!({"metadata": {"name": "one-gpu"}, "spec": {"metadata": {"labels": {"team": "vision"}}, "spec": {"devices": devices}}})).await;
+    for name in ["a", "b"] {
+        create(
+            &pods,
+            with_claim(name, &json!({"resourceClaimTemplateName": "one-gpu"})),
+        )
+        .await;
+    }
+    for name in ["a", "b"] {
+        let pod = running(clusters, name).await;
+        let statuses = pod.status.unwrap().resource_claim_statuses.unwrap();
+        let claim = statuses[0].resource_claim_name.clone().unwrap();
+        assert!(
+            claim.starts_with(&format!("{name}-gpu-")) && claim.len() == name.len() + 10,
+            "{claim}"
+        );
+        eventually("the claim is shown", async || {
+            let claim = claims.get_opt(&claim).await.unwrap();
+            claim.is_some_and(|claim| !reserved(&claim).is_empty())
+        })
+        .await;
+        let claim = claims.get(&claim).await.unwrap();
+        assert_eq!(allocated(&claim)[0].0, "gpu/any");
+        let uid = pod.metadata.uid.unwrap();
+        assert_eq!(reserved(&claim), [(name.to_owned(), uid.clone())]);
+        let owner = &claim.metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!((&*owner.kind, &*owner.name, &*owner.uid), ("Pod", name, &*uid));
+        assert_eq!(claim.metadata.labels.unwrap()["team"], "vision");
+    }
+    delete_pods(clusters, &["a", "b"]).await;
+    gone(clusters, "what the template made").await;
+    templates.delete("one-gpu", &DeleteParams::default()).await.unwrap();
+    eventually("the host's template is gone", async || {
+        let host = clusters.host_api::<ResourceClaimTemplate>();
+        host.list(&ListParams::default()).await.unwrap().items.is_empty()
+    })
+    .await;
+}
+
+async fn the_claim_of_a_finished_pod_goes(clusters: &Clusters) {
+    let templates = clusters.tenant_api::<ResourceClaimTemplate>();
+    let pods = clusters.tenant_api::<Pod>();
+    // Before its template: the pod waits on the host, as it would anywhere.
+    let mut early = with_claim("early", &json!({"resourceClaimTemplateName": "later"}));
+    early["metadata"]["annotations"] = json!({"simulation.berth.dev/run-for": "1s"});
+    early["spec"]["restartPolicy"] = "Never".into();
+    create(&pods, early).await;
+    eventually("the pod says what it lacks", async || {
+        let told = events(clusters, "early", "FailedResourceClaimCreation").await;
+        told.iter().any(|message| message.contains("\"later\""))
+    })
+    .await;
+    create(
+        &templates,
+        json!({"metadata": {"name": "later"}, "spec": {"spec": {"devices": request(CLASS)}}}),
+    )
+    .await;
+    eventually("the pod has run", async || is_phase(&pods, "early", "Succeeded").await).await;
+    gone(clusters, "the claim of the finished pod").await;
+    delete_pods(clusters, &["early"]).await;
+    templates.delete("later", &DeleteParams::default()).await.unwrap();
+}
+
+async fn what_is_not_offered_is_refused(clusters: &Clusters) {
+    let claims = clusters.tenant_api::<ResourceClaim>();
+    let pods = clusters.tenant_api::<Pod>();
+    // Inside its cluster the team may allow itself everything.
+    let namespaces: Api<Namespace> = Api::all(clusters.tenant_admin.clone());
+    let label = Patch::Merge(json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}));
+    namespaces
+        .patch("default", &PatchParams::default(), &label)
+        .await
+        .unwrap();
+    let mut admin = request(CLASS);
+    admin["requests"][0]["exactly"]["adminAccess"] = true.into();
+    create(
+        &claims,
+        json!({"metadata": {"name": "admin"}, "spec": {"devices": admin}}),
+    )
+    .await;
+    create(
+        &claims,
+        json!({"metadata": {"name": "secret"}, "spec": {"devices": request("secret.example.com")}}),
+    )
+    .await;
+    for (claim, field) in [("admin", "adminAccess"), ("secret", "deviceClassName")] {
+        eventually(&format!("{claim} is refused"), async || {
+            let told = events(clusters, claim, "FieldRefused").await;
+            told.iter().any(|message| message.contains(field))
+        })
+        .await;
+    }
+    create(&pods, with_claim("hopeful", &json!({"resourceClaimName": "secret"}))).await;
+    eventually("the pod says why it waits", async || {
+        let told = events(clusters, "hopeful", "FieldRefused").await;
+        told.iter().any(|message| message.contains("secret is refused"))
+    })
+    .await;
+    assert!(
+        clusters
+            .host_api::<ResourceClaim>()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .is_empty()
+    );
+    // With a claim that can be had the pod runs.
+    claims.delete("secret", &DeleteParams::default()).await.unwrap();
+    create(
+        &claims,
+        json!({"metadata": {"name": "secret"}, "spec": {"devices": request(CLASS)}}),
+    )
+    .await;
+    running(clusters, "hopeful").await;
+    delete_pods(clusters, &["hopeful"]).await;
+    for claim in ["secret", "admin"] {
+        claims.delete(claim, &DeleteParams::default()).await.unwrap();
+    }
+    gone(clusters, "what was refused").await;
+}
+
+async fn an_extended_resource_is_a_device(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    let claims = clusters.tenant_api::<ResourceClaim>();
+    let container = json!({"name": "main", "image": "app:1", "resources": {"limits": {"example.com/gpu": "2"}}});
+    create(&pods, pod("plain", &json!({"containers": [container]}))).await;
+    running(clusters, "plain").await;
+    eventually("the pod says which claim it got", async || {
+        let status = pods.get("plain").await.unwrap().status.unwrap();
+        status.extended_resource_claim_status.is_some()
+    })
+    .await;
+    let status = pods
+        .get("plain")
+        .await
+        .unwrap()
+        .status
+        .unwrap()
+        .extended_resource_claim_status
+        .unwrap();
+    assert!(status.resource_claim_name.starts_with("plain-extended-resources-"));
+    assert_eq!(status.request_mappings[0].resource_name, "example.com/gpu");
+    eventually("the claim is shown", async || {
+        let claim = claims.get_opt(&status.resource_claim_name).await.unwrap();
+        claim.is_some_and(|claim| allocated(&claim).len() == 2)
+    })
+    .await;
+}
+
+/// As a controller of the host makes one for a kind that the tenant's class names.
+async fn a_template_of_the_hosts_own(clusters: &Clusters) {
+    let name = host_name(KindId::ResourceClaimTemplate, &Name::new("default", "from-host"));
+    let templates = clusters.host_api::<ResourceClaimTemplate>();
+    create(
+        &templates,
+        json!({"metadata": {"name": name}, "spec": {"spec": {"devices": request(CLASS)}}}),
+    )
+    .await;
+    let pods = clusters.tenant_api::<Pod>();
+    create(
+        &pods,
+        with_claim("channel", &json!({"resourceClaimTemplateName": "from-host"})),
+    )
+    .await;
+    running(clusters, "channel").await;
+    let claims = clusters.tenant_api::<ResourceClaim>();
+    eventually("both claims are shown", async || {
+        let claims = claims.list(&ListParams::default()).await.unwrap();
+        claims.items.len() == 2 && claims.iter().all(|claim| !allocated(claim).is_empty())
+    })
+    .await;
+}
+
+async fn versions(clusters: &Clusters) -> Vec<String> {
+    let list = ListParams::default();
+    let mut versions = Vec::new();
+    for api in [clusters.tenant_api::<ResourceClaim>(), clusters.host_api()] {
+        let claims = api.list(&list).await.unwrap();
+        versions.extend(claims.into_iter().map(|claim| claim.metadata.resource_version.unwrap()));
+    }
+    let slices: Api<ResourceSlice> = Api::all(clusters.tenant_admin.clone());
+    let slices = slices.list(&list).await.unwrap();
+    versions.extend(slices.into_iter().map(|slice| slice.metadata.resource_version.unwrap()));
+    versions.sort();
+    versions
+}
+
+async fn after_a_restart_nothing_is_written(clusters: &Clusters) {
+    create(
+        &clusters.tenant_api::<ResourceClaim>(),
+        json!({"metadata": {"name": "last"}, "spec": {"devices": request(CLASS)}}),
+    )
+    .await;
+    let syncer = clusters.syncer().await;
+    let claims = clusters.host_api::<ResourceClaim>();
+    eventually("the last claim is on the host", async || {
+        claims.list(&ListParams::default()).await.unwrap().items.len() == 3
+    })
+    .await;
+    syncer.stop().await;
+    let before = versions(clusters).await;
+    let syncer = clusters.syncer().await;
+    // Another object's way shows that the syncer is through with what it found.
+    create(
+        &clusters.tenant_api::<Pod>(),
+        with_claim("user", &json!({"resourceClaimName": "absent"})),
+    )
+    .await;
+    eventually("the pod is on the host", async || clusters.host_pods().await.len() == 3).await;
+    assert_eq!(versions(clusters).await, before);
+    syncer.stop().await;
+}
+
+async fn nothing_remains(clusters: &Clusters) {
+    delete_pods(clusters, &["plain", "channel", "user"]).await;
+    clusters
+        .tenant_api::<ResourceClaim>()
+        .delete("last", &DeleteParams::default())
+        .await
+        .unwrap();
+    gone(clusters, "everything").await;
+    let claims: Api<ResourceClaim> = Api::namespaced(clusters.host_admin.clone(), WORKLOADS);
+    assert!(claims.list(&ListParams::default()).await.unwrap().items.is_empty());
+}
