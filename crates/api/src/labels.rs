@@ -32,10 +32,13 @@ pub const ROLE_CONTROL_PLANE: &str = "control-plane";
 /// Value of [`ROLE`] on the namespace of a tenant's workloads.
 pub const ROLE_WORKLOADS: &str = "workloads";
 
-/// On every host object that a syncer made; the value is `syncer`.
+/// On every host object that a syncer made; the value is `syncer`. On objects that control made in a tenant and takes care
+/// of: [`MANAGED_BY_CONTROL`].
 pub const MANAGED_BY: &str = "berth.dev/managed-by";
 /// Value of [`MANAGED_BY`].
 pub const MANAGED_BY_SYNCER: &str = "syncer";
+/// Value of [`MANAGED_BY`] in tenants.
+pub const MANAGED_BY_CONTROL: &str = "control";
 /// Annotation: namespace of the tenant object that a host object stands for.
 pub const ORIGIN_NAMESPACE: &str = "berth.dev/origin-namespace";
 /// Annotation: name of the tenant object that a host object stands for.

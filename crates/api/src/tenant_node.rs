@@ -53,7 +53,7 @@ pub struct TenantNodeSpec {
 #[serde(rename_all = "camelCase")]
 pub struct TenantNodeStatus {
     /// The node's status as the kubelet reports it, kept as it is so that newer fields are not lost; without images
-    /// and heartbeat times.
+    /// and heartbeat times. What pods of the platform itself take is taken off `allocatable`.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
     pub node: serde_json::Value,

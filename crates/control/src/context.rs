@@ -1,7 +1,12 @@
 //! What every part of control works with.
 
 use crate::{
-    class::KnownKinds, control_plane::HostInput, datastore::Datastore, metrics::Metrics, runtime::ControlPlaneRuntime,
+    class::KnownKinds,
+    control_plane::HostInput,
+    datastore::Datastore,
+    metrics::Metrics,
+    nodes::{ByNode, requests::Requests},
+    runtime::ControlPlaneRuntime,
     tenant::Tenants,
 };
 use berth_api::{NodePool, TenantClass, TenantCluster, TenantNode};
@@ -54,6 +59,10 @@ pub struct Stores {
     pub priority_classes: Store<PriorityClass>,
     /// Host nodes.
     pub nodes: Store<Node>,
+    /// What the platform's own pods take of each node.
+    pub usage: Arc<ByNode<Requests>>,
+    /// Devices of single nodes: the specs of their `ResourceSlices`.
+    pub slices: Arc<ByNode<serde_json::Value>>,
     /// Nodes published to tenants.
     pub tenant_nodes: Store<TenantNode>,
 }

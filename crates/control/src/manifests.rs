@@ -55,7 +55,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),
         rule("", &["serviceaccounts/token"], &["create"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
-        rule("", &["pods"], &["get", "list"]),
+        rule("", &["pods"], &READ),
         rule("", &["pods/eviction"], &["create"]),
         rule("", &["events"], &["create", "patch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
@@ -65,6 +65,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
             &WRITE,
         ),
         rule("networking.k8s.io", &["servicecidrs"], &READ),
+        rule("resource.k8s.io", &["resourceslices"], &READ),
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get"]),
         rule(
             "scheduling.k8s.io",

@@ -9,15 +9,16 @@ use berth_tests::{
     processes,
     tenant::{Tenant, cluster, ensure_namespace},
     wait::{until, until_true},
-    world::World,
+    world::{World, example},
 };
 use k8s_openapi::api::{
     core::v1::{Event, Namespace, Pod},
     rbac::v1::Role,
     scheduling::v1::PriorityClass,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
@@ -124,6 +125,19 @@ pub(crate) async fn schemas_refuse_rules_that_cannot_be(world: Arc<World>) {
             .expect_err(&object.to_string())
             .to_string();
         assert!(error.contains(words), "{words:?} is not in: {error}");
+    }
+}
+
+pub(crate) async fn the_examples_are_valid(world: Arc<World>) {
+    let classes: Api<TenantClass> = Api::all(world.client.clone());
+    let params = PatchParams::apply("berth-tests").dry_run();
+    for file in ["default", "training", "serving"] {
+        for class in example::<TenantClass>(&format!("classes/{file}.yaml")) {
+            assert_eq!(class.name_any(), file);
+            let stored = classes.patch(file, &params, &Patch::Apply(&class)).await.unwrap();
+            assert_eq!(stored.spec, class.spec, "nothing was pruned or defaulted");
+            assert_eq!(berth_control::class::fault(&class.spec), None);
+        }
     }
 }
 
@@ -362,4 +376,58 @@ pub(crate) async fn further_kinds_need_the_host_and_rights(world: Arc<World>) {
     }
     denied.delete(&world).await;
     gangs.delete(&world).await;
+}
+
+pub(crate) async fn a_kind_of_the_host_is_defined_in_the_tenant(world: Arc<World>) {
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gangs.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "gangs", "singular": "gang", "kind": "Gang", "listKind": "GangList"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                    "spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+                }}},
+            }],
+        },
+    });
+    let kinds = json!([{"group": "example.com", "version": "v1", "kind": "Gang", "plural": "gangs"}]);
+    apply(&world.client, "", &class("crd", &json!({"sync": {"kinds": kinds}})))
+        .await
+        .unwrap();
+    until_class(&world, "crd", "KindNotPermitted", 0).await;
+    let rights = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "gangs-for-tenants", "labels": {"berth.dev/aggregate-to-control": "true"}},
+        "rules": [{"apiGroups": ["example.com"], "resources": ["gangs", "gangs/status"],
+                   "verbs": ["get", "list", "watch", "create", "patch", "delete"]}],
+    });
+    apply(&world.client, "", &rights).await.unwrap();
+    until_class(&world, "crd", "KindNotServed", 0).await;
+    let tenant = Tenant::create(&world, "class-crd", &of_class("crd", "crd")).await;
+    // From here on everything follows by itself.
+    apply(&world.client, "", &definition).await.unwrap();
+    until_class(&world, "crd", "Ready", 1).await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(tenant.client.clone());
+    until_true("the tenant has the definition", SOON, async || {
+        definitions.get_opt("gangs.example.com").await.unwrap().is_some()
+    })
+    .await;
+    let roles: Api<Role> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    until_true("the syncer has the rights", SOON, async || {
+        let rules = roles.get(SYNCER).await.unwrap().rules.unwrap_or_default();
+        rules
+            .iter()
+            .any(|rule| rule.resources.iter().flatten().any(|name| name == "gangs"))
+    })
+    .await;
+    let gang =
+        json!({"apiVersion": "example.com/v1", "kind": "Gang", "metadata": {"name": "one"}, "spec": {"size": 4}});
+    until("the tenant takes objects of the kind", SOON, async || {
+        apply(&tenant.client, "default", &gang).await
+    })
+    .await;
+    tenant.delete(&world).await;
 }

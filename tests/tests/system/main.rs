@@ -6,6 +6,7 @@ mod deletion;
 mod input;
 mod lifecycle;
 mod nodes;
+mod published;
 
 use berth_tests::tests;
 use std::process::ExitCode;
@@ -24,11 +25,14 @@ fn main() -> ExitCode {
             input::what_cannot_be_carried_out_is_told_and_makes_nothing,
             input::a_foreign_secret_is_not_overwritten,
             classes::schemas_refuse_rules_that_cannot_be,
+            classes::the_examples_are_valid,
             classes::what_a_class_does_not_allow_is_told_and_makes_nothing,
             classes::a_change_reaches_tenants_and_a_deletion_takes_nothing_down,
             classes::a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant,
             classes::priority_classes_follow_the_band,
             classes::further_kinds_need_the_host_and_rights,
+            classes::a_kind_of_the_host_is_defined_in_the_tenant,
+            published::what_is_free_and_which_devices_there_are,
             deletion::nothing_is_left,
             deletion::while_it_is_being_created,
             deletion::twice_and_with_a_dead_api_server,

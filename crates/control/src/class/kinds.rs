@@ -2,21 +2,29 @@
 //! rights that it gives to syncers.
 
 use crate::{
+    apply::optional,
     context::Context,
     error::{ReconcileError, api},
 };
 use berth_api::{SyncPolicy, sync_policy::SyncedKind};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use berth_syncer::permissions;
+use k8s_openapi::api::{
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    rbac::v1::PolicyRule,
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, api::PostParams};
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::time::Instant;
 
 /// Age after which the host is asked again.
 const REFRESH: Duration = Duration::from_secs(60);
+/// The same for what was not there.
+const REFRESH_MISSING: Duration = Duration::from_secs(5);
 /// What a syncer does with objects of a further kind on the host.
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
 
@@ -31,9 +39,36 @@ pub enum Usable {
     NotPermitted(String),
 }
 
-/// What is known of kinds, for a while.
+/// What is known of kinds, and until when it is taken for true.
 #[derive(Default)]
-pub struct KnownKinds(Mutex<BTreeMap<String, (Instant, Usable)>>);
+pub struct KnownKinds {
+    usable: Mutex<BTreeMap<String, (Instant, Usable)>>,
+    definitions: Mutex<BTreeMap<String, (Instant, Option<Arc<CustomResourceDefinition>>)>>,
+    rules: Mutex<BTreeMap<String, Arc<SyncerRules>>>,
+}
+
+/// What syncers of a class may do.
+#[derive(Debug)]
+pub struct SyncerRules {
+    /// In the workload namespace of the host.
+    pub host: Vec<PolicyRule>,
+    /// In the tenant.
+    pub tenant: Vec<PolicyRule>,
+}
+
+/// What is known of `key`, if it is not too old.
+fn recall<T: Clone>(known: &Mutex<BTreeMap<String, (Instant, T)>>, key: &str) -> Option<T> {
+    let known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    let (until, value) = known.get(key)?;
+    (Instant::now() < *until).then(|| value.clone())
+}
+
+fn remember<T>(known: &Mutex<BTreeMap<String, (Instant, T)>>, key: String, value: T, is_there: bool) {
+    let now = Instant::now();
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|_, (until, _)| now < *until);
+    known.insert(key, (now + if is_there { REFRESH } else { REFRESH_MISSING }, value));
+}
 
 impl KnownKinds {
     /// Whether a kind can be synced, as the host said not long ago.
@@ -42,23 +77,40 @@ impl KnownKinds {
     /// The host does not answer.
     pub async fn usable(&self, context: &Context, kind: &SyncedKind) -> Result<Usable, ReconcileError> {
         let key = format!("{}/{}/{}/{}", kind.group, kind.version, kind.plural, kind.kind);
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, known)) = lock().get(&key)
-            && at.elapsed() < REFRESH
-        {
-            return Ok(known.clone());
+        if let Some(known) = recall(&self.usable, &key) {
+            return Ok(known);
         }
         let found = ask(context, kind).await?;
-        lock().insert(key, (Instant::now(), found.clone()));
+        remember(&self.usable, key, found.clone(), found == Usable::Yes);
         Ok(found)
     }
 
-    /// A policy without the kinds for which control may give no rights: for the syncer's roles, which the host would
-    /// refuse as a whole.
+    /// The host's CustomResourceDefinition of a kind, if it has one.
     ///
     /// # Errors
     /// The host does not answer.
-    pub async fn permitted(&self, context: &Context, policy: &SyncPolicy) -> Result<SyncPolicy, ReconcileError> {
+    pub async fn definition(
+        &self,
+        context: &Context,
+        kind: &SyncedKind,
+    ) -> Result<Option<Arc<CustomResourceDefinition>>, ReconcileError> {
+        let name = format!("{}.{}", kind.plural, kind.group);
+        if let Some(known) = recall(&self.definitions, &name) {
+            return Ok(known);
+        }
+        let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
+        let found = optional(definitions.get(&name).await).map_err(api("read a definition"))?;
+        let found = found.map(Arc::new);
+        remember(&self.definitions, name, found.clone(), found.is_some());
+        Ok(found)
+    }
+
+    /// What a syncer with these rules may do, without the kinds for which control may give no rights: the host would
+    /// refuse a role with one of them as a whole.
+    ///
+    /// # Errors
+    /// The host does not answer.
+    pub async fn rules(&self, context: &Context, policy: &SyncPolicy) -> Result<Arc<SyncerRules>, ReconcileError> {
         let mut permitted = policy.clone();
         permitted.kinds.clear();
         for kind in &policy.kinds {
@@ -66,7 +118,16 @@ impl KnownKinds {
                 permitted.kinds.push(kind.clone());
             }
         }
-        Ok(permitted)
+        // Kinds of a policy live as long as the process, so each policy is made into rules once.
+        let key = serde_json::to_string(&permitted).unwrap_or_default();
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = rules.entry(key).or_insert_with(|| {
+            Arc::new(SyncerRules {
+                host: permissions::host_workload_rules(&permitted),
+                tenant: permissions::tenant_rules(&permitted),
+            })
+        });
+        Ok(Arc::clone(made))
     }
 }
 

@@ -8,7 +8,7 @@ mod kinds;
 mod priorities;
 
 pub use fault::fault;
-pub use kinds::{KnownKinds, Usable};
+pub use kinds::{KnownKinds, SyncerRules, Usable};
 
 use crate::{
     apply::is_status,
@@ -32,6 +32,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 /// Pause after which it is looked again whether the host serves what a class lists.
 const RESYNC: Duration = Duration::from_secs(60);
+/// The same for a class that lists something that is not there.
+const RECHECK: Duration = Duration::from_secs(10);
 
 /// Brings what a class needs on the host to where it should be, and writes the class's status.
 ///
@@ -52,8 +54,9 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
             judge(context, &class.spec, &taken).await?
         }
     };
+    let pause = if finding.is_true() { RESYNC } else { RECHECK };
     write_status(context, &class, finding).await?;
-    Ok(Some(RESYNC))
+    Ok(Some(pause))
 }
 
 /// Whether a tenant runs with the rules of a class that is gone.

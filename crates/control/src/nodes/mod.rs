@@ -3,10 +3,14 @@
 //! The Node object is the only record of its owner: an annotation with the `TenantCluster`'s UID, and a label and a
 //! `NoExecute` taint with the tenant's slug, all set in one patch that fails if the node changed meanwhile.
 
+mod by_node;
 pub mod executor;
 pub mod planner;
+mod quantity;
 mod record;
+pub mod requests;
 
+pub use by_node::ByNode;
 pub use record::{NodeRecord, is_available, is_ready};
 
 use crate::context::Context;

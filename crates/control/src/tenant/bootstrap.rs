@@ -3,10 +3,9 @@
 use super::SERVICE_CIDR_NAME;
 use crate::{
     apply::{Applier, ApplyError},
+    class::SyncerRules,
     control_plane::TENANT_USER,
 };
-use berth_api::SyncPolicy;
-use berth_syncer::permissions;
 use k8s_openapi::{
     api::{
         core::v1::ServiceAccount,
@@ -21,13 +20,13 @@ pub const ADMIN_GROUP: &str = "berth:tenant-admins";
 /// Name of the tenant's roles and bindings that Berth makes.
 const SYNCER_ROLE: &str = "berth:syncer";
 
-/// Applies the bootstrap objects. `policy` is what the tenant's class allows, `host_service_cidrs` are the host's own
+/// Applies the bootstrap objects. `rules` is what the syncer may do, `host_service_cidrs` are the host's own
 /// Service ranges.
 ///
 /// # Errors
 /// The tenant's API server refuses or does not answer.
-pub async fn apply(tenant: &Applier, policy: &SyncPolicy, host_service_cidrs: &[String]) -> Result<(), ApplyError> {
-    tenant.apply(&syncer_role(policy)).await?;
+pub async fn apply(tenant: &Applier, rules: &SyncerRules, host_service_cidrs: &[String]) -> Result<(), ApplyError> {
+    tenant.apply(&syncer_role(rules)).await?;
     tenant
         .apply(&binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER)))
         .await?;
@@ -48,10 +47,10 @@ fn named(name: &str) -> ObjectMeta {
     }
 }
 
-fn syncer_role(policy: &SyncPolicy) -> ClusterRole {
+fn syncer_role(rules: &SyncerRules) -> ClusterRole {
     ClusterRole {
         metadata: named(SYNCER_ROLE),
-        rules: Some(permissions::tenant_rules(policy)),
+        rules: Some(rules.tenant.clone()),
         aggregation_rule: None,
     }
 }

@@ -1,6 +1,6 @@
 //! The objects on the host that every tenant gets: two namespaces, the syncer's identity and its rights.
 
-use berth_api::{SyncPolicy, TenantCluster, labels, names::TenantId};
+use berth_api::{TenantCluster, labels, names::TenantId};
 use berth_syncer::permissions;
 use k8s_openapi::{
     ByteString,
@@ -13,7 +13,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt};
 use std::collections::BTreeMap;
 
-use crate::control_plane::SYNCER;
+use crate::{class::SyncerRules, control_plane::SYNCER};
 
 /// Labels of everything that belongs to a tenant on the host.
 pub fn tenant_labels(cluster: &TenantCluster, tenant: &TenantId) -> BTreeMap<String, String> {
@@ -68,7 +68,7 @@ pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId) -> [Namespace; 2] 
 pub fn syncer_identity(
     cluster: &TenantCluster,
     tenant: &TenantId,
-    policy: &SyncPolicy,
+    rules: &SyncerRules,
 ) -> (ServiceAccount, [(Role, RoleBinding); 2]) {
     let home = tenant.control_plane_namespace();
     let account = ServiceAccount {
@@ -97,7 +97,7 @@ pub fn syncer_identity(
         };
         (role, binding)
     };
-    let workloads = role(tenant.workload_namespace(), permissions::host_workload_rules(policy));
+    let workloads = role(tenant.workload_namespace(), rules.host.clone());
     let control_plane = role(
         tenant.control_plane_namespace(),
         permissions::host_control_plane_rules(),

@@ -6,6 +6,7 @@
 mod bootstrap;
 mod cleanup;
 mod connection;
+mod definitions;
 mod host_objects;
 mod keys;
 mod provision;

@@ -1,7 +1,7 @@
 //! The steps that bring an accepted tenant to life, each of which adds its finding.
 
 use super::{
-    bootstrap, host_objects, keys, publish, service_range,
+    bootstrap, definitions, host_objects, keys, publish, service_range,
     settings::{self, Settings},
     state::{Findings, TenantMemory},
 };
@@ -164,8 +164,8 @@ async fn apply_identity(
     tenant: &TenantId,
     settings: &Settings,
 ) -> Result<(), ReconcileError> {
-    let policy = context.kinds.permitted(context, &settings.sync).await?;
-    let (account, roles) = host_objects::syncer_identity(cluster, tenant, &policy);
+    let rules = context.kinds.rules(context, &settings.sync).await?;
+    let (account, roles) = host_objects::syncer_identity(cluster, tenant, &rules);
     memory.host.apply(&account).await?;
     for (role, binding) in &roles {
         memory.host.apply(role).await?;
@@ -250,10 +250,12 @@ async fn bring_up(
     host_cidrs: &[String],
     findings: &mut Findings,
 ) -> Result<(), ReconcileError> {
-    if let Err(error) = bootstrap::apply(applier, &settings.sync, host_cidrs).await {
+    let rules = context.kinds.rules(context, &settings.sync).await?;
+    if let Err(error) = bootstrap::apply(applier, &rules, host_cidrs).await {
         applier.forget();
         return Err(error.into());
     }
+    definitions::publish(context, applier, &settings.sync.kinds).await?;
     let mut states = vec![ensure(context, tenant, components, CONTROLLER_MANAGER).await?];
     if components.iter().any(|component| component.name == SCHEDULER) {
         states.push(ensure(context, tenant, components, SCHEDULER).await?);

@@ -5,9 +5,14 @@ use crate::{
     apply::{is_status, optional},
     context::Context,
     error::{ReconcileError, api},
-    nodes::{NodeRecord, is_visible_label},
+    nodes::{
+        NodeRecord, is_visible_label,
+        requests::{self, Requests},
+    },
 };
-use berth_api::{TenantCluster, TenantNode, TenantNodeSpec, TenantNodeStatus, labels, names::TenantId};
+use berth_api::{
+    NodeResourceSlice, TenantCluster, TenantNode, TenantNodeSpec, TenantNodeStatus, labels, names::TenantId,
+};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
@@ -46,8 +51,16 @@ pub async fn publish(
             .iter()
             .find(|p| p.name_any() == record.pool)
             .and_then(|p| p.spec.topology_key.clone());
-        let (spec, status) = view(node, &record, topology_key.as_deref());
         let name = node.name_any();
+        let mut used = Requests::new();
+        for pod in context.stores.usage.of(&name).values() {
+            requests::add(&mut used, pod);
+        }
+        let slices = context.stores.slices.of(&name).into_iter();
+        let slices = slices.map(|(name, spec)| NodeResourceSlice { name, spec });
+        let (spec, mut status) = view(node, &record, topology_key.as_deref());
+        requests::subtract(&mut status.node, &used);
+        status.resource_slices = slices.collect();
         let before = current.remove(&name);
         let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
         if before.as_ref().is_none_or(|before| before.spec != spec) {

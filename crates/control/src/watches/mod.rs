@@ -1,5 +1,7 @@
 //! Watches of the host cluster: they keep the [`Stores`] current and put into the queue whom a change concerns.
 
+mod by_node;
+
 use crate::{
     context::{Key, Stores},
     nodes::NodeRecord,
@@ -64,7 +66,13 @@ pub async fn start(
         move |class, seen| {
             let name = class.name_any();
             class_queue.add(Key::Class(name.clone()));
-            if seen.is_news(&name, &(class.metadata.generation, class.metadata.uid.clone())) {
+            // Rules that change, and kinds that can be synced from now on.
+            let conditions = class.status.iter().flat_map(|status| &status.conditions);
+            let reasons: Vec<&str> = conditions.map(|condition| condition.reason.as_str()).collect();
+            if seen.is_news(
+                &name,
+                &(class.metadata.generation, class.metadata.uid.as_ref(), reasons),
+            ) {
                 class_queue.add_after(Key::Fleet, FLEET_PAUSE);
                 for tenant in of_classes.state() {
                     let earlier = tenant.status.as_ref().and_then(|status| status.class.as_deref());
@@ -167,6 +175,13 @@ pub async fn start(
             enqueue_owner(&child_queue, secret.labels());
         },
     );
+    let owners = by_node::Owners {
+        nodes: nodes.clone(),
+        tenants: tenants.clone(),
+        queue: queue.clone(),
+    };
+    let (usage, usage_listed) = by_node::platform_pods(client, owners.clone(), tasks, stop);
+    let (slices, slices_listed) = by_node::device_slices(client, owners, tasks, stop);
     tenants.wait_until_ready().await?;
     pools.wait_until_ready().await?;
     classes.wait_until_ready().await?;
@@ -175,12 +190,16 @@ pub async fn start(
     tenant_nodes.wait_until_ready().await?;
     namespaces.wait_until_ready().await?;
     secrets.wait_until_ready().await?;
+    // Those that end without a word have nothing to list.
+    let _ = tokio::join!(usage_listed, slices_listed);
     Ok(Stores {
         tenants,
         pools,
         classes,
         priority_classes,
         nodes,
+        usage,
+        slices,
         tenant_nodes,
     })
 }

@@ -1,0 +1,112 @@
+//! What is on each node, of one kind of host object: a small index that keeps of an object only what is asked for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// A value for each object, by the node that the object is on.
+pub struct ByNode<V>(Mutex<Index<V>>);
+
+struct Index<V> {
+    nodes: HashMap<String, BTreeMap<String, V>>,
+    places: HashMap<String, String>,
+}
+
+impl<V> Default for ByNode<V> {
+    fn default() -> Self {
+        Self(Mutex::new(Index {
+            nodes: HashMap::new(),
+            places: HashMap::new(),
+        }))
+    }
+}
+
+impl<V: Clone + PartialEq> ByNode<V> {
+    fn lock(&self) -> MutexGuard<'_, Index<V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets where an object is and what is kept of it; nothing for one that is gone or on no node. Gives the nodes for
+    /// which that changed something.
+    pub fn put(&self, object: &str, place: Option<(&str, V)>) -> BTreeSet<String> {
+        self.lock().put(object, place)
+    }
+
+    /// Forgets all objects but these. Gives the nodes for which that changed something.
+    pub fn retain(&self, objects: &HashSet<String>) -> BTreeSet<String> {
+        let mut index = self.lock();
+        let gone: Vec<String> = index
+            .places
+            .keys()
+            .filter(|object| !objects.contains(*object))
+            .cloned()
+            .collect();
+        gone.iter().flat_map(|object| index.put(object, None)).collect()
+    }
+
+    /// What is on a node, by object, in the order of the objects' names.
+    pub fn of(&self, node: &str) -> BTreeMap<String, V> {
+        self.lock().nodes.get(node).cloned().unwrap_or_default()
+    }
+}
+
+impl<V: PartialEq> Index<V> {
+    fn put(&mut self, object: &str, place: Option<(&str, V)>) -> BTreeSet<String> {
+        let mut changed = BTreeSet::new();
+        let now = place.as_ref().map(|(node, _)| *node);
+        if let Some(before) = self.places.get(object)
+            && now != Some(before)
+        {
+            let before = before.clone();
+            self.places.remove(object);
+            if let Some(on_node) = self.nodes.get_mut(&before) {
+                on_node.remove(object);
+                if on_node.is_empty() {
+                    self.nodes.remove(&before);
+                }
+            }
+            changed.insert(before);
+        }
+        if let Some((node, value)) = place {
+            let on_node = self.nodes.entry(node.to_owned()).or_default();
+            if on_node.get(object) != Some(&value) {
+                on_node.insert(object.to_owned(), value);
+                changed.insert(node.to_owned());
+            }
+            self.places.insert(object.to_owned(), node.to_owned());
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(changed: BTreeSet<String>) -> Vec<String> {
+        changed.into_iter().collect()
+    }
+
+    #[test]
+    fn changes_are_told_once_and_by_node() {
+        let index = ByNode::default();
+        assert_eq!(nodes(index.put("a", Some(("n1", 1)))), ["n1"]);
+        assert!(index.put("a", Some(("n1", 1))).is_empty());
+        assert_eq!(nodes(index.put("a", Some(("n1", 2)))), ["n1"]);
+        assert_eq!(nodes(index.put("a", Some(("n2", 2)))), ["n1", "n2"]);
+        assert_eq!(index.of("n2"), BTreeMap::from([("a".into(), 2)]));
+        assert!(index.of("n1").is_empty());
+        assert_eq!(nodes(index.put("a", None)), ["n2"]);
+        assert!(index.put("a", None).is_empty());
+    }
+
+    #[test]
+    fn what_a_new_list_lacks_is_forgotten() {
+        let index = ByNode::default();
+        index.put("a", Some(("n1", 1)));
+        index.put("b", Some(("n2", 1)));
+        assert_eq!(nodes(index.retain(&HashSet::from(["b".to_owned()]))), ["n1"]);
+        assert!(index.of("n1").is_empty() && !index.of("n2").is_empty());
+    }
+}

@@ -1,0 +1,100 @@
+//! Kubernetes quantities (`500m`, `16Gi`, `1e3`) as numbers: thousandths, rounded up as Kubernetes does.
+
+/// The value of a quantity in thousandths; none if the text is none, or beyond all measure.
+pub fn parse(text: &str) -> Option<i128> {
+    let end = text
+        .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')))
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let (power_of_ten, power_of_two) = match suffix {
+        "n" => (-9, 0),
+        "u" => (-6, 0),
+        "m" => (-3, 0),
+        "" => (0, 0),
+        "k" => (3, 0),
+        "M" => (6, 0),
+        "G" => (9, 0),
+        "T" => (12, 0),
+        "P" => (15, 0),
+        "E" => (18, 0),
+        "Ki" => (0, 10),
+        "Mi" => (0, 20),
+        "Gi" => (0, 30),
+        "Ti" => (0, 40),
+        "Pi" => (0, 50),
+        "Ei" => (0, 60),
+        exponent => {
+            let digits = exponent.strip_prefix(['e', 'E'])?;
+            (digits.parse::<i32>().ok().filter(|power| power.abs() <= 18)?, 0)
+        }
+    };
+    let negative = number.starts_with('-');
+    let digits = number.trim_start_matches(['-', '+']);
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if (whole.is_empty() && fraction.is_empty()) || whole.len() + fraction.len() > 18 {
+        return None;
+    }
+    // Digits without the point, and how far it was moved.
+    let mut value: i128 = format!("0{whole}{fraction}").parse().ok()?;
+    value = value.checked_mul(1 << power_of_two)?;
+    let power = power_of_ten + 3 - i32::try_from(fraction.len()).ok()?;
+    let factor = 10_i128.checked_pow(power.unsigned_abs())?;
+    value = if power >= 0 {
+        value.checked_mul(factor)?
+    } else {
+        (value + factor - 1) / factor
+    };
+    Some(if negative { -value } else { value })
+}
+
+/// A quantity of so many thousandths, written with the binary suffix of `like` where that is exact.
+pub fn format(thousandths: i128, like: &str) -> String {
+    if thousandths % 1000 != 0 {
+        return format!("{thousandths}m");
+    }
+    let units = thousandths / 1000;
+    for (suffix, shift) in [("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)] {
+        let size = 1_i128 << shift;
+        if like.ends_with(suffix) && units != 0 && units % size == 0 {
+            return format!("{}{suffix}", units / size);
+        }
+    }
+    units.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read() {
+        for (text, thousandths) in [
+            ("0", 0),
+            ("8", 8000),
+            ("500m", 500),
+            ("1.5", 1500),
+            (".5", 500),
+            ("1Ki", 1_024_000),
+            ("1.5Gi", 1_610_612_736_000),
+            ("1e3", 1_000_000),
+            ("1E", 1_000_000_000_000_000_000_000),
+            ("100n", 1),
+            ("-2", -2000),
+            ("2k", 2_000_000),
+        ] {
+            assert_eq!(parse(text), Some(thousandths), "{text}");
+        }
+        for text in ["", "m", "1x", "abc", "1e", "1e99", "--", "99999999999999999999"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn quantities_are_written_as_they_were() {
+        assert_eq!(format(6500, "8"), "6500m");
+        assert_eq!(format(8000, "8000m"), "8");
+        assert_eq!(format(1_024_000, "5Ki"), "1Ki");
+        assert_eq!(format(1_025_000, "5Ki"), "1025");
+        assert_eq!(format(0, "5Ki"), "0");
+    }
+}

@@ -1,0 +1,155 @@
+//! CustomResourceDefinitions of the further kinds that a class lists: a tenant that has none gets the host's, so that its
+//! teams can use the kind as they find it documented.
+//!
+//! Only what the one listed version needs is carried over: its schema and columns, and no conversion webhook, which would
+//! be an address of the host. A definition that the tenant made itself is left alone, and none is ever deleted: with it
+//! would go the tenant's objects.
+
+use crate::{
+    apply::{Applier, optional},
+    context::Context,
+    error::{ReconcileError, api},
+};
+use berth_api::{labels, sync_policy::SyncedKind};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionSpec,
+    CustomResourceDefinitionVersion,
+};
+use kube::{Api, ResourceExt, api::ObjectMeta};
+use std::collections::BTreeMap;
+
+/// Annotation that definitions in groups under `k8s.io` and `kubernetes.io` must carry.
+const APPROVAL: &str = "api-approved.kubernetes.io";
+
+/// Applies the definitions of `kinds` that the host has and the tenant has not.
+///
+/// # Errors
+/// The host or the tenant refuses or does not answer.
+pub(super) async fn publish(context: &Context, tenant: &Applier, kinds: &[SyncedKind]) -> Result<(), ReconcileError> {
+    for kind in kinds {
+        let Some(theirs) = context.kinds.definition(context, kind).await? else {
+            continue;
+        };
+        let Some(ours) = carried_over(&theirs, &kind.version) else {
+            continue;
+        };
+        if is_free(tenant, &ours.name_any()).await? {
+            tenant.apply(&ours).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the tenant has no definition of this name but one that came from here.
+async fn is_free(tenant: &Applier, name: &str) -> Result<bool, ReconcileError> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(tenant.client().clone());
+    let existing =
+        optional(definitions.get_metadata(name).await).map_err(api("look for a definition in the tenant"))?;
+    Ok(existing.is_none_or(|existing| {
+        existing.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_CONTROL)
+    }))
+}
+
+/// The host's definition as the tenant gets it; none if it does not serve the version or is not namespaced.
+fn carried_over(host: &CustomResourceDefinition, version: &str) -> Option<CustomResourceDefinition> {
+    let CustomResourceDefinitionSpec {
+        conversion: _,
+        group,
+        names,
+        preserve_unknown_fields: _,
+        scope,
+        versions,
+    } = &host.spec;
+    if scope != "Namespaced" {
+        return None;
+    }
+    let found = versions.iter().find(|known| known.name == version && known.served)?;
+    let CustomResourceDefinitionNames {
+        categories,
+        kind,
+        list_kind,
+        plural,
+        short_names,
+        singular,
+    } = names;
+    Some(CustomResourceDefinition {
+        metadata: ObjectMeta {
+            name: Some(format!("{plural}.{group}")),
+            labels: Some(BTreeMap::from([(
+                labels::MANAGED_BY.into(),
+                labels::MANAGED_BY_CONTROL.into(),
+            )])),
+            annotations: host
+                .annotations()
+                .get_key_value(APPROVAL)
+                .map(|(key, value)| BTreeMap::from([(key.clone(), value.clone())])),
+            ..ObjectMeta::default()
+        },
+        spec: CustomResourceDefinitionSpec {
+            conversion: None,
+            group: group.clone(),
+            names: CustomResourceDefinitionNames {
+                categories: categories.clone(),
+                kind: kind.clone(),
+                list_kind: list_kind.clone(),
+                plural: plural.clone(),
+                short_names: short_names.clone(),
+                singular: singular.clone(),
+            },
+            preserve_unknown_fields: None,
+            scope: scope.clone(),
+            versions: vec![CustomResourceDefinitionVersion {
+                storage: true,
+                deprecated: None,
+                deprecation_warning: None,
+                ..found.clone()
+            }],
+        },
+        status: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn definition(scope: &str) -> CustomResourceDefinition {
+        let version = |name: &str, served: bool, storage: bool| {
+            json!({
+                "name": name, "served": served, "storage": storage, "deprecated": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+                "subresources": {"status": {}},
+            })
+        };
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "gangs.example.com", "uid": "u", "labels": {"app": "x"},
+                "annotations": {"api-approved.kubernetes.io": "https://example.com", "other": "y"},
+            },
+            "spec": {
+                "group": "example.com", "scope": scope,
+                "names": {"plural": "gangs", "kind": "Gang", "singular": "gang", "shortNames": ["gg"]},
+                "conversion": {"strategy": "Webhook", "webhook": {
+                    "conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://host.example.com"},
+                }},
+                "versions": [version("v1", true, true), version("v1beta1", true, false), version("v0", false, false)],
+            },
+            "status": {"storedVersions": ["v1"]},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn one_version_is_carried_over_without_webhook() {
+        let ours = carried_over(&definition("Namespaced"), "v1beta1").unwrap();
+        insta::assert_yaml_snapshot!(ours);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_not_carried_over() {
+        assert!(carried_over(&definition("Cluster"), "v1").is_none());
+        assert!(carried_over(&definition("Namespaced"), "v2").is_none());
+        assert!(carried_over(&definition("Namespaced"), "v0").is_none());
+    }
+}
