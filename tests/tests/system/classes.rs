@@ -374,6 +374,10 @@ pub(crate) async fn further_kinds_need_the_host_and_rights(world: Arc<World>) {
             .any(|rule| rule.resources.iter().flatten().any(|name| name == resource));
         assert_eq!(granted, expected, "{resource}: {rules:?}");
     }
+    // Groups of pods are there to be scheduled in tenants, too, with a scheduler that knows them.
+    let served = gangs.client.list_api_group_resources("scheduling.k8s.io/v1beta1").await;
+    let served = served.unwrap().resources;
+    assert!(served.iter().any(|resource| resource.name == "podgroups"), "{served:?}");
     denied.delete(&world).await;
     gangs.delete(&world).await;
 }

@@ -99,7 +99,7 @@ async fn assert_nothing_remains(world: &World, namespace: &str, name: &str, id: 
     // Normally nothing remains by now. An object whose finalizer was added while it was being deleted goes at once, and
     // what was made for it follows.
     until("nothing remains", SOON, async || {
-        match remains(world, namespace, name, id).await {
+        match Box::pin(remains(world, namespace, name, id)).await {
             left if left.is_empty() => Ok(()),
             left => Err(left),
         }

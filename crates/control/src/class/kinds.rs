@@ -39,11 +39,14 @@ pub enum Usable {
     NotPermitted(String),
 }
 
-/// What is known of kinds, and until when it is taken for true.
+/// Answers of the host, and until when each is taken for true.
+type Known<T> = Mutex<BTreeMap<String, (Instant, T)>>;
+
+/// What is known of kinds.
 #[derive(Default)]
 pub struct KnownKinds {
-    usable: Mutex<BTreeMap<String, (Instant, Usable)>>,
-    definitions: Mutex<BTreeMap<String, (Instant, Option<Arc<CustomResourceDefinition>>)>>,
+    usable: Known<Usable>,
+    definitions: Known<Option<Arc<CustomResourceDefinition>>>,
     rules: Mutex<BTreeMap<String, Arc<SyncerRules>>>,
 }
 
@@ -57,13 +60,13 @@ pub struct SyncerRules {
 }
 
 /// What is known of `key`, if it is not too old.
-fn recall<T: Clone>(known: &Mutex<BTreeMap<String, (Instant, T)>>, key: &str) -> Option<T> {
+fn recall<T: Clone>(known: &Known<T>, key: &str) -> Option<T> {
     let known = known.lock().unwrap_or_else(PoisonError::into_inner);
     let (until, value) = known.get(key)?;
     (Instant::now() < *until).then(|| value.clone())
 }
 
-fn remember<T>(known: &Mutex<BTreeMap<String, (Instant, T)>>, key: String, value: T, is_there: bool) {
+fn remember<T>(known: &Known<T>, key: String, value: T, is_there: bool) {
     let now = Instant::now();
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
     known.retain(|_, (until, _)| now < *until);

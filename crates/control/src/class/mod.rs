@@ -47,12 +47,11 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
         }
         return Ok(None);
     };
-    let finding = match fault(&class.spec) {
-        Some(fault) => Finding::no(READY, "InvalidRules", fault),
-        None => {
-            let taken = priorities::ensure(context, name, class.spec.sync.pods.priority).await?;
-            judge(context, &class.spec, &taken).await?
-        }
+    let finding = if let Some(fault) = fault(&class.spec) {
+        Finding::no(READY, "InvalidRules", fault)
+    } else {
+        let taken = priorities::ensure(context, name, class.spec.sync.pods.priority).await?;
+        judge(context, &class.spec, &taken).await?
     };
     let pause = if finding.is_true() { RESYNC } else { RECHECK };
     write_status(context, &class, finding).await?;

@@ -134,7 +134,7 @@ mod tests {
         });
         assert_eq!(requests(&pod)["cpu"], 2250);
         assert_eq!(requests(&pod)["memory"], 1_024_000);
-        assert!(requests(&json!({"containers": [{"name": "c"}]})).get("cpu").is_none());
+        assert!(!requests(&json!({"containers": [{"name": "c"}]})).contains_key("cpu"));
     }
 
     #[test]
