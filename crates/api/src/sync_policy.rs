@@ -102,6 +102,9 @@ pub struct StoragePolicy {
     /// StorageClasses of the host that tenants see and may use; `*` for all.
     #[schemars(length(max = 64))]
     pub classes: Vec<String>,
+    /// VolumeAttributesClasses of the host that tenants see and may use; `*` for all.
+    #[schemars(length(max = 64))]
+    pub attributes_classes: Vec<String>,
     /// CSI drivers that pods may use in inline volumes.
     #[schemars(length(max = 64))]
     pub inline_drivers: Vec<String>,

@@ -2,7 +2,7 @@
 
 use crate::{
     config::Tenant,
-    kinds::{self, Custom, Flow, references::References, shown::Shown},
+    kinds::{self, Custom, Flow, references::References, shown::Shown, storage},
     resource::{Key, KindId, Name, Resource, Side},
     store::Stores,
 };
@@ -85,6 +85,7 @@ impl World {
             _ => {}
         }
         keys.extend(kinds::devices::dependents(self, side, id, name));
+        keys.extend(storage::dependents(self, side, id, name));
         // Whoever waits for this object to come to the host.
         let users = self.references().users(&id.key(name.clone()));
         keys.extend(

@@ -27,9 +27,8 @@ pub(super) async fn step(engine: &Engine, (id, view): Viewed, name: &Name, seen:
     let object = live.as_ref().map(|live| live.object());
     let Some(desired) = view.desired(&engine.world, name) else {
         return match (live, object) {
-            (Some(live), Some(object)) if is_shown(&object) && live.deletion.is_none() => {
-                remove(engine, (id, view), name, &live).await
-            }
+            (Some(live), Some(object)) if is_shown(&object) => remove(engine, (id, view), name, &live, &object).await,
+            (Some(_), Some(_)) => Ok(foreign(engine, (id, view), name).await),
             _ => Ok(Done::new("nothing")),
         };
     };
@@ -49,7 +48,7 @@ pub(super) async fn step(engine: &Engine, (id, view): Viewed, name: &Name, seen:
             }
         }
         // The tenant's own object of that name goes first.
-        (Some(_), Some(object)) if !is_shown(&object) => Ok(Done::new("foreign")),
+        (Some(_), Some(object)) if !is_shown(&object) => Ok(foreign(engine, (id, view), name).await),
         (Some(live), Some(object)) => bring_up_to_date(engine, (id, view), name, &live, &object, desired, seen).await,
     }
 }
@@ -95,7 +94,7 @@ async fn bring_up_to_date(
                 }
             }
             // A field that cannot change: make it anew.
-            Err(CallError::Refused(_)) => return remove(engine, (id, view), name, live).await,
+            Err(CallError::Refused(_)) => return remove(engine, (id, view), name, live, object).await,
             Err(CallError::Conflict(_)) => return Ok(Done::new("outdated")),
             Err(error) => return Err(error),
         }
@@ -132,7 +131,37 @@ async fn report(
     Ok(true)
 }
 
-async fn remove(engine: &Engine, (id, view): Viewed, name: &Name, live: &Stored) -> Result<Done, CallError> {
+/// Objects of the tenant's own stay as they are; it is told if they have no effect.
+async fn foreign(engine: &Engine, (id, view): Viewed, name: &Name) -> Done {
+    if let Some(words) = view.without_effect() {
+        let key = id.key(name.clone());
+        engine.tell(&key, Level::Warning, "WithoutEffect", words).await;
+    }
+    Done::new("foreign")
+}
+
+async fn remove(
+    engine: &Engine,
+    (id, view): Viewed,
+    name: &Name,
+    live: &Stored,
+    object: &Value,
+) -> Result<Done, CallError> {
+    let last = view.last_status().map(|status| json!({"status": status}));
+    if let Some(mut patch) = last.filter(|patch| !crate::json::is_patched(object, patch)) {
+        patch["metadata"]["uid"] = (*live.uid).into();
+        let (resource, patch) = (view.resource(), Patch::Merge(patch));
+        let written = engine
+            .tenant
+            .patch(resource, &name.namespace, &name.name, "status", &patch)
+            .await;
+        if let Some(written) = CallError::found(written)? {
+            engine.remember(Side::Tenant, id, name, written);
+        }
+    }
+    if live.deletion.is_some() {
+        return Ok(Done::new("nothing"));
+    }
     let how = Delete {
         uid: &live.uid,
         grace_seconds: None,

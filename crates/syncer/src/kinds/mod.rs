@@ -15,6 +15,7 @@ pub mod references;
 pub mod refusal;
 pub mod service;
 pub mod shown;
+pub mod storage;
 pub mod text;
 pub mod view;
 
@@ -92,6 +93,23 @@ kinds! {
     ResourceClaimTemplate => devices::template::KIND;
     /// Claims that the host makes for pods, shown. On the host their keys are their own names.
     GeneratedClaim => devices::generated::KIND;
+
+    /// Classes of volumes, shown.
+    StorageClass => storage::classes::STORAGE_CLASS;
+    /// Classes of snapshots, shown.
+    VolumeSnapshotClass => storage::classes::SNAPSHOT_CLASS;
+    /// Classes of volumes' attributes, shown.
+    VolumeAttributesClass => storage::classes::ATTRIBUTES_CLASS;
+    /// Drivers of volumes, shown.
+    CsiDriver => storage::driver::KIND;
+    /// Claims of volumes.
+    PersistentVolumeClaim => storage::claim::KIND;
+    /// The volumes of claims, shown.
+    PersistentVolume => storage::volume::KIND;
+    /// Snapshots of volumes.
+    VolumeSnapshot => storage::snapshot::KIND;
+    /// Contents of snapshots: nobody makes any.
+    VolumeSnapshotContent => storage::snapshot::CONTENT_KIND;
 
     /// The tenant's nodes, up.
     Node => node::KIND;

@@ -52,10 +52,11 @@ fn looks_derived(word: &str) -> bool {
 fn tenant_name(world: &World, about: &Name, host_name: &str) -> Option<Name> {
     let mut kinds = world.kinds.iter();
     let known = kinds.find_map(|kind| world.stores.host(*kind).tenant_name(host_name));
-    // What a pod names and what is not there has a host name too.
+    // What an object names and what is not there has a host name too.
     let absent = || {
-        let named = world.references().targets(&KindId::Pod.key(about.clone()));
-        let mut named = named.into_iter();
+        let references = world.references();
+        let users = world.kinds.iter().map(|kind| kind.key(about.clone()));
+        let mut named = users.flat_map(|user| references.targets(&user));
         named.find_map(|key| (resource::host_name(key.kind, &key.name) == host_name).then_some(key.name))
     };
     known.or_else(absent)

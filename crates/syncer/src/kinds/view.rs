@@ -27,6 +27,16 @@ pub trait View: Sync {
     fn on_demand(&self) -> bool {
         false
     }
+
+    /// Fields of the status to write before an object is removed, if that is how the tenant's controllers let it go.
+    fn last_status(&self) -> Option<Value> {
+        None
+    }
+
+    /// What to tell the tenant about objects of this kind that it makes itself, if they have no effect.
+    fn without_effect(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// Whether an object in the tenant was put there to be looked at.

@@ -6,6 +6,7 @@ mod custom;
 mod proxy;
 mod resilience;
 mod setup;
+mod storage;
 
 mod dra;
 mod nodes;

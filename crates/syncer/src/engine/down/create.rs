@@ -46,6 +46,10 @@ impl Step<'_> {
             .filter(|key| !host_has(key))
             .collect();
         if !missing.is_empty() {
+            let refused: Vec<_> = missing.iter().filter_map(|key| self.cannot_come(key)).collect();
+            if !refused.is_empty() {
+                self.refuse(stored, object, &refused).await?;
+            }
             for key in missing {
                 engine.add(key);
             }
@@ -98,6 +102,22 @@ impl Step<'_> {
             Err(CallError::Conflict(_)) => self.taken(stored).await,
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether something that must be on the host first will not come there, in words.
+    fn cannot_come(&self, key: &Key) -> Option<refusal::Refusal> {
+        let engine = self.engine;
+        let needed = engine.world.stores.tenant(key.kind).get(&key.name)?.object();
+        let rules = key.kind.down()?;
+        let is_refused = || rules.translate(&engine.world, &key.name, &needed).is_err();
+        let is_off = engine.off(key.kind).is_some();
+        (is_off || is_refused()).then(|| {
+            let what = format!("{} {}", rules.resource().kind, key.name.name);
+            refusal::Refusal::new(
+                "spec",
+                format!("it needs the {what}, which is refused: see the Events of that"),
+            )
+        })
     }
 
     /// Something of the host name exists already.

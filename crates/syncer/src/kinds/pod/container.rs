@@ -8,8 +8,6 @@ use crate::{
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-const NOT_YET: &str = "not supported yet";
-
 /// The rules of `Container` and `EphemeralContainer`.
 pub const CONTAINER: Fields = &[
     ("args", Rule::Copy),
@@ -35,7 +33,7 @@ pub const CONTAINER: Fields = &[
     ("terminationMessagePath", Rule::Copy),
     ("terminationMessagePolicy", Rule::Copy),
     ("tty", Rule::Copy),
-    ("volumeDevices", Rule::Refuse(NOT_YET)),
+    ("volumeDevices", Rule::Rewrite),
     ("volumeMounts", Rule::Rewrite),
     ("workingDir", Rule::Copy),
 ];
@@ -66,6 +64,9 @@ const MOUNT: Fields = &[
     ("subPath", Rule::Copy),
     ("subPathExpr", Rule::Copy),
 ];
+
+/// The rules of `VolumeDevice`.
+const DEVICE: Fields = &[("devicePath", Rule::Copy), ("name", Rule::Copy)];
 
 /// The rules of `Probe`.
 const PROBE: Fields = &[
@@ -134,6 +135,14 @@ pub fn translate(
         .collect();
     if !mounts.is_empty() {
         copied.insert("volumeMounts".into(), mounts.into());
+    }
+    let devices: Vec<Value> = json::items(container, &["volumeDevices"])
+        .iter()
+        .enumerate()
+        .map(|(index, device)| fields::copy(device, &format!("{path}.volumeDevices[{index}]"), DEVICE, findings).into())
+        .collect();
+    if !devices.is_empty() {
+        copied.insert("volumeDevices".into(), devices.into());
     }
     if !ephemeral {
         regular(container, path, &mut copied, findings);

@@ -23,6 +23,7 @@ pub mod status;
 mod targets;
 pub mod token;
 mod update;
+mod volume_claims;
 mod volumes;
 
 #[cfg(test)]
@@ -143,14 +144,11 @@ impl Down for Pods {
         targets(pod)
     }
 
-    fn needs(&self, world: &World, _name: &Name, pod: &Value) -> Vec<Key> {
+    fn needs(&self, world: &World, name: &Name, pod: &Value) -> Vec<Key> {
+        let mut needs = self.references(world, name, pod);
         // What is refused never comes: the pod is refused as well, and says why.
-        targets(pod)
-            .into_iter()
-            .filter(|target| world.stores.tenant(target.kind).contains(&target.name))
-            .filter(|target| crate::kinds::devices::refusal(world, target).is_none())
-            .map(|target| target.kind.key(target.name))
-            .collect()
+        needs.retain(|target| crate::kinds::devices::refusal(world, target).is_none());
+        volume_claims::needs(world, pod, needs)
     }
 
     fn translate(&self, world: &World, name: &Name, pod: &Value) -> Result<Translated, Vec<Refusal>> {

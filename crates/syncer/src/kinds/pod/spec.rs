@@ -111,7 +111,7 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
     if !claims.is_empty() {
         spec.insert("resourceClaims".into(), claims.into());
     }
-    let volumes = volumes::translate(name, pod, &mut downward, findings);
+    let volumes = volumes::translate(world, name, pod, &mut downward, findings);
     if !volumes.is_empty() {
         spec.insert("volumes".into(), volumes.into());
     }

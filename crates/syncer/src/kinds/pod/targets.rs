@@ -8,7 +8,8 @@ use crate::{
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// ConfigMaps, Secrets, claims and their templates that a pod references, whether they exist or not.
+/// ConfigMaps, Secrets, claims of volumes and devices and templates of those that a pod references, whether they exist or
+/// not.
 pub fn targets(pod: &Value) -> BTreeSet<Target> {
     let namespace = json::text(pod, &["metadata", "namespace"]).unwrap_or_default();
     let mut found = BTreeSet::new();
@@ -43,6 +44,18 @@ pub fn targets(pod: &Value) -> BTreeSet<Target> {
     for volume in json::items(spec, &["volumes"]) {
         add(KindId::ConfigMap, json::text(volume, &["configMap", "name"]));
         add(KindId::Secret, json::text(volume, &["secret", "secretName"]));
+        add(
+            KindId::Secret,
+            json::text(volume, &["csi", "nodePublishSecretRef", "name"]),
+        );
+        add(
+            KindId::PersistentVolumeClaim,
+            json::text(volume, &["persistentVolumeClaim", "claimName"]),
+        );
+        add(
+            KindId::PersistentVolumeClaim,
+            super::volume_claims::ephemeral(pod, volume).as_deref(),
+        );
         for source in json::items(volume, &["projected", "sources"]) {
             add(KindId::ConfigMap, json::text(source, &["configMap", "name"]));
             add(KindId::Secret, json::text(source, &["secret", "name"]));
@@ -62,18 +75,36 @@ mod tests {
 
     #[test]
     fn every_way_to_reference_is_found() {
-        let pod = json!({"metadata": {"namespace": "n"}, "spec": {
+        let pod = json!({"metadata": {"namespace": "n", "name": "p"}, "spec": {
             "initContainers": [{"envFrom": [{"configMapRef": {"name": "c1"}}, {"secretRef": {"name": "s1"}}]}],
             "containers": [{"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c2", "key": "k"}}},
                                     {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s2", "key": "k"}}}]}],
             "volumes": [{"configMap": {"name": "c3"}}, {"secret": {"secretName": "s3"}},
-                        {"projected": {"sources": [{"configMap": {"name": "c4"}}, {"secret": {"name": "s4"}}]}}],
+                        {"projected": {"sources": [{"configMap": {"name": "c4"}}, {"secret": {"name": "s4"}}]}},
+                        {"csi": {"driver": "d", "nodePublishSecretRef": {"name": "s6"}}},
+                        {"persistentVolumeClaim": {"claimName": "v1"}}, {"name": "scratch", "ephemeral": {}}],
             "imagePullSecrets": [{"name": "s5"}, {}]
         }});
         let names: Vec<_> = targets(&pod)
             .into_iter()
             .map(|target| target.name.name.to_string())
             .collect();
-        assert_eq!(names, ["c1", "c2", "c3", "c4", "s1", "s2", "s3", "s4", "s5"]);
+        assert_eq!(
+            names,
+            [
+                "c1",
+                "c2",
+                "c3",
+                "c4",
+                "s1",
+                "s2",
+                "s3",
+                "s4",
+                "s5",
+                "s6",
+                "p-scratch",
+                "v1"
+            ]
+        );
     }
 }

@@ -108,7 +108,7 @@ fn all_refusals_are_named_at_once() {
     spec["nodeSelector"]["berth.dev/tenant"] = "other".into();
     spec["tolerations"] = json!([{"key": "berth.dev/state", "operator": "Exists"}]);
     spec["volumes"] =
-        json!([{"name": "a", "hostPath": {"path": "/"}}, {"name": "b", "persistentVolumeClaim": {"claimName": "c"}}]);
+        json!([{"name": "a", "hostPath": {"path": "/"}}, {"name": "b", "csi": {"driver": "any.example.com"}}]);
     let container = &mut spec["containers"][0];
     container["ports"][0]["hostPort"] = 80.into();
     container["securityContext"]["privileged"] = true.into();
@@ -282,7 +282,7 @@ proptest! {
                 prop_assert_eq!(&spec["automountServiceAccountToken"], &json!(false));
                 prop_assert_eq!(&spec["enableServiceLinks"], &json!(false));
                 for volume in json::items(&first.object, &["spec", "volumes"]) {
-                    let allowed = ["name", "configMap", "secret", "emptyDir", "image", "downwardAPI", "projected"];
+                    let allowed = ["name", "configMap", "secret", "emptyDir", "image", "downwardAPI", "projected", "persistentVolumeClaim"];
                     prop_assert!(volume.as_object().unwrap().keys().all(|key| allowed.contains(&key.as_str())), "{volume}");
                 }
             }

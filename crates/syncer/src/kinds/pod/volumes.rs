@@ -6,23 +6,29 @@
 //! | emptyDir, image | copied |
 //! | downwardAPI | metadata by annotations, see `downward` |
 //! | projected | configMap, secret and downwardAPI as above; serviceAccountToken from the pod's token Secret |
-//! | persistentVolumeClaim, ephemeral, csi | not supported yet |
+//! | persistentVolumeClaim, ephemeral, csi | see `volume_claims` |
 //! | everything else | refused: it reaches the node or the platform's network |
 
-use super::downward;
+use super::{downward, volume_claims};
 use crate::{
     json,
     kinds::fields::Findings,
     resource::{KindId, Name, host_name},
+    world::World,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-const NOT_YET: &str = "this kind of volume is not supported yet";
 const FORBIDDEN: &str = "volumes must not reach the node or the platform's network";
 
 /// The host pod's volumes. Fields that downward API volumes read are added to `downward`.
-pub fn translate(name: &Name, pod: &Value, downward: &mut BTreeSet<String>, findings: &mut Findings) -> Vec<Value> {
+pub fn translate(
+    world: &World,
+    name: &Name,
+    pod: &Value,
+    downward: &mut BTreeSet<String>,
+    findings: &mut Findings,
+) -> Vec<Value> {
     let volumes = json::items(pod, &["spec", "volumes"]);
     volumes
         .iter()
@@ -45,7 +51,12 @@ pub fn translate(name: &Name, pod: &Value, downward: &mut BTreeSet<String>, find
                     "projected" => {
                         translated[source] = projected(name, index, value, &path, downward, findings);
                     }
-                    "persistentVolumeClaim" | "ephemeral" | "csi" => findings.refuse(path, NOT_YET),
+                    "persistentVolumeClaim" => translated[source] = volume_claims::claim(name, value, &path, findings),
+                    "ephemeral" => {
+                        translated["persistentVolumeClaim"] =
+                            volume_claims::ephemeral_claim(world, name, pod, volume, &path, findings);
+                    }
+                    "csi" => translated[source] = volume_claims::inline(world, name, value, &path, findings),
                     _ if json::is_unset(value) => {}
                     _ => findings.refuse(path, FORBIDDEN),
                 }

@@ -1,0 +1,360 @@
+//! PersistentVolumeClaims.
+//!
+//! | field | rule |
+//! |---|---|
+//! | labels | copied but for reserved ones |
+//! | annotations | not passed on: drivers take orders from them, such as which volume to import; the tenant is told |
+//! | `accessModes`, `volumeMode` | copied |
+//! | `resources` | copied; a larger request grows the volume |
+//! | `storageClassName` | must be offered; a claim without one gets the tenant's default class. The host's default never decides |
+//! | `volumeAttributesClassName` | must be offered |
+//! | `dataSource`, `dataSourceRef` | claims and snapshots of the same namespace, by the name of the host's object |
+//! | `selector`, `volumeName` | refused: volumes are made for claims, none can be chosen |
+//! | `volumeName`, annotation `pv.kubernetes.io/bind-completed` | written by the syncer once the host's claim has a volume |
+//! | status | the host's, once the tenant can see the volume; the condition `Unused` is the tenant's own |
+//!
+//! A claim that was bound and is gone on the host is `Lost`: another volume would not have its data.
+
+use super::{classes::offered, filled, on_host, without_last_applied};
+use crate::{
+    json,
+    kinds::{
+        Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
+        fields::{self, Fields, Findings, Rule},
+        metadata, origin_name, own_name,
+        references::Target,
+        refusal::Refusal,
+        text,
+    },
+    resource::{Key, KindId, Name, Resource, host_name},
+    store::{Detail, WatchSpec},
+    world::World,
+};
+use berth_api::{Scheduling, labels, sync_policy::allows};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use std::{cmp::Reverse, collections::BTreeSet};
+
+const RESOURCE: Resource = Resource::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec {
+        resource: RESOURCE,
+        detail: Detail::Full,
+        labels: "",
+        name: own_name,
+        trim: without_last_applied,
+    }),
+    host: Some((
+        HostNamespace::Workloads,
+        WatchSpec {
+            resource: RESOURCE,
+            detail: Detail::Full,
+            labels: "berth.dev/managed-by=syncer",
+            name: origin_name,
+            trim: trim_host,
+        },
+    )),
+    flow: Flow::Down(&Claims),
+    rights: Rights {
+        tenant: &[
+            ("persistentvolumeclaims", &["patch"]),
+            ("persistentvolumeclaims/status", &["patch"]),
+        ],
+        host: &[("persistentvolumeclaims", WRITE)],
+    },
+};
+
+/// Of a host claim its state matters, and what was decided about it.
+fn trim_host(claim: &mut Value) {
+    if let Some(metadata) = claim["metadata"].as_object_mut() {
+        metadata.remove("labels");
+        metadata.remove("namespace");
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.retain(|key, _| labels::is_reserved(key));
+        }
+    }
+    if let Some(spec) = claim["spec"].as_object_mut() {
+        spec.retain(|key, _| matches!(key.as_str(), "storageClassName" | "volumeMode" | "volumeName"));
+    }
+}
+
+/// The name of the class, before there was a field for it.
+const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+/// The annotation by which schedulers choose the node that a volume is made for.
+const NODE: &str = "volume.kubernetes.io/selected-node";
+/// The annotation on claims that have their volume.
+const BOUND: &str = "pv.kubernetes.io/bind-completed";
+/// Domains of annotations that the tenant's controllers and clients set; each side has its own.
+const LOCAL: &[&str] = &[
+    "helm.sh/",
+    "kubectl.kubernetes.io/",
+    "meta.helm.sh/",
+    "pv.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "volume.kubernetes.io/",
+];
+/// A condition that the tenant's own controllers set, who see the tenant's pods.
+const UNUSED: &str = "Unused";
+
+const NOT_CHOSEN: &str = "volumes are made for claims and cannot be chosen: leave this field out";
+
+const SPEC: Fields = &[
+    ("accessModes", Rule::Copy),
+    ("dataSource", Rule::Rewrite),
+    ("dataSourceRef", Rule::Rewrite),
+    ("resources", Rule::Rewrite),
+    ("selector", Rule::Refuse(NOT_CHOSEN)),
+    ("storageClassName", Rule::Rewrite),
+    ("volumeAttributesClassName", Rule::Rewrite),
+    ("volumeMode", Rule::Copy),
+    ("volumeName", Rule::Rewrite),
+];
+
+/// The rules of `VolumeResourceRequirements`.
+const RESOURCES: Fields = &[("limits", Rule::Copy), ("requests", Rule::Copy)];
+
+/// The rules of `TypedLocalObjectReference` and `TypedObjectReference`.
+const SOURCE: Fields = &[
+    ("apiGroup", Rule::Copy),
+    ("kind", Rule::Copy),
+    ("name", Rule::Rewrite),
+    ("namespace", Rule::Rewrite),
+];
+
+struct Claims;
+
+impl Down for Claims {
+    fn resource(&self) -> Resource {
+        RESOURCE
+    }
+
+    fn want(&self, _world: &World, _name: &Name, claim: &Value) -> Want {
+        match json::text(claim, &["status", "phase"]) {
+            Some("Bound" | "Lost") => Want::Once,
+            _ => Want::Sync,
+        }
+    }
+
+    fn references(&self, _world: &World, name: &Name, claim: &Value) -> BTreeSet<Target> {
+        let sources = ["dataSource", "dataSourceRef"].into_iter().filter_map(|field| {
+            let source = json::at(claim, &["spec", field])?;
+            Some(Target {
+                kind: source_kind(source)?,
+                name: Name::new(&name.namespace, filled(source, &["name"])?),
+            })
+        });
+        let volume = filled(claim, &["spec", "volumeName"]).map(|volume| Target {
+            kind: KindId::PersistentVolume,
+            name: Name::new("", volume),
+        });
+        sources.chain(volume).collect()
+    }
+
+    fn needs(&self, world: &World, name: &Name, claim: &Value) -> Vec<Key> {
+        self.references(world, name, claim)
+            .into_iter()
+            // The volume comes from the host.
+            .filter(|target| target.kind != KindId::PersistentVolume)
+            .filter(|target| world.stores.tenant(target.kind).contains(&target.name))
+            .map(|target| target.kind.key(target.name))
+            .collect()
+    }
+
+    fn translate(&self, world: &World, name: &Name, claim: &Value) -> Result<Translated, Vec<Refusal>> {
+        let mut findings = Findings::default();
+        let source = &claim["spec"];
+        let host = on_host(world, KindId::PersistentVolumeClaim, name, claim);
+        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
+        let given = host.as_ref().and_then(|host| filled(host, &["spec", "volumeName"]));
+        if filled(source, &["volumeName"]).is_some_and(|volume| given != Some(volume)) {
+            findings.refuse("spec.volumeName", NOT_CHOSEN);
+        }
+        classes(world, claim, host.as_ref(), &mut spec, &mut findings);
+        if let Some(resources) = source.get("resources") {
+            let resources = fields::copy(resources, "spec.resources", RESOURCES, &mut findings);
+            spec.insert("resources".into(), resources.into());
+        }
+        for field in ["dataSource", "dataSourceRef"] {
+            if let Some(source) = source.get(field).filter(|source| !json::is_unset(source)) {
+                let source = data_source(name, source, &format!("spec.{field}"), &mut findings);
+                spec.insert(field.into(), source.into());
+            }
+        }
+        let annotations = annotations(world, claim, &mut findings);
+        let metadata = json!({"labels": metadata::labels(claim), "annotations": annotations});
+        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn changeable(&self, desired: &Value) -> Value {
+        let spec = &desired["spec"];
+        json!([
+            desired["metadata"],
+            spec["resources"],
+            spec["volumeAttributesClassName"]
+        ])
+    }
+
+    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+        let Report { tenant, host, .. } = report;
+        let volume = filled(host, &["spec", "volumeName"]);
+        let chosen = filled(tenant, &["spec", "volumeName"]);
+        if chosen.is_some() && chosen != volume {
+            // By hand, which is refused; it cannot be changed any more.
+            return Vec::new();
+        }
+        let is_bound = json::text(host, &["status", "phase"]) == Some("Bound");
+        let mut patch = json!({});
+        if let Some(volume) = volume {
+            patch["spec"]["volumeName"] = volume.into();
+        }
+        if json::text(tenant, &["spec", "storageClassName"]).is_none() {
+            patch["spec"]["storageClassName"] = host["spec"]["storageClassName"].clone();
+        }
+        if is_bound {
+            patch["metadata"]["annotations"][BOUND] = "yes".into();
+        }
+        let mut writes = vec![TenantWrite::Patch(patch)];
+        let volumes = world.stores.tenant(KindId::PersistentVolume);
+        let can_be_seen = |volume| volumes.contains(&Name::new("", volume)) || volumes.unavailable().is_some();
+        // Bound means that the volume is there to be looked at.
+        if !is_bound || volume.is_some_and(can_be_seen) {
+            let mut status = host["status"].clone();
+            text::map_texts(world, name, &mut status);
+            writes.push(TenantWrite::Status(with_own_conditions(status, tenant)));
+        }
+        writes
+    }
+
+    fn lost(&self, _world: &World, _name: &Name, claim: &Value, _: Option<&Value>, _: Timestamp) -> Option<Value> {
+        Some(with_own_conditions(json!({"phase": "Lost"}), claim))
+    }
+}
+
+/// The names of both classes.
+fn classes(world: &World, claim: &Value, host: Option<&Value>, spec: &mut Map<String, Value>, findings: &mut Findings) {
+    let policy = &world.tenant.policy.storage;
+    let class = class(world, claim, host);
+    let problem = match class.as_deref() {
+        None => Some("there is no default class".to_owned()),
+        Some("") => Some("volumes are made by a class".to_owned()),
+        Some(class) if !allows(&policy.classes, class) => Some(format!("the class {class} is not offered")),
+        Some(_) => None,
+    };
+    match problem {
+        None => drop(spec.insert("storageClassName".into(), class.into())),
+        Some(problem) => {
+            let offer = offered(world, KindId::StorageClass, &policy.classes);
+            findings.refuse("spec.storageClassName", format!("{problem}: {offer}"));
+        }
+    }
+    if let Some(class) = filled(claim, &["spec", "volumeAttributesClassName"]) {
+        if allows(&policy.attributes_classes, class) {
+            spec.insert("volumeAttributesClassName".into(), class.into());
+        } else {
+            let offer = offered(world, KindId::VolumeAttributesClass, &policy.attributes_classes);
+            let why = format!("the class {class} is not offered: {offer}");
+            findings.refuse("spec.volumeAttributesClassName", why);
+        }
+    }
+}
+
+/// The class of a claim: what it says, what was chosen for it before, or the tenant's default.
+fn class(world: &World, claim: &Value, host: Option<&Value>) -> Option<String> {
+    json::text(claim, &["metadata", "annotations", CLASS])
+        .or_else(|| json::text(claim, &["spec", "storageClassName"]))
+        .or_else(|| json::text(host?, &["spec", "storageClassName"]))
+        .map(ToOwned::to_owned)
+        .or_else(|| default_class(world))
+}
+
+/// The default class in the tenant: the newest, as its API server chooses for new claims.
+fn default_class(world: &World) -> Option<String> {
+    let marks = [
+        "storageclass.kubernetes.io/is-default-class",
+        "storageclass.beta.kubernetes.io/is-default-class",
+    ];
+    let classes = world.stores.tenant(KindId::StorageClass).all().into_iter();
+    let defaults = classes.filter_map(|(name, class)| {
+        let class = class.object();
+        let is_marked = |mark: &str| json::text(&class, &["metadata", "annotations", mark]) == Some("true");
+        let made = json::text(&class, &["metadata", "creationTimestamp"]).map(ToOwned::to_owned);
+        marks.into_iter().any(is_marked).then_some((Reverse(made), name.name))
+    });
+    defaults.min().map(|(_, name)| name.to_string())
+}
+
+/// What the kind that a data source names is here, if volumes can be filled from it.
+fn source_kind(source: &Value) -> Option<KindId> {
+    let group = json::text(source, &["apiGroup"]).unwrap_or_default();
+    match (group, json::text(source, &["kind"])?) {
+        ("", "PersistentVolumeClaim") => Some(KindId::PersistentVolumeClaim),
+        ("snapshot.storage.k8s.io", "VolumeSnapshot") => Some(KindId::VolumeSnapshot),
+        _ => None,
+    }
+}
+
+fn data_source(name: &Name, source: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
+    let mut copied = fields::copy(source, path, SOURCE, findings);
+    match source_kind(source) {
+        Some(kind) => {
+            let own = json::text(source, &["name"]).unwrap_or_default();
+            let hosts = host_name(kind, &Name::new(&name.namespace, own));
+            copied.insert("name".into(), hosts.into());
+        }
+        None => findings.refuse(
+            path,
+            "volumes can be filled from PersistentVolumeClaims and VolumeSnapshots only",
+        ),
+    }
+    if filled(source, &["namespace"]).is_some_and(|namespace| namespace != &*name.namespace) {
+        let why = "the source must be in the namespace of the claim";
+        findings.refuse(format!("{path}.namespace"), why);
+    }
+    copied
+}
+
+/// None but the node that the tenant's own scheduler chose, if it places pods: the host makes the volume there.
+fn annotations(world: &World, claim: &Value, findings: &mut Findings) -> Map<String, Value> {
+    let mut copied = Map::new();
+    for (key, value) in json::strings(claim, &["metadata", "annotations"]) {
+        if key == NODE {
+            let is_tenants = world.stores.host(KindId::Node).contains(&Name::new("", &value));
+            if world.tenant.scheduling == Scheduling::Tenant && is_tenants {
+                copied.insert(key, value.into());
+            }
+        } else if !labels::is_reserved(&key) && !LOCAL.iter().any(|domain| key.starts_with(domain)) {
+            let why = "annotations of claims are not passed on to storage drivers";
+            let note = Refusal::new(format!("metadata.annotations[{key}]"), why);
+            findings.notes.push(note);
+        }
+    }
+    copied
+}
+
+fn is_own(condition: &Value) -> bool {
+    json::text(condition, &["type"]) == Some(UNUSED)
+}
+
+/// A status of the host with those conditions of the claim that are the tenant's own.
+fn with_own_conditions(mut status: Value, claim: &Value) -> Value {
+    let hosts = json::items(&status, &["conditions"]).iter();
+    let own = json::items(claim, &["status", "conditions"]).iter();
+    let conditions: Vec<Value> = hosts
+        .filter(|condition| !is_own(condition))
+        .chain(own.filter(|condition| is_own(condition)))
+        .cloned()
+        .collect();
+    if let Some(status) = status.as_object_mut() {
+        status.remove("conditions");
+    }
+    if !conditions.is_empty() {
+        json::set(&mut status, &["conditions"], conditions);
+    }
+    status
+}
+
+#[cfg(test)]
+#[path = "claim_tests.rs"]
+mod tests;
