@@ -11,7 +11,7 @@
 
 use crate::{
     json,
-    kinds::{Flow, HostNamespace, Kind, Rights, own_name, text},
+    kinds::{Flow, HostNamespace, Kind, KindId, Rights, devices, own_name, text},
     resource::{self, Name},
     store::{Detail, WatchSpec},
     world::World,
@@ -78,7 +78,15 @@ pub fn translate(world: &World, event: &Value, now: Timestamp) -> Option<Told> {
         return None;
     }
     let host_name = json::text(involved, &["name"])?;
-    let about = world.stores.host(kind).tenant_name(host_name)?;
+    let (kind, about) = match world.stores.host(kind).tenant_name(host_name) {
+        Some(about) => (kind, about),
+        // Claims that the host made itself are of another kind here.
+        None if kind == KindId::ResourceClaim => (
+            KindId::GeneratedClaim,
+            devices::generated::tenant_name(world, host_name)?,
+        ),
+        None => return None,
+    };
     let origin = world.stores.tenant(kind).get(&about)?;
     let mut told: Map<String, Value> = COPIED
         .iter()
@@ -126,11 +134,7 @@ fn last_seen(event: &Value) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        config::test_tenant,
-        resource::{KindId, host_name},
-        store::Stored,
-    };
+    use crate::{config::test_tenant, resource::host_name, store::Stored};
 
     fn world(name: &Name) -> World {
         let world = World::new(test_tenant());
@@ -157,6 +161,28 @@ mod tests {
         let now = "2026-11-20T10:00:30Z".parse().unwrap();
         let told = translate(&world(&name), &event("Pod", &host_name(KindId::Pod, &name)), now).unwrap();
         insta::assert_yaml_snapshot!(told.event);
+    }
+
+    #[test]
+    fn events_about_claims_that_the_host_made_are_told() {
+        let pod = Name::new("research", "train-0");
+        let world = world(&pod);
+        let host = "train-0-abcdefghijklm-gpu-12345";
+        let shown = Name::new("research", "train-0-gpu-12345");
+        let keys = [Name::new("", host), shown.clone()].map(|name| KindId::GeneratedClaim.key(name));
+        world.shown().set(&keys[0], vec![keys[1].clone()]);
+        let claim = json!({"metadata": {"name": &*shown.name, "uid": "claim-uid", "resourceVersion": "1"}});
+        world
+            .stores
+            .tenant(KindId::GeneratedClaim)
+            .written(shown.clone(), Stored::new(&claim));
+        let mut event = event("ResourceClaim", host);
+        event["involvedObject"]["apiVersion"] = "resource.k8s.io/v1".into();
+        let told = translate(&world, &event, "2026-11-20T10:00:30Z".parse().unwrap()).unwrap();
+        assert_eq!(
+            (told.about, &told.event["involvedObject"]["uid"]),
+            (shown, &json!("claim-uid"))
+        );
     }
 
     #[test]

@@ -65,6 +65,12 @@ impl Stored {
         self.json.read(|text| serde_json::from_slice(text).unwrap_or_default())
     }
 
+    /// Whether the object's JSON text contains `words`: far cheaper than parsing what most objects do not have.
+    pub fn mentions(&self, words: &str) -> bool {
+        self.json
+            .read(|text| std::str::from_utf8(text).is_ok_and(|text| text.contains(words)))
+    }
+
     /// The same object with its text packed.
     pub(super) fn packed(mut self, dictionary: &Dictionary) -> Self {
         self.json = self.json.packed(dictionary);

@@ -1,8 +1,8 @@
 //! Devices by dynamic resource allocation. There is no hardware: the test publishes slices as a driver would, and the
 //! host's scheduler allocates.
 
-use crate::setup::{Clusters, WORKLOADS, create, events, eventually, is_phase, pod};
-use berth_api::{NodeResourceSlice, Scheduling, SyncPolicy, TenantNode};
+use crate::setup::{CONTROL_PLANE, Clusters, Setup, WORKLOADS, create, events, eventually, is_phase, pod};
+use berth_api::{NodeResourceSlice, TenantNode};
 use berth_syncer::resource::{KindId, Name, host_name};
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
@@ -22,10 +22,28 @@ const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_are_claimed_on_the_host_and_seen_in_the_tenant() {
-    let mut policy = SyncPolicy::default();
-    policy.devices.classes = vec![CLASS.into()];
-    policy.devices.config_drivers = vec![CLASS.into()];
-    let clusters = Clusters::start_with(policy, Scheduling::Host).await;
+    devices(Setup::default()).await;
+}
+
+/// A host that is older than the tenants' newest, and a tenant without the newest rules about who may write the status of
+/// a claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn devices_with_older_versions() {
+    let setup = Setup {
+        host_version: "v1.36.4".into(),
+        tenant_version: "v1.36.4".into(),
+        emulated: Some("1.35"),
+        ..Setup::default()
+    };
+    devices(setup).await;
+}
+
+async fn devices(mut setup: Setup) {
+    setup.policy.devices.classes = vec![CLASS.into()];
+    setup.policy.devices.config_drivers = vec![CLASS.into()];
+    // Before 1.36 pods have no field for the claim of an extended resource.
+    let pods_say_claim = setup.emulated.is_none();
+    let clusters = Clusters::start_as(setup).await;
     install_driver(&clusters).await;
     let syncer = clusters.syncer().await;
     classes_and_slices_are_shown(&clusters).await;
@@ -33,11 +51,12 @@ async fn devices_are_claimed_on_the_host_and_seen_in_the_tenant() {
     a_template_makes_a_claim_for_each_pod(&clusters).await;
     the_claim_of_a_finished_pod_goes(&clusters).await;
     what_is_not_offered_is_refused(&clusters).await;
-    an_extended_resource_is_a_device(&clusters).await;
+    an_extended_resource_is_a_device(&clusters, pods_say_claim).await;
     a_template_of_the_hosts_own(&clusters).await;
     syncer.stop().await;
     after_a_restart_nothing_is_written(&clusters).await;
     let syncer = clusters.syncer().await;
+    slices_go_with_their_devices(&clusters).await;
     nothing_remains(&clusters).await;
     syncer.stop().await;
 }
@@ -55,7 +74,7 @@ async fn install_driver(clusters: &Clusters) {
     )
     .await;
     let slices: Api<ResourceSlice> = Api::all(clusters.host_admin.clone());
-    let published: Api<TenantNode> = Api::namespaced(clusters.host_admin.clone(), "berth-vision-aaaaaaaaaaaaa-cp");
+    let published: Api<TenantNode> = Api::namespaced(clusters.host_admin.clone(), CONTROL_PLANE);
     for node in NODES {
         let devices: Vec<Value> = (0..DEVICES)
             .map(|index| json!({"name": format!("gpu-{index}"), "attributes": {"model": {"string": "H100"}}, "capacity": {"memory": {"value": "80Gi"}}}))
@@ -147,18 +166,11 @@ async fn classes_and_slices_are_shown(clusters: &Clusters) {
     assert_eq!(slice.spec.node_name.as_deref(), Some(NODES[0]));
     assert_eq!(slice.spec.devices.unwrap().len(), DEVICES);
     // What the tenant changes is undone.
-    let patch = Patch::Merge(json!({"spec": {"extendedResourceName": "mine.example.com/gpu"}}));
+    let patch = Patch::Merge(json!({"spec": {"selectors": []}}));
     classes.patch(CLASS, &PatchParams::default(), &patch).await.unwrap();
     eventually("the class is as the host's", async || {
-        classes
-            .get(CLASS)
-            .await
-            .unwrap()
-            .spec
-            .unwrap()
-            .extended_resource_name
-            .as_deref()
-            == Some("example.com/gpu")
+        let spec = classes.get(CLASS).await.unwrap().spec.unwrap();
+        spec.selectors.is_some_and(|selectors| selectors.len() == 1)
     })
     .await;
 }
@@ -344,32 +356,35 @@ async fn what_is_not_offered_is_refused(clusters: &Clusters) {
     gone(clusters, "what was refused").await;
 }
 
-async fn an_extended_resource_is_a_device(clusters: &Clusters) {
+async fn an_extended_resource_is_a_device(clusters: &Clusters, pods_say_claim: bool) {
     let pods = clusters.tenant_api::<Pod>();
     let claims = clusters.tenant_api::<ResourceClaim>();
     let container = json!({"name": "main", "image": "app:1", "resources": {"limits": {"example.com/gpu": "2"}}});
     create(&pods, pod("plain", &json!({"containers": [container]}))).await;
     running(clusters, "plain").await;
-    eventually("the pod says which claim it got", async || {
-        let status = pods.get("plain").await.unwrap().status.unwrap();
-        status.extended_resource_claim_status.is_some()
-    })
-    .await;
-    let status = pods
-        .get("plain")
-        .await
-        .unwrap()
-        .status
-        .unwrap()
-        .extended_resource_claim_status
-        .unwrap();
-    assert!(status.resource_claim_name.starts_with("plain-extended-resources-"));
-    assert_eq!(status.request_mappings[0].resource_name, "example.com/gpu");
     eventually("the claim is shown", async || {
-        let claim = claims.get_opt(&status.resource_claim_name).await.unwrap();
-        claim.is_some_and(|claim| allocated(&claim).len() == 2)
+        let claims = claims.list(&ListParams::default()).await.unwrap();
+        claims.iter().any(|claim| {
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            name.starts_with("plain-extended-resources-") && allocated(claim).len() == 2
+        })
     })
     .await;
+    if !pods_say_claim {
+        return;
+    }
+    let extended = async || {
+        pods.get("plain")
+            .await
+            .unwrap()
+            .status
+            .unwrap()
+            .extended_resource_claim_status
+    };
+    eventually("the pod says which claim it got", async || extended().await.is_some()).await;
+    let status = extended().await.unwrap();
+    assert!(claims.get_opt(&status.resource_claim_name).await.unwrap().is_some());
+    assert_eq!(status.request_mappings[0].resource_name, "example.com/gpu");
 }
 
 /// As a controller of the host makes one for a kind that the tenant's class names.
@@ -392,6 +407,21 @@ async fn a_template_of_the_hosts_own(clusters: &Clusters) {
     eventually("both claims are shown", async || {
         let claims = claims.list(&ListParams::default()).await.unwrap();
         claims.items.len() == 2 && claims.iter().all(|claim| !allocated(claim).is_empty())
+    })
+    .await;
+}
+
+async fn slices_go_with_their_devices(clusters: &Clusters) {
+    let published: Api<TenantNode> = Api::namespaced(clusters.host_admin.clone(), CONTROL_PLANE);
+    let none = Patch::Merge(json!({"status": {"resourceSlices": []}}));
+    published
+        .patch_status(NODES[0], &PatchParams::default(), &none)
+        .await
+        .unwrap();
+    clusters.withdraw_node(NODES[1]).await;
+    let slices: Api<ResourceSlice> = Api::all(clusters.tenant_admin.clone());
+    eventually("no slice is shown", async || {
+        slices.list(&ListParams::default()).await.unwrap().items.is_empty()
     })
     .await;
 }

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 pub const SLUG: &str = "vision-aaaaaaaaaaaaa";
 pub const WORKLOADS: &str = "berth-vision-aaaaaaaaaaaaa";
-const CONTROL_PLANE: &str = "berth-vision-aaaaaaaaaaaaa-cp";
+pub const CONTROL_PLANE: &str = "berth-vision-aaaaaaaaaaaaa-cp";
 /// User of the syncer on both sides.
 const USER: &str = "berth:syncer";
 /// Controllers whose work the host does: tenants run without them.

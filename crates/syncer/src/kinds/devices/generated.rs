@@ -114,7 +114,8 @@ pub fn tenant_name(world: &World, host_name: &str) -> Option<Name> {
 /// What has to be looked at because a pod of the host has changed: the claims that it says were made for it. They may have
 /// come before it.
 pub fn of_pod(world: &World, pod: &Name) -> Vec<Key> {
-    let Some(pod) = world.stores.host(KindId::Pod).get(pod) else {
+    let pod = world.stores.host(KindId::Pod).get(pod);
+    let Some(pod) = pod.filter(|pod| pod.mentions("resourceClaimName")) else {
         return Vec::new();
     };
     let mut keys = Vec::new();
