@@ -52,6 +52,14 @@ pub const TOKEN_RENEW_AT: &str = "berth.dev/token-renew-at";
 /// Label of the tenant namespace that a host object comes from; pod selectors are scoped with it.
 pub const TENANT_OBJECT_NAMESPACE: &str = "berth.dev/namespace";
 
+/// Label of host pods that no policy of their tenant for ingress selects; the value is [`NETWORK_OPEN`]. The platform's own
+/// allowances are for such pods only.
+pub const NETWORK_INGRESS: &str = "net.berth.dev/ingress";
+/// The same for egress.
+pub const NETWORK_EGRESS: &str = "net.berth.dev/egress";
+/// Value of [`NETWORK_INGRESS`] and [`NETWORK_EGRESS`].
+pub const NETWORK_OPEN: &str = "open";
+
 /// Finalizer on `TenantCluster`: control removes everything it made before the object may go.
 pub const FINALIZER: &str = "berth.dev/tenant-cleanup";
 /// Field manager of control's server-side applies.

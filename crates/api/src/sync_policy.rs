@@ -157,6 +157,10 @@ pub struct IngressPolicy {
         )
     )]
     pub hostnames: Vec<String>,
+    /// Annotations that Ingresses and routes may carry to the host, besides plain settings of ingress-nginx: a key, or
+    /// `domain/*` for all keys of a domain.
+    #[schemars(length(max = 64))]
+    pub annotations: Vec<String>,
 }
 
 /// A Gateway of the host. In the tenant, routes name it as if it were in any namespace of the tenant.

@@ -2,7 +2,14 @@
 
 use crate::{
     config::Tenant,
-    kinds::{self, Custom, Flow, references::References, shown::Shown, storage},
+    kinds::{
+        self, Custom, Flow,
+        endpoint_slice::addresses::{self, PodAddresses},
+        gateway,
+        references::References,
+        shown::Shown,
+        storage,
+    },
     resource::{Key, KindId, Name, Resource, Side},
     store::Stores,
 };
@@ -19,6 +26,7 @@ pub struct World {
     pub stores: Stores,
     references: Mutex<References>,
     shown: Mutex<Shown>,
+    addresses: Mutex<PodAddresses>,
 }
 
 impl World {
@@ -32,6 +40,7 @@ impl World {
             kinds,
             references: Mutex::default(),
             shown: Mutex::default(),
+            addresses: Mutex::default(),
         }
     }
 
@@ -43,6 +52,11 @@ impl World {
     /// What is shown of which objects of the host.
     pub fn shown(&self) -> MutexGuard<'_, Shown> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Addresses of the tenant's own pods.
+    pub fn addresses(&self) -> MutexGuard<'_, PodAddresses> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The kind of a host object, and what it is in the tenant, if it is one that goes from the tenant to the host.
@@ -75,6 +89,14 @@ impl World {
             }
             _ => Vec::new(),
         };
+        if (side, id) == (Side::Host, KindId::Pod) {
+            let pod = self.stores.host(id).get(name).map(|stored| stored.object());
+            let addresses = pod.as_ref().map(addresses::of).unwrap_or_default();
+            // Which endpoints of the tenant's own making are good.
+            if self.addresses().set(name, addresses) {
+                keys.extend(self.all_of(KindId::EndpointSlice));
+            }
+        }
         match (side, id) {
             // The tokens belong to the host pod: made once it exists, renewed by a timer afterwards.
             (Side::Host, KindId::Pod) if !self.stores.host(KindId::PodToken).contains(name) => {
@@ -82,6 +104,16 @@ impl World {
             }
             // The labels of a namespace are on its pods.
             (Side::Tenant, KindId::Namespace) => keys.extend(self.in_namespace(KindId::Pod, &name.name)),
+            // Where traffic from outside must not be led depends on the Service.
+            (Side::Tenant, KindId::Service) => keys.extend(self.references().users(&id.key(name.clone()))),
+            // Whether an Ingress is of a class of the host.
+            (_, KindId::IngressClass) => keys.extend(self.all_of(KindId::Ingress)),
+            // Which parents of a route are the tenant's own, and where it may lead.
+            (Side::Tenant, KindId::Gateway | KindId::ReferenceGrant) => {
+                keys.extend(gateway::route::KINDS.iter().flat_map(|kind| self.all_of(*kind)));
+            }
+            // Which pods are open to the platform's allowances.
+            (Side::Tenant, KindId::NetworkPolicy) => keys.extend(self.in_namespace(KindId::Pod, &name.namespace)),
             _ => {}
         }
         keys.extend(kinds::devices::dependents(self, side, id, name));
@@ -94,6 +126,11 @@ impl World {
                 .filter(|user| !self.stores.host(user.kind).contains(&user.name)),
         );
         keys
+    }
+
+    /// All of the tenant's objects of a kind.
+    fn all_of(&self, id: KindId) -> impl Iterator<Item = Key> {
+        self.stores.tenant(id).names().into_iter().map(move |name| id.key(name))
     }
 
     /// The tenant's objects of a kind in one of its namespaces.

@@ -11,7 +11,7 @@
 
 use crate::{json, kinds::refusal::Refusal};
 use berth_api::labels::is_reserved;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Domains whose labels and annotations steer schedulers and queues of the host.
 const SCHEDULER_DOMAINS: &[&str] = &[
@@ -71,7 +71,8 @@ const LOCAL_ANNOTATIONS: &[&str] = &[
 /// Prefix of annotations that drive simulated kubelets. Real ones do not know them.
 const SIMULATION: &str = "simulation.berth.dev/";
 
-fn in_domain(key: &str, domain: &str) -> bool {
+/// Whether a key belongs to a domain or one below it.
+pub fn in_domain(key: &str, domain: &str) -> bool {
     let Some((prefix, _)) = key.split_once('/') else {
         // Container runtimes use names without a slash: `io.kubernetes.cri-o.Devices`.
         return key
@@ -85,11 +86,27 @@ fn is_schedulers(key: &str) -> bool {
     SCHEDULER_DOMAINS.iter().any(|domain| in_domain(key, domain))
 }
 
+/// Whether a label of a tenant's object is on its host object as well, so that selectors may ask for it.
+pub fn crosses(key: &str) -> bool {
+    !is_reserved(key) && !is_schedulers(key)
+}
+
+/// Trims a host object of which only its existence and origin matter.
+pub fn only(object: &mut Value) {
+    *object = json!({"metadata": object.get_mut("metadata").map(Value::take).unwrap_or_default()});
+}
+
+/// Trims a host object of which only its origin and its status matter.
+pub fn with_status(object: &mut Value) {
+    let mut take = |field: &str| object.get_mut(field).map(Value::take).unwrap_or_default();
+    *object = json!({"metadata": take("metadata"), "status": take("status")});
+}
+
 /// Labels of the host object.
 pub fn labels(object: &Value) -> Map<String, Value> {
     json::strings(object, &["metadata", "labels"])
         .into_iter()
-        .filter(|(key, _)| !is_reserved(key) && !is_schedulers(key) && !BOUND_LABELS.contains(&key.as_str()))
+        .filter(|(key, _)| crosses(key) && !BOUND_LABELS.contains(&key.as_str()))
         .map(|(key, value)| (key, value.into()))
         .collect()
 }
@@ -114,7 +131,6 @@ pub fn annotations(object: &Value, refused: &mut Vec<Refusal>) -> Map<String, Va
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn reserved_and_scheduler_labels_stay_in_the_tenant() {

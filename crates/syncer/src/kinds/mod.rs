@@ -2,17 +2,26 @@
 //! come `translate` (tenant → host), what an update may change, `back` (host → tenant), and tests. Everything here is
 //! pure: kinds say what should be, the engine does it.
 
+pub mod backend;
 pub mod config;
 pub mod custom;
 pub mod devices;
+pub mod disruption_budget;
+pub mod endpoint_slice;
 pub mod event;
 pub mod fields;
+pub mod gateway;
+pub mod hostnames;
+pub mod ingress;
 pub mod metadata;
 pub mod namespace;
+pub mod network_policy;
+pub mod networks;
 pub mod node;
 pub mod pod;
 pub mod references;
 pub mod refusal;
+pub mod selector;
 pub mod service;
 pub mod shown;
 pub mod storage;
@@ -110,6 +119,29 @@ kinds! {
     VolumeSnapshot => storage::snapshot::KIND;
     /// Contents of snapshots: nobody makes any.
     VolumeSnapshotContent => storage::snapshot::CONTENT_KIND;
+
+    /// Endpoints that the tenant makes itself.
+    EndpointSlice => endpoint_slice::KIND;
+    /// Ingresses of classes of the host.
+    Ingress => ingress::KIND;
+    /// IngressClasses of the host, up.
+    IngressClass => ingress::class::KIND;
+    /// Routes of HTTP requests to Gateways of the host.
+    HttpRoute => gateway::route::HTTP;
+    /// Routes of gRPC calls to Gateways of the host.
+    GrpcRoute => gateway::route::GRPC;
+    /// Routes of TLS connections to Gateways of the host.
+    TlsRoute => gateway::route::TLS;
+    /// GatewayClasses of the host, up.
+    GatewayClass => gateway::class::KIND;
+    /// Gateways of the tenant's own controllers.
+    Gateway => gateway::GATEWAY;
+    /// Permissions of routes to lead to other namespaces.
+    ReferenceGrant => gateway::REFERENCE_GRANT;
+    /// NetworkPolicies.
+    NetworkPolicy => network_policy::KIND;
+    /// PodDisruptionBudgets.
+    PodDisruptionBudget => disruption_budget::KIND;
 
     /// The tenant's nodes, up.
     Node => node::KIND;

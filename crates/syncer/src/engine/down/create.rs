@@ -5,7 +5,6 @@ use crate::{
     engine::{
         Done,
         api::{CallError, Delete},
-        recorder::Level,
     },
     json,
     kinds::{Creation, Translated, refusal},
@@ -87,16 +86,7 @@ impl Step<'_> {
                 engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
                 notes.extend(dropped(&desired, &created));
                 engine.remember(Side::Host, *id, name, created);
-                if !notes.is_empty() {
-                    engine
-                        .tell(
-                            &self.key(),
-                            Level::Normal,
-                            "FieldWithoutEffect",
-                            &refusal::message(&notes),
-                        )
-                        .await;
-                }
+                self.tell_notes(&notes).await;
                 Ok(Done::new("created"))
             }
             Err(CallError::Conflict(_)) => self.taken(stored).await,

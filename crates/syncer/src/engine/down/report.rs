@@ -133,6 +133,16 @@ impl Step<'_> {
         Ok(())
     }
 
+    /// Says what of an object has no effect.
+    pub(super) async fn tell_notes(&self, notes: &[refusal::Refusal]) {
+        if !notes.is_empty() {
+            let message = refusal::message(notes);
+            self.engine
+                .tell(&self.key(), Level::Normal, "FieldWithoutEffect", &message)
+                .await;
+        }
+    }
+
     pub(super) async fn tell_refused(&self, refused: &[refusal::Refusal]) {
         let reason = "FieldRefused";
         self.engine

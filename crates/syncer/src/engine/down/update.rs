@@ -29,7 +29,7 @@ impl Step<'_> {
         let mut result = "nothing";
         let mut refused = Vec::new();
         match kind.translate(&engine.world, name, &content) {
-            Ok(Translated { object: desired, .. }) => {
+            Ok(Translated { object: desired, notes }) => {
                 let hash = json::hash(&kind.changeable(&desired));
                 if host.applied_hash.as_deref() == Some(hash.as_str()) {
                     if kinds::kind(*id)
@@ -41,6 +41,7 @@ impl Step<'_> {
                 } else {
                     self.bring_up_to_date(host, &self.dressed(stored, desired, &hash))
                         .await?;
+                    self.tell_notes(&notes).await;
                     result = "updated";
                 }
             }

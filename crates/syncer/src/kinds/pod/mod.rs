@@ -36,7 +36,8 @@ use crate::{
     json,
     kinds::{
         Creation, Down, Flow, HostNamespace, HostWrite, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
-        fields::Findings, metadata, namespace, origin_name, own_name, references::Target, refusal::Refusal,
+        fields::Findings, metadata, namespace, network_policy::isolation, origin_name, own_name, references::Target,
+        refusal::Refusal,
     },
     resource::{self, Key, Name, Resource},
     store::{Detail, WatchSpec},
@@ -169,7 +170,8 @@ impl Down for Pods {
             "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
             "spec": spec.spec,
         });
-        for (key, value) in namespace::labels_of(world, &name.namespace) {
+        let of_namespace = namespace::labels_of(world, &name.namespace);
+        for (key, value) in of_namespace.into_iter().chain(isolation::labels_of(world, name, pod)) {
             object["metadata"]["labels"][key] = value;
         }
         object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();

@@ -1,0 +1,30 @@
+//! Services that Ingresses and routes lead to.
+
+use crate::{
+    json,
+    resource::{KindId, Name, host_name},
+    world::World,
+};
+use berth_api::names;
+
+/// The Service of the host for one of the tenant's.
+///
+/// # Errors
+/// Why traffic must not go there, in words for the tenant. [`nowhere`] takes its place.
+pub fn service(world: &World, name: &Name) -> Result<String, String> {
+    let stored = world.stores.tenant(KindId::Service).get(name);
+    let kind = stored.map(|stored| stored.object());
+    if kind.and_then(|object| json::text(&object, &["spec", "type"]).map(|kind| kind == "ExternalName")) == Some(true) {
+        // What answers at the edge runs on the host and resolves names there: it could be led to anything it can reach.
+        return Err(format!(
+            "the Service {} stands for an external name: traffic from outside cannot be led there, so nothing answers here",
+            name.name
+        ));
+    }
+    Ok(host_name(KindId::Service, name))
+}
+
+/// The name of a Service that never exists: requests are answered by an error, as if the Service were missing.
+pub fn nowhere(name: &Name) -> String {
+    names::host_name("Nowhere", &name.namespace, &name.name)
+}

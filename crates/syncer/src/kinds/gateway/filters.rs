@@ -1,0 +1,60 @@
+//! What happens to requests on their way: filters of rules and of backends.
+//!
+//! | filter | rule |
+//! |---|---|
+//! | header modifiers, redirects, rewrites, CORS | copied: they concern the route's own requests |
+//! | `requestMirror` | its backend becomes the host's |
+//! | `extensionRef`, `externalAuth` | refused |
+//! | anything else | refused by name |
+
+use super::route::Backends;
+use crate::{
+    json,
+    kinds::fields::{self, Fields, Findings, Rule},
+};
+use serde_json::{Value, json};
+
+const FILTER: Fields = &[
+    ("cors", Rule::Copy),
+    (
+        "extensionRef",
+        Rule::Refuse("extensions belong to the controller, which is shared with others"),
+    ),
+    (
+        "externalAuth",
+        Rule::Refuse("the controller, which is shared with others, would call it"),
+    ),
+    ("requestHeaderModifier", Rule::Copy),
+    ("requestMirror", Rule::Rewrite),
+    ("requestRedirect", Rule::Copy),
+    ("responseHeaderModifier", Rule::Copy),
+    ("type", Rule::Copy),
+    ("urlRewrite", Rule::Copy),
+];
+
+const MIRROR: Fields = &[
+    ("backendRef", Rule::Rewrite),
+    ("fraction", Rule::Copy),
+    ("percent", Rule::Copy),
+];
+
+/// The filters of `source` on the host, if it has any.
+pub fn translate(backends: &Backends<'_>, source: &Value, path: &str, findings: &mut Findings) -> Option<Value> {
+    let filters: Vec<Value> = json::items(source, &["filters"])
+        .iter()
+        .enumerate()
+        .map(|(index, filter)| {
+            let path = format!("{path}.filters[{index}]");
+            let mut copied = fields::copy(filter, &path, FILTER, findings);
+            if let Some(mirror) = filter.get("requestMirror").filter(|mirror| !mirror.is_null()) {
+                let path = format!("{path}.requestMirror");
+                let mut mirrored = Value::Object(fields::copy(mirror, &path, MIRROR, findings));
+                let path = format!("{path}.backendRef");
+                mirrored["backendRef"] = backends.translate(&mirror["backendRef"], &path, findings).into();
+                copied.insert("requestMirror".into(), mirrored);
+            }
+            copied.into()
+        })
+        .collect();
+    (!filters.is_empty()).then(|| json!(filters))
+}

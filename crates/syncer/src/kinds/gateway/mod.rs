@@ -1,0 +1,88 @@
+//! The Gateway API. The platform has the Gateways, tenants attach routes to those that their class lists.
+//!
+//! | kind | direction |
+//! |---|---|
+//! | HTTPRoute, GRPCRoute, TLSRoute | to the host, status back; see `route` |
+//! | GatewayClass | those that the class lists are shown, see `class` |
+//! | Gateway | the tenant's stay in the tenant, for its own controllers; routes name those of the host by name, from any namespace |
+//! | ReferenceGrant | stays in the tenant, where it decides which namespaces routes may lead to: on the host all are one |
+//!
+//! The kinds are extensions. An API server that does not have them is not asked to: the kind is off.
+
+pub mod class;
+mod filters;
+pub mod parents;
+pub mod route;
+mod status;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    json,
+    kinds::{Flow, Kind, Rights, metadata, own_name},
+    resource::{KindId, Name, Resource},
+    store::{Detail, WatchSpec},
+    world::World,
+};
+use serde_json::Value;
+
+/// The API group.
+pub const GROUP: &str = "gateway.networking.k8s.io";
+
+const fn resource(version: &'static str, kind: &'static str, plural: &'static str) -> Resource {
+    Resource::new(GROUP, version, kind, plural)
+}
+
+const fn known(resource: Resource, detail: Detail, trim: fn(&mut Value)) -> Kind {
+    Kind {
+        tenant: Some(WatchSpec {
+            resource,
+            detail,
+            labels: "",
+            name: own_name,
+            trim,
+        }),
+        host: None,
+        flow: Flow::Known,
+        rights: Rights { tenant: &[], host: &[] },
+    }
+}
+
+/// Gateways of the tenant.
+pub const GATEWAY: Kind = known(resource("v1", "Gateway", "gateways"), Detail::Metadata, metadata::only);
+/// Permissions to refer to another namespace of the tenant.
+pub const REFERENCE_GRANT: Kind = known(
+    resource("v1beta1", "ReferenceGrant", "referencegrants"),
+    Detail::Full,
+    |_| {},
+);
+
+/// Whether a route of this kind and namespace may lead to a Service of the tenant.
+fn is_granted(world: &World, (kind, namespace): (&str, &str), service: &Name) -> bool {
+    if *service.namespace == *namespace {
+        return true;
+    }
+    let text = |value: &Value, field: &str| json::text(value, &[field]).unwrap_or_default().to_owned();
+    world
+        .stores
+        .tenant(KindId::ReferenceGrant)
+        .all()
+        .into_iter()
+        .any(|(name, stored)| {
+            if name.namespace != service.namespace {
+                return false;
+            }
+            let grant = stored.object();
+            let from = json::items(&grant, &["spec", "from"]).iter().any(|from| {
+                text(from, "group") == GROUP && text(from, "kind") == kind && text(from, "namespace") == namespace
+            });
+            let to = json::items(&grant, &["spec", "to"]).iter().any(|to| {
+                let named = text(to, "name");
+                text(to, "group").is_empty()
+                    && text(to, "kind") == "Service"
+                    && (named.is_empty() || named == *service.name)
+            });
+            from && to
+        })
+}

@@ -1,0 +1,275 @@
+//! Routes: one set of rules for all of them.
+//!
+//! | field | rule |
+//! |---|---|
+//! | labels | copied but for reserved ones |
+//! | annotations | as those of Ingresses |
+//! | `parentRefs` | see `parents`. A route without any parent on the host stays in the tenant |
+//! | `useDefaultGateways` | refused: parents are named |
+//! | `hostnames` | names that the tenant's class lists; none at all only if it lists `*` |
+//! | `rules[]`: `name`, `matches`, `timeouts`, `retry`, `sessionPersistence` | copied |
+//! | `rules[].filters` | see `filters` |
+//! | backends | Services of the tenant, under the host's name, with port and weight |
+//! | a backend in another namespace | only if a ReferenceGrant there permits it; otherwise it leads nowhere, and the status says so, as the Gateway API asks |
+//! | a Service for an external name | leads nowhere, and the tenant is told |
+//! | anything else | refused by name |
+//! | `status.parents` | comes back for parents on the host; what the tenant's own controllers wrote stays |
+
+use super::{
+    filters, is_granted,
+    parents::{self, Parent},
+    resource, status,
+};
+use crate::{
+    json,
+    kinds::{
+        Down, Flow, HostNamespace, Kind, Report, Right, Rights, TenantWrite, Translated, WRITE, Want, backend,
+        fields::{self, Fields, Findings, Rule},
+        hostnames, ingress, metadata, origin_name, own_name,
+        references::Target,
+        refusal::Refusal,
+    },
+    resource::{Key, KindId, Name, Resource},
+    store::{Detail, WatchSpec},
+    world::World,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+const fn kind(route: &'static Route, tenant: &'static [Right], host: &'static [Right]) -> Kind {
+    Kind {
+        tenant: Some(WatchSpec {
+            resource: route.resource,
+            detail: Detail::Full,
+            labels: "",
+            name: own_name,
+            trim: |_| {},
+        }),
+        host: Some((
+            HostNamespace::Workloads,
+            WatchSpec {
+                resource: route.resource,
+                detail: Detail::Full,
+                labels: "berth.dev/managed-by=syncer",
+                name: origin_name,
+                trim: metadata::with_status,
+            },
+        )),
+        flow: Flow::Down(route),
+        rights: Rights { tenant, host },
+    }
+}
+
+/// Routes of HTTP requests.
+pub const HTTP: Kind = kind(
+    &Route {
+        resource: resource("v1", "HTTPRoute", "httproutes"),
+    },
+    &[("httproutes/status", &["patch"])],
+    &[("httproutes", WRITE)],
+);
+/// Routes of gRPC calls.
+pub const GRPC: Kind = kind(
+    &Route {
+        resource: resource("v1", "GRPCRoute", "grpcroutes"),
+    },
+    &[("grpcroutes/status", &["patch"])],
+    &[("grpcroutes", WRITE)],
+);
+/// Routes of TLS connections, by the name that the client asks for.
+pub const TLS: Kind = kind(
+    &Route {
+        resource: resource("v1", "TLSRoute", "tlsroutes"),
+    },
+    &[("tlsroutes/status", &["patch"])],
+    &[("tlsroutes", WRITE)],
+);
+
+/// All kinds of routes.
+pub const KINDS: &[KindId] = &[KindId::HttpRoute, KindId::GrpcRoute, KindId::TlsRoute];
+
+const SPEC: Fields = &[
+    ("hostnames", Rule::Copy),
+    ("parentRefs", Rule::Rewrite),
+    ("rules", Rule::Rewrite),
+    ("useDefaultGateways", Rule::Refuse("name the Gateway in parentRefs")),
+];
+
+const RULE: Fields = &[
+    ("backendRefs", Rule::Rewrite),
+    ("filters", Rule::Rewrite),
+    ("matches", Rule::Copy),
+    ("name", Rule::Copy),
+    ("retry", Rule::Copy),
+    ("sessionPersistence", Rule::Copy),
+    ("timeouts", Rule::Copy),
+];
+
+const BACKEND: Fields = &[
+    ("filters", Rule::Rewrite),
+    ("group", Rule::Rewrite),
+    ("kind", Rule::Rewrite),
+    ("name", Rule::Rewrite),
+    (
+        "namespace",
+        Rule::Ignore("all namespaces of the tenant are one on the host"),
+    ),
+    ("port", Rule::Copy),
+    ("weight", Rule::Copy),
+];
+
+struct Route {
+    resource: Resource,
+}
+
+/// Where the routes of one kind and namespace may lead.
+pub struct Backends<'a> {
+    world: &'a World,
+    /// Kind and namespace of the route.
+    route: (&'static str, &'a str),
+}
+
+/// The Service that a backend names; `None` if it names something else.
+fn service(namespace: &str, backend: &Value) -> Option<Name> {
+    let text = |field: &str, default| json::text(backend, &[field]).unwrap_or(default);
+    let is_service = text("group", "").is_empty() && text("kind", "Service") == "Service";
+    is_service.then(|| Name::new(text("namespace", namespace), text("name", "")))
+}
+
+impl Backends<'_> {
+    /// The backend on the host.
+    pub fn translate(&self, source: &Value, path: &str, findings: &mut Findings) -> serde_json::Map<String, Value> {
+        let mut backend = fields::copy(source, path, BACKEND, findings);
+        if let Some(filters) = filters::translate(self, source, path, findings) {
+            backend.insert("filters".into(), filters);
+        }
+        let Some(service) = service(self.route.1, source) else {
+            findings.refuse(format!("{path}.kind"), "traffic can be led to Services only");
+            return backend;
+        };
+        let host = if is_granted(self.world, self.route, &service) {
+            backend::service(self.world, &service)
+        } else {
+            Err(status::not_permitted(&service))
+        };
+        let host = host.unwrap_or_else(|why| {
+            findings.notes.push(Refusal::new(path, why));
+            backend::nowhere(&service)
+        });
+        backend.insert("name".into(), host.into());
+        backend
+    }
+}
+
+impl Route {
+    /// Services that a route of `namespace` names.
+    fn services(namespace: &str, route: &Value) -> BTreeSet<Name> {
+        let mut services = BTreeSet::new();
+        for path in [
+            "spec.rules[].backendRefs[]",
+            "spec.rules[].filters[].requestMirror.backendRef",
+            "spec.rules[].backendRefs[].filters[].requestMirror.backendRef",
+        ] {
+            json::each(route, path, &mut |backend| services.extend(service(namespace, backend)));
+        }
+        services
+    }
+}
+
+impl Down for Route {
+    fn resource(&self) -> Resource {
+        self.resource
+    }
+
+    fn want(&self, world: &World, name: &Name, route: &Value) -> Want {
+        let references = json::items(route, &["spec", "parentRefs"]);
+        let is_own = |reference| matches!(parents::parent(world, &name.namespace, reference), Parent::Own);
+        let anywhere = json::at(route, &["spec", "useDefaultGateways"]).is_some_and(|value| !json::is_unset(value));
+        if references.iter().all(is_own) && !anywhere {
+            Want::Absent
+        } else {
+            Want::Sync
+        }
+    }
+
+    fn references(&self, _world: &World, name: &Name, route: &Value) -> BTreeSet<Target> {
+        let kind = KindId::Service;
+        let services = Self::services(&name.namespace, route).into_iter();
+        services.map(|name| Target { kind, name }).collect()
+    }
+
+    fn needs(&self, _world: &World, _name: &Name, _route: &Value) -> Vec<Key> {
+        // A Service may be refused on the host: the route's status then says that it is missing.
+        Vec::new()
+    }
+
+    fn translate(&self, world: &World, name: &Name, route: &Value) -> Result<Translated, Vec<Refusal>> {
+        let mut findings = Findings::default();
+        let source = &route["spec"];
+        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
+        let mut attached = Vec::new();
+        for (index, reference) in json::items(source, &["parentRefs"]).iter().enumerate() {
+            match parents::parent(world, &name.namespace, reference) {
+                Parent::Own => {}
+                Parent::Host(gateway) => attached.push(parents::on_host(reference, gateway)),
+                Parent::Unknown(gateway) => {
+                    let listed = world.tenant.policy.ingress.gateways.iter();
+                    let listed: BTreeSet<_> = listed.map(|gateway| gateway.name.as_str()).collect();
+                    let offered = hostnames::offered(&listed.into_iter().collect::<Vec<_>>());
+                    let why = format!("there is no Gateway {gateway}; {offered}");
+                    findings.refuse(format!("spec.parentRefs[{index}].name"), why);
+                }
+            }
+        }
+        spec.insert("parentRefs".into(), attached.into());
+        let wanted = json::items(source, &["hostnames"]);
+        if wanted.is_empty() {
+            hostnames::check(world, "", "spec.hostnames", &mut findings);
+        }
+        for (index, host) in wanted.iter().enumerate() {
+            let host = host.as_str().unwrap_or_default();
+            hostnames::check(world, host, &format!("spec.hostnames[{index}]"), &mut findings);
+        }
+        let backends = Backends {
+            world,
+            route: (self.resource.kind, &name.namespace),
+        };
+        let rules: Vec<Value> = json::items(source, &["rules"])
+            .iter()
+            .enumerate()
+            .map(|(index, source)| {
+                let path = format!("spec.rules[{index}]");
+                let mut rule = fields::copy(source, &path, RULE, &mut findings);
+                if let Some(filters) = filters::translate(&backends, source, &path, &mut findings) {
+                    rule.insert("filters".into(), filters);
+                }
+                let refs: Vec<Value> = json::items(source, &["backendRefs"])
+                    .iter()
+                    .enumerate()
+                    .map(|(index, source)| {
+                        let path = format!("{path}.backendRefs[{index}]");
+                        backends.translate(source, &path, &mut findings).into()
+                    })
+                    .collect();
+                if !refs.is_empty() {
+                    rule.insert("backendRefs".into(), refs.into());
+                }
+                rule.into()
+            })
+            .collect();
+        if !rules.is_empty() {
+            spec.insert("rules".into(), rules.into());
+        }
+        let annotations = ingress::annotations::translate(world, route, &mut findings);
+        let metadata = json!({"labels": metadata::labels(route), "annotations": annotations});
+        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+        let services = Self::services(&name.namespace, report.tenant);
+        let denied = services
+            .into_iter()
+            .find(|service| !is_granted(world, (self.resource.kind, &name.namespace), service));
+        status::back(world, name, report, denied.as_ref()).into_iter().collect()
+    }
+}

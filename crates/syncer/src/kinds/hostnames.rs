@@ -1,0 +1,74 @@
+//! Host names that a tenant's Ingresses and routes may serve.
+
+use crate::{kinds::fields::Findings, world::World};
+
+/// Whether one of `patterns` covers the host name `wanted`, which may be a wildcard itself. `*.example.com` covers every
+/// name below `example.com`, `*` every name.
+pub fn serves(patterns: &[String], wanted: &str) -> bool {
+    let wanted = wanted.to_ascii_lowercase();
+    patterns.iter().any(|pattern| {
+        pattern == "*"
+            || *pattern == wanted
+            || pattern
+                .strip_prefix('*')
+                .filter(|domain| domain.starts_with('.'))
+                .and_then(|domain| wanted.strip_suffix(domain))
+                .is_some_and(|below| !below.is_empty())
+    })
+}
+
+/// What there is to choose from, in words.
+pub fn offered<S: AsRef<str>>(names: &[S]) -> String {
+    if names.is_empty() {
+        return "none is offered here".to_owned();
+    }
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    format!("offered here: {}", names.join(", "))
+}
+
+/// Refuses a host name that the class does not have. An empty one means every name.
+pub fn check(world: &World, wanted: &str, path: &str, findings: &mut Findings) {
+    let patterns = &world.tenant.policy.ingress.hostnames;
+    let offered = offered(patterns);
+    if wanted.is_empty() {
+        if !serves(patterns, "*") {
+            findings.refuse(path, format!("say for which host names this is; {offered}"));
+        }
+    } else if !serves(patterns, wanted) {
+        findings.refuse(path, format!("the host name {wanted} cannot be had; {offered}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_wildcards() {
+        let patterns = ["app.example.com".to_owned(), "*.team.example.com".to_owned()];
+        for good in [
+            "app.example.com",
+            "APP.example.com",
+            "a.team.example.com",
+            "a.b.team.example.com",
+            "*.team.example.com",
+            "*.a.team.example.com",
+        ] {
+            assert!(serves(&patterns, good), "{good}");
+        }
+        for bad in [
+            "example.com",
+            "team.example.com",
+            "xapp.example.com",
+            "*.example.com",
+            "xteam.example.com",
+            "*",
+            "",
+            "a.team.example.com.evil.org",
+        ] {
+            assert!(!serves(&patterns, bad), "{bad}");
+        }
+        assert!(serves(&["*".into()], "anything.org") && serves(&["*".into()], "*"));
+        assert!(!serves(&["*example.com".into()], "notexample.com"));
+    }
+}

@@ -1,0 +1,245 @@
+//! Ingresses of classes of the host.
+//!
+//! | field | rule |
+//! |---|---|
+//! | labels | copied but for reserved ones |
+//! | annotations | see `annotations`: instructions to the controller only from an allow-list |
+//! | `ingressClassName`, or the annotation `kubernetes.io/ingress.class` | one that the tenant's class lists. An Ingress of a class that the tenant made itself stays in the tenant, for the tenant's own controller |
+//! | `rules[].host`, `tls[].hosts` | host names that the tenant's class lists; without one, or with `defaultBackend`, only if it lists `*` |
+//! | `rules[].http.paths[]` | copied; without characters that controllers may take for configuration |
+//! | backends: `service` | the host's; a Service for an external name leads nowhere, and the tenant is told |
+//! | backends: `resource` | refused |
+//! | `tls[].secretName` | the host's, which is brought there |
+//! | anything else | refused by name |
+//! | status | comes back |
+
+pub mod annotations;
+pub mod class;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    json,
+    kinds::{
+        Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want, backend,
+        fields::{self, Fields, Findings, Rule},
+        hostnames, metadata, origin_name, own_name,
+        references::Target,
+        refusal::Refusal,
+        text,
+        view::is_shown,
+    },
+    resource::{Key, KindId, Name, Resource, host_name},
+    store::{Detail, WatchSpec},
+    world::World,
+};
+use berth_api::sync_policy::allows;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "Ingress", "ingresses");
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec {
+        resource: RESOURCE,
+        detail: Detail::Full,
+        labels: "",
+        name: own_name,
+        trim: |_| {},
+    }),
+    host: Some((
+        HostNamespace::Workloads,
+        WatchSpec {
+            resource: RESOURCE,
+            detail: Detail::Full,
+            labels: "berth.dev/managed-by=syncer",
+            name: origin_name,
+            trim: metadata::with_status,
+        },
+    )),
+    flow: Flow::Down(&Ingresses),
+    rights: Rights {
+        tenant: &[("ingresses/status", &["patch"])],
+        host: &[("ingresses", WRITE)],
+    },
+};
+
+const SPEC: Fields = &[
+    ("defaultBackend", Rule::Rewrite),
+    ("ingressClassName", Rule::Rewrite),
+    ("rules", Rule::Rewrite),
+    ("tls", Rule::Rewrite),
+];
+const RULE: Fields = &[("host", Rule::Copy), ("http", Rule::Rewrite)];
+const HTTP: Fields = &[("paths", Rule::Rewrite)];
+const PATH: Fields = &[
+    ("backend", Rule::Rewrite),
+    ("path", Rule::Copy),
+    ("pathType", Rule::Copy),
+];
+const BACKEND: Fields = &[
+    ("resource", Rule::Refuse("traffic can be led to Services only")),
+    ("service", Rule::Rewrite),
+];
+const SERVICE: Fields = &[("name", Rule::Rewrite), ("port", Rule::Copy)];
+const TLS: Fields = &[("hosts", Rule::Copy), ("secretName", Rule::Rewrite)];
+
+/// Characters that have no place in a path and that controllers have been made to read as configuration.
+const NOT_IN_PATHS: &[char] = &[' ', ';', '{', '}', '"', '\'', '`', '#'];
+
+struct Ingresses;
+
+/// The class that an Ingress names.
+fn class_name(ingress: &Value) -> Option<&str> {
+    json::text(ingress, &["spec", "ingressClassName"])
+        .or_else(|| json::text(ingress, &["metadata", "annotations", annotations::CLASS]))
+        .filter(|class| !class.is_empty())
+}
+
+impl Down for Ingresses {
+    fn resource(&self) -> Resource {
+        RESOURCE
+    }
+
+    fn want(&self, world: &World, _name: &Name, ingress: &Value) -> Want {
+        let class = class_name(ingress).map(|class| Name::new("", class));
+        let known = class.and_then(|class| world.stores.tenant(KindId::IngressClass).get(&class));
+        if known.is_some_and(|class| !is_shown(&class.object())) {
+            Want::Absent
+        } else {
+            Want::Sync
+        }
+    }
+
+    fn references(&self, _world: &World, name: &Name, ingress: &Value) -> BTreeSet<Target> {
+        let mut targets = BTreeSet::new();
+        for (kind, path) in [
+            (KindId::Secret, "spec.tls[].secretName"),
+            (KindId::Service, "spec.defaultBackend.service.name"),
+            (KindId::Service, "spec.rules[].http.paths[].backend.service.name"),
+        ] {
+            json::each(ingress, path, &mut |value| {
+                if let Some(target) = value.as_str().filter(|text| !text.is_empty()) {
+                    let name = Name::new(&name.namespace, target);
+                    targets.insert(Target { kind, name });
+                }
+            });
+        }
+        targets
+    }
+
+    fn needs(&self, world: &World, name: &Name, ingress: &Value) -> Vec<Key> {
+        // A Service may be refused on the host: the Ingress then says so by its answers.
+        self.references(world, name, ingress)
+            .into_iter()
+            .filter(|target| target.kind == KindId::Secret && world.stores.tenant(target.kind).contains(&target.name))
+            .map(|target| target.kind.key(target.name))
+            .collect()
+    }
+
+    fn translate(&self, world: &World, name: &Name, ingress: &Value) -> Result<Translated, Vec<Refusal>> {
+        let mut findings = Findings::default();
+        let source = &ingress["spec"];
+        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
+        if let Some(class) = class::chosen(world, class_name(ingress), &mut findings) {
+            spec.insert("ingressClassName".into(), class.into());
+        }
+        if let Some(default) = source.get("defaultBackend").filter(|backend| !backend.is_null()) {
+            hostnames::check(world, "", "spec.defaultBackend", &mut findings);
+            let backend = self::backend(world, name, default, "spec.defaultBackend", &mut findings);
+            spec.insert("defaultBackend".into(), backend);
+        }
+        let mut list = |field: &'static str, one: &mut dyn FnMut(&Value, &str) -> Value| {
+            let items: Vec<Value> = json::items(source, &[field])
+                .iter()
+                .enumerate()
+                .map(|(index, item)| one(item, &format!("spec.{field}[{index}]")))
+                .collect();
+            if !items.is_empty() {
+                spec.insert(field.into(), items.into());
+            }
+        };
+        list("rules", &mut |source, path| {
+            rule(world, name, source, path, &mut findings)
+        });
+        list("tls", &mut |source, path| tls(world, name, source, path, &mut findings));
+        let annotations = annotations::translate(world, ingress, &mut findings);
+        let metadata = json!({"labels": metadata::labels(ingress), "annotations": annotations});
+        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+        let status = report.host.get("status").filter(|status| status.is_object());
+        let mut status = status.cloned().unwrap_or_else(|| json!({}));
+        text::map_texts(world, name, &mut status);
+        vec![TenantWrite::Status(status)]
+    }
+}
+
+fn rule(world: &World, name: &Name, source: &Value, path: &str, findings: &mut Findings) -> Value {
+    let mut rule = fields::copy(source, path, RULE, findings);
+    let host = json::text(source, &["host"]).unwrap_or_default();
+    hostnames::check(world, host, &format!("{path}.host"), findings);
+    let Some(http) = source.get("http").filter(|http| !http.is_null()) else {
+        return rule.into();
+    };
+    fields::copy(http, &format!("{path}.http"), HTTP, findings);
+    let paths: Vec<Value> = json::items(http, &["paths"])
+        .iter()
+        .enumerate()
+        .map(|(index, source)| {
+            let path = format!("{path}.http.paths[{index}]");
+            let mut copied = fields::copy(source, &path, PATH, findings);
+            let text = json::text(source, &["path"]).unwrap_or_default();
+            if text.contains(|c: char| NOT_IN_PATHS.contains(&c) || c.is_control()) {
+                let why = "spaces, quotes, braces, semicolons and # have no place in a path";
+                findings.refuse(format!("{path}.path"), why);
+            }
+            let backend = backend(world, name, &source["backend"], &format!("{path}.backend"), findings);
+            copied.insert("backend".into(), backend);
+            copied.into()
+        })
+        .collect();
+    rule.insert("http".into(), json!({ "paths": paths }));
+    rule.into()
+}
+
+fn backend(world: &World, name: &Name, source: &Value, path: &str, findings: &mut Findings) -> Value {
+    let mut backend = fields::copy(source, path, BACKEND, findings);
+    if let Some(service) = source.get("service").filter(|service| !service.is_null()) {
+        let path = format!("{path}.service");
+        let mut copied: Map<String, Value> = fields::copy(service, &path, SERVICE, findings);
+        let target = Name::new(&name.namespace, json::text(service, &["name"]).unwrap_or_default());
+        let host = backend::service(world, &target).unwrap_or_else(|why| {
+            findings.notes.push(Refusal::new(&path, why));
+            backend::nowhere(&target)
+        });
+        copied.insert("name".into(), host.into());
+        backend.insert("service".into(), copied.into());
+    }
+    backend.into()
+}
+
+fn tls(world: &World, name: &Name, source: &Value, path: &str, findings: &mut Findings) -> Value {
+    let mut tls = fields::copy(source, path, TLS, findings);
+    let hosts = json::items(source, &["hosts"]);
+    if hosts.is_empty() {
+        hostnames::check(world, "", &format!("{path}.hosts"), findings);
+    }
+    for (index, host) in hosts.iter().enumerate() {
+        let host = host.as_str().unwrap_or_default();
+        hostnames::check(world, host, &format!("{path}.hosts[{index}]"), findings);
+    }
+    if let Some(secret) = json::text(source, &["secretName"]).filter(|secret| !secret.is_empty()) {
+        let secret = host_name(KindId::Secret, &Name::new(&name.namespace, secret));
+        tls.insert("secretName".into(), secret.into());
+    }
+    tls.into()
+}
+
+/// Whether a list of the class has this name.
+fn is_listed(world: &World, class: &str) -> bool {
+    allows(&world.tenant.policy.ingress.classes, class)
+}

@@ -1,0 +1,57 @@
+//! Which pods the tenant's policies select. The platform's own allowances apply to pods with these labels only:
+//!
+//! | label of the host pod | as long as |
+//! |---|---|
+//! | `net.berth.dev/ingress: open` | no policy of the tenant for ingress selects the pod |
+//! | `net.berth.dev/egress: open` | no policy of the tenant for egress selects the pod |
+
+use crate::{
+    json,
+    kinds::selector,
+    resource::{KindId, Name},
+    world::World,
+};
+use berth_api::labels;
+use serde_json::{Map, Value};
+
+/// The directions that a policy's `spec` is about.
+pub fn directions(spec: &Value) -> impl Iterator<Item = &'static str> {
+    let types = json::items(spec, &["policyTypes"]);
+    let about = |direction: &str| types.iter().any(|known| known == direction);
+    // API servers fill in the types; without them, a policy is about egress if it has rules for it.
+    let ingress = types.is_empty() || about("Ingress");
+    let egress = about("Egress") || (types.is_empty() && !json::items(spec, &["egress"]).is_empty());
+    [("Ingress", ingress), ("Egress", egress)]
+        .into_iter()
+        .filter_map(|(direction, yes)| yes.then_some(direction))
+}
+
+/// Labels of a host pod that say in which directions no policy of the tenant selects it.
+pub fn labels_of(world: &World, name: &Name, pod: &Value) -> Map<String, Value> {
+    let (mut ingress, mut egress) = (true, true);
+    let policies = world.stores.tenant(KindId::NetworkPolicy);
+    if !policies.is_empty() {
+        let labels = json::strings(pod, &["metadata", "labels"]);
+        for (policy, stored) in policies.all() {
+            if policy.namespace != name.namespace {
+                continue;
+            }
+            let object = stored.object();
+            let selected = json::at(&object, &["spec", "podSelector"]).unwrap_or(&Value::Null);
+            // A selector that cannot be read might select anything.
+            if selected.is_null() || selector::matches(selected, &labels).unwrap_or(true) {
+                for direction in directions(&object["spec"]) {
+                    match direction {
+                        "Ingress" => ingress = false,
+                        _ => egress = false,
+                    }
+                }
+            }
+        }
+    }
+    [(labels::NETWORK_INGRESS, ingress), (labels::NETWORK_EGRESS, egress)]
+        .into_iter()
+        .filter(|(_, open)| *open)
+        .map(|(label, _)| (label.to_owned(), labels::NETWORK_OPEN.into()))
+        .collect()
+}

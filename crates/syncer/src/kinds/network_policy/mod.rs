@@ -1,0 +1,171 @@
+//! NetworkPolicies.
+//!
+//! | field | rule |
+//! |---|---|
+//! | labels, annotations | copied but for reserved ones |
+//! | `podSelector` | narrowed to the tenant and the namespace |
+//! | `policyTypes` | copied |
+//! | `ingress[].ports`, `egress[].ports` | copied |
+//! | peers: selectors | pods of the tenant only, see `peers` |
+//! | peers: `ipBlock` | without the ranges that no policy of a tenant may open, see `blocks` |
+//! | a rule without peers, which means everyone | the tenant's pods and every range that may be opened |
+//! | anything else | left out, and the tenant is told |
+//!
+//! What cannot be had is left out of the policy, down to a policy without rules; the policy itself is always on the
+//! host. Rules only allow, so every such policy allows less than was asked for, never more. Refusing the whole policy
+//! would be worse: on the host there would be none, or an older one that allows what the tenant has taken back.
+//!
+//! The platform lets the pods of a tenant talk to each other, but only those that no policy of the tenant selects,
+//! because Kubernetes unites what policies allow: see [`isolation`]. A pod loses its label of openness as soon as a
+//! policy is seen, whether or not the policy has reached the host yet, and gets it back when the policy is gone from
+//! the tenant: in between it can talk less than it might, never more.
+
+mod blocks;
+pub mod isolation;
+mod peers;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    json,
+    kinds::{
+        Down, Flow, HostNamespace, Kind, Rights, Translated, WRITE, Want,
+        fields::{self, Fields, Findings, Rule},
+        metadata, origin_name, own_name,
+        pod::scoped,
+        refusal::Refusal,
+    },
+    resource::{Name, Resource},
+    store::{Detail, WatchSpec},
+    world::World,
+};
+use peers::Peers;
+use serde_json::{Map, Value, json};
+
+const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec {
+        resource: RESOURCE,
+        detail: Detail::Full,
+        labels: "",
+        name: own_name,
+        trim: |_| {},
+    }),
+    host: Some((
+        HostNamespace::Workloads,
+        WatchSpec {
+            resource: RESOURCE,
+            detail: Detail::Full,
+            labels: "berth.dev/managed-by=syncer",
+            name: origin_name,
+            trim: metadata::only,
+        },
+    )),
+    flow: Flow::Down(&Policies),
+    rights: Rights {
+        tenant: &[],
+        host: &[("networkpolicies", WRITE)],
+    },
+};
+
+const SPEC: Fields = &[
+    ("egress", Rule::Rewrite),
+    ("ingress", Rule::Rewrite),
+    ("podSelector", Rule::Rewrite),
+    ("policyTypes", Rule::Copy),
+];
+
+const PORT: Fields = &[("endPort", Rule::Copy), ("port", Rule::Copy), ("protocol", Rule::Copy)];
+
+struct Policies;
+
+impl Down for Policies {
+    fn resource(&self) -> Resource {
+        RESOURCE
+    }
+
+    fn want(&self, _world: &World, _name: &Name, _policy: &Value) -> Want {
+        Want::Sync
+    }
+
+    fn translate(&self, world: &World, name: &Name, policy: &Value) -> Result<Translated, Vec<Refusal>> {
+        let source = &policy["spec"];
+        let mut findings = Findings::default();
+        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
+        // An unknown field may change what the rules mean.
+        let mut understood = findings.refused.is_empty();
+        let selected = source.get("podSelector").cloned().unwrap_or_else(|| json!({}));
+        if let Some(why) = peers::not_on_host(&selected) {
+            findings.refuse("spec.podSelector", why);
+            understood = false;
+        }
+        spec.insert(
+            "podSelector".into(),
+            scoped(world, &selected, Some(&[&*name.namespace])),
+        );
+        if json::items(source, &["policyTypes"]).is_empty() {
+            let types = isolation::directions(source);
+            spec.insert("policyTypes".into(), json!(types.collect::<Vec<_>>()));
+        }
+        let peers = Peers::new(world, &name.namespace);
+        for (direction, side) in [("ingress", "from"), ("egress", "to")] {
+            let rules: Vec<Value> = json::items(source, &[direction])
+                .iter()
+                .enumerate()
+                .filter(|_| understood)
+                .filter_map(|(index, source)| {
+                    let path = format!("spec.{direction}[{index}]");
+                    rule(&peers, source, side, &path, &mut findings)
+                })
+                .collect();
+            if !rules.is_empty() {
+                spec.insert(direction.into(), rules.into());
+            }
+        }
+        let annotations = metadata::annotations(policy, &mut findings.refused);
+        let metadata = json!({"labels": metadata::labels(policy), "annotations": annotations});
+        findings.notes.append(&mut findings.refused);
+        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+}
+
+/// One rule; `None` if nothing of it can be had. A rule without peers allows everyone and one without ports all ports:
+/// neither may come to be by leaving something out.
+fn rule(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, findings: &mut Findings) -> Option<Value> {
+    let before = findings.refused.len();
+    let known: &[(&str, Rule)] = &[("ports", Rule::Rewrite), (side, Rule::Rewrite)];
+    for key in source.as_object().into_iter().flatten().map(|(key, _)| key) {
+        if !known.iter().any(|(field, _)| field == key) && !json::is_unset(&source[key]) {
+            findings.refuse(format!("{path}.{key}"), "this field is not known here");
+        }
+    }
+    let ports: Vec<Map<String, Value>> = json::items(source, &["ports"])
+        .iter()
+        .enumerate()
+        .map(|(index, port)| fields::copy(port, &format!("{path}.ports[{index}]"), PORT, findings))
+        .collect();
+    if findings.refused.len() > before {
+        return None;
+    }
+    let listed = json::items(source, &[side]);
+    let allowed: Vec<Value> = if listed.is_empty() {
+        peers.everyone()
+    } else {
+        listed
+            .iter()
+            .enumerate()
+            .filter_map(|(index, peer)| peers.peer(peer, &format!("{path}.{side}[{index}]"), findings))
+            .collect()
+    };
+    if allowed.is_empty() {
+        return None;
+    }
+    let mut rule = json!({ side: allowed });
+    if !ports.is_empty() {
+        rule["ports"] = ports.into_iter().map(Value::Object).collect();
+    }
+    Some(rule)
+}
