@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod custom;
+mod network;
 mod proxy;
 mod resilience;
 mod setup;

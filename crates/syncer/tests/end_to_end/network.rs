@@ -1,7 +1,7 @@
 //! Policies, endpoints, Ingresses and routes between real API servers. No packet flows: what is looked at are the
 //! objects and labels that network plug-ins and controllers of the host act upon.
 
-use crate::setup::{Clusters, WORKLOADS, create, eventually, events, is_phase, origin, phase, pod};
+use crate::setup::{Clusters, WORKLOADS, create, events, eventually, is_phase, origin, phase, pod};
 use berth_api::{
     Scheduling, SyncPolicy,
     labels::{NETWORK_EGRESS, NETWORK_INGRESS},
@@ -39,15 +39,16 @@ fn policy() -> SyncPolicy {
 }
 
 /// Objects of any kind as JSON.
-struct Objects(Api<DynamicObject>);
+struct Objects(Api<DynamicObject>, ApiResource);
 
 impl Objects {
     fn new(client: &Client, group: &str, version: &str, kind: &str, namespace: Option<&str>) -> Self {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        Self(match namespace {
+        let api = match namespace {
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
             None => Api::all_with(client.clone(), &resource),
-        })
+        };
+        Self(api, resource)
     }
 
     async fn get(&self, name: &str) -> Option<Value> {
@@ -55,7 +56,9 @@ impl Objects {
         Some(serde_json::to_value(object).unwrap())
     }
 
-    async fn create(&self, object: Value) -> Value {
+    async fn create(&self, mut object: Value) -> Value {
+        object["apiVersion"] = self.1.api_version.clone().into();
+        object["kind"] = self.1.kind.clone().into();
         let name = object["metadata"]["name"].as_str().unwrap().to_owned();
         create(&self.0, object).await;
         self.get(&name).await.unwrap()
@@ -195,7 +198,10 @@ async fn policies_isolate(clusters: &Clusters) {
     let mut second = pod("db-2", &json!({}));
     second["metadata"]["labels"]["app"] = "db".into();
     create(&pods, second).await;
-    eventually("db-2 is on the host", async || host_pod(clusters, "db-2").await.is_some()).await;
+    eventually("db-2 is on the host", async || {
+        host_pod(clusters, "db-2").await.is_some()
+    })
+    .await;
     assert_eq!(open(clusters, "db-2").await, Some([false, true]));
     // A label takes a pod out of the policy, a policy for the other direction takes it back in.
     let relabel = Patch::Merge(json!({"metadata": {"labels": {"app": "other"}}}));
@@ -236,7 +242,10 @@ async fn endpoints_are_the_tenants_own(clusters: &Clusters) {
     }
     let addresses = |slice: &Value| -> Vec<Value> {
         let endpoints = slice["endpoints"].as_array().cloned().unwrap_or_default();
-        endpoints.iter().map(|endpoint| endpoint["addresses"][0].clone()).collect()
+        endpoints
+            .iter()
+            .map(|endpoint| endpoint["addresses"][0].clone())
+            .collect()
     };
     let slice = host.until(&name, "it follows its Service", |_| true).await;
     assert_eq!(addresses(&slice), [json!(address), json!("192.0.2.7")]);
@@ -246,7 +255,8 @@ async fn endpoints_are_the_tenants_own(clusters: &Clusters) {
     );
     eventually("what is left out is told", async || {
         let told = events(clusters, "manual", "FieldWithoutEffect").await;
-        told.iter().any(|message| message.contains("endpoints[2].addresses: 10.0.0.1"))
+        told.iter()
+            .any(|message| message.contains("endpoints[2].addresses: 10.0.0.1"))
     })
     .await;
     // An address goes with its pod.
@@ -307,8 +317,10 @@ async fn ingresses_are_served(clusters: &Clusters) {
         .await;
     // What is not to be had is said at once.
     tenant
-        .create(json!({"metadata": {"name": "grab", "annotations": {"nginx.ingress.kubernetes.io/server-snippet": "x"}},
-            "spec": {"ingressClassName": "internal", "rules": [{"host": "other.example.com"}]}}))
+        .create(
+            json!({"metadata": {"name": "grab", "annotations": {"nginx.ingress.kubernetes.io/server-snippet": "x"}},
+            "spec": {"ingressClassName": "internal", "rules": [{"host": "other.example.com"}]}}),
+        )
         .await;
     eventually("the refusal is told", async || {
         let told = events(clusters, "grab", "FieldRefused").await;
@@ -333,7 +345,10 @@ async fn routes_are_attached(clusters: &Clusters) {
             .await;
     }
     classes[0]
-        .patch_status("shared", json!({"conditions": [{"type": "Accepted", "status": "True"}]}))
+        .patch_status(
+            "shared",
+            json!({"conditions": [{"type": "Accepted", "status": "True"}]}),
+        )
         .await;
     classes[1]
         .until("shared", "the class is shown", |class| {
@@ -359,9 +374,7 @@ async fn routes_are_attached(clusters: &Clusters) {
     assert_eq!(backends[0]["name"], host_name("Service", "default", "web"));
     assert_ne!(backends[1]["name"], models, "nothing permits it yet");
     let status = |reason: &str, resolved: &str| {
-        let condition = |kind: &str, status: &str, reason: &str| {
-            json!({"type": kind, "status": status, "reason": reason, "message": "", "observedGeneration": 1, "lastTransitionTime": "2026-11-21T00:00:00Z"})
-        };
+        let condition = |kind: &str, status: &str, reason: &str| json!({"type": kind, "status": status, "reason": reason, "message": "", "observedGeneration": 1, "lastTransitionTime": "2026-11-21T00:00:00Z"});
         json!({"parents": [{"controllerName": "example.com/gateway", "parentRef": route["spec"]["parentRefs"][0],
             "conditions": [condition("Accepted", "True", "Accepted"), condition("ResolvedRefs", resolved, reason)]}]})
     };
@@ -372,7 +385,13 @@ async fn routes_are_attached(clusters: &Clusters) {
         })
         .await;
     assert_eq!(shown["status"]["parents"][0]["parentRef"], json!({"name": "public"}));
-    let grants = Objects::new(&clusters.tenant_admin, GATEWAY, "v1beta1", "ReferenceGrant", Some("lab"));
+    let grants = Objects::new(
+        &clusters.tenant_admin,
+        GATEWAY,
+        "v1beta1",
+        "ReferenceGrant",
+        Some("lab"),
+    );
     grants
         .create(json!({"metadata": {"name": "web"}, "spec": {
             "from": [{"group": GATEWAY, "kind": "HTTPRoute", "namespace": "default"}], "to": [{"group": "", "kind": "Service"}]}}))
@@ -396,10 +415,13 @@ async fn routes_are_attached(clusters: &Clusters) {
     gateways.delete("public").await;
     host.until(&name, "it is back", |_| true).await;
     // The host has no TLSRoutes here, and the tenant neither: nobody minds.
-    tenant.patch("app", json!({"spec": {"hostnames": ["else.example.org"]}})).await;
+    tenant
+        .patch("app", json!({"spec": {"hostnames": ["else.example.org"]}}))
+        .await;
     eventually("the refusal is told", async || {
         let told = events(clusters, "app", "FieldRefused").await;
-        told.iter().any(|message| message.contains("spec.hostnames[0]: the host name else.example.org"))
+        told.iter()
+            .any(|message| message.contains("spec.hostnames[0]: the host name else.example.org"))
     })
     .await;
 }
