@@ -148,12 +148,15 @@ pub struct IngressPolicy {
     /// Gateways of the host to which the tenants' routes may be attached.
     #[schemars(length(max = 32))]
     pub gateways: Vec<GatewayReference>,
-    /// Host names that Ingresses and routes may serve: `app.example.com`, or `*.example.com` for every name below.
+    /// Host names that Ingresses and routes may serve: `app.example.com`, `*.example.com` for every name below, or `*` for
+    /// every name, and for rules that name none.
     #[schemars(
         length(max = 64),
         inner(
             length(max = 253),
-            regex(pattern = r"^(\*\.)?[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+$")
+            regex(
+                pattern = r"^(\*|(\*\.)?[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+)$"
+            )
         )
     )]
     pub hostnames: Vec<String>,
