@@ -107,6 +107,7 @@ impl ControlPlaneRuntime for FakeRuntime {
         let endpoints = Endpoints {
             bind: self.bind_address(),
             api_port: free_port()?,
+            syncer_admission_port: free_port()?,
             syncer_admin_port: free_port()?,
         };
         self.ports

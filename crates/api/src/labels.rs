@@ -45,6 +45,9 @@ pub const ORIGIN_NAMESPACE: &str = "berth.dev/origin-namespace";
 pub const ORIGIN_NAME: &str = "berth.dev/origin-name";
 /// Annotation: UID of the tenant object that a host object stands for. Another UID means it was recreated.
 pub const ORIGIN_UID: &str = "berth.dev/origin-uid";
+/// Annotation on a host object that was made before the tenant's object is stored: when (seconds since the epoch). Such an
+/// object has no [`ORIGIN_UID`] yet.
+pub const RESERVED_AT: &str = "berth.dev/reserved-at";
 /// Annotation: hash of what the syncer last applied, so that a restart writes nothing that did not change.
 pub const APPLIED_HASH: &str = "berth.dev/applied-hash";
 /// Annotation on a host Secret that carries a pod's tokens: when the first of them must be renewed (RFC 3339).

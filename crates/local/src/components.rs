@@ -6,7 +6,7 @@ use berth_process::ProcessSpec;
 use berth_process::binaries::{self, Binary};
 use berth_process::features::{GroupScheduling, group_scheduling};
 
-use crate::config::{HostClusterConfig, POD_RANGE, SERVICE_RANGE};
+use crate::config::{HostClusterConfig, POD_RANGE};
 use crate::nodes::SIMULATED;
 use crate::pki::{HostPki, file};
 use crate::revision::revision_of_files;
@@ -151,7 +151,7 @@ impl Components<'_> {
             .with("profiling", false)
             // The address of the service `kubernetes` would be 127.0.0.1, which is no endpoint for anybody.
             .with("endpoint-reconciler-type", "none")
-            .with("service-cluster-ip-range", SERVICE_RANGE)
+            .with("service-cluster-ip-range", &self.config.service_ranges)
             .with("etcd-servers", format!("https://127.0.0.1:{}", self.ports.etcd))
             .with_path("etcd-cafile", &pki.cert(file::ETCD_CA))
             .with_path("etcd-certfile", &pki.cert(file::APISERVER_ETCD_CLIENT))
@@ -175,13 +175,15 @@ impl Components<'_> {
         };
         // Server and client certificates, like the authorities, are read again by themselves when they change.
         let read_once = [pki.key(file::SERVICE_ACCOUNTS)];
-        self.spec(
+        let mut spec = self.spec(
             process::APISERVER,
             Binary::KubeApiserver,
             &self.config.kubernetes_version,
             arguments,
             &read_once,
-        )
+        )?;
+        spec.args.extend(self.config.apiserver_flags.iter().cloned());
+        Ok(spec)
     }
 
     /// kube-controller-manager.

@@ -19,6 +19,11 @@ pub struct HostClusterConfig {
     pub nodes: NodePlan,
     /// Whether every process is killed when this program ends. For tests.
     pub die_with_parent: bool,
+    /// The addresses of services: one range, or one of each family with a comma between. The IPv4 range comes first and
+    /// begins like the default one: its first address is the API server's own.
+    pub service_ranges: String,
+    /// Further flags of the API server, for tests.
+    pub apiserver_flags: Vec<String>,
     /// Whether etcd forces its writes to disk. Only tests may go without.
     pub fsync: bool,
     /// Controllers that its controller manager does not run. For tests in which it plays a tenant.
@@ -34,6 +39,8 @@ impl HostClusterConfig {
             emulated_version: None,
             nodes: NodePlan::default(),
             die_with_parent: false,
+            service_ranges: SERVICE_RANGE.into(),
+            apiserver_flags: Vec::new(),
             fsync: true,
             disabled_controllers: Vec::new(),
         }

@@ -52,9 +52,29 @@ pub struct Options {
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, env = "BERTH_ADMIN_ADDRESS", default_value = "127.0.0.1:0")]
     pub admin_address: SocketAddr,
+    /// How the tenant's API server is answered. Without it Services get their address on the host only if it is free there.
+    #[command(flatten)]
+    pub admission: Option<AdmissionOptions>,
     /// How log lines look: text or json.
     #[arg(long, env = "BERTH_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
+}
+
+/// Flags of the admission server; all of them or none.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AdmissionOptions {
+    /// Address on which the tenant's API server asks about Services.
+    #[arg(long, env = "BERTH_ADMISSION_ADDRESS", required = false)]
+    pub admission_address: SocketAddr,
+    /// Certificate for that address.
+    #[arg(long, env = "BERTH_ADMISSION_CERT", required = false)]
+    pub admission_cert: PathBuf,
+    /// Key of the certificate.
+    #[arg(long, env = "BERTH_ADMISSION_KEY", required = false)]
+    pub admission_key: PathBuf,
+    /// Authority that signed the certificates of both ends.
+    #[arg(long, env = "BERTH_ADMISSION_CA", required = false)]
+    pub admission_ca: PathBuf,
 }
 
 /// [`Scheduling`] as a flag.

@@ -3,11 +3,13 @@
 //! It maps what the tenant creates in its own API server onto the host cluster, into one workload namespace, and
 //! reports back what happens there. The tenant is the source of truth for specs, the host for status.
 //!
+//! - [`admission`] answers the tenant's API server about Services that are about to be stored.
 //! - [`engine`] has the queue and is the only part that writes.
 //! - [`kinds`] has the rules of each kind: pure functions from objects to objects.
 //! - [`store`] keeps what both sides look like.
 //! - [`permissions`] says what the syncer may do, for whoever grants it.
 
+pub mod admission;
 pub mod config;
 pub mod engine;
 pub mod json;
@@ -20,6 +22,7 @@ pub mod world;
 
 pub use config::{Options, Tenant};
 
+use admission::{Admission, server::Identity};
 use berth_runtime::{
     admin::{self, Readiness},
     client::{self, ConnectError},
@@ -30,6 +33,7 @@ use kube::Client;
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
 use resource::Side;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use world::World;
 
@@ -45,6 +49,12 @@ pub enum Error {
     /// The rules of the tenant's class cannot be read.
     #[error(transparent)]
     Policy(#[from] config::PolicyError),
+    /// The tenant's API server cannot be answered.
+    #[error("admission server: {0}")]
+    Admission(#[from] admission::AdmissionError),
+    /// A file that a flag names cannot be read.
+    #[error("{0}: {1}")]
+    File(std::path::PathBuf, #[source] std::io::Error),
     /// Signals cannot be handled.
     #[error("signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -77,10 +87,12 @@ pub async fn run(options: Options) -> Result<(), Error> {
         readiness.clone(),
         stop.clone(),
     ));
+    let admission = listen(options.admission.as_ref()).await?;
     let work = sync(
         settings,
         host,
         tenant,
+        admission,
         metrics,
         stop.clone(),
         move |without: &[String]| {
@@ -97,12 +109,26 @@ pub async fn run(options: Options) -> Result<(), Error> {
     }
 }
 
+async fn listen(options: Option<&config::AdmissionOptions>) -> Result<Option<Admission>, Error> {
+    let Some(options) = options else { return Ok(None) };
+    let read =
+        |path: &std::path::PathBuf| std::fs::read_to_string(path).map_err(|error| Error::File(path.clone(), error));
+    let (certificate, key) = (read(&options.admission_cert)?, read(&options.admission_key)?);
+    let identity = Identity {
+        certificate: &certificate,
+        key: &key,
+        authority: &read(&options.admission_ca)?,
+    };
+    Ok(Some(Admission::listen(options.admission_address, identity).await?))
+}
+
 /// Syncs one tenant until `stop`; `ready` is called once both sides are listed, and again whenever the kinds change that
 /// cannot be synced, with those and the reasons. For embedding, as tests do.
 pub async fn sync(
     tenant: Tenant,
     host: Client,
     tenant_client: Client,
+    admission: Option<Admission>,
     metrics: Metrics,
     stop: CancellationToken,
     mut ready: impl FnMut(&[String]) + Send,
@@ -110,10 +136,19 @@ pub async fn sync(
     tracing::info!(tenant = tenant.slug, namespace = tenant.workload_namespace, "syncing");
     let tenant_api = Api::new(tenant_client, Side::Tenant, metrics.clone());
     let host_api = Api::new(host, Side::Host, metrics.clone());
-    let engine = Engine::new(World::new(tenant), tenant_api, host_api, metrics);
+    let engine = Engine::new(World::new(tenant), tenant_api.clone(), host_api, metrics);
+    let answers = async {
+        match admission {
+            Some(admission) => admission.serve(Arc::clone(&engine), tenant_api).await,
+            None => std::future::pending().await,
+        }
+    };
     let announce = |without: &[String]| {
         tracing::info!(?without, "both sides are listed");
         ready(without);
     };
-    engine.run(stop, announce).await;
+    tokio::select! {
+        () = Arc::clone(&engine).run(stop, announce) => {}
+        () = answers => {}
+    }
 }

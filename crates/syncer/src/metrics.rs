@@ -43,6 +43,15 @@ pub struct SideLabels {
     pub side: &'static str,
 }
 
+/// Labels of [`Metrics::admissions`].
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct AdmissionLabels {
+    /// `create` or `update`.
+    pub operation: &'static str,
+    /// `allowed`, `changed`, `denied` or `failed`.
+    pub result: &'static str,
+}
+
 /// One kind.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct KindLabels {
@@ -78,6 +87,10 @@ pub struct Metrics {
     pub sync_down: Histogram,
     /// Seconds from a change on the host to the acknowledged write in the tenant.
     pub sync_up: Histogram,
+    /// Seconds of answers to the tenant's API server.
+    pub admissions: Family<AdmissionLabels, Histogram, fn() -> Histogram>,
+    /// Reservations on the host that no tenant object came for.
+    pub reservations_swept: Family<KindLabels, Counter>,
     /// Events that the rate limit dropped.
     pub events_dropped: Counter,
 }
@@ -94,6 +107,8 @@ impl Default for Metrics {
             refusals: Family::default(),
             sync_down: seconds(),
             sync_up: seconds(),
+            admissions: Family::new_with_constructor(seconds as fn() -> Histogram),
+            reservations_swept: Family::default(),
             events_dropped: Counter::default(),
         }
     }
@@ -129,10 +144,25 @@ impl Metrics {
             self.sync_up.clone(),
         );
         registry.register(
+            "admission_seconds",
+            "Duration of answers to the tenant's API server, by operation and result",
+            self.admissions.clone(),
+        );
+        registry.register(
+            "reservations_swept",
+            "Reservations on the host that no tenant object came for",
+            self.reservations_swept.clone(),
+        );
+        registry.register(
             "events_dropped",
             "Events dropped by the rate limit",
             self.events_dropped.clone(),
         );
+    }
+
+    /// Counts one answer to the tenant's API server.
+    pub fn admission(&self, labels: &AdmissionLabels, took: Duration) {
+        self.admissions.get_or_create(labels).observe(took.as_secs_f64());
     }
 
     /// Counts one API call.

@@ -91,7 +91,15 @@ pub fn tenant_rules(policy: &SyncPolicy) -> Vec<PolicyRule> {
     }
     // Leases say that nodes are alive.
     rules.add("coordination.k8s.io", "leases", &["get", "create", "patch"]);
-    rules.into_policy()
+    let mut rules = rules.into_policy();
+    // Its own webhook configuration, which the tenant may edit or delete.
+    let (group, resource) = ("admissionregistration.k8s.io", "mutatingwebhookconfigurations");
+    rules.push(rule(group, &[resource], &["create"]));
+    rules.push(PolicyRule {
+        resource_names: Some(vec![crate::admission::configuration::NAME.into()]),
+        ..rule(group, &[resource], &["get", "list", "watch", "patch"])
+    });
+    rules
 }
 
 #[cfg(test)]

@@ -98,6 +98,13 @@ pub const SERVICE_ACCOUNT: Resource = Resource::core("ServiceAccount", "servicea
 pub const LEASE: Resource = Resource::new("coordination.k8s.io", "v1", "Lease", "leases");
 /// `berth.dev/v1alpha1/TenantNode`.
 pub const TENANT_NODE: Resource = Resource::new(berth_api::GROUP, berth_api::VERSION, "TenantNode", "tenantnodes");
+/// `admissionregistration.k8s.io/v1/MutatingWebhookConfiguration`.
+pub const MUTATING_WEBHOOK_CONFIGURATION: Resource = Resource::new(
+    "admissionregistration.k8s.io",
+    "v1",
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+);
 /// `v1/Namespace`.
 pub const NAMESPACE: Resource = Resource::core("Namespace", "namespaces");
 

@@ -7,6 +7,7 @@ mod input;
 mod lifecycle;
 mod nodes;
 mod published;
+mod services;
 
 use berth_tests::tests;
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
             lifecycle::five_tenants_at_once,
             nodes::the_last_node_goes_to_the_first_who_asked,
             nodes::a_group_grows_and_shrinks,
+            services::one_address_for_each_of_two_tenants,
             input::schemas_refuse_what_cannot_be,
             input::what_cannot_be_carried_out_is_told_and_makes_nothing,
             input::a_foreign_secret_is_not_overwritten,

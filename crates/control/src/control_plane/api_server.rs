@@ -1,8 +1,8 @@
 //! The tenant's kube-apiserver: upstream, with its own certificate authorities, service-account issuer and key range.
 
 use super::{
-    API_SERVER, Authorities, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, file_flag, flag,
-    kubernetes, version_flags,
+    API_SERVER, Authorities, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, admission, file_flag,
+    flag, kubernetes, version_flags,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
@@ -42,6 +42,7 @@ pub(super) fn render(
     leaves
         .issue(&authorities.front_proxy, "front-proxy", &proxy)?
         .put(&mut files, "front-proxy-client");
+    admission::for_api_server(input, authorities, leaves, &mut files)?;
     files.insert("client-ca.crt".into(), authorities.client.cert_pem().into());
     files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
     files.insert("datastore-ca.crt".into(), input.datastore.ca_pem.clone());
@@ -69,7 +70,7 @@ pub(super) fn render(
         flag("advertise-address", input.service_range.first),
         // default/kubernetes is one address inside and outside of the tenant, which this server does not know.
         flag("endpoint-reconciler-type", "none"),
-        flag("service-cluster-ip-range", &input.service_range.cidr),
+        flag("service-cluster-ip-range", input.service_range.flag()),
         file_flag("tls-cert-file", "tls.crt"),
         file_flag("tls-private-key-file", "tls.key"),
         file_flag("client-ca-file", "client-ca.crt"),
@@ -89,6 +90,7 @@ pub(super) fn render(
         file_flag("proxy-client-cert-file", "front-proxy-client.crt"),
         file_flag("proxy-client-key-file", "front-proxy-client.key"),
         flag("enable-aggregator-routing", "true"),
+        file_flag("admission-control-config-file", admission::CONFIGURATION),
         flag("allow-privileged", "false"),
         flag("profiling", "false"),
     ];

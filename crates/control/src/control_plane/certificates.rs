@@ -40,11 +40,16 @@ pub struct Authorities {
     pub client: CertificateAuthority,
     /// Signs the API server's own certificate towards aggregated API servers.
     pub front_proxy: CertificateAuthority,
+    /// Signs both ends between the API server and the syncer's admission server: nobody else has a certificate of it.
+    pub admission: CertificateAuthority,
     /// Signs client certificates of the datastore. Belongs to the platform, not to the tenant.
     pub datastore: CertificateAuthority,
     /// Signs the tenant's service-account tokens.
     pub service_account: ServiceAccountKey,
 }
+
+/// Authorities that tenants made by earlier versions lack.
+const ADDED_LATER: [&str; 1] = ["admission"];
 
 impl Authorities {
     /// Makes the authorities of a new tenant as stored data.
@@ -54,12 +59,28 @@ impl Authorities {
     pub fn create(tenant: &str) -> Result<BTreeMap<String, String>, CertificateError> {
         let mut stored = BTreeMap::new();
         for purpose in ["server", "client", "front-proxy"] {
-            let authority = CertificateAuthority::create(&format!("berth:{tenant}:{purpose}"), AUTHORITY_VALIDITY)?;
-            stored.insert(format!("{purpose}-ca.crt"), authority.cert_pem().to_owned());
-            stored.insert(format!("{purpose}-ca.key"), authority.key_pem().to_owned());
+            add_authority(&mut stored, tenant, purpose)?;
         }
+        stored.extend(Self::missing(tenant, &stored)?);
         stored.insert("service-account.key".into(), ServiceAccountKey::create()?.private_pem);
         Ok(stored)
+    }
+
+    /// What has to be added to the stored data of a tenant that an earlier version made.
+    ///
+    /// # Errors
+    /// No key can be made.
+    pub fn missing(
+        tenant: &str,
+        stored: &BTreeMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, CertificateError> {
+        let mut added = BTreeMap::new();
+        for purpose in ADDED_LATER {
+            if !stored.contains_key(&format!("{purpose}-ca.crt")) {
+                add_authority(&mut added, tenant, purpose)?;
+            }
+        }
+        Ok(added)
     }
 
     /// Reads authorities from what [`Authorities::create`] made, and the datastore's CA from the platform's files.
@@ -80,6 +101,7 @@ impl Authorities {
             server: authority("server")?,
             client: authority("client")?,
             front_proxy: authority("front-proxy")?,
+            admission: authority("admission")?,
             datastore: CertificateAuthority::from_pem(datastore_ca_cert, datastore_ca_key)?,
             service_account: ServiceAccountKey::from_private_pem(part("service-account.key")?)?,
         })
@@ -125,6 +147,13 @@ impl Authorities {
         let Certificate { cert_pem, key_pem } = self.client.issue(&request)?;
         self.kubeconfig(server, "control", Credential::ClientCertificate { cert_pem, key_pem })
     }
+}
+
+fn add_authority(stored: &mut BTreeMap<String, String>, tenant: &str, purpose: &str) -> Result<(), CertificateError> {
+    let authority = CertificateAuthority::create(&format!("berth:{tenant}:{purpose}"), AUTHORITY_VALIDITY)?;
+    stored.insert(format!("{purpose}-ca.crt"), authority.cert_pem().to_owned());
+    stored.insert(format!("{purpose}-ca.key"), authority.key_pem().to_owned());
+    Ok(())
 }
 
 /// What a leaf certificate should say.

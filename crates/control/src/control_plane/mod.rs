@@ -3,6 +3,7 @@
 //! [`render`] turns what is known about a tenant into [`Component`]s. A runtime decides only where files lie and how a
 //! program is started; what it is told to do is decided here, so that what the tests run is what production runs.
 
+mod admission;
 mod api_server;
 mod certificates;
 mod controller_manager;
@@ -63,12 +64,19 @@ pub struct Endpoints {
     pub api_port: u16,
     /// Port of the syncer's admin endpoints.
     pub syncer_admin_port: u16,
+    /// Port on which the syncer answers the API server's admission webhooks.
+    pub syncer_admission_port: u16,
 }
 
 impl Endpoints {
     /// URL of the API server.
     pub fn api_url(&self) -> String {
         format!("https://{}", std::net::SocketAddr::new(self.bind, self.api_port))
+    }
+
+    /// Where the syncer answers the API server's admission webhooks.
+    pub fn admission(&self) -> std::net::SocketAddr {
+        std::net::SocketAddr::new(self.bind, self.syncer_admission_port)
     }
 }
 
@@ -79,6 +87,18 @@ pub struct ServiceRange {
     pub cidr: String,
     /// The first address: `default/kubernetes` in the tenant, and a Service on the host.
     pub first: IpAddr,
+    /// The range of the other address family, if the host has both.
+    pub secondary: Option<String>,
+}
+
+impl ServiceRange {
+    /// As kube-apiserver takes it: one range, or one of each family.
+    pub fn flag(&self) -> String {
+        std::iter::once(self.cidr.as_str())
+            .chain(self.secondary.as_deref())
+            .collect::<Vec<_>>()
+            .join(",")
+    }
 }
 
 /// Where and as whom a tenant's API server stores its objects.

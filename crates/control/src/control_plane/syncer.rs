@@ -2,7 +2,7 @@
 //! certificate with exactly the permissions that `berth_syncer::permissions` lists.
 
 use super::{Authorities, CertificateError, Component, ControlPlaneInput, FILES, Leaf, LeafStore, Program, SYNCER};
-use super::{file_flag, flag};
+use super::{admission, file_flag, flag};
 use berth_api::Scheduling;
 use berth_pki::{
     Usage,
@@ -27,6 +27,7 @@ pub(super) fn render(
         "tenant.kubeconfig".into(),
         authorities.kubeconfig_from_files(&input.endpoints.api_url())?,
     );
+    admission::for_syncer(input, authorities, leaves, &mut files)?;
     let host = KubeconfigRequest {
         cluster_name: "host".into(),
         server: input.host.server.clone(),
@@ -58,6 +59,10 @@ pub(super) fn render(
             "admin-address",
             std::net::SocketAddr::new(input.endpoints.bind, input.endpoints.syncer_admin_port),
         ),
+        flag("admission-address", input.endpoints.admission()),
+        file_flag("admission-cert", &format!("{}.crt", admission::CERTIFICATE)),
+        file_flag("admission-key", &format!("{}.key", admission::CERTIFICATE)),
+        file_flag("admission-ca", admission::AUTHORITY),
     ];
     Ok(Component {
         name: SYNCER,

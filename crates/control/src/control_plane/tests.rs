@@ -24,10 +24,12 @@ impl Fixture {
                 bind: Ipv4Addr::LOCALHOST.into(),
                 api_port: 6443,
                 syncer_admin_port: 8080,
+                syncer_admission_port: 8443,
             },
             range: ServiceRange {
                 cidr: "10.96.0.48/29".into(),
                 first: Ipv4Addr::new(10, 96, 0, 49).into(),
+                secondary: None,
             },
             scheduling: Scheduling::Host,
             policy: SyncPolicy::default(),
@@ -121,6 +123,7 @@ fn no_component_but_the_api_server_gets_its_keys_and_nobody_gets_a_ca_key() {
                 &fixture.authorities.server,
                 &fixture.authorities.client,
                 &fixture.authorities.front_proxy,
+                &fixture.authorities.admission,
                 &fixture.authorities.datastore,
             ] {
                 assert!(

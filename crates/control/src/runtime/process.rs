@@ -58,7 +58,12 @@ impl ProcessRuntime {
     ///
     /// # Errors
     /// The folder cannot be used, or another control uses it.
-    pub async fn open(config: ProcessRuntimeConfig, host: Client) -> Result<Self, RuntimeError> {
+    pub async fn open(mut config: ProcessRuntimeConfig, host: Client) -> Result<Self, RuntimeError> {
+        // Some files name others, which kube-apiserver wants with their full path.
+        config.dir = std::path::absolute(&config.dir).map_err(|source| RuntimeError::Io {
+            path: config.dir.display().to_string(),
+            source,
+        })?;
         for dir in [Some(&config.dir), Some(&config.log_dir), config.kubeconfig_dir.as_ref()]
             .into_iter()
             .flatten()
@@ -177,6 +182,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
             bind: self.bind_address(),
             api_port: free_port()?,
             syncer_admin_port: free_port()?,
+            syncer_admission_port: free_port()?,
         })
     }
 

@@ -1,13 +1,15 @@
 //! Objects that Berth puts into every tenant before it is called ready.
 
-use super::SERVICE_CIDR_NAME;
+use super::{SERVICE_CIDR_NAME, service_range::HostRanges};
 use crate::{
     apply::{Applier, ApplyError},
     class::SyncerRules,
     control_plane::TENANT_USER,
 };
+use berth_api::names;
 use k8s_openapi::{
     api::{
+        admissionregistration::v1::MutatingWebhookConfiguration,
         core::v1::ServiceAccount,
         networking::v1::{ServiceCIDR, ServiceCIDRSpec},
         rbac::v1::{ClusterRole, ClusterRoleBinding, RoleRef, Subject},
@@ -20,12 +22,16 @@ pub const ADMIN_GROUP: &str = "berth:tenant-admins";
 /// Name of the tenant's roles and bindings that Berth makes.
 const SYNCER_ROLE: &str = "berth:syncer";
 
-/// Applies the bootstrap objects. `rules` is what the syncer may do, `host_service_cidrs` are the host's own
-/// Service ranges.
+/// Applies the bootstrap objects. `rules` is what the syncer may do, `webhooks` leads the tenant's Services to it.
 ///
 /// # Errors
 /// The tenant's API server refuses or does not answer.
-pub async fn apply(tenant: &Applier, rules: &SyncerRules, host_service_cidrs: &[String]) -> Result<(), ApplyError> {
+pub async fn apply(
+    tenant: &Applier,
+    rules: &SyncerRules,
+    host_ranges: &HostRanges,
+    webhooks: &MutatingWebhookConfiguration,
+) -> Result<(), ApplyError> {
     tenant.apply(&syncer_role(rules)).await?;
     tenant
         .apply(&binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER)))
@@ -34,10 +40,11 @@ pub async fn apply(tenant: &Applier, rules: &SyncerRules, host_service_cidrs: &[
         .apply(&binding(ADMIN_GROUP, "cluster-admin", group(ADMIN_GROUP)))
         .await?;
     tenant.apply(&default_service_account()).await?;
-    if !host_service_cidrs.is_empty() {
-        tenant.apply(&service_cidr(host_service_cidrs)).await?;
+    for cidr in service_cidrs(host_ranges) {
+        tenant.apply(&cidr).await?;
     }
-    Ok(())
+    // Last: from here on Services need the host's ranges.
+    tenant.apply(webhooks).await
 }
 
 fn named(name: &str) -> ObjectMeta {
@@ -96,13 +103,22 @@ fn default_service_account() -> ServiceAccount {
     }
 }
 
-/// The host's Service ranges as a further range of the tenant, so that a Service can have one address on both sides.
-fn service_cidr(cidrs: &[String]) -> ServiceCIDR {
-    ServiceCIDR {
-        metadata: named(SERVICE_CIDR_NAME),
-        spec: Some(ServiceCIDRSpec {
-            cidrs: Some(cidrs.to_vec()),
-        }),
-        status: None,
-    }
+/// The host's Service ranges as further ranges of the tenant, so that a Service can have one address on both sides.
+fn service_cidrs(host_ranges: &HostRanges) -> Vec<ServiceCIDR> {
+    let cidr = |(index, cidrs): (usize, &Vec<String>)| {
+        let name = if index == 0 {
+            SERVICE_CIDR_NAME.to_owned()
+        } else {
+            let parts: Vec<&str> = cidrs.iter().map(String::as_str).collect();
+            format!("{SERVICE_CIDR_NAME}-{}", names::hash(&parts))
+        };
+        ServiceCIDR {
+            metadata: named(&name),
+            spec: Some(ServiceCIDRSpec {
+                cidrs: Some(cidrs.clone()),
+            }),
+            status: None,
+        }
+    };
+    host_ranges.0.iter().enumerate().map(cidr).collect()
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 use berth_api::{TenantCluster, names::TenantId};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{Api, api::PostParams};
 use std::{
     collections::BTreeMap,
@@ -54,7 +54,12 @@ pub async fn authorities(
             Err(error) => return Err(api("store the tenant's PKI")(error)),
         };
     }
-    let stored = stored.map(texts).unwrap_or_default();
+    let mut stored = stored.map(texts).unwrap_or_default();
+    let missing = Authorities::missing(tenant.hash(), &stored)?;
+    if !missing.is_empty() {
+        // Another control that does the same at the same time makes this fail; the next pass reads what it stored.
+        stored = add_authorities(&secrets, missing).await?;
+    }
     let loaded = Arc::new(Authorities::load(
         &stored,
         context.datastore.ca_cert(),
@@ -62,6 +67,20 @@ pub async fn authorities(
     )?);
     *memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&loaded));
     Ok(loaded)
+}
+
+/// Stores authorities that a tenant of an earlier version lacks, beside those that it has. Returns all of them.
+async fn add_authorities(
+    secrets: &Api<Secret>,
+    missing: BTreeMap<String, String>,
+) -> Result<BTreeMap<String, String>, ReconcileError> {
+    let mut secret = secrets.get(AUTHORITIES).await.map_err(api("read the tenant's PKI"))?;
+    let data = secret.data.get_or_insert_default();
+    for (name, text) in missing {
+        data.entry(name).or_insert(ByteString(text.into_bytes()));
+    }
+    let stored = secrets.replace(AUTHORITIES, &PostParams::default(), &secret).await;
+    Ok(texts(stored.map_err(api("store the tenant's PKI"))?))
 }
 
 /// The tenant's leaf certificates as they are stored.

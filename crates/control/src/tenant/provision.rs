@@ -6,7 +6,7 @@ use super::{
     state::{Findings, TenantMemory},
 };
 use crate::{
-    apply::{Applier, optional},
+    apply::optional,
     context::{Context, Key},
     control_plane::{
         API_SERVER, Authorities, CONTROLLER_MANAGER, Component, ControlPlaneInput, DatastoreInput, Endpoints, Leaf,
@@ -23,6 +23,7 @@ use berth_api::{
     names::TenantId,
 };
 use berth_pki::{Usage, kubeconfig::Credential};
+use berth_syncer::admission::configuration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Api, ResourceExt};
@@ -59,8 +60,8 @@ pub(super) async fn run(
         "user, role and key range exist",
     ));
 
-    let host_cidrs = service_range::host_cidrs(context).await?;
-    let (endpoints, service_range) = service_range::ensure(context, cluster, tenant, &host_cidrs).await?;
+    let host_ranges = service_range::host_ranges(context).await?;
+    let (endpoints, service_range) = service_range::ensure(context, cluster, tenant, &host_ranges).await?;
     let components = components(
         context,
         memory,
@@ -88,7 +89,15 @@ pub(super) async fn run(
     })?;
     match ready {
         None => findings.add(not_ready(&api_server)),
-        Some(applier) => bring_up(context, tenant, settings, &components, &applier, &host_cidrs, findings).await?,
+        Some(applier) => {
+            let webhooks = configuration(endpoints.admission(), authorities.admission.cert_pem());
+            let rules = context.kinds.rules(context, &settings.sync).await?;
+            bootstrap::apply(&applier, &rules, &host_ranges, &webhooks)
+                .await
+                .inspect_err(|_| applier.forget())?;
+            definitions::publish(context, &applier, &settings.sync.kinds).await?;
+            bring_up(context, tenant, &components, findings).await?;
+        }
     }
     // Only a kubeconfig that works is handed out.
     if findings
@@ -240,22 +249,13 @@ fn not_ready(api_server: &ComponentState) -> Finding {
     }
 }
 
-/// With the API server there: bootstrap objects, then the programs that need it.
+/// With the API server and the bootstrap objects there: the programs that need them.
 async fn bring_up(
     context: &Context,
     tenant: &TenantId,
-    settings: &Settings,
     components: &[Component],
-    applier: &Applier,
-    host_cidrs: &[String],
     findings: &mut Findings,
 ) -> Result<(), ReconcileError> {
-    let rules = context.kinds.rules(context, &settings.sync).await?;
-    if let Err(error) = bootstrap::apply(applier, &rules, host_cidrs).await {
-        applier.forget();
-        return Err(error.into());
-    }
-    definitions::publish(context, applier, &settings.sync.kinds).await?;
     let mut states = vec![ensure(context, tenant, components, CONTROLLER_MANAGER).await?];
     if components.iter().any(|component| component.name == SCHEDULER) {
         states.push(ensure(context, tenant, components, SCHEDULER).await?);

@@ -18,17 +18,23 @@ use k8s_openapi::{
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{ListParams, PostParams},
 };
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Addresses of a tenant's own range: the least that kube-apiserver takes.
 const RANGE_SIZE: u32 = 8;
 /// Prefix length of a range of [`RANGE_SIZE`] addresses.
 const RANGE_PREFIX: u32 = 29;
+/// The same for IPv6.
+const SECONDARY_PREFIX: u32 = 125;
+/// Name of the ServiceCIDR that stands for an API server's command line.
+const DEFAULT_CIDR: &str = "kubernetes";
 /// How many ranges are tried before giving up until the next pass.
 const ATTEMPTS: u32 = 64;
+/// Name of the recorded port of the syncer's admission server.
+const ADMISSION: &str = "admission";
 
 /// Where the tenant's components listen and its Service range, as recorded on the host; records them first if this
 /// is a new tenant.
@@ -39,23 +45,39 @@ pub async fn ensure(
     context: &Context,
     cluster: &TenantCluster,
     tenant: &TenantId,
-    host_cidrs: &[String],
+    host: &HostRanges,
+) -> Result<(Endpoints, ServiceRange), ReconcileError> {
+    let (endpoints, mut range) = recorded(context, cluster, tenant, host).await?;
+    range.secondary = host.all().find_map(|cidr| secondary(cidr, range.first));
+    Ok((endpoints, range))
+}
+
+async fn recorded(
+    context: &Context,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    host: &HostRanges,
 ) -> Result<(Endpoints, ServiceRange), ReconcileError> {
     let services: Api<Service> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
     let existing = optional(services.get(API_SERVER).await).map_err(api("read the Service of the API server"))?;
-    if let Some(recorded) = existing
-        .as_ref()
-        .and_then(|service| read(service, context.runtime.bind_address()))
-    {
-        return Ok(recorded);
+    let bind = context.runtime.bind_address();
+    if let Some(service) = existing {
+        if let Some(recorded) = read(&service, bind) {
+            return Ok(recorded);
+        }
+        // Recorded by an earlier version, which knew fewer ports.
+        if let Some(completed) = complete(service, &context.runtime.allocate(tenant)?) {
+            let stored = services.replace(API_SERVER, &PostParams::default(), &completed).await;
+            let stored = stored.map_err(api("record the tenant's ports"))?;
+            if let Some(recorded) = read(&stored, bind) {
+                return Ok(recorded);
+            }
+        }
     }
-    let (base, count) = host_cidrs
-        .iter()
-        .find_map(|cidr| ranges_of(cidr))
-        .ok_or(ReconcileError::Blocked {
-            reason: "NoServiceRange",
-            message: "the host cluster has no IPv4 Service range of /24 or larger to take the tenant's from".into(),
-        })?;
+    let (base, count) = host.all().find_map(ranges_of).ok_or(ReconcileError::Blocked {
+        reason: "NoServiceRange",
+        message: "the host cluster has no IPv4 Service range of /24 or larger to take the tenant's from".into(),
+    })?;
     let endpoints = context.runtime.allocate(tenant)?;
     // Different tenants start at different places, so that many created at once seldom meet.
     let start = tenant
@@ -78,22 +100,46 @@ pub async fn ensure(
     })
 }
 
-/// The host's Service ranges.
+/// The host's Service ranges, one entry for each of its ServiceCIDRs, the one from its command line first. Each holds
+/// one range of a family or one of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostRanges(pub Vec<Vec<String>>);
+
+impl HostRanges {
+    fn all(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flatten().map(String::as_str)
+    }
+}
+
+/// Reads the host's Service ranges.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn host_cidrs(context: &Context) -> Result<Vec<String>, ReconcileError> {
+pub async fn host_ranges(context: &Context) -> Result<HostRanges, ReconcileError> {
     let cidrs: Api<ServiceCIDR> = Api::all(context.client.clone());
     let list = cidrs
         .list(&ListParams::default())
         .await
         .map_err(api("list the host's ServiceCIDRs"))?;
-    Ok(list
-        .items
-        .into_iter()
-        .filter_map(|cidr| cidr.spec?.cidrs)
-        .flatten()
-        .collect())
+    let mut items = list.items;
+    items.sort_by_key(|cidr| (cidr.name_any() != DEFAULT_CIDR, cidr.name_any()));
+    let ranges = items.into_iter().filter_map(|cidr| cidr.spec?.cidrs);
+    Ok(HostRanges(ranges.collect()))
+}
+
+/// The tenant's own range of the other family: eight addresses of an IPv6 range of the host. kube-apiserver takes
+/// addresses of a family only if it has a range of its own; it gives out none of this range, so that two tenants may have
+/// the same.
+fn secondary(cidr: &str, first: IpAddr) -> Option<String> {
+    let (address, prefix) = cidr.split_once('/')?;
+    let base = u128::from(address.parse::<Ipv6Addr>().ok()?);
+    let prefix: u32 = prefix.parse().ok()?;
+    let IpAddr::V4(first) = first else { return None };
+    (8..=120).contains(&prefix).then(|| {
+        let index = u128::from(u32::from(first) / RANGE_SIZE) % (1 << (SECONDARY_PREFIX - prefix).min(64));
+        let start = Ipv6Addr::from(base + index * u128::from(RANGE_SIZE));
+        format!("{start}/{SECONDARY_PREFIX}")
+    })
 }
 
 /// First address and number of tenant ranges of an IPv4 range.
@@ -111,6 +157,7 @@ fn range_at(base: Ipv4Addr, index: u32) -> ServiceRange {
     ServiceRange {
         cidr: format!("{}/{RANGE_PREFIX}", Ipv4Addr::from(start)),
         first: IpAddr::V4(Ipv4Addr::from(start + 1)),
+        secondary: None,
     }
 }
 
@@ -120,14 +167,37 @@ fn range_of(first: Ipv4Addr) -> Option<ServiceRange> {
     (start % RANGE_SIZE == 0).then(|| range_at(Ipv4Addr::from(start), 0))
 }
 
-fn service(cluster: &TenantCluster, tenant: &TenantId, endpoints: &Endpoints, range: &ServiceRange) -> Service {
-    let port = |name: &str, port: i32, target: u16| ServicePort {
+fn port(name: &str, port: i32, target: u16) -> ServicePort {
+    ServicePort {
         name: Some(name.into()),
         port,
         target_port: Some(IntOrString::Int(target.into())),
         protocol: Some("TCP".into()),
         ..ServicePort::default()
-    };
+    }
+}
+
+fn ports(endpoints: &Endpoints) -> Vec<ServicePort> {
+    vec![
+        port(API_SERVER, 443, endpoints.api_port),
+        port(SYNCER, 8080, endpoints.syncer_admin_port),
+        port(ADMISSION, 8443, endpoints.syncer_admission_port),
+    ]
+}
+
+/// A recorded Service with the ports of `fresh` that it lacks; `None` if it lacks none.
+fn complete(mut recorded: Service, fresh: &Endpoints) -> Option<Service> {
+    let known = recorded.spec.as_mut()?.ports.get_or_insert_default();
+    let missing: Vec<ServicePort> = ports(fresh)
+        .into_iter()
+        .filter(|port| known.iter().all(|other| other.name != port.name))
+        .collect();
+    let is_new = !missing.is_empty();
+    known.extend(missing);
+    is_new.then_some(recorded)
+}
+
+fn service(cluster: &TenantCluster, tenant: &TenantId, endpoints: &Endpoints, range: &ServiceRange) -> Service {
     Service {
         metadata: ObjectMeta {
             name: Some(API_SERVER.into()),
@@ -137,10 +207,7 @@ fn service(cluster: &TenantCluster, tenant: &TenantId, endpoints: &Endpoints, ra
         },
         spec: Some(ServiceSpec {
             cluster_ip: Some(range.first.to_string()),
-            ports: Some(vec![
-                port(API_SERVER, 443, endpoints.api_port),
-                port(SYNCER, 8080, endpoints.syncer_admin_port),
-            ]),
+            ports: Some(ports(endpoints)),
             ..ServiceSpec::default()
         }),
         ..Service::default()
@@ -167,6 +234,7 @@ fn read(service: &Service, bind: IpAddr) -> Option<(Endpoints, ServiceRange)> {
             bind,
             api_port: target(API_SERVER)?,
             syncer_admin_port: target(SYNCER)?,
+            syncer_admission_port: target(ADMISSION)?,
         },
         range,
     ))
@@ -198,6 +266,21 @@ mod tests {
     }
 
     #[test]
+    fn a_host_with_both_families_gives_a_range_of_the_other_one() {
+        let first = Ipv4Addr::new(10, 96, 0, 49).into();
+        assert_eq!(
+            secondary("fd00:10:96::/108", first).as_deref(),
+            Some("fd00:10:96::30/125")
+        );
+        assert_eq!(
+            secondary("fd00:10:96::/120", first).as_deref(),
+            Some("fd00:10:96::30/125")
+        );
+        assert_eq!(secondary("fd00:10:96::/121", first), None);
+        assert_eq!(secondary("10.96.0.0/16", first), None);
+    }
+
+    #[test]
     fn the_record_is_read_back() {
         let tenant = TenantId::new("a", "1");
         let cluster = TenantCluster::new("a", berth_api::TenantClusterSpec::default());
@@ -205,9 +288,24 @@ mod tests {
             bind: Ipv4Addr::LOCALHOST.into(),
             api_port: 40001,
             syncer_admin_port: 40002,
+            syncer_admission_port: 40003,
         };
         let range = range_at(Ipv4Addr::new(10, 96, 0, 0), 6);
         let made = service(&cluster, &tenant, &endpoints, &range);
-        assert_eq!(read(&made, Ipv4Addr::LOCALHOST.into()), Some((endpoints, range)));
+        assert_eq!(
+            read(&made, Ipv4Addr::LOCALHOST.into()),
+            Some((endpoints.clone(), range.clone()))
+        );
+        assert_eq!(complete(made.clone(), &endpoints), None);
+        let mut earlier = made;
+        earlier.spec.as_mut().unwrap().ports.as_mut().unwrap().pop();
+        assert_eq!(read(&earlier, Ipv4Addr::LOCALHOST.into()), None);
+        let fresh = Endpoints {
+            api_port: 1,
+            syncer_admin_port: 2,
+            ..endpoints.clone()
+        };
+        let completed = complete(earlier, &fresh).unwrap();
+        assert_eq!(read(&completed, Ipv4Addr::LOCALHOST.into()), Some((endpoints, range)));
     }
 }

@@ -194,6 +194,23 @@ impl Api {
         self.call("replace", resource.plural, request).await
     }
 
+    /// What [`Api::apply`] would return. Nothing is kept.
+    ///
+    /// # Errors
+    /// As [`CallError`] says.
+    pub async fn apply_dry_run(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        object: &Value,
+    ) -> Result<Value, CallError> {
+        let mut parameters = PatchParams::apply(SYNCER_MANAGER).force();
+        parameters.dry_run = true;
+        let request = Request::new(resource.path(namespace)).patch(name, &parameters, &Patch::Apply(object));
+        self.call("dry-run", resource.plural, request).await
+    }
+
     /// Server-side apply with the syncer's field manager. `metadata.uid` or `metadata.resourceVersion` in `object` are
     /// preconditions.
     ///

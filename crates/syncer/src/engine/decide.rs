@@ -1,6 +1,7 @@
 //! What to do about an object, given what is known of it on both sides. Pure; the table is in the tests.
 
 use crate::{kinds::Want, store::Deletion};
+use std::time::Duration;
 
 /// What matters of the tenant's object.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,8 @@ pub struct HostFacts<'a> {
     pub origin_uid: Option<&'a str>,
     /// Whether it is being deleted.
     pub deletion: Option<Deletion>,
+    /// If it was made before the tenant's object and is not that object's yet: the time that is left for one to come.
+    pub reserved: Option<Duration>,
 }
 
 /// What to do.
@@ -27,6 +30,10 @@ pub struct HostFacts<'a> {
 pub enum Action {
     /// Nothing.
     Nothing,
+    /// A tenant object may still come for the host object: look again after this time.
+    Wait(Duration),
+    /// No tenant object came for the host object: delete it.
+    Sweep,
     /// Create the host object.
     Create,
     /// Bring the host object up to date and report its state.
@@ -56,11 +63,18 @@ pub fn decide(
 ) -> Action {
     let (tenant, host) = match (tenant, host) {
         (None, None) => return Action::Nothing,
-        (None, Some(host)) => return delete(host, orphan_grace, false),
+        (None, Some(host)) => {
+            return match host.reserved {
+                Some(_) if host.deletion.is_some() => Action::Nothing,
+                Some(Duration::ZERO) => Action::Sweep,
+                Some(left) => Action::Wait(left),
+                None => delete(host, orphan_grace, false),
+            };
+        }
         (Some(tenant), None) => return missing(tenant, finishes),
         (Some(tenant), Some(host)) => (tenant, host),
     };
-    if host.origin_uid != Some(tenant.uid) {
+    if host.origin_uid != Some(tenant.uid) && host.reserved.is_none() {
         return delete(host, orphan_grace, false);
     }
     if let Some(deletion) = tenant.deletion
@@ -134,7 +148,31 @@ mod tests {
         Some(HostFacts {
             origin_uid: Some(origin),
             deletion,
+            reserved: None,
         })
+    }
+
+    #[test]
+    fn a_reservation_waits_for_its_object_and_becomes_it() {
+        let reserved = |left, deletion| {
+            Some(HostFacts {
+                origin_uid: None,
+                deletion,
+                reserved: Some(Duration::from_secs(left)),
+            })
+        };
+        let decide = |tenant, host| decide(tenant, host, None, false);
+        assert_eq!(decide(None, reserved(5, None)), Action::Wait(Duration::from_secs(5)));
+        assert_eq!(decide(None, reserved(0, None)), Action::Sweep);
+        assert_eq!(decide(None, reserved(0, DELETING)), Action::Nothing);
+        assert_eq!(decide(tenant(None, Want::Sync), reserved(0, None)), Action::Update);
+        assert_eq!(
+            decide(tenant(None, Want::Absent), reserved(5, None)),
+            Action::Delete {
+                grace_seconds: None,
+                report: false
+            }
+        );
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod down;
 mod events;
 mod nodes;
 mod recorder;
+pub(crate) mod reserve;
 mod tokens;
 mod views;
 mod watches;
@@ -69,6 +70,8 @@ pub struct Engine {
     failures: Mutex<HashMap<Key, u32>>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     agreed: Mutex<HashMap<Key, (u64, u64)>>,
+    /// Host objects that are ahead of the tenant's.
+    holds: reserve::Holds,
     /// Wakes the watches of host objects that wait for the first of their kind.
     demand: HashMap<KindId, Notify>,
     /// Some kind went off or on.
@@ -112,7 +115,18 @@ impl Engine {
             metrics,
             failures: Mutex::default(),
             agreed: Mutex::default(),
+            holds: reserve::Holds::default(),
         })
+    }
+
+    /// What is known of both sides.
+    pub(crate) fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Where everything is counted.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// Runs until `stop`. Calls `ready` once both sides are listed, and again when kinds went off or on, with those that
@@ -288,7 +302,10 @@ impl Engine {
 
     fn is_orphan(&self, id: KindId, name: &Name) -> bool {
         let stores = &self.world.stores;
-        let settled = stores.host(id).get(name).is_some_and(|host| host.deletion.is_none());
+        let settled = stores
+            .host(id)
+            .get(name)
+            .is_some_and(|host| host.deletion.is_none() && host.reserved_at.is_none());
         let origin = match kinds::kind(id).flow {
             Flow::Tokens => stores.host(KindId::Pod).contains(name) || stores.tenant(KindId::Pod).contains(name),
             Flow::Down(_) => self.off(id).is_some() || stores.tenant(id).contains(name),

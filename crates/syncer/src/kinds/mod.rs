@@ -363,6 +363,17 @@ pub trait Down: Sync {
         vec![HostWrite::Apply(desired)]
     }
 
+    /// What an API server has given out to an object, if objects of this kind are [reserved](crate::engine) on the host
+    /// before the tenant's is stored.
+    fn given(&self, _object: &Value) -> Value {
+        Value::Null
+    }
+
+    /// Whether the host object `live` cannot become the one that is wanted, so that another has to be made.
+    fn must_replace(&self, _desired: &Value, _live: &Value) -> bool {
+        false
+    }
+
     /// Writes to the host object's status, for what the tenant decides there.
     fn host_status(&self, _tenant: &Value, _host: &Value) -> Option<Value> {
         None

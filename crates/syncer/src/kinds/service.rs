@@ -5,16 +5,23 @@
 //! | labels, annotations | copied but for reserved ones |
 //! | `clusterIP(s)`, `ipFamilies`, `ipFamilyPolicy` | copied: one address, inside and out |
 //! | `selector` | narrowed to the tenant and the namespace |
-//! | `ports` | copied, without node ports |
-//! | `type` | ClusterIP and ExternalName; NodePort and LoadBalancer are refused |
-//! | `externalIPs` | refused |
+//! | `ports` | copied; node ports are the same inside and out |
+//! | `type` | ClusterIP and ExternalName; NodePort and LoadBalancer if the class allows |
+//! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
+//! | `loadBalancerClass` | copied if the class lists it |
+//! | `externalIPs`, `loadBalancerIP` | refused |
 //! | `default/kubernetes` | never: it is the tenant's own API server |
-//! | status | nothing to report for these types |
+//! | status | `loadBalancer` comes back |
+//!
+//! Addresses and ports of nodes are given out by the host before the tenant's object is stored: see [`allocation`] and
+//! [`crate::admission`].
+
+pub mod allocation;
 
 use crate::{
     json,
     kinds::{
-        Down, Flow, HostNamespace, Kind, Rights, Translated, WRITE, Want,
+        Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
         metadata, origin_name, own_name,
         refusal::Refusal,
@@ -23,7 +30,10 @@ use crate::{
     store::{Detail, WatchSpec},
     world::World,
 };
-use berth_api::labels;
+use berth_api::{
+    labels,
+    sync_policy::{ServicePolicy, allows},
+};
 use serde_json::{Value, json};
 
 /// The kind.
@@ -47,33 +57,28 @@ pub const KIND: Kind = Kind {
     )),
     flow: Flow::Down(&Services),
     rights: Rights {
-        tenant: &[],
+        tenant: &[("services/status", &["patch"])],
         host: &[("services", WRITE)],
     },
 };
 
-const LOAD_BALANCER: &str = "load balancers are not offered";
-
 const SPEC: Fields = &[
-    (
-        "allocateLoadBalancerNodePorts",
-        Rule::Ignore("says nothing for the types offered"),
-    ),
+    ("allocateLoadBalancerNodePorts", Rule::Copy),
     ("clusterIP", Rule::Copy),
     ("clusterIPs", Rule::Copy),
     ("externalIPs", Rule::Refuse("they could take over foreign addresses")),
     ("externalName", Rule::Copy),
-    (
-        "externalTrafficPolicy",
-        Rule::Ignore("says nothing for the types offered"),
-    ),
-    ("healthCheckNodePort", Rule::Refuse(LOAD_BALANCER)),
+    ("externalTrafficPolicy", Rule::Copy),
+    ("healthCheckNodePort", Rule::Copy),
     ("internalTrafficPolicy", Rule::Copy),
     ("ipFamilies", Rule::Copy),
     ("ipFamilyPolicy", Rule::Copy),
-    ("loadBalancerClass", Rule::Refuse(LOAD_BALANCER)),
-    ("loadBalancerIP", Rule::Refuse(LOAD_BALANCER)),
-    ("loadBalancerSourceRanges", Rule::Refuse(LOAD_BALANCER)),
+    ("loadBalancerClass", Rule::Copy),
+    (
+        "loadBalancerIP",
+        Rule::Refuse("this field is deprecated; use the annotations of the load balancer's provider"),
+    ),
+    ("loadBalancerSourceRanges", Rule::Copy),
     ("ports", Rule::Rewrite),
     ("publishNotReadyAddresses", Rule::Copy),
     ("selector", Rule::Rewrite),
@@ -86,10 +91,17 @@ const SPEC: Fields = &[
 const PORT: Fields = &[
     ("appProtocol", Rule::Copy),
     ("name", Rule::Copy),
-    ("nodePort", Rule::Refuse("ports of the nodes are not offered")),
+    ("nodePort", Rule::Copy),
     ("port", Rule::Copy),
     ("protocol", Rule::Copy),
     ("targetPort", Rule::Copy),
+];
+
+const INGRESS: Fields = &[
+    ("hostname", Rule::Copy),
+    ("ip", Rule::Copy),
+    ("ipMode", Rule::Copy),
+    ("ports", Rule::Copy),
 ];
 
 struct Services;
@@ -111,12 +123,9 @@ impl Down for Services {
         let mut findings = Findings::default();
         let source = &service["spec"];
         let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
-        match json::text(source, &["type"]) {
-            Some(kind @ ("NodePort" | "LoadBalancer")) => {
-                findings.refuse("spec.type", format!("{kind} is not offered: use ClusterIP"));
-            }
-            Some(kind) => drop(spec.insert("type".into(), kind.into())),
-            None => {}
+        exposure(source, &world.tenant.policy.services, &mut findings);
+        if let Some(kind) = source.get("type") {
+            spec.insert("type".into(), kind.clone());
         }
         let mut selector = json::strings(source, &["selector"]);
         // Without a selector the tenant makes the endpoints itself.
@@ -137,15 +146,78 @@ impl Down for Services {
         let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
         findings.into_result(json!({"metadata": metadata, "spec": spec}))
     }
+
+    fn given(&self, service: &Value) -> Value {
+        allocation::of(service)
+    }
+
+    fn must_replace(&self, desired: &Value, live: &Value) -> bool {
+        allocation::is_another(desired, live)
+    }
+
+    fn back(&self, _world: &World, _name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+        // The tenant's API server itself clears what a Service that is no load balancer any more had.
+        if json::text(report.tenant, &["spec", "type"]) != Some("LoadBalancer") {
+            return Vec::new();
+        }
+        let mut status = report.tenant.get("status").cloned().unwrap_or_else(|| json!({}));
+        let ingress: Vec<Value> = json::items(report.host, &["status", "loadBalancer", "ingress"])
+            .iter()
+            .map(|ingress| fields::copy(ingress, "", INGRESS, &mut Findings::default()).into())
+            .collect();
+        status["loadBalancer"] = if ingress.is_empty() {
+            json!({})
+        } else {
+            json!({"ingress": ingress})
+        };
+        vec![TenantWrite::Status(status)]
+    }
+}
+
+/// Refuses ways in from outside that the class does not allow.
+fn exposure(spec: &Value, policy: &ServicePolicy, findings: &mut Findings) {
+    let kind = json::text(spec, &["type"]).unwrap_or_default();
+    let is_allowed = match kind {
+        "NodePort" => policy.node_ports,
+        "LoadBalancer" => policy.load_balancers,
+        _ => true,
+    };
+    if !is_allowed {
+        findings.refuse("spec.type", format!("{kind} is not offered: use ClusterIP"));
+    }
+    if let Some(class) = json::text(spec, &["loadBalancerClass"])
+        && kind == "LoadBalancer"
+        && !allows(&policy.load_balancer_classes, class)
+    {
+        let classes = &policy.load_balancer_classes;
+        let offered = if classes.is_empty() {
+            "leave it out for the default one".to_owned()
+        } else {
+            format!("leave it out for the default one, or use one of {}", classes.join(", "))
+        };
+        findings.refuse("spec.loadBalancerClass", format!("{class} is not offered: {offered}"));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::test_tenant;
+    use berth_api::SyncPolicy;
+    use std::sync::Arc;
 
     fn translate(spec: &Value) -> Result<Value, Vec<String>> {
-        let world = World::new(test_tenant());
+        translate_with(ServicePolicy::default(), spec)
+    }
+
+    fn translate_with(services: ServicePolicy, spec: &Value) -> Result<Value, Vec<String>> {
+        let mut tenant = test_tenant();
+        let policy = SyncPolicy {
+            services,
+            ..SyncPolicy::default()
+        };
+        tenant.policy = Arc::new(policy);
+        let world = World::new(tenant);
         let service = json!({"metadata": {"name": "web", "namespace": "shop", "labels": {"a": "b"}}, "spec": spec});
         Services
             .translate(&world, &Name::new("shop", "web"), &service)
@@ -165,6 +237,56 @@ mod tests {
     fn what_reaches_beyond_the_tenant_is_refused() {
         let spec = json!({"type": "NodePort", "externalIPs": ["1.2.3.4"], "loadBalancerIP": "1.2.3.4", "ports": [{"port": 1, "nodePort": 30000}]});
         insta::assert_yaml_snapshot!(translate(&spec).unwrap_err());
+    }
+
+    #[test]
+    fn a_class_may_offer_ways_in_from_outside() {
+        let policy = ServicePolicy {
+            node_ports: true,
+            load_balancers: true,
+            load_balancer_classes: vec!["metallb".into()],
+            ..ServicePolicy::default()
+        };
+        let spec = json!({"type": "LoadBalancer", "clusterIP": "10.96.7.7", "loadBalancerClass": "metallb",
+            "allocateLoadBalancerNodePorts": true, "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001,
+            "loadBalancerSourceRanges": ["10.0.0.0/8"], "ports": [{"port": 80, "nodePort": 30000}]});
+        insta::assert_yaml_snapshot!(translate_with(policy.clone(), &spec).unwrap());
+        assert!(translate_with(policy.clone(), &json!({"type": "NodePort", "ports": [{"port": 80}]})).is_ok());
+        let other = json!({"type": "LoadBalancer", "loadBalancerClass": "f5"});
+        assert_eq!(
+            translate_with(policy, &other).unwrap_err(),
+            ["spec.loadBalancerClass: f5 is not offered: leave it out for the default one, or use one of metallb"]
+        );
+        // A class that is left over from an earlier type says nothing.
+        assert!(translate(&json!({"type": "ClusterIP"})).is_ok());
+    }
+
+    #[test]
+    fn the_load_balancers_address_comes_back() {
+        let world = World::new(test_tenant());
+        let back = |kind: &str, host: Value| {
+            let tenant = json!({"spec": {"type": kind}, "status": {"conditions": [{"type": "X"}], "loadBalancer": {"ingress": [{"ip": "9.9.9.9"}]}}});
+            let report = Report {
+                tenant: &tenant,
+                host: &host,
+                in_sync: true,
+                refused: &[],
+                now: jiff::Timestamp::UNIX_EPOCH,
+            };
+            Services.back(&world, &Name::new("shop", "web"), &report)
+        };
+        let host =
+            json!({"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4", "ipMode": "VIP", "node": "host-1"}]}}});
+        let status =
+            json!({"conditions": [{"type": "X"}], "loadBalancer": {"ingress": [{"ip": "1.2.3.4", "ipMode": "VIP"}]}});
+        assert_eq!(back("LoadBalancer", host.clone()), [TenantWrite::Status(status)]);
+        assert_eq!(
+            back("LoadBalancer", json!({})),
+            [TenantWrite::Status(
+                json!({"conditions": [{"type": "X"}], "loadBalancer": {}})
+            )]
+        );
+        assert_eq!(back("ClusterIP", host), []);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod object;
 mod text;
 mod watch;
 
+pub(crate) use object::Object;
 pub use object::{Deletion, Stored};
 pub use watch::{Detail, Hooks, WatchSpec, run as watch};
 

@@ -33,6 +33,8 @@ pub struct Stored {
     pub origin_uid: Option<Box<str>>,
     /// On host objects: hash of what was last applied.
     pub applied_hash: Option<Box<str>>,
+    /// On host objects that were made before the tenant's object: when, in seconds since the epoch.
+    pub reserved_at: Option<i64>,
     json: Text,
 }
 
@@ -55,6 +57,9 @@ impl Stored {
             }),
             origin_uid: annotation(labels::ORIGIN_UID),
             applied_hash: annotation(labels::APPLIED_HASH),
+            // A mark that cannot be read is as good as one of long ago.
+            reserved_at: json::text(object, &["metadata", "annotations", labels::RESERVED_AT])
+                .map(|time| time.parse().unwrap_or_default()),
             json: Text::new(object.to_string()),
         }
     }

@@ -2,6 +2,7 @@
 //! own, a line in the list below.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod admission;
 mod custom;
 mod network;
 mod proxy;

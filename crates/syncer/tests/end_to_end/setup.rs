@@ -1,12 +1,13 @@
 //! Two real API servers: a host cluster with scheduler and simulated nodes, and a tenant with a controller manager only.
 //! This module does what control does in production: namespaces, nodes, roles.
 
+use crate::admission::AdmissionFiles;
 use berth_api::{Scheduling, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, labels};
-use berth_local::{HostCluster, NodePlan, NodeShape, TestHost, process};
+use berth_local::{HostCluster, HostClusterConfig, NodePlan, NodeShape, TestHost, process};
 use berth_syncer::{Tenant, metrics::Metrics, permissions, resource::Side};
 use k8s_openapi::{
     api::{
-        core::v1::{Event, Namespace, Node, Pod},
+        core::v1::{Event, Namespace, Node, Pod, Service},
         rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -56,6 +57,8 @@ pub struct Setup {
     pub tenant_version: String,
     /// Minor version that the tenant's API server behaves as, for example `1.35`.
     pub emulated: Option<&'static str>,
+    /// Addresses of Services on both sides; the default ones if absent.
+    pub service_ranges: Option<&'static str>,
 }
 
 impl Default for Setup {
@@ -67,6 +70,7 @@ impl Default for Setup {
             host_version: version.clone(),
             tenant_version: version,
             emulated: None,
+            service_ranges: None,
         }
     }
 }
@@ -82,6 +86,7 @@ pub struct Clusters {
     pub policy: SyncPolicy,
     /// Who places the tenant's pods.
     pub scheduling: Scheduling,
+    admission: AdmissionFiles,
     _turn: SemaphorePermit<'static>,
 }
 
@@ -127,17 +132,27 @@ impl Clusters {
             host_version,
             tenant_version,
             emulated,
+            service_ranges,
         } = setup;
+        let admission = AdmissionFiles::new();
+        let with_ranges = |config: &mut HostClusterConfig| {
+            if let Some(ranges) = service_ranges {
+                config.service_ranges = ranges.into();
+            }
+        };
         let (host, tenant) = tokio::join!(
             TestHost::start_with(|config| {
                 config.kubernetes_version = host_version;
                 config.nodes = NodePlan::of([(NodeShape::H100, 2), (NodeShape::Cpu, 1)]);
+                with_ranges(config);
             }),
             TestHost::start_with(|config| {
                 config.kubernetes_version = tenant_version;
                 config.emulated_version = emulated.map(ToOwned::to_owned);
                 config.nodes = NodePlan::of([(NodeShape::Cpu, 1)]);
                 config.disabled_controllers = NOT_IN_TENANTS.map(Into::into).into();
+                config.apiserver_flags = vec![admission.flag()];
+                with_ranges(config);
             }),
         );
         let (host, tenant) = (host.unwrap(), tenant.unwrap());
@@ -152,6 +167,7 @@ impl Clusters {
             tenant_admin,
             policy,
             scheduling,
+            admission,
             _turn: turn,
         };
         let nodes: Api<Node> = Api::all(clusters.tenant_admin.clone());
@@ -289,6 +305,7 @@ impl Clusters {
             class_name: berth_api::DEFAULT_CLASS.into(),
             scheduling: self.scheduling,
         };
+        let admission = self.admission.listen().await;
         let stop = CancellationToken::new();
         let metrics = Metrics::default();
         let (ready, is_ready) = tokio::sync::oneshot::channel();
@@ -296,6 +313,7 @@ impl Clusters {
             settings,
             host,
             tenant,
+            Some(admission),
             metrics.clone(),
             stop.clone(),
             {
@@ -311,7 +329,26 @@ impl Clusters {
             .await
             .expect("the syncer gets ready")
             .unwrap();
+        self.admitted().await;
         Syncer { stop, task, metrics }
+    }
+
+    /// Waits until the tenant's API server asks about Services. In production it does so before there is a syncer, since
+    /// control has made the configuration.
+    async fn admitted(&self) {
+        let refused =
+            json!({"metadata": {"name": "refused"}, "spec": {"externalIPs": ["1.2.3.4"], "ports": [{"port": 1}]}});
+        let refused: Service = serde_json::from_value(refused).unwrap();
+        let dry_run = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let services = self.tenant_api::<Service>();
+        eventually("Services are admitted", async || {
+            let answer = services.create(&dry_run, &refused).await;
+            matches!(answer, Err(kube::Error::Api(status)) if status.code == 403)
+        })
+        .await;
     }
 
     pub fn tenant_api<K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>>(&self) -> Api<K> {

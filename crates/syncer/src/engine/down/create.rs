@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// A resource version that no object has: as a precondition of an apply it says that nothing may exist yet.
-const NOTHING_YET: &str = "1";
+pub(in crate::engine) const NOTHING_YET: &str = "1";
 /// How long to wait for something that should be announced by a watch.
 const SAFETY: Duration = Duration::from_secs(5);
 

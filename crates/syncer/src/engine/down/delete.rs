@@ -7,6 +7,7 @@ use crate::{
         api::{CallError, Delete},
     },
     kinds::{Report, TenantWrite},
+    metrics::KindLabels,
     resource::Side,
     store::Stored,
 };
@@ -38,6 +39,23 @@ impl Step<'_> {
             Err(CallError::Conflict(_)) => Ok(Done::new("vanished")),
             Err(error) => Err(error),
         }
+    }
+
+    /// Removes what was made for a tenant object that did not come.
+    pub(super) async fn sweep(&self, host: &Stored) -> Result<Done, CallError> {
+        let kind = self.id.label();
+        tracing::info!(kind, name = %self.name, "sweeping a reservation");
+        let done = self.delete(host, self.kind.orphan_grace()).await?;
+        self.engine.holds.end(self.name);
+        self.engine
+            .metrics
+            .reservations_swept
+            .get_or_create(&KindLabels { kind })
+            .inc();
+        Ok(Done {
+            result: "swept",
+            ..done
+        })
     }
 
     /// Ends a deletion that waits for the host: reports how the host object ended, then lets go.

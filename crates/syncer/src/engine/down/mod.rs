@@ -5,19 +5,20 @@ mod delete;
 mod report;
 mod update;
 
-pub(super) use report::status_patch;
+pub(super) use {create::NOTHING_YET, report::status_patch};
 
 use super::{
     Done, Engine,
     api::CallError,
     decide::{Action, HostFacts, TenantFacts, decide},
-    lock,
+    lock, reserve,
 };
 use crate::{
     json,
     kinds::{self, Down, is_origin},
     resource::{Key, KindId, Name, host_name},
     store::{Detail, Stored},
+    world::World,
 };
 use berth_api::labels;
 use jiff::Timestamp;
@@ -54,6 +55,10 @@ pub(super) async fn step(
     let host_facts = host.as_deref().map(|stored| HostFacts {
         origin_uid: stored.origin_uid.as_deref(),
         deletion: stored.deletion,
+        reserved: stored
+            .reserved_at
+            .filter(|_| stored.origin_uid.is_none())
+            .map(|at| reserve::grace_left(at, Timestamp::now())),
     });
     let step = Step {
         engine,
@@ -95,6 +100,8 @@ impl Step<'_> {
                 }
                 self.delete(host, grace_seconds).await
             }
+            (Action::Wait(left), ..) => Ok(Done::again("reserved", left)),
+            (Action::Sweep, _, Some(host)) => self.sweep(host).await,
             (Action::Finish, Some((stored, object)), _) => self.finish(stored, object, departed.as_ref()).await,
             (Action::Lost, Some((stored, object)), _) => {
                 let Self { engine, kind, name, .. } = self;
@@ -138,21 +145,43 @@ impl Step<'_> {
     }
 
     /// A host object with everything that says what it is and where it comes from.
-    fn dressed(&self, stored: &Stored, mut object: Value, hash: &str) -> Value {
-        let Self { engine, kind, name, .. } = self;
-        let resource = kind.resource();
-        object["apiVersion"] = resource.api_version().into();
-        object["kind"] = resource.kind.into();
-        object["metadata"]["name"] = self.host_name().into();
-        object["metadata"]["namespace"] = self.namespace().into();
-        for (key, value) in engine.world.tenant.labels(&name.namespace) {
-            object["metadata"]["labels"][key] = value.into();
-        }
-        let annotations = &mut object["metadata"]["annotations"];
-        annotations[labels::ORIGIN_NAMESPACE] = (*name.namespace).into();
-        annotations[labels::ORIGIN_NAME] = (*name.name).into();
-        annotations[labels::ORIGIN_UID] = (*stored.uid).into();
-        annotations[labels::APPLIED_HASH] = hash.into();
-        object
+    fn dressed(&self, stored: &Stored, object: Value, hash: &str) -> Value {
+        dressed(
+            &self.engine.world,
+            (self.id, self.kind),
+            self.name,
+            Some(&stored.uid),
+            object,
+            hash,
+        )
     }
+}
+
+/// A host object with everything that says what it is and where it comes from. Without the UID of a tenant object it is a
+/// [reservation](reserve).
+pub(super) fn dressed(
+    world: &World,
+    (id, kind): (KindId, &dyn Down),
+    name: &Name,
+    origin: Option<&str>,
+    mut object: Value,
+    hash: &str,
+) -> Value {
+    let resource = kind.resource();
+    object["apiVersion"] = resource.api_version().into();
+    object["kind"] = resource.kind.into();
+    object["metadata"]["name"] = host_name(id, name).into();
+    object["metadata"]["namespace"] = world.tenant.workload_namespace.as_str().into();
+    for (key, value) in world.tenant.labels(&name.namespace) {
+        object["metadata"]["labels"][key] = value.into();
+    }
+    let annotations = &mut object["metadata"]["annotations"];
+    annotations[labels::ORIGIN_NAMESPACE] = (*name.namespace).into();
+    annotations[labels::ORIGIN_NAME] = (*name.name).into();
+    match origin {
+        Some(uid) => annotations[labels::ORIGIN_UID] = uid.into(),
+        None => annotations[labels::RESERVED_AT] = Timestamp::now().as_second().to_string().into(),
+    }
+    annotations[labels::APPLIED_HASH] = hash.into();
+    object
 }

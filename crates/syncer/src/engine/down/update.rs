@@ -31,16 +31,23 @@ impl Step<'_> {
         match kind.translate(&engine.world, name, &content) {
             Ok(Translated { object: desired, notes }) => {
                 let hash = json::hash(&kind.changeable(&desired));
-                if host.applied_hash.as_deref() == Some(hash.as_str()) {
+                let is_ours = host.origin_uid.as_deref() == Some(&*stored.uid);
+                if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) {
                     if kinds::kind(*id)
                         .tenant
                         .is_some_and(|spec| spec.detail == Detail::Metadata)
                     {
                         lock(&engine.agreed).insert(self.key(), versions);
                     }
+                } else if let Some(left) = is_ours.then(|| engine.holds.left(name, &kind.given(object))).flatten() {
+                    return Ok(Done::again("held", left));
                 } else {
-                    self.bring_up_to_date(host, &self.dressed(stored, desired, &hash))
-                        .await?;
+                    engine.holds.end(name);
+                    let desired = self.dressed(stored, desired, &hash);
+                    if kind.must_replace(&desired, &host.object()) {
+                        return self.delete(host, kind.orphan_grace()).await;
+                    }
+                    self.bring_up_to_date(host, &desired).await?;
                     self.tell_notes(&notes).await;
                     result = "updated";
                 }

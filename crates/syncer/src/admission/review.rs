@@ -1,0 +1,205 @@
+//! Questions of the API server (`AdmissionReview`) and their answers. Pure.
+
+use crate::json;
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+
+/// What is being done to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// It is created, by whatever verb.
+    Create,
+    /// It is changed.
+    Update,
+}
+
+impl Operation {
+    /// For metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Update => "update",
+        }
+    }
+}
+
+/// A question.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Names the question; the answer repeats it.
+    pub uid: String,
+    /// What is being done.
+    pub operation: Operation,
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Whether nothing may be kept.
+    pub dry_run: bool,
+    /// The object as it is asked for.
+    pub object: Value,
+    /// The object as it was; null for a creation.
+    pub old: Value,
+}
+
+impl Request {
+    /// Reads a question about a Service.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn read(mut review: Value) -> Result<Self, &'static str> {
+        let mut request = review.get_mut("request").map(Value::take).unwrap_or_default();
+        if json::text(&review, &["apiVersion"]) != Some("admission.k8s.io/v1") {
+            return Err("not an AdmissionReview of admission.k8s.io/v1");
+        }
+        // A tenant can point webhooks of its own here.
+        let is_service = ["group", "version", "kind"].map(|part| json::text(&request, &["kind", part]).unwrap_or(""))
+            == ["", "v1", "Service"];
+        if !is_service || json::text(&request, &["subResource"]).is_some_and(|sub| !sub.is_empty()) {
+            return Err("not about a Service");
+        }
+        let operation = match json::text(&request, &["operation"]) {
+            Some("CREATE") => Operation::Create,
+            Some("UPDATE") => Operation::Update,
+            _ => return Err("neither a creation nor an update"),
+        };
+        let text = |field| json::text(&request, &[field]).unwrap_or_default().to_owned();
+        let (uid, namespace) = (text("uid"), text("namespace"));
+        let dry_run = request.get("dryRun").and_then(Value::as_bool).unwrap_or_default();
+        let mut take = |field| request.get_mut(field).map(Value::take).unwrap_or_default();
+        Ok(Self {
+            uid,
+            operation,
+            namespace,
+            dry_run,
+            object: take("object"),
+            old: take("oldObject"),
+        })
+    }
+}
+
+/// Why something is denied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// HTTP status code.
+    pub code: u16,
+    /// Reason as in the API, for programs.
+    pub reason: &'static str,
+    /// In words.
+    pub message: String,
+}
+
+impl Denial {
+    /// What is asked for is not allowed here.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self {
+            code: 403,
+            reason: "Forbidden",
+            message: message.into(),
+        }
+    }
+
+    /// What is asked for cannot be had.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self {
+            code: 422,
+            reason: "Invalid",
+            message: message.into(),
+        }
+    }
+
+    /// It cannot be had now.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self {
+            code: 503,
+            reason: "ServiceUnavailable",
+            message: message.into(),
+        }
+    }
+
+    /// There is such an object.
+    pub fn exists(message: impl Into<String>) -> Self {
+        Self {
+            code: 409,
+            reason: "AlreadyExists",
+            message: message.into(),
+        }
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Let it pass, with these changes (JSON patch operations).
+    Allow(Vec<Value>),
+    /// Do not.
+    Deny(Denial),
+}
+
+impl Verdict {
+    /// For metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Allow(changes) if changes.is_empty() => "allowed",
+            Self::Allow(_) => "changed",
+            Self::Deny(denial) if denial.code >= 500 => "failed",
+            Self::Deny(_) => "denied",
+        }
+    }
+
+    /// The answer to the question `uid`.
+    pub fn answer(self, uid: &str) -> Value {
+        let response = match self {
+            Self::Allow(changes) if changes.is_empty() => json!({"uid": uid, "allowed": true}),
+            Self::Allow(changes) => json!({
+                "uid": uid,
+                "allowed": true,
+                "patchType": "JSONPatch",
+                "patch": BASE64_STANDARD.encode(Value::from(changes).to_string()),
+            }),
+            Self::Deny(Denial { code, reason, message }) => json!({
+                "uid": uid,
+                "allowed": false,
+                "status": {"code": code, "reason": reason, "message": message},
+            }),
+        };
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn review(kind: &str, operation: &str, sub: &str) -> Value {
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u", "kind": {"group": "", "version": "v1", "kind": kind}, "subResource": sub, "operation": operation,
+            "namespace": "shop", "dryRun": true, "object": {"a": 1}, "oldObject": null}})
+    }
+
+    #[test]
+    fn questions_about_services_are_read_and_no_others() {
+        let request = Request::read(review("Service", "CREATE", "")).unwrap();
+        assert_eq!(request.operation, Operation::Create);
+        assert_eq!((request.uid.as_str(), request.namespace.as_str()), ("u", "shop"));
+        assert!(request.dry_run && request.old.is_null());
+        assert_eq!(request.object, json!({"a": 1}));
+        for other in [
+            review("Secret", "CREATE", ""),
+            review("Service", "DELETE", ""),
+            review("Service", "UPDATE", "status"),
+            json!({}),
+        ] {
+            assert!(Request::read(other).is_err());
+        }
+    }
+
+    #[test]
+    fn answers_are_what_the_api_defines() {
+        let changes = vec![json!({"op": "add", "path": "/spec/clusterIP", "value": "10.96.0.9"})];
+        let verdicts = [
+            Verdict::Allow(Vec::new()),
+            Verdict::Allow(changes),
+            Verdict::Deny(Denial::forbidden("no")),
+        ];
+        insta::assert_yaml_snapshot!(verdicts.map(|verdict| verdict.answer("u")));
+    }
+}

@@ -1,0 +1,166 @@
+//! What to answer about a Service.
+
+use super::review::{Denial, Operation, Request, Verdict};
+use crate::{
+    engine::{
+        Engine,
+        api::CallError,
+        reserve::{ReserveError, Wish},
+    },
+    json,
+    kinds::{Want, refusal, service::allocation, text},
+    resource::{KindId, Name},
+};
+use serde_json::{Value, json};
+
+/// Characters of generated names, as API servers choose them: none that make words.
+const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Characters that are added to a prefix, as API servers do.
+const RANDOM: usize = 5;
+/// Longest name of a Service.
+const LONGEST: usize = 63;
+
+/// Answers a question: makes or changes the host's Service first, if something has to be given out.
+pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
+    let Some(rules) = KindId::Service.down() else {
+        return Verdict::Allow(Vec::new());
+    };
+    let old = Some(&request.old).filter(|_| request.operation == Operation::Update);
+    if old.is_some_and(|old| is_same(&request.object, old)) || is_ending(&request.object) {
+        return Verdict::Allow(Vec::new());
+    }
+    let (name, mut changes) = match name_of(&request.object) {
+        Ok(named) => named,
+        Err(denial) => return Verdict::Deny(denial),
+    };
+    let name = Name::new(&request.namespace, &name);
+    let world = engine.world();
+    if rules.want(world, &name, &request.object) != Want::Sync {
+        return Verdict::Allow(Vec::new());
+    }
+    let translated = match rules.translate(world, &name, &request.object) {
+        Ok(translated) => translated,
+        Err(refused) => return Verdict::Deny(Denial::forbidden(refusal::message(&refused))),
+    };
+    if !allocation::is_needed(&request.object, old) {
+        return Verdict::Allow(Vec::new());
+    }
+    let wish = Wish {
+        id: KindId::Service,
+        rules,
+        name: &name,
+        origin: old.and_then(|old| json::text(old, &["metadata", "uid"])),
+        object: translated.object,
+        dry_run: request.dry_run,
+    };
+    match engine.reserve(wish).await {
+        // An API server gives out nothing in a dry run, only the first address of its range, which no Service can have:
+        // the tenant's own will say something as good.
+        Ok(_) if request.dry_run => Verdict::Allow(Vec::new()),
+        Ok(host) => {
+            changes.extend(allocation::patch(&request.object, &host));
+            Verdict::Allow(changes)
+        }
+        // The API server says so itself, in the words that clients know.
+        Err(ReserveError::Exists) => Verdict::Allow(Vec::new()),
+        Err(error) => Verdict::Deny(denial(engine, &name, error)),
+    }
+}
+
+/// Whether nothing has changed that the host would have to do with.
+fn is_same(object: &Value, old: &Value) -> bool {
+    object.get("spec") == old.get("spec")
+}
+
+/// An object that is being deleted may always lose its finalizers.
+fn is_ending(object: &Value) -> bool {
+    json::text(object, &["metadata", "deletionTimestamp"]).is_some()
+}
+
+/// The name, and the change that writes it if it was to be generated: an API server would do so only after admission,
+/// but the host's Service is named after it.
+fn name_of(object: &Value) -> Result<(String, Vec<Value>), Denial> {
+    let text = |field| json::text(object, &["metadata", field]).filter(|text| !text.is_empty());
+    if let Some(name) = text("name") {
+        return Ok((name.to_owned(), Vec::new()));
+    }
+    let Some(prefix) = text("generateName") else {
+        return Err(Denial::invalid("metadata.name: a name is needed"));
+    };
+    let mut random = [0_u8; RANDOM];
+    rustls::crypto::aws_lc_rs::default_provider()
+        .secure_random
+        .fill(&mut random)
+        .map_err(|_| Denial::unavailable("no name could be generated; try again"))?;
+    let name = generated(prefix, random);
+    let change = json!({"op": "add", "path": "/metadata/name", "value": &name});
+    Ok((name, vec![change]))
+}
+
+fn generated(prefix: &str, random: [u8; RANDOM]) -> String {
+    let prefix = &prefix[..prefix.floor_char_boundary(LONGEST - RANDOM)];
+    let suffix = random.map(|byte| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]));
+    prefix.chars().chain(suffix).collect()
+}
+
+fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
+    const LATER: &str = "the host cluster does not answer, so the Service cannot get its address; try again";
+    match error {
+        ReserveError::Exists | ReserveError::Ending => Denial::exists(format!(
+            "object is being deleted: services \"{}\" still has something to clean up; try again",
+            name.name
+        )),
+        ReserveError::Starting => Denial::unavailable("the platform is starting; try again"),
+        ReserveError::Foreign => Denial::forbidden("its name on the host cluster is taken; use another name"),
+        ReserveError::Call(CallError::Refused(message)) => Denial::invalid(words(engine, name, &message)),
+        ReserveError::Call(CallError::Conflict(_) | CallError::NotFound) => {
+            Denial::unavailable("the Service is being changed by others; try again")
+        }
+        ReserveError::Call(CallError::Busy(_) | CallError::Unavailable(_)) => Denial::unavailable(LATER),
+    }
+}
+
+/// The host's refusal, in words for the tenant.
+fn words(engine: &Engine, name: &Name, message: &str) -> String {
+    if message.contains("provided IP is already allocated") {
+        return "spec.clusterIP: this address is taken by another Service of the platform; choose another one, or leave \
+                the field out to be given one"
+            .into();
+    }
+    if message.contains("provided port is already allocated") {
+        return "spec.ports: a nodePort is taken by another Service of the platform; choose another one, or leave the \
+                field out to be given one"
+            .into();
+    }
+    text::sanitize(engine.world(), name, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_generated_as_api_servers_do() {
+        assert_eq!(generated("web-", [0, 1, 26, 27, 255]), "web-bc9bq");
+        let long = generated(&"é".repeat(60), [0; 5]);
+        assert!(long.len() <= LONGEST && long.ends_with("bbbbb"));
+        let (name, changes) = name_of(&json!({"metadata": {"generateName": "web-"}})).unwrap();
+        assert_eq!(changes[0]["value"], name.as_str());
+        assert!(name.starts_with("web-") && name.len() == 9);
+        assert_eq!(
+            name_of(&json!({"metadata": {"name": "web"}})).unwrap().1,
+            Vec::<Value>::new()
+        );
+        assert!(name_of(&json!({"metadata": {}})).is_err());
+    }
+
+    #[test]
+    fn updates_of_metadata_are_none_of_the_hosts_business() {
+        let old = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"type": "ClusterIP"}});
+        let mut new = old.clone();
+        new["metadata"]["labels"]["a"] = "c".into();
+        assert!(is_same(&new, &old));
+        new["spec"]["type"] = "NodePort".into();
+        assert!(!is_same(&new, &old));
+    }
+}

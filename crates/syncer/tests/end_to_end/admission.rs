@@ -1,0 +1,77 @@
+//! What control does for admission in production: certificates for both ends, and an API server that shows its own.
+
+use berth_pki::{Certificate, CertificateAuthority, LeafRequest, Usage};
+use berth_syncer::admission::{Admission, server::Identity};
+use serde_json::json;
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    time::Duration,
+};
+use tempfile::TempDir;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Where a tenant's API server asks its syncer.
+pub struct AdmissionFiles {
+    dir: TempDir,
+    address: SocketAddr,
+    authority: String,
+    server: Certificate,
+}
+
+impl AdmissionFiles {
+    pub fn new() -> Self {
+        let dir = TempDir::with_prefix("berth-admission-").unwrap();
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let authority = CertificateAuthority::create("admission", DAY).unwrap();
+        let issue = |name: &str, usage| {
+            let mut request = LeafRequest::new(usage, DAY);
+            request.common_name = name.into();
+            request.ip_addresses = vec![address.ip()];
+            authority.issue(&request).unwrap()
+        };
+        let client = issue("kube-apiserver", Usage::Client);
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.display().to_string()
+        };
+        let user = json!({
+            "client-certificate": write("client.crt", &client.cert_pem),
+            "client-key": write("client.key", &client.key_pem),
+        });
+        let users = json!([{"name": address.to_string(), "user": user}]);
+        let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "users": users});
+        let plugin = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
+            "kubeConfigFile": write("webhooks.kubeconfig", &kubeconfig.to_string())});
+        let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
+            "plugins": [{"name": "MutatingAdmissionWebhook", "configuration": plugin}]});
+        write("admission.json", &configuration.to_string());
+        let server = issue("syncer", Usage::Server);
+        Self {
+            dir,
+            address,
+            authority: authority.cert_pem().to_owned(),
+            server,
+        }
+    }
+
+    /// The flag of the API server.
+    pub fn flag(&self) -> String {
+        let path = self.dir.path().join("admission.json");
+        format!("--admission-control-config-file={}", path.display())
+    }
+
+    /// The syncer's end.
+    pub async fn listen(&self) -> Admission {
+        let identity = Identity {
+            certificate: &self.server.cert_pem,
+            key: &self.server.key_pem,
+            authority: &self.authority,
+        };
+        Admission::listen(self.address, identity).await.unwrap()
+    }
+}

@@ -1,0 +1,108 @@
+//! A Service has one address, inside and outside of its tenant, and nobody but the tenant's API server is told it first.
+
+use berth_api::names::host_name;
+use berth_tests::{
+    tenant::{Tenant, cluster},
+    wait::until_true,
+    world::World,
+};
+use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Service};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+use serde_json::json;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::TlsConnector;
+
+const SOON: Duration = Duration::from_secs(90);
+
+pub(crate) async fn one_address_for_each_of_two_tenants(world: Arc<World>) {
+    let (first, second) = (cluster("first", &[]), cluster("second", &[]));
+    let (first, second) = tokio::join!(
+        Tenant::create(&world, "svc-first", &first),
+        Tenant::create(&world, "svc-second", &second)
+    );
+    let service = |address: Option<&str>| -> Service {
+        serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": {
+            "clusterIP": address, "selector": {"app": "web"}, "ports": [{"port": 80}]}}))
+        .unwrap()
+    };
+    let of = |tenant: &Tenant| Api::<Service>::namespaced(tenant.client.clone(), "default");
+    let made = of(&first).create(&PostParams::default(), &service(None)).await.unwrap();
+    let address = made.spec.unwrap().cluster_ip.unwrap();
+    let on_host: Api<Service> = Api::namespaced(world.client.clone(), &first.id.workload_namespace());
+    let name = host_name("Service", "default", "web");
+    let host = on_host.get(&name).await.unwrap();
+    assert_eq!(host.spec.unwrap().cluster_ip.as_ref(), Some(&address));
+
+    let taken = of(&second)
+        .create(&PostParams::default(), &service(Some(&address)))
+        .await;
+    let words = taken.unwrap_err().to_string();
+    assert!(words.contains("taken by another Service"), "{words}");
+    let other = of(&second)
+        .create(&PostParams::default(), &service(None))
+        .await
+        .unwrap();
+    assert_ne!(other.spec.unwrap().cluster_ip, Some(address));
+
+    only_the_api_server_may_ask(&first).await;
+
+    // A tenant that takes the configuration away gets it back.
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(first.client.clone());
+    configurations
+        .delete("berth-services", &DeleteParams::default())
+        .await
+        .unwrap();
+    until_true("the configuration is back", SOON, async || {
+        configurations.get("berth-services").await.is_ok()
+    })
+    .await;
+    of(&first).delete("web", &DeleteParams::default()).await.unwrap();
+    until_true("the host's Service is gone", SOON, async || {
+        on_host.get_opt(&name).await.is_ok_and(|service| service.is_none())
+    })
+    .await;
+    tokio::join!(first.delete(&world), second.delete(&world));
+}
+
+/// Another program of the machine that knows the address, and even trusts the certificate, gets no answer.
+async fn only_the_api_server_may_ask(tenant: &Tenant) {
+    let configurations: Api<MutatingWebhookConfiguration> = Api::all(tenant.client.clone());
+    let configuration = configurations.get("berth-services").await.unwrap();
+    let client = configuration.webhooks.unwrap().remove(0).client_config;
+    let url = client.url.unwrap();
+    let address = url.strip_prefix("https://").unwrap().split('/').next().unwrap();
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&client.ca_bundle.unwrap().0) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let tls = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    // The client's side of the handshake may end before the server says no.
+    let answer = async {
+        let mut stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await?;
+        stream
+            .write_all(b"POST /services HTTP/1.1\r\nHost: syncer\r\nContent-Length: 2\r\n\r\n{}")
+            .await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    match answer.await {
+        Err(error) => assert!(error.to_string().contains("ertificate"), "{error}"),
+        Ok(answer) => assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer)),
+    }
+}
