@@ -4,7 +4,7 @@
 //! |---|---|
 //! | which | only those that something synced references, as long as it does |
 //! | labels, annotations | copied but for reserved ones |
-//! | `data`, `binaryData`, `immutable` | copied |
+//! | `data`, `binaryData`, `immutable` | copied, but for keys that would choose devices as variables of a container |
 //! | `type` (Secret) | copied; tokens of service accounts become `Opaque`, for the host would mint its own |
 //! | anything else | refused by name |
 //!
@@ -15,7 +15,7 @@ use crate::{
     kinds::{
         Down, Flow, HostNamespace, Kind, Right, Rights, Translated, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
-        metadata, origin_name, own_name,
+        metadata, origin_name, own_name, pod,
         refusal::Refusal,
     },
     resource::{self, KindId, Name, Resource},
@@ -123,6 +123,14 @@ impl Down for Config {
         if let Some(kind) = json::text(object, &["type"]) {
             let opaque = kind == "kubernetes.io/service-account-token" || kind == "bootstrap.kubernetes.io/token";
             copied.insert("type".into(), if opaque { "Opaque" } else { kind }.into());
+        }
+        if let Some(data) = copied.get_mut("data").and_then(Value::as_object_mut) {
+            for key in pod::DEVICE_VARIABLES {
+                if data.remove(*key).is_some() {
+                    let why = "as a variable it would choose devices past the scheduler: pods do not get this key";
+                    findings.notes.push(Refusal::new(format!("data[{key}]"), why));
+                }
+            }
         }
         // Annotations that pods may not have are harmless here, but have no use either.
         let annotations = metadata::annotations(object, &mut Vec::new());

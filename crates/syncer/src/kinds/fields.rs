@@ -12,6 +12,8 @@ use serde_json::{Map, Value};
 pub enum Rule {
     /// Copied as it is.
     Copy,
+    /// An object, or a list of objects, whose fields have rules of their own.
+    Within(Fields),
     /// Made anew by code beside the table.
     Rewrite,
     /// Refused if it is set, and why.
@@ -66,6 +68,9 @@ pub fn copy(object: &Value, path: &str, fields: Fields, findings: &mut Findings)
             Some(Rule::Copy) => {
                 copied.insert(key.clone(), value.clone());
             }
+            Some(Rule::Within(inner)) => {
+                copied.insert(key.clone(), within(value, &field(), inner, findings));
+            }
             Some(Rule::Rewrite | Rule::Ignore(_)) => {}
             _ if json::is_unset(value) => {}
             Some(Rule::Refuse(why)) => findings.refuse(field(), why),
@@ -74,6 +79,19 @@ pub fn copy(object: &Value, path: &str, fields: Fields, findings: &mut Findings)
         }
     }
     copied
+}
+
+/// The same for an object or a list of objects.
+pub fn within(value: &Value, path: &str, fields: Fields, findings: &mut Findings) -> Value {
+    match value {
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| within(item, &format!("{path}[{index}]"), fields, findings))
+            .collect(),
+        Value::Object(_) => copy(value, path, fields, findings).into(),
+        other => other.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -86,7 +104,18 @@ mod tests {
         ("b", Rule::Refuse("no b")),
         ("c", Rule::Ignore("c is for the tenant")),
         ("d", Rule::Note("d does nothing")),
+        ("w", Rule::Within(&[("a", Rule::Copy)])),
     ];
+
+    #[test]
+    fn what_is_within_is_judged_as_well() {
+        let mut findings = Findings::default();
+        let object = json!({"w": [{"a": 1}, {"a": 2, "new": 3}, {}]});
+        let copied = Value::Object(copy(&object, "spec", FIELDS, &mut findings));
+        assert_eq!(copied, json!({"w": [{"a": 1}, {"a": 2}, {}]}));
+        assert_eq!(findings.refused[0].field, "spec.w[1].new");
+        assert_eq!(copy(&json!({"w": {}}), "spec", FIELDS, &mut findings)["w"], json!({}));
+    }
 
     #[test]
     fn unlisted_fields_are_refused_by_name() {

@@ -21,6 +21,7 @@ pub mod node;
 pub mod pod;
 pub mod references;
 pub mod refusal;
+pub mod runtime_class;
 pub mod selector;
 pub mod service;
 pub mod shown;
@@ -81,6 +82,8 @@ kinds! {
     Pod => pod::KIND;
     /// The host Secret with a pod's tokens. Its key is the pod's.
     PodToken => pod::token::KIND;
+    /// RuntimeClasses of the host, to be looked at.
+    RuntimeClass => runtime_class::KIND;
     /// Namespaces of the tenant: their labels are wanted where selectors are translated.
     Namespace => namespace::KIND;
 

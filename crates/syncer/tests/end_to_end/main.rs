@@ -13,8 +13,11 @@ mod storage;
 mod dra;
 mod nodes;
 mod pods;
+mod pods_of_a_class;
 mod restart;
+mod schemas;
 mod services;
+mod tenant_scheduling;
 mod workloads;
 
 use setup::{Clusters, OLDER_VERSION, Setup};
@@ -32,6 +35,8 @@ async fn live(setup: Setup) {
     pods::deletions_follow(&clusters).await;
     workloads::an_evicted_pod_is_replaced(&clusters).await;
     pods::gates_and_late_additions(&clusters).await;
+    pods::tokens_are_renewed_in_place(&clusters).await;
+    pods::pods_see_themselves_as_in_a_cluster_of_their_own(&clusters).await;
     nodes::nodes_go(&clusters).await;
     syncer.stop().await;
     restart::a_killed_syncer_goes_on(&clusters).await;

@@ -195,3 +195,90 @@ pub async fn gates_and_late_additions(clusters: &Clusters) {
     .await;
     pods.delete("gated", &DeleteParams::default()).await.unwrap();
 }
+
+/// Tokens for several audiences, renewed in place when their time has come.
+pub async fn tokens_are_renewed_in_place(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    let source = |audience: &str| json!({"serviceAccountToken": {"audience": audience, "expirationSeconds": 600, "path": audience}});
+    let volume = json!({"name": "tokens", "projected": {"sources": [source("vault"), source("mesh")]}});
+    create(&pods, pod("audiences", &json!({"volumes": [volume]}))).await;
+    let secrets = clusters.host_api::<Secret>();
+    let found = async || {
+        let all = secrets
+            .list(&ListParams::default().labels("berth.dev/pod-token"))
+            .await
+            .unwrap();
+        all.into_iter().find(|secret| {
+            let annotations = secret.metadata.annotations.as_ref().unwrap();
+            annotations["berth.dev/origin-name"] == "audiences"
+        })
+    };
+    eventually("its tokens are on the host", async || found().await.is_some()).await;
+    let first = found().await.unwrap();
+    let data = first.data.as_ref().unwrap();
+    let tokens: Vec<&str> = data
+        .values()
+        .map(|token| std::str::from_utf8(&token.0).unwrap())
+        .collect();
+    assert_eq!(
+        tokens.len(),
+        3,
+        "one for the API server, which every pod gets, and two that were asked for"
+    );
+    let name = first.metadata.name.as_ref().unwrap();
+    let past = json!({"metadata": {"annotations": {"berth.dev/token-renew-at": "2020-01-01T00:00:00Z"}}});
+    secrets
+        .patch(name, &PatchParams::default(), &Patch::Merge(past))
+        .await
+        .unwrap();
+    eventually("every token is a new one, in the same Secret", async || {
+        let now = found().await.unwrap();
+        let renewed = now
+            .data
+            .as_ref()
+            .unwrap()
+            .iter()
+            .all(|(key, token)| data.get(key).is_some_and(|old| old != token));
+        assert_eq!(now.metadata.uid, first.metadata.uid);
+        renewed && now.data.as_ref().unwrap().len() == 3
+    })
+    .await;
+    pods.delete("audiences", &DeleteParams::default()).await.unwrap();
+}
+
+/// Labels and annotations that a pod reads from a downward API volume follow their changes; its full host name is that of
+/// the tenant's cluster; what is missing is told under the tenant's name.
+pub async fn pods_see_themselves_as_in_a_cluster_of_their_own(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    let item = json!({"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}});
+    let spec = json!({"hostname": "db-0", "subdomain": "db", "setHostnameAsFQDN": true,
+        "volumes": [{"name": "info", "downwardAPI": {"items": [item]}}],
+        "initContainers": [{"name": "sidecar", "image": "side:1", "restartPolicy": "Always"}],
+        "hostAliases": [{"ip": "10.1.2.3", "hostnames": ["db.example.com"]}]});
+    create(&pods, pod("itself", &spec)).await;
+    eventually("it runs", async || is_phase(&pods, "itself", "Running").await).await;
+    let host = async || {
+        let all = clusters.host_pods().await;
+        all.into_iter().find(|pod| origin(pod) == "itself").unwrap()
+    };
+    let first = host().await.spec.unwrap();
+    assert_eq!(
+        first.hostname_override.as_deref(),
+        Some("db-0.db.default.svc.cluster.local")
+    );
+    assert_eq!(first.host_aliases.unwrap()[0].ip, "10.1.2.3");
+    assert_eq!(
+        first.init_containers.unwrap()[0].restart_policy.as_deref(),
+        Some("Always")
+    );
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"stage": "canary"}}}));
+    pods.patch("itself", &PatchParams::default(), &patch).await.unwrap();
+    eventually("the volume's text has the new label", async || {
+        let annotations = host().await.metadata.annotations.unwrap();
+        annotations
+            .iter()
+            .any(|(key, value)| key.starts_with("downward.berth.dev/") && value.contains("stage=\"canary\""))
+    })
+    .await;
+    pods.delete("itself", &DeleteParams::default()).await.unwrap();
+}

@@ -39,7 +39,7 @@ const NOT_IN_TENANTS: [&str; 2] = ["resourceclaim-controller", "device-taint-evi
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Cluster pairs at a time. Tests run in threads of their own, and a small machine bears two pairs.
-static TURNS: Semaphore = Semaphore::const_new(2);
+pub static TURNS: Semaphore = Semaphore::const_new(2);
 
 /// The version before the default one, of which there are programs too.
 pub const OLDER_VERSION: &str = "v1.36.4";
@@ -156,8 +156,9 @@ impl Clusters {
             }),
         );
         let (host, tenant) = (host.unwrap(), tenant.unwrap());
-        for name in [process::KWOK, process::SCHEDULER] {
-            tenant.supervisor().stop(name, None).await.unwrap();
+        tenant.supervisor().stop(process::KWOK, None).await.unwrap();
+        if scheduling == Scheduling::Host {
+            tenant.supervisor().stop(process::SCHEDULER, None).await.unwrap();
         }
         let (host_admin, tenant_admin) = (host.client().await.unwrap(), tenant.client().await.unwrap());
         let clusters = Self {

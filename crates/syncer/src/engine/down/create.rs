@@ -23,14 +23,40 @@ const SAFETY: Duration = Duration::from_secs(5);
 /// Fields of the spec that the host's API server took and threw away: it knows them, but a feature that they belong to
 /// is off there.
 fn dropped(desired: &Value, created: &Value) -> Vec<refusal::Refusal> {
-    let fields = desired.get("spec").and_then(Value::as_object).into_iter().flatten();
-    fields
-        .filter(|(field, value)| !json::is_unset(value) && created["spec"].get(field.as_str()).is_none())
-        .map(|(field, _)| {
-            let why = "the host cluster does not have this feature, so the field has no effect";
-            refusal::Refusal::new(format!("spec.{field}"), why)
-        })
-        .collect()
+    let mut lost = Vec::new();
+    find_dropped("spec", &desired["spec"], &created["spec"], &mut lost);
+    lost
+}
+
+fn find_dropped(path: &str, desired: &Value, created: &Value, lost: &mut Vec<refusal::Refusal>) {
+    match (desired, created) {
+        (Value::Object(wanted), Value::Object(kept)) => {
+            for (field, value) in wanted {
+                let path = format!("{path}.{field}");
+                match kept.get(field) {
+                    Some(kept) => find_dropped(&path, value, kept, lost),
+                    None if json::is_unset(value) => {}
+                    None => {
+                        let why = "the host cluster does not have this feature, so the field has no effect";
+                        lost.push(refusal::Refusal::new(path, why));
+                    }
+                }
+            }
+        }
+        // Webhooks of the host may add items; only those that can be told apart are compared.
+        (Value::Array(wanted), Value::Array(kept)) => {
+            for (index, item) in wanted.iter().enumerate() {
+                let same = match item.get("name") {
+                    Some(name) => kept.iter().find(|other| other.get("name") == Some(name)),
+                    None => kept.get(index).filter(|_| wanted.len() == kept.len()),
+                };
+                if let Some(same) = same {
+                    find_dropped(&format!("{path}[{index}]"), item, same, lost);
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 impl Step<'_> {
@@ -152,12 +178,14 @@ mod tests {
 
     #[test]
     fn fields_that_the_host_threw_away_are_named() {
-        let desired = json!({"spec": {"kept": 1, "lost": {"a": 1}, "empty": []}});
-        let created = json!({"spec": {"kept": 1, "defaulted": 2}});
+        let desired = json!({"spec": {"kept": 1, "lost": {"a": 1}, "empty": [], "list": [{"name": "a", "new": 1, "old": 2}],
+            "others": [{"new": 1}]}});
+        let created = json!({"spec": {"kept": 1, "defaulted": 2, "list": [{"name": "injected"}, {"name": "a", "old": 2}],
+            "others": [{"x": 1}, {"y": 1}]}});
         let fields: Vec<_> = dropped(&desired, &created)
             .into_iter()
             .map(|refusal| refusal.field)
             .collect();
-        assert_eq!(fields, ["spec.lost"]);
+        assert_eq!(fields, ["spec.list[0].new", "spec.lost"]);
     }
 }

@@ -21,13 +21,13 @@ use crate::{
 use serde_json::{Map, Value};
 
 /// The rules of `PodResourceClaim`.
-const CLAIM: Fields = &[
+pub const CLAIM: Fields = &[
     ("name", Rule::Copy),
     ("resourceClaimName", Rule::Rewrite),
     ("resourceClaimTemplateName", Rule::Rewrite),
 ];
 /// The rules of `ResourceClaim` in a container's resources.
-const OF_CONTAINER: Fields = &[("name", Rule::Copy), ("request", Rule::Copy)];
+pub const OF_CONTAINER: Fields = &[("name", Rule::Copy), ("request", Rule::Copy)];
 /// Extended resources under the name of a device class.
 const BY_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 /// Fields that name another object, and its kind.

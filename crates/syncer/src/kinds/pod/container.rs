@@ -1,6 +1,10 @@
 //! Containers of all three sorts.
 
-use super::{environment::Environment, security};
+use super::{
+    environment::Environment,
+    security,
+    tables::{EXEC, GRPC, HTTP_HEADER, RESIZE_POLICY, RESTART_RULE, SLEEP},
+};
 use crate::{
     json,
     kinds::fields::{self, Fields, Findings, Rule},
@@ -21,10 +25,10 @@ pub const CONTAINER: Fields = &[
     ("name", Rule::Copy),
     ("ports", Rule::Rewrite),
     ("readinessProbe", Rule::Rewrite),
-    ("resizePolicy", Rule::Copy),
+    ("resizePolicy", Rule::Within(RESIZE_POLICY)),
     ("resources", Rule::Rewrite),
     ("restartPolicy", Rule::Copy),
-    ("restartPolicyRules", Rule::Copy),
+    ("restartPolicyRules", Rule::Within(RESTART_RULE)),
     ("securityContext", Rule::Rewrite),
     ("startupProbe", Rule::Rewrite),
     ("stdin", Rule::Copy),
@@ -39,14 +43,14 @@ pub const CONTAINER: Fields = &[
 ];
 
 /// The rules of `ResourceRequirements`.
-const RESOURCES: Fields = &[
+pub const RESOURCES: Fields = &[
     ("limits", Rule::Copy),
     ("requests", Rule::Copy),
     ("claims", Rule::Rewrite),
 ];
 
 /// The rules of `ContainerPort`.
-const PORT: Fields = &[
+pub const PORT: Fields = &[
     ("containerPort", Rule::Copy),
     ("hostIP", Rule::Refuse("ports of the node are not given to pods")),
     ("hostPort", Rule::Refuse("ports of the node are not given to pods")),
@@ -55,8 +59,9 @@ const PORT: Fields = &[
 ];
 
 /// The rules of `VolumeMount`.
-const MOUNT: Fields = &[
-    ("mountPath", Rule::Copy),
+pub const MOUNT: Fields = &[
+    ("bindMountOptions", Rule::Copy),
+    ("mountPath", Rule::Rewrite),
     ("mountPropagation", Rule::Rewrite),
     ("name", Rule::Copy),
     ("readOnly", Rule::Copy),
@@ -66,13 +71,13 @@ const MOUNT: Fields = &[
 ];
 
 /// The rules of `VolumeDevice`.
-const DEVICE: Fields = &[("devicePath", Rule::Copy), ("name", Rule::Copy)];
+pub const DEVICE: Fields = &[("devicePath", Rule::Copy), ("name", Rule::Copy)];
 
 /// The rules of `Probe`.
-const PROBE: Fields = &[
-    ("exec", Rule::Copy),
+pub const PROBE: Fields = &[
+    ("exec", Rule::Within(EXEC)),
     ("failureThreshold", Rule::Copy),
-    ("grpc", Rule::Copy),
+    ("grpc", Rule::Within(GRPC)),
     ("httpGet", Rule::Rewrite),
     ("initialDelaySeconds", Rule::Copy),
     ("periodSeconds", Rule::Copy),
@@ -83,27 +88,28 @@ const PROBE: Fields = &[
 ];
 
 /// The rules of `Lifecycle`.
-const LIFECYCLE: Fields = &[
+pub const LIFECYCLE: Fields = &[
     ("postStart", Rule::Rewrite),
     ("preStop", Rule::Rewrite),
     ("stopSignal", Rule::Copy),
 ];
 
 /// The rules of `LifecycleHandler`.
-const HANDLER: Fields = &[
-    ("exec", Rule::Copy),
+pub const HANDLER: Fields = &[
+    ("exec", Rule::Within(EXEC)),
     ("httpGet", Rule::Rewrite),
-    ("sleep", Rule::Copy),
+    ("sleep", Rule::Within(SLEEP)),
     ("tcpSocket", Rule::Rewrite),
 ];
 
 const PROBE_HOST: &str = "the node would call that host: only the pod itself may be probed";
 /// The rules of `HTTPGetAction` and `TCPSocketAction`.
-const ENDPOINT: Fields = &[
+pub const ENDPOINT: Fields = &[
     ("host", Rule::Refuse(PROBE_HOST)),
-    ("httpHeaders", Rule::Copy),
+    ("httpHeaders", Rule::Within(HTTP_HEADER)),
     ("path", Rule::Copy),
     ("port", Rule::Copy),
+    ("protocol", Rule::Copy),
     ("scheme", Rule::Copy),
 ];
 
@@ -228,5 +234,31 @@ fn mount_of(mount: &Value, path: &str, findings: &mut Findings) -> Map<String, V
             copied.insert("mountPropagation".into(), other.into());
         }
     }
+    if let Some(target) = json::text(mount, &["mountPath"]) {
+        if is_device_list(target) {
+            findings.refuse(
+                format!("{path}.mountPath"),
+                "mounts below this path choose devices past the scheduler: request them as resources",
+            );
+        }
+        copied.insert("mountPath".into(), target.into());
+    }
     copied
+}
+
+/// Whether a mount at this path tells a container runtime which devices to give, as NVIDIA's can be set up to understand.
+fn is_device_list(path: &str) -> bool {
+    const ROOT: &str = "/var/run/nvidia-container-devices";
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        if part == ".." {
+            parts.pop();
+        } else {
+            parts.push(part);
+        }
+    }
+    let path = format!("/{}/", parts.join("/"));
+    [ROOT, ROOT.trim_start_matches("/var")]
+        .iter()
+        .any(|root| path.starts_with(&format!("{root}/")))
 }

@@ -1,20 +1,58 @@
 //! Environment variables: what the kubelet of a cluster of the tenant's own would give a container.
 
-use super::downward;
+use super::{
+    downward,
+    tables::{FIELD_REF, FILE_KEY_REF, OBJECT_REF, RESOURCE_FIELD_REF},
+};
 use crate::{
     json,
-    kinds::fields::Findings,
+    kinds::fields::{self, Fields, Findings, Rule},
     resource::{KindId, Name, host_name},
     world::World,
 };
 use serde_json::{Value, json};
 
-/// Variables that choose GPUs past the scheduler. Containers get GPUs by resource requests only.
-const REFUSED: &[&str] = &[
-    "NVIDIA_VISIBLE_DEVICES",
+/// The rules of `EnvVar`.
+pub const VARIABLE: Fields = &[
+    ("name", Rule::Copy),
+    ("value", Rule::Rewrite),
+    ("valueFrom", Rule::Rewrite),
+];
+
+/// The rules of `EnvVarSource`.
+pub const SOURCE: Fields = &[
+    ("configMapKeyRef", Rule::Rewrite),
+    ("fieldRef", Rule::Within(FIELD_REF)),
+    ("fileKeyRef", Rule::Within(FILE_KEY_REF)),
+    ("resourceFieldRef", Rule::Within(RESOURCE_FIELD_REF)),
+    ("secretKeyRef", Rule::Rewrite),
+];
+
+/// The rules of `EnvFromSource`.
+pub const ENV_FROM: Fields = &[
+    ("configMapRef", Rule::Rewrite),
+    ("prefix", Rule::Copy),
+    ("secretRef", Rule::Rewrite),
+];
+
+/// Variables that choose devices past the scheduler: containers get devices by resource requests only. A variable of the
+/// container beats what a device plugin sets, so none of these may come from a tenant in any way.
+///
+/// | way | rule |
+/// |---|---|
+/// | `env` | refused, unless the value is a literal that means no device |
+/// | `envFrom` without prefix | such keys of ConfigMaps and Secrets stay in the tenant |
+/// | `envFrom` with a prefix | refused if a key could complete it to such a name |
+/// | the image | the node's runtime decides; what a device plugin sets beats it |
+pub const DEVICE_VARIABLES: &[&str] = &[
     "AMD_VISIBLE_DEVICES",
     "HABANA_VISIBLE_DEVICES",
+    "NVIDIA_IMEX_CHANNELS",
+    "NVIDIA_VISIBLE_DEVICES",
 ];
+
+/// Values that mean no device.
+const NO_DEVICE: &[&str] = &["", "none", "void"];
 
 /// What all containers of a pod share.
 pub struct Environment<'a> {
@@ -55,7 +93,9 @@ impl<'a> Environment<'a> {
         for (index, variable) in json::items(container, &["env"]).iter().enumerate() {
             let path = format!("{path}.env[{index}]");
             let name = json::text(variable, &["name"]).unwrap_or_default();
-            if REFUSED.contains(&name) {
+            let is_harmless = variable.get("valueFrom").is_none_or(Value::is_null)
+                && NO_DEVICE.contains(&json::text(variable, &["value"]).unwrap_or_default());
+            if DEVICE_VARIABLES.contains(&name) && !is_harmless {
                 findings.refuse(
                     &path,
                     format!("{name} chooses devices past the scheduler: request them as resources"),
@@ -69,59 +109,66 @@ impl<'a> Environment<'a> {
     }
 
     fn variable(&self, name: &str, variable: &Value, path: &str, findings: &mut Findings) -> Value {
-        let Some(source) = variable.get("valueFrom") else {
-            return json!({"name": name, "value": json::text(variable, &["value"]).unwrap_or_default()});
+        let mut translated = fields::copy(variable, path, VARIABLE, findings);
+        translated.insert("name".into(), name.into());
+        let Some(source) = variable.get("valueFrom").filter(|source| !source.is_null()) else {
+            let value = json::text(variable, &["value"]).unwrap_or_default();
+            translated.insert("value".into(), value.into());
+            return translated.into();
         };
-        let mut translated = json!({"name": name});
-        for (kind, value) in source.as_object().into_iter().flatten() {
-            match kind.as_str() {
-                "configMapKeyRef" => translated["valueFrom"][kind] = self.renamed(KindId::ConfigMap, value),
-                "secretKeyRef" => translated["valueFrom"][kind] = self.renamed(KindId::Secret, value),
-                "resourceFieldRef" => translated["valueFrom"][kind] = value.clone(),
-                "fieldRef" => {
-                    let field = json::text(value, &["fieldPath"]).unwrap_or_default();
-                    match downward::literal(self.pod, field) {
-                        // `$` would be taken for a reference to another variable.
-                        Some(text) => translated["value"] = text.replace('$', "$$").into(),
-                        None => translated["valueFrom"][kind] = value.clone(),
-                    }
-                }
-                other => findings.refuse(format!("{path}.valueFrom.{other}"), "this source is not supported yet"),
+        let path = format!("{path}.valueFrom");
+        let field = json::text(source, &["fieldRef", "fieldPath"]);
+        if let Some(text) = field.and_then(|field| downward::literal(self.pod, field)) {
+            // `$` would be taken for a reference to another variable.
+            translated.insert("value".into(), text.replace('$', "$$").into());
+            return translated.into();
+        }
+        let mut copied = fields::copy(source, &path, SOURCE, findings);
+        for (field, kind) in [("configMapKeyRef", KindId::ConfigMap), ("secretKeyRef", KindId::Secret)] {
+            if let Some(value) = source.get(field).filter(|value| !value.is_null()) {
+                copied.insert(
+                    field.into(),
+                    self.renamed(kind, value, &format!("{path}.{field}"), findings),
+                );
             }
         }
-        translated
+        translated.insert("valueFrom".into(), copied.into());
+        translated.into()
     }
 
     /// ConfigMaps and Secrets of which every key becomes a variable.
     pub fn sources(&self, container: &Value, path: &str, findings: &mut Findings) -> Vec<Value> {
         let mut sources = Vec::new();
         for (index, source) in json::items(container, &["envFrom"]).iter().enumerate() {
-            let mut translated = json!({});
-            for (field, value) in source.as_object().into_iter().flatten() {
-                match field.as_str() {
-                    "prefix" => translated[field] = value.clone(),
-                    "configMapRef" => translated[field] = self.renamed(KindId::ConfigMap, value),
-                    "secretRef" => translated[field] = self.renamed(KindId::Secret, value),
-                    other => findings.refuse(
-                        format!("{path}.envFrom[{index}].{other}"),
-                        "this source is not known here",
-                    ),
+            let path = format!("{path}.envFrom[{index}]");
+            let mut copied = fields::copy(source, &path, ENV_FROM, findings);
+            for (field, kind) in [("configMapRef", KindId::ConfigMap), ("secretRef", KindId::Secret)] {
+                if let Some(value) = source.get(field).filter(|value| !value.is_null()) {
+                    copied.insert(
+                        field.into(),
+                        self.renamed(kind, value, &format!("{path}.{field}"), findings),
+                    );
                 }
             }
-            sources.push(translated);
+            let prefix = json::text(source, &["prefix"]).unwrap_or_default();
+            if let Some(name) = DEVICE_VARIABLES
+                .iter()
+                .find(|name| !prefix.is_empty() && name.starts_with(prefix))
+            {
+                let why = format!("a key could make it {name}, which chooses devices past the scheduler");
+                findings.refuse(format!("{path}.prefix"), why);
+            }
+            sources.push(copied.into());
         }
         sources
     }
 
-    fn renamed(&self, kind: KindId, reference: &Value) -> Value {
-        let mut renamed = reference.clone();
+    fn renamed(&self, kind: KindId, reference: &Value, path: &str, findings: &mut Findings) -> Value {
+        let mut renamed = fields::copy(reference, path, OBJECT_REF, findings);
         let name = json::text(reference, &["name"]).unwrap_or_default();
-        json::set(
-            &mut renamed,
-            &["name"],
-            host_name(kind, &Name::new(self.namespace, name)),
-        );
-        renamed
+        let host = host_name(kind, &Name::new(self.namespace, name));
+        renamed.insert("name".into(), host.into());
+        renamed.into()
     }
 }
 

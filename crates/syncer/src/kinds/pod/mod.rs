@@ -12,6 +12,7 @@
 //! The tenant has neither scheduler nor kubelet: the host's scheduler places the host pod, the syncer binds the
 //! tenant's pod to the same node and reports what the host's kubelet reports.
 
+mod affinity;
 mod claims;
 mod container;
 mod downward;
@@ -20,6 +21,7 @@ mod scheduling;
 mod security;
 mod spec;
 pub mod status;
+mod tables;
 mod targets;
 pub mod token;
 mod update;
@@ -27,9 +29,16 @@ mod volume_claims;
 mod volumes;
 
 #[cfg(test)]
+mod class_tests;
+#[cfg(test)]
+mod property_tests;
+#[cfg(test)]
+mod schema_tests;
+#[cfg(test)]
 mod tests;
 
-pub use scheduling::scoped;
+pub use affinity::scoped;
+pub use environment::DEVICE_VARIABLES;
 pub use targets::targets;
 
 use crate::{
@@ -39,11 +48,11 @@ use crate::{
         fields::Findings, metadata, namespace, network_policy::isolation, origin_name, own_name, references::Target,
         refusal::Refusal,
     },
-    resource::{self, Key, Name, Resource},
+    resource::{self, Key, KindId, Name, Resource},
     store::{Detail, WatchSpec},
     world::World,
 };
-use berth_api::labels;
+use berth_api::{Scheduling, labels};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -130,19 +139,31 @@ impl Down for Pods {
         resource::POD
     }
 
-    fn want(&self, _world: &World, _name: &Name, pod: &Value) -> Want {
-        if status::is_finished(&pod["status"]) {
-            Want::Leave
-        } else if json::text(pod, &["spec", "nodeName"]).is_some() && status::is_bound(pod) {
-            // It runs, or ran: a second one would be another pod.
-            Want::Once
-        } else {
-            Want::Sync
+    fn want(&self, world: &World, name: &Name, pod: &Value) -> Want {
+        let is_placed = json::text(pod, &["spec", "nodeName"]).is_some();
+        // What ran cannot be made again: a second one would be another pod.
+        match world.tenant.scheduling {
+            _ if status::is_finished(&pod["status"]) => Want::Leave,
+            Scheduling::Host if is_placed && status::is_bound(pod) => Want::Once,
+            Scheduling::Tenant if is_placed && status::has_started(&pod["status"]) => Want::Once,
+            // Schedulers in the tenant decide first. A host pod that is not placed was made when the host's scheduler
+            // still did, and would be placed somewhere else.
+            Scheduling::Tenant if !is_placed => {
+                let host = world.stores.host(KindId::Pod).get(name).map(|host| host.object());
+                let waits = host.is_some_and(|host| json::text(&host, &["spec", "nodeName"]).is_none());
+                if waits { Want::Absent } else { Want::Leave }
+            }
+            _ => Want::Sync,
         }
     }
 
-    fn references(&self, _world: &World, _name: &Name, pod: &Value) -> BTreeSet<Target> {
-        targets(pod)
+    fn references(&self, world: &World, name: &Name, pod: &Value) -> BTreeSet<Target> {
+        let mut targets = targets(pod);
+        targets.extend(scheduling::group_of(world, pod).map(|(kind, group)| Target {
+            kind,
+            name: Name::new(&name.namespace, &group),
+        }));
+        targets
     }
 
     fn needs(&self, world: &World, name: &Name, pod: &Value) -> Vec<Key> {
@@ -154,11 +175,19 @@ impl Down for Pods {
 
     fn translate(&self, world: &World, name: &Name, pod: &Value) -> Result<Translated, Vec<Refusal>> {
         let mut findings = Findings::default();
-        if json::text(pod, &["spec", "nodeName"]).is_some() && !status::is_bound(pod) {
-            findings.refuse(
-                "spec.nodeName",
-                "pods are placed by the scheduler: use a node selector or affinity",
-            );
+        if let Some(node) = json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty()) {
+            let is_new = !world.stores.host(KindId::Pod).contains(name);
+            let is_ours = || world.stores.host(KindId::Node).contains(&Name::new("", node));
+            match world.tenant.scheduling {
+                Scheduling::Host if !status::is_bound(pod) => findings.refuse(
+                    "spec.nodeName",
+                    "pods are placed by the scheduler: use a node selector or affinity",
+                ),
+                Scheduling::Tenant if is_new && !is_ours() => {
+                    findings.refuse("spec.nodeName", format!("{node} is not a node of this cluster"));
+                }
+                _ => {}
+            }
         }
         let mut annotations = metadata::annotations(pod, &mut findings.refused);
         let spec = spec::translate(world, name, pod, &mut findings);

@@ -1,24 +1,34 @@
 //! Where a pod may run.
 //!
+//! | field | the host's scheduler places pods | schedulers in the tenant do |
+//! |---|---|---|
+//! | nodeSelector | the tenant's, and the tenant's own nodes, always | the tenant's own nodes |
+//! | nodeName | only by a Binding; refused if set by hand | the host pod may run on that node only |
+//! | affinity, topology spread | see `affinity`; nodes that the tenant has cordoned are left out | decided already |
+//! | schedulerName | the default one and those that the class lists | any; the host's default scheduler checks |
+//! | schedulingGroup | a PodGroup of the tenant, if the class lists the kind | decided already |
+//!
 //! | field | rule |
 //! |---|---|
-//! | nodeSelector | the tenant's, and the tenant's own nodes, always |
 //! | tolerations | the tenant's, and the tenant's own taint; one for every taint becomes one for each taint the tenant can see, because it would also tolerate the platform's |
-//! | affinity to nodes | copied; nodes that the tenant has cordoned are left out, for the host's scheduler does not know |
-//! | affinity to pods, topology spread | selectors are narrowed to the tenant and the namespaces meant |
-//! | schedulerName | only the default scheduler |
-//! | priorityClassName | `system-…` is refused; others have no effect yet, and the tenant is told |
+//! | priorityClassName, priority, preemptionPolicy | the step of the class's band that the priority falls on; none without a band |
+//! | schedulingGates | copied; those of the host's own queues stay |
 
+use super::{affinity, tables::TOLERATION};
 use crate::{
     json,
     kinds::{
         fields::{self, Fields, Findings, Rule},
         refusal::Refusal,
     },
-    resource::{KindId, Name},
+    resource::{KindId, Name, host_name},
     world::World,
 };
-use berth_api::labels::{self, is_reserved};
+use berth_api::{
+    Scheduling,
+    labels::{self, is_reserved},
+    sync_policy::{PriorityBand, allows},
+};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -36,90 +46,120 @@ const COMMON_TAINTS: &[&str] = &[
     "nvidia.com/gpu",
 ];
 
-/// The rules of `PodAffinityTerm`.
-const TERM: Fields = &[
-    ("labelSelector", Rule::Rewrite),
-    (
-        "matchLabelKeys",
-        Rule::Ignore("the tenant's API server has put them into the selector"),
-    ),
-    (
-        "mismatchLabelKeys",
-        Rule::Ignore("the tenant's API server has put them into the selector"),
-    ),
-    ("namespaceSelector", Rule::Rewrite),
-    ("namespaces", Rule::Rewrite),
-    ("topologyKey", Rule::Copy),
+/// The rules of `PodSchedulingGroup`.
+pub const GROUP: Fields = &[("podGroupName", Rule::Rewrite)];
+
+/// The kind of which `schedulingGroup` names an object.
+const POD_GROUP: &str = "PodGroup.scheduling.k8s.io";
+
+/// Path of the terms of which a node must match one.
+const NODE_TERMS: [&str; 3] = [
+    "nodeAffinity",
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "nodeSelectorTerms",
 ];
 
-/// The rules of `TopologySpreadConstraint`.
-const SPREAD: Fields = &[
-    ("labelSelector", Rule::Rewrite),
-    (
-        "matchLabelKeys",
-        Rule::Ignore("the tenant's API server has put them into the selector"),
-    ),
-    ("maxSkew", Rule::Copy),
-    ("minDomains", Rule::Copy),
-    ("nodeAffinityPolicy", Rule::Copy),
-    ("nodeTaintsPolicy", Rule::Copy),
-    ("topologyKey", Rule::Copy),
-    ("whenUnsatisfiable", Rule::Copy),
-];
+pub(super) const RESERVED: &str = "keys under berth.dev belong to the platform";
 
-const RESERVED: &str = "keys under berth.dev belong to the platform";
+/// Whether a tenant may not select nodes by this label. It sees the pool and the group of its nodes.
+pub(super) fn is_hidden(key: &str) -> bool {
+    is_reserved(key) && key != labels::POOL && key != labels::NODE_GROUP
+}
 
 /// Adds everything about scheduling to the host pod's spec.
 pub fn translate(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
-    let mut selector = json::strings(source, &["nodeSelector"]);
-    for key in selector.keys().filter(|key| is_reserved(key)) {
-        findings.refuse(format!("spec.nodeSelector[{key}]"), RESERVED);
-    }
-    selector.insert(labels::TENANT.into(), world.tenant.slug.clone());
-    spec.insert("nodeSelector".into(), json!(selector));
-    spec.insert("tolerations".into(), tolerations(world, source, findings).into());
-    if let Some(affinity) = source.get("affinity").filter(|affinity| !json::is_unset(affinity)) {
-        spec.insert("affinity".into(), self::affinity(world, name, affinity, findings));
-    }
-    avoid_cordoned(world, source, spec);
-    let constraints: Vec<Value> = json::items(source, &["topologySpreadConstraints"])
-        .iter()
-        .enumerate()
-        .map(|(index, constraint)| {
-            let path = format!("spec.topologySpreadConstraints[{index}]");
-            let mut copied = fields::copy(constraint, &path, SPREAD, findings);
-            if let Some(selector) = constraint.get("labelSelector") {
-                let scoped = scoped(world, selector, Some(&[&*name.namespace]));
-                copied.insert("labelSelector".into(), scoped);
+    let mut selector = json!({});
+    match world.tenant.scheduling {
+        Scheduling::Host => {
+            for (key, value) in json::strings(source, &["nodeSelector"]) {
+                if is_hidden(&key) {
+                    findings.refuse(format!("spec.nodeSelector[{key}]"), RESERVED);
+                }
+                selector[key] = value.into();
             }
-            copied.into()
-        })
-        .collect();
-    if !constraints.is_empty() {
-        spec.insert("topologySpreadConstraints".into(), constraints.into());
+            affinity::translate(world, name, source, spec, findings);
+            avoid_cordoned(world, source, spec);
+            scheduler(world, source, spec, findings);
+            group(world, name, source, spec, findings);
+        }
+        Scheduling::Tenant => {
+            if let Some(node) = json::text(source, &["nodeName"]) {
+                stay_on(node, spec);
+            }
+        }
     }
+    selector[labels::TENANT] = world.tenant.slug.clone().into();
+    spec.insert("nodeSelector".into(), selector);
+    spec.insert("tolerations".into(), tolerations(world, source, findings).into());
+    priority(world, source, spec, findings);
+}
+
+/// Leaves the host's scheduler one node to choose from.
+fn stay_on(node: &str, spec: &mut Map<String, Value>) {
+    let mut affinity = json!({});
+    let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    json::set(&mut affinity, &NODE_TERMS, vec![json!({"matchFields": [field]})]);
+    spec.insert("affinity".into(), affinity);
+}
+
+fn scheduler(world: &World, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
     match json::text(source, &["schedulerName"]) {
         None | Some("" | "default-scheduler") => {}
+        Some(other) if allows(&world.tenant.policy.pods.schedulers, other) => {
+            spec.insert("schedulerName".into(), other.into());
+        }
         Some(other) => {
-            findings.refuse(
-                "spec.schedulerName",
-                format!("{other} is not offered: pods are placed by the default scheduler"),
-            );
+            let why = format!("{other} is not offered: leave it out, and the default scheduler places the pod");
+            findings.refuse("spec.schedulerName", why);
         }
     }
-    match json::text(source, &["priorityClassName"]) {
-        None | Some("") => {}
-        Some(class) if class.starts_with("system-") => {
-            findings.refuse(
-                "spec.priorityClassName",
-                format!("{class} is for the platform's own pods"),
-            );
+}
+
+/// The PodGroup that a pod belongs to, if it names one and the class lists the kind.
+pub fn group_of(world: &World, pod: &Value) -> Option<(KindId, String)> {
+    let group = json::text(pod, &["spec", "schedulingGroup", "podGroupName"]).filter(|group| !group.is_empty())?;
+    (world.tenant.scheduling == Scheduling::Host)
+        .then(|| world.kind_named(POD_GROUP))
+        .flatten()
+        .map(|kind| (kind, group.to_owned()))
+}
+
+fn group(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+    let Some(value) = source.get("schedulingGroup").filter(|group| !json::is_unset(group)) else {
+        return;
+    };
+    fields::copy(value, "spec.schedulingGroup", GROUP, findings);
+    let Some(group) = json::text(value, &["podGroupName"]) else {
+        return;
+    };
+    match world.kind_named(POD_GROUP) {
+        Some(kind) => {
+            let host = host_name(kind, &Name::new(&name.namespace, group));
+            spec.insert("schedulingGroup".into(), json!({"podGroupName": host}));
         }
-        Some(_) => findings.notes.push(Refusal::new(
-            "spec.priorityClassName",
-            "priorities are not supported yet: the pod has the platform's default priority",
-        )),
+        None => findings.refuse(
+            "spec.schedulingGroup",
+            "PodGroups are not offered here: the platform has to list them in the tenant's class",
+        ),
     }
+}
+
+fn priority(world: &World, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+    let class = json::text(source, &["priorityClassName"]).filter(|class| !class.is_empty());
+    let mut note = |why: &str| findings.notes.push(Refusal::new("spec.priorityClassName", why));
+    if world.tenant.policy.pods.priority.is_none() {
+        if class.is_some() {
+            note("tenants of this class have no priorities on the host: the pod has the host's default priority");
+        }
+        return;
+    }
+    if class.is_some_and(|class| class.starts_with("system-")) {
+        note("it is for the platform's own pods: the pod has the highest priority that the tenant may have");
+    }
+    let priority = source.get("priority").and_then(Value::as_i64).unwrap_or_default();
+    let preempts = json::text(source, &["preemptionPolicy"]) != Some("Never");
+    let host = PriorityBand::class_name(&world.tenant.class_name, PriorityBand::step(priority), preempts);
+    spec.insert("priorityClassName".into(), host.into());
 }
 
 fn tolerations(world: &World, source: &Value, findings: &mut Findings) -> Vec<Value> {
@@ -132,9 +172,10 @@ fn tolerations(world: &World, source: &Value, findings: &mut Findings) -> Vec<Va
         }
     };
     for (index, toleration) in json::items(source, &["tolerations"]).iter().enumerate() {
-        match json::text(toleration, &["key"]).filter(|key| !key.is_empty()) {
+        let toleration = fields::within(toleration, &format!("spec.tolerations[{index}]"), TOLERATION, findings);
+        match json::text(&toleration, &["key"]).filter(|key| !key.is_empty()) {
             Some(key) if is_reserved(key) => findings.refuse(format!("spec.tolerations[{index}].key"), RESERVED),
-            Some(_) => add(toleration.clone()),
+            Some(_) => add(toleration),
             None => {
                 for key in visible_taints(world) {
                     let mut one = toleration.clone();
@@ -163,36 +204,6 @@ fn visible_taints(world: &World) -> BTreeSet<String> {
     keys
 }
 
-fn affinity(world: &World, name: &Name, affinity: &Value, findings: &mut Findings) -> Value {
-    let mut translated = json!({});
-    for (kind, value) in affinity.as_object().into_iter().flatten() {
-        let path = format!("spec.affinity.{kind}");
-        match kind.as_str() {
-            "nodeAffinity" => translated[kind] = value.clone(),
-            "podAffinity" | "podAntiAffinity" => {
-                for (when, terms) in value.as_object().into_iter().flatten() {
-                    let path = format!("{path}.{when}");
-                    translated[kind][when] = json::items(terms, &[])
-                        .iter()
-                        .enumerate()
-                        .map(|(index, term)| match term.get("podAffinityTerm") {
-                            Some(inner) => {
-                                let path = format!("{path}[{index}].podAffinityTerm");
-                                json!({"weight": term.get("weight"), "podAffinityTerm": pod_term(world, name, inner, &path, findings)})
-                            }
-                            None => pod_term(world, name, term, &format!("{path}[{index}]"), findings),
-                        })
-                        .collect::<Vec<_>>()
-                        .into();
-                }
-            }
-            _ if json::is_unset(value) => {}
-            _ => findings.refuse(path, "this kind of affinity is not known here"),
-        }
-    }
-    translated
-}
-
 /// Keeps a new pod off nodes that the tenant has cordoned, unless it tolerates that. A pod with scheduling gates is left
 /// alone: its affinity could then only become narrower, never wider again.
 fn avoid_cordoned(world: &World, source: &Value, spec: &mut Map<String, Value>) {
@@ -214,13 +225,8 @@ fn avoid_cordoned(world: &World, source: &Value, spec: &mut Map<String, Value>) 
         return;
     }
     cordoned.sort_by_key(ToString::to_string);
-    let path = [
-        "nodeAffinity",
-        "requiredDuringSchedulingIgnoredDuringExecution",
-        "nodeSelectorTerms",
-    ];
     let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
-    let mut terms = json::items(affinity, &path).to_vec();
+    let mut terms = json::items(affinity, &NODE_TERMS).to_vec();
     if terms.is_empty() {
         terms.push(json!({}));
     }
@@ -229,47 +235,5 @@ fn avoid_cordoned(world: &World, source: &Value, spec: &mut Map<String, Value>) 
         fields.extend(cordoned.iter().cloned());
         json::set(term, &["matchFields"], fields);
     }
-    json::set(affinity, &path, terms);
-}
-
-fn pod_term(world: &World, name: &Name, term: &Value, path: &str, findings: &mut Findings) -> Value {
-    let mut copied = fields::copy(term, path, TERM, findings);
-    let listed: Vec<&str> = json::items(term, &["namespaces"])
-        .iter()
-        .filter_map(Value::as_str)
-        .collect();
-    let namespaces = match term.get("namespaceSelector").filter(|selector| !selector.is_null()) {
-        None if listed.is_empty() => Some(vec![&*name.namespace]),
-        None => Some(listed),
-        // An empty selector means every namespace of the tenant.
-        Some(selector) if json::is_unset(selector) => None,
-        Some(_) => {
-            findings.refuse(
-                format!("{path}.namespaceSelector"),
-                "selecting namespaces by labels is not supported yet",
-            );
-            None
-        }
-    };
-    // Without a selector a term matches no pod; it stays so.
-    if let Some(selector) = term.get("labelSelector").filter(|selector| !selector.is_null()) {
-        copied.insert("labelSelector".into(), scoped(world, selector, namespaces.as_deref()));
-    }
-    copied.into()
-}
-
-/// A selector of pods narrowed to the tenant and, unless `None`, to some of its namespaces.
-pub fn scoped(world: &World, selector: &Value, namespaces: Option<&[&str]>) -> Value {
-    let mut scoped = selector.clone();
-    json::set(&mut scoped, &["matchLabels", labels::TENANT], world.tenant.slug.clone());
-    match namespaces {
-        None => {}
-        Some([one]) => json::set(&mut scoped, &["matchLabels", labels::TENANT_OBJECT_NAMESPACE], *one),
-        Some(several) => {
-            let mut expressions = json::items(selector, &["matchExpressions"]).to_vec();
-            expressions.push(json!({"key": labels::TENANT_OBJECT_NAMESPACE, "operator": "In", "values": several}));
-            json::set(&mut scoped, &["matchExpressions"], expressions);
-        }
-    }
-    scoped
+    json::set(affinity, &NODE_TERMS, terms);
 }

@@ -1,6 +1,7 @@
 //! Security contexts: what the Pod Security Standard "baseline" allows, so that the host's own check of the workload
 //! namespace never refuses what passed here.
 
+use super::tables::{CAPABILITIES as CAPABILITY_LISTS, PROFILE, SE_LINUX, SYSCTL};
 use crate::{
     json,
     kinds::fields::{self, Fields, Findings, Rule},
@@ -11,37 +12,37 @@ const WINDOWS: &str = "there are no Windows nodes";
 
 /// The rules of `PodSecurityContext`.
 pub const POD: Fields = &[
-    ("appArmorProfile", Rule::Rewrite),
+    ("appArmorProfile", Rule::Within(PROFILE)),
     ("fsGroup", Rule::Copy),
     ("fsGroupChangePolicy", Rule::Copy),
     ("runAsGroup", Rule::Copy),
     ("runAsNonRoot", Rule::Copy),
     ("runAsUser", Rule::Copy),
     ("seLinuxChangePolicy", Rule::Copy),
-    ("seLinuxOptions", Rule::Rewrite),
-    ("seccompProfile", Rule::Rewrite),
+    ("seLinuxOptions", Rule::Within(SE_LINUX)),
+    ("seccompProfile", Rule::Within(PROFILE)),
     ("supplementalGroups", Rule::Copy),
     ("supplementalGroupsPolicy", Rule::Copy),
-    ("sysctls", Rule::Rewrite),
+    ("sysctls", Rule::Within(SYSCTL)),
     ("windowsOptions", Rule::Refuse(WINDOWS)),
 ];
 
 /// The rules of `SecurityContext`.
 pub const CONTAINER: Fields = &[
     ("allowPrivilegeEscalation", Rule::Copy),
-    ("appArmorProfile", Rule::Rewrite),
-    ("capabilities", Rule::Rewrite),
+    ("appArmorProfile", Rule::Within(PROFILE)),
+    ("capabilities", Rule::Within(CAPABILITY_LISTS)),
     (
         "privileged",
         Rule::Refuse("privileged containers reach the node, which belongs to the platform"),
     ),
-    ("procMount", Rule::Rewrite),
+    ("procMount", Rule::Ignore("only the default passes")),
     ("readOnlyRootFilesystem", Rule::Copy),
     ("runAsGroup", Rule::Copy),
     ("runAsNonRoot", Rule::Copy),
     ("runAsUser", Rule::Copy),
-    ("seLinuxOptions", Rule::Rewrite),
-    ("seccompProfile", Rule::Rewrite),
+    ("seLinuxOptions", Rule::Within(SE_LINUX)),
+    ("seccompProfile", Rule::Within(PROFILE)),
     ("windowsOptions", Rule::Refuse(WINDOWS)),
 ];
 
@@ -86,8 +87,8 @@ const SE_LINUX_TYPES: &[&str] = &[
 
 /// The host pod's security context.
 pub fn pod(context: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
-    let mut copied = fields::copy(context, path, POD, findings);
-    shared(context, path, &mut copied, findings);
+    let copied = fields::copy(context, path, POD, findings);
+    shared(context, path, findings);
     let sysctls = json::items(context, &["sysctls"]);
     for (index, sysctl) in sysctls.iter().enumerate() {
         let name = json::text(sysctl, &["name"]).unwrap_or_default().replace('/', ".");
@@ -98,16 +99,13 @@ pub fn pod(context: &Value, path: &str, findings: &mut Findings) -> Map<String, 
             );
         }
     }
-    if !sysctls.is_empty() {
-        copied.insert("sysctls".into(), sysctls.to_vec().into());
-    }
     copied
 }
 
 /// The security context of a host container.
 pub fn container(context: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
-    let mut copied = fields::copy(context, path, CONTAINER, findings);
-    shared(context, path, &mut copied, findings);
+    let copied = fields::copy(context, path, CONTAINER, findings);
+    shared(context, path, findings);
     if let Some(capabilities) = context.get("capabilities") {
         for added in json::items(capabilities, &["add"]).iter().filter_map(Value::as_str) {
             if !CAPABILITIES.contains(&added.strip_prefix("CAP_").unwrap_or(added)) {
@@ -117,7 +115,6 @@ pub fn container(context: &Value, path: &str, findings: &mut Findings) -> Map<St
                 );
             }
         }
-        copied.insert("capabilities".into(), capabilities.clone());
     }
     match json::text(context, &["procMount"]) {
         None | Some("" | "Default") => {}
@@ -127,13 +124,10 @@ pub fn container(context: &Value, path: &str, findings: &mut Findings) -> Map<St
 }
 
 /// Profiles that pods and containers both have.
-fn shared(context: &Value, path: &str, copied: &mut Map<String, Value>, findings: &mut Findings) {
+fn shared(context: &Value, path: &str, findings: &mut Findings) {
     for field in ["seccompProfile", "appArmorProfile"] {
-        if let Some(profile) = context.get(field) {
-            if json::text(profile, &["type"]) == Some("Unconfined") {
-                findings.refuse(format!("{path}.{field}.type"), "Unconfined is not allowed");
-            }
-            copied.insert(field.into(), profile.clone());
+        if json::text(context, &[field, "type"]) == Some("Unconfined") {
+            findings.refuse(format!("{path}.{field}.type"), "Unconfined is not allowed");
         }
     }
     if let Some(options) = context.get("seLinuxOptions") {
@@ -148,7 +142,6 @@ fn shared(context: &Value, path: &str, copied: &mut Map<String, Value>, findings
                 findings.refuse(format!("{path}.seLinuxOptions.{field}"), "not allowed");
             }
         }
-        copied.insert("seLinuxOptions".into(), options.clone());
     }
 }
 

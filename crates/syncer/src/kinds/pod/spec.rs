@@ -1,17 +1,21 @@
 //! The pod's spec: the table, and what is made anew.
 
-use super::{claims, container, environment, scheduling, security, volumes};
+use super::{
+    claims, container, environment, scheduling, security,
+    tables::{DNS_CONFIG, HOST_ALIAS, OS, READINESS_GATE, SCHEDULING_GATE},
+    volumes,
+};
 use crate::{
     json,
     kinds::fields::{self, Fields, Findings, Rule},
     resource::{KindId, Name, host_name},
     world::World,
 };
+use berth_api::sync_policy::allows;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
 const NODE_ISOLATION: &str = "it would reach the node, which belongs to the platform";
-const NOT_YET: &str = "not supported yet";
 
 /// The rules of `PodSpec`.
 pub const SPEC: Fields = &[
@@ -26,53 +30,50 @@ pub const SPEC: Fields = &[
     ("dnsPolicy", Rule::Rewrite),
     ("enableServiceLinks", Rule::Rewrite),
     ("ephemeralContainers", Rule::Rewrite),
+    (
+        "evictionResponders",
+        Rule::Ignore("evictions that are asked for in the tenant are answered there"),
+    ),
     ("hostAliases", Rule::Rewrite),
     ("hostIPC", Rule::Refuse(NODE_ISOLATION)),
     ("hostNetwork", Rule::Refuse(NODE_ISOLATION)),
     ("hostPID", Rule::Refuse(NODE_ISOLATION)),
     ("hostUsers", Rule::Rewrite),
     ("hostname", Rule::Rewrite),
-    ("hostnameOverride", Rule::Refuse(NOT_YET)),
+    ("hostnameOverride", Rule::Rewrite),
     ("imagePullSecrets", Rule::Rewrite),
     ("initContainers", Rule::Rewrite),
     (
         "nodeName",
-        Rule::Ignore("the host's scheduler decides; one set by hand is refused before translation"),
+        Rule::Ignore("whoever places the host pod sets it; see `scheduling`"),
     ),
     ("nodeSelector", Rule::Rewrite),
-    ("os", Rule::Copy),
-    (
-        "overhead",
-        Rule::Refuse("it comes with runtime classes, of which none is offered"),
-    ),
+    ("os", Rule::Within(OS)),
+    ("overhead", Rule::Ignore("the host adds that of the runtime class")),
     ("preemptionPolicy", Rule::Ignore("follows from the priority class")),
     ("priority", Rule::Ignore("follows from the priority class")),
     ("priorityClassName", Rule::Rewrite),
-    ("readinessGates", Rule::Copy),
+    ("readinessGates", Rule::Within(READINESS_GATE)),
     ("resourceClaims", Rule::Rewrite),
     ("resources", Rule::Rewrite),
     ("restartPolicy", Rule::Copy),
-    ("runtimeClassName", Rule::Refuse("no runtime class is offered")),
+    ("runtimeClassName", Rule::Rewrite),
     ("schedulerName", Rule::Rewrite),
-    ("schedulingGates", Rule::Copy),
-    ("schedulingGroup", Rule::Refuse(NOT_YET)),
+    ("schedulingGates", Rule::Within(SCHEDULING_GATE)),
+    ("schedulingGroup", Rule::Rewrite),
     ("securityContext", Rule::Rewrite),
     (
         "serviceAccount",
         Rule::Ignore("the deprecated name of serviceAccountName"),
     ),
-    (
-        "serviceAccountName",
-        Rule::Ignore("tokens of the account are minted in the tenant"),
-    ),
-    ("setHostnameAsFQDN", Rule::Refuse(NOT_YET)),
+    ("serviceAccountName", Rule::Rewrite),
+    ("setHostnameAsFQDN", Rule::Rewrite),
     ("shareProcessNamespace", Rule::Copy),
     ("subdomain", Rule::Copy),
     ("terminationGracePeriodSeconds", Rule::Copy),
     ("tolerations", Rule::Rewrite),
     ("topologySpreadConstraints", Rule::Rewrite),
     ("volumes", Rule::Rewrite),
-    ("workloadRef", Rule::Refuse(NOT_YET)),
 ];
 
 /// What translating a pod's spec gives.
@@ -128,11 +129,9 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
         );
     }
     scheduling::translate(world, name, source, &mut spec, findings);
-    network(world, name, source, &mut spec);
-
-    // The tenant's account means nothing on the host: its tokens arrive in a volume. The host pod runs under the
-    // workload namespace's own account, which may do nothing and whose token is not mounted.
-    spec.insert("automountServiceAccountToken".into(), false.into());
+    network(world, name, source, &mut spec, findings);
+    runtime_class(world, source, &mut spec, findings);
+    account(world, name, source, &mut spec);
     // Variables for services are the tenant's services', made from its objects.
     spec.insert("enableServiceLinks".into(), false.into());
     if source.get("hostUsers") == Some(&Value::Bool(false)) {
@@ -151,15 +150,41 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
     Spec { spec, downward }
 }
 
+/// The tenant's account means nothing on the host: its tokens arrive in a volume. The host pod runs under the workload
+/// namespace's own account, which may do nothing, or under one that the class has for this account, by which clouds know
+/// it. The token of neither is mounted.
+fn account(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>) {
+    let account = json::text(source, &["serviceAccountName"])
+        .filter(|account| !account.is_empty())
+        .unwrap_or("default");
+    let mappings = &world.tenant.policy.service_accounts;
+    if let Some(mapping) = mappings
+        .iter()
+        .find(|mapping| mapping.namespace == *name.namespace && mapping.name == account)
+    {
+        spec.insert("serviceAccountName".into(), mapping.host_name.clone().into());
+    }
+    spec.insert("automountServiceAccountToken".into(), false.into());
+}
+
+fn runtime_class(world: &World, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+    let Some(class) = json::text(source, &["runtimeClassName"]).filter(|class| !class.is_empty()) else {
+        return;
+    };
+    if allows(&world.tenant.policy.pods.runtime_classes, class) {
+        spec.insert("runtimeClassName".into(), class.into());
+    } else {
+        findings.refuse("spec.runtimeClassName", format!("{class} is not offered here"));
+    }
+}
+
 /// Host name, aliases and DNS: what a pod of that name would have on a cluster of its own.
-fn network(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>) {
-    let own = json::text(source, &["hostname"])
-        .filter(|text| !text.is_empty())
-        .unwrap_or(&name.name);
-    spec.insert("hostname".into(), hostname(own).into());
+fn network(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+    hostnames(world, name, source, spec, findings);
     // Server-side apply wants each address once; a pod may list it several times.
     let mut aliases: Vec<(String, Vec<Value>)> = Vec::new();
-    for alias in json::items(source, &["hostAliases"]) {
+    for (index, alias) in json::items(source, &["hostAliases"]).iter().enumerate() {
+        fields::copy(alias, &format!("spec.hostAliases[{index}]"), HOST_ALIAS, findings);
         let ip = json::text(alias, &["ip"]).unwrap_or_default();
         let names = json::items(alias, &["hostnames"]).to_vec();
         match aliases.iter_mut().find(|(known, _)| known == ip) {
@@ -174,13 +199,14 @@ fn network(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Va
             .collect();
         spec.insert("hostAliases".into(), aliases.into());
     }
-    dns(world, name, source, spec);
+    dns(world, name, source, spec, findings);
 }
 
 /// Cluster DNS means the tenant's DNS. Without one, names of services do not resolve, but external ones do, through
 /// the node's resolver; never does a tenant's pod ask the host's cluster DNS.
-fn dns(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>) {
+fn dns(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
     let own = source.get("dnsConfig").filter(|config| !json::is_unset(config));
+    let own = own.map(|config| fields::within(config, "spec.dnsConfig", DNS_CONFIG, findings));
     let policy = json::text(source, &["dnsPolicy"]).unwrap_or("ClusterFirst");
     let cluster_dns = world
         .tenant
@@ -193,7 +219,7 @@ fn dns(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>
             if policy == "None" { "None" } else { "Default" }.into(),
         );
         if let Some(own) = own {
-            spec.insert("dnsConfig".into(), own.clone());
+            spec.insert("dnsConfig".into(), own);
         }
         return;
     };
@@ -210,13 +236,13 @@ fn dns(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>
     if let Some(own) = own {
         // As the kubelet merges: lists are joined, options of the same name replaced.
         for (list, field) in [(&mut nameservers, "nameservers"), (&mut searches, "searches")] {
-            for item in json::items(own, &[field]) {
+            for item in json::items(&own, &[field]) {
                 if !list.contains(item) {
                     list.push(item.clone());
                 }
             }
         }
-        for option in json::items(own, &["options"]) {
+        for option in json::items(&own, &["options"]) {
             options.retain(|known| known.get("name") != option.get("name"));
             options.push(option.clone());
         }
@@ -226,22 +252,49 @@ fn dns(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>
     spec.insert("dnsConfig".into(), config);
 }
 
-/// The host name that a kubelet gives a pod: its name, cut to 63 characters. Dots, which only names of pods may have,
-/// become dashes.
-pub fn hostname(name: &str) -> String {
-    let mut text: String = name.chars().take(63).map(|c| if c == '.' { '-' } else { c }).collect();
-    text.truncate(text.trim_end_matches('-').len());
-    text
+/// The longest host name that a kubelet gives a pod.
+const MAX_HOSTNAME: usize = 63;
+
+/// The host name in the pod. Its full name, where the pod asks for that, would be made of the host's namespace and
+/// domain, so it is given as a whole; and so is one with dots.
+fn hostnames(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+    let text = |field: &str| json::text(source, &[field]).filter(|text| !text.is_empty());
+    let own = kernel_name(text("hostname").unwrap_or(&name.name));
+    spec.insert("hostname".into(), own.replace('.', "-").into());
+    let whole = match (text("hostnameOverride"), text("subdomain")) {
+        (Some(whole), _) => whole.to_owned(),
+        (None, Some(subdomain)) if source.get("setHostnameAsFQDN") == Some(&Value::Bool(true)) => {
+            let domain = &world.tenant.cluster_domain;
+            format!("{own}.{subdomain}.{}.svc.{domain}", name.namespace)
+        }
+        (None, _) if own.contains('.') => own.to_owned(),
+        _ => return,
+    };
+    if whole.len() > MAX_HOSTNAME && text("hostnameOverride").is_none() {
+        let why = format!("{whole} has more than {MAX_HOSTNAME} characters, which is too long for a host name");
+        findings.refuse("spec.setHostnameAsFQDN", why);
+    }
+    spec.insert("hostnameOverride".into(), whole.into());
+}
+
+/// The host name that a kubelet makes of a name: its first 63 characters, without a dash or dot at the end.
+fn kernel_name(name: &str) -> &str {
+    let cut = name.floor_char_boundary(MAX_HOSTNAME);
+    if cut < name.len() {
+        name[..cut].trim_end_matches(['-', '.'])
+    } else {
+        name
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::hostname;
+    use super::kernel_name;
 
     #[test]
-    fn hostnames_are_dns_labels() {
-        assert_eq!(hostname("web-0"), "web-0");
-        assert_eq!(hostname("a.b.c"), "a-b-c");
-        assert_eq!(hostname(&format!("{}-x", "a".repeat(62))), "a".repeat(62));
+    fn host_names_are_the_kubelets() {
+        assert_eq!(kernel_name("web-0"), "web-0");
+        assert_eq!(kernel_name("a.b.c"), "a.b.c");
+        assert_eq!(kernel_name(&format!("{}-x", "a".repeat(62))), "a".repeat(62));
     }
 }

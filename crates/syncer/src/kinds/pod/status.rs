@@ -4,7 +4,8 @@
 //! |---|---|
 //! | observedGeneration (of the pod and its conditions) | the tenant's generation once the host has the current spec |
 //! | conditions | the host's; those of readiness gates are the tenant's own; `berth.dev/Synced` = False while something is refused |
-//! | messages | host names mapped back |
+//! | PodScheduled, nominatedNodeName | the tenant's own where its schedulers decide; that the host does not follow is said by `berth.dev/Synced` = False |
+//! | texts | host names mapped back |
 //! | resourceClaimStatuses, extendedResourceClaimStatus | the claims' names in the tenant |
 //! | everything else | copied |
 //! | a finished pod | stays as it finished |
@@ -19,8 +20,9 @@ use crate::{
     resource::{KindId, Name},
     world::World,
 };
+use berth_api::Scheduling;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 /// Type of the condition that says whether the host has the pod as the tenant wants it.
@@ -34,6 +36,12 @@ const NODE_WAIT: Duration = Duration::from_millis(500);
 /// Whether a status is that of a finished pod.
 pub fn is_finished(status: &Value) -> bool {
     matches!(json::text(status, &["phase"]), Some("Succeeded" | "Failed"))
+}
+
+/// Whether a kubelet has had the pod: from then on it cannot be made again.
+pub fn has_started(status: &Value) -> bool {
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    !json::is_unset(&status["startTime"]) || lists.iter().any(|list| !json::items(status, &[list]).is_empty())
 }
 
 /// Whether a pod was bound to its node by a Binding, which sets this condition, rather than by hand at creation.
@@ -124,28 +132,63 @@ fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
         // It tells bound pods from those with a node name set by hand, so it must not get lost.
         conditions.push(scheduled.clone());
     }
+    if world.tenant.scheduling == Scheduling::Tenant {
+        keep_placement((world, name), report, fields, &mut conditions);
+    }
     if !report.refused.is_empty() {
-        conditions.push(synced(before, report.refused, report.now));
+        put_into(&mut conditions, synced(before, report.refused, report.now));
     }
     if !conditions.is_empty() {
         fields.insert("conditions".into(), conditions.into());
     }
-    map_messages(world, name, &mut status);
+    map_texts(world, name, &mut status);
     status
 }
 
-/// Maps host names in every `message` below `value`.
-fn map_messages(world: &World, name: &Name, value: &mut Value) {
+/// Schedulers in the tenant place its pods: what they say stays. The host's scheduler only follows; as long as it cannot,
+/// the tenant is told why.
+fn keep_placement(
+    (world, name): (&World, &Name),
+    report: &Report<'_>,
+    status: &mut Map<String, Value>,
+    conditions: &mut Vec<Value>,
+) {
+    const SCHEDULED: &str = "PodScheduled";
+    let (before, now) = (&report.tenant["status"], report.now);
+    status.remove("nominatedNodeName");
+    if let Some(nominated) = before.get("nominatedNodeName") {
+        status.insert("nominatedNodeName".into(), nominated.clone());
+    }
+    let host = conditions
+        .iter_mut()
+        .find(|condition| json::text(condition, &["type"]) == Some(SCHEDULED));
+    let Some(host) = host.filter(|host| json::text(host, &["status"]) == Some("False")) else {
+        return;
+    };
+    let why = text::back(world, name, json::text(host, &["message"]).unwrap_or_default());
+    let message = format!("The host cannot run the pod on the node that it is bound to: {why}");
+    let waits = json!({"type": SYNCED, "status": "False", "reason": "NotPlaced", "message": message});
+    *host = condition(before, SCHEDULED)
+        .cloned()
+        .unwrap_or_else(|| with_time(before, json!({"type": SCHEDULED, "status": "True"}), now));
+    put_into(conditions, with_time(before, waits, now));
+}
+
+/// Fields whose texts are those of registries and runtimes.
+const VERBATIM: &[&str] = &["containerID", "image", "imageID", "imageRef"];
+
+/// Maps host names in every text below `value`.
+fn map_texts(world: &World, name: &Name, value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (key, value) in fields {
-                match value {
-                    Value::String(message) if key == "message" => *message = text::back(world, name, message),
-                    other => map_messages(world, name, other),
+                if !VERBATIM.contains(&key.as_str()) {
+                    map_texts(world, name, value);
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| map_messages(world, name, item)),
+        Value::Array(items) => items.iter_mut().for_each(|item| map_texts(world, name, item)),
+        Value::String(text) => *text = text::back(world, name, text),
         _ => {}
     }
 }
@@ -173,9 +216,13 @@ fn synced(before: &Value, refused: &[Refusal], now: Timestamp) -> Value {
 
 fn put(status: &mut Value, condition: Value) {
     let mut conditions = json::items(status, &["conditions"]).to_vec();
+    put_into(&mut conditions, condition);
+    status["conditions"] = conditions.into();
+}
+
+fn put_into(conditions: &mut Vec<Value>, condition: Value) {
     conditions.retain(|known| known.get("type") != condition.get("type"));
     conditions.push(condition);
-    status["conditions"] = conditions.into();
 }
 
 /// The status of a pod that is not on the host because something of it is refused: as before, and a condition.

@@ -5,7 +5,7 @@
 //! | labels, annotations | patch; those that came from the tenant are removed when they go there |
 //! | images, activeDeadlineSeconds, tolerations (added only), schedulingGates (the tenant's, removed only) | patch |
 //! | nodeSelector, affinity | patch, while there are scheduling gates |
-//! | resources of containers | the `resize` subresource |
+//! | resources of containers and of the pod | the `resize` subresource |
 //! | ephemeral containers | the `ephemeralcontainers` subresource |
 //! | everything else | cannot change; whatever the host has there stays |
 
@@ -31,7 +31,11 @@ pub fn changeable(pod: &Value) -> Value {
         "labels": pod["metadata"].get("labels"),
         "annotations": pod["metadata"].get("annotations"),
         "images": [of_containers("initContainers", "image"), of_containers("containers", "image")],
-        "resources": [of_containers("initContainers", "resources"), of_containers("containers", "resources")],
+        "resources": [
+            Value::from(of_containers("initContainers", "resources")),
+            Value::from(of_containers("containers", "resources")),
+            spec.get("resources").cloned().unwrap_or_default(),
+        ],
         "activeDeadlineSeconds": spec.get("activeDeadlineSeconds"),
         "tolerations": spec.get("tolerations"),
         "schedulingGates": spec.get("schedulingGates"),
@@ -185,30 +189,40 @@ fn resize(desired: &Value, live: &Value) -> Option<HostWrite> {
                 let now = json::items(&live["spec"], &[list])
                     .iter()
                     .find(|other| other.get("name") == Some(name))?;
-                let wanted: Map<String, Value> = ["requests", "limits"]
-                    .into_iter()
-                    .filter_map(|part| Some((part.to_owned(), container.get("resources")?.get(part)?.clone())))
-                    .collect();
-                // Only what the tenant names: defaults that the host filled in are the host's.
-                let same = wanted.iter().all(|(part, amounts)| {
-                    let now = now.get("resources").and_then(|resources| resources.get(part));
-                    amounts
-                        .as_object()
-                        .into_iter()
-                        .flatten()
-                        .all(|(resource, amount)| now.and_then(|now| now.get(resource)) == Some(amount))
-                });
-                (!same).then(|| json!({"name": name, "resources": wanted}))
+                let wanted = changed_resources(container.get("resources")?, now.get("resources"))?;
+                Some(json!({"name": name, "resources": wanted}))
             })
             .collect();
         if !differing.is_empty() {
             patch.insert(list.into(), differing.into());
         }
     }
+    let of_pod = desired["spec"].get("resources");
+    if let Some(wanted) = of_pod.and_then(|wanted| changed_resources(wanted, live["spec"].get("resources"))) {
+        patch.insert("resources".into(), wanted.into());
+    }
     (!patch.is_empty()).then(|| HostWrite::Patch {
         subresource: "resize",
         patch: json!({"spec": patch}),
     })
+}
+
+/// Requests and limits as wanted; `None` if they are so. Only what the tenant names counts: defaults that the host filled
+/// in are the host's.
+fn changed_resources(wanted: &Value, now: Option<&Value>) -> Option<Map<String, Value>> {
+    let parts = ["requests", "limits"].into_iter();
+    let wanted: Map<String, Value> = parts
+        .filter_map(|part| Some((part.to_owned(), wanted.get(part)?.clone())))
+        .collect();
+    let same = wanted.iter().all(|(part, amounts)| {
+        let now = now.and_then(|resources| resources.get(part));
+        amounts
+            .as_object()
+            .into_iter()
+            .flatten()
+            .all(|(resource, amount)| now.and_then(|now| now.get(resource)) == Some(amount))
+    });
+    (!same).then_some(wanted)
 }
 
 /// A patch of the `ephemeralcontainers` subresource for those that the host pod lacks.

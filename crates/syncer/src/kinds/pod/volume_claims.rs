@@ -20,16 +20,16 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// The rules of `PersistentVolumeClaimVolumeSource`.
-const CLAIM: Fields = &[("claimName", Rule::Rewrite), ("readOnly", Rule::Copy)];
+pub const CLAIM: Fields = &[("claimName", Rule::Rewrite), ("readOnly", Rule::Copy)];
 
 /// The rules of `EphemeralVolumeSource`.
-const EPHEMERAL: Fields = &[(
+pub const EPHEMERAL: Fields = &[(
     "volumeClaimTemplate",
     Rule::Ignore("the tenant's controllers make a claim of it"),
 )];
 
 /// The rules of `CSIVolumeSource`.
-const INLINE: Fields = &[
+pub const INLINE: Fields = &[
     ("driver", Rule::Rewrite),
     ("fsType", Rule::Copy),
     ("nodePublishSecretRef", Rule::Rewrite),

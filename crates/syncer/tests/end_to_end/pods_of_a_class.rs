@@ -1,0 +1,148 @@
+//! Pods of a tenant whose class allows more: priorities, accounts of the host, runtime classes.
+
+use crate::setup::{Clusters, create, eventually, is_phase, origin, phase, pod};
+use berth_api::{
+    Scheduling, SyncPolicy,
+    sync_policy::{PRIORITY_STEPS, PriorityBand, ServiceAccountMapping},
+};
+use k8s_openapi::api::{
+    core::v1::{Pod, ServiceAccount},
+    node::v1::RuntimeClass,
+    scheduling::v1::PriorityClass,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::json;
+
+fn policy() -> SyncPolicy {
+    let mut policy = SyncPolicy::default();
+    policy.pods.priority = Some(PriorityBand {
+        lowest: 0,
+        highest: 1100,
+    });
+    policy.pods.runtime_classes = vec!["kata".into()];
+    policy.service_accounts = vec![ServiceAccountMapping {
+        namespace: "default".into(),
+        name: "s3-reader".into(),
+        host_name: "vision-s3".into(),
+    }];
+    policy
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_of_a_class() {
+    let clusters = Clusters::start_with(policy(), Scheduling::Host).await;
+    // What control does for the class, and what the platform has made.
+    let classes: Api<PriorityClass> = Api::all(clusters.host_admin.clone());
+    for step in 0..PRIORITY_STEPS {
+        for (preempts, how) in [(true, "PreemptLowerPriority"), (false, "Never")] {
+            let name = PriorityBand::class_name(berth_api::DEFAULT_CLASS, step, preempts);
+            let value = clusters.policy.pods.priority.unwrap().value(step);
+            let class = json!({"metadata": {"name": name}, "value": value, "preemptionPolicy": how});
+            create(&classes, class).await;
+        }
+    }
+    let runtime_classes: Api<RuntimeClass> = Api::all(clusters.host_admin.clone());
+    for name in ["kata", "of-the-platform"] {
+        let overhead = json!({"podFixed": {"memory": "64Mi"}});
+        let class = json!({"metadata": {"name": name}, "handler": "kata-qemu", "overhead": overhead});
+        create(&runtime_classes, class).await;
+    }
+    create(
+        &clusters.host_api::<ServiceAccount>(),
+        json!({"metadata": {"name": "vision-s3"}}),
+    )
+    .await;
+
+    let syncer = clusters.syncer().await;
+    runtime_classes_are_shown_and_used(&clusters).await;
+    accounts_are_mapped(&clusters).await;
+    an_important_pod_preempts_another(&clusters).await;
+    syncer.stop().await;
+}
+
+async fn runtime_classes_are_shown_and_used(clusters: &Clusters) {
+    let shown: Api<RuntimeClass> = Api::all(clusters.tenant_admin.clone());
+    eventually("the class is shown", async || {
+        shown.get_opt("kata").await.unwrap().is_some()
+    })
+    .await;
+    assert!(shown.get_opt("of-the-platform").await.unwrap().is_none());
+    let pods = clusters.tenant_api::<Pod>();
+    create(&pods, pod("boxed", &json!({"runtimeClassName": "kata"}))).await;
+    eventually("it runs", async || is_phase(&pods, "boxed", "Running").await).await;
+    let host = clusters.host_pods().await;
+    let host = host.iter().find(|pod| origin(pod) == "boxed").unwrap().spec.as_ref();
+    assert_eq!(host.unwrap().runtime_class_name.as_deref(), Some("kata"));
+    assert_eq!(host.unwrap().overhead.as_ref().unwrap()["memory"].0, "64Mi");
+    // What the tenant does to it is undone.
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"mine": "yes"}}}));
+    shown.patch("kata", &PatchParams::default(), &patch).await.unwrap();
+    eventually("the change is undone", async || {
+        let labels = shown.get("kata").await.unwrap().metadata.labels;
+        labels.is_none_or(|labels| !labels.contains_key("mine"))
+    })
+    .await;
+    pods.delete("boxed", &DeleteParams::default()).await.unwrap();
+}
+
+async fn accounts_are_mapped(clusters: &Clusters) {
+    create(
+        &clusters.tenant_api::<ServiceAccount>(),
+        json!({"metadata": {"name": "s3-reader"}}),
+    )
+    .await;
+    let pods = clusters.tenant_api::<Pod>();
+    create(&pods, pod("reader", &json!({"serviceAccountName": "s3-reader"}))).await;
+    eventually("it runs", async || is_phase(&pods, "reader", "Running").await).await;
+    let host = clusters.host_pods().await;
+    let host = host
+        .iter()
+        .find(|pod| origin(pod) == "reader")
+        .unwrap()
+        .spec
+        .clone()
+        .unwrap();
+    assert_eq!(host.service_account_name.as_deref(), Some("vision-s3"));
+    assert_eq!(host.automount_service_account_token, Some(false));
+    pods.delete("reader", &DeleteParams::default()).await.unwrap();
+}
+
+async fn an_important_pod_preempts_another(clusters: &Clusters) {
+    let classes: Api<PriorityClass> = Api::all(clusters.tenant_admin.clone());
+    create(&classes, json!({"metadata": {"name": "urgent"}, "value": 100_000})).await;
+    let pods = clusters.tenant_api::<Pod>();
+    let gpus = json!([{"name": "main", "image": "train:1", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]);
+    for name in ["batch-0", "batch-1"] {
+        create(&pods, pod(name, &json!({"containers": gpus}))).await;
+        eventually("it runs", async || is_phase(&pods, name, "Running").await).await;
+    }
+    create(
+        &pods,
+        pod("now", &json!({"containers": gpus, "priorityClassName": "urgent"})),
+    )
+    .await;
+    eventually(
+        "the urgent one runs in place of another, which says why it ended",
+        async || {
+            let mut ended = 0;
+            for name in ["batch-0", "batch-1"] {
+                let batch = pods.get(name).await.unwrap();
+                let conditions = batch
+                    .status
+                    .clone()
+                    .and_then(|status| status.conditions)
+                    .unwrap_or_default();
+                let preempted = conditions.iter().any(|condition| {
+                    condition.type_ == "DisruptionTarget"
+                        && condition.reason.as_deref() == Some("PreemptionByScheduler")
+                });
+                ended += usize::from(phase(&batch) == "Failed" && preempted);
+            }
+            ended == 1 && is_phase(&pods, "now", "Running").await
+        },
+    )
+    .await;
+}
