@@ -1,28 +1,28 @@
 //! Devices by dynamic resource allocation. There is no hardware: the test publishes slices as a driver would, and the
 //! host's scheduler allocates.
 
+mod driver;
+
 use crate::setup::{CONTROL_PLANE, Clusters, Setup, WORKLOADS, create, events, eventually, is_phase, pod};
-use berth_api::{NodeResourceSlice, TenantNode};
+use berth_api::TenantNode;
 use berth_syncer::resource::{KindId, Name, host_name};
+use driver::{
+    CLASS, DEVICES, NODES, PROTECTION, allocated, delete_pods, gone, install_driver, request, reserved, running,
+    with_claim,
+};
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
     resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
 };
 use kube::{
     Api,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use serde_json::{Value, json};
-
-const CLASS: &str = "gpu.example.com";
-const NODES: [&str; 2] = ["gpu-h100-01", "gpu-h100-02"];
-/// Devices of each node.
-const DEVICES: usize = 4;
-const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
+use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_are_claimed_on_the_host_and_seen_in_the_tenant() {
-    devices(Setup::default()).await;
+    Box::pin(devices(Setup::default())).await;
 }
 
 /// A host that is older than the tenants' newest, and a tenant without the newest rules about who may write the status of
@@ -35,7 +35,7 @@ async fn devices_with_older_versions() {
         emulated: Some("1.35"),
         ..Setup::default()
     };
-    devices(setup).await;
+    Box::pin(devices(setup)).await;
 }
 
 async fn devices(mut setup: Setup) {
@@ -59,98 +59,6 @@ async fn devices(mut setup: Setup) {
     slices_go_with_their_devices(&clusters).await;
     nothing_remains(&clusters).await;
     syncer.stop().await;
-}
-
-/// Classes, the driver's slices, and control's publication of them.
-async fn install_driver(clusters: &Clusters) {
-    let classes: Api<DeviceClass> = Api::all(clusters.host_admin.clone());
-    let driver = json!([{"cel": {"expression": format!("device.driver == '{CLASS}'")}}]);
-    let class =
-        json!({"metadata": {"name": CLASS}, "spec": {"selectors": driver, "extendedResourceName": "example.com/gpu"}});
-    create(&classes, class).await;
-    create(
-        &classes,
-        json!({"metadata": {"name": "secret.example.com"}, "spec": {}}),
-    )
-    .await;
-    let slices: Api<ResourceSlice> = Api::all(clusters.host_admin.clone());
-    let published: Api<TenantNode> = Api::namespaced(clusters.host_admin.clone(), CONTROL_PLANE);
-    for node in NODES {
-        let devices: Vec<Value> = (0..DEVICES)
-            .map(|index| json!({"name": format!("gpu-{index}"), "attributes": {"model": {"string": "H100"}}, "capacity": {"memory": {"value": "80Gi"}}}))
-            .collect();
-        let slice = json!({"metadata": {"name": format!("{node}-slice")}, "spec": {"driver": CLASS, "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}, "devices": devices}});
-        let slice = create(&slices, slice).await;
-        let mut publish = published.get(node).await.unwrap();
-        publish.status.as_mut().unwrap().resource_slices = vec![NodeResourceSlice {
-            name: slice.metadata.name.unwrap(),
-            spec: serde_json::to_value(slice.spec).unwrap(),
-        }];
-        published
-            .replace_status(node, &PostParams::default(), &publish)
-            .await
-            .unwrap();
-    }
-}
-
-fn request(class: &str) -> Value {
-    json!({"requests": [{"name": "gpu", "exactly": {"deviceClassName": class}}]})
-}
-
-fn with_claim(name: &str, source: &Value) -> Value {
-    let mut claim = json!({"name": "gpu"});
-    claim
-        .as_object_mut()
-        .unwrap()
-        .extend(source.as_object().unwrap().clone());
-    let container = json!({"name": "main", "image": "app:1", "resources": {"claims": [{"name": "gpu"}]}});
-    pod(name, &json!({"resourceClaims": [claim], "containers": [container]}))
-}
-
-/// The devices of a claim: (request, driver, pool, device).
-fn allocated(claim: &ResourceClaim) -> Vec<(String, String, String)> {
-    let devices = claim
-        .status
-        .as_ref()
-        .and_then(|status| status.allocation.as_ref()?.devices.as_ref()?.results.clone());
-    devices
-        .unwrap_or_default()
-        .into_iter()
-        .map(|result| (result.request, result.driver, result.pool))
-        .collect()
-}
-
-/// The pods that a claim is reserved for: (name, UID).
-fn reserved(claim: &ResourceClaim) -> Vec<(String, String)> {
-    let consumers = claim.status.as_ref().and_then(|status| status.reserved_for.clone());
-    let mut pods: Vec<_> = consumers
-        .unwrap_or_default()
-        .into_iter()
-        .map(|consumer| (consumer.name, consumer.uid))
-        .collect();
-    pods.sort();
-    pods
-}
-
-async fn running(clusters: &Clusters, name: &str) -> Pod {
-    let pods = clusters.tenant_api::<Pod>();
-    eventually(&format!("{name} runs"), async || is_phase(&pods, name, "Running").await).await;
-    pods.get(name).await.unwrap()
-}
-
-async fn delete_pods(clusters: &Clusters, names: &[&str]) {
-    let pods = clusters.tenant_api::<Pod>();
-    for name in names {
-        pods.delete(name, &DeleteParams::default()).await.unwrap();
-    }
-    eventually("the pods are gone", async || {
-        let left = pods.list(&ListParams::default()).await.unwrap();
-        !left
-            .iter()
-            .any(|pod| names.contains(&pod.metadata.name.as_deref().unwrap()))
-    })
-    .await;
 }
 
 async fn classes_and_slices_are_shown(clusters: &Clusters) {
@@ -213,17 +121,6 @@ async fn two_pods_share_a_claim(clusters: &Clusters) {
     .await;
     delete_pods(clusters, &["second"]).await;
     gone(clusters, "the shared claim").await;
-}
-
-/// Waits until neither side has a claim.
-async fn gone(clusters: &Clusters, what: &str) {
-    eventually(&format!("{what} is gone on both sides"), async || {
-        let list = ListParams::default();
-        let tenant = clusters.tenant_api::<ResourceClaim>().list(&list).await.unwrap();
-        let host = clusters.host_api::<ResourceClaim>().list(&list).await.unwrap();
-        tenant.items.is_empty() && host.items.is_empty()
-    })
-    .await;
 }
 
 async fn a_template_makes_a_claim_for_each_pod(clusters: &Clusters) {
