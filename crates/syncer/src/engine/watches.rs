@@ -6,11 +6,12 @@
 
 use super::{Engine, api::CallError};
 use crate::{
-    kinds::{self, Flow, HostNamespace},
+    kinds::{self, Flow, HostNamespace, Kind},
     metrics::SideLabels,
     resource::{Key, KindId, Name, Side},
     store::{self, Hooks, Unavailable, WatchSpec},
 };
+use berth_api::SyncPolicy;
 use std::{sync::Arc, time::Duration};
 
 /// Time between looks at whether the first lists are complete.
@@ -44,12 +45,21 @@ fn is_on_demand(id: KindId) -> bool {
     }
 }
 
+/// Whether there may be anything to see on the host. Every watch costs it something.
+fn is_offered(kind: &Kind, policy: &SyncPolicy) -> bool {
+    match kind.flow {
+        Flow::View(view) => view.offers(policy),
+        _ => true,
+    }
+}
+
 impl Engine {
     /// What is watched on a side for a kind: the namespace, empty for all, and the rest.
     fn watched(&self, side: Side, id: KindId) -> Option<(&str, WatchSpec)> {
         let kind = kinds::kind(id);
         match side {
             Side::Tenant => kind.tenant.map(|spec| ("", spec)),
+            Side::Host if !is_offered(&kind, &self.world.tenant.policy) => None,
             Side::Host => kind.host.map(|(home, spec)| {
                 let namespace = match home {
                     HostNamespace::Workloads => self.world.tenant.workload_namespace.as_str(),

@@ -6,7 +6,7 @@ use crate::{
     resource::{Name, Resource},
     world::World,
 };
-use berth_api::labels;
+use berth_api::{SyncPolicy, labels};
 use serde_json::{Value, json};
 
 /// Rules of a kind that is shown.
@@ -21,6 +21,11 @@ pub trait View: Sync {
     /// Whether the status is a subresource.
     fn has_status(&self) -> bool {
         false
+    }
+
+    /// Whether a class with this policy offers anything of the kind; if not, the host's objects are not watched.
+    fn offers(&self, _policy: &SyncPolicy) -> bool {
+        true
     }
 
     /// Whether the host's objects are watched only once another kind's object has said that there are any.

@@ -15,7 +15,7 @@ use crate::{
     store::{Detail, WatchSpec},
     world::World,
 };
-use berth_api::sync_policy::{StoragePolicy, allows};
+use berth_api::sync_policy::{StoragePolicy, SyncPolicy, allows};
 use serde_json::{Value, json};
 
 /// `storage.k8s.io/v1/StorageClass`.
@@ -125,6 +125,10 @@ impl View for Class {
         Some(shown)
     }
 
+    fn offers(&self, policy: &SyncPolicy) -> bool {
+        !(self.listed)(&policy.storage).is_empty()
+    }
+
     fn without_effect(&self) -> Option<&'static str> {
         Some("Classes made here have no effect: use those that the platform offers.")
     }
@@ -173,6 +177,15 @@ mod tests {
         assert_eq!(shown(KindId::StorageClass, "secret"), None);
         assert_eq!(shown(KindId::StorageClass, "unknown"), None);
         assert_eq!(shown(KindId::VolumeAttributesClass, "gold"), None);
+    }
+
+    #[test]
+    fn what_no_class_offers_is_not_watched() {
+        for id in [KindId::StorageClass, KindId::VolumeSnapshotClass, KindId::CsiDriver] {
+            let Flow::View(view) = kind(id).flow else { panic!() };
+            assert!(view.offers(&fixtures::world().tenant.policy));
+            assert!(!view.offers(&SyncPolicy::default()));
+        }
     }
 
     #[test]

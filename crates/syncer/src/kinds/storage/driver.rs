@@ -14,7 +14,7 @@ use crate::{
     store::{Detail, WatchSpec},
     world::World,
 };
-use berth_api::sync_policy::allows;
+use berth_api::sync_policy::{SyncPolicy, allows};
 use serde_json::{Value, json};
 
 const RESOURCE: Resource = Resource::new("storage.k8s.io", "v1", "CSIDriver", "csidrivers");
@@ -73,6 +73,10 @@ impl View for Drivers {
             }
         }
         Some(shown)
+    }
+
+    fn offers(&self, policy: &SyncPolicy) -> bool {
+        !policy.storage.classes.is_empty() || !policy.storage.inline_drivers.is_empty()
     }
 }
 

@@ -171,6 +171,7 @@ async fn volumes() {
     classes_are_shown(&clusters).await;
     a_stateful_set_has_its_volumes(&clusters).await;
     a_volume_grows(&clusters).await;
+    a_block_device_is_one(&clusters).await;
     a_snapshot_is_restored(&clusters).await;
     an_ephemeral_volume_comes_and_goes_with_its_pod(&clusters).await;
     what_is_not_offered_is_told(&clusters).await;
@@ -274,6 +275,35 @@ async fn a_volume_grows(clusters: &Clusters) {
         size == Some("20Gi".into()) && field(&claims, "data-db-0", "/status/capacity/storage").await == size
     })
     .await;
+}
+
+async fn a_block_device_is_one(clusters: &Clusters) {
+    let raw = claim("raw", &json!({"volumeMode": "Block", "storageClassName": "late"}));
+    make(&tenants(clusters, CLAIM), CLAIM, raw).await;
+    let container =
+        json!({"name": "main", "image": "app:1", "volumeDevices": [{"name": "disk", "devicePath": "/dev/xvda"}]});
+    let volumes = json!([{"name": "disk", "persistentVolumeClaim": {"claimName": "raw"}}]);
+    let pods = clusters.tenant_api::<Pod>();
+    create(
+        &pods,
+        pod("raw", &json!({"containers": [container], "volumes": volumes})),
+    )
+    .await;
+    eventually("it runs", async || is_phase(&pods, "raw", "Running").await).await;
+    let host = clusters
+        .host_pods()
+        .await
+        .into_iter()
+        .find(|pod| origin(pod) == "raw")
+        .unwrap();
+    let devices = host.spec.unwrap().containers[0].volume_devices.clone().unwrap();
+    assert_eq!(devices[0].device_path, "/dev/xvda");
+    let volume = field(&tenants(clusters, CLAIM), "raw", "/spec/volumeName")
+        .await
+        .unwrap();
+    let mode = field(&tenants(clusters, VOLUME), volume.as_str().unwrap(), "/spec/volumeMode").await;
+    assert_eq!(mode, Some("Block".into()));
+    pods.delete("raw", &DeleteParams::default()).await.unwrap();
 }
 
 async fn a_snapshot_is_restored(clusters: &Clusters) {
