@@ -1,6 +1,7 @@
 //! The charts and the binaries that `make kubernetes` puts into Berth's cache, and helm.
 
 use berth_tests::tenant::Tenant;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -66,11 +67,22 @@ impl Helm {
 
     /// Installs a chart with the chart's own values and waits until all of it is ready.
     pub async fn install(&self, chart: &Chart) {
-        let folder = chart.folder().display().to_string();
+        self.install_with(chart, |_| json!({})).await;
+    }
+
+    /// Installs a chart with some values of a team's own, which may be made from the chart's.
+    pub async fn install_with(&self, chart: &Chart, values: impl FnOnce(Value) -> Value) {
+        let folder = chart.folder();
+        let own = std::fs::read_to_string(folder.join("values.yaml")).unwrap();
+        let values = values(serde_saphyr::from_str(&own).unwrap());
+        let file = self.home.path().join("values");
+        std::fs::write(&file, values.to_string()).unwrap();
+        let (folder, values) = (folder.display().to_string(), format!("--values={}", file.display()));
         let args = [
             "install",
             chart.name,
             &folder,
+            &values,
             "--create-namespace",
             "--wait",
             "--timeout=90s",

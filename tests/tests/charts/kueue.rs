@@ -7,15 +7,15 @@ use crate::{
     operator::Operator,
 };
 use berth_tests::{
-    objects::{apply, dynamic},
+    objects::{apply, dynamic, gpu_pod, phase},
     tenant::{Tenant, cluster, ensure_namespace},
     wait::{until, until_true},
     world::World,
 };
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PropagationPolicy},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams, PropagationPolicy},
 };
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -76,6 +76,15 @@ fn job(name: &str) -> Value {
     })
 }
 
+/// Kueue's values with plain pods among what it manages, as its documentation says.
+fn pods_too(values: Value) -> Value {
+    let text = values["managerConfig"]["controllerManagerConfigYaml"].as_str().unwrap();
+    let mut config: Value = serde_saphyr::from_str(text).unwrap();
+    let frameworks = config["integrations"]["frameworks"].as_array_mut().unwrap();
+    frameworks.push("pod".into());
+    json!({"managerConfig": {"controllerManagerConfigYaml": config.to_string()}})
+}
+
 fn cluster_scoped(client: &Client, kind: &str) -> Api<DynamicObject> {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", kind));
     Api::all_with(client.clone(), &resource)
@@ -91,7 +100,7 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
     let helm = Helm::new(&tenant);
     helm.install(&JOBSET).await;
     let jobset = Operator::start(&world, &tenant, &JOBSET).await;
-    helm.install(&KUEUE).await;
+    helm.install_with(&KUEUE, pods_too).await;
     let kueue = Operator::start(&world, &tenant, &KUEUE).await;
     ensure_namespace(&tenant.client, "team").await;
     for object in queue() {
@@ -145,7 +154,7 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
         .unwrap();
     assert!(started("second").await >= ended, "one after the other");
 
-    // A JobSet waits in the same queue, as a whole: seven GPUs in three Jobs.
+    // A JobSet waits in the same queue, as a whole: five GPUs in three Jobs.
     let mut run = training_run("run");
     run["metadata"]["labels"] = json!({LABEL: "train"});
     run["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]["containers"][0]["resources"] =
@@ -163,6 +172,7 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
     })
     .await;
 
+    pods_wait_too(&world, &tenant).await;
     delete_all(&tenant.client).await;
     helm.uninstall(&KUEUE).await;
     kueue.stop().await;
@@ -170,6 +180,42 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
     jobset.stop().await;
     host::until_nothing_is_left(&world, &tenant).await;
     tenant.delete(&world).await;
+}
+
+/// Pods wait behind a scheduling gate, on the host too, and keep Kueue's finalizer until it lets go of them.
+async fn pods_wait_too(world: &World, tenant: &Tenant) {
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "team");
+    let create = async |name: &str| {
+        let mut pod = gpu_pod(name, 5);
+        pod.labels_mut().insert(LABEL.into(), "train".into());
+        pods.create(&PostParams::default(), &pod).await.unwrap();
+    };
+    let on_host = async |name: &str| host::pods(world, tenant, "team").await.remove(name);
+    let runs = async |name: &str| on_host(name).await.is_some_and(|pod| phase(&pod) == "Running");
+    create("solo").await;
+    until_true("the first pod runs", SOON, async || runs("solo").await).await;
+    create("later").await;
+    until_true("the second pod waits on the host", SOON, async || {
+        on_host("later").await.is_some_and(|pod| {
+            let spec = pod.spec.unwrap();
+            spec.scheduling_gates.is_some_and(|gates| !gates.is_empty()) && spec.node_name.is_none()
+        })
+    })
+    .await;
+    pods.delete("solo", &DeleteParams::default()).await.unwrap();
+    until_true("the second pod runs", SOON, async || runs("later").await).await;
+    let selector = on_host("later").await.unwrap().spec.unwrap().node_selector.unwrap();
+    assert_eq!(
+        selector["nvidia.com/gpu.product"], "NVIDIA-H100-80GB-HBM3",
+        "chosen while it waited"
+    );
+    pods.delete("later", &DeleteParams::default()).await.unwrap();
+    for name in ["solo", "later"] {
+        until_true(&format!("{name} is gone"), SOON, async || {
+            pods.get_opt(name).await.is_ok_and(|pod| pod.is_none())
+        })
+        .await;
+    }
 }
 
 /// Deletes what the test made, as long as the operator still runs: its objects have finalizers.
