@@ -44,7 +44,7 @@ async fn live(setup: Setup) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenants_life() {
-    live(Setup::default()).await;
+    Box::pin(live(Setup::default())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,7 +53,7 @@ async fn a_tenant_older_than_its_host() {
         tenant_version: OLDER_VERSION.into(),
         ..Setup::default()
     };
-    live(setup).await;
+    Box::pin(live(setup)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,7 +62,7 @@ async fn a_tenant_that_behaves_as_two_versions_earlier() {
         emulated: Some("1.35"),
         ..Setup::default()
     };
-    live(setup).await;
+    Box::pin(live(setup)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -71,5 +71,5 @@ async fn a_tenant_newer_than_its_host() {
         host_version: OLDER_VERSION.into(),
         ..Setup::default()
     };
-    live(setup).await;
+    Box::pin(live(setup)).await;
 }
