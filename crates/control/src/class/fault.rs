@@ -2,7 +2,20 @@
 //! did, or on a host that cannot check it, is found here.
 
 use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec};
+use berth_syncer::kinds::{KindId, kind as syncer_kind};
 use std::{collections::BTreeSet, net::IpAddr};
+
+/// API groups of which no object of a tenant may come to the host, whatever rights control holds for its own work.
+const POWERFUL_GROUPS: [&str; 8] = [
+    berth_api::GROUP,
+    "rbac.authorization.k8s.io",
+    "authorization.k8s.io",
+    "authentication.k8s.io",
+    "certificates.k8s.io",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "apiregistration.k8s.io",
+];
 
 /// What is wrong with a class and where, if anything is.
 pub fn fault(spec: &TenantClassSpec) -> Option<String> {
@@ -47,11 +60,31 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
     }
     let mut seen = BTreeSet::new();
     for kind in kinds {
+        let name = format!("{}.{}", kind.kind, kind.group);
+        if POWERFUL_GROUPS.contains(&kind.group.as_str()) {
+            return Some(format!(
+                "spec.sync.kinds: {name}: objects of this group decide on rights or rules on the host and cannot be \
+                 synced"
+            ));
+        }
+        if is_built_in(&kind.group, &kind.kind) {
+            return Some(format!(
+                "spec.sync.kinds: {name} is synced by rules of its own; remove it"
+            ));
+        }
         if !seen.insert((&kind.group, &kind.kind)) {
-            return Some(format!("spec.sync.kinds: {}.{} is listed twice", kind.kind, kind.group));
+            return Some(format!("spec.sync.kinds: {name} is listed twice"));
         }
     }
     None
+}
+
+/// Whether the syncer has rules for a kind that no class can change.
+fn is_built_in(group: &str, kind: &str) -> bool {
+    KindId::BUILT_IN
+        .iter()
+        .filter_map(|id| syncer_kind(*id).resource())
+        .any(|resource| resource.group == group && resource.kind == kind)
 }
 
 fn is_network(text: &str) -> bool {
@@ -114,5 +147,24 @@ mod tests {
         };
         let words = fault_of(|spec| spec.sync.kinds = vec![kind.clone(), kind]);
         assert!(words.contains("K.g is listed twice"), "{words}");
+    }
+
+    #[test]
+    fn kinds_that_decide_on_rights_and_those_with_rules_of_their_own_cannot_be_listed() {
+        let listed = |group: &str, kind: &str| {
+            let kind = SyncedKind {
+                group: group.into(),
+                kind: kind.into(),
+                ..SyncedKind::default()
+            };
+            fault_of(|spec| spec.sync.kinds = vec![kind])
+        };
+        let words = listed("rbac.authorization.k8s.io", "RoleBinding");
+        assert!(words.contains("decide on rights"), "{words}");
+        let words = listed("berth.dev", "TenantNode");
+        assert!(words.contains("decide on rights"), "{words}");
+        let words = listed("", "Pod");
+        assert!(words.contains("rules of its own"), "{words}");
+        assert_eq!(listed("scheduling.k8s.io", "PodGroup"), "");
     }
 }

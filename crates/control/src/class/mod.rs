@@ -80,6 +80,17 @@ async fn judge(context: &Context, spec: &TenantClassSpec, taken: &BTreeSet<Strin
             ),
         ));
     }
+    let available = context.runtime.versions();
+    if !spec.versions.is_empty() && !spec.versions.iter().any(|version| available.contains(version)) {
+        return Ok(Finding::no(
+            READY,
+            "VersionsNotAvailable",
+            format!(
+                "none of spec.versions can be run here; add one of {}",
+                available.join(", ")
+            ),
+        ));
+    }
     for kind in &spec.sync.kinds {
         let (reason, why) = match context.kinds.usable(context, kind).await? {
             Usable::Yes => continue,
