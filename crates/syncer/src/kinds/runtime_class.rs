@@ -15,7 +15,7 @@ use crate::{
     store::{Detail, WatchSpec},
     world::World,
 };
-use berth_api::sync_policy::allows;
+use berth_api::{SyncPolicy, sync_policy::allows};
 use serde_json::{Value, json};
 
 const RESOURCE: Resource = Resource::new("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses");
@@ -46,6 +46,10 @@ impl View for RuntimeClasses {
         RESOURCE
     }
 
+    fn offers(&self, policy: &SyncPolicy) -> bool {
+        !policy.pods.runtime_classes.is_empty()
+    }
+
     fn desired(&self, world: &World, name: &Name) -> Option<Value> {
         if !allows(&world.tenant.policy.pods.runtime_classes, &name.name) {
             return None;
@@ -63,7 +67,6 @@ impl View for RuntimeClasses {
 mod tests {
     use super::*;
     use crate::{config::test_tenant, store::Stored};
-    use berth_api::SyncPolicy;
     use std::sync::Arc;
 
     #[test]
