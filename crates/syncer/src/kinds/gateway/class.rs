@@ -14,7 +14,7 @@ use crate::{
     store::{Detail, WatchSpec},
     world::World,
 };
-use berth_api::sync_policy::allows;
+use berth_api::sync_policy::{SyncPolicy, allows};
 use serde_json::{Value, json};
 
 const RESOURCE: Resource = resource("v1", "GatewayClass", "gatewayclasses");
@@ -46,6 +46,10 @@ struct Classes;
 impl View for Classes {
     fn resource(&self) -> Resource {
         RESOURCE
+    }
+
+    fn offers(&self, policy: &SyncPolicy) -> bool {
+        !policy.ingress.gateway_classes.is_empty()
     }
 
     fn desired(&self, world: &World, name: &Name) -> Option<Value> {

@@ -14,6 +14,7 @@ use crate::{
     store::{Detail, WatchSpec},
     world::World,
 };
+use berth_api::SyncPolicy;
 use serde_json::{Value, json};
 
 const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "IngressClass", "ingressclasses");
@@ -43,6 +44,10 @@ struct Classes;
 impl View for Classes {
     fn resource(&self) -> Resource {
         RESOURCE
+    }
+
+    fn offers(&self, policy: &SyncPolicy) -> bool {
+        !policy.ingress.classes.is_empty()
     }
 
     fn desired(&self, world: &World, name: &Name) -> Option<Value> {
