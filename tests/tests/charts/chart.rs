@@ -71,10 +71,10 @@ impl Helm {
     }
 
     /// Installs a chart with some values of a team's own, which may be made from the chart's.
-    pub async fn install_with(&self, chart: &Chart, values: impl FnOnce(Value) -> Value) {
+    pub async fn install_with(&self, chart: &Chart, values: impl FnOnce(&Value) -> Value) {
         let folder = chart.folder();
         let own = std::fs::read_to_string(folder.join("values.yaml")).unwrap();
-        let values = values(serde_saphyr::from_str(&own).unwrap());
+        let values = values(&serde_saphyr::from_str(&own).unwrap());
         let file = self.home.path().join("values");
         std::fs::write(&file, values.to_string()).unwrap();
         let (folder, values) = (folder.display().to_string(), format!("--values={}", file.display()));

@@ -77,7 +77,7 @@ fn job(name: &str) -> Value {
 }
 
 /// Kueue's values with plain pods among what it manages, as its documentation says.
-fn pods_too(values: Value) -> Value {
+fn pods_too(values: &Value) -> Value {
     let text = values["managerConfig"]["controllerManagerConfigYaml"].as_str().unwrap();
     let mut config: Value = serde_saphyr::from_str(text).unwrap();
     let frameworks = config["integrations"]["frameworks"].as_array_mut().unwrap();
