@@ -34,15 +34,19 @@ impl Metrics {
     }
 }
 
-/// Admin address of a tenant's syncer.
-pub fn admin_address(world: &World, tenant: &Tenant) -> Option<SocketAddr> {
+/// Value of a flag of a tenant's syncer as it runs.
+pub fn flag(world: &World, tenant: &Tenant, name: &str) -> Option<String> {
     let process = find(&world.tenant_records(), &format!("{}.{SYNCER}", tenant.id.slug()))?;
     let command = std::fs::read_to_string(format!("/proc/{}/cmdline", process.pid?)).ok()?;
+    let prefix = format!("--{name}=");
     command
         .split('\0')
-        .find_map(|argument| argument.strip_prefix("--admin-address="))?
-        .parse()
-        .ok()
+        .find_map(|argument| argument.strip_prefix(&prefix).map(ToOwned::to_owned))
+}
+
+/// Admin address of a tenant's syncer.
+pub fn admin_address(world: &World, tenant: &Tenant) -> Option<SocketAddr> {
+    flag(world, tenant, "admin-address")?.parse().ok()
 }
 
 /// One plain HTTP/1.1 request; head and body of the answer.

@@ -3,6 +3,7 @@
 
 mod credentials;
 mod datastore;
+mod objects;
 mod syncer;
 mod workloads;
 
@@ -20,6 +21,8 @@ fn main() -> ExitCode {
             syncer::a_stolen_syncer_identity_ends_at_its_namespaces,
             syncer::the_host_refuses_pods_that_leave_their_container,
             workloads::pods_that_reach_for_the_host_are_refused_in_words,
+            objects::what_would_reach_beyond_the_tenant_is_refused_in_words,
+            objects::nobody_but_the_api_server_asks_the_admission_webhook,
             workloads::reserved_labels_and_owners_do_not_cross,
         ],
     )

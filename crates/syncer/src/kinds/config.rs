@@ -15,7 +15,7 @@ use crate::{
     kinds::{
         Down, Flow, HostNamespace, Kind, Right, Rights, Translated, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
-        metadata, origin_name, own_name, pod,
+        metadata, origin_name, pod,
         refusal::Refusal,
     },
     resource::{self, KindId, Name, Resource},
@@ -26,13 +26,7 @@ use serde_json::{Value, json};
 
 const fn watches(resource: Resource, labels: &'static str, rules: &'static Config, writes: &'static [Right]) -> Kind {
     Kind {
-        tenant: Some(WatchSpec {
-            resource,
-            detail: Detail::Metadata,
-            labels: "",
-            name: own_name,
-            trim,
-        }),
+        tenant: Some(WatchSpec::own(resource).metadata_only().trimmed(trim)),
         host: Some((
             HostNamespace::Workloads,
             WatchSpec {

@@ -13,10 +13,10 @@ use crate::{
     json,
     kinds::{
         Down, Flow, HostNamespace, Kind, Report, Right, Rights, TenantWrite, Translated, WRITE, Want, fields::Findings,
-        metadata, origin_name, own_name, pod, references::Target, refusal::Refusal, text,
+        metadata, pod, references::Target, refusal::Refusal, text,
     },
     resource::{KindId, Name, Resource, host_name},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::sync_policy::{SyncPolicy, SyncedKind};
@@ -98,23 +98,8 @@ impl Custom {
     /// Where the kind lives and which way it goes.
     pub fn kind(&'static self) -> Kind {
         Kind {
-            tenant: Some(WatchSpec {
-                resource: self.resource,
-                detail: Detail::Full,
-                labels: "",
-                name: own_name,
-                trim: |_| {},
-            }),
-            host: Some((
-                HostNamespace::Workloads,
-                WatchSpec {
-                    resource: self.resource,
-                    detail: Detail::Full,
-                    labels: "berth.dev/managed-by=syncer",
-                    name: origin_name,
-                    trim: |_| {},
-                },
-            )),
+            tenant: Some(WatchSpec::own(self.resource)),
+            host: Some((HostNamespace::Workloads, WatchSpec::synced(self.resource))),
             flow: Flow::Down(self),
             rights: Rights {
                 tenant: self.tenant_rights,

@@ -11,9 +11,9 @@
 
 use crate::{
     json,
-    kinds::{Flow, HostNamespace, Kind, KindId, Rights, devices, own_name, text},
+    kinds::{Flow, HostNamespace, Kind, KindId, Rights, devices, text},
     resource::{self, Name},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use jiff::{SignedDuration, Timestamp};
@@ -22,16 +22,7 @@ use serde_json::{Map, Value, json};
 /// The kind.
 pub const KIND: Kind = Kind {
     tenant: None,
-    host: Some((
-        HostNamespace::Workloads,
-        WatchSpec {
-            resource: resource::EVENT,
-            detail: Detail::Full,
-            labels: "",
-            name: own_name,
-            trim: |_| {},
-        },
-    )),
+    host: Some((HostNamespace::Workloads, WatchSpec::own(resource::EVENT))),
     flow: Flow::Events,
     rights: Rights {
         tenant: &[("events", &["create", "patch"])],

@@ -9,9 +9,9 @@
 
 use crate::{
     json,
-    kinds::{Flow, Kind, Rights, own_name},
+    kinds::{Flow, Kind, Rights},
     resource::{self, KindId, Name},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::labels;
@@ -19,13 +19,7 @@ use serde_json::{Map, Value, json};
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: resource::NAMESPACE,
-        detail: Detail::Metadata,
-        labels: "",
-        name: own_name,
-        trim,
-    }),
+    tenant: Some(WatchSpec::own(resource::NAMESPACE).metadata_only().trimmed(trim)),
     host: None,
     flow: Flow::Known,
     rights: Rights { tenant: &[], host: &[] },

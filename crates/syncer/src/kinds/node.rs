@@ -11,7 +11,7 @@
 
 use crate::{
     json,
-    kinds::{Flow, HostNamespace, Kind, Rights, WRITE, own_name, pod::status::is_finished},
+    kinds::{Flow, HostNamespace, Kind, Rights, WRITE, pod::status::is_finished},
     resource::{self, KindId, Name},
     store::{Detail, WatchSpec},
     world::World,
@@ -22,13 +22,7 @@ use serde_json::{Value, json};
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: resource::NODE,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim,
-    }),
+    tenant: Some(WatchSpec::own(resource::NODE).trimmed(trim)),
     host: Some((
         HostNamespace::ControlPlane,
         WatchSpec {

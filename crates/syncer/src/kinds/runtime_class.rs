@@ -10,9 +10,9 @@
 
 use crate::{
     json,
-    kinds::{Flow, HostNamespace, Kind, Rights, own_name, view::View},
+    kinds::{Flow, HostNamespace, Kind, Rights, view::View},
     resource::{KindId, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::{SyncPolicy, sync_policy::allows};
@@ -20,13 +20,7 @@ use serde_json::{Value, json};
 
 const RESOURCE: Resource = Resource::new("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses");
 
-const WATCH: WatchSpec = WatchSpec {
-    resource: RESOURCE,
-    detail: Detail::Full,
-    labels: "",
-    name: own_name,
-    trim: |_| {},
-};
+const WATCH: WatchSpec = WatchSpec::own(RESOURCE);
 
 /// The kind.
 pub const KIND: Kind = Kind {

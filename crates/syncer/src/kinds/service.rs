@@ -23,11 +23,11 @@ use crate::{
     kinds::{
         Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
-        metadata, origin_name, own_name,
+        metadata,
         refusal::Refusal,
     },
     resource::{self, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::{
@@ -38,23 +38,8 @@ use serde_json::{Value, json};
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: resource::SERVICE,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim: |_| {},
-    }),
-    host: Some((
-        HostNamespace::Workloads,
-        WatchSpec {
-            resource: resource::SERVICE,
-            detail: Detail::Full,
-            labels: "berth.dev/managed-by=syncer",
-            name: origin_name,
-            trim: |_| {},
-        },
-    )),
+    tenant: Some(WatchSpec::own(resource::SERVICE)),
+    host: Some((HostNamespace::Workloads, WatchSpec::synced(resource::SERVICE))),
     flow: Flow::Down(&Services),
     rights: Rights {
         tenant: &[("services/status", &["patch"])],

@@ -35,6 +35,8 @@ pub struct Stored {
     pub applied_hash: Option<Box<str>>,
     /// On host objects that were made before the tenant's object: when, in seconds since the epoch.
     pub reserved_at: Option<i64>,
+    /// On nodes: whether new pods are to stay away.
+    pub unschedulable: bool,
     json: Text,
 }
 
@@ -60,6 +62,7 @@ impl Stored {
             // A mark that cannot be read is as good as one of long ago.
             reserved_at: json::text(object, &["metadata", "annotations", labels::RESERVED_AT])
                 .map(|time| time.parse().unwrap_or_default()),
+            unschedulable: json::at(object, &["spec", "unschedulable"]) == Some(&Value::Bool(true)),
             json: Text::new(object.to_string()),
         }
     }

@@ -1,7 +1,10 @@
 //! Fills a store from a watch.
 
 use super::{Store, Stored, Unavailable, object::Object};
-use crate::resource::{Name, Resource};
+use crate::{
+    kinds::{origin_name, own_name},
+    resource::{Name, Resource},
+};
 use futures::{Stream, StreamExt, pin_mut};
 use kube::{
     Api, Client,
@@ -37,6 +40,43 @@ pub struct WatchSpec {
     pub name: fn(&Value) -> Option<Name>,
     /// Drops what need not be kept.
     pub trim: fn(&mut Value),
+}
+
+impl WatchSpec {
+    /// Whole objects of a resource, whoever made them, under their own names.
+    pub const fn own(resource: Resource) -> Self {
+        Self {
+            resource,
+            detail: Detail::Full,
+            labels: "",
+            name: own_name,
+            trim: |_| {},
+        }
+    }
+
+    /// Whole host objects of a resource that the syncer made, under their names in the tenant.
+    pub const fn synced(resource: Resource) -> Self {
+        Self {
+            labels: "berth.dev/managed-by=syncer",
+            name: origin_name,
+            ..Self::own(resource)
+        }
+    }
+
+    /// The same with metadata only.
+    #[must_use]
+    pub const fn metadata_only(self) -> Self {
+        Self {
+            detail: Detail::Metadata,
+            ..self
+        }
+    }
+
+    /// The same without what `trim` drops.
+    #[must_use]
+    pub const fn trimmed(self, trim: fn(&mut Value)) -> Self {
+        Self { trim, ..self }
+    }
 }
 
 /// What a watch calls.

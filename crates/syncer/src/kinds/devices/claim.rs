@@ -15,7 +15,7 @@ use crate::{
     json,
     kinds::{
         Down, Flow, HostNamespace, HostWrite, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
-        fields::Findings, metadata, origin_name, own_name, refusal::Refusal,
+        fields::Findings, metadata, own_name, refusal::Refusal,
     },
     resource::{Name, Resource},
     store::{Detail, WatchSpec},
@@ -38,13 +38,7 @@ pub const KIND: Kind = Kind {
     }),
     host: Some((
         HostNamespace::Workloads,
-        WatchSpec {
-            resource: RESOURCE_CLAIM,
-            detail: Detail::Full,
-            labels: "berth.dev/managed-by=syncer",
-            name: origin_name,
-            trim: trim_host,
-        },
+        WatchSpec::synced(RESOURCE_CLAIM).trimmed(trim_host),
     )),
     flow: Flow::Down(&Claims),
     rights: Rights {

@@ -8,9 +8,9 @@
 
 use super::resource;
 use crate::{
-    kinds::{Flow, HostNamespace, Kind, Rights, View, metadata, own_name},
+    kinds::{Flow, HostNamespace, Kind, Rights, View, metadata},
     resource::{KindId, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::{Scheduling, sync_policy::allows};
@@ -18,13 +18,7 @@ use serde_json::{Value, json};
 
 const DEVICE_CLASS: Resource = resource("DeviceClass", "deviceclasses");
 
-const WATCH: WatchSpec = WatchSpec {
-    resource: DEVICE_CLASS,
-    detail: Detail::Full,
-    labels: "",
-    name: own_name,
-    trim: |_| {},
-};
+const WATCH: WatchSpec = WatchSpec::own(DEVICE_CLASS);
 
 /// The kind.
 pub const KIND: Kind = Kind {

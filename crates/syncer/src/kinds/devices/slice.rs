@@ -9,9 +9,9 @@
 use super::resource;
 use crate::{
     json,
-    kinds::{Flow, Kind, Rights, View, own_name},
+    kinds::{Flow, Kind, Rights, View},
     resource::{Key, KindId, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::Scheduling;
@@ -21,13 +21,7 @@ const RESOURCE_SLICE: Resource = resource("ResourceSlice", "resourceslices");
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: RESOURCE_SLICE,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim: |_| {},
-    }),
+    tenant: Some(WatchSpec::own(RESOURCE_SLICE)),
     host: None,
     flow: Flow::View(&Slices),
     rights: Rights {

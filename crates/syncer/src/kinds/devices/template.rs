@@ -13,11 +13,11 @@ use crate::{
     kinds::{
         Down, Flow, HostNamespace, HostWrite, Kind, Rights, Translated, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
-        metadata, origin_name, own_name,
+        metadata,
         refusal::Refusal,
     },
     resource::{Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use serde_json::{Value, json};
@@ -26,23 +26,8 @@ const TEMPLATE: Resource = resource("ResourceClaimTemplate", "resourceclaimtempl
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: TEMPLATE,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim: |_| {},
-    }),
-    host: Some((
-        HostNamespace::Workloads,
-        WatchSpec {
-            resource: TEMPLATE,
-            detail: Detail::Full,
-            labels: "berth.dev/managed-by=syncer",
-            name: origin_name,
-            trim: trim_host,
-        },
-    )),
+    tenant: Some(WatchSpec::own(TEMPLATE)),
+    host: Some((HostNamespace::Workloads, WatchSpec::synced(TEMPLATE).trimmed(trim_host))),
     flow: Flow::Down(&Templates),
     rights: Rights {
         tenant: &[],

@@ -25,7 +25,7 @@ use crate::{
     kinds::{
         Down, Flow, HostNamespace, Kind, Rights, Translated, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
-        metadata, networks, origin_name, own_name,
+        metadata, networks, own_name,
         references::Target,
         refusal::Refusal,
     },
@@ -57,13 +57,7 @@ pub const KIND: Kind = Kind {
     }),
     host: Some((
         HostNamespace::Workloads,
-        WatchSpec {
-            resource: RESOURCE,
-            detail: Detail::Full,
-            labels: "berth.dev/managed-by=syncer",
-            name: origin_name,
-            trim: metadata::only,
-        },
+        WatchSpec::synced(RESOURCE).trimmed(metadata::only),
     )),
     flow: Flow::Down(&Slices),
     rights: Rights {

@@ -9,9 +9,9 @@
 use super::resource;
 use crate::{
     json,
-    kinds::{Flow, HostNamespace, Kind, Rights, View, own_name},
+    kinds::{Flow, HostNamespace, Kind, Rights, View},
     resource::{KindId, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::sync_policy::{SyncPolicy, allows};
@@ -19,13 +19,7 @@ use serde_json::{Value, json};
 
 const RESOURCE: Resource = resource("v1", "GatewayClass", "gatewayclasses");
 
-const WATCH: WatchSpec = WatchSpec {
-    resource: RESOURCE,
-    detail: Detail::Full,
-    labels: "",
-    name: own_name,
-    trim: |_| {},
-};
+const WATCH: WatchSpec = WatchSpec::own(RESOURCE);
 
 /// The kind.
 pub const KIND: Kind = Kind {

@@ -25,12 +25,12 @@ use crate::{
     kinds::{
         Down, Flow, HostNamespace, Kind, Report, Right, Rights, TenantWrite, Translated, WRITE, Want, backend,
         fields::{self, Fields, Findings, Rule},
-        hostnames, ingress, metadata, origin_name, own_name,
+        hostnames, ingress, metadata,
         references::Target,
         refusal::Refusal,
     },
     resource::{Key, KindId, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use serde_json::{Value, json};
@@ -38,22 +38,10 @@ use std::collections::BTreeSet;
 
 const fn kind(route: &'static Route, tenant: &'static [Right], host: &'static [Right]) -> Kind {
     Kind {
-        tenant: Some(WatchSpec {
-            resource: route.resource,
-            detail: Detail::Full,
-            labels: "",
-            name: own_name,
-            trim: |_| {},
-        }),
+        tenant: Some(WatchSpec::own(route.resource)),
         host: Some((
             HostNamespace::Workloads,
-            WatchSpec {
-                resource: route.resource,
-                detail: Detail::Full,
-                labels: "berth.dev/managed-by=syncer",
-                name: origin_name,
-                trim: metadata::with_status,
-            },
+            WatchSpec::synced(route.resource).trimmed(metadata::with_status),
         )),
         flow: Flow::Down(route),
         rights: Rights { tenant, host },

@@ -9,9 +9,9 @@
 use super::is_listed;
 use crate::{
     json,
-    kinds::{Flow, HostNamespace, Kind, Rights, View, fields::Findings, hostnames, own_name},
+    kinds::{Flow, HostNamespace, Kind, Rights, View, fields::Findings, hostnames},
     resource::{KindId, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::SyncPolicy;
@@ -20,13 +20,7 @@ use serde_json::{Value, json};
 const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "IngressClass", "ingressclasses");
 const DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
 
-const WATCH: WatchSpec = WatchSpec {
-    resource: RESOURCE,
-    detail: Detail::Full,
-    labels: "",
-    name: own_name,
-    trim: |_| {},
-};
+const WATCH: WatchSpec = WatchSpec::own(RESOURCE);
 
 /// The kind.
 pub const KIND: Kind = Kind {

@@ -24,14 +24,14 @@ use crate::{
     kinds::{
         Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want, backend,
         fields::{self, Fields, Findings, Rule},
-        hostnames, metadata, origin_name, own_name,
+        hostnames, metadata,
         references::Target,
         refusal::Refusal,
         text,
         view::is_shown,
     },
     resource::{Key, KindId, Name, Resource, host_name},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::sync_policy::allows;
@@ -42,22 +42,10 @@ const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "Ingress", "
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: RESOURCE,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim: |_| {},
-    }),
+    tenant: Some(WatchSpec::own(RESOURCE)),
     host: Some((
         HostNamespace::Workloads,
-        WatchSpec {
-            resource: RESOURCE,
-            detail: Detail::Full,
-            labels: "berth.dev/managed-by=syncer",
-            name: origin_name,
-            trim: metadata::with_status,
-        },
+        WatchSpec::synced(RESOURCE).trimmed(metadata::with_status),
     )),
     flow: Flow::Down(&Ingresses),
     rights: Rights {

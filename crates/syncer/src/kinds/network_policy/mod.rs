@@ -32,12 +32,12 @@ use crate::{
     kinds::{
         Down, Flow, HostNamespace, Kind, Rights, Translated, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
-        metadata, origin_name, own_name,
+        metadata,
         pod::scoped,
         refusal::Refusal,
     },
     resource::{Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use peers::Peers;
@@ -47,22 +47,10 @@ const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "NetworkPoli
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: RESOURCE,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim: |_| {},
-    }),
+    tenant: Some(WatchSpec::own(RESOURCE)),
     host: Some((
         HostNamespace::Workloads,
-        WatchSpec {
-            resource: RESOURCE,
-            detail: Detail::Full,
-            labels: "berth.dev/managed-by=syncer",
-            name: origin_name,
-            trim: metadata::only,
-        },
+        WatchSpec::synced(RESOURCE).trimmed(metadata::only),
     )),
     flow: Flow::Down(&Policies),
     rights: Rights {

@@ -45,11 +45,10 @@ use crate::{
     json,
     kinds::{
         Creation, Down, Flow, HostNamespace, HostWrite, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
-        fields::Findings, metadata, namespace, network_policy::isolation, origin_name, own_name, references::Target,
-        refusal::Refusal,
+        fields::Findings, metadata, namespace, network_policy::isolation, references::Target, refusal::Refusal,
     },
     resource::{self, Key, KindId, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::{Scheduling, labels};
@@ -59,22 +58,10 @@ use std::collections::BTreeSet;
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: resource::POD,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim: trim_tenant,
-    }),
+    tenant: Some(WatchSpec::own(resource::POD).trimmed(trim_tenant)),
     host: Some((
         HostNamespace::Workloads,
-        WatchSpec {
-            resource: resource::POD,
-            detail: Detail::Full,
-            labels: "berth.dev/managed-by=syncer",
-            name: origin_name,
-            trim: trim_host,
-        },
+        WatchSpec::synced(resource::POD).trimmed(trim_host),
     )),
     flow: Flow::Down(&Pods),
     rights: Rights {

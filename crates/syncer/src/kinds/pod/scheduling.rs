@@ -217,7 +217,7 @@ fn avoid_cordoned(world: &World, source: &Value, spec: &mut Map<String, Value>) 
     }
     let mut cordoned: Vec<Value> = Vec::new();
     for (name, node) in world.stores.tenant(KindId::Node).all() {
-        if json::at(&node.object(), &["spec", "unschedulable"]) == Some(&Value::Bool(true)) {
+        if node.unschedulable {
             cordoned.push(json!({"key": "metadata.name", "operator": "NotIn", "values": [&*name.name]}));
         }
     }

@@ -21,13 +21,13 @@ use crate::{
     kinds::{
         Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
-        metadata, origin_name, own_name,
+        metadata,
         references::Target,
         refusal::Refusal,
         text,
     },
     resource::{Key, KindId, Name, Resource, host_name},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::{Scheduling, labels, sync_policy::allows};
@@ -39,23 +39,8 @@ const RESOURCE: Resource = Resource::new("", "v1", "PersistentVolumeClaim", "per
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: RESOURCE,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim: without_last_applied,
-    }),
-    host: Some((
-        HostNamespace::Workloads,
-        WatchSpec {
-            resource: RESOURCE,
-            detail: Detail::Full,
-            labels: "berth.dev/managed-by=syncer",
-            name: origin_name,
-            trim: trim_host,
-        },
-    )),
+    tenant: Some(WatchSpec::own(RESOURCE).trimmed(without_last_applied)),
+    host: Some((HostNamespace::Workloads, WatchSpec::synced(RESOURCE).trimmed(trim_host))),
     flow: Flow::Down(&Claims),
     rights: Rights {
         tenant: &[

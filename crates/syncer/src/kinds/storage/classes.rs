@@ -10,9 +10,9 @@
 //! and snapshot classes are not shown: they name servers, pools and Secrets of the platform.
 
 use crate::{
-    kinds::{Flow, HostNamespace, Kind, Rights, View, own_name},
+    kinds::{Flow, HostNamespace, Kind, Rights, View},
     resource::{KindId, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::sync_policy::{StoragePolicy, SyncPolicy, allows};
@@ -83,13 +83,7 @@ struct Class {
 }
 
 const fn kind(class: &'static Class) -> Kind {
-    let watch = WatchSpec {
-        resource: class.resource,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim: super::without_last_applied,
-    };
+    let watch = WatchSpec::own(class.resource).trimmed(super::without_last_applied);
     Kind {
         tenant: Some(watch),
         host: Some((HostNamespace::Cluster, watch)),

@@ -9,9 +9,9 @@
 
 use super::classes::VIEW;
 use crate::{
-    kinds::{Flow, HostNamespace, Kind, Rights, View, own_name},
+    kinds::{Flow, HostNamespace, Kind, Rights, View},
     resource::{KindId, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::sync_policy::{SyncPolicy, allows};
@@ -19,13 +19,7 @@ use serde_json::{Value, json};
 
 const RESOURCE: Resource = Resource::new("storage.k8s.io", "v1", "CSIDriver", "csidrivers");
 
-const WATCH: WatchSpec = WatchSpec {
-    resource: RESOURCE,
-    detail: Detail::Full,
-    labels: "",
-    name: own_name,
-    trim: super::without_last_applied,
-};
+const WATCH: WatchSpec = WatchSpec::own(RESOURCE).trimmed(super::without_last_applied);
 
 /// The kind.
 pub const KIND: Kind = Kind {

@@ -19,13 +19,13 @@ use crate::{
     kinds::{
         Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, View, WRITE, Want,
         fields::{self, Fields, Findings, Rule},
-        metadata, origin_name, own_name,
+        metadata,
         references::Target,
         refusal::Refusal,
         text,
     },
     resource::{KindId, Name, Resource, host_name},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use berth_api::sync_policy::allows;
@@ -39,23 +39,8 @@ const CONTENT: Resource = Resource::new(GROUP, "v1", "VolumeSnapshotContent", "v
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: RESOURCE,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim: without_last_applied,
-    }),
-    host: Some((
-        HostNamespace::Workloads,
-        WatchSpec {
-            resource: RESOURCE,
-            detail: Detail::Full,
-            labels: "berth.dev/managed-by=syncer",
-            name: origin_name,
-            trim: |_| {},
-        },
-    )),
+    tenant: Some(WatchSpec::own(RESOURCE).trimmed(without_last_applied)),
+    host: Some((HostNamespace::Workloads, WatchSpec::synced(RESOURCE))),
     flow: Flow::Down(&Snapshots),
     rights: Rights {
         tenant: &[("volumesnapshots", &["patch"]), ("volumesnapshots/status", &["patch"])],
@@ -65,13 +50,7 @@ pub const KIND: Kind = Kind {
 
 /// Contents of snapshots, of which none is shown and none can be made.
 pub const CONTENT_KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: CONTENT,
-        detail: Detail::Metadata,
-        labels: "",
-        name: own_name,
-        trim: |_| {},
-    }),
+    tenant: Some(WatchSpec::own(CONTENT).metadata_only()),
     host: None,
     flow: Flow::View(&Contents),
     rights: Rights { tenant: &[], host: &[] },

@@ -19,9 +19,9 @@
 use super::{filled, without_last_applied};
 use crate::{
     json,
-    kinds::{Flow, Kind, Rights, View, is_origin, own_name, view::is_shown},
+    kinds::{Flow, Kind, Rights, View, is_origin, view::is_shown},
     resource::{KindId, Name, Resource},
-    store::{Detail, WatchSpec},
+    store::WatchSpec,
     world::World,
 };
 use serde_json::{Value, json};
@@ -30,13 +30,7 @@ const RESOURCE: Resource = Resource::new("", "v1", "PersistentVolume", "persiste
 
 /// The kind.
 pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: RESOURCE,
-        detail: Detail::Full,
-        labels: "",
-        name: own_name,
-        trim: without_last_applied,
-    }),
+    tenant: Some(WatchSpec::own(RESOURCE).trimmed(without_last_applied)),
     host: None,
     flow: Flow::View(&Volumes),
     rights: Rights {

@@ -1,0 +1,280 @@
+//! Service and endpoint hijack, volumes and devices of others, GPUs past the scheduler, foreign host names: tried as a
+//! tenant's admin through the tenant's own API server. And the syncer's webhook, asked by whoever reaches its port.
+
+use base64::Engine as _;
+use berth_api::labels;
+use berth_tests::{
+    objects::apply,
+    scrape::flag,
+    tenant::{Tenant, cluster},
+    wait::{until, until_true},
+    world::World,
+};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Event, PersistentVolumeClaim, Pod, Service},
+    discovery::v1::EndpointSlice,
+    networking::v1::{Ingress, NetworkPolicy},
+    resource::v1::ResourceClaim,
+};
+use kube::{Api, Resource, ResourceExt, api::ListParams, core::NamespaceResourceScope};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::{fmt::Debug, sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Host objects of a kind that stand for the tenant's.
+async fn on_host<K>(world: &World, tenant: &Tenant) -> Vec<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let api: Api<K> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let mine = ListParams::default().labels("berth.dev/managed-by=syncer");
+    api.list(&mine).await.unwrap().items
+}
+
+fn stands_for<K: Resource>(object: &K, name: &str) -> bool {
+    object.annotations().get(labels::ORIGIN_NAME).map(String::as_str) == Some(name)
+}
+
+/// The words that the team gets about an object.
+async fn told(tenant: &Tenant, about: &str) -> String {
+    let events: Api<Event> = Api::namespaced(tenant.client.clone(), "default");
+    let about_it = ListParams::default().fields(&format!("involvedObject.name={about}"));
+    until(&format!("the team is told about {about}"), SOON, async || {
+        let list = events.list(&about_it).await.map_err(|error| error.to_string())?;
+        let words: Vec<String> = list
+            .into_iter()
+            .filter(|event| {
+                event
+                    .reason
+                    .as_deref()
+                    .is_some_and(|reason| reason.starts_with("Field"))
+            })
+            .filter_map(|event| event.message)
+            .collect();
+        words.first().cloned().ok_or_else(|| "no Event".to_owned())
+    })
+    .await
+}
+
+pub(crate) async fn what_would_reach_beyond_the_tenant_is_refused_in_words(world: Arc<World>) {
+    let tenant = Tenant::create(&world, "adv-objects", &cluster("objects", &[("a", "h100", 1)])).await;
+    addresses_of_others(&tenant).await;
+    names_of_others(&tenant).await;
+    a_policy_that_opens_everything(&world, &tenant).await;
+    devices_past_the_scheduler(&world, &tenant).await;
+
+    // None of it is on the host.
+    assert!(on_host::<PersistentVolumeClaim>(&world, &tenant).await.is_empty());
+    assert!(on_host::<Ingress>(&world, &tenant).await.is_empty());
+    assert!(on_host::<ResourceClaim>(&world, &tenant).await.is_empty());
+    for slice in on_host::<EndpointSlice>(&world, &tenant).await {
+        assert!(
+            slice.endpoints.unwrap_or_default().is_empty(),
+            "an address of somebody else's is on the host"
+        );
+    }
+    for service in on_host::<Service>(&world, &tenant).await {
+        assert!(stands_for(&service, "lure"), "{} is on the host", service.name_any());
+    }
+    tenant.delete(&world).await;
+}
+
+async fn make(tenant: &Tenant, object: Value) -> kube::Result<kube::api::DynamicObject> {
+    apply(&tenant.client, "default", &object).await
+}
+
+async fn addresses_of_others(tenant: &Tenant) {
+    // CVE-2020-8554: an address of somebody else's. Denied at once.
+    let port = json!([{"port": 80}]);
+    let stolen = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "stolen"},
+        "spec": {"selector": {"a": "b"}, "ports": port, "externalIPs": ["10.96.0.1"]}});
+    let error = make(tenant, stolen).await.unwrap_err().to_string();
+    assert!(error.contains("spec.externalIPs"), "{error}");
+    // The host's own API server's address.
+    let taken = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "taken"},
+        "spec": {"clusterIP": "10.96.0.1", "selector": {"a": "b"}, "ports": port}});
+    let error = make(tenant, taken).await.unwrap_err().to_string();
+    assert!(error.contains("10.96.0.1"), "{error}");
+
+    // CVE-2021-25740: endpoints at the metadata service, the node, other tenants.
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lure"}, "spec": {"ports": port}});
+    make(tenant, service).await.unwrap();
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "lure-1", "labels": {"kubernetes.io/service-name": "lure"}},
+        "endpoints": [{"addresses": ["169.254.169.254"]}, {"addresses": ["127.0.0.1"]}, {"addresses": ["10.244.0.9"]}],
+        "ports": [{"port": 80}]});
+    make(tenant, slice).await.unwrap();
+    let words = told(tenant, "lure-1").await;
+    assert!(words.contains("169.254.169.254"), "{words}");
+}
+
+async fn names_of_others(tenant: &Tenant) {
+    let claim = |name: &str, spec: Value| json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec});
+    let storage = json!({"requests": {"storage": "1Gi"}});
+    let modes = json!(["ReadWriteOnce"]);
+    let rule = json!({"host": "bank.example.com", "http": {"paths": [{"path": "/", "pathType": "Prefix",
+        "backend": {"service": {"name": "lure", "port": {"number": 80}}}}]}});
+    let refused = [
+        (
+            claim(
+                "theirs",
+                json!({"accessModes": modes, "resources": storage, "volumeName": "pv-of-others"}),
+            ),
+            "volumeName",
+        ),
+        (
+            claim(
+                "slow",
+                json!({"accessModes": modes, "resources": storage, "storageClassName": "any"}),
+            ),
+            "storageClassName",
+        ),
+        (
+            json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "bank"},
+            "spec": {"ingressClassName": "nginx", "rules": [rule]}}),
+            "ingressClassName",
+        ),
+        (
+            json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "gpu"},
+            "spec": {"devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu.example.com"}}]}}}),
+            "deviceClassName",
+        ),
+    ];
+    for (object, field) in refused {
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        make(tenant, object)
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let words = told(tenant, &name).await;
+        assert!(words.contains(field), "{name}: {words:?} does not name {field}");
+    }
+}
+
+async fn a_policy_that_opens_everything(world: &World, tenant: &Tenant) {
+    // It opens neither the metadata service nor the machine.
+    let open = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "open"},
+        "spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]}});
+    make(tenant, open).await.unwrap();
+    until_true("the policy is on the host", SOON, async || {
+        on_host::<NetworkPolicy>(world, tenant)
+            .await
+            .iter()
+            .any(|policy| stands_for(policy, "open"))
+    })
+    .await;
+    let policies = on_host::<NetworkPolicy>(world, tenant).await;
+    let spec = serde_json::to_value(&policies[0].spec).unwrap();
+    let block = &spec["egress"][0]["to"][0]["ipBlock"];
+    for closed in ["169.254.0.0/16", "127.0.0.0/8"] {
+        assert!(
+            block["except"].as_array().unwrap().contains(&json!(closed)),
+            "{closed}: {block}"
+        );
+    }
+    assert_eq!(spec["podSelector"]["matchLabels"][labels::TENANT], tenant.id.slug());
+}
+
+async fn devices_past_the_scheduler(world: &World, tenant: &Tenant) {
+    let devices = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "devices"},
+        "data": {"NVIDIA_VISIBLE_DEVICES": "all", "MODE": "fast"}});
+    make(tenant, devices).await.unwrap();
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "greedy"}, "spec": {"containers": [
+        {"name": "c", "image": "i", "envFrom": [{"configMapRef": {"name": "devices"}}]}]}});
+    make(tenant, pod).await.unwrap();
+    until_true("the ConfigMap is on the host", SOON, async || {
+        on_host::<ConfigMap>(world, tenant)
+            .await
+            .iter()
+            .any(|map| stands_for(map, "devices"))
+    })
+    .await;
+    for map in on_host::<ConfigMap>(world, tenant)
+        .await
+        .iter()
+        .filter(|map| stands_for(*map, "devices"))
+    {
+        let data = map.data.clone().unwrap_or_default();
+        assert!(
+            !data.contains_key("NVIDIA_VISIBLE_DEVICES") && data["MODE"] == "fast",
+            "{data:?}"
+        );
+    }
+    for pod in on_host::<Pod>(world, tenant)
+        .await
+        .iter()
+        .filter(|pod| stands_for(*pod, "greedy"))
+    {
+        assert!(
+            !serde_json::to_string(&pod.spec).unwrap().contains("\"all\""),
+            "{pod:?}"
+        );
+    }
+}
+
+/// What a TLS client with this identity gets for a question at the webhook.
+async fn ask(address: &str, authority: &[u8], identity: Option<(&[u8], &[u8])>) -> std::io::Result<String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authority) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    let config = match identity {
+        None => config.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = CertificateDer::pem_slice_iter(certificate)
+                .collect::<Result<Vec<_>, _>>()
+                .unwrap();
+            config
+                .with_client_auth_cert(chain, PrivateKeyDer::from_pem_slice(key).unwrap())
+                .unwrap()
+        }
+    };
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::try_from(address.rsplit_once(':').unwrap().0.to_owned()).unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let mut stream = connector.connect(name, stream).await?;
+    let question = b"POST /services HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+    stream.write_all(question).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+pub(crate) async fn nobody_but_the_api_server_asks_the_admission_webhook(world: Arc<World>) {
+    let tenant = Tenant::create(&world, "adv-webhook", &cluster("webhook", &[])).await;
+    let address = flag(&world, &tenant, "admission-address").expect("the syncer serves a webhook");
+    let webhooks: Api<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration> =
+        Api::all(tenant.client.clone());
+    let list = webhooks.list(&ListParams::default()).await.unwrap();
+    let bundle = list
+        .iter()
+        .flat_map(|configuration| configuration.webhooks.clone().unwrap_or_default())
+        .find_map(|webhook| webhook.client_config.ca_bundle)
+        .expect("a CA bundle");
+    let kubeconfig: Value = serde_saphyr::from_str(&tenant.kubeconfig).unwrap();
+    let pem = |field: &str| {
+        let text = kubeconfig["users"][0]["user"][field].as_str().unwrap();
+        base64::engine::general_purpose::STANDARD.decode(text).unwrap()
+    };
+    let (certificate, key) = (pem("client-certificate-data"), pem("client-key-data"));
+    for (who, identity) in [
+        ("nobody", None),
+        ("the tenant's admin", Some((certificate.as_slice(), key.as_slice()))),
+    ] {
+        match ask(&address, &bundle.0, identity).await {
+            Err(_) => {}
+            Ok(answer) => assert!(answer.is_empty(), "{who} is answered: {answer}"),
+        }
+    }
+    tenant.delete(&world).await;
+}
