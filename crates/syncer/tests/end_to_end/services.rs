@@ -1,5 +1,7 @@
 //! Services: one address inside and out, whatever verb makes or changes them.
 
+mod failures;
+
 use crate::setup::{Clusters, Setup, WORKLOADS, create, eventually};
 use berth_api::{
     SyncPolicy,
@@ -46,8 +48,8 @@ async fn services_have_one_address() {
     changes_of_type(&clusters).await;
     a_load_balancer(&clusters).await;
     both_families(&clusters).await;
-    what_the_tenant_refuses_is_swept(&clusters).await;
-    the_configuration_comes_back(&clusters).await;
+    failures::what_the_tenant_refuses_is_swept(&clusters).await;
+    failures::the_configuration_comes_back(&clusters).await;
     assert_eq!(
         syncer
             .metrics
@@ -57,7 +59,7 @@ async fn services_have_one_address() {
         0
     );
     syncer.kill().await;
-    without_a_syncer(&clusters).await;
+    failures::without_a_syncer(&clusters).await;
 }
 
 /// Without anything that a class has to allow.
@@ -430,108 +432,4 @@ async fn both_families(clusters: &Clusters) {
     let six = create(&services, service).await;
     assert_same(clusters, &six).await;
     assert!(spec(&six)["clusterIP"].as_str().unwrap().starts_with("fd00:10:96::"));
-}
-
-async fn what_the_tenant_refuses_is_swept(clusters: &Clusters) {
-    let namespaces: Api<Namespace> = Api::all(clusters.tenant_admin.clone());
-    create(&namespaces, json!({"metadata": {"name": "full"}})).await;
-    let quotas: Api<ResourceQuota> = Api::namespaced(clusters.tenant_admin.clone(), "full");
-    create(
-        &quotas,
-        json!({"metadata": {"name": "none"}, "spec": {"hard": {"services": "0"}}}),
-    )
-    .await;
-    eventually("the quota counts", async || {
-        quotas
-            .get("none")
-            .await
-            .unwrap()
-            .status
-            .is_some_and(|status| status.hard.is_some())
-    })
-    .await;
-    let services: Api<Service> = Api::namespaced(clusters.tenant_admin.clone(), "full");
-    let service: Service = serde_json::from_value(plain("late")).unwrap();
-    let (code, message) = denial(services.create(&PostParams::default(), &service).await);
-    assert!(code == 403 && message.contains("exceeded quota"), "{message}");
-    let host_services = clusters.host_api::<Service>();
-    let name = berth_api::names::host_name("Service", "full", "late");
-    let reserved = host_services.get(&name).await.expect("the reservation is there");
-    assert!(reserved.annotations().contains_key(RESERVED_AT) && !reserved.annotations().contains_key(ORIGIN_UID));
-
-    // Once there is room, it is used.
-    let room = Patch::Merge(json!({"spec": {"hard": {"services": "1"}}}));
-    quotas.patch("none", &PatchParams::default(), &room).await.unwrap();
-    eventually("there is room", async || {
-        services.create(&PostParams::default(), &service).await.is_ok()
-    })
-    .await;
-    let created = services.get("late").await.unwrap();
-    assert_eq!(spec(&created)["clusterIP"], spec(&reserved)["clusterIP"]);
-
-    // And when nothing comes, it goes, as soon as it is old enough.
-    let (code, _) = denial(
-        services
-            .create(&PostParams::default(), &serde_json::from_value(plain("never")).unwrap())
-            .await,
-    );
-    assert_eq!(code, 403);
-    let name = berth_api::names::host_name("Service", "full", "never");
-    assert!(host_services.get_opt(&name).await.unwrap().is_some());
-    let older = Patch::Merge(json!({"metadata": {"annotations": {RESERVED_AT: "1000000"}}}));
-    host_services
-        .patch(&name, &PatchParams::default(), &older)
-        .await
-        .unwrap();
-    eventually("it is swept", async || {
-        host_services.get_opt(&name).await.unwrap().is_none()
-    })
-    .await;
-}
-
-async fn the_configuration_comes_back(clusters: &Clusters) {
-    let configurations: Api<MutatingWebhookConfiguration> = Api::all(clusters.tenant_admin.clone());
-    let name = configuration::NAME;
-    let wanted = configurations.get(name).await.unwrap();
-    let never = json!({"name": "never", "expression": "false"});
-    let mut webhook = serde_json::to_value(&wanted.webhooks.as_ref().unwrap()[0]).unwrap();
-    webhook["matchConditions"].as_array_mut().unwrap().push(never);
-    let edit = Patch::Merge(json!({"webhooks": [webhook]}));
-    configurations
-        .patch(name, &PatchParams::default(), &edit)
-        .await
-        .unwrap();
-    let is_as_wanted = async || {
-        let live = configurations.get_opt(name).await.unwrap();
-        live.is_some_and(|live| live.webhooks == wanted.webhooks)
-    };
-    eventually("an edit is undone", is_as_wanted).await;
-    configurations.delete(name, &DeleteParams::default()).await.unwrap();
-    eventually("it is made again", is_as_wanted).await;
-}
-
-async fn without_a_syncer(clusters: &Clusters) {
-    let services = clusters.tenant_api::<Service>();
-    let service: Service = serde_json::from_value(plain("unserved")).unwrap();
-    let (code, message) = denial(services.create(&PostParams::default(), &service).await);
-    assert!(
-        code == 500 && message.contains("services.berth.dev"),
-        "{code} {message}"
-    );
-    assert!(!message.contains(WORKLOADS), "{message}");
-    // What needs nothing of the host goes on.
-    let mut headless = plain("headless-alone");
-    headless["spec"]["clusterIP"] = "None".into();
-    create(&services, headless).await;
-    patch(clusters, "created", json!({"metadata": {"labels": {"a": "b"}}}))
-        .await
-        .unwrap();
-    services.delete("created", &DeleteParams::default()).await.unwrap();
-    let syncer = clusters.syncer().await;
-    eventually("Services can be made again", async || {
-        services.create(&PostParams::default(), &service).await.is_ok()
-    })
-    .await;
-    assert_same(clusters, &services.get("unserved").await.unwrap()).await;
-    syncer.stop().await;
 }
