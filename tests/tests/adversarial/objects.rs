@@ -109,13 +109,25 @@ async fn addresses_of_others(tenant: &Tenant) {
     // CVE-2021-25740: endpoints at the metadata service, the node, other tenants.
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lure"}, "spec": {"ports": port}});
     make(tenant, service).await.unwrap();
-    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": {"name": "lure-1", "labels": {"kubernetes.io/service-name": "lure"}},
-        "endpoints": [{"addresses": ["169.254.169.254"]}, {"addresses": ["127.0.0.1"]}, {"addresses": ["10.244.0.9"]}],
-        "ports": [{"port": 80}]});
-    make(tenant, slice).await.unwrap();
+    let slice = |name: &str, addresses: &[&str]| {
+        let endpoints: Vec<Value> = addresses
+            .iter()
+            .map(|address| json!({"addresses": [address]}))
+            .collect();
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "lure"}},
+            "endpoints": endpoints, "ports": [{"port": 80}]})
+    };
+    let error = make(tenant, slice("lure-0", &["169.254.169.254"]))
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("link-local"), "{error}");
+    make(tenant, slice("lure-1", &["10.244.0.9", "10.96.0.1"]))
+        .await
+        .unwrap();
     let words = told(tenant, "lure-1").await;
-    assert!(words.contains("169.254.169.254"), "{words}");
+    assert!(words.contains("10.244.0.9"), "{words}");
 }
 
 async fn names_of_others(tenant: &Tenant) {
