@@ -77,6 +77,14 @@ impl From<kube::Error> for CallError {
     }
 }
 
+/// Writes under the syncer's name as field manager.
+fn as_syncer() -> PostParams {
+    PostParams {
+        field_manager: Some(SYNCER_MANAGER.into()),
+        ..PostParams::default()
+    }
+}
+
 /// Asks the API server to refuse fields that it does not know, instead of dropping them in silence. (kube has this for
 /// patches only.)
 fn strict(mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
@@ -141,11 +149,7 @@ impl Api {
     /// # Errors
     /// As [`CallError`] says; [`CallError::Conflict`] if the name is taken.
     pub async fn create(&self, resource: Resource, namespace: &str, object: &Value) -> Result<Value, CallError> {
-        let parameters = PostParams {
-            field_manager: Some(SYNCER_MANAGER.into()),
-            ..PostParams::default()
-        };
-        let request = Request::new(resource.path(namespace)).create(&parameters, object.to_string().into_bytes());
+        let request = Request::new(resource.path(namespace)).create(&as_syncer(), object.to_string().into_bytes());
         let request = request.map(|request| {
             if self.side == Side::Host {
                 strict(request)
@@ -185,12 +189,8 @@ impl Api {
         name: &str,
         object: &Value,
     ) -> Result<Value, CallError> {
-        let parameters = PostParams {
-            field_manager: Some(SYNCER_MANAGER.into()),
-            ..PostParams::default()
-        };
         let body = object.to_string().into_bytes();
-        let request = Request::new(resource.path(namespace)).replace(name, &parameters, body);
+        let request = Request::new(resource.path(namespace)).replace(name, &as_syncer(), body);
         self.call("replace", resource.plural, request).await
     }
 

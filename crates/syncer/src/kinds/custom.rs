@@ -25,6 +25,7 @@ use std::{
     cmp::Ordering,
     collections::BTreeSet,
     hash::{Hash, Hasher},
+    sync::{Mutex, PoisonError},
 };
 
 /// A kind that the tenant's class names.
@@ -69,30 +70,41 @@ fn leak(text: String) -> &'static str {
 }
 
 impl Custom {
-    /// The kinds of a class. They live as long as the process, like those that are built in: a class that changes
-    /// restarts its syncers.
+    /// The kinds of a class. They live as long as the process, like those that are built in, so each definition is made
+    /// once, however often it is asked for.
     pub fn all(policy: &SyncPolicy) -> Vec<KindId> {
+        static KNOWN: Mutex<Vec<&'static Custom>> = Mutex::new(Vec::new());
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let customs = policy.kinds.iter().map(|rules| {
-            let plural = leak(rules.plural.clone());
-            let status: &[Right] = if rules.status {
-                vec![(leak(format!("{plural}/status")), &["patch"][..])].leak()
-            } else {
-                &[]
-            };
-            KindId::Custom(Box::leak(Box::new(Self {
-                label: leak(format!("{}.{}", rules.kind, rules.group)),
-                resource: Resource::new(
-                    leak(rules.group.clone()),
-                    leak(rules.version.clone()),
-                    leak(rules.kind.clone()),
-                    plural,
-                ),
-                rules: rules.clone(),
-                host_rights: vec![(plural, WRITE)].leak(),
-                tenant_rights: status,
-            })))
+            let found = known.iter().copied().find(|custom| custom.rules == *rules);
+            KindId::Custom(found.unwrap_or_else(|| {
+                let custom = Self::make(rules);
+                known.push(custom);
+                custom
+            }))
         });
         customs.collect()
+    }
+
+    fn make(rules: &SyncedKind) -> &'static Self {
+        let plural = leak(rules.plural.clone());
+        let status: &[Right] = if rules.status {
+            vec![(leak(format!("{plural}/status")), &["patch"][..])].leak()
+        } else {
+            &[]
+        };
+        Box::leak(Box::new(Self {
+            label: leak(format!("{}.{}", rules.kind, rules.group)),
+            resource: Resource::new(
+                leak(rules.group.clone()),
+                leak(rules.version.clone()),
+                leak(rules.kind.clone()),
+                plural,
+            ),
+            rules: rules.clone(),
+            host_rights: vec![(plural, WRITE)].leak(),
+            tenant_rights: status,
+        }))
     }
 
     /// Where the kind lives and which way it goes.
@@ -244,6 +256,23 @@ mod tests {
     fn rules(world: &World) -> (KindId, &'static dyn Down) {
         let id = world.kind_named("Gang.example.com").unwrap();
         (id, id.down().unwrap())
+    }
+
+    #[test]
+    fn a_definition_is_made_once_however_often_it_is_asked_for() {
+        let pointer = |id: KindId| match id {
+            KindId::Custom(custom) => std::ptr::from_ref(custom),
+            _ => panic!("{id:?}"),
+        };
+        let policy = world().tenant.policy;
+        let [first, again] = [(); 2].map(|()| Custom::all(&policy).into_iter().map(pointer).collect::<Vec<_>>());
+        assert_eq!(first, again);
+        let mut changed = SyncPolicy::clone(&policy);
+        changed.kinds[0].status = false;
+        assert_ne!(
+            first,
+            Custom::all(&changed).into_iter().map(pointer).collect::<Vec<_>>()
+        );
     }
 
     #[test]
