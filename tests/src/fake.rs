@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use axum::{Router, body::Bytes, http::Method, response::IntoResponse};
 use berth_api::names::TenantId;
 use berth_control::{
-    control_plane::{API_SERVER, Component, Endpoints, SYNCER},
+    control_plane::{API_SERVER, Component, Endpoints, Ports, SYNCER},
     runtime::{ComponentState, ControlPlaneRuntime, RuntimeError},
 };
 use berth_process::free_port;
@@ -16,7 +16,7 @@ use rustls::{
 };
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
+    net::Ipv4Addr,
     sync::{Arc, Mutex},
 };
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -26,7 +26,6 @@ use tokio_rustls::TlsAcceptor;
 #[derive(Default)]
 pub struct FakeRuntime {
     running: Mutex<BTreeMap<String, JoinHandle<()>>>,
-    ports: Mutex<BTreeMap<String, Endpoints>>,
 }
 
 /// What an API server that agrees to everything answers: what it was sent, or "ok".
@@ -99,22 +98,22 @@ impl ControlPlaneRuntime for FakeRuntime {
         vec![berth_api::DEFAULT_VERSION.into()]
     }
 
-    fn bind_address(&self) -> IpAddr {
-        Ipv4Addr::LOCALHOST.into()
+    fn allocate(&self, _tenant: &TenantId) -> Result<Ports, RuntimeError> {
+        Ok(Ports {
+            api_server: free_port()?,
+            syncer_admin: free_port()?,
+            admission: free_port()?,
+            egress: free_port()?,
+            dns: free_port()?,
+        })
     }
 
-    fn allocate(&self, tenant: &TenantId) -> Result<Endpoints, RuntimeError> {
-        let endpoints = Endpoints {
-            bind: self.bind_address(),
-            api_port: free_port()?,
-            syncer_admission_port: free_port()?,
-            syncer_admin_port: free_port()?,
-        };
-        self.ports
-            .lock()
-            .unwrap()
-            .insert(tenant.hash().into(), endpoints.clone());
-        Ok(endpoints)
+    fn endpoints(&self, _tenant: &TenantId, ports: &Ports) -> Endpoints {
+        Endpoints::direct(Ipv4Addr::LOCALHOST.into(), ports)
+    }
+
+    fn uses_pods(&self) -> bool {
+        false
     }
 
     async fn ensure(&self, tenant: &TenantId, component: &Component) -> Result<ComponentState, RuntimeError> {
@@ -154,8 +153,7 @@ impl ControlPlaneRuntime for FakeRuntime {
         Ok(())
     }
 
-    async fn remove(&self, tenant: &TenantId, _namespace: &str, _name: &str) -> Result<(), RuntimeError> {
-        self.ports.lock().unwrap().remove(tenant.hash());
+    async fn remove(&self, _tenant: &TenantId, _namespace: &str, _name: &str) -> Result<(), RuntimeError> {
         Ok(())
     }
 }

@@ -66,7 +66,10 @@ pub struct AdmissionOptions {
     /// Address on which the tenant's API server asks about Services.
     #[arg(long, env = "BERTH_ADMISSION_ADDRESS", required = false)]
     pub admission_address: SocketAddr,
-    /// Certificate for that address.
+    /// Host and port at which the API server reaches it, for example syncer.example.svc:8443 [default: the address].
+    #[arg(long, env = "BERTH_ADMISSION_AUTHORITY", value_name = "HOST:PORT")]
+    pub admission_authority: Option<String>,
+    /// Certificate for that host.
     #[arg(long, env = "BERTH_ADMISSION_CERT", required = false)]
     pub admission_cert: PathBuf,
     /// Key of the certificate.

@@ -119,7 +119,10 @@ async fn listen(options: Option<&config::AdmissionOptions>) -> Result<Option<Adm
         key: &key,
         authority: &read(&options.admission_ca)?,
     };
-    Ok(Some(Admission::listen(options.admission_address, identity).await?))
+    let authority = options.admission_authority.as_deref();
+    Ok(Some(
+        Admission::listen(options.admission_address, authority, identity).await?,
+    ))
 }
 
 /// Syncs one tenant until `stop`; `ready` is called once both sides are listed, and again whenever the kinds change that

@@ -28,7 +28,7 @@ pub(super) fn for_api_server(
         "apiVersion": "v1",
         "kind": "Config",
         "users": [{
-            "name": input.endpoints.admission().to_string(),
+            "name": input.endpoints.admission.authority(),
             "user": {
                 "client-certificate": format!("{FILES}/{CERTIFICATE}.crt"),
                 "client-key": format!("{FILES}/{CERTIFICATE}.key"),
@@ -57,7 +57,7 @@ pub(super) fn for_syncer(
     leaves: &mut LeafStore,
     files: &mut BTreeMap<String, String>,
 ) -> Result<(), CertificateError> {
-    let leaf = Leaf::new("syncer", Usage::Server).ip_addresses(vec![input.endpoints.bind]);
+    let leaf = Leaf::new("syncer", Usage::Server).hosts([input.endpoints.admission.host.as_str()]);
     leaves
         .issue(&authorities.admission, "admission-server", &leaf)?
         .put(files, CERTIFICATE);

@@ -30,7 +30,9 @@ pub(super) fn render(
     names.push(format!("{API_SERVER}.{}.svc", input.tenant.control_plane_namespace()));
     let serving = Leaf::new(API_SERVER, Usage::Server)
         .dns_names(names)
-        .ip_addresses(vec![input.endpoints.bind, input.service_range.first]);
+        .hosts([input.endpoints.api_server.host.as_str()])
+        .ip_address(input.service_range.first)
+        .hosts(input.endpoints.public.hosts.iter().map(String::as_str));
     leaves
         .issue(&authorities.server, "serving", &serving)?
         .put(&mut files, "tls");
@@ -65,8 +67,8 @@ pub(super) fn render(
         file_flag("etcd-keyfile", "datastore-client.key"),
         // A tenant's user may not compact; the datastore compacts by itself.
         flag("etcd-compaction-interval", "0"),
-        flag("bind-address", input.endpoints.bind),
-        flag("secure-port", input.endpoints.api_port),
+        flag("bind-address", input.endpoints.api_server.listen.ip()),
+        flag("secure-port", input.endpoints.api_server.listen.port()),
         flag("advertise-address", input.service_range.first),
         // default/kubernetes is one address inside and outside of the tenant, which this server does not know.
         flag("endpoint-reconciler-type", "none"),

@@ -192,10 +192,21 @@ impl Leaf {
         self
     }
 
-    /// Valid for these addresses.
+    /// Valid for this name as well.
     #[must_use]
-    pub fn ip_addresses(mut self, ip_addresses: Vec<IpAddr>) -> Self {
-        self.ip_addresses = ip_addresses;
+    pub fn dns_name(mut self, name: &str) -> Self {
+        if !self.dns_names.iter().any(|known| known == name) {
+            self.dns_names.push(name.to_owned());
+        }
+        self
+    }
+
+    /// Valid for this address as well.
+    #[must_use]
+    pub fn ip_address(mut self, address: IpAddr) -> Self {
+        if !self.ip_addresses.contains(&address) {
+            self.ip_addresses.push(address);
+        }
         self
     }
 

@@ -58,7 +58,7 @@ pub(super) fn render(
     );
     files.insert(
         "kubeconfig".into(),
-        authorities.kubeconfig_from_files(&input.endpoints.api_url())?,
+        authorities.kubeconfig_from_files(&input.endpoints.api_server.https_url())?,
     );
 
     let controllers: Vec<String> = std::iter::once("*".to_owned())

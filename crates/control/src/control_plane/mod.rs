@@ -7,10 +7,12 @@ mod admission;
 mod api_server;
 mod certificates;
 mod controller_manager;
+mod endpoints;
 mod scheduler;
 mod syncer;
 
 pub use certificates::{Authorities, CertificateError, Leaf, LeafStore};
+pub use endpoints::{Endpoint, Endpoints, Ports, PublicEndpoint, authority};
 pub use syncer::TENANT_USER;
 
 use berth_api::{Scheduling, SyncPolicy, names::TenantId};
@@ -53,31 +55,6 @@ pub struct ControlPlaneInput<'a> {
     pub datastore: &'a DatastoreInput,
     /// How to reach the host cluster.
     pub host: &'a HostInput,
-}
-
-/// Where a tenant's components listen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoints {
-    /// Address the API server binds to.
-    pub bind: IpAddr,
-    /// Port of the API server.
-    pub api_port: u16,
-    /// Port of the syncer's admin endpoints.
-    pub syncer_admin_port: u16,
-    /// Port on which the syncer answers the API server's admission webhooks.
-    pub syncer_admission_port: u16,
-}
-
-impl Endpoints {
-    /// URL of the API server.
-    pub fn api_url(&self) -> String {
-        format!("https://{}", std::net::SocketAddr::new(self.bind, self.api_port))
-    }
-
-    /// Where the syncer answers the API server's admission webhooks.
-    pub fn admission(&self) -> std::net::SocketAddr {
-        std::net::SocketAddr::new(self.bind, self.syncer_admission_port)
-    }
 }
 
 /// The address range of a tenant's own Services.

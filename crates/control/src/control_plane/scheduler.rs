@@ -22,7 +22,7 @@ pub(super) fn render(
         .put(&mut files, "client");
     files.insert(
         "kubeconfig".into(),
-        authorities.kubeconfig_from_files(&input.endpoints.api_url())?,
+        authorities.kubeconfig_from_files(&input.endpoints.api_server.https_url())?,
     );
     files.insert("config.yaml".into(), configuration());
     let mut args = vec![

@@ -25,7 +25,7 @@ pub(super) fn render(
         .put(&mut files, "client");
     files.insert(
         "tenant.kubeconfig".into(),
-        authorities.kubeconfig_from_files(&input.endpoints.api_url())?,
+        authorities.kubeconfig_from_files(&input.endpoints.api_server.https_url())?,
     );
     admission::for_syncer(input, authorities, leaves, &mut files)?;
     let host = KubeconfigRequest {
@@ -55,11 +55,9 @@ pub(super) fn render(
         // What pods find in KUBERNETES_SERVICE_HOST and _PORT: the address of default/kubernetes.
         flag("api-server-host", input.service_range.first),
         flag("api-server-port", "443"),
-        flag(
-            "admin-address",
-            std::net::SocketAddr::new(input.endpoints.bind, input.endpoints.syncer_admin_port),
-        ),
-        flag("admission-address", input.endpoints.admission()),
+        flag("admin-address", input.endpoints.syncer_admin.listen),
+        flag("admission-address", input.endpoints.admission.listen),
+        flag("admission-authority", input.endpoints.admission.authority()),
         file_flag("admission-cert", &format!("{}.crt", admission::CERTIFICATE)),
         file_flag("admission-key", &format!("{}.key", admission::CERTIFICATE)),
         file_flag("admission-ca", admission::AUTHORITY),

@@ -3,6 +3,14 @@ use berth_pki::CertificateAuthority;
 use jiff::{SignedDuration, Timestamp};
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
+const PORTS: Ports = Ports {
+    api_server: 6443,
+    syncer_admin: 8080,
+    admission: 8443,
+    egress: 8444,
+    dns: 5353,
+};
+
 struct Fixture {
     tenant: TenantId,
     endpoints: Endpoints,
@@ -20,12 +28,7 @@ impl Fixture {
         let stored = Authorities::create("abc").unwrap();
         Self {
             tenant: TenantId::new("vision", "6f2c"),
-            endpoints: Endpoints {
-                bind: Ipv4Addr::LOCALHOST.into(),
-                api_port: 6443,
-                syncer_admin_port: 8080,
-                syncer_admission_port: 8443,
-            },
+            endpoints: Endpoints::direct(Ipv4Addr::LOCALHOST.into(), &PORTS),
             range: ServiceRange {
                 cidr: "10.96.0.48/29".into(),
                 first: Ipv4Addr::new(10, 96, 0, 49).into(),
@@ -103,7 +106,7 @@ fn a_change_of_address_renews_only_the_serving_certificate() {
     let mut fixture = Fixture::new();
     let mut leaves = LeafStore::new(BTreeMap::new(), Timestamp::now());
     let first = fixture.render(&mut leaves);
-    fixture.endpoints.bind = Ipv4Addr::new(10, 0, 0, 1).into();
+    fixture.endpoints.api_server = Endpoint::direct(([10, 0, 0, 1], 6443).into());
     let mut leaves = LeafStore::new(leaves.into_data(), Timestamp::now());
     let second = fixture.render(&mut leaves);
     assert_ne!(second[0].files["tls.crt"], first[0].files["tls.crt"]);

@@ -5,10 +5,9 @@ mod process;
 
 pub use process::{ProcessRuntime, ProcessRuntimeConfig};
 
-use crate::control_plane::{Component, Endpoints};
+use crate::control_plane::{Component, Endpoints, Ports};
 use async_trait::async_trait;
 use berth_api::names::TenantId;
-use std::net::IpAddr;
 
 /// Why a runtime did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -61,14 +60,18 @@ pub trait ControlPlaneRuntime: Send + Sync {
     /// Kubernetes versions of which this runtime has the binaries, newest first.
     fn versions(&self) -> Vec<String>;
 
-    /// Address that tenants' API servers bind to.
-    fn bind_address(&self) -> IpAddr;
-
-    /// Ports for a new tenant. Control records them before anything listens on them.
+    /// Ports for a new tenant. Control records them before anything listens on them, unless [`Self::uses_pods`].
     ///
     /// # Errors
     /// No free ports.
-    fn allocate(&self, tenant: &TenantId) -> Result<Endpoints, RuntimeError>;
+    fn allocate(&self, tenant: &TenantId) -> Result<Ports, RuntimeError>;
+
+    /// Where the servers of a tenant listen and are reached, given their ports.
+    fn endpoints(&self, tenant: &TenantId, ports: &Ports) -> Endpoints;
+
+    /// Whether components are pods of the host: their ports are always the same, and the host Service of the API server
+    /// leads to them.
+    fn uses_pods(&self) -> bool;
 
     /// Makes a component run as described.
     ///

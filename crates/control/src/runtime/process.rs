@@ -4,7 +4,9 @@
 //! `<dir>/<tenant hash>/<component>/`, readable by this user only.
 
 use super::{ComponentState, ControlPlaneRuntime, RuntimeError};
-use crate::control_plane::{API_SERVER, COMPONENTS, CONTROLLER_MANAGER, Component, Endpoints, Program, SCHEDULER};
+use crate::control_plane::{
+    API_SERVER, COMPONENTS, CONTROLLER_MANAGER, Component, Endpoints, Ports, Program, SCHEDULER,
+};
 use async_trait::async_trait;
 use berth_api::names::{self, TenantId};
 use berth_process::{
@@ -18,7 +20,7 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, Client, api::PostParams};
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr},
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -173,17 +175,22 @@ impl ControlPlaneRuntime for ProcessRuntime {
         emulation::offered(binaries::available_versions())
     }
 
-    fn bind_address(&self) -> IpAddr {
-        Ipv4Addr::LOCALHOST.into()
+    fn allocate(&self, _tenant: &TenantId) -> Result<Ports, RuntimeError> {
+        Ok(Ports {
+            api_server: free_port()?,
+            syncer_admin: free_port()?,
+            admission: free_port()?,
+            egress: free_port()?,
+            dns: free_port()?,
+        })
     }
 
-    fn allocate(&self, _tenant: &TenantId) -> Result<Endpoints, RuntimeError> {
-        Ok(Endpoints {
-            bind: self.bind_address(),
-            api_port: free_port()?,
-            syncer_admin_port: free_port()?,
-            syncer_admission_port: free_port()?,
-        })
+    fn endpoints(&self, _tenant: &TenantId, ports: &Ports) -> Endpoints {
+        Endpoints::direct(Ipv4Addr::LOCALHOST.into(), ports)
+    }
+
+    fn uses_pods(&self) -> bool {
+        false
     }
 
     async fn ensure(&self, tenant: &TenantId, component: &Component) -> Result<ComponentState, RuntimeError> {

@@ -72,11 +72,11 @@ pub(super) async fn run(
         (&endpoints, &service_range),
     )
     .await?;
-    let server = endpoints.api_url();
-    findings.endpoint = Some(server.clone());
+    let server = endpoints.api_server.https_url();
+    findings.endpoint = Some(endpoints.public.url.clone());
     let api_server = ensure(context, tenant, &components, API_SERVER).await?;
     apply_identity(context, memory, cluster, tenant, settings).await?;
-    let kubeconfig = publish_kubeconfig(context, memory, cluster, tenant, &authorities, &server).await?;
+    let kubeconfig = publish_kubeconfig(context, memory, cluster, tenant, &authorities, &endpoints.public.url).await?;
     findings.has_kubeconfig = true;
 
     let ready = memory
@@ -90,7 +90,7 @@ pub(super) async fn run(
     match ready {
         None => findings.add(not_ready(&api_server)),
         Some(applier) => {
-            let webhooks = configuration(endpoints.admission(), authorities.admission.cert_pem());
+            let webhooks = configuration(&endpoints.admission.authority(), authorities.admission.cert_pem());
             let rules = context.kinds.rules(context, &settings.sync).await?;
             bootstrap::apply(&applier, &rules, &host_ranges, &webhooks)
                 .await
@@ -302,7 +302,8 @@ async fn syncer_finding(context: &Context, endpoints: &Endpoints, key: &Key) -> 
 
 /// One plain HTTP/1.1 request; the answer is a few bytes.
 async fn probe_syncer(endpoints: &Endpoints) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect((endpoints.bind, endpoints.syncer_admin_port)).await?;
+    let admin = &endpoints.syncer_admin;
+    let mut stream = TcpStream::connect((admin.host.as_str(), admin.port)).await?;
     stream
         .write_all(b"GET /readyz HTTP/1.1\r\nHost: syncer\r\nConnection: close\r\n\r\n")
         .await?;

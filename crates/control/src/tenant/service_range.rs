@@ -6,10 +6,10 @@ use super::host_objects::tenant_labels;
 use crate::{
     apply::{is_status, optional},
     context::Context,
-    control_plane::{API_SERVER, Endpoints, SYNCER, ServiceRange},
+    control_plane::{API_SERVER, Endpoints, Ports, SYNCER, ServiceRange},
     error::{ReconcileError, api},
 };
-use berth_api::{TenantCluster, names::TenantId};
+use berth_api::{TenantCluster, labels, names::TenantId};
 use k8s_openapi::{
     api::{
         core::v1::{Service, ServicePort, ServiceSpec},
@@ -21,7 +21,10 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams},
 };
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 /// Addresses of a tenant's own range: the least that kube-apiserver takes.
 const RANGE_SIZE: u32 = 8;
@@ -35,6 +38,12 @@ const DEFAULT_CIDR: &str = "kubernetes";
 const ATTEMPTS: u32 = 64;
 /// Name of the recorded port of the syncer's admission server.
 const ADMISSION: &str = "admission";
+/// Name of the recorded port of the syncer's egress server.
+const EGRESS: &str = "egress";
+/// Name of the recorded port of the tenant's DNS.
+const DNS: &str = "dns";
+/// Label that names a pod's component.
+pub const APP_NAME: &str = "app.kubernetes.io/name";
 
 /// Where the tenant's components listen and its Service range, as recorded on the host; records them first if this
 /// is a new tenant.
@@ -47,9 +56,9 @@ pub async fn ensure(
     tenant: &TenantId,
     host: &HostRanges,
 ) -> Result<(Endpoints, ServiceRange), ReconcileError> {
-    let (endpoints, mut range) = recorded(context, cluster, tenant, host).await?;
+    let (ports, mut range) = recorded(context, cluster, tenant, host).await?;
     range.secondary = host.all().find_map(|cidr| secondary(cidr, range.first));
-    Ok((endpoints, range))
+    Ok((context.runtime.endpoints(tenant, &ports), range))
 }
 
 async fn recorded(
@@ -57,19 +66,25 @@ async fn recorded(
     cluster: &TenantCluster,
     tenant: &TenantId,
     host: &HostRanges,
-) -> Result<(Endpoints, ServiceRange), ReconcileError> {
+) -> Result<(Ports, ServiceRange), ReconcileError> {
     let services: Api<Service> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
     let existing = optional(services.get(API_SERVER).await).map_err(api("read the Service of the API server"))?;
-    let bind = context.runtime.bind_address();
+    let uses_pods = context.runtime.uses_pods();
+    // Read first: ports that are allocated are not given out again.
+    let known = existing.as_ref().filter(|_| !uses_pods).and_then(read);
+    if let Some(recorded) = known {
+        return Ok(recorded);
+    }
+    let fresh = context.runtime.allocate(tenant)?;
     if let Some(service) = existing {
-        if let Some(recorded) = read(&service, bind) {
-            return Ok(recorded);
+        if uses_pods && let Some(range) = read_range(&service) {
+            return Ok((fresh, range));
         }
         // Recorded by an earlier version, which knew fewer ports.
-        if let Some(completed) = complete(service, &context.runtime.allocate(tenant)?) {
+        if let Some(completed) = complete(service, &fresh) {
             let stored = services.replace(API_SERVER, &PostParams::default(), &completed).await;
             let stored = stored.map_err(api("record the tenant's ports"))?;
-            if let Some(recorded) = read(&stored, bind) {
+            if let Some(recorded) = read(&stored) {
                 return Ok(recorded);
             }
         }
@@ -78,7 +93,6 @@ async fn recorded(
         reason: "NoServiceRange",
         message: "the host cluster has no IPv4 Service range of /24 or larger to take the tenant's from".into(),
     })?;
-    let endpoints = context.runtime.allocate(tenant)?;
     // Different tenants start at different places, so that many created at once seldom meet.
     let start = tenant
         .hash()
@@ -86,9 +100,9 @@ async fn recorded(
         .fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
     for attempt in 0..ATTEMPTS {
         let range = range_at(base, 1 + (start.wrapping_add(attempt)) % (count - 1));
-        let service = service(cluster, tenant, &endpoints, &range);
+        let service = service(cluster, tenant, &fresh, &range, uses_pods);
         match services.create(&PostParams::default(), &service).await {
-            Ok(_) => return Ok((endpoints, range)),
+            Ok(_) => return Ok((fresh, range)),
             // 422: the address is taken. 409: another control made the Service; the next pass reads it.
             Err(error) if is_status(&error, 422) => {}
             Err(error) => return Err(api("record the tenant's Service range")(error)),
@@ -177,16 +191,23 @@ fn port(name: &str, port: i32, target: u16) -> ServicePort {
     }
 }
 
-fn ports(endpoints: &Endpoints) -> Vec<ServicePort> {
+fn api_port(ports: &Ports) -> ServicePort {
+    port(API_SERVER, 443, ports.api_server)
+}
+
+/// What is recorded of servers that are no pods.
+fn ports(ports: &Ports) -> Vec<ServicePort> {
     vec![
-        port(API_SERVER, 443, endpoints.api_port),
-        port(SYNCER, 8080, endpoints.syncer_admin_port),
-        port(ADMISSION, 8443, endpoints.syncer_admission_port),
+        api_port(ports),
+        port(SYNCER, 8080, ports.syncer_admin),
+        port(ADMISSION, 8443, ports.admission),
+        port(EGRESS, 8444, ports.egress),
+        port(DNS, 53, ports.dns),
     ]
 }
 
 /// A recorded Service with the ports of `fresh` that it lacks; `None` if it lacks none.
-fn complete(mut recorded: Service, fresh: &Endpoints) -> Option<Service> {
+fn complete(mut recorded: Service, fresh: &Ports) -> Option<Service> {
     let known = recorded.spec.as_mut()?.ports.get_or_insert_default();
     let missing: Vec<ServicePort> = ports(fresh)
         .into_iter()
@@ -197,7 +218,13 @@ fn complete(mut recorded: Service, fresh: &Endpoints) -> Option<Service> {
     is_new.then_some(recorded)
 }
 
-fn service(cluster: &TenantCluster, tenant: &TenantId, endpoints: &Endpoints, range: &ServiceRange) -> Service {
+fn service(
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    fresh: &Ports,
+    range: &ServiceRange,
+    uses_pods: bool,
+) -> Service {
     Service {
         metadata: ObjectMeta {
             name: Some(API_SERVER.into()),
@@ -207,17 +234,30 @@ fn service(cluster: &TenantCluster, tenant: &TenantId, endpoints: &Endpoints, ra
         },
         spec: Some(ServiceSpec {
             cluster_ip: Some(range.first.to_string()),
-            ports: Some(ports(endpoints)),
+            ports: Some(if uses_pods { vec![api_port(fresh)] } else { ports(fresh) }),
+            selector: uses_pods.then(|| pod_selector(tenant, API_SERVER)),
             ..ServiceSpec::default()
         }),
         ..Service::default()
     }
 }
 
-/// What [`service`] recorded.
-fn read(service: &Service, bind: IpAddr) -> Option<(Endpoints, ServiceRange)> {
+/// Labels that only the pods of one component carry.
+fn pod_selector(tenant: &TenantId, component: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (labels::TENANT.into(), tenant.slug().into()),
+        (APP_NAME.into(), component.into()),
+    ])
+}
+
+fn read_range(service: &Service) -> Option<ServiceRange> {
+    range_of(service.spec.as_ref()?.cluster_ip.as_deref()?.parse().ok()?)
+}
+
+/// What [`service`] recorded of servers that are no pods.
+fn read(service: &Service) -> Option<(Ports, ServiceRange)> {
     let spec = service.spec.as_ref()?;
-    let range = range_of(spec.cluster_ip.as_deref()?.parse().ok()?)?;
+    let range = read_range(service)?;
     let target = |name: &str| {
         let port = spec
             .ports
@@ -230,11 +270,12 @@ fn read(service: &Service, bind: IpAddr) -> Option<(Endpoints, ServiceRange)> {
         }
     };
     Some((
-        Endpoints {
-            bind,
-            api_port: target(API_SERVER)?,
-            syncer_admin_port: target(SYNCER)?,
-            syncer_admission_port: target(ADMISSION)?,
+        Ports {
+            api_server: target(API_SERVER)?,
+            syncer_admin: target(SYNCER)?,
+            admission: target(ADMISSION)?,
+            egress: target(EGRESS)?,
+            dns: target(DNS)?,
         },
         range,
     ))
@@ -284,28 +325,43 @@ mod tests {
     fn the_record_is_read_back() {
         let tenant = TenantId::new("a", "1");
         let cluster = TenantCluster::new("a", berth_api::TenantClusterSpec::default());
-        let endpoints = Endpoints {
-            bind: Ipv4Addr::LOCALHOST.into(),
-            api_port: 40001,
-            syncer_admin_port: 40002,
-            syncer_admission_port: 40003,
+        let ports = Ports {
+            api_server: 40001,
+            syncer_admin: 40002,
+            admission: 40003,
+            egress: 40004,
+            dns: 40005,
         };
         let range = range_at(Ipv4Addr::new(10, 96, 0, 0), 6);
-        let made = service(&cluster, &tenant, &endpoints, &range);
-        assert_eq!(
-            read(&made, Ipv4Addr::LOCALHOST.into()),
-            Some((endpoints.clone(), range.clone()))
-        );
-        assert_eq!(complete(made.clone(), &endpoints), None);
+        let made = service(&cluster, &tenant, &ports, &range, false);
+        assert_eq!(read(&made), Some((ports.clone(), range.clone())));
+        assert_eq!(complete(made.clone(), &ports), None);
         let mut earlier = made;
         earlier.spec.as_mut().unwrap().ports.as_mut().unwrap().pop();
-        assert_eq!(read(&earlier, Ipv4Addr::LOCALHOST.into()), None);
-        let fresh = Endpoints {
-            api_port: 1,
-            syncer_admin_port: 2,
-            ..endpoints.clone()
+        assert_eq!(read(&earlier), None);
+        let fresh = Ports {
+            api_server: 1,
+            syncer_admin: 2,
+            ..ports.clone()
         };
         let completed = complete(earlier, &fresh).unwrap();
-        assert_eq!(read(&completed, Ipv4Addr::LOCALHOST.into()), Some((endpoints, range)));
+        assert_eq!(read(&completed), Some((ports, range)));
+    }
+
+    #[test]
+    fn pods_are_found_by_labels_and_their_ports_are_not_recorded() {
+        let tenant = TenantId::new("a", "1");
+        let cluster = TenantCluster::new("a", berth_api::TenantClusterSpec::default());
+        let ports = Ports {
+            api_server: 6443,
+            syncer_admin: 8080,
+            admission: 8443,
+            egress: 8444,
+            dns: 5353,
+        };
+        let range = range_at(Ipv4Addr::new(10, 96, 0, 0), 6);
+        let made = service(&cluster, &tenant, &ports, &range, true);
+        assert_eq!((read(&made), read_range(&made)), (None, Some(range)));
+        insta::assert_yaml_snapshot!(made.spec);
     }
 }

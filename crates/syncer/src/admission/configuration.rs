@@ -24,7 +24,7 @@ use kube::{
     },
 };
 use serde_json::{Value, json};
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 /// Name of the configuration.
 pub const NAME: &str = "berth-services";
@@ -66,15 +66,15 @@ fn condition((name, expression): (&str, &str)) -> MatchCondition {
     }
 }
 
-/// The configuration, for a server at `address` with a certificate signed by `ca_pem`. Every field that the API server
+/// The configuration, for a server that is reached at `authority` (`host:port`) with a certificate signed by `ca_pem`. Every field that the API server
 /// would fill in is given, so that what is read can be compared.
-pub fn configuration(address: SocketAddr, ca_pem: &str) -> MutatingWebhookConfiguration {
+pub fn configuration(authority: &str, ca_pem: &str) -> MutatingWebhookConfiguration {
     let texts = |list: &[&str]| Some(list.iter().map(|text| (*text).to_owned()).collect());
     let webhook = MutatingWebhook {
         name: WEBHOOK.into(),
         admission_review_versions: vec!["v1".into()],
         client_config: WebhookClientConfig {
-            url: Some(format!("https://{address}{PATH}")),
+            url: Some(format!("https://{authority}{PATH}")),
             ca_bundle: Some(ByteString(ca_pem.as_bytes().to_vec())),
             service: None,
         },
@@ -170,6 +170,6 @@ mod tests {
 
     #[test]
     fn the_configuration_is_as_reviewed() {
-        insta::assert_yaml_snapshot!(configuration(([127, 0, 0, 1], 8443).into(), "certificate"));
+        insta::assert_yaml_snapshot!(configuration("127.0.0.1:8443", "certificate"));
     }
 }

@@ -82,19 +82,26 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Listens on `address`.
+    /// Listens on `address`. The API server is told to ask at `authority` (`host:port`), or at the address.
     ///
     /// # Errors
     /// As [`AdmissionError`] says.
-    pub async fn listen(address: SocketAddr, identity: Identity<'_>) -> Result<Self, AdmissionError> {
+    pub async fn listen(
+        address: SocketAddr,
+        authority: Option<&str>,
+        identity: Identity<'_>,
+    ) -> Result<Self, AdmissionError> {
         let tls = tls(identity)?;
         let fail = |error| AdmissionError::Listen(address, error);
         let listener = TcpListener::bind(address).await.map_err(fail)?;
-        let address = listener.local_addr().map_err(fail)?;
+        let authority = match authority {
+            Some(authority) => authority.to_owned(),
+            None => listener.local_addr().map_err(fail)?.to_string(),
+        };
         Ok(Self {
             listener,
             acceptor: TlsAcceptor::from(Arc::new(tls)),
-            configuration: configuration(address, identity.authority),
+            configuration: configuration(&authority, identity.authority),
         })
     }
 

@@ -72,6 +72,6 @@ impl AdmissionFiles {
             key: &self.server.key_pem,
             authority: &self.authority,
         };
-        Admission::listen(self.address, identity).await.unwrap()
+        Admission::listen(self.address, None, identity).await.unwrap()
     }
 }
