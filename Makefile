@@ -26,8 +26,13 @@ prerequisites: ## Install the system packages that are missing (Debian, Ubuntu)
 cluster: ## Build the pinned Kubernetes, etcd and kwok binaries (12 minutes the first time, then instant)
 	@hack/kubernetes/build kubernetes etcd kwok
 
+.PHONY: nodes
+nodes: cluster ## The same, and what real nodes need: kubelet, containerd, Calico and more (5 minutes more the first time)
+	@hack/kubernetes/build kubernetes-node containerd runc cni-plugins calico coredns metrics-server
+	@hack/charts calico
+
 .PHONY: kubernetes
-kubernetes: ## The same, and helm and the operators that tests install (5 minutes more the first time)
+kubernetes: ## Everything in hack/kubernetes/versions, also helm and the operators that tests install
 	@hack/kubernetes/build
 	@hack/charts
 

@@ -1,4 +1,4 @@
-//! Where the Kubernetes, etcd and kwok binaries are.
+//! Where the programs are that Berth starts but does not contain: Kubernetes, etcd, kwok, containerd and others.
 //!
 //! Looked for in this order:
 //! 1. `$BERTH_KUBE_BIN_DIR/<version>/<binary>`
@@ -6,8 +6,8 @@
 //! 3. `$KUBEBUILDER_ASSETS/<binary>`
 //! 4. `${BERTH_CACHE:-$HOME/.cache/berth}/bin/<component>/<version>/<binary>`, which `make kubernetes` fills
 //!
-//! A kube-apiserver, kube-controller-manager or kube-scheduler of a folder that does not name a version (2, 3) counts
-//! only when its own `--version` says that it is the one wanted.
+//! A program that Kubernetes versions (kube-apiserver, kubelet, …; not kubectl) in a folder that does not name a version
+//! (2, 3) counts only when its own `--version` says that it is the one wanted.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -24,6 +24,21 @@ pub const KUBERNETES_PREVIOUS: &str = "v1.36.4";
 pub const ETCD: &str = "v3.6.16";
 /// The kwok version (simulated kubelets).
 pub const KWOK: &str = "v0.8.0";
+
+/// The containerd version (container runtime of real nodes).
+pub const CONTAINERD: &str = "v2.2.9";
+/// The runc version (starts containerd's containers).
+pub const RUNC: &str = "v1.5.2";
+/// The version of the CNI plugins that are nobody's in particular.
+pub const CNI_PLUGINS: &str = "v1.9.1";
+/// The Calico version (network policies of real nodes).
+pub const CALICO: &str = "v3.31.0";
+/// The `CoreDNS` version.
+pub const COREDNS: &str = "v1.14.7";
+/// The metrics-server version.
+pub const METRICS_SERVER: &str = "v0.9.0";
+/// The helm version.
+pub const HELM: &str = "v4.3.1";
 
 /// A program that Berth starts but does not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,29 +59,83 @@ pub enum Binary {
     Etcdutl,
     /// kwok, which plays the kubelets of simulated nodes.
     Kwok,
+    /// kubelet.
+    Kubelet,
+    /// kube-proxy.
+    KubeProxy,
+    /// agnhost: the program that Kubernetes' own network tests run in pods (`netexec`, `connect`, `pause` and more).
+    Agnhost,
+    /// The test driver for Dynamic Resource Allocation.
+    DraTestDriver,
+    /// containerd.
+    Containerd,
+    /// containerd's process beside each pod.
+    ContainerdShim,
+    /// containerd's client.
+    Ctr,
+    /// runc.
+    Runc,
+    /// The CNI plugin that hands out a node's pod addresses.
+    HostLocal,
+    /// The CNI plugin that brings up `lo`.
+    Loopback,
+    /// The CNI plugin for host ports.
+    Portmap,
+    /// Calico's CNI plugin.
+    CalicoCni,
+    /// Calico's agent on each node.
+    CalicoFelix,
+    /// `CoreDNS`.
+    Coredns,
+    /// metrics-server.
+    MetricsServer,
+    /// helm.
+    Helm,
 }
 
 impl Binary {
     /// The file name.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::KubeApiserver => "kube-apiserver",
-            Self::KubeControllerManager => "kube-controller-manager",
-            Self::KubeScheduler => "kube-scheduler",
-            Self::Kubectl => "kubectl",
-            Self::Etcd => "etcd",
-            Self::Etcdctl => "etcdctl",
-            Self::Etcdutl => "etcdutl",
-            Self::Kwok => "kwok",
-        }
+        self.built().1
+    }
+
+    /// The version that is built, of Kubernetes the default one.
+    pub fn pinned_version(self) -> &'static str {
+        self.built().2
     }
 
     /// The folder of the cache it is built into.
     fn component(self) -> &'static str {
+        self.built().0
+    }
+
+    /// Component and version of `hack/kubernetes/versions` that bring it, and its name: component, name, version.
+    fn built(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::KubeApiserver | Self::KubeControllerManager | Self::KubeScheduler | Self::Kubectl => "kubernetes",
-            Self::Etcd | Self::Etcdctl | Self::Etcdutl => "etcd",
-            Self::Kwok => "kwok",
+            Self::KubeApiserver => ("kubernetes", "kube-apiserver", KUBERNETES_DEFAULT),
+            Self::KubeControllerManager => ("kubernetes", "kube-controller-manager", KUBERNETES_DEFAULT),
+            Self::KubeScheduler => ("kubernetes", "kube-scheduler", KUBERNETES_DEFAULT),
+            Self::Kubectl => ("kubernetes", "kubectl", KUBERNETES_DEFAULT),
+            Self::Etcd => ("etcd", "etcd", ETCD),
+            Self::Etcdctl => ("etcd", "etcdctl", ETCD),
+            Self::Etcdutl => ("etcd", "etcdutl", ETCD),
+            Self::Kwok => ("kwok", "kwok", KWOK),
+            Self::Kubelet => ("kubernetes-node", "kubelet", KUBERNETES_DEFAULT),
+            Self::KubeProxy => ("kubernetes-node", "kube-proxy", KUBERNETES_DEFAULT),
+            Self::Agnhost => ("kubernetes-node", "agnhost", KUBERNETES_DEFAULT),
+            Self::DraTestDriver => ("kubernetes-node", "dra-test-driver", KUBERNETES_DEFAULT),
+            Self::Containerd => ("containerd", "containerd", CONTAINERD),
+            Self::ContainerdShim => ("containerd", "containerd-shim-runc-v2", CONTAINERD),
+            Self::Ctr => ("containerd", "ctr", CONTAINERD),
+            Self::Runc => ("runc", "runc", RUNC),
+            Self::HostLocal => ("cni-plugins", "host-local", CNI_PLUGINS),
+            Self::Loopback => ("cni-plugins", "loopback", CNI_PLUGINS),
+            Self::Portmap => ("cni-plugins", "portmap", CNI_PLUGINS),
+            Self::CalicoCni => ("calico", "calico", CALICO),
+            Self::CalicoFelix => ("calico", "calico-felix", CALICO),
+            Self::Coredns => ("coredns", "coredns", COREDNS),
+            Self::MetricsServer => ("metrics-server", "metrics-server", METRICS_SERVER),
+            Self::Helm => ("helm", "helm", HELM),
         }
     }
 
@@ -74,7 +143,7 @@ impl Binary {
     fn version_matters(self) -> bool {
         matches!(
             self,
-            Self::KubeApiserver | Self::KubeControllerManager | Self::KubeScheduler
+            Self::KubeApiserver | Self::KubeControllerManager | Self::KubeScheduler | Self::Kubelet | Self::KubeProxy
         )
     }
 }
@@ -224,6 +293,25 @@ fn own_version(path: &Path) -> Option<String> {
 /// [`NotFound`] when it is nowhere; the message says where it was looked for and how to get it.
 pub fn find(binary: Binary, version: &str) -> Result<PathBuf, NotFound> {
     Places::from_environment().find(binary, version)
+}
+
+/// The path of a binary in the version that is built.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_pinned(binary: Binary) -> Result<PathBuf, NotFound> {
+    find(binary, binary.pinned_version())
+}
+
+/// The folder of the YAML files that `hack/charts` copies out of a component's Go module, which must be there:
+/// `calico` has its CRDs. `None` when there is none; `make nodes` makes it.
+pub fn manifests(component: &str, version: &str) -> Option<PathBuf> {
+    let folder = Places::from_environment()
+        .cache?
+        .with_file_name("manifests")
+        .join(component)
+        .join(version);
+    folder.is_dir().then_some(folder)
 }
 
 /// The versions of which a kube-apiserver can be found, newest first.

@@ -98,13 +98,48 @@ fn the_cache_lies_in_the_home_directory_unless_told_otherwise() {
 #[test]
 fn pinned_versions_are_those_that_are_built() {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../hack/kubernetes");
-    for (component, version) in [
-        ("kubernetes", KUBERNETES_DEFAULT),
-        ("kubernetes", KUBERNETES_PREVIOUS),
-        ("etcd", ETCD),
-        ("kwok", KWOK),
+    let previous = built.join("kubernetes").join(KUBERNETES_PREVIOUS).join("go.mod");
+    assert!(previous.is_file(), "{} is missing", previous.display());
+    for binary in [
+        Binary::KubeApiserver,
+        Binary::KubeControllerManager,
+        Binary::KubeScheduler,
+        Binary::Kubectl,
+        Binary::Etcd,
+        Binary::Etcdctl,
+        Binary::Etcdutl,
+        Binary::Kwok,
+        Binary::Kubelet,
+        Binary::KubeProxy,
+        Binary::Agnhost,
+        Binary::DraTestDriver,
+        Binary::Containerd,
+        Binary::ContainerdShim,
+        Binary::Ctr,
+        Binary::Runc,
+        Binary::HostLocal,
+        Binary::Loopback,
+        Binary::Portmap,
+        Binary::CalicoCni,
+        Binary::CalicoFelix,
+        Binary::Coredns,
+        Binary::MetricsServer,
+        Binary::Helm,
     ] {
-        let module = built.join(component).join(version).join("go.mod");
-        assert!(module.is_file(), "{} is missing", module.display());
+        let commands = built
+            .join(binary.component())
+            .join(binary.pinned_version())
+            .join("tools.go");
+        let listed = fs::read_to_string(&commands).unwrap_or_else(|error| panic!("{}: {error}", commands.display()));
+        // What `hack/kubernetes/build` calls them: the package's last element, or what a comment says.
+        assert!(
+            listed
+                .lines()
+                .any(|line| line.ends_with(&format!("/{}\"", binary.name()))
+                    || line.ends_with(&format!("/{}/v3\"", binary.name()))
+                    || line.ends_with(&format!("// binary: {}", binary.name()))),
+            "{} does not list {binary}",
+            commands.display()
+        );
     }
 }

@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_secs(90);
 const LWS: Chart = Chart {
     name: "lws",
     version: "v0.8.0",
-    binary: "cmd",
+    binary: "lws",
     namespace: "lws-system",
     deployment: "lws-controller-manager",
     further_args: &[],

@@ -4,5 +4,5 @@
 package tools
 
 import (
-	_ "sigs.k8s.io/lws/cmd"
+	_ "sigs.k8s.io/lws/cmd" // binary: lws
 )
