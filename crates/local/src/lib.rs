@@ -16,6 +16,7 @@
 mod bootstrap;
 mod components;
 mod config;
+pub mod dra_driver;
 mod error;
 mod host;
 mod nodes;
