@@ -65,6 +65,8 @@ pub enum Binary {
     KubeProxy,
     /// agnhost: the program that Kubernetes' own network tests run in pods (`netexec`, `connect`, `pause` and more).
     Agnhost,
+    /// The program of every pod's sandbox: it waits to be ended.
+    Pause,
     /// The test driver for Dynamic Resource Allocation.
     DraTestDriver,
     /// containerd.
@@ -123,6 +125,7 @@ impl Binary {
             Self::Kubelet => ("kubernetes-node", "kubelet", KUBERNETES_DEFAULT),
             Self::KubeProxy => ("kubernetes-node", "kube-proxy", KUBERNETES_DEFAULT),
             Self::Agnhost => ("kubernetes-node", "agnhost", KUBERNETES_DEFAULT),
+            Self::Pause => ("kubernetes-node", "pause", KUBERNETES_DEFAULT),
             Self::DraTestDriver => ("kubernetes-node", "dra-test-driver", KUBERNETES_DEFAULT),
             Self::Containerd => ("containerd", "containerd", CONTAINERD),
             Self::ContainerdShim => ("containerd", "containerd-shim-runc-v2", CONTAINERD),
