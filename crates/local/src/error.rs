@@ -58,6 +58,14 @@ pub enum Error {
         /// The log that may tell why.
         log: PathBuf,
     },
+    /// An image cannot be made of what is on this machine.
+    #[error("cannot make the image {reference}: {reason}")]
+    Image {
+        /// Its name.
+        reference: String,
+        /// Why, and what to do where something can be done.
+        reason: String,
+    },
     /// A background task died.
     #[error("a background task ended unexpectedly: {0}")]
     Task(#[from] tokio::task::JoinError),
