@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use berth_local::NodePlan;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+use crate::nodes::NodesArgument;
 
 /// Kubernetes clusters for teams, on one shared GPU fleet.
 #[derive(Debug, Parser)]
@@ -16,10 +17,15 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a host cluster with simulated GPU nodes on this machine, and Berth on it.
+    /// Start a host cluster with GPU nodes on this machine, and Berth on it.
+    ///
+    /// Real nodes are kubelets with containers, networks and policies of their own, in namespaces of this machine; only their
+    /// GPUs are make-believe. Simulated nodes are entries in the API, of which one machine has thousands.
     ///
     /// Can be repeated: what runs is left alone, what is missing is started, nodes that are missing are added.
-    #[command(after_help = "Example: berth up --nodes h100=4,l40s=2,cpu=1")]
+    #[command(
+        after_help = "Examples:\n  berth up\n  berth up --nodes real:cpu=1,h100=2\n  berth up --nodes h100=40,l40s=20,cpu=1"
+    )]
     Up(UpArguments),
     /// Stop the local host cluster with all its tenants, and remove every trace of it.
     Down {
@@ -61,9 +67,10 @@ pub(crate) struct HomeArgument {
 pub(crate) struct UpArguments {
     #[command(flatten)]
     pub(crate) home: HomeArgument,
-    /// Simulated nodes by shape: h100 (8 × H100 80GB), l40s (4 × L40S), cpu. [default: h100=2,l40s=2,cpu=1]
-    #[arg(long, value_name = "SHAPE=COUNT,...")]
-    pub(crate) nodes: Option<NodePlan>,
+    /// The sort of nodes, how many of each shape, or both. Sorts: real (Linux, root), simulated. Shapes: h100 (8 × H100
+    /// 80GB), l40s (4 × L40S), cpu. Shapes alone are of simulated nodes. [default: real where that works, else simulated]
+    #[arg(long, value_name = "real|simulated[:SHAPE=COUNT,...]")]
+    pub(crate) nodes: Option<NodesArgument>,
     /// Kubernetes version of the host cluster. [default: v1.37.1]
     #[arg(long, value_name = "VERSION")]
     pub(crate) kubernetes_version: Option<String>,
@@ -104,7 +111,7 @@ mod tests {
             panic!("not up")
         };
         assert_eq!(up.home.home, PathBuf::from("/tmp/b"));
-        assert_eq!(up.nodes.unwrap().to_string(), "h100=4,cpu=1");
+        assert_eq!(up.nodes.unwrap().plan.unwrap().to_string(), "h100=4,cpu=1");
         assert!(!up.without_control);
     }
 

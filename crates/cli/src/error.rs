@@ -23,6 +23,8 @@ pub(crate) enum Error {
     NotUp { message: String, log: PathBuf },
     #[error("the host cluster has Kubernetes {is} and cannot become {wanted}; remove it with `berth down` first")]
     OtherVersion { is: String, wanted: String },
+    #[error("the nodes of the host cluster are {} and stay so; remove it with `berth down` first", if *real { "real" } else { "simulated" })]
+    OtherNodes { real: bool },
     #[error("another `berth supervise` runs for {}", .0.display())]
     AlreadySupervised(PathBuf),
     #[error("control is not ready after {seconds} s; see {}", log.display())]

@@ -15,6 +15,9 @@ use crate::error::Error;
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Options {
     pub(crate) nodes: NodePlan,
+    /// Whether the nodes are real ones. Clusters of earlier versions have simulated ones.
+    #[serde(default)]
+    pub(crate) real_nodes: bool,
     pub(crate) kubernetes_version: String,
     pub(crate) control: bool,
 }
@@ -23,6 +26,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             nodes: NodePlan::default(),
+            real_nodes: false,
             kubernetes_version: binaries::KUBERNETES_DEFAULT.into(),
             control: true,
         }
@@ -67,8 +71,26 @@ impl Options {
             without_control,
         } = arguments;
         let mut options = before.cloned().unwrap_or_default();
-        if let Some(nodes) = nodes {
-            options.nodes.clone_from(nodes);
+        let (real, plan) = nodes
+            .as_ref()
+            .map_or((None, None), |nodes| (nodes.real, nodes.plan.clone()));
+        match before {
+            Some(_) if real.is_some_and(|real| real != options.real_nodes) => {
+                return Err(Error::OtherNodes {
+                    real: options.real_nodes,
+                });
+            }
+            Some(_) => {}
+            None => {
+                // Shapes alone are of simulated nodes: of these a machine has as many as one likes.
+                options.real_nodes = real.unwrap_or_else(|| plan.is_none() && can_be_real());
+                if options.real_nodes {
+                    options.nodes = NodePlan::small();
+                }
+            }
+        }
+        if let Some(plan) = plan {
+            options.nodes = plan;
         }
         if let Some(wanted) = kubernetes_version {
             if before.is_some() && wanted != &options.kubernetes_version {
@@ -81,6 +103,17 @@ impl Options {
         }
         options.control = !without_control;
         Ok(options)
+    }
+}
+
+/// Whether this machine can have real nodes; says so if not.
+fn can_be_real() -> bool {
+    match berth_local::obstacle_to_real_nodes() {
+        None => true,
+        Some(why) => {
+            eprintln!("· nodes are simulated: {why}");
+            false
+        }
     }
 }
 
@@ -110,16 +143,35 @@ mod tests {
         };
         assert_eq!(Options::after(Some(&before), &arguments()).unwrap(), before);
         let said = UpArguments {
-            nodes: Some("cpu=1".parse().unwrap()),
+            nodes: Some("simulated:cpu=1".parse().unwrap()),
             ..arguments()
         };
         assert_eq!(Options::after(Some(&before), &said).unwrap().nodes.to_string(), "cpu=1");
-        assert_eq!(Options::after(None, &arguments()).unwrap(), Options::default());
+        let plain = UpArguments {
+            nodes: Some("simulated".parse().unwrap()),
+            ..arguments()
+        };
+        assert_eq!(Options::after(None, &plain).unwrap(), Options::default());
+    }
+
+    #[test]
+    fn the_sort_of_nodes_cannot_change() {
+        let said = |nodes: &str| UpArguments {
+            nodes: Some(nodes.parse().unwrap()),
+            ..arguments()
+        };
+        let real = Options::after(None, &said("real")).unwrap();
+        assert!(real.real_nodes && real.nodes == NodePlan::small());
+        assert!(!Options::after(None, &said("h100=4")).unwrap().real_nodes);
+        assert_eq!(Options::after(Some(&real), &arguments()).unwrap(), real);
+        let refused = Options::after(Some(&real), &said("simulated")).unwrap_err().to_string();
+        assert!(refused.contains("berth down"), "{refused}");
     }
 
     #[test]
     fn the_version_of_a_cluster_cannot_change() {
         let said = UpArguments {
+            nodes: Some("simulated".parse().unwrap()),
             kubernetes_version: Some("v1.36.4".into()),
             ..arguments()
         };

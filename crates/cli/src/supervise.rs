@@ -71,6 +71,7 @@ async fn bring_up(home: &Home, options: &Options) -> Result<HostCluster, Error> 
     };
     let mut config = HostClusterConfig::new(home.root());
     config.nodes.clone_from(&options.nodes);
+    config.real_nodes = options.real_nodes;
     config.kubernetes_version.clone_from(&options.kubernetes_version);
     let cluster = HostCluster::start(config, report).await?;
     if !options.control {

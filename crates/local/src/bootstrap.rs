@@ -52,8 +52,8 @@ pub(crate) async fn apply_kwok_role(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Creates the nodes of the plan that do not exist yet. Existing ones may belong to a tenant and are not touched.
-pub(crate) async fn create_nodes(client: &Client, plan: &NodePlan, kubernetes_version: &str) -> Result<(), Error> {
+/// Creates the nodes that do not exist yet. Existing ones may belong to a tenant and are not touched.
+pub(crate) async fn create_nodes(client: &Client, nodes: Vec<Node>) -> Result<(), Error> {
     let api: Api<Node> = Api::all(client.clone());
     let existing: Vec<String> = api
         .list_metadata(&ListParams::default())
@@ -62,10 +62,7 @@ pub(crate) async fn create_nodes(client: &Client, plan: &NodePlan, kubernetes_ve
         .iter()
         .map(ResourceExt::name_any)
         .collect();
-    let missing = plan
-        .nodes(kubernetes_version)
-        .into_iter()
-        .filter(|node| !existing.contains(&node.name_any()));
+    let missing = nodes.into_iter().filter(|node| !existing.contains(&node.name_any()));
     stream::iter(missing.map(Ok))
         .try_for_each_concurrent(CONCURRENCY, |node| {
             let api = api.clone();

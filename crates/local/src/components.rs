@@ -1,5 +1,6 @@
 //! The command lines of the host's components. Pure: what is found where comes in, process specifications go out.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use berth_process::ProcessSpec;
@@ -31,6 +32,8 @@ pub mod process {
 /// Everything the command lines are made of.
 pub(crate) struct Components<'a> {
     pub(crate) home: &'a Home,
+    /// Where the API server listens.
+    pub(crate) address: IpAddr,
     pub(crate) config: &'a HostClusterConfig,
     pub(crate) ports: Ports,
     pub(crate) pki: &'a HostPki,
@@ -62,7 +65,7 @@ impl Components<'_> {
 
     /// Address of the API server.
     pub(crate) fn server(&self) -> String {
-        format!("https://127.0.0.1:{}", self.ports.apiserver)
+        format!("https://{}", SocketAddr::new(self.address, self.ports.apiserver))
     }
 
     /// etcd of the host.
@@ -140,17 +143,22 @@ impl Components<'_> {
     pub(crate) fn apiserver(&self) -> Result<ProcessSpec, Error> {
         let pki = self.pki;
         let arguments = Arguments::new()
-            .with("bind-address", "127.0.0.1")
-            .with("advertise-address", "127.0.0.1")
+            .with("bind-address", self.address)
+            .with("advertise-address", self.address)
             .with("secure-port", self.ports.apiserver)
             .with_path("tls-cert-file", &pki.cert(file::APISERVER))
             .with_path("tls-private-key-file", &pki.key(file::APISERVER))
             .with_path("client-ca-file", &pki.cert(file::CA))
-            .with("authorization-mode", "RBAC")
+            .with("authorization-mode", "Node,RBAC")
+            .with("enable-admission-plugins", "NodeRestriction")
+            .with_path("kubelet-certificate-authority", &pki.cert(file::CA))
+            .with_path("kubelet-client-certificate", &pki.cert(file::KUBELET_CLIENT))
+            .with_path("kubelet-client-key", &pki.key(file::KUBELET_CLIENT))
+            .with("kubelet-preferred-address-types", "InternalIP")
+            // There is no kube-proxy beside the API server.
+            .with("enable-aggregator-routing", true)
             .with("allow-privileged", true)
             .with("profiling", false)
-            // The address of the service `kubernetes` would be 127.0.0.1, which is no endpoint for anybody.
-            .with("endpoint-reconciler-type", "none")
             .with("service-cluster-ip-range", &self.config.service_ranges)
             .with("etcd-servers", format!("https://127.0.0.1:{}", self.ports.etcd))
             .with_path("etcd-cafile", &pki.cert(file::ETCD_CA))
@@ -166,6 +174,12 @@ impl Components<'_> {
             .with("requestheader-username-headers", "X-Remote-User")
             .with_path("proxy-client-cert-file", &pki.cert(file::FRONT_PROXY_CLIENT))
             .with_path("proxy-client-key-file", &pki.key(file::FRONT_PROXY_CLIENT));
+        let arguments = if self.address.is_loopback() {
+            // Loopback is no endpoint of the Service `kubernetes` for anybody.
+            arguments.with("endpoint-reconciler-type", "none")
+        } else {
+            arguments
+        };
         let arguments = self.emulating(arguments);
         let arguments = match self.group_scheduling() {
             Some(on) => arguments

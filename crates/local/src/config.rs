@@ -15,8 +15,11 @@ pub struct HostClusterConfig {
     pub kubernetes_version: String,
     /// Minor version (`1.35`) that its API server behaves as; its own if absent.
     pub emulated_version: Option<String>,
-    /// Its simulated nodes. Nodes that exist already are left as they are.
+    /// Its nodes. Nodes that exist already are left as they are.
     pub nodes: NodePlan,
+    /// Whether its nodes are real ones: kubelets and container runtimes in namespaces of this machine. It cannot change in
+    /// the life of a cluster.
+    pub real_nodes: bool,
     /// Whether every process is killed when this program ends. For tests.
     pub die_with_parent: bool,
     /// The addresses of services: one range, or one of each family with a comma between. The IPv4 range comes first and
@@ -38,6 +41,7 @@ impl HostClusterConfig {
             kubernetes_version: binaries::KUBERNETES_DEFAULT.into(),
             emulated_version: None,
             nodes: NodePlan::default(),
+            real_nodes: false,
             die_with_parent: false,
             service_ranges: SERVICE_RANGE.into(),
             apiserver_flags: Vec::new(),

@@ -58,14 +58,17 @@ pub enum Error {
         /// The log that may tell why.
         log: PathBuf,
     },
-    /// An image cannot be made of what is on this machine.
-    #[error("cannot make the image {reference}: {reason}")]
-    Image {
-        /// Its name.
-        reference: String,
-        /// Why, and what to do where something can be done.
-        reason: String,
+    /// A namespace, link, mount or container of a real node could not be made or removed.
+    #[error("cannot {line}: {why}")]
+    Node {
+        /// What was tried.
+        line: String,
+        /// The answer.
+        why: String,
     },
+    /// This machine cannot have the real nodes that were asked for.
+    #[error("{0}; use simulated nodes instead")]
+    NoRealNodes(String),
     /// A background task died.
     #[error("a background task ended unexpectedly: {0}")]
     Task(#[from] tokio::task::JoinError),

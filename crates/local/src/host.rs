@@ -1,5 +1,6 @@
 //! Starting, using and removing a host cluster.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use crate::bootstrap::{self, KWOK_USER};
 use crate::components::{Components, process};
 use crate::config::{HostClusterConfig, SERVICE_ADDRESS};
 use crate::pki::{HostPki, file};
+use crate::real::{self, RealNodes};
 use crate::stages::kwok_configuration;
 use crate::{Error, Home, Ports};
 
@@ -43,6 +45,9 @@ pub struct HostCluster {
 struct Inner {
     home: Home,
     ports: Ports,
+    /// Where the API server listens.
+    address: IpAddr,
+    real: Option<RealNodes>,
     pki: HostPki,
     supervisor: Supervisor,
 }
@@ -64,11 +69,20 @@ impl HostCluster {
         })
         .await?;
         let ports = Ports::load_or_choose(&home)?;
-        let pki = HostPki::load_or_create(&home, SERVICE_ADDRESS.into())?;
+        let real = if config.real_nodes {
+            progress("making namespaces and links for the nodes");
+            Some(RealNodes::create(&home, &config.nodes, &config.kubernetes_version)?)
+        } else {
+            None
+        };
+        let address = real.as_ref().map_or(Ipv4Addr::LOCALHOST, RealNodes::machine).into();
+        let pki = HostPki::load_or_create(&home, &[SERVICE_ADDRESS.into(), address])?;
         let cluster = Self {
             inner: Arc::new(Inner {
                 home,
                 ports,
+                address,
+                real,
                 pki,
                 supervisor,
             }),
@@ -81,32 +95,37 @@ impl HostCluster {
         let Inner {
             home,
             ports,
+            address,
+            real,
             pki,
             supervisor: _,
         } = self.inner.as_ref();
         let components = Components {
             home,
+            address: *address,
             config,
             ports: *ports,
             pki,
         };
-        write_atomic(&home.config("kwok.yaml"), kwok_configuration().as_bytes(), 0o600)?;
         let server = components.server();
         pki.ensure_kubeconfig(&home.admin_kubeconfig(), &server, "berth-admin", &["system:masters"])?;
         for (component, user) in [
             (process::CONTROLLER_MANAGER, "system:kube-controller-manager"),
             (process::SCHEDULER, "system:kube-scheduler"),
-            (process::KWOK, KWOK_USER),
         ] {
             pki.ensure_kubeconfig(&components.kubeconfig(component), &server, user, &[])?;
         }
         // Found before anything is started: a missing binary must not leave half a cluster.
         let first = [components.etcd()?, components.apiserver()?, components.datastore()?];
-        let then = [
-            components.controller_manager()?,
-            components.scheduler()?,
-            components.kwok()?,
-        ];
+        let then = [components.controller_manager()?, components.scheduler()?];
+        let nodes = if let Some(real) = real {
+            real.write_files(pki, &server)?;
+            real.programs()?
+        } else {
+            write_atomic(&home.config("kwok.yaml"), kwok_configuration().as_bytes(), 0o600)?;
+            pki.ensure_kubeconfig(&components.kubeconfig(process::KWOK), &server, KWOK_USER, &[])?;
+            vec![components.kwok()?]
+        };
 
         progress("starting etcd and kube-apiserver");
         self.ensure_all(first).await?;
@@ -116,13 +135,24 @@ impl HostCluster {
         })
         .await?;
 
-        progress("starting kube-controller-manager, kube-scheduler and the simulated nodes");
+        progress("starting kube-controller-manager, kube-scheduler and the nodes");
         let begin = async {
-            bootstrap::apply_kwok_role(&client).await?;
-            bootstrap::create_nodes(&client, &config.nodes, &config.kubernetes_version).await
+            if let Some(real) = real {
+                real.apply_objects(&client).await?;
+                bootstrap::create_nodes(&client, config.nodes.real_nodes(real.pod_ranges())).await?;
+            } else {
+                bootstrap::apply_kwok_role(&client).await?;
+                bootstrap::create_nodes(&client, config.nodes.nodes(&config.kubernetes_version)).await?;
+            }
+            self.ensure_all(nodes).await
         };
         tokio::try_join!(self.ensure_all(then), begin)?;
-        let nodes = wait_until("the simulated nodes", home.log(process::KWOK), async || {
+        let log = if config.real_nodes {
+            home.logs()
+        } else {
+            home.log(process::KWOK)
+        };
+        let nodes = wait_until("the nodes", log, async || {
             Ok(bootstrap::nodes_not_ready(&client, &config.nodes).await?.is_empty())
         });
         let accounts = wait_until(
@@ -140,9 +170,9 @@ impl HostCluster {
         Ok(())
     }
 
-    async fn ensure_all<const N: usize>(&self, specs: [ProcessSpec; N]) -> Result<(), Error> {
+    async fn ensure_all(&self, specs: impl IntoIterator<Item = ProcessSpec>) -> Result<(), Error> {
         let ensure = |spec| self.inner.supervisor.ensure(spec);
-        futures::future::try_join_all(specs.map(ensure)).await?;
+        futures::future::try_join_all(specs.into_iter().map(ensure)).await?;
         Ok(())
     }
 
@@ -158,7 +188,10 @@ impl HostCluster {
 
     /// Address of the API server.
     pub fn server(&self) -> String {
-        format!("https://127.0.0.1:{}", self.inner.ports.apiserver)
+        format!(
+            "https://{}",
+            SocketAddr::new(self.inner.address, self.inner.ports.apiserver)
+        )
     }
 
     /// The supervisor of the host's processes, which can take care of others too (control).
@@ -181,6 +214,18 @@ impl HostCluster {
     /// [`Error::Kubeconfig`] when the kubeconfig has been damaged.
     pub async fn client(&self) -> Result<Client, Error> {
         client_from(&self.inner.home.admin_kubeconfig()).await
+    }
+
+    /// Imports an image archive, as `docker save` writes it, on a real node. Images are not pulled: there is no registry.
+    ///
+    /// # Errors
+    /// [`Error::NoRealNodes`] when the node is no real one of this cluster, [`Error::Node`] when it refuses the archive.
+    pub async fn import_image(&self, node: &str, archive: &Path) -> Result<(), Error> {
+        let Some(real) = self.inner.real.clone() else {
+            return Err(Error::NoRealNodes(format!("{node} is simulated and has no images")));
+        };
+        let (node, archive) = (node.to_owned(), archive.to_owned());
+        tokio::task::spawn_blocking(move || real.import(&node, &archive)).await?
     }
 
     /// Kubeconfig text for a user with up to two groups, with a client certificate of the host's authority. Secret.
@@ -252,6 +297,7 @@ impl HostCluster {
 pub fn destroy(home: &Path) -> Result<(), Error> {
     let home = Home::new(home);
     reap_marked(home.root(), Duration::ZERO)?;
+    real::remove(&home)?;
     home.remove()
 }
 

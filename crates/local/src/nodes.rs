@@ -123,6 +123,11 @@ impl Default for NodePlan {
 }
 
 impl NodePlan {
+    /// One node of each shape: as many real nodes as a small machine carries with ease.
+    pub fn small() -> Self {
+        Self::of(NodeShape::ALL.map(|shape| (shape, 1)))
+    }
+
     /// A plan from counts; a shape that is not named has no nodes.
     pub fn of(counts: impl IntoIterator<Item = (NodeShape, u16)>) -> Self {
         Self {
@@ -139,6 +144,25 @@ impl NodePlan {
     pub(crate) fn nodes(&self, kubernetes_version: &str) -> Vec<Node> {
         self.each()
             .map(|(shape, number)| node(shape, number, kubernetes_version))
+            .collect()
+    }
+
+    /// The Node objects of real nodes with these pod ranges, by name: kubelets find them there, and add what they know.
+    pub(crate) fn real_nodes<'a>(&self, pod_ranges: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Node> {
+        let ranges: BTreeMap<&str, &str> = pod_ranges.collect();
+        self.each()
+            .map(|(shape, number)| {
+                let mut node = node(shape, number, "");
+                node.status = None;
+                node.metadata.annotations = None;
+                let range = ranges.get(shape.node_name(number).as_str()).map(ToString::to_string);
+                node.spec = Some(NodeSpec {
+                    pod_cidrs: range.clone().map(|range| vec![range]),
+                    pod_cidr: range,
+                    ..NodeSpec::default()
+                });
+                node
+            })
             .collect()
     }
 

@@ -25,6 +25,8 @@ pub(crate) mod file {
     pub(crate) const DATASTORE_CA: &str = "datastore-ca";
     pub(crate) const APISERVER: &str = "apiserver";
     pub(crate) const APISERVER_ETCD_CLIENT: &str = "apiserver-etcd-client";
+    /// As which the API server calls kubelets.
+    pub(crate) const KUBELET_CLIENT: &str = "apiserver-kubelet-client";
     pub(crate) const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
     pub(crate) const ETCD: &str = "etcd";
     pub(crate) const DATASTORE: &str = "datastore";
@@ -43,8 +45,9 @@ pub(crate) struct HostPki {
 impl HostPki {
     /// Loads what exists and makes what is missing or due.
     ///
-    /// `service_address` is the first address of the service range, under which pods would reach the API server.
-    pub(crate) fn load_or_create(home: &Home, service_address: IpAddr) -> Result<Self, Error> {
+    /// `addresses` are those under which the API server is reached, besides 127.0.0.1: the first address of the service
+    /// range for pods, and with real nodes the one that they know.
+    pub(crate) fn load_or_create(home: &Home, addresses: &[IpAddr]) -> Result<Self, Error> {
         let dir = home.pki();
         let ca = authority(&dir, file::CA, "berth-host-ca")?;
         let front_proxy = authority(&dir, file::FRONT_PROXY_CA, "berth-host-front-proxy-ca")?;
@@ -60,8 +63,14 @@ impl HostPki {
             ]
             .map(String::from),
         );
-        apiserver.ip_addresses.push(service_address);
+        apiserver.ip_addresses.extend(addresses);
         leaf(&dir, file::APISERVER, &ca, &apiserver)?;
+        leaf(
+            &dir,
+            file::KUBELET_CLIENT,
+            &ca,
+            &client("kube-apiserver-kubelet-client", &[]),
+        )?;
         leaf(&dir, file::LOCALHOST, &ca, &server("localhost", Usage::Server))?;
         leaf(
             &dir,
@@ -85,6 +94,20 @@ impl HostPki {
     /// The key file of that name.
     pub(crate) fn key(&self, name: &str) -> PathBuf {
         key_path(&self.dir, name)
+    }
+
+    /// Keeps the serving certificate of a node's kubelet; returns the files of certificate and key.
+    pub(crate) fn ensure_node_certificate(&self, node: &str, address: IpAddr) -> Result<(PathBuf, PathBuf), Error> {
+        let name = format!("node-{node}");
+        let request = LeafRequest {
+            common_name: format!("system:node:{node}"),
+            organizations: vec!["system:nodes".into()],
+            dns_names: vec![node.into()],
+            ip_addresses: vec![address],
+            ..LeafRequest::new(Usage::Server, LEAF_VALIDITY)
+        };
+        leaf(&self.dir, &name, &self.ca, &request)?;
+        Ok((self.cert(&name), self.key(&name)))
     }
 
     /// Kubeconfig text for a user of the host cluster, signed by its authority.
@@ -230,10 +253,10 @@ mod tests {
         let home = Home::new(dir.path());
         home.create().unwrap();
         let address = "10.96.0.1".parse().unwrap();
-        HostPki::load_or_create(&home, address).unwrap();
+        HostPki::load_or_create(&home, &[address]).unwrap();
         let first = files(&home.pki());
         assert_eq!(first.len(), 22);
-        HostPki::load_or_create(&home, address).unwrap();
+        HostPki::load_or_create(&home, &[address]).unwrap();
         assert_eq!(files(&home.pki()), first);
         for path in first.keys() {
             assert_eq!(
@@ -250,7 +273,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::new(dir.path());
         home.create().unwrap();
-        let pki = HostPki::load_or_create(&home, "10.96.0.1".parse().unwrap()).unwrap();
+        let pki = HostPki::load_or_create(&home, &["10.96.0.1".parse().unwrap()]).unwrap();
         let path = home.admin_kubeconfig();
         let write = |server| {
             pki.ensure_kubeconfig(&path, server, "admin", &[]).unwrap();

@@ -7,7 +7,8 @@ use std::time::Duration;
 use berth_process::reap_marked;
 use tempfile::TempDir;
 
-use crate::{Error, HostCluster, HostClusterConfig, NodePlan};
+use crate::real;
+use crate::{Error, Home, HostCluster, HostClusterConfig, NodePlan};
 
 /// A host cluster in a temporary directory that ends with the value, with the program, and with a panic.
 ///
@@ -80,6 +81,9 @@ impl Drop for TestHost {
 fn end_processes(dir: &TempDir) {
     if let Err(error) = reap_marked(dir.path(), Duration::ZERO) {
         tracing::warn!(%error, "a test host leaves processes behind");
+    }
+    if let Err(error) = real::remove(&Home::new(dir.path())) {
+        eprintln!("a test host leaves namespaces behind: {error}");
     }
 }
 

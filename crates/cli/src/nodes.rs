@@ -1,0 +1,54 @@
+//! `--nodes`: which nodes, and of what sort.
+
+use std::str::FromStr;
+
+use berth_local::{NodePlan, NodePlanError};
+
+/// What `--nodes` says: a sort, a plan, or both.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodesArgument {
+    /// Whether they are real; none if that was not said.
+    pub(crate) real: Option<bool>,
+    /// How many of which shape; none if that was not said.
+    pub(crate) plan: Option<NodePlan>,
+}
+
+impl FromStr for NodesArgument {
+    type Err = NodePlanError;
+
+    fn from_str(text: &str) -> Result<Self, NodePlanError> {
+        let (sort, plan) = text.split_once(':').unwrap_or(match text {
+            "real" | "simulated" => (text, ""),
+            plan => ("", plan),
+        });
+        let real = match sort {
+            "real" => Some(true),
+            "simulated" => Some(false),
+            "" => None,
+            // No shape has a colon in its name: this refuses.
+            _ => text.parse::<NodePlan>().map(|_| None)?,
+        };
+        let plan = (!plan.is_empty()).then(|| plan.parse()).transpose()?;
+        Ok(Self { real, plan })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sort_a_plan_or_both() {
+        let parse = |text: &str| text.parse::<NodesArgument>().unwrap();
+        let plan = Some("h100=4,cpu=1".parse().unwrap());
+        let says = |real, plan| NodesArgument { real, plan };
+        assert_eq!(parse("real"), says(Some(true), None));
+        assert_eq!(parse("simulated"), says(Some(false), None));
+        assert_eq!(parse("h100=4,cpu=1"), says(None, plan.clone()));
+        assert_eq!(parse("real:h100=4,cpu=1"), says(Some(true), plan.clone()));
+        assert_eq!(parse("simulated:h100=4,cpu=1"), says(Some(false), plan));
+        for wrong in ["virtual", "virtual:cpu=1", "real:a100=1", "real:cpu"] {
+            assert!(wrong.parse::<NodesArgument>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Real nodes on this machine: for each a network namespace, a mount namespace and a cgroup, and in them a kubelet, a
+//! containerd, a kube-proxy, and Calico's agent, which enforces network policies on every packet.
+//!
+//! GPUs there are none: a device plugin advertises as many as the node's shape has.
+
+mod calico;
+mod command;
+mod config_files;
+mod network;
+mod place;
+mod programs;
+
+use std::net::Ipv4Addr;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use berth_process::{
+    ProcessSpec,
+    binaries::{self, Binary},
+    write_atomic,
+};
+use kube::Client;
+use serde_json::json;
+
+use self::network::{MOST_NODES, Network, Place};
+use self::place::NodePlace;
+use self::programs::Node;
+use crate::pki::{HostPki, file};
+use crate::{Error, Home, NodePlan};
+
+/// User name of kube-proxy, which Kubernetes binds to a role by itself.
+const PROXY_USER: &str = "system:kube-proxy";
+
+/// The real nodes of a host cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct RealNodes {
+    home: Home,
+    network: Network,
+    kubernetes_version: String,
+    nodes: Vec<(Place, NodePlace)>,
+}
+
+impl RealNodes {
+    /// Chooses the network, and makes namespaces, links and folders for every node of the plan.
+    pub(crate) fn create(home: &Home, plan: &NodePlan, kubernetes_version: &str) -> Result<Self, Error> {
+        if let Some(why) = obstacle_to_real_nodes() {
+            return Err(Error::NoRealNodes(why));
+        }
+        let names = plan.names();
+        if names.len() > MOST_NODES {
+            return Err(Error::NoRealNodes(format!(
+                "one machine has at most {MOST_NODES} of them"
+            )));
+        }
+        let network = Network::load_or_choose(home)?;
+        let mut nodes = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            let (place, files) = (network.place(index), NodePlace::new(home, &network, name));
+            network.create_node(&place)?;
+            files.create()?;
+            nodes.push((place, files));
+        }
+        let places: Vec<Place> = nodes.iter().map(|(place, _)| place.clone()).collect();
+        Network::route_pods(&places)?;
+        Ok(Self {
+            home: home.clone(),
+            network,
+            kubernetes_version: kubernetes_version.into(),
+            nodes,
+        })
+    }
+
+    /// This machine's address towards the nodes.
+    pub(crate) fn machine(&self) -> Ipv4Addr {
+        self.network.machine()
+    }
+
+    /// Names and pod ranges of the nodes, for their Node objects.
+    pub(crate) fn pod_ranges(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.nodes
+            .iter()
+            .map(|(place, files)| (files.name(), place.pods.as_str()))
+    }
+
+    /// Objects that must exist before the nodes' programs start.
+    pub(crate) async fn apply_objects(&self, client: &Client) -> Result<(), Error> {
+        let crds = binaries::manifests("calico", binaries::CALICO).ok_or_else(|| {
+            Error::NoRealNodes("the definitions of Calico are missing (`make nodes` copies them)".into())
+        })?;
+        let roles = vec![
+            // The API server asks kubelets for logs, and opens shells in containers.
+            calico::bind("kube-apiserver-kubelet-client", "system:kubelet-api-admin"),
+            calico::bind(PROXY_USER, "system:node-proxier"),
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "berth-network", "namespace": "kube-system"},
+                   "data": {"pods": self.network.cluster_range()}}),
+        ];
+        let (calico, roles) = tokio::join!(calico::apply(client, &crds), calico::apply_all(client, roles));
+        calico.and(roles)
+    }
+
+    /// Writes every node's configuration.
+    pub(crate) fn write_files(&self, pki: &HostPki, server: &str) -> Result<(), Error> {
+        for (place, files) in &self.nodes {
+            let node = self.node(place, files);
+            let name = files.name();
+            for (program, user, groups) in [
+                ("kubelet", format!("system:node:{name}"), &["system:nodes"] as &[&str]),
+                ("kube-proxy", PROXY_USER.to_owned(), &[]),
+                ("felix", calico::FELIX_USER.to_owned(), &[]),
+                ("cni", calico::CNI_USER.to_owned(), &[]),
+            ] {
+                pki.ensure_kubeconfig(&node.kubeconfig(program), server, &user, groups)?;
+            }
+            let (certificate, key) = pki.ensure_node_certificate(name, place.address.into())?;
+            let shim = binaries::find(Binary::ContainerdShim, binaries::CONTAINERD)?;
+            let runc = binaries::find(Binary::Runc, binaries::RUNC)?;
+            let kubelet = config_files::Kubelet {
+                cgroup: files.cgroup(),
+                client_ca: &pki.cert(file::CA),
+                certificate: &certificate,
+                key: &key,
+                dns: config_files::dns_address(),
+            };
+            for (file, text) in [
+                ("containerd.toml", config_files::containerd(&shim, &runc)),
+                ("kubelet.json", config_files::kubelet(&kubelet)),
+                (
+                    "kube-proxy.json",
+                    config_files::kube_proxy(name, &node.kubeconfig("kube-proxy"), &self.network.cluster_range()),
+                ),
+            ] {
+                write_atomic(&files.config(file), text.as_bytes(), 0o600)?;
+            }
+            let cni = config_files::cni(name, &place.pods, &node.kubeconfig("cni"));
+            write_atomic(
+                &files.own("cni-config").join("10-calico.conflist"),
+                cni.as_bytes(),
+                0o600,
+            )?;
+            for binary in [Binary::CalicoCni, Binary::HostLocal, Binary::Loopback, Binary::Portmap] {
+                let program = binaries::find(binary, binary.pinned_version())?;
+                link(&program, &files.own("cni-bin").join(binary.name()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The programs of all nodes.
+    pub(crate) fn programs(&self) -> Result<Vec<ProcessSpec>, Error> {
+        let of = |node: &Node<'_>| {
+            Ok(vec![
+                node.containerd()?,
+                node.felix()?,
+                node.kube_proxy()?,
+                node.kubelet()?,
+            ])
+        };
+        let nodes = self.nodes.iter().map(|(place, files)| of(&self.node(place, files)));
+        Ok(nodes.collect::<Result<Vec<_>, Error>>()?.concat())
+    }
+
+    /// Imports an image archive on a node. One that is there already is left.
+    pub(crate) fn import(&self, name: &str, archive: &Path) -> Result<(), Error> {
+        let Some((place, files)) = self.nodes.iter().find(|(_, files)| files.name() == name) else {
+            return Err(Error::NoRealNodes(format!("there is no node {name}")));
+        };
+        let archive = archive.display().to_string();
+        let args = self
+            .node(place, files)
+            .ctr(&["images", "import", "--local", &archive])?;
+        command::run("nsenter", args).map(drop)
+    }
+
+    fn node<'a>(&'a self, place: &'a Place, files: &'a NodePlace) -> Node<'a> {
+        Node {
+            home: &self.home,
+            place,
+            files,
+            kubernetes_version: &self.kubernetes_version,
+        }
+    }
+}
+
+/// Why this machine cannot have real nodes; none if it can.
+pub fn obstacle_to_real_nodes() -> Option<String> {
+    if !cfg!(target_os = "linux") {
+        return Some("real nodes need Linux".into());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Some("real nodes need root, for network namespaces and mounts".into());
+    }
+    for program in ["ip", "nsenter", "unshare", "mount", "iptables", "ipset", "conntrack"] {
+        if !in_path(program) {
+            return Some(format!(
+                "real nodes need the program {program} (`make prerequisites` installs it)"
+            ));
+        }
+    }
+    for binary in [
+        Binary::Kubelet,
+        Binary::Containerd,
+        Binary::Runc,
+        Binary::CalicoFelix,
+        Binary::CalicoCni,
+    ] {
+        if binaries::find(binary, binary.pinned_version()).is_err() {
+            return Some(format!("{} is not built (`make nodes` builds it)", binary.name()));
+        }
+    }
+    None
+}
+
+/// Removes what real nodes of a home leave: containers, namespaces, mounts, cgroups, links. Their supervised processes must
+/// have ended. A home without real nodes has nothing to remove.
+pub(crate) fn remove(home: &Home) -> Result<(), Error> {
+    let Some(network) = Network::load(home)? else {
+        return Ok(());
+    };
+    place::remove_all(&network)?;
+    network.remove()
+}
+
+fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // An ordinary user's path often lacks the last two.
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .any(|dir| dir.join(program).is_file())
+}
+
+fn link(target: &Path, path: &Path) -> Result<(), Error> {
+    if std::fs::read_link(path).is_ok_and(|current| current == target) {
+        return Ok(());
+    }
+    let _ = std::fs::remove_file(path);
+    symlink(target, path).map_err(|source| Error::File {
+        action: "create",
+        path: path.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,235 @@
+//! What a node has besides its network: a mount namespace, in which the directories that node programs insist on are its
+//! own, and a cgroup, under which everything runs that its kubelet starts.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use berth_process::create_private_dir;
+
+use super::command::run;
+use super::network::{Network, RUN};
+use crate::{Error, Home};
+
+/// Directories of a node's own, where kubelet, containerd and Calico expect them; the last element of a path is not
+/// unique, so each has a name in the node's folder.
+const OWN: [(&str, &str); 9] = [
+    ("kubelet", "/var/lib/kubelet"),
+    ("containerd", "/var/lib/containerd"),
+    ("containerd-run", "/run/containerd"),
+    ("cni-state", "/var/lib/cni"),
+    ("cni-config", "/etc/cni/net.d"),
+    ("cni-bin", "/opt/cni/bin"),
+    ("calico-run", "/var/run/calico"),
+    ("calico", "/var/lib/calico"),
+    ("pods-log", "/var/log/pods"),
+];
+/// Where cgroup hierarchies are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+/// How long killed containers may take to disappear.
+const KILL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A node's folder and namespaces.
+#[derive(Clone, Debug)]
+pub(super) struct NodePlace {
+    name: String,
+    dir: PathBuf,
+    mounts: PathBuf,
+    cgroup: String,
+}
+
+impl NodePlace {
+    pub(super) fn new(home: &Home, network: &Network, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            dir: home.root().join("nodes").join(name),
+            mounts: PathBuf::from(RUN).join(&network.id).join(format!("{name}.mnt")),
+            cgroup: format!("/{}/{name}", cgroup_root(network)),
+        }
+    }
+
+    /// The node's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file by which the node's mount namespace is entered.
+    pub(super) fn mounts(&self) -> &Path {
+        &self.mounts
+    }
+
+    /// The node's cgroup, as its kubelet is told.
+    pub(super) fn cgroup(&self) -> &str {
+        &self.cgroup
+    }
+
+    /// A directory of the node by its name in [`OWN`], as it is seen from outside.
+    pub(super) fn own(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// A configuration file of the node, which its programs read at the same path.
+    pub(super) fn config(&self, file: &str) -> PathBuf {
+        self.dir.join(file)
+    }
+
+    /// Makes folder, mount namespace and cgroup. What is there stays.
+    pub(super) fn create(&self) -> Result<(), Error> {
+        for (name, path) in OWN {
+            create_private_dir(&self.own(name))?;
+            // Only a place to mount on: on this machine itself it stays empty.
+            fs::create_dir_all(path).map_err(failed("create", path))?;
+        }
+        create_cgroup(&self.cgroup)?;
+        if is_namespace(&self.mounts) {
+            return Ok(());
+        }
+        let parent = self.mounts.parent().unwrap_or(Path::new(RUN));
+        fs::create_dir_all(parent).map_err(failed("create", parent))?;
+        // A namespace can be kept only on a mount that is not shared with others.
+        if run("mountpoint", ["-q", RUN]).is_err() {
+            run("mount", ["-t", "tmpfs", "-o", "mode=0700,size=1m", "berth", RUN])?;
+            run("mount", ["--make-private", RUN])?;
+            fs::create_dir_all(parent).map_err(failed("create", parent))?;
+        }
+        fs::write(&self.mounts, "").map_err(failed("create", &self.mounts))?;
+        let binds = OWN.map(|(name, path)| format!("mount --bind '{}' '{path}'", self.own(name).display()));
+        // What a kubelet mounts must reach the containers of its own node, and nothing else.
+        let script = format!("{} && mount --make-rshared /", binds.join(" && "));
+        let kept = format!("--mount={}", self.mounts.display());
+        run(
+            "unshare",
+            [kept.as_str(), "--propagation=private", "--", "sh", "-c", &script],
+        )
+        .map(drop)
+    }
+}
+
+fn cgroup_root(network: &Network) -> String {
+    format!("berth-{}", network.id)
+}
+
+/// Ends every container of a cluster and removes its mounts and cgroups. Supervised processes must have ended.
+pub(super) fn remove_all(network: &Network) -> Result<(), Error> {
+    let root = cgroup_root(network);
+    kill_cgroup(&root)?;
+    let dir = PathBuf::from(RUN).join(&network.id);
+    if let Ok(entries) = fs::read_dir(&dir) {
+        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+            // With the namespace go all mounts in it.
+            if is_namespace(&path) {
+                run("umount", [&path])?;
+            }
+        }
+        fs::remove_dir_all(&dir).map_err(failed("remove", &dir))?;
+    }
+    // runc makes them there, too, where version 2 is mounted beside version 1.
+    for hierarchy in hierarchies().into_iter().chain([Path::new(CGROUPS).join("unified")]) {
+        remove_cgroups(&hierarchy.join(&root))?;
+    }
+    // Nothing but empty places to mount on, which another cluster may use.
+    for path in OWN.map(|(_, path)| Path::new(path)) {
+        let _ = fs::remove_dir(path).and_then(|()| fs::remove_dir(path.parent().unwrap_or(path)));
+    }
+    Ok(())
+}
+
+/// Whether a namespace is kept at a path: something is mounted there.
+fn is_namespace(path: &Path) -> bool {
+    run("mountpoint", [Path::new("-q"), path]).is_ok()
+}
+
+/// The cgroup hierarchies: one for each controller (v1), or one in all (v2).
+fn hierarchies() -> Vec<PathBuf> {
+    let unified = PathBuf::from(CGROUPS);
+    if unified.join("cgroup.controllers").exists() {
+        return vec![unified];
+    }
+    let entries = fs::read_dir(CGROUPS).into_iter().flatten();
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        // The second version beside the first: containers are not put there.
+        .filter(|path| path.join("cgroup.procs").exists() && !path.ends_with("unified"))
+        .collect()
+}
+
+/// Makes a cgroup in every hierarchy. CPUs and memory nodes are not inherited by themselves in the first version; in the
+/// second, controllers must be handed down.
+fn create_cgroup(path: &str) -> Result<(), Error> {
+    for hierarchy in hierarchies() {
+        let mut current = hierarchy.clone();
+        for part in path.trim_start_matches('/').split('/') {
+            let parent = current.clone();
+            current.push(part);
+            if parent.join("cgroup.controllers").exists() {
+                let control = parent.join("cgroup.subtree_control");
+                fs::write(&control, "+cpuset +cpu +io +memory +pids").map_err(failed("write", &control))?;
+            }
+            fs::create_dir_all(&current).map_err(failed("create", &current))?;
+            for file in ["cpuset.cpus", "cpuset.mems"] {
+                let (from, to) = (parent.join(file), current.join(file));
+                if hierarchy.ends_with("cpuset") && fs::read_to_string(&to).is_ok_and(|text| text.trim().is_empty()) {
+                    let value = fs::read_to_string(&from).map_err(failed("read", &from))?;
+                    fs::write(&to, value).map_err(failed("write", &to))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Kills every process below a cgroup and waits until they are gone.
+fn kill_cgroup(root: &str) -> Result<(), Error> {
+    let deadline = Instant::now() + KILL_TIMEOUT;
+    loop {
+        let mut alive = Vec::new();
+        for hierarchy in hierarchies() {
+            processes(&hierarchy.join(root), &mut alive);
+        }
+        if alive.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(Error::Node {
+                line: "end containers".into(),
+                why: format!("processes {alive:?} do not end"),
+            });
+        }
+        for pid in alive {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+        #[expect(clippy::disallowed_methods, reason = "whoever removes a cluster waits for it")]
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn processes(dir: &Path, found: &mut Vec<i32>) {
+    let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    found.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+    for child in fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
+        if child.path().is_dir() {
+            processes(&child.path(), found);
+        }
+    }
+}
+
+/// Cgroups are removed from the leaves; their files go with them.
+fn remove_cgroups(dir: &Path) -> Result<(), Error> {
+    for child in fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok) {
+        if child.path().is_dir() {
+            remove_cgroups(&child.path())?;
+        }
+    }
+    match fs::remove_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", dir)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn failed(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Error {
+    let path = path.as_ref().to_owned();
+    move |source| Error::File { action, path, source }
+}
