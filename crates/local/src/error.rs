@@ -58,6 +58,14 @@ pub enum Error {
         /// The log that may tell why.
         log: PathBuf,
     },
+    /// An image cannot be made of what is on this machine.
+    #[error("cannot make the image {reference}: {reason}")]
+    Image {
+        /// Its name.
+        reference: String,
+        /// Why, and what to do where something can be done.
+        reason: String,
+    },
     /// A namespace, link, mount or container of a real node could not be made or removed.
     #[error("cannot {line}: {why}")]
     Node {

@@ -19,6 +19,7 @@ mod config;
 pub mod dra_driver;
 mod error;
 mod host;
+pub mod images;
 mod nodes;
 mod paths;
 mod pki;

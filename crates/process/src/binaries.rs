@@ -65,6 +65,8 @@ pub enum Binary {
     KubeProxy,
     /// agnhost: the program that Kubernetes' own network tests run in pods (`netexec`, `connect`, `pause` and more).
     Agnhost,
+    /// The program of every pod's sandbox: it waits to be ended.
+    Pause,
     /// The test driver for Dynamic Resource Allocation.
     DraTestDriver,
     /// containerd.
@@ -123,6 +125,7 @@ impl Binary {
             Self::Kubelet => ("kubernetes-node", "kubelet", KUBERNETES_DEFAULT),
             Self::KubeProxy => ("kubernetes-node", "kube-proxy", KUBERNETES_DEFAULT),
             Self::Agnhost => ("kubernetes-node", "agnhost", KUBERNETES_DEFAULT),
+            Self::Pause => ("kubernetes-node", "pause", KUBERNETES_DEFAULT),
             Self::DraTestDriver => ("kubernetes-node", "dra-test-driver", KUBERNETES_DEFAULT),
             Self::Containerd => ("containerd", "containerd", CONTAINERD),
             Self::ContainerdShim => ("containerd", "containerd-shim-runc-v2", CONTAINERD),
@@ -303,14 +306,15 @@ pub fn find_pinned(binary: Binary) -> Result<PathBuf, NotFound> {
     find(binary, binary.pinned_version())
 }
 
+/// Berth's cache: binaries, manifests and images that are the same for all clusters. `None` without `HOME`.
+pub fn cache() -> Option<PathBuf> {
+    Places::from_environment().cache?.parent().map(Path::to_owned)
+}
+
 /// The folder of the YAML files that `hack/charts` copies out of a component's Go module, which must be there:
 /// `calico` has its CRDs. `None` when there is none; `make nodes` makes it.
 pub fn manifests(component: &str, version: &str) -> Option<PathBuf> {
-    let folder = Places::from_environment()
-        .cache?
-        .with_file_name("manifests")
-        .join(component)
-        .join(version);
+    let folder = cache()?.join("manifests").join(component).join(version);
     folder.is_dir().then_some(folder)
 }
 

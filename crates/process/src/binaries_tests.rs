@@ -112,6 +112,7 @@ fn pinned_versions_are_those_that_are_built() {
         Binary::Kubelet,
         Binary::KubeProxy,
         Binary::Agnhost,
+        Binary::Pause,
         Binary::DraTestDriver,
         Binary::Containerd,
         Binary::ContainerdShim,
@@ -126,20 +127,18 @@ fn pinned_versions_are_those_that_are_built() {
         Binary::MetricsServer,
         Binary::Helm,
     ] {
-        let commands = built
-            .join(binary.component())
-            .join(binary.pinned_version())
-            .join("tools.go");
-        let listed = fs::read_to_string(&commands).unwrap_or_else(|error| panic!("{}: {error}", commands.display()));
+        let module = built.join(binary.component()).join(binary.pinned_version());
+        let read = |file: &str| fs::read_to_string(module.join(file));
+        let commands = read("tools.go").unwrap_or_else(|error| panic!("{}: {error}", module.display()));
         // What `hack/kubernetes/build` calls them: the package's last element, or what a comment says.
+        let name = binary.name();
+        let in_go = ["/NAME\"", "/NAME/v3\"", "// binary: NAME"].map(|end| end.replace("NAME", name));
+        let in_c = format!("c-program = {name} ");
         assert!(
-            listed
-                .lines()
-                .any(|line| line.ends_with(&format!("/{}\"", binary.name()))
-                    || line.ends_with(&format!("/{}/v3\"", binary.name()))
-                    || line.ends_with(&format!("// binary: {}", binary.name()))),
+            commands.lines().any(|line| in_go.iter().any(|end| line.ends_with(end)))
+                || read("build.conf").is_ok_and(|settings| settings.contains(&in_c)),
             "{} does not list {binary}",
-            commands.display()
+            module.display()
         );
     }
 }

@@ -1,0 +1,87 @@
+//! The images that a cluster of real nodes runs, by the names that upstream gives them.
+
+use std::path::Path;
+
+use berth_process::binaries::{self, Binary};
+
+use super::Image;
+use crate::Error;
+
+/// etcd.
+pub const ETCD: &str = "registry.k8s.io/etcd:3.6.16-0";
+/// `CoreDNS`.
+pub const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.14.7";
+/// metrics-server.
+pub const METRICS_SERVER: &str = "registry.k8s.io/metrics-server/metrics-server:v0.9.0";
+/// What every pod's sandbox runs.
+pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
+/// The program of test pods.
+pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.59";
+/// The Kubernetes components of a control plane.
+pub const CONTROL_PLANE: [Binary; 3] = [
+    Binary::KubeApiserver,
+    Binary::KubeControllerManager,
+    Binary::KubeScheduler,
+];
+
+/// The name of a Kubernetes component's image in a version (`v1.37.1`).
+pub fn kubernetes_reference(component: Binary, version: &str) -> String {
+    format!("registry.k8s.io/{component}:{version}")
+}
+
+/// The name of the image of one of Berth's programs (`berth-control`).
+pub fn berth_reference(program: &str) -> String {
+    format!("ghcr.io/berth-dev/{program}:{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// What every node needs, and test pods.
+///
+/// # Errors
+/// When a binary is missing.
+pub fn for_workloads() -> Result<Vec<Image>, Error> {
+    let agnhost = binaries::find_pinned(Binary::Agnhost)?;
+    Ok(vec![
+        Image::new(PAUSE, &binaries::find_pinned(Binary::Pause)?, "/pause"),
+        Image::new(AGNHOST, &agnhost, "/agnhost").with_arguments(&["pause"]),
+    ])
+}
+
+/// What tenants' control planes run beside Berth's own programs.
+///
+/// # Errors
+/// When a binary is missing.
+pub fn for_control_planes(kubernetes_versions: &[&str]) -> Result<Vec<Image>, Error> {
+    let mut images = vec![
+        in_usr_local_bin(ETCD, &binaries::find_pinned(Binary::Etcd)?, "etcd"),
+        Image::new(COREDNS, &binaries::find_pinned(Binary::Coredns)?, "/coredns"),
+    ];
+    for version in kubernetes_versions {
+        for component in CONTROL_PLANE {
+            let program = binaries::find(component, version)?;
+            let reference = kubernetes_reference(component, version);
+            images.push(in_usr_local_bin(&reference, &program, component.name()));
+        }
+    }
+    Ok(images)
+}
+
+/// metrics-server.
+///
+/// # Errors
+/// When the binary is missing.
+pub fn metrics_server() -> Result<Image, Error> {
+    let program = binaries::find_pinned(Binary::MetricsServer)?;
+    Ok(Image::new(METRICS_SERVER, &program, "/metrics-server"))
+}
+
+/// Berth's own programs, which lie in `folder`.
+pub fn for_berth(folder: &Path) -> Vec<Image> {
+    ["berth-control", "berth-syncer"]
+        .map(|program| in_usr_local_bin(&berth_reference(program), &folder.join(program), program))
+        .to_vec()
+}
+
+/// An image whose program is found by its name.
+fn in_usr_local_bin(reference: &str, program: &Path, name: &str) -> Image {
+    Image::new(reference, program, &format!("/usr/local/bin/{name}"))
+}

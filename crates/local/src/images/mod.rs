@@ -1,0 +1,154 @@
+//! Container images without a registry: archives made of programs on this machine, which containerd imports.
+//!
+//! An image is a program with the shared libraries it needs on top of a few files that every image has. Archives are OCI
+//! image layouts for `ctr --namespace k8s.io images import`. The same files give the same bytes, and an archive that is in
+//! the cache already is not written again. [`catalog`] names the images of real nodes.
+
+mod archive;
+pub mod catalog;
+mod layer;
+mod libraries;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use berth_process::binaries;
+
+use crate::Error;
+use layer::{Content, Entry, Layer};
+
+pub use archive::Archive;
+
+/// The user and group of images, which every security policy takes for somebody else than root.
+pub const USER: u32 = 65532;
+
+/// Certificate authorities that this machine trusts, at the same place in an image.
+const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
+
+/// An image to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// Its full name with a tag, as pods write it.
+    pub reference: String,
+    /// Programs: their absolute paths in the image, and what they are copies of.
+    pub programs: BTreeMap<PathBuf, PathBuf>,
+    /// What a container runs whose pod names no command.
+    pub entrypoint: Vec<String>,
+    /// What is appended to it when the pod has no arguments.
+    pub arguments: Vec<String>,
+    /// Environment variables.
+    pub environment: BTreeMap<String, String>,
+    /// Further files: their absolute paths in the image, and what is in them.
+    pub files: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+impl Image {
+    /// An image whose entrypoint is a copy of `program` at the absolute path `path`.
+    pub fn new(reference: impl Into<String>, program: &Path, path: &str) -> Self {
+        let search = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        Self {
+            reference: reference.into(),
+            programs: BTreeMap::from([(path.into(), program.to_owned())]),
+            entrypoint: vec![path.to_owned()],
+            arguments: Vec::new(),
+            environment: BTreeMap::from([("PATH".to_owned(), search.to_owned())]),
+            files: BTreeMap::new(),
+        }
+    }
+
+    /// The same image with arguments that a pod may replace.
+    #[must_use]
+    pub fn with_arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments = arguments.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// The archive of this image in Berth's cache, written if it is not there.
+    ///
+    /// # Errors
+    /// When a program or one of its libraries is missing, or the cache cannot be written.
+    pub fn archive(&self) -> Result<Archive, Error> {
+        let cache = binaries::cache().ok_or_else(|| Error::Image {
+            reference: self.reference.clone(),
+            reason: "there is no folder for the cache: set HOME or BERTH_CACHE".into(),
+        })?;
+        self.archive_in(&cache.join("images"))
+    }
+
+    /// The archive of this image in `folder`, written if it is not there.
+    ///
+    /// # Errors
+    /// When a program or one of its libraries is missing, or `folder` cannot be written.
+    pub fn archive_in(&self, folder: &Path) -> Result<Archive, Error> {
+        archive::in_folder(self, &[base()?, self.program_layer()?], folder)
+    }
+
+    /// The layer that is this image's own.
+    fn program_layer(&self) -> Result<Layer, Error> {
+        let mut entries = BTreeMap::new();
+        for (path, source) in &self.programs {
+            let source = source.canonicalize().map_err(cannot_read(source))?;
+            entries.insert(path.clone(), Entry::new(0o755, file(&source)?));
+            let libraries = libraries::of(&source).map_err(|reason| Error::Image {
+                reference: self.reference.clone(),
+                reason,
+            })?;
+            for library in libraries {
+                let content = file(&library)?;
+                entries.insert(library, Entry::new(0o755, content));
+            }
+        }
+        for (path, content) in &self.files {
+            entries.insert(path.clone(), Entry::new(0o644, Content::Bytes(content.clone())));
+        }
+        Layer::new(entries)
+    }
+}
+
+/// The layer that all images share.
+fn base() -> Result<Layer, Error> {
+    let text = |text: String| Entry::new(0o644, Content::Bytes(text.into_bytes()));
+    let mut entries = BTreeMap::from([
+        (
+            PathBuf::from("etc/passwd"),
+            text(format!(
+                "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:{USER}:{USER}:nonroot:/home/nonroot:/sbin/nologin\n"
+            )),
+        ),
+        ("etc/group".into(), text(format!("root:x:0:\nnonroot:x:{USER}:\n"))),
+        ("etc/nsswitch.conf".into(), text("hosts: files dns\n".to_owned())),
+        (
+            "home/nonroot".into(),
+            Entry::new(0o700, Content::Directory).owned_by(USER),
+        ),
+        ("tmp".into(), Entry::new(0o1777, Content::Directory)),
+    ]);
+    let authorities = Path::new("/").join(AUTHORITIES);
+    if authorities.is_file() {
+        entries.insert(AUTHORITIES.into(), Entry::new(0o644, file(&authorities)?));
+    }
+    Layer::new(entries)
+}
+
+fn file(path: &Path) -> Result<Content, Error> {
+    let file = File::open(path).map_err(cannot_read(path))?;
+    let length = file.metadata().map_err(cannot_read(path))?.len();
+    Ok(Content::File {
+        path: path.to_owned(),
+        file,
+        length,
+    })
+}
+
+fn cannot_read(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    |source| Error::File {
+        action: "read",
+        path,
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests;

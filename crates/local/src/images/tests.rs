@@ -1,0 +1,166 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+
+/// An image of a file that is no program, for what does not depend on it.
+fn image(dir: &TempDir, content: &str) -> Image {
+    let program = dir.path().join("program");
+    fs::write(&program, content).unwrap();
+    Image::new("example.com/tools/program:v1", &program, "/usr/local/bin/program").with_arguments(&["--verbose"])
+}
+
+/// The files of a tar file.
+fn files(tar: &[u8]) -> BTreeMap<String, Vec<u8>> {
+    tar::Archive::new(tar)
+        .entries()
+        .unwrap()
+        .map(|entry| {
+            let mut entry = entry.unwrap();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            (entry.path().unwrap().display().to_string(), content)
+        })
+        .collect()
+}
+
+fn blob<'a>(archive: &'a BTreeMap<String, Vec<u8>>, digest: &Value) -> &'a [u8] {
+    let path = format!("blobs/{}", digest.as_str().unwrap().replace(':', "/"));
+    &archive[&path]
+}
+
+fn json(content: &[u8]) -> Value {
+    serde_json::from_slice(content).unwrap()
+}
+
+#[test]
+fn an_archive_is_an_image_layout_whose_digests_hold() {
+    let dir = TempDir::new().unwrap();
+    let archive = image(&dir, "text").archive_in(dir.path()).unwrap();
+    let layout = files(&fs::read(&archive.path).unwrap());
+
+    for (path, content) in &layout {
+        if let Some(hex) = path.strip_prefix("blobs/sha256/") {
+            let mut hash = Context::new(&SHA256);
+            hash.update(content);
+            assert_eq!(layer::digest(hash), format!("sha256:{hex}"));
+        }
+    }
+    let described = &json(&layout["index.json"])["manifests"][0];
+    assert_eq!(described["digest"], archive.digest);
+    assert_eq!(
+        described["annotations"]["io.containerd.image.name"],
+        "example.com/tools/program:v1"
+    );
+    let manifest = json(blob(&layout, &described["digest"]));
+    let config = json(blob(&layout, &manifest["config"]["digest"]));
+    let layers = manifest["layers"].as_array().unwrap();
+    let digests: Vec<_> = layers.iter().map(|layer| layer["digest"].clone()).collect();
+    assert_eq!(config["rootfs"]["diff_ids"], json!(digests));
+    assert_eq!(config["config"]["User"], "65532:65532");
+    assert_eq!(config["config"]["Entrypoint"], json!(["/usr/local/bin/program"]));
+    assert_eq!(config["config"]["Cmd"], json!(["--verbose"]));
+    assert_eq!(files(blob(&layout, &digests[1]))["usr/local/bin/program"], b"text");
+}
+
+#[test]
+fn the_lowest_layer_is_that_of_every_image() {
+    let layer = base().unwrap();
+    let mut bytes = Vec::new();
+    layer
+        .copy(|part| {
+            bytes.extend_from_slice(part);
+            Ok(())
+        })
+        .unwrap();
+    let mut archive = tar::Archive::new(bytes.as_slice());
+    let entries: BTreeSet<_> = archive
+        .entries()
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let header = entry.header();
+            let path = entry.path().unwrap().display().to_string();
+            (path, header.mode().unwrap(), header.uid().unwrap())
+        })
+        .collect();
+    for (path, mode, owner) in [
+        ("etc", 0o755, 0),
+        ("etc/passwd", 0o644, 0),
+        ("home/nonroot", 0o700, 65532),
+        ("tmp", 0o1777, 0),
+    ] {
+        assert!(entries.contains(&(path.to_owned(), mode, owner)), "{path}: {entries:?}");
+    }
+}
+
+#[test]
+fn the_same_files_give_the_same_bytes() {
+    let (one, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let [one, other] = [&one, &other].map(|dir| image(dir, "text").archive_in(dir.path()).unwrap());
+    assert_eq!(one.digest, other.digest);
+    assert_eq!(fs::read(one.path).unwrap(), fs::read(other.path).unwrap());
+}
+
+#[test]
+fn an_archive_that_is_there_is_not_written_again() {
+    let dir = TempDir::new().unwrap();
+    let inode = |archive: &Archive| fs::metadata(&archive.path).unwrap().ino();
+    let first = image(&dir, "text").archive_in(dir.path()).unwrap();
+    let number = inode(&first);
+    // The file is written anew with the same content, as a compiler does.
+    let second = image(&dir, "text").archive_in(dir.path()).unwrap();
+    assert_eq!((&second, inode(&second)), (&first, number));
+    let other = image(&dir, "changed").archive_in(dir.path()).unwrap();
+    assert_ne!((&other.digest, &other.path), (&first.digest, &first.path));
+}
+
+#[test]
+fn old_archives_of_an_image_go() {
+    let dir = TempDir::new().unwrap();
+    let cache = dir.path().join("images");
+    let mut other = image(&dir, "text");
+    other.reference = "example.com/tools/program:v1-debug".into();
+    let other = other.archive_in(&cache).unwrap();
+    let archives: Vec<_> = (0..6)
+        .map(|number| image(&dir, &format!("version {number}")).archive_in(&cache).unwrap())
+        .collect();
+    assert_eq!(fs::read_dir(&cache).unwrap().count(), 4 + 1);
+    assert!(archives[5].path.exists() && !archives[0].path.exists());
+    assert!(other.path.exists());
+}
+
+#[test]
+fn a_program_that_is_missing_is_named() {
+    let dir = TempDir::new().unwrap();
+    let absent = dir.path().join("absent");
+    let error = Image::new("example.com/absent:v1", &absent, "/absent")
+        .archive_in(dir.path())
+        .unwrap_err();
+    assert!(error.to_string().contains(&absent.display().to_string()), "{error}");
+}
+
+#[test]
+fn images_are_named_as_upstream_names_them() {
+    assert_eq!(
+        catalog::kubernetes_reference(binaries::Binary::KubeScheduler, "v1.36.4"),
+        "registry.k8s.io/kube-scheduler:v1.36.4"
+    );
+    let berth = catalog::for_berth(Path::new("/opt/berth"));
+    assert!(berth[0].reference.starts_with("ghcr.io/berth-dev/berth-control:0."));
+    assert_eq!(berth[1].entrypoint, ["/usr/local/bin/berth-syncer"]);
+    // The tags are the versions that the images are made of.
+    for (reference, version) in [
+        (catalog::ETCD, format!("{}-0", &binaries::ETCD[1..])),
+        (catalog::COREDNS, binaries::COREDNS.to_owned()),
+        (catalog::METRICS_SERVER, binaries::METRICS_SERVER.to_owned()),
+    ] {
+        assert_eq!(reference.rsplit_once(':').map(|(_, tag)| tag), Some(version.as_str()));
+    }
+}
