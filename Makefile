@@ -62,8 +62,8 @@ bench: cluster release ## Run the benchmarks; tables on stdout, JSON in target/b
 	"$(RELEASE_BINARIES)/bench" all
 
 .PHONY: generate
-generate: ## Write the CRD files in the chart anew from the types
-	cargo run --quiet --locked -p berth-api --bin crdgen
+generate: ## Write the parts of the chart anew that follow from the code
+	cargo run --quiet --locked -p berth-control --bin chartgen
 
 .PHONY: fmt
 fmt: ## Format the Rust code
@@ -90,8 +90,8 @@ check-format: ## Is the Rust code formatted
 	cargo fmt --all --check
 
 .PHONY: check-generated
-check-generated: ## Do the CRD files in the chart match the types
-	cargo run --quiet --locked -p berth-api --bin crdgen -- --check
+check-generated: ## Do the generated parts of the chart match the code
+	cargo run --quiet --locked -p berth-control --bin chartgen -- --check
 
 .PHONY: check-lints
 check-lints: ## Lint the Rust code

@@ -3,6 +3,7 @@
 //! Everything here is pure: no client, no clock, no I/O. Control, the syncer, the command line and the
 //! tests all build on these definitions, so a name or a label is decided in exactly one place.
 
+pub mod allowances;
 pub mod conditions;
 pub mod crd;
 pub mod labels;

@@ -55,7 +55,7 @@ pub struct Stores {
     pub pools: Store<NodePool>,
     /// Classes.
     pub classes: Store<TenantClass>,
-    /// The host's PriorityClasses that were made for classes.
+    /// The host's PriorityClasses.
     pub priority_classes: Store<PriorityClass>,
     /// Host nodes.
     pub nodes: Store<Node>,

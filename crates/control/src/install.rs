@@ -1,8 +1,9 @@
-//! Puts onto a host cluster what control needs before it starts: custom resource definitions, its namespace, its rights.
+//! Puts onto a host cluster what control needs before it starts: custom resource definitions, its namespace, its rights,
+//! and the walls around tenants.
 
 use crate::{
     apply::{Applier, ApplyError},
-    manifests,
+    manifests, walls,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
@@ -28,8 +29,8 @@ pub enum InstallError {
     },
 }
 
-/// Applies the custom resource definitions, control's namespace, its role, and the role's binding to `user`; returns once
-/// the definitions are served. Needs cluster-admin. Doing it again upgrades what is there.
+/// Applies the custom resource definitions, control's namespace, its role, the role's binding to `user`, and the walls;
+/// returns once the definitions are served. Needs cluster-admin. Doing it again upgrades what is there.
 ///
 /// # Errors
 /// The host refuses or does not serve the definitions in time.
@@ -45,6 +46,10 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
     }
     for binding in manifests::cluster_role_bindings(user) {
         applier.apply(&binding).await?;
+    }
+    for wall in walls::all() {
+        applier.apply(&wall.policy()).await?;
+        applier.apply(&wall.binding()).await?;
     }
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let deadline = Instant::now() + SERVED_WITHIN;

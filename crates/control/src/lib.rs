@@ -16,6 +16,7 @@ pub mod nodes;
 mod pool;
 pub mod runtime;
 pub mod tenant;
+pub mod walls;
 mod watches;
 
 use berth_runtime::queue::{Queue, Taken};

@@ -1,5 +1,6 @@
 //! What control itself needs on the host: its namespace and its rights.
 
+use crate::walls;
 use berth_syncer::permissions;
 use k8s_openapi::{
     api::{
@@ -52,6 +53,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
         ),
         rule("berth.dev", &["tenantnodes"], &WRITE),
         rule("berth.dev", &["tenantnodes/status"], &["patch"]),
+        rule("berth.dev", &[walls::RESOURCE], &[walls::BYPASS]),
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),
         rule("", &["serviceaccounts/token"], &["create"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),

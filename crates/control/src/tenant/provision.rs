@@ -17,7 +17,7 @@ use crate::{
     runtime::ComponentState,
 };
 use berth_api::{
-    TenantCluster,
+    TenantCluster, allowances,
     conditions::{ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, Finding, NODES_READY, SYNCER_READY},
     labels,
     names::TenantId,
@@ -48,7 +48,14 @@ pub(super) async fn run(
     key: &Key,
     findings: &mut Findings,
 ) -> Result<(), ReconcileError> {
-    for namespace in host_objects::namespaces(cluster, tenant) {
+    let priorities = context.stores.priority_classes.state();
+    let default_priority = priorities.iter().find(|class| class.global_default == Some(true));
+    let allowances = allowances::annotations(
+        &settings.sync,
+        settings.class_name(),
+        default_priority.map(|class| class.name_any()).as_deref(),
+    );
+    for namespace in host_objects::namespaces(cluster, tenant, &allowances) {
         memory.host.apply(&namespace).await?;
     }
     settings::record(memory, cluster, tenant, settings).await?;

@@ -106,7 +106,7 @@ pub async fn start(
     let priority_queue = queue.clone();
     let (priority_classes, starter) = starter.watch(
         Api::<PriorityClass>::all(client.clone()),
-        watcher::Config::default().labels(labels::CLASS),
+        watcher::Config::default(),
         move |priority, _| {
             if let Some(class) = priority.labels().get(labels::CLASS) {
                 priority_queue.add_after(Key::Class(class.clone()), FLEET_PAUSE);

@@ -30,7 +30,7 @@ const SCHEDULER_DOMAINS: &[&str] = &[
 const BOUND_LABELS: &[&str] = &["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
 /// Annotations that act on the node, its runtime or its network: (domain or whole key, why).
-const REFUSED_ANNOTATIONS: &[(&str, &str)] = &[
+pub const REFUSED_ANNOTATIONS: &[(&str, &str)] = &[
     ("cdi.k8s.io", "devices are given by resource requests only"),
     ("cni.projectcalico.org", "the pod network is the platform's"),
     ("io.cilium", "the pod network is the platform's"),

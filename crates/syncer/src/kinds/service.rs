@@ -10,6 +10,7 @@
 //! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
 //! | `loadBalancerClass` | copied if the class lists it |
 //! | `externalIPs`, `loadBalancerIP` | refused |
+//! | `externalName` | copied; a Service for a name inside a cluster stays in the tenant, whose DNS answers for it |
 //! | `default/kubernetes` | never: it is the tenant's own API server |
 //! | status | `loadBalancer` comes back |
 //!
@@ -89,6 +90,18 @@ const INGRESS: Fields = &[
     ("ports", Rule::Copy),
 ];
 
+/// Names below which everything is inside the host's cluster or its cloud. A Service for such a name means something in the
+/// tenant, whose own DNS answers for it; controllers of the host would take it for a name of theirs.
+pub const INTERNAL_NAMES: &[&str] = &["cluster.local", "internal", "localhost", "svc"];
+
+/// Whether an external name is one of [`INTERNAL_NAMES`] or below, or no name at all.
+fn is_internal(name: &str) -> bool {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    let is_address = name.contains(':') || name.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let is_below = |domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    is_address || name.contains(".svc.") || INTERNAL_NAMES.iter().any(|domain| is_below(domain))
+}
+
 struct Services;
 
 impl Down for Services {
@@ -96,8 +109,10 @@ impl Down for Services {
         resource::SERVICE
     }
 
-    fn want(&self, _world: &World, name: &Name, _service: &Value) -> Want {
-        if *name == Name::new("default", "kubernetes") {
+    fn want(&self, _world: &World, name: &Name, service: &Value) -> Want {
+        let leads_inside = json::text(service, &["spec", "type"]) == Some("ExternalName")
+            && json::text(service, &["spec", "externalName"]).is_some_and(is_internal);
+        if leads_inside || *name == Name::new("default", "kubernetes") {
             Want::Absent
         } else {
             Want::Sync
@@ -289,5 +304,28 @@ mod tests {
             Services.want(&world, &Name::new("default", "kubernetes"), &Value::Null),
             Want::Absent
         );
+    }
+
+    #[test]
+    fn names_inside_a_cluster_stay_in_the_tenant() {
+        let world = World::new(test_tenant());
+        let want = |external: &str| {
+            let service = json!({"spec": {"type": "ExternalName", "externalName": external}});
+            Services.want(&world, &Name::new("shop", "db"), &service)
+        };
+        for inside in [
+            "db.other.svc",
+            "db.other.svc.cluster.local.",
+            "kubernetes.default.SVC.k8s.example.com",
+            "metadata.google.internal",
+            "localhost",
+            "10.0.0.1",
+            "fd00::1",
+        ] {
+            assert_eq!(want(inside), Want::Absent, "{inside}");
+        }
+        for outside in ["db.example.com", "svc.example.com", "notlocalhost.example.com"] {
+            assert_eq!(want(outside), Want::Sync, "{outside}");
+        }
     }
 }

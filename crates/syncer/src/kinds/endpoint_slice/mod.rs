@@ -41,9 +41,10 @@ const RESOURCE: Resource = Resource::new("discovery.k8s.io", "v1", "EndpointSlic
 const SERVICE: &str = "kubernetes.io/service-name";
 /// Prefix of labels that say who manages a slice, and how.
 const MANAGEMENT: &str = "endpointslice.kubernetes.io/";
-const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Label: who manages a slice.
+pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Manager of the slices on the host.
-const SYNCER: &str = "syncer.berth.dev";
+pub const SYNCER: &str = "syncer.berth.dev";
 
 /// The kind.
 pub const KIND: Kind = Kind {

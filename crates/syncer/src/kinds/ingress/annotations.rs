@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 pub const CLASS: &str = "kubernetes.io/ingress.class";
 
 /// Domains, and beginnings of keys of `kubernetes.io`, that controllers at the edge read.
-const CONTROLLERS: &[&str] = &[
+pub const CONTROLLERS: &[&str] = &[
     "cilium.io",
     "cloud.google.com",
     "getambassador.io",
@@ -41,11 +41,16 @@ const CONTROLLERS: &[&str] = &[
 
 /// What a value may look like.
 #[derive(Clone, Copy)]
-enum Shape {
+pub enum Shape {
+    /// true or false.
     Flag,
+    /// A number, with a unit.
     Number,
+    /// One word.
     Word,
+    /// Words, addresses, networks.
     List,
+    /// A path, with references to parts of the one that was asked for.
     Path,
 }
 
@@ -73,10 +78,11 @@ impl Shape {
     }
 }
 
-const NGINX: &str = "nginx.ingress.kubernetes.io/";
+/// Domain of the settings of ingress-nginx.
+pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
 
 /// Settings of ingress-nginx that concern the Ingress itself only.
-const SETTINGS: &[(&str, Shape)] = &[
+pub const SETTINGS: &[(&str, Shape)] = &[
     ("affinity", Shape::Word),
     ("affinity-mode", Shape::Word),
     ("app-root", Shape::Path),

@@ -52,7 +52,7 @@ pub const DEVICE_VARIABLES: &[&str] = &[
 ];
 
 /// Values that mean no device.
-const NO_DEVICE: &[&str] = &["", "none", "void"];
+pub const NO_DEVICE: &[&str] = &["", "none", "void"];
 
 /// What all containers of a pod share.
 pub struct Environment<'a> {

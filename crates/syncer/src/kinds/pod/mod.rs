@@ -38,7 +38,7 @@ mod schema_tests;
 mod tests;
 
 pub use affinity::scoped;
-pub use environment::DEVICE_VARIABLES;
+pub use environment::{DEVICE_VARIABLES, NO_DEVICE};
 pub use targets::targets;
 
 use crate::{

@@ -1,0 +1,141 @@
+//! What a class allows its tenants, as annotations on a tenant's workload namespace: the host's own admission policies
+//! (the walls) read them there, so that they hold a syncer to its class even if somebody else uses its credential.
+//!
+//! Each annotation is a list, separated by commas; no annotation allows nothing. Only control may change them.
+
+use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SyncPolicy};
+use std::collections::BTreeMap;
+
+/// Service accounts of the workload namespace that pods may run under, besides the powerless one.
+pub const SERVICE_ACCOUNTS: &str = "allow.berth.dev/service-accounts";
+/// RuntimeClasses that pods may name.
+pub const RUNTIME_CLASSES: &str = "allow.berth.dev/runtime-classes";
+/// Schedulers that pods may name, besides the default one.
+pub const SCHEDULERS: &str = "allow.berth.dev/schedulers";
+/// PriorityClasses that pods may have.
+pub const PRIORITY_CLASSES: &str = "allow.berth.dev/priority-classes";
+/// CSI drivers of inline volumes.
+pub const INLINE_DRIVERS: &str = "allow.berth.dev/inline-drivers";
+/// StorageClasses of claims.
+pub const STORAGE_CLASSES: &str = "allow.berth.dev/storage-classes";
+/// VolumeAttributesClasses of claims.
+pub const ATTRIBUTES_CLASSES: &str = "allow.berth.dev/volume-attributes-classes";
+/// VolumeSnapshotClasses of snapshots.
+pub const SNAPSHOT_CLASSES: &str = "allow.berth.dev/volume-snapshot-classes";
+/// Types of Services besides `ClusterIP` and `ExternalName`.
+pub const SERVICE_TYPES: &str = "allow.berth.dev/service-types";
+/// Classes of load balancers that Services may name.
+pub const LOAD_BALANCER_CLASSES: &str = "allow.berth.dev/load-balancer-classes";
+/// IngressClasses of Ingresses.
+pub const INGRESS_CLASSES: &str = "allow.berth.dev/ingress-classes";
+/// Annotations of Ingresses and routes that controllers read.
+pub const INGRESS_ANNOTATIONS: &str = "allow.berth.dev/ingress-annotations";
+/// Gateways that routes may be attached to, as `namespace/name`.
+pub const GATEWAYS: &str = "allow.berth.dev/gateways";
+/// Host names of Ingresses and routes.
+pub const HOSTNAMES: &str = "allow.berth.dev/hostnames";
+/// DeviceClasses of claims.
+pub const DEVICE_CLASSES: &str = "allow.berth.dev/device-classes";
+/// Drivers to which claims may carry configuration.
+pub const CONFIG_DRIVERS: &str = "allow.berth.dev/config-drivers";
+
+/// The annotations for tenants of the class `class` with these rules. `default_priority` is the host's PriorityClass that
+/// pods without one get.
+pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&str>) -> BTreeMap<String, String> {
+    let types = [
+        ("NodePort", policy.services.node_ports),
+        ("LoadBalancer", policy.services.load_balancers),
+    ];
+    let gateways = policy.ingress.gateways.iter();
+    [
+        (
+            SERVICE_ACCOUNTS,
+            policy
+                .service_accounts
+                .iter()
+                .map(|mapping| mapping.host_name.clone())
+                .collect(),
+        ),
+        (RUNTIME_CLASSES, policy.pods.runtime_classes.clone()),
+        (SCHEDULERS, policy.pods.schedulers.clone()),
+        (PRIORITY_CLASSES, priority_classes(policy, class, default_priority)),
+        (INLINE_DRIVERS, policy.storage.inline_drivers.clone()),
+        (STORAGE_CLASSES, policy.storage.classes.clone()),
+        (ATTRIBUTES_CLASSES, policy.storage.attributes_classes.clone()),
+        (SNAPSHOT_CLASSES, policy.storage.snapshot_classes.clone()),
+        (
+            SERVICE_TYPES,
+            types
+                .into_iter()
+                .filter(|(_, allowed)| *allowed)
+                .map(|(name, _)| name.to_owned())
+                .collect(),
+        ),
+        (LOAD_BALANCER_CLASSES, policy.services.load_balancer_classes.clone()),
+        (INGRESS_CLASSES, policy.ingress.classes.clone()),
+        (INGRESS_ANNOTATIONS, policy.ingress.annotations.clone()),
+        (
+            GATEWAYS,
+            gateways
+                .map(|gateway| format!("{}/{}", gateway.namespace, gateway.name))
+                .collect(),
+        ),
+        (HOSTNAMES, policy.ingress.hostnames.clone()),
+        (DEVICE_CLASSES, policy.devices.classes.clone()),
+        (CONFIG_DRIVERS, policy.devices.config_drivers.clone()),
+    ]
+    .into_iter()
+    .filter(|(_, list): &(&str, Vec<String>)| !list.is_empty())
+    .map(|(key, list)| (key.to_owned(), list.join(",")))
+    .collect()
+}
+
+fn priority_classes(policy: &SyncPolicy, class: &str, default_priority: Option<&str>) -> Vec<String> {
+    let steps = (0..PRIORITY_STEPS).flat_map(|step| [(step, true), (step, false)]);
+    match policy.pods.priority {
+        Some(_) => steps
+            .map(|(step, preempts)| PriorityBand::class_name(class, step, preempts))
+            .collect(),
+        None => default_priority.map(ToOwned::to_owned).into_iter().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync_policy::{GatewayReference, ServiceAccountMapping};
+
+    #[test]
+    fn a_class_that_allows_nothing_says_nothing() {
+        assert_eq!(annotations(&SyncPolicy::default(), "default", None), BTreeMap::new());
+    }
+
+    #[test]
+    fn lists_are_separated_by_commas() {
+        let mut policy = SyncPolicy::default();
+        policy.services.node_ports = true;
+        policy.services.load_balancers = true;
+        policy.ingress.hostnames = vec!["*.a.example.com".into(), "b.example.com".into()];
+        policy.ingress.gateways = vec![GatewayReference {
+            namespace: "edge".into(),
+            name: "public".into(),
+        }];
+        policy.service_accounts = vec![ServiceAccountMapping {
+            namespace: "ml".into(),
+            name: "train".into(),
+            host_name: "s3-reader".into(),
+        }];
+        insta::assert_yaml_snapshot!(annotations(&policy, "gold", Some("normal")));
+    }
+
+    #[test]
+    fn priorities_are_those_of_the_class_or_the_hosts_default() {
+        let mut policy = SyncPolicy::default();
+        let default = annotations(&policy, "gold", Some("normal"));
+        assert_eq!(default[PRIORITY_CLASSES], "normal");
+        policy.pods.priority = Some(PriorityBand { lowest: 0, highest: 10 });
+        let band = annotations(&policy, "gold", Some("normal"));
+        assert_eq!(band[PRIORITY_CLASSES].split(',').count(), 24);
+        assert!(band[PRIORITY_CLASSES].starts_with("berth-gold-0,berth-gold-0-never,"));
+    }
+}

@@ -1,0 +1,63 @@
+//! Writes the parts of the Helm chart that follow from the code to `charts/berth/files`: custom resource definitions,
+//! control's roles, and the walls. With `--check` says which differ.
+
+use serde::Serialize;
+use std::{error::Error, fs, path::Path, process::ExitCode};
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let check = std::env::args().any(|arg| arg == "--check");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/berth/files");
+    fs::create_dir_all(folder.join("crds"))?;
+    let mut stale = 0;
+    for (name, text) in files()? {
+        let path = folder.join(name);
+        if fs::read_to_string(&path).is_ok_and(|current| current == text) {
+            continue;
+        }
+        if check {
+            eprintln!("{} is not what the code says: run `make generate`", path.display());
+            stale += 1;
+        } else {
+            fs::write(&path, text)?;
+            eprintln!("wrote {}", path.display());
+        }
+    }
+    Ok(if stale == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Paths below the folder, and contents.
+fn files() -> Result<Vec<(String, String)>, Box<dyn Error>> {
+    let mut files = Vec::new();
+    for crd in berth_api::crd::all() {
+        let name = crd.metadata.name.clone().unwrap_or_default();
+        files.push((format!("crds/{name}.yaml"), file("crates/api", &[document(&crd)?])));
+    }
+    let roles = berth_control::manifests::cluster_roles();
+    let roles: Vec<String> = roles.iter().map(document).collect::<Result<_, _>>()?;
+    files.push((
+        "cluster-roles.yaml".into(),
+        file("crates/control/src/manifests.rs", &roles),
+    ));
+    let mut walls = Vec::new();
+    for wall in berth_control::walls::all() {
+        walls.push(document(&wall.policy())?);
+        walls.push(document(&wall.binding())?);
+    }
+    files.push(("walls.yaml".into(), file("crates/control/src/walls", &walls)));
+    Ok(files)
+}
+
+fn document(object: &impl Serialize) -> Result<String, Box<dyn Error>> {
+    Ok(serde_saphyr::to_string(object)?)
+}
+
+fn file(source: &str, documents: &[String]) -> String {
+    format!(
+        "# Generated from {source} by `make generate`.\n{}",
+        documents.join("---\n")
+    )
+}
