@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use std::{fmt::Debug, sync::Arc};
 
 /// A client with the syncer's own kubeconfig and token.
-async fn as_syncer(world: &World, tenant: &Tenant) -> Client {
+pub(crate) async fn as_syncer(world: &World, tenant: &Tenant) -> Client {
     let file = world
         .host
         .home()
@@ -146,11 +146,15 @@ pub(crate) async fn the_host_refuses_pods_that_leave_their_container(world: Arc<
     let client = as_syncer(&world, &tenant).await;
     let pods: Api<Pod> = Api::namespaced(client, &tenant.id.workload_namespace());
     let pod = |name: &str, spec: &Value| -> Pod {
-        let mut all = json!({"containers": [{"name": "c", "image": "i"}]});
+        let mut all = json!({
+            "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": tenant.id.slug()},
+            "automountServiceAccountToken": false, "dnsPolicy": "Default",
+        });
+        let labels = json!({"berth.dev/tenant": tenant.id.slug(), "berth.dev/managed-by": "syncer"});
         for (key, value) in spec.as_object().unwrap() {
             all[key] = value.clone();
         }
-        serde_json::from_value(json!({"metadata": {"name": name}, "spec": all})).unwrap()
+        serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}, "spec": all})).unwrap()
     };
     let container = |context: Value| json!({"containers": [{"name": "c", "image": "i", "securityContext": context}]});
     for (name, spec) in [

@@ -35,11 +35,7 @@ fn meta(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, name: &str)
 
 /// The control-plane namespace and the workload namespace. On the latter stands what the tenant's class allows, for the
 /// walls to read.
-pub fn namespaces(
-    cluster: &TenantCluster,
-    tenant: &TenantId,
-    allowances: &BTreeMap<String, String>,
-) -> [Namespace; 2] {
+pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId, allowances: &BTreeMap<String, String>) -> [Namespace; 2] {
     [
         (
             tenant.control_plane_namespace(),
@@ -54,8 +50,11 @@ pub fn namespaces(
         // Whatever a syncer asks for, the host's own API server refuses pods that could leave their container.
         all.insert("pod-security.kubernetes.io/enforce".into(), pod_security.into());
         all.insert("pod-security.kubernetes.io/enforce-version".into(), "latest".into());
-        let mut annotations: BTreeMap<String, String> =
-            cluster.uid().map(|uid| (labels::OWNER_UID.to_owned(), uid)).into_iter().collect();
+        let mut annotations: BTreeMap<String, String> = cluster
+            .uid()
+            .map(|uid| (labels::OWNER_UID.to_owned(), uid))
+            .into_iter()
+            .collect();
         if role == labels::ROLE_WORKLOADS {
             annotations.extend(allowances.clone());
         }

@@ -25,7 +25,8 @@ pub fn contains(list: &str, text: &str) -> String {
 /// Whether the request comes from the tenant's own control-plane namespace, whose name is made of that of the workload
 /// namespace ([`berth_api::names::TenantId`]).
 pub fn is_tenants() -> String {
-    "(('system:serviceaccounts:' + request.?namespace.orValue('') + '-cp') in request.userInfo.?groups.orValue([]))".into()
+    "(('system:serviceaccounts:' + request.?namespace.orValue('') + '-cp') in request.userInfo.?groups.orValue([]))"
+        .into()
 }
 
 /// Whether who asks may do what only the platform may.

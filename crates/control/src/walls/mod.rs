@@ -243,7 +243,11 @@ mod tests {
             for rule in &wall.rules {
                 // One line, at most what the API server takes, and no sentence of its own.
                 let length = rule.message.len();
-                assert!((20..200).contains(&length) && !rule.message.ends_with('.'), "{}", rule.message);
+                assert!(
+                    (20..200).contains(&length) && !rule.message.ends_with('.'),
+                    "{}",
+                    rule.message
+                );
             }
         }
     }

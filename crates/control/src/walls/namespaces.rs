@@ -7,7 +7,10 @@ use berth_api::labels;
 pub(super) fn wall() -> Wall {
     let reserved = cel::reserved("k");
     let security = "k.startsWith('pod-security.kubernetes.io/')";
-    let is_tenants = format!("('{0}' in variables.labels || '{0}' in variables.oldLabels)", labels::ROLE);
+    let is_tenants = format!(
+        "('{0}' in variables.labels || '{0}' in variables.oldLabels)",
+        labels::ROLE
+    );
     let kept = |map: &str, old: &str, which: &str| format!("({})", cel::kept(map, old, which));
     Wall {
         name: "berth-namespaces",

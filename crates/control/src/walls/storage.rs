@@ -8,9 +8,7 @@ pub(super) fn walls() -> Vec<Wall> {
 }
 
 fn claims() -> Wall {
-    let local = |source: &str| {
-        format!("object.spec.?{source}.?namespace.orValue('') in ['', request.namespace]")
-    };
+    let local = |source: &str| format!("object.spec.?{source}.?namespace.orValue('') in ['', request.namespace]");
     Wall {
         name: "berth-volume-claims",
         about: "Claims of a tenant get new volumes of classes that are offered to it.",
@@ -26,7 +24,10 @@ fn claims() -> Wall {
             cel::allowed("classes", allowances::STORAGE_CLASSES),
             cel::allowed("attributes", allowances::ATTRIBUTES_CLASSES),
             ("class", "object.spec.?storageClassName.orValue('')".into()),
-            ("attributesClass", "object.spec.?volumeAttributesClassName.orValue('')".into()),
+            (
+                "attributesClass",
+                "object.spec.?volumeAttributesClassName.orValue('')".into(),
+            ),
             (
                 "isNew",
                 "oldObject == null || (object.spec.?volumeAttributesClassName.orValue('') != \
@@ -57,7 +58,10 @@ fn claims() -> Wall {
                 "oldObject == null || object.spec.?volumeName.orValue('') == oldObject.spec.?volumeName.orValue('')",
                 "spec.volumeName is for the host's controllers to write",
             ),
-            rule(local("dataSourceRef"), "spec.dataSourceRef must be in the same namespace"),
+            rule(
+                local("dataSourceRef"),
+                "spec.dataSourceRef must be in the same namespace",
+            ),
             // Drivers take orders from annotations, such as which volume to import.
             rule(
                 format!(

@@ -98,7 +98,10 @@ pub const INTERNAL_NAMES: &[&str] = &["cluster.local", "internal", "localhost", 
 fn is_internal(name: &str) -> bool {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     let is_address = name.contains(':') || name.chars().all(|c| c.is_ascii_digit() || c == '.');
-    let is_below = |domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    let is_below = |domain: &str| {
+        name.strip_suffix(domain)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
     is_address || name.contains(".svc.") || INTERNAL_NAMES.iter().any(|domain| is_below(domain))
 }
 

@@ -1,0 +1,83 @@
+//! Ingresses and routes.
+
+use super::{Thief, served, with};
+use serde_json::{Value, json};
+
+pub(super) async fn ingresses_and_routes(thief: &Thief) {
+    let rules = |host: &str| {
+        let backend = json!({"service": {"name": "s", "port": {"number": 1}}});
+        json!([{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}])
+    };
+    let ingress = |more: &Value| {
+        let base = json!({"spec": {"ingressClassName": "nginx", "rules": rules("shop.walls.example.com")}});
+        thief.object("networking.k8s.io/v1", "Ingress", &with(&base, more))
+    };
+    let annotated = |key: &str, value: &str| ingress(&json!({"metadata": {"annotations": {key: value}}}));
+    for honest in [
+        ingress(&json!({})),
+        annotated("nginx.ingress.kubernetes.io/rewrite-target", "/$2"),
+        annotated("traefik.io/middleware", "m"),
+    ] {
+        thief.passes(&honest).await;
+    }
+    for (words, refused) in [
+        (
+            "spec.ingressClassName",
+            ingress(&json!({"spec": {"ingressClassName": "internal"}})),
+        ),
+        (
+            "spec.ingressClassName",
+            ingress(&json!({"spec": {"ingressClassName": null}})),
+        ),
+        (
+            "spec.rules[].host",
+            ingress(&json!({"spec": {"rules": rules("bank.example.com")}})),
+        ),
+        (
+            "spec.rules[].host",
+            ingress(&json!({"spec": {"rules": rules("walls.example.com")}})),
+        ),
+        (
+            "spec.rules[].host",
+            ingress(&json!({"spec": {"defaultBackend": {"service": {"name": "s", "port": {"number": 1}}}}})),
+        ),
+        (
+            "spec.tls[].hosts",
+            ingress(&json!({"spec": {"tls": [{"hosts": ["bank.example.com"]}]}})),
+        ),
+        (
+            "instructions",
+            annotated("nginx.ingress.kubernetes.io/configuration-snippet", "return 200;"),
+        ),
+        (
+            "instructions",
+            annotated("nginx.ingress.kubernetes.io/rewrite-target", "/; return 200"),
+        ),
+        ("instructions", annotated("haproxy.org/backend-config-snippet", "x")),
+    ] {
+        thief.refused(words, &refused).await;
+    }
+    let route = |more: &Value| {
+        let base = json!({"spec": {"parentRefs": [{"name": "public", "namespace": "edge"}], "hostnames": ["a.walls.example.com"]}});
+        thief.object("gateway.networking.k8s.io/v1", "HTTPRoute", &with(&base, more))
+    };
+    served(thief, &route(&json!({}))).await;
+    for (words, more) in [
+        (
+            "spec.parentRefs",
+            json!({"spec": {"parentRefs": [{"name": "internal", "namespace": "edge"}]}}),
+        ),
+        (
+            "spec.parentRefs",
+            json!({"spec": {"parentRefs": [{"kind": "Service", "group": "", "name": "public", "namespace": "edge"}]}}),
+        ),
+        ("spec.hostnames", json!({"spec": {"hostnames": ["bank.example.com"]}})),
+        ("spec.hostnames", json!({"spec": {"hostnames": null}})),
+        (
+            "spec.useDefaultGateways",
+            json!({"spec": {"useDefaultGateways": "All"}}),
+        ),
+    ] {
+        thief.refused(words, &route(&more)).await;
+    }
+}

@@ -1,0 +1,225 @@
+//! The walls: with the syncer's own credential, past the syncer, straight at the host's API server. Everything that a class
+//! does not allow is refused in words, and what an honest syncer writes passes.
+
+mod edge;
+mod objects;
+mod platform;
+mod pods;
+
+pub(crate) use platform::{
+    the_host_finds_nothing_wrong_with_the_walls, what_says_whose_a_node_or_namespace_is_belongs_to_the_platform,
+};
+
+use crate::syncer::as_syncer;
+use berth_api::{TenantClass, labels};
+use berth_tests::{
+    objects::apply,
+    tenant::{Tenant, cluster},
+    wait::until,
+    world::World,
+};
+use k8s_openapi::{
+    api::core::v1::Pod, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn dry_run() -> PostParams {
+    PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    }
+}
+
+/// Overlays `more` onto `base`: objects are joined, everything else replaced, null removes.
+fn with(base: &Value, more: &Value) -> Value {
+    let (Value::Object(base), Value::Object(more)) = (base, more) else {
+        return more.clone();
+    };
+    let mut all = base.clone();
+    for (key, value) in more {
+        if value.is_null() {
+            all.remove(key);
+        } else {
+            let joined = with(all.get(key).unwrap_or(&json!({})), value);
+            all.insert(key.clone(), joined);
+        }
+    }
+    all.into()
+}
+
+/// Somebody at the host's API server, in one namespace.
+struct Thief {
+    client: Client,
+    namespace: String,
+    slug: String,
+}
+
+impl Thief {
+    /// An object as a syncer makes it.
+    fn object(&self, api_version: &str, kind: &str, more: &Value) -> Value {
+        let base = json!({"apiVersion": api_version, "kind": kind, "metadata": {
+            "name": "stolen", "namespace": self.namespace,
+            "labels": {labels::TENANT: self.slug, labels::MANAGED_BY: labels::MANAGED_BY_SYNCER},
+        }});
+        with(&base, more)
+    }
+
+    /// A pod as a syncer makes it, with another spec.
+    fn pod(&self, spec: &Value) -> Value {
+        let base = json!({
+            "containers": [{"name": "c", "image": "i"}], "nodeSelector": {labels::TENANT: self.slug},
+            "tolerations": [{"key": labels::TENANT, "operator": "Equal", "value": self.slug, "effect": "NoExecute"}],
+            "automountServiceAccountToken": false, "dnsPolicy": "Default",
+        });
+        self.object("v1", "Pod", &json!({"spec": with(&base, spec)}))
+    }
+
+    async fn create(&self, object: &Value) -> kube::Result<DynamicObject> {
+        let text = |field: &str| object[field].as_str().unwrap();
+        let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, text("kind")));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
+        api.create(&dry_run(), &serde_json::from_value(object.clone()).unwrap())
+            .await
+    }
+
+    /// Tries to create an object, which must be refused by a wall in these words.
+    async fn refused(&self, words: &str, object: &Value) {
+        refused(words, self.create(object).await);
+    }
+
+    async fn passes(&self, object: &Value) {
+        if let Err(error) = self.create(object).await {
+            panic!("an honest syncer is held up: {error}: {object}");
+        }
+    }
+
+    /// The same for changes of a pod that is there.
+    async fn pod_change_refused(&self, words: &str, subresource: Option<&str>, patch: &Value) {
+        refused(words, self.change_pod(subresource, patch).await);
+    }
+
+    async fn change_pod(&self, subresource: Option<&str>, patch: &Value) -> kube::Result<Pod> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let params = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        match subresource {
+            None => pods.patch("honest", &params, &Patch::Merge(patch)).await,
+            Some(subresource) => {
+                pods.patch_subresource(subresource, "honest", &params, &Patch::Merge(patch))
+                    .await
+            }
+        }
+    }
+}
+
+fn refused<T>(words: &str, result: kube::Result<T>) {
+    match result {
+        Err(kube::Error::Api(status)) => {
+            assert!(
+                status.code == 403 && status.message.contains("ValidatingAdmissionPolicy 'berth-"),
+                "{words}: refused by something else: {}",
+                status.message
+            );
+            assert!(
+                status.message.contains(words),
+                "{words}: other words: {}",
+                status.message
+            );
+        }
+        Err(error) => panic!("{words}: {error}"),
+        Ok(_) => panic!("{words}: was allowed"),
+    }
+}
+
+fn class() -> TenantClass {
+    let sync = json!({
+        "pods": {"runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100}},
+        "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
+        "services": {"nodePorts": true},
+        "ingress": {"classes": ["nginx"], "hostnames": ["*.walls.example.com"], "annotations": ["traefik.io/*"],
+            "gateways": [{"namespace": "edge", "name": "public"}]},
+        "devices": {"classes": ["gpu"], "configDrivers": ["gpu.example.com"]},
+        "serviceAccounts": [{"namespace": "ml", "name": "train", "hostName": "s3-reader"}],
+    });
+    serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "walls"}, "spec": {"sync": sync},
+    }))
+    .unwrap()
+}
+
+/// Kinds of which a host without Gateway API and snapshots has nothing, as far as walls look at them.
+fn definitions() -> [CustomResourceDefinition; 2] {
+    [
+        ("gateway.networking.k8s.io", "HTTPRoute", "httproutes"),
+        ("snapshot.storage.k8s.io", "VolumeSnapshot", "volumesnapshots"),
+    ]
+    .map(|(group, kind, plural)| {
+        serde_json::from_value(json!({
+            "metadata": {"name": format!("{plural}.{group}"), "annotations": {
+                "api-approved.kubernetes.io": "unapproved, for a test"}},
+            "spec": {"group": group, "scope": "Namespaced", "names": {"kind": kind, "plural": plural},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
+        }))
+        .unwrap()
+    })
+}
+
+pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(world: Arc<World>) {
+    let admin = &world.client;
+    let classes: Api<TenantClass> = Api::all(admin.clone());
+    classes.create(&PostParams::default(), &class()).await.unwrap();
+    let mut wanted = cluster("walls", &[]);
+    wanted.spec.class = Some("walls".into());
+    let tenant = Tenant::create(&world, "adv-walls", &wanted).await;
+    let crds: Api<CustomResourceDefinition> = Api::all(admin.clone());
+    for definition in definitions() {
+        crds.create(&PostParams::default(), &definition).await.unwrap();
+    }
+    let namespace = tenant.id.workload_namespace();
+    for object in [
+        json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}),
+        json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "kata"}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "s3-reader"}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "powerful"}}),
+    ] {
+        apply(admin, &namespace, &object).await.unwrap();
+    }
+    let thief = Thief {
+        client: as_syncer(&world, &tenant).await,
+        namespace,
+        slug: tenant.id.slug().into(),
+    };
+    pods::new(&thief).await;
+    pods::changes(&thief, admin).await;
+    objects::metadata_and_secrets(&thief).await;
+    objects::services_and_endpoints(&thief).await;
+    objects::storage_and_devices(&thief).await;
+    edge::ingresses_and_routes(&thief).await;
+
+    for definition in definitions() {
+        let name = definition.metadata.name.unwrap();
+        crds.delete(&name, &DeleteParams::default()).await.unwrap();
+    }
+    for name in ["gvisor", "kata"] {
+        let api: Api<k8s_openapi::api::node::v1::RuntimeClass> = Api::all(admin.clone());
+        api.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    tenant.delete(&world).await;
+    classes.delete("walls", &DeleteParams::default()).await.unwrap();
+}
+
+/// Waits until the host serves a kind that it has been given a moment ago.
+async fn served(thief: &Thief, object: &Value) {
+    until("the host serves the kind", SOON, async || thief.create(object).await).await;
+}

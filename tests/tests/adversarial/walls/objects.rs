@@ -1,0 +1,204 @@
+//! Everything a syncer makes besides pods.
+
+use super::{Thief, refused, served, with};
+use berth_api::labels;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+pub(super) async fn metadata_and_secrets(thief: &Thief) {
+    let object = |kind: &str, metadata: &Value| thief.object("v1", kind, &json!({"metadata": metadata}));
+    let owner = |more: &Value| {
+        let owner = with(
+            &json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}),
+            more,
+        );
+        json!({"ownerReferences": [owner]})
+    };
+    thief.passes(&object("ConfigMap", &json!({}))).await;
+    thief.passes(&object("Secret", &owner(&json!({})))).await;
+    for (words, refused) in [
+        (
+            "berth.dev/tenant",
+            object("ConfigMap", &json!({"labels": {labels::TENANT: "other"}})),
+        ),
+        (
+            "berth.dev/managed-by",
+            object("ConfigMap", &json!({"labels": {labels::MANAGED_BY: null}})),
+        ),
+        ("metadata.ownerReferences", object("ConfigMap", &owner(&json!({})))),
+        (
+            "metadata.ownerReferences",
+            object("Secret", &owner(&json!({"blockOwnerDeletion": true}))),
+        ),
+        (
+            "metadata.finalizers",
+            object("Secret", &json!({"finalizers": ["example.com/forever"]})),
+        ),
+        (
+            "token of the host",
+            with(
+                &object(
+                    "Secret",
+                    &json!({"annotations": {"kubernetes.io/service-account.name": "default"}}),
+                ),
+                &json!({"type": "kubernetes.io/service-account-token"}),
+            ),
+        ),
+    ] {
+        thief.refused(words, &refused).await;
+    }
+    // What the host's controllers keep in the namespace.
+    let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(thief.client.clone(), &thief.namespace);
+    let mine = json!({"metadata": {"labels": {labels::TENANT: thief.slug, labels::MANAGED_BY: "syncer"}}, "data": {"ca.crt": "mine"}});
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    refused(
+        "not the tenant's to change",
+        maps.patch("kube-root-ca.crt", &params, &Patch::Merge(mine)).await,
+    );
+}
+
+pub(super) async fn services_and_endpoints(thief: &Thief) {
+    let service = |spec: &Value| {
+        thief.object(
+            "v1",
+            "Service",
+            &json!({"spec": with(&json!({"ports": [{"port": 1}]}), spec)}),
+        )
+    };
+    let external = |name: &str| service(&json!({"type": "ExternalName", "externalName": name}));
+    for honest in [
+        service(&json!({})),
+        service(&json!({"type": "NodePort"})),
+        external("db.example.com"),
+    ] {
+        thief.passes(&honest).await;
+    }
+    for (words, refused) in [
+        ("spec.externalIPs", service(&json!({"externalIPs": ["203.0.113.7"]}))),
+        (
+            "spec.loadBalancerIP",
+            service(&json!({"loadBalancerIP": "203.0.113.7"})),
+        ),
+        ("spec.type", service(&json!({"type": "LoadBalancer"}))),
+        ("spec.externalName", external("kubernetes.default.svc")),
+        ("spec.externalName", external("metadata.google.internal")),
+        ("spec.externalName", external("169.254.169.254")),
+    ] {
+        thief.refused(words, &refused).await;
+    }
+    let marked = json!({"metadata": {"labels": {"endpointslice.kubernetes.io/managed-by": "syncer.berth.dev"}}});
+    let base = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.1.1.1"]}]});
+    let slice = |more: &Value| {
+        thief.object(
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            &with(&with(&base, &marked), more),
+        )
+    };
+    thief.passes(&slice(&json!({}))).await;
+    let pod = json!({"kind": "Pod", "name": "p", "namespace": "kube-system"});
+    for (words, refused) in [
+        (
+            "own controllers",
+            slice(
+                &json!({"metadata": {"labels": {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}}}),
+            ),
+        ),
+        (
+            "addressType",
+            slice(&json!({"addressType": "FQDN", "endpoints": [{"addresses": ["a.example.com"]}]})),
+        ),
+        (
+            "endpoints[].targetRef",
+            slice(&json!({"endpoints": [{"addresses": ["10.1.1.1"], "targetRef": pod}]})),
+        ),
+    ] {
+        thief.refused(words, &refused).await;
+    }
+    // The API server's own rule.
+    for address in ["169.254.169.254", "127.0.0.1"] {
+        let refused = thief
+            .create(&slice(&json!({"endpoints": [{"addresses": [address]}]})))
+            .await;
+        assert!(
+            matches!(refused, Err(kube::Error::Api(status)) if status.code == 422),
+            "{address}"
+        );
+    }
+}
+
+pub(super) async fn storage_and_devices(thief: &Thief) {
+    let base = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "fast"});
+    let claim = |spec: &Value| thief.object("v1", "PersistentVolumeClaim", &json!({"spec": with(&base, spec)}));
+    thief.passes(&claim(&json!({}))).await;
+    let instructed = json!({"metadata": {"annotations": {"example.com/import-volume": "theirs"}}});
+    for (words, refused) in [
+        ("spec.storageClassName", claim(&json!({"storageClassName": "other"}))),
+        ("spec.storageClassName", claim(&json!({"storageClassName": ""}))),
+        ("spec.volumeName", claim(&json!({"volumeName": "theirs"}))),
+        (
+            "spec.selector",
+            claim(&json!({"selector": {"matchLabels": {"a": "b"}}})),
+        ),
+        ("storage drivers", with(&claim(&json!({})), &instructed)),
+    ] {
+        thief.refused(words, &refused).await;
+    }
+    let snapshot = |spec: &Value| {
+        let base = json!({"source": {"persistentVolumeClaimName": "c"}, "volumeSnapshotClassName": "daily"});
+        thief.object(
+            "snapshot.storage.k8s.io/v1",
+            "VolumeSnapshot",
+            &json!({"spec": with(&base, spec)}),
+        )
+    };
+    served(thief, &snapshot(&json!({}))).await;
+    let content = json!({"source": {"persistentVolumeClaimName": null, "volumeSnapshotContentName": "theirs"}});
+    thief.refused("volumeSnapshotContentName", &snapshot(&content)).await;
+    thief
+        .refused(
+            "volumeSnapshotClassName",
+            &snapshot(&json!({"volumeSnapshotClassName": "other"})),
+        )
+        .await;
+
+    let request =
+        |more: &Value| json!({"requests": [{"name": "r", "exactly": with(&json!({"deviceClassName": "gpu"}), more)}]});
+    let config = |driver: &str| {
+        let opaque = json!({"driver": driver, "parameters": {"a": 1}});
+        with(&request(&json!({})), &json!({"config": [{"opaque": opaque}]}))
+    };
+    let either = json!({"requests": [{"name": "r", "firstAvailable": [
+        {"name": "a", "deviceClassName": "gpu"}, {"name": "b", "deviceClassName": "other"}]}]});
+    let everything = json!({"tolerations": [{"operator": "Exists"}]});
+    let as_claim = |devices: &Value| {
+        thief.object(
+            "resource.k8s.io/v1",
+            "ResourceClaim",
+            &json!({"spec": {"devices": devices}}),
+        )
+    };
+    let as_template = |devices: &Value| {
+        let spec = json!({"spec": {"spec": {"devices": devices}}});
+        thief.object("resource.k8s.io/v1", "ResourceClaimTemplate", &spec)
+    };
+    for honest in [request(&json!({})), config("gpu.example.com")] {
+        thief.passes(&as_claim(&honest)).await;
+        thief.passes(&as_template(&honest)).await;
+    }
+    for (words, devices) in [
+        ("deviceClassName", request(&json!({"deviceClassName": "other"}))),
+        ("deviceClassName", either),
+        ("tolerations", request(&everything)),
+        ("config", config("other.example.com")),
+    ] {
+        thief.refused(words, &as_claim(&devices)).await;
+        thief.refused(words, &as_template(&devices)).await;
+    }
+}

@@ -1,0 +1,127 @@
+//! Nodes, namespaces and what says whose they are; and what the host thinks of the walls themselves.
+
+use super::{SOON, dry_run, refused};
+use berth_api::labels;
+use berth_control::walls;
+use berth_tests::{
+    objects::{apply, nodes_of_tenant},
+    tenant::{Tenant, cluster},
+    wait::until,
+    world::World,
+};
+use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingAdmissionPolicy,
+    core::v1::{Namespace, Node},
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use std::sync::Arc;
+
+/// Rights on nodes and namespaces are common: kubelets, operators, teams that make their own namespaces.
+pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platform(world: Arc<World>) {
+    let tenant = Tenant::create(&world, "adv-marks", &cluster("marks", &[("a", "h100", 1)])).await;
+    let rights = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "intruder"},
+    "rules": [
+        {"apiGroups": [""], "resources": ["nodes", "nodes/status", "namespaces", "namespaces/status"], "verbs": ["*"]},
+        {"apiGroups": ["berth.dev"], "resources": ["tenantnodes", "tenantnodes/status"], "verbs": ["*"]},
+    ]});
+    let bound = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "intruder"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "intruder"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "intruder"}]});
+    for object in [&rights, &bound] {
+        apply(&world.client, "", object).await.unwrap();
+    }
+    let kubeconfig = world.host.kubeconfig_for("intruder", &[]).unwrap();
+    let client = berth_runtime::client::from_text(&kubeconfig).await.unwrap();
+    let node = nodes_of_tenant(&world.client, tenant.id.slug()).await.remove(0);
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let nodes: Api<Node> = Api::all(client.clone());
+    until("the intruder has rights", SOON, async || {
+        let harmless = json!({"metadata": {"labels": {"rack": "7"}}, "spec": {"unschedulable": true}});
+        nodes.patch(&node, &params, &Patch::Merge(harmless)).await
+    })
+    .await;
+    for patch in [
+        json!({"metadata": {"labels": {labels::TENANT: "other"}}}),
+        json!({"metadata": {"labels": {labels::NODE_STATE: null}}}),
+        json!({"metadata": {"annotations": {labels::OWNER_UID: "other"}}}),
+        json!({"spec": {"taints": null}}),
+    ] {
+        refused("on nodes", nodes.patch(&node, &params, &Patch::Merge(&patch)).await);
+        if patch.get("metadata").is_some() {
+            refused(
+                "on nodes",
+                nodes.patch_status(&node, &params, &Patch::Merge(&patch)).await,
+            );
+        }
+    }
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let own = tenant.id.workload_namespace();
+    for (words, patch) in [
+        ("on namespaces", json!({"metadata": {"labels": {labels::ROLE: null}}})),
+        (
+            "on namespaces",
+            json!({"metadata": {"labels": {labels::TENANT: "other"}}}),
+        ),
+        (
+            "on namespaces",
+            json!({"metadata": {"annotations": {"allow.berth.dev/runtime-classes": "*"}}}),
+        ),
+        (
+            "Pod Security",
+            json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}),
+        ),
+        (
+            "Pod Security",
+            json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": null}}}),
+        ),
+    ] {
+        refused(words, namespaces.patch(&own, &params, &Patch::Merge(&patch)).await);
+        refused(
+            words,
+            namespaces.patch_status(&own, &params, &Patch::Merge(&patch)).await,
+        );
+    }
+    let plain = json!({"metadata": {"labels": {"team": "a"}}});
+    namespaces.patch(&own, &params, &Patch::Merge(&plain)).await.unwrap();
+    // Network policies of the platform select namespaces by these labels.
+    let mine: Namespace =
+        serde_json::from_value(json!({"metadata": {"name": "mine", "labels": {labels::TENANT: tenant.id.slug()}}}))
+            .unwrap();
+    refused("on namespaces", namespaces.create(&dry_run(), &mine).await);
+    let home = tenant.id.control_plane_namespace();
+    let made_up: berth_api::TenantNode = serde_json::from_value(json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
+        "spec": {"nodeName": "gpu-l40s-01", "pool": "l40s", "group": "a"},
+    }))
+    .unwrap();
+    let tenant_nodes: Api<berth_api::TenantNode> = Api::namespaced(client, &home);
+    refused("which nodes", tenant_nodes.create(&dry_run(), &made_up).await);
+    tenant.delete(&world).await;
+}
+
+/// The host checks expressions against the types of what they look at, and says what it finds.
+pub(crate) async fn the_host_finds_nothing_wrong_with_the_walls(world: Arc<World>) {
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
+    for wall in walls::all() {
+        let policy = until("the wall's types are checked", SOON, async || {
+            let policy = policies.get(wall.name).await.map_err(|error| error.to_string())?;
+            let status = policy.status.clone().unwrap_or_default();
+            match status.observed_generation == policy.metadata.generation {
+                true => Ok(policy),
+                false => Err(format!("{status:?}")),
+            }
+        })
+        .await;
+        let warnings = policy
+            .status
+            .and_then(|status| status.type_checking?.expression_warnings);
+        assert_eq!(warnings.unwrap_or_default(), [], "{}", wall.name);
+    }
+}

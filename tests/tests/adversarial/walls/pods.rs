@@ -1,0 +1,191 @@
+//! Pods, new and changed.
+
+use super::{Thief, with};
+use berth_api::labels;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+pub(super) async fn new(thief: &Thief) {
+    let env = |value: &Value| json!({"containers": [{"name": "c", "image": "i", "env": [value]}]});
+    let volume = |source: &Value| json!({"volumes": [with(&json!({"name": "v"}), source)]});
+    let token = |audience: &str| json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": audience}}]}});
+    let many: Vec<Value> = (0..3000)
+        .map(|n| json!({"name": format!("SERVICE_{n}_PORT"), "value": "tcp://10.96.0.1:80"}))
+        .collect();
+    for honest in [
+        json!({}),
+        json!({"runtimeClassName": "gvisor", "schedulerName": "gangs", "priorityClassName": "berth-walls-3-never"}),
+        with(
+            &json!({"serviceAccountName": "s3-reader"}),
+            &volume(&token("sts.example.com")),
+        ),
+        env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})),
+        json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
+        volume(&json!({"csi": {"driver": "scratch.example.com"}})),
+        // As the syncer makes them for a namespace with hundreds of Services: evaluating must not cost too much.
+        json!({"containers": [{"name": "c", "image": "i", "env": many}, {"name": "d", "image": "i", "env": many}]}),
+    ] {
+        thief.passes(&thief.pod(&honest)).await;
+    }
+    for (words, spec) in [
+        ("spec.nodeName", json!({"nodeName": "gpu-h100-01"})),
+        ("spec.nodeSelector", json!({"nodeSelector": null})),
+        ("spec.nodeSelector", json!({"nodeSelector": {labels::TENANT: "other"}})),
+        ("spec.tolerations", json!({"tolerations": [{"operator": "Exists"}]})),
+        (
+            "spec.tolerations",
+            json!({"tolerations": [{"key": labels::TENANT, "operator": "Exists"}]}),
+        ),
+        (
+            "spec.tolerations",
+            json!({"tolerations": [{"key": labels::TENANT, "value": "other"}]}),
+        ),
+        ("spec.serviceAccountName", json!({"serviceAccountName": "powerful"})),
+        (
+            "spec.automountServiceAccountToken",
+            json!({"automountServiceAccountToken": null}),
+        ),
+        ("spec.dnsPolicy", json!({"dnsPolicy": "ClusterFirst"})),
+        ("spec.schedulerName", json!({"schedulerName": "other"})),
+        (
+            "spec.priorityClassName",
+            json!({"priorityClassName": "system-node-critical"}),
+        ),
+        ("spec.runtimeClassName", json!({"runtimeClassName": "kata"})),
+        (
+            "spec.volumes may not",
+            volume(&json!({"nfs": {"server": "10.0.0.1", "path": "/"}})),
+        ),
+        (
+            "spec.volumes[].csi.driver",
+            volume(&json!({"csi": {"driver": "other.example.com"}})),
+        ),
+        ("spec.volumes[].projected", volume(&token("sts.example.com"))),
+        (
+            "spec.volumes[].projected",
+            with(&json!({"serviceAccountName": "s3-reader"}), &volume(&token(""))),
+        ),
+        (
+            "choose devices",
+            env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"})),
+        ),
+        (
+            "choose devices",
+            env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})),
+        ),
+        (
+            "choose devices",
+            json!({"initContainers": [{"name": "i", "image": "i", "env": [{"name": "AMD_VISIBLE_DEVICES", "value": "0"}]}]}),
+        ),
+    ] {
+        thief.refused(words, &thief.pod(&spec)).await;
+    }
+    for (words, metadata) in [
+        (
+            "container runtime, devices or network",
+            json!({"annotations": {"cdi.k8s.io/all": "vendor.com/gpu=all"}}),
+        ),
+        (
+            "container runtime, devices or network",
+            json!({"annotations": {"kubernetes.io/config.mirror": "x"}}),
+        ),
+        ("berth.dev/tenant", json!({"labels": {labels::TENANT: "other"}})),
+    ] {
+        thief
+            .refused(words, &with(&thief.pod(&json!({})), &json!({"metadata": metadata})))
+            .await;
+    }
+}
+
+pub(super) async fn changes(thief: &Thief, admin: &Client) {
+    let pod = with(&thief.pod(&json!({})), &json!({"metadata": {"name": "honest"}}));
+    let pods: Api<Pod> = Api::namespaced(thief.client.clone(), &thief.namespace);
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let more = [
+        json!({"key": labels::TENANT, "operator": "Equal", "value": thief.slug, "effect": "NoExecute"}),
+        json!({"key": labels::TENANT, "operator": "Equal", "value": "other", "effect": "NoExecute"}),
+    ];
+    let live: Value = serde_json::to_value(pods.get("honest").await.unwrap()).unwrap();
+    let tolerations = [live["spec"]["tolerations"].as_array().unwrap().as_slice(), &more[1..]].concat();
+    let debug = json!([{"name": "d", "image": "i", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]);
+    for (words, subresource, patch) in [
+        ("spec.tolerations", None, json!({"spec": {"tolerations": tolerations}})),
+        (
+            "berth.dev/tenant",
+            None,
+            json!({"metadata": {"labels": {labels::TENANT: null}}}),
+        ),
+        (
+            "metadata.annotations",
+            None,
+            json!({"metadata": {"annotations": {"cni.projectcalico.org/ipAddrs": "[]"}}}),
+        ),
+        (
+            "metadata.finalizers",
+            None,
+            json!({"metadata": {"finalizers": ["example.com/forever"]}}),
+        ),
+        (
+            "metadata.ownerReferences",
+            None,
+            json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "gpu-h100-01", "uid": "x"}]}}),
+        ),
+        (
+            "choose devices",
+            Some("ephemeralcontainers"),
+            json!({"spec": {"ephemeralContainers": debug}}),
+        ),
+        // Endpoints of a Service would be made of it, and traffic led there.
+        (
+            "not its addresses",
+            Some("status"),
+            json!({"status": {"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}}),
+        ),
+        (
+            "not its addresses",
+            Some("status"),
+            json!({"status": {"phase": "Running"}}),
+        ),
+        (
+            "through a pod's status",
+            Some("status"),
+            json!({"metadata": {"labels": {labels::TENANT: "other"}}}),
+        ),
+    ] {
+        thief.pod_change_refused(words, subresource, &patch).await;
+    }
+    for (subresource, patch) in [
+        (
+            None,
+            json!({"metadata": {"labels": {"app": "a"}, "annotations": {"note": "n"}}}),
+        ),
+        (
+            Some("status"),
+            json!({"status": {"conditions": [{"type": "example.com/ready", "status": "True"}]}}),
+        ),
+        (
+            Some("ephemeralcontainers"),
+            json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "i"}]}}),
+        ),
+    ] {
+        thief.change_pod(subresource, &patch).await.unwrap();
+    }
+    // Who administers the host passes.
+    let admins: Api<Pod> = Api::namespaced(admin.clone(), &thief.namespace);
+    let patch = json!({"metadata": {"annotations": {"cni.projectcalico.org/podIP": "10.1.1.1/32"}}});
+    admins
+        .patch("honest", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+    // And what others wrote does not get in the syncer's way.
+    let patch = json!({"metadata": {"annotations": {"note": "n"}}});
+    thief.change_pod(None, &patch).await.unwrap();
+    pods.delete("honest", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+}
