@@ -92,20 +92,16 @@ pub(crate) async fn pods_that_reach_for_the_host_are_refused_in_words(world: Arc
         })
         .await;
         assert!(text.contains(field), "{name}: {text:?} does not name {field}");
-        let conditions = pods
-            .get(name)
-            .await
-            .unwrap()
-            .status
-            .unwrap()
-            .conditions
-            .unwrap_or_default();
-        assert!(
-            conditions
+        // The Event comes first.
+        until(&format!("the condition of {name} says so"), SOON, async || {
+            let status = pods.get(name).await.map_err(|error| error.to_string())?.status;
+            let conditions = status.and_then(|status| status.conditions).unwrap_or_default();
+            let told = conditions
                 .iter()
-                .any(|c| c.type_ == "berth.dev/Synced" && c.status == "False"),
-            "{name}: {conditions:?}"
-        );
+                .any(|c| c.type_ == "berth.dev/Synced" && c.status == "False");
+            if told { Ok(()) } else { Err(format!("{conditions:?}")) }
+        })
+        .await;
     }
     let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
     assert!(

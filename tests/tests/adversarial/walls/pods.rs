@@ -91,7 +91,7 @@ pub(super) async fn new(thief: &Thief) {
         ),
         (
             "container runtime, devices or network",
-            json!({"annotations": {"kubernetes.io/config.mirror": "x"}}),
+            json!({"annotations": {"k8s.v1.cni.cncf.io/networks": "host"}}),
         ),
         ("berth.dev/tenant", json!({"labels": {labels::TENANT: "other"}})),
     ] {
