@@ -15,7 +15,7 @@ pub const COREDNS: &str = "registry.k8s.io/coredns/coredns:v1.14.7";
 pub const METRICS_SERVER: &str = "registry.k8s.io/metrics-server/metrics-server:v0.9.0";
 /// What every pod's sandbox runs.
 pub const PAUSE: &str = "registry.k8s.io/pause:3.10.1";
-/// The program of test pods.
+/// The program of test pods, with a shell.
 pub const AGNHOST: &str = "registry.k8s.io/e2e-test-images/agnhost:2.59";
 /// The Kubernetes components of a control plane.
 pub const CONTROL_PLANE: [Binary; 3] = [
@@ -42,8 +42,32 @@ pub fn for_workloads() -> Result<Vec<Image>, Error> {
     let agnhost = binaries::find_pinned(Binary::Agnhost)?;
     Ok(vec![
         Image::new(PAUSE, &binaries::find_pinned(Binary::Pause)?, "/pause"),
-        Image::new(AGNHOST, &agnhost, "/agnhost").with_arguments(&["pause"]),
+        with_shell(Image::new(AGNHOST, &agnhost, "/agnhost").with_arguments(&["pause"]))?,
     ])
+}
+
+/// Where Debian's packages of busybox put it. Of the two that it has, the static one needs no libraries.
+const BUSYBOX: [&str; 2] = ["/bin/busybox", "/usr/bin/busybox"];
+/// What of busybox is found by its own name. Its wget is left out: it crashes where it is linked statically.
+const COMMANDS: [&str; 32] = [
+    "base64", "cat", "cp", "cut", "date", "dd", "echo", "env", "false", "grep", "head", "hostname", "id", "kill", "ls",
+    "mkdir", "nc", "ps", "readlink", "rm", "sed", "seq", "sh", "sleep", "stat", "tail", "tar", "test", "touch", "true",
+    "wc", "whoami",
+];
+
+/// The same image with a shell and what scripts need.
+fn with_shell(mut image: Image) -> Result<Image, Error> {
+    let Some(busybox) = BUSYBOX.map(Path::new).into_iter().find(|path| path.is_file()) else {
+        return Err(Error::Image {
+            reference: image.reference,
+            reason: "its shell, busybox, is not installed (`make prerequisites` installs it)".into(),
+        });
+    };
+    let place = Path::new("/bin/busybox");
+    image.programs.insert(place.into(), busybox.to_owned());
+    let links = COMMANDS.map(|command| (Path::new("/bin").join(command), place.to_owned()));
+    image.links.extend(links);
+    Ok(image)
 }
 
 /// What tenants' control planes run beside Berth's own programs.

@@ -18,6 +18,8 @@ const BLOCK: usize = 512;
 pub(super) enum Content {
     Directory,
     Bytes(Vec<u8>),
+    /// A symbolic link to a path in the image.
+    Link(PathBuf),
     /// A file of this machine, opened once: who replaces it while it is read does not change the image.
     File {
         path: PathBuf,
@@ -102,7 +104,7 @@ impl Layer {
         for (header, content) in &self.entries {
             put(header.as_bytes())?;
             match content {
-                Content::Directory => {}
+                Content::Directory | Content::Link(_) => {}
                 Content::Bytes(bytes) => {
                     put(bytes)?;
                     put(padding(bytes.len() as u64))?;
@@ -170,15 +172,24 @@ pub(super) fn file_header(path: &Path, mode: u32, length: u64) -> Result<tar::He
 
 fn header(path: &Path, entry: &Entry) -> Result<tar::Header, Error> {
     let length = match &entry.content {
-        Content::Directory => 0,
+        Content::Directory | Content::Link(_) => 0,
         Content::Bytes(bytes) => bytes.len() as u64,
         Content::File { length, .. } => *length,
     };
     let mut header = file_header(path, entry.mode, length)?;
     header.set_uid(entry.owner.into());
     header.set_gid(entry.owner.into());
-    if matches!(entry.content, Content::Directory) {
-        header.set_entry_type(tar::EntryType::Directory);
+    match &entry.content {
+        Content::Directory => header.set_entry_type(tar::EntryType::Directory),
+        Content::Link(target) => {
+            header.set_entry_type(tar::EntryType::Symlink);
+            header.set_link_name(target).map_err(|source| Error::File {
+                action: "archive",
+                path: path.to_owned(),
+                source,
+            })?;
+        }
+        Content::Bytes(_) | Content::File { .. } => {}
     }
     header.set_cksum();
     Ok(header)

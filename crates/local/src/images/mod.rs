@@ -41,6 +41,8 @@ pub struct Image {
     pub environment: BTreeMap<String, String>,
     /// Further files: their absolute paths in the image, and what is in them.
     pub files: BTreeMap<PathBuf, Vec<u8>>,
+    /// Symbolic links: their absolute paths in the image, and where they lead.
+    pub links: BTreeMap<PathBuf, PathBuf>,
 }
 
 impl Image {
@@ -54,6 +56,7 @@ impl Image {
             arguments: Vec::new(),
             environment: BTreeMap::from([("PATH".to_owned(), search.to_owned())]),
             files: BTreeMap::new(),
+            links: BTreeMap::new(),
         }
     }
 
@@ -101,6 +104,9 @@ impl Image {
         }
         for (path, content) in &self.files {
             entries.insert(path.clone(), Entry::new(0o644, Content::Bytes(content.clone())));
+        }
+        for (path, target) in &self.links {
+            entries.insert(path.clone(), Entry::new(0o777, Content::Link(target.clone())));
         }
         Layer::new(entries)
     }

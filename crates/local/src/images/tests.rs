@@ -164,3 +164,23 @@ fn images_are_named_as_upstream_names_them() {
         assert_eq!(reference.rsplit_once(':').map(|(_, tag)| tag), Some(version.as_str()));
     }
 }
+
+#[test]
+fn links_lead_where_they_say() {
+    let dir = TempDir::new().unwrap();
+    let mut image = image(&dir, "text");
+    image.links.insert("/bin/sh".into(), "/bin/busybox".into());
+    let layer = image.program_layer().unwrap();
+    let mut bytes = Vec::new();
+    layer
+        .copy(|part| {
+            bytes.extend_from_slice(part);
+            Ok(())
+        })
+        .unwrap();
+    let mut archive = tar::Archive::new(&*bytes);
+    let mut entries = archive.entries().unwrap().map(Result::unwrap);
+    let link = entries.find(|entry| entry.path().unwrap().ends_with("sh")).unwrap();
+    assert!(link.header().entry_type().is_symlink());
+    assert_eq!(link.link_name().unwrap().unwrap().to_str(), Some("/bin/busybox"));
+}
