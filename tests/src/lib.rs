@@ -4,10 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
 pub mod fake;
+pub mod kubectl;
 pub mod objects;
 pub mod processes;
 pub mod scrape;
 pub mod suite;
 pub mod tenant;
+pub mod token;
 pub mod wait;
 pub mod world;

@@ -17,38 +17,79 @@ macro_rules! tests {
     };
 }
 
+/// Tests that run before or after others.
+pub struct Group {
+    threads: Option<usize>,
+    tests: Vec<Test>,
+}
+
+impl Group {
+    /// Tests that do not mind each other: they run at the same time, at most `threads` of them.
+    pub fn together(threads: usize, tests: Vec<Test>) -> Self {
+        Self {
+            threads: Some(threads),
+            tests,
+        }
+    }
+
+    /// Tests of which each needs the world for itself.
+    pub fn alone(tests: Vec<Test>) -> Self {
+        Self::together(1, tests)
+    }
+}
+
 /// Runs `tests` in a world with these nodes; one after the other if `one_at_a_time`.
 pub fn run(nodes: &str, one_at_a_time: bool, tests: Vec<Test>) -> ExitCode {
+    let threads = one_at_a_time.then_some(1);
+    run_groups(World::start(nodes), vec![Group { threads, tests }])
+}
+
+/// Runs one group after the other in one world, which is started only if there is something to run in it.
+pub fn run_groups(start: impl Future<Output = World>, groups: Vec<Group>) -> ExitCode {
     berth_runtime::install_crypto();
-    let mut arguments = Arguments::from_args();
-    if one_at_a_time {
-        arguments.test_threads = Some(1);
-    }
+    let arguments = Arguments::from_args();
+    let wanted =
+        |(name, _): &Test| !arguments.skip.iter().any(|skip| name.contains(skip)) && selected(&arguments, name);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .unwrap();
-    let world = if arguments.list {
+    let world = if arguments.list || !groups.iter().flat_map(|group| &group.tests).any(wanted) {
         None
     } else {
-        Some(Arc::new(runtime.block_on(World::start(nodes))))
+        Some(Arc::new(runtime.block_on(start)))
     };
-    let trials = tests
-        .into_iter()
-        .map(|(name, test)| {
-            let (world, handle) = (world.clone(), runtime.handle().clone());
-            Trial::test(name, move || {
-                handle.block_on(test(world.ok_or("no world")?));
-                Ok(())
+    let mut failed = false;
+    for Group { threads, tests } in groups {
+        if world.is_some() && !tests.iter().any(wanted) {
+            continue;
+        }
+        let mut arguments = arguments.clone();
+        arguments.test_threads = threads.or(arguments.test_threads);
+        let trials = tests
+            .into_iter()
+            .map(|(name, test)| {
+                let (world, handle) = (world.clone(), runtime.handle().clone());
+                Trial::test(name, move || {
+                    handle.block_on(test(world.ok_or("no world")?));
+                    Ok(())
+                })
             })
-        })
-        .collect();
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    if conclusion.has_failed()
-        && let Some(world) = &world
-    {
+            .collect();
+        failed |= libtest_mimic::run(&arguments, trials).has_failed();
+    }
+    if failed && let Some(world) = &world {
         world.print_logs();
     }
     drop(world);
-    conclusion.exit_code()
+    if failed { ExitCode::from(101) } else { ExitCode::SUCCESS }
+}
+
+/// Whether the filter of the command line lets a test through.
+fn selected(arguments: &Arguments, name: &str) -> bool {
+    match &arguments.filter {
+        Some(filter) if arguments.exact => name == filter,
+        Some(filter) => name.contains(filter),
+        None => true,
+    }
 }

@@ -53,7 +53,23 @@ impl World {
     /// Starts a host cluster with these nodes and the pools; Berth is installed and control does not run.
     pub async fn without_control(nodes: &str) -> Self {
         let plan: NodePlan = nodes.parse().unwrap();
-        let host = TestHost::start(plan).await.unwrap();
+        Self::on(TestHost::start(plan).await.unwrap()).await
+    }
+
+    /// Starts a host cluster with real nodes, the pools `h100` and `l40s`, and control.
+    pub async fn on_real_nodes(nodes: &str) -> Self {
+        let plan: NodePlan = nodes.parse().unwrap();
+        let host = TestHost::start_with(|config| {
+            config.nodes = plan;
+            config.real_nodes = true;
+        });
+        let world = Self::on(host.await.unwrap()).await;
+        world.start_control("first").await;
+        world
+    }
+
+    /// Installs Berth on a host cluster, with the pools of the examples.
+    async fn on(host: TestHost) -> Self {
         let client = host.client().await.unwrap();
         install(&client, CONTROL_USER).await.unwrap();
         let kubeconfig = host.kubeconfig_for(CONTROL_USER, &[]).unwrap();

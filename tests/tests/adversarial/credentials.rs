@@ -2,6 +2,7 @@
 
 use berth_tests::{
     tenant::{Tenant, cluster},
+    token::client as with_token,
     world::World,
 };
 use k8s_openapi::api::{
@@ -32,16 +33,6 @@ async fn crossed(credential: &str, target: &str) -> Client {
         .clone();
     crossed.auth_infos[0].auth_info = user;
     let config = Config::from_custom_kubeconfig(crossed, &KubeConfigOptions::default())
-        .await
-        .unwrap();
-    berth_runtime::client::from_config(config).unwrap()
-}
-
-async fn with_token(token: &str, target: &str) -> Client {
-    let mut kubeconfig = Kubeconfig::from_yaml(target).unwrap();
-    let user = serde_json::from_value(serde_json::json!({"token": token})).unwrap();
-    kubeconfig.auth_infos[0].auth_info = Some(user);
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .unwrap();
     berth_runtime::client::from_config(config).unwrap()
@@ -104,7 +95,7 @@ pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(world: Arc<World>) {
             .is_none_or(|data| !data.keys().any(|key| key.ends_with("ca.key")))
     }));
     // Anonymous requests get nothing.
-    let anonymous = with_token("", &a.kubeconfig).await;
+    let anonymous = with_token(&a.kubeconfig, "").await;
     assert_eq!(try_to_list(&anonymous).await, 401);
     tokio::join!(a.delete(&world), b.delete(&world));
 }
@@ -132,15 +123,15 @@ pub(crate) async fn tokens_are_worth_nothing_elsewhere(world: Arc<World>) {
         .token
         .unwrap();
     // It is somebody at home (and may do nothing there), and nobody elsewhere.
-    assert_eq!(try_to_list(&with_token(&token, &a.kubeconfig).await).await, 403);
-    assert_eq!(try_to_list(&with_token(&token, &b.kubeconfig).await).await, 401);
+    assert_eq!(try_to_list(&with_token(&a.kubeconfig, &token).await).await, 403);
+    assert_eq!(try_to_list(&with_token(&b.kubeconfig, &token).await).await, 401);
     assert_eq!(
-        try_to_list(&with_token(&token, &host_kubeconfig(&world)).await).await,
+        try_to_list(&with_token(&host_kubeconfig(&world), &token).await).await,
         401
     );
     for nonsense in ["x", "eyJhbGciOiJub25lIn0.e30.", "Bearer", &token[..token.len() - 4]] {
         assert_eq!(
-            try_to_list(&with_token(nonsense, &a.kubeconfig).await).await,
+            try_to_list(&with_token(&a.kubeconfig, nonsense).await).await,
             401,
             "{nonsense}"
         );
@@ -155,7 +146,7 @@ pub(crate) async fn tokens_are_worth_nothing_elsewhere(world: Arc<World>) {
         .unwrap()
         .token
         .unwrap();
-    assert_eq!(try_to_list(&with_token(&host_token, &a.kubeconfig).await).await, 401);
+    assert_eq!(try_to_list(&with_token(&a.kubeconfig, &host_token).await).await, 401);
     let pods: Api<Pod> = Api::namespaced(a.client.clone(), "default");
     assert!(pods.list(&ListParams::default()).await.is_ok());
     tokio::join!(a.delete(&world), b.delete(&world));

@@ -1,0 +1,79 @@
+//! kubectl, as a team uses it.
+
+use crate::tenant::Tenant;
+use berth_process::{
+    binaries::{self, Binary},
+    write_atomic,
+};
+use std::{path::PathBuf, process::Stdio, time::Duration};
+use tempfile::TempDir;
+use tokio::{process::Command, time::timeout};
+
+/// Time within which a command must end.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// kubectl with one kubeconfig.
+pub struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    folder: TempDir,
+}
+
+/// What a command said.
+#[derive(Debug)]
+pub struct Said {
+    /// Whether it ended with 0.
+    pub success: bool,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Kubectl {
+    /// For the team of a tenant.
+    pub fn of(tenant: &Tenant) -> Self {
+        Self::with(&tenant.kubeconfig)
+    }
+
+    /// With the text of a kubeconfig.
+    pub fn with(kubeconfig: &str) -> Self {
+        let folder = TempDir::with_prefix("berth-kubectl-").unwrap();
+        let file = folder.path().join("kubeconfig");
+        write_atomic(&file, kubeconfig.as_bytes(), 0o600).unwrap();
+        Self {
+            program: binaries::find_pinned(Binary::Kubectl).unwrap(),
+            kubeconfig: file,
+            folder: folder,
+        }
+    }
+
+    /// Runs a command to its end.
+    pub async fn run(&self, arguments: &[&str]) -> Said {
+        let mut command = Command::new(&self.program);
+        command
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .args(arguments)
+            // Its cache of discovery would be shared with whoever runs the tests.
+            .env("KUBECACHEDIR", self.folder.path())
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        let output = timeout(LIMIT, command.output())
+            .await
+            .unwrap_or_else(|_| panic!("kubectl {arguments:?} does not end"))
+            .unwrap();
+        Said {
+            success: output.status.success(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Standard output of a command that must succeed.
+    pub async fn output(&self, arguments: &[&str]) -> String {
+        let said = self.run(arguments).await;
+        assert!(said.success, "kubectl {arguments:?}: {}", said.err);
+        said.out
+    }
+}

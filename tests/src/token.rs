@@ -1,0 +1,38 @@
+//! Whose a token is.
+
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use kube::{
+    Api, Client, Config,
+    api::PostParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+
+/// A client that shows a token to the API server of a kubeconfig, and nothing else.
+pub async fn client(kubeconfig: &str, token: &str) -> Client {
+    let mut kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
+    let user = serde_json::from_value(serde_json::json!({"token": token})).unwrap();
+    kubeconfig.auth_infos[0].auth_info = Some(user);
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .unwrap();
+    berth_runtime::client::from_config(config).unwrap()
+}
+
+/// The user that the API server of a kubeconfig takes the bearer of a token for.
+///
+/// # Errors
+/// The code with which it refuses.
+pub async fn user(kubeconfig: &str, token: &str) -> Result<String, u16> {
+    let reviews: Api<SelfSubjectReview> = Api::all(client(kubeconfig, token).await);
+    match reviews
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await
+    {
+        Ok(review) => Ok(review
+            .status
+            .and_then(|status| status.user_info?.username)
+            .unwrap_or_default()),
+        Err(kube::Error::Api(status)) => Err(status.code),
+        Err(error) => panic!("no answer at all: {error}"),
+    }
+}

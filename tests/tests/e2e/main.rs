@@ -1,0 +1,58 @@
+//! Berth as users run it: real kubelets and containers on this machine, packets that policies stop, control planes as pods.
+//! One cluster for all tests; it is made once a run and leaves nothing, also after a failure.
+//!
+//! # How to add tests
+//! Put them into a file of their subject beside this one, as `pub(crate) async fn name(world: Arc<World>)`, and name them
+//! in `main` below: among those that run together if they only need pods, alone if they break or measure something that
+//! others use. Two tenants are there for all tests and are never deleted by one: [`teams::vision`] (two nodes with 8 GPUs
+//! each) and [`teams::speech`] (one node with 4). A test makes a namespace of its own in them ([`pods::Space`]), so that
+//! it meets nobody else's objects; a test that changes a tenant itself makes its own with [`berth_tests::tenant::Tenant`]
+//! (there is one more node, `gpu-l40s-02`).
+//!
+//! [`pods`] has pods that run a shell script and hand back what it said, [`berth_tests::kubectl`] kubectl with a team's
+//! kubeconfig. Wait with [`berth_tests::wait`], never by sleeping. The whole suite must stay below six minutes on two
+//! cores.
+//!
+//! `make e2e` runs all; `cargo test --workspace --test e2e -- <part of a name>` some. Both need root and what `make nodes`
+//! builds; elsewhere the tests are not run, and say so.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod life;
+mod pods;
+mod teams;
+
+use berth_tests::{
+    suite::{Group, run_groups},
+    tests,
+    world::World,
+};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // Whoever has no root has no real nodes, which `berth up` says as well.
+    if let Some(why) = berth_local::obstacle_to_real_nodes() {
+        eprintln!("not run: {why}");
+        return match std::env::var_os("CI") {
+            Some(_) => ExitCode::FAILURE,
+            None => ExitCode::SUCCESS,
+        };
+    }
+    run_groups(
+        World::on_real_nodes("cpu=1,h100=2,l40s=2"),
+        vec![Group::together(
+            6,
+            tests![
+                life::workloads_of_every_kind_run,
+                life::every_pod_has_devices_of_its_own,
+                life::changed_configuration_reaches_volumes,
+                life::init_containers_and_sidecars_take_turns,
+                life::a_container_that_fails_its_probe_is_restarted,
+                life::ends_of_containers_are_told,
+                life::a_deleted_pod_has_time_to_end,
+                life::an_ephemeral_container_joins_a_pod,
+                life::a_claimed_device_is_prepared_on_the_node,
+                life::a_pod_speaks_to_its_own_api_server,
+            ],
+        )],
+    )
+}
