@@ -13,12 +13,17 @@ pub fn find(dir: &Path, suffix: &str) -> Option<ProcessStatus> {
 
 /// Kills a process with SIGKILL; its id must be known.
 pub fn kill(status: &ProcessStatus) {
+    signal(status, Signal::KILL);
+}
+
+/// Sends a signal to a process; its id must be known.
+pub fn signal(status: &ProcessStatus, signal: Signal) {
     let pid = status
         .pid
         .and_then(|pid| i32::try_from(pid).ok())
         .and_then(Pid::from_raw)
         .expect("a process id");
-    kill_process(pid, Signal::KILL).expect("kill -9");
+    kill_process(pid, signal).expect("a signal");
 }
 
 /// Waits until the process of that name runs again under another id than `before`.

@@ -1,0 +1,117 @@
+//! What happens to pods when programs of a node die. `docs/operations.md` says the same.
+
+use crate::{
+    pods::{SOON, Space, is_ready, only, script, server, with},
+    teams::{speech, vision},
+};
+use berth_tests::{
+    processes::{find, kill, signal, until_replaced},
+    tenant::Tenant,
+    wait::until,
+    world::World,
+};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+/// A node that does not answer is given up after some 50 seconds.
+const GIVEN_UP: Duration = Duration::from_secs(150);
+
+/// The container of a pod and how often it was started again.
+fn life(pod: &Pod) -> (Option<String>, i32) {
+    let status = pod.status.as_ref().unwrap().container_statuses.as_ref().unwrap()[0].clone();
+    (status.container_id, status.restart_count)
+}
+
+fn node_of(pod: &Pod) -> String {
+    pod.spec.as_ref().unwrap().node_name.clone().unwrap()
+}
+
+/// A pod's spec that ends at once, on one node.
+fn on(node: &str, container: Value) -> Value {
+    let mut spec = only(container);
+    spec["nodeSelector"] = json!({"kubernetes.io/hostname": node});
+    spec
+}
+
+/// Kills a program of a node; pods go on, and new ones start there.
+async fn pods_survive(world: &World, program: &str, namespace: &'static str) {
+    let space = Space::new(vision(world).await, namespace).await;
+    space.create("served", only(server())).await;
+    let before = space.ready("served").await;
+    let node = node_of(&before);
+    let records = world.host.home().run();
+    let process = find(&records, &format!("{node}.{program}")).unwrap();
+    kill(&process);
+    until_replaced(&records, &process).await;
+    let said = space.run("after", on(&node, script("echo here"))).await.said();
+    assert_eq!(said, "here");
+    let after = space.ready("served").await;
+    assert_eq!(life(&after), life(&before), "the pod was disturbed");
+    assert_eq!(space.exec("served", &["echo", "still here"]).await.trim(), "still here");
+}
+
+pub(crate) async fn pods_outlive_their_kubelet(world: Arc<World>) {
+    pods_survive(&world, "kubelet", "machines-kubelet").await;
+}
+
+pub(crate) async fn pods_outlive_their_container_runtime(world: Arc<World>) {
+    pods_survive(&world, "containerd", "machines-containerd").await;
+}
+
+pub(crate) async fn devices_stay_with_their_pods_when_the_plugin_dies(world: Arc<World>) {
+    let space = Space::new(vision(&world).await, "machines-plugin").await;
+    let gpus = |count: &str| json!({"resources": {"limits": {"nvidia.com/gpu": count}}});
+    let holds = "echo $NVIDIA_VISIBLE_DEVICES; until [ -e /tmp/end ]; do sleep 0.2; done";
+    space.create("holder", only(with(script(holds), gpus("1")))).await;
+    let holder = space.until("holder", "runs", |pod| berth_tests::objects::phase(pod) == "Running").await;
+    let node = node_of(&holder);
+    let records = world.host.home().run();
+    let process = find(&records, &format!("{node}.device-plugin")).unwrap();
+    kill(&process);
+    until_replaced(&records, &process).await;
+    let other = space.run("other", on(&node, with(script("echo $NVIDIA_VISIBLE_DEVICES"), gpus("1")))).await.said();
+    space.exec("holder", &["touch", "/tmp/end"]).await;
+    let held = space.ended("holder").await.said();
+    assert_ne!(other, held, "a device was given twice");
+}
+
+/// Status of a node's condition Ready, in the tenant.
+async fn ready_of(tenant: &Tenant, node: &str) -> Result<String, String> {
+    let nodes: Api<Node> = Api::all(tenant.client.clone());
+    let node = nodes.get(node).await.map_err(|error| error.to_string())?;
+    let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    ready.map(|condition| condition.status).ok_or_else(|| "no condition".into())
+}
+
+pub(crate) async fn a_node_that_does_not_answer_is_shown_as_such(world: Arc<World>) {
+    let tenant = speech(&world).await;
+    let space = Space::new(tenant, "machines-lost").await;
+    space.create("served", only(server())).await;
+    let before = space.ready("served").await;
+    let node = node_of(&before);
+    let kubelet = find(&world.host.home().run(), &format!("{node}.kubelet")).unwrap();
+    // It hangs: nothing starts another one.
+    signal(&kubelet, Signal::STOP);
+    until("the team sees that its node does not answer", GIVEN_UP, async || {
+        match ready_of(tenant, &node).await {
+            Ok(status) if status == "Unknown" => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+    let pod = space.until("served", "is not ready", |pod| !is_ready(pod)).await;
+    // It is not deleted before the time that its toleration gives it, and runs on: nobody knows.
+    assert!(pod.metadata.deletion_timestamp.is_none());
+    signal(&kubelet, Signal::CONT);
+    until("the node is back", SOON, async || match ready_of(tenant, &node).await {
+        Ok(status) if status == "True" => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    let after = space.ready("served").await;
+    assert_eq!(life(&after), life(&before), "the pod was disturbed");
+}
