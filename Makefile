@@ -57,6 +57,10 @@ demo-down: ## Stop the demo and remove everything it left
 test: kubernetes build ## Run all tests (BERTH_TEST_ARGS is passed on to cargo test)
 	cargo test --workspace --locked $(BERTH_TEST_ARGS)
 
+.PHONY: e2e
+e2e: nodes build ## Run the tests on real nodes only (as root; part of `make test`)
+	cargo test --workspace --locked --test e2e
+
 .PHONY: bench
 bench: cluster release ## Run the benchmarks; tables on stdout, JSON in target/bench
 	"$(RELEASE_BINARIES)/bench" all

@@ -66,13 +66,21 @@ pub(crate) async fn devices_stay_with_their_pods_when_the_plugin_dies(world: Arc
     let gpus = |count: &str| json!({"resources": {"limits": {"nvidia.com/gpu": count}}});
     let holds = "echo $NVIDIA_VISIBLE_DEVICES; until [ -e /tmp/end ]; do sleep 0.2; done";
     space.create("holder", only(with(script(holds), gpus("1")))).await;
-    let holder = space.until("holder", "runs", |pod| berth_tests::objects::phase(pod) == "Running").await;
+    let holder = space
+        .until("holder", "runs", |pod| berth_tests::objects::phase(pod) == "Running")
+        .await;
     let node = node_of(&holder);
     let records = world.host.home().run();
     let process = find(&records, &format!("{node}.device-plugin")).unwrap();
     kill(&process);
     until_replaced(&records, &process).await;
-    let other = space.run("other", on(&node, with(script("echo $NVIDIA_VISIBLE_DEVICES"), gpus("1")))).await.said();
+    let other = space
+        .run(
+            "other",
+            on(&node, with(script("echo $NVIDIA_VISIBLE_DEVICES"), gpus("1"))),
+        )
+        .await
+        .said();
     space.exec("holder", &["touch", "/tmp/end"]).await;
     let held = space.ended("holder").await.said();
     assert_ne!(other, held, "a device was given twice");
@@ -84,7 +92,9 @@ async fn ready_of(tenant: &Tenant, node: &str) -> Result<String, String> {
     let node = nodes.get(node).await.map_err(|error| error.to_string())?;
     let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
     let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
-    ready.map(|condition| condition.status).ok_or_else(|| "no condition".into())
+    ready
+        .map(|condition| condition.status)
+        .ok_or_else(|| "no condition".into())
 }
 
 pub(crate) async fn a_node_that_does_not_answer_is_shown_as_such(world: Arc<World>) {
@@ -96,12 +106,14 @@ pub(crate) async fn a_node_that_does_not_answer_is_shown_as_such(world: Arc<Worl
     let kubelet = find(&world.host.home().run(), &format!("{node}.kubelet")).unwrap();
     // It hangs: nothing starts another one.
     signal(&kubelet, Signal::STOP);
-    until("the team sees that its node does not answer", GIVEN_UP, async || {
-        match ready_of(tenant, &node).await {
+    until(
+        "the team sees that its node does not answer",
+        GIVEN_UP,
+        async || match ready_of(tenant, &node).await {
             Ok(status) if status == "Unknown" => Ok(()),
             other => Err(other),
-        }
-    })
+        },
+    )
     .await;
     let pod = space.until("served", "is not ready", |pod| !is_ready(pod)).await;
     // It is not deleted before the time that its toleration gives it, and runs on: nobody knows.

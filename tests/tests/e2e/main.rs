@@ -18,6 +18,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod life;
+mod machines;
 mod pods;
 mod teams;
 
@@ -39,20 +40,31 @@ fn main() -> ExitCode {
     }
     run_groups(
         World::on_real_nodes("cpu=1,h100=2,l40s=2"),
-        vec![Group::together(
-            6,
-            tests![
-                life::workloads_of_every_kind_run,
-                life::every_pod_has_devices_of_its_own,
-                life::changed_configuration_reaches_volumes,
-                life::init_containers_and_sidecars_take_turns,
-                life::a_container_that_fails_its_probe_is_restarted,
-                life::ends_of_containers_are_told,
-                life::a_deleted_pod_has_time_to_end,
-                life::an_ephemeral_container_joins_a_pod,
-                life::a_claimed_device_is_prepared_on_the_node,
-                life::a_pod_speaks_to_its_own_api_server,
-            ],
-        )],
+        vec![
+            Group::together(
+                6,
+                tests![
+                    life::workloads_of_every_kind_run,
+                    life::every_pod_has_devices_of_its_own,
+                    life::changed_configuration_reaches_volumes,
+                    life::init_containers_and_sidecars_take_turns,
+                    life::a_container_that_fails_its_probe_is_restarted,
+                    life::ends_of_containers_are_told,
+                    life::a_deleted_pod_has_time_to_end,
+                    life::an_ephemeral_container_joins_a_pod,
+                    life::a_claimed_device_is_prepared_on_the_node,
+                    life::a_pod_speaks_to_its_own_api_server,
+                ],
+            ),
+            Group::together(
+                3,
+                tests![
+                    machines::a_node_that_does_not_answer_is_shown_as_such,
+                    machines::pods_outlive_their_kubelet,
+                    machines::pods_outlive_their_container_runtime,
+                    machines::devices_stay_with_their_pods_when_the_plugin_dies,
+                ],
+            ),
+        ],
     )
 }
