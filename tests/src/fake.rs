@@ -5,8 +5,8 @@ use async_trait::async_trait;
 use axum::{Router, body::Bytes, http::Method, response::IntoResponse};
 use berth_api::names::TenantId;
 use berth_control::{
-    control_plane::{API_SERVER, Component, Endpoints, Ports, SYNCER},
-    runtime::{ComponentState, ControlPlaneRuntime, RuntimeError},
+    control_plane::{API_SERVER, Component, Endpoints, Form, Ports, SYNCER, ServiceRange},
+    runtime::{ComponentState, ControlPlaneRuntime, Owner, RuntimeError},
 };
 use berth_process::free_port;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
@@ -108,15 +108,21 @@ impl ControlPlaneRuntime for FakeRuntime {
         })
     }
 
-    fn endpoints(&self, _tenant: &TenantId, ports: &Ports) -> Endpoints {
-        Endpoints::direct(Ipv4Addr::LOCALHOST.into(), ports)
+    async fn endpoints(
+        &self,
+        _owner: Owner<'_>,
+        ports: &Ports,
+        _range: &ServiceRange,
+    ) -> Result<Endpoints, RuntimeError> {
+        Ok(Endpoints::direct(Ipv4Addr::LOCALHOST.into(), ports))
     }
 
-    fn uses_pods(&self) -> bool {
-        false
+    fn form(&self, _replicas: u32) -> Form {
+        Form::Process
     }
 
-    async fn ensure(&self, tenant: &TenantId, component: &Component) -> Result<ComponentState, RuntimeError> {
+    async fn ensure(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
+        let tenant = owner.tenant;
         let key = format!("{}.{}", tenant.hash(), component.name);
         self.running
             .lock()

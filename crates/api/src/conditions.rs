@@ -10,6 +10,8 @@ pub const ACCEPTED: &str = "Accepted";
 pub const DATASTORE_READY: &str = "DatastoreReady";
 /// `TenantCluster`: the tenant's API server answers and its bootstrap objects exist.
 pub const CONTROL_PLANE_READY: &str = "ControlPlaneReady";
+/// `TenantCluster`: the address that the team was given leads to the API server, as far as the host is concerned.
+pub const ENDPOINT_READY: &str = "EndpointReady";
 /// `TenantCluster`: the syncer runs and has listed both sides.
 pub const SYNCER_READY: &str = "SyncerReady";
 /// `TenantCluster`: every node the spec asks for is assigned.

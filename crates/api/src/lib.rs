@@ -5,6 +5,7 @@
 
 pub mod allowances;
 pub mod conditions;
+mod control_plane;
 pub mod crd;
 pub mod labels;
 pub mod names;
@@ -15,6 +16,7 @@ mod tenant_cluster;
 mod tenant_node;
 mod validate;
 
+pub use control_plane::{ControlPlaneSpec, EndpointPolicy, EndpointSpec, EndpointType};
 pub use node_pool::{NodeCounts, NodePool, NodePoolSpec, NodePoolStatus};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};

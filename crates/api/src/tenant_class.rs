@@ -1,6 +1,6 @@
 //! `TenantClass`: the platform's rules for tenants.
 
-use crate::{Scheduling, SyncPolicy};
+use crate::{EndpointPolicy, Scheduling, SyncPolicy};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -42,6 +42,10 @@ pub struct TenantClassSpec {
     /// Who places the pods of tenants that do not say it themselves.
     #[serde(default)]
     pub scheduling: Scheduling,
+
+    /// Where tenants may be reached.
+    #[serde(default)]
+    pub endpoint: EndpointPolicy,
 
     /// What crosses from the tenant to the host, and what of the host the tenant sees.
     #[serde(default)]

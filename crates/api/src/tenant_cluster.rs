@@ -1,5 +1,6 @@
 //! `TenantCluster`: what a team asks for.
 
+use crate::{ControlPlaneSpec, EndpointSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -51,6 +52,14 @@ pub struct TenantClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduling: Option<Scheduling>,
 
+    /// How the control plane runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_plane: Option<ControlPlaneSpec>,
+
+    /// Where the team reaches its API server. Without it, at an address of the host's Services.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<EndpointSpec>,
+
     /// Groups of nodes that the tenant gets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
@@ -67,6 +76,8 @@ impl Default for TenantClusterSpec {
             version: default_version(),
             class: None,
             scheduling: None,
+            control_plane: None,
+            endpoint: None,
             nodes: Vec::new(),
         }
     }
@@ -149,7 +160,7 @@ pub struct TenantClusterStatus {
     /// Counts of the tenant's nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<TenantNodeCounts>,
-    /// Accepted, DatastoreReady, ControlPlaneReady, SyncerReady, NodesReady, Ready; Deleting while it is deleted.
+    /// Accepted, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

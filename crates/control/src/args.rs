@@ -8,12 +8,19 @@ use std::{net::SocketAddr, path::PathBuf};
 #[derive(Debug, Parser)]
 #[command(version, about)]
 pub(crate) struct Args {
-    /// Kubeconfig of the host cluster. Syncers reach the host at the address it names.
+    /// Kubeconfig of the host cluster. Syncers reach the host at the address it names. Without one, this is a pod of the
+    /// host cluster with a service account.
     #[arg(long, env = "KUBECONFIG")]
-    pub(crate) kubeconfig: PathBuf,
+    pub(crate) kubeconfig: Option<PathBuf>,
     /// Where control planes run.
     #[arg(long, value_enum, default_value_t = RuntimeKind::Process)]
     pub(crate) runtime: RuntimeKind,
+    /// JSON file with images, versions, placement and resources of control planes that are pods.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cluster_settings: Option<PathBuf>,
+    /// URL at which syncers that are pods reach the host [default: as the kubeconfig says, or as pods are told].
+    #[arg(long, value_name = "URL")]
+    pub(crate) host_server: Option<String>,
     /// Folder of the process runtime's state.
     #[arg(long, value_name = "DIR", required_if_eq("runtime", "process"))]
     pub(crate) runtime_dir: Option<PathBuf>,
@@ -51,6 +58,8 @@ pub(crate) struct Args {
 pub(crate) enum RuntimeKind {
     /// As supervised child processes of this machine.
     Process,
+    /// As pods of the host cluster.
+    Cluster,
 }
 
 impl Args {

@@ -87,7 +87,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
     let datastore = Datastore::open(&datastore)?;
     let stores = tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        stores = watches::start(&client, &queue, &mut tasks, &stop) => stores.map_err(|_| ControlError::Watches)?,
+        stores = watches::start(&client, &queue, &mut tasks, &stop, runtime.uses_pods()) => stores.map_err(|_| ControlError::Watches)?,
     };
     let reporter = Reporter {
         controller: "berth-control".into(),

@@ -10,7 +10,7 @@ use berth_control::{
     datastore::DatastoreConfig,
     manifests,
     metrics::Metrics,
-    runtime::{ProcessRuntime, ProcessRuntimeConfig},
+    runtime::{ClusterRuntime, ControlPlaneRuntime, ProcessRuntime, ProcessRuntimeConfig, cluster::ClusterSettings},
 };
 use berth_runtime::{
     admin::{self, Readiness},
@@ -21,7 +21,7 @@ use berth_runtime::{
 use clap::Parser;
 use kube::config::Kubeconfig;
 use prometheus_client::registry::Registry;
-use std::{error::Error, process::ExitCode, sync::Arc};
+use std::{error::Error, path::Path, process::ExitCode, sync::Arc};
 use tokio::task::JoinSet;
 
 type AnyError = Box<dyn Error + Send + Sync>;
@@ -53,7 +53,10 @@ async fn run(args: Args) -> Result<(), AnyError> {
         stop.clone(),
     ));
 
-    let client = client::from_file(&args.kubeconfig).await?;
+    let client = match &args.kubeconfig {
+        Some(file) => client::from_file(file).await?,
+        None => client::in_cluster()?,
+    };
     let lease = LeaseRequest {
         namespace: manifests::NAMESPACE.into(),
         name: manifests::NAME.into(),
@@ -85,16 +88,7 @@ async fn lead(
     stop: tokio_util::sync::CancellationToken,
     on_ready: impl FnOnce(),
 ) -> Result<(), AnyError> {
-    let RuntimeKind::Process = args.runtime;
-    let dir = args.runtime_dir.clone().ok_or("--runtime-dir is needed")?;
-    let config = ProcessRuntimeConfig {
-        log_dir: args.log_dir.clone().unwrap_or_else(|| dir.join("logs")),
-        dir,
-        kubeconfig_dir: args.kubeconfig_dir.clone(),
-        syncer: args.syncer()?,
-        die_with_parent: false,
-    };
-    let runtime = ProcessRuntime::open(config, client.clone()).await?;
+    let runtime = runtime(args, &client).await?;
     let config = ControlConfig {
         client,
         host: host_input(args)?,
@@ -103,15 +97,54 @@ async fn lead(
             ca_cert: args.datastore_ca.clone(),
             ca_key: args.datastore_ca_key.clone(),
         },
-        runtime: Arc::new(runtime),
+        runtime,
         metrics,
     };
     Ok(berth_control::run(config, stop, on_ready).await?)
 }
 
-/// Address and CA of the host, as control's own kubeconfig names them.
+async fn runtime(args: &Args, client: &kube::Client) -> Result<Arc<dyn ControlPlaneRuntime>, AnyError> {
+    if args.runtime == RuntimeKind::Cluster {
+        let settings = match &args.cluster_settings {
+            Some(file) => ClusterSettings::read(file)?,
+            None => ClusterSettings::default(),
+        };
+        return Ok(Arc::new(ClusterRuntime::new(settings, client.clone())));
+    }
+    let dir = args.runtime_dir.clone().ok_or("--runtime-dir is needed")?;
+    let config = ProcessRuntimeConfig {
+        log_dir: args.log_dir.clone().unwrap_or_else(|| dir.join("logs")),
+        dir,
+        kubeconfig_dir: args.kubeconfig_dir.clone(),
+        syncer: args.syncer()?,
+        die_with_parent: false,
+    };
+    Ok(Arc::new(ProcessRuntime::open(config, client.clone()).await?))
+}
+
+/// Address and CA of the host for syncers: as control's own kubeconfig names them, or as every pod is told.
 fn host_input(args: &Args) -> Result<HostInput, AnyError> {
-    let kubeconfig = Kubeconfig::read_from(&args.kubeconfig)?;
+    let (server, ca_pem) = match &args.kubeconfig {
+        Some(file) => of_kubeconfig(file)?,
+        None => of_pod()?,
+    };
+    Ok(HostInput {
+        server: args.host_server.clone().unwrap_or(server),
+        ca_pem,
+    })
+}
+
+fn of_pod() -> Result<(String, String), AnyError> {
+    let config = kube::Config::incluster()?;
+    let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let file = config
+        .root_cert_file
+        .ok_or("the service account comes without a certificate authority")?;
+    Ok((server, std::fs::read_to_string(file)?))
+}
+
+fn of_kubeconfig(file: &Path) -> Result<(String, String), AnyError> {
+    let kubeconfig = Kubeconfig::read_from(file)?;
     let cluster = kubeconfig
         .clusters
         .first()
@@ -123,8 +156,5 @@ fn host_input(args: &Args) -> Result<HostInput, AnyError> {
         (None, Some(file)) => std::fs::read(file)?,
         (None, None) => return Err("the kubeconfig names no certificate authority".into()),
     };
-    Ok(HostInput {
-        server,
-        ca_pem: String::from_utf8(ca)?,
-    })
+    Ok((server, String::from_utf8(ca)?))
 }

@@ -59,6 +59,17 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["pods"], &READ),
         rule("", &["pods/eviction"], &["create"]),
+        // Control planes as pods. Their pods are deleted with the rights that syncers have as well.
+        rule(
+            "apps",
+            &["deployments"],
+            &["get", "list", "watch", "create", "patch", "delete"],
+        ),
+        rule(
+            "policy",
+            &["poddisruptionbudgets"],
+            &["get", "create", "patch", "delete"],
+        ),
         rule("", &["events"], &["create", "patch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
         rule(

@@ -2,7 +2,7 @@
 
 use kube::{
     Client, Config,
-    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+    config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use std::{path::Path, time::Duration};
 
@@ -24,6 +24,9 @@ pub enum ConnectError {
         #[source]
         source: Box<KubeconfigError>,
     },
+    /// The program does not run in a pod with a service account.
+    #[error("no kubeconfig was given, and this is no pod with a service account: {0}")]
+    InCluster(#[source] Box<InClusterError>),
     /// The client cannot be built from the configuration.
     #[error("cannot build a client: {0}")]
     Client(#[source] Box<kube::Error>),
@@ -41,7 +44,7 @@ pub async fn from_file(path: &Path) -> Result<Client, ConnectError> {
     let kubeconfig = Kubeconfig::read_from(path).map_err(fail)?;
     from_kubeconfig(kubeconfig).await.map_err(|error| match error {
         ConnectError::Kubeconfig { source, .. } => fail(*source),
-        other @ ConnectError::Client(_) => other,
+        other => other,
     })
 }
 
@@ -56,6 +59,14 @@ pub async fn from_text(text: &str) -> Result<Client, ConnectError> {
         source: Box::new(source),
     })?;
     from_kubeconfig(kubeconfig).await
+}
+
+/// A client for the cluster in which this program runs as a pod, with its service account.
+///
+/// # Errors
+/// It is no pod, or has no token.
+pub fn in_cluster() -> Result<Client, ConnectError> {
+    from_config(Config::incluster().map_err(|error| ConnectError::InCluster(Box::new(error)))?)
 }
 
 async fn from_kubeconfig(kubeconfig: Kubeconfig) -> Result<Client, ConnectError> {

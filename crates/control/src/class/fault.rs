@@ -22,6 +22,7 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
     let TenantClassSpec {
         versions,
         scheduling: _,
+        endpoint: _,
         sync,
     } = spec;
     if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {

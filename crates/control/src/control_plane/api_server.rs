@@ -1,8 +1,8 @@
 //! The tenant's kube-apiserver: upstream, with its own certificate authorities, service-account issuer and key range.
 
 use super::{
-    API_SERVER, Authorities, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, admission, file_flag,
-    flag, kubernetes, version_flags,
+    API_SERVER, Authorities, CertificateError, Component, ControlPlaneInput, Health, Leaf, LeafStore, admission,
+    authentication, file_flag, flag, kubernetes, version_flags,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
@@ -45,6 +45,7 @@ pub(super) fn render(
         .issue(&authorities.front_proxy, "front-proxy", &proxy)?
         .put(&mut files, "front-proxy-client");
     admission::for_api_server(input, authorities, leaves, &mut files)?;
+    files.insert(authentication::FILE.into(), authentication::configuration());
     files.insert("client-ca.crt".into(), authorities.client.cert_pem().into());
     files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
     files.insert("datastore-ca.crt".into(), input.datastore.ca_pem.clone());
@@ -76,7 +77,7 @@ pub(super) fn render(
         file_flag("tls-cert-file", "tls.crt"),
         file_flag("tls-private-key-file", "tls.key"),
         file_flag("client-ca-file", "client-ca.crt"),
-        flag("anonymous-auth", "false"),
+        file_flag("authentication-config", authentication::FILE),
         flag("authorization-mode", "RBAC"),
         flag("service-account-issuer", &issuer),
         flag("api-audiences", &issuer),
@@ -107,5 +108,13 @@ pub(super) fn render(
         env: BTreeMap::from([("GOGC".into(), GOGC.into())]),
         files,
         host_service_account: None,
+        replicas: input.form.replicas(),
+        overlaps: true,
+        health: Some(Health {
+            port: input.endpoints.api_server.listen.port(),
+            tls: true,
+            live: authentication::LIVE,
+            ready: authentication::READY,
+        }),
     })
 }

@@ -7,6 +7,9 @@ use super::{
 use berth_pki::Usage;
 use std::collections::BTreeMap;
 
+/// Port of its health, if it has one.
+const PORT: u16 = 10257;
+
 /// Controllers that must not run in a tenant, and why. An unknown name ends kube-controller-manager, so every name
 /// must exist in every supported version; these are in 1.35, 1.36 and 1.37.
 ///
@@ -70,12 +73,10 @@ pub(super) fn render(
         file_flag("root-ca-file", "server-ca.crt"),
         file_flag("service-account-private-key-file", "service-account.key"),
         flag("use-service-account-credentials", "true"),
-        // One replica: electing itself would cost a start seconds and the tenant's API server writes.
-        flag("leader-elect", "false"),
-        // Nobody scrapes it in a tenant; several on one machine would fight for the port.
-        flag("secure-port", "0"),
         flag("profiling", "false"),
     ];
+    let (flags, health) = input.form.one_at_a_time(PORT);
+    args.extend(flags);
     args.extend(version_flags(input.version));
     Ok(Component {
         name: CONTROLLER_MANAGER,
@@ -84,5 +85,8 @@ pub(super) fn render(
         env: BTreeMap::new(),
         files,
         host_service_account: None,
+        replicas: input.form.replicas(),
+        overlaps: true,
+        health,
     })
 }

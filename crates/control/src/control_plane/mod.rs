@@ -5,6 +5,7 @@
 
 mod admission;
 mod api_server;
+mod authentication;
 mod certificates;
 mod controller_manager;
 mod endpoints;
@@ -47,6 +48,8 @@ pub struct ControlPlaneInput<'a> {
     pub scheduling: Scheduling,
     /// What crosses from the tenant to the host.
     pub policy: &'a SyncPolicy,
+    /// Whether the components are processes or pods.
+    pub form: Form,
     /// Where the components listen and can be reached.
     pub endpoints: &'a Endpoints,
     /// Address range of the tenant's own Services; its first address is `default/kubernetes`.
@@ -55,6 +58,59 @@ pub struct ControlPlaneInput<'a> {
     pub datastore: &'a DatastoreInput,
     /// How to reach the host cluster.
     pub host: &'a HostInput,
+}
+
+/// What becomes of a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// One process on this machine; its supervisor knows whether it runs.
+    Process,
+    /// Pods of the host. Two of them may run at the same time, if only while one replaces the other.
+    Pods {
+        /// How many of each component that more than one can run of.
+        replicas: u32,
+    },
+}
+
+impl Form {
+    /// Flags of a component of which one must work at a time, and how it is asked for its health at `port`.
+    fn one_at_a_time(self, port: u16) -> ([String; 2], Option<Health>) {
+        match self {
+            // Electing itself would cost a start seconds and the tenant's API server writes. Nobody scrapes it in a
+            // tenant, and several on one machine would fight for the port.
+            Self::Process => ([flag("leader-elect", "false"), flag("secure-port", "0")], None),
+            Self::Pods { .. } => (
+                [flag("leader-elect", "true"), flag("secure-port", port)],
+                Some(Health {
+                    port,
+                    tls: true,
+                    live: "/healthz",
+                    ready: "/healthz",
+                }),
+            ),
+        }
+    }
+
+    /// How many run of a component that more than one can run of.
+    fn replicas(self) -> u32 {
+        match self {
+            Self::Process => 1,
+            Self::Pods { replicas } => replicas.max(1),
+        }
+    }
+}
+
+/// How a component is asked whether it is well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Port on which it answers.
+    pub port: u16,
+    /// Whether it speaks HTTPS there.
+    pub tls: bool,
+    /// Path that fails when only a restart helps.
+    pub live: &'static str,
+    /// Path that fails while it cannot be used.
+    pub ready: &'static str,
 }
 
 /// The address range of a tenant's own Services.
@@ -124,6 +180,12 @@ pub struct Component {
     /// Name of the host ServiceAccount (in the control-plane namespace) whose token the runtime keeps fresh in the
     /// file `token`, if the component needs one.
     pub host_service_account: Option<&'static str>,
+    /// How many of it run side by side.
+    pub replicas: u32,
+    /// Whether a second one may run for a moment while it replaces the first.
+    pub overlaps: bool,
+    /// How it is asked whether it is well; not at all where its supervisor knows.
+    pub health: Option<Health>,
 }
 
 impl Component {

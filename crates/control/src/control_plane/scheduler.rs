@@ -4,11 +4,14 @@
 //! from, and only checks.
 
 use super::{
-    Authorities, CertificateError, Component, ControlPlaneInput, FILES, Leaf, LeafStore, SCHEDULER, file_flag, flag,
+    Authorities, CertificateError, Component, ControlPlaneInput, FILES, Leaf, LeafStore, SCHEDULER, file_flag,
     kubernetes, version_flags,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
+
+/// Port of its health, if it has one.
+const PORT: u16 = 10259;
 
 pub(super) fn render(
     input: &ControlPlaneInput<'_>,
@@ -25,13 +28,9 @@ pub(super) fn render(
         authorities.kubeconfig_from_files(&input.endpoints.api_server.https_url())?,
     );
     files.insert("config.yaml".into(), configuration());
-    let mut args = vec![
-        file_flag("config", "config.yaml"),
-        // One replica: electing itself would cost a start seconds and the tenant's API server writes.
-        flag("leader-elect", "false"),
-        // Nobody scrapes it in a tenant; several on one machine would fight for the port.
-        flag("secure-port", "0"),
-    ];
+    let mut args = vec![file_flag("config", "config.yaml")];
+    let (flags, health) = input.form.one_at_a_time(PORT);
+    args.extend(flags);
     args.extend(version_flags(input.version));
     Ok(Component {
         name: SCHEDULER,
@@ -40,6 +39,9 @@ pub(super) fn render(
         env: BTreeMap::new(),
         files,
         host_service_account: None,
+        replicas: input.form.replicas(),
+        overlaps: true,
+        health,
     })
 }
 

@@ -1,7 +1,9 @@
 //! The tenant's syncer: on the host a service account of the control-plane namespace, in the tenant a client
 //! certificate with exactly the permissions that `berth_syncer::permissions` lists.
 
-use super::{Authorities, CertificateError, Component, ControlPlaneInput, FILES, Leaf, LeafStore, Program, SYNCER};
+use super::{
+    Authorities, CertificateError, Component, ControlPlaneInput, FILES, Health, Leaf, LeafStore, Program, SYNCER,
+};
 use super::{admission, file_flag, flag};
 use berth_api::Scheduling;
 use berth_pki::{
@@ -69,5 +71,14 @@ pub(super) fn render(
         env: BTreeMap::new(),
         files,
         host_service_account: Some(SYNCER),
+        // It holds no lease, so there is never a second one.
+        replicas: 1,
+        overlaps: false,
+        health: Some(Health {
+            port: input.endpoints.syncer_admin.listen.port(),
+            tls: false,
+            live: "/healthz",
+            ready: "/readyz",
+        }),
     })
 }

@@ -16,6 +16,7 @@ struct Fixture {
     endpoints: Endpoints,
     range: ServiceRange,
     scheduling: Scheduling,
+    form: Form,
     policy: SyncPolicy,
     datastore: DatastoreInput,
     host: HostInput,
@@ -35,6 +36,7 @@ impl Fixture {
                 secondary: None,
             },
             scheduling: Scheduling::Host,
+            form: Form::Process,
             policy: SyncPolicy::default(),
             datastore: DatastoreInput {
                 endpoints: vec!["https://127.0.0.1:2379".into()],
@@ -55,6 +57,7 @@ impl Fixture {
             class: "default",
             scheduling: self.scheduling,
             policy: &self.policy,
+            form: self.form,
             endpoints: &self.endpoints,
             service_range: &self.range,
             datastore: &self.datastore,

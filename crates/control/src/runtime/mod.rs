@@ -1,13 +1,20 @@
-//! Where control planes run: as supervised child processes on this machine. (In a cluster they will run as pods; both
-//! take the same [`Component`]s.)
+//! Where control planes run: as supervised child processes on this machine, or as pods of the host cluster. Both take the
+//! same [`Component`]s.
 
+pub mod cluster;
 mod process;
 
 pub use process::{ProcessRuntime, ProcessRuntimeConfig};
 
-use crate::control_plane::{Component, Endpoints, Ports};
+use crate::{
+    apply::{Applier, ApplyError},
+    control_plane::{Component, Endpoints, Form, Ports, ServiceRange},
+};
 use async_trait::async_trait;
 use berth_api::names::TenantId;
+use std::collections::BTreeMap;
+
+pub use cluster::ClusterRuntime;
 
 /// Why a runtime did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +41,23 @@ pub enum RuntimeError {
         /// Why not.
         source: Box<kube::Error>,
     },
+    /// The host refuses an object of a component.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// The host refuses or does not answer.
+    #[error("{what}: {source}")]
+    Host {
+        /// What was tried.
+        what: &'static str,
+        /// The answer.
+        source: Box<kube::Error>,
+    },
+    /// Pods that were told to end still run.
+    #[error("{0}")]
+    StillRunning(String),
+    /// What the platform has set up cannot be used.
+    #[error("{0}")]
+    Settings(String),
     /// Something else about files on this machine.
     #[error("{path}: {source}")]
     Io {
@@ -53,6 +77,17 @@ pub enum ComponentState {
     Down(String),
 }
 
+/// Whose components a runtime is asked to run.
+#[derive(Clone, Copy)]
+pub struct Owner<'a> {
+    /// The tenant.
+    pub tenant: &'a TenantId,
+    /// Labels of everything that is the tenant's on the host.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Applies the tenant's objects on the host.
+    pub host: &'a Applier,
+}
+
 /// Runs the components of tenants' control planes. Everything is idempotent: control calls it again and again, also
 /// after it was killed in the middle.
 #[async_trait]
@@ -60,24 +95,34 @@ pub trait ControlPlaneRuntime: Send + Sync {
     /// Kubernetes versions of which this runtime has the binaries, newest first.
     fn versions(&self) -> Vec<String>;
 
+    /// What becomes of components, of which `replicas` are asked for.
+    fn form(&self, replicas: u32) -> Form;
+
+    /// Whether components are pods of the host: their ports are always the same, and the host Service of the API server
+    /// leads to them.
+    fn uses_pods(&self) -> bool {
+        matches!(self.form(1), Form::Pods { .. })
+    }
+
     /// Ports for a new tenant. Control records them before anything listens on them, unless [`Self::uses_pods`].
     ///
     /// # Errors
     /// No free ports.
     fn allocate(&self, tenant: &TenantId) -> Result<Ports, RuntimeError>;
 
-    /// Where the servers of a tenant listen and are reached, given their ports.
-    fn endpoints(&self, tenant: &TenantId, ports: &Ports) -> Endpoints;
-
-    /// Whether components are pods of the host: their ports are always the same, and the host Service of the API server
-    /// leads to them.
-    fn uses_pods(&self) -> bool;
+    /// Where the servers of a tenant listen and are reached, given their ports and the address of the API server's
+    /// Service. The control-plane namespace exists.
+    ///
+    /// # Errors
+    /// It cannot be found out.
+    async fn endpoints(&self, owner: Owner<'_>, ports: &Ports, range: &ServiceRange)
+    -> Result<Endpoints, RuntimeError>;
 
     /// Makes a component run as described.
     ///
     /// # Errors
     /// It cannot be started.
-    async fn ensure(&self, tenant: &TenantId, component: &Component) -> Result<ComponentState, RuntimeError>;
+    async fn ensure(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError>;
 
     /// Publishes the admin kubeconfig of a tenant in a place that suits this runtime, beside the Secret.
     ///

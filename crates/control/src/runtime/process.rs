@@ -3,9 +3,9 @@
 //! Processes outlive control, as pods outlive an operator; the next control adopts them. Files of a component lie in
 //! `<dir>/<tenant hash>/<component>/`, readable by this user only.
 
-use super::{ComponentState, ControlPlaneRuntime, RuntimeError};
+use super::{ComponentState, ControlPlaneRuntime, Owner, RuntimeError};
 use crate::control_plane::{
-    API_SERVER, COMPONENTS, CONTROLLER_MANAGER, Component, Endpoints, Ports, Program, SCHEDULER,
+    API_SERVER, COMPONENTS, CONTROLLER_MANAGER, Component, Endpoints, Form, Ports, Program, SCHEDULER, ServiceRange,
 };
 use async_trait::async_trait;
 use berth_api::names::{self, TenantId};
@@ -185,15 +185,21 @@ impl ControlPlaneRuntime for ProcessRuntime {
         })
     }
 
-    fn endpoints(&self, _tenant: &TenantId, ports: &Ports) -> Endpoints {
-        Endpoints::direct(Ipv4Addr::LOCALHOST.into(), ports)
+    async fn endpoints(
+        &self,
+        _owner: Owner<'_>,
+        ports: &Ports,
+        _range: &ServiceRange,
+    ) -> Result<Endpoints, RuntimeError> {
+        Ok(Endpoints::direct(Ipv4Addr::LOCALHOST.into(), ports))
     }
 
-    fn uses_pods(&self) -> bool {
-        false
+    fn form(&self, _replicas: u32) -> Form {
+        Form::Process
     }
 
-    async fn ensure(&self, tenant: &TenantId, component: &Component) -> Result<ComponentState, RuntimeError> {
+    async fn ensure(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
+        let tenant = owner.tenant;
         let program = self.program(&component.program, component.name)?;
         let dir = self.tenant_dir(tenant).join(component.name);
         let files_error = |source| RuntimeError::Files {

@@ -7,6 +7,7 @@ mod bootstrap;
 mod cleanup;
 mod connection;
 mod definitions;
+mod exposure;
 mod host_objects;
 mod keys;
 mod provision;
@@ -130,6 +131,7 @@ fn acceptance(context: &Context, cluster: &TenantCluster) -> Result<Settings, Fi
         &Offer {
             versions: context.runtime.versions(),
             pools: pools.collect(),
+            uses_pods: context.runtime.uses_pods(),
         },
     )?;
     Ok(settings)

@@ -1,7 +1,7 @@
 //! The steps that bring an accepted tenant to life, each of which adds its finding.
 
 use super::{
-    bootstrap, definitions, host_objects, keys, publish, service_range,
+    bootstrap, definitions, exposure, host_objects, keys, publish, service_range,
     settings::{self, Settings},
     state::{Findings, TenantMemory},
 };
@@ -14,7 +14,7 @@ use crate::{
     },
     error::{ReconcileError, api},
     nodes::{NodeRecord, is_ready},
-    runtime::ComponentState,
+    runtime::{ComponentState, Owner},
 };
 use berth_api::{
     TenantCluster, allowances,
@@ -68,7 +68,14 @@ pub(super) async fn run(
     ));
 
     let host_ranges = service_range::host_ranges(context).await?;
-    let (endpoints, service_range) = service_range::ensure(context, cluster, tenant, &host_ranges).await?;
+    let labels = host_objects::tenant_labels(cluster, tenant);
+    let owner = Owner {
+        tenant,
+        labels: &labels,
+        host: &memory.host,
+    };
+    let (mut endpoints, service_range) = service_range::ensure(context, owner, cluster, &host_ranges).await?;
+    let exposed = exposure::ensure(context, owner, cluster, settings, &mut endpoints).await?;
     let components = components(
         context,
         memory,
@@ -81,7 +88,7 @@ pub(super) async fn run(
     .await?;
     let server = endpoints.api_server.https_url();
     findings.endpoint = Some(endpoints.public.url.clone());
-    let api_server = ensure(context, tenant, &components, API_SERVER).await?;
+    let api_server = ensure(context, owner, &components, API_SERVER).await?;
     apply_identity(context, memory, cluster, tenant, settings).await?;
     let kubeconfig = publish_kubeconfig(context, memory, cluster, tenant, &authorities, &endpoints.public.url).await?;
     findings.has_kubeconfig = true;
@@ -103,9 +110,10 @@ pub(super) async fn run(
                 .await
                 .inspect_err(|_| applier.forget())?;
             definitions::publish(context, &applier, &settings.sync.kinds).await?;
-            bring_up(context, tenant, &components, findings).await?;
+            bring_up(context, owner, &components, findings).await?;
         }
     }
+    findings.extend(exposed);
     // Only a kubeconfig that works is handed out.
     if findings
         .all()
@@ -150,6 +158,7 @@ async fn components(
         class: settings.class_name(),
         scheduling: settings.scheduling,
         policy: &settings.sync,
+        form: context.runtime.form(settings.replicas),
         endpoints,
         service_range,
         datastore: &datastore,
@@ -163,12 +172,12 @@ async fn components(
 
 async fn ensure(
     context: &Context,
-    tenant: &TenantId,
+    owner: Owner<'_>,
     components: &[Component],
     name: &str,
 ) -> Result<ComponentState, ReconcileError> {
     match components.iter().find(|component| component.name == name) {
-        Some(component) => Ok(context.runtime.ensure(tenant, component).await?),
+        Some(component) => Ok(context.runtime.ensure(owner, component).await?),
         None => Ok(ComponentState::Down(format!("{name} was not rendered"))),
     }
 }
@@ -259,17 +268,17 @@ fn not_ready(api_server: &ComponentState) -> Finding {
 /// With the API server and the bootstrap objects there: the programs that need them.
 async fn bring_up(
     context: &Context,
-    tenant: &TenantId,
+    owner: Owner<'_>,
     components: &[Component],
     findings: &mut Findings,
 ) -> Result<(), ReconcileError> {
-    let mut states = vec![ensure(context, tenant, components, CONTROLLER_MANAGER).await?];
+    let mut states = vec![ensure(context, owner, components, CONTROLLER_MANAGER).await?];
     if components.iter().any(|component| component.name == SCHEDULER) {
-        states.push(ensure(context, tenant, components, SCHEDULER).await?);
+        states.push(ensure(context, owner, components, SCHEDULER).await?);
     } else {
-        context.runtime.withdraw(tenant, SCHEDULER).await?;
+        context.runtime.withdraw(owner.tenant, SCHEDULER).await?;
     }
-    let syncer = ensure(context, tenant, components, SYNCER).await?;
+    let syncer = ensure(context, owner, components, SYNCER).await?;
     let down = states.into_iter().find_map(|state| match state {
         ComponentState::Running => None,
         ComponentState::Down(why) => Some(why),

@@ -8,8 +8,9 @@ use crate::{
     context::Context,
     control_plane::{API_SERVER, Endpoints, Ports, SYNCER, ServiceRange},
     error::{ReconcileError, api},
+    runtime::{Owner, cluster::pod_selector},
 };
-use berth_api::{TenantCluster, labels, names::TenantId};
+use berth_api::{TenantCluster, names::TenantId};
 use k8s_openapi::{
     api::{
         core::v1::{Service, ServicePort, ServiceSpec},
@@ -21,10 +22,7 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams},
 };
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Addresses of a tenant's own range: the least that kube-apiserver takes.
 const RANGE_SIZE: u32 = 8;
@@ -42,8 +40,6 @@ const ADMISSION: &str = "admission";
 const EGRESS: &str = "egress";
 /// Name of the recorded port of the tenant's DNS.
 const DNS: &str = "dns";
-/// Label that names a pod's component.
-pub const APP_NAME: &str = "app.kubernetes.io/name";
 
 /// Where the tenant's components listen and its Service range, as recorded on the host; records them first if this
 /// is a new tenant.
@@ -52,13 +48,13 @@ pub const APP_NAME: &str = "app.kubernetes.io/name";
 /// The host refuses or does not answer; no free range is left.
 pub async fn ensure(
     context: &Context,
+    owner: Owner<'_>,
     cluster: &TenantCluster,
-    tenant: &TenantId,
     host: &HostRanges,
 ) -> Result<(Endpoints, ServiceRange), ReconcileError> {
-    let (ports, mut range) = recorded(context, cluster, tenant, host).await?;
+    let (ports, mut range) = recorded(context, cluster, owner.tenant, host).await?;
     range.secondary = host.all().find_map(|cidr| secondary(cidr, range.first));
-    Ok((context.runtime.endpoints(tenant, &ports), range))
+    Ok((context.runtime.endpoints(owner, &ports, &range).await?, range))
 }
 
 async fn recorded(
@@ -240,14 +236,6 @@ fn service(
         }),
         ..Service::default()
     }
-}
-
-/// Labels that only the pods of one component carry.
-fn pod_selector(tenant: &TenantId, component: &str) -> BTreeMap<String, String> {
-    BTreeMap::from([
-        (labels::TENANT.into(), tenant.slug().into()),
-        (APP_NAME.into(), component.into()),
-    ])
 }
 
 fn read_range(service: &Service) -> Option<ServiceRange> {

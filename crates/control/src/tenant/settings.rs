@@ -12,7 +12,7 @@ use crate::{
     error::{ReconcileError, api},
 };
 use berth_api::{
-    DEFAULT_CLASS, Scheduling, SyncPolicy, TenantClass, TenantClassSpec, TenantCluster,
+    DEFAULT_CLASS, EndpointPolicy, EndpointSpec, Scheduling, SyncPolicy, TenantClass, TenantClassSpec, TenantCluster,
     conditions::{ACCEPTED, Finding},
     names::TenantId,
 };
@@ -36,8 +36,19 @@ pub struct Settings {
     pub class: Option<String>,
     /// Who places pods.
     pub scheduling: Scheduling,
+    /// How many of each component of the control plane that more than one can run of.
+    #[serde(default = "one")]
+    pub replicas: u32,
+    /// Where the team reaches its API server.
+    #[serde(default)]
+    pub endpoint: EndpointSpec,
     /// What crosses to the host.
     pub sync: SyncPolicy,
+}
+
+/// What earlier versions recorded without saying it.
+fn one() -> u32 {
+    1
 }
 
 impl Settings {
@@ -70,10 +81,16 @@ pub fn resolve(
         version: spec.version.clone(),
         class,
         scheduling: spec.scheduling.unwrap_or(rules.scheduling),
+        replicas: spec.control_plane.as_ref().map_or(1, |wanted| wanted.replicas),
+        endpoint: spec.endpoint.clone().unwrap_or_default(),
         sync: rules.sync.clone(),
     };
     let Some(name) = class_of(cluster, |name| classes(name).is_some()) else {
-        return Ok(settings(None, &TenantClassSpec::default()));
+        let settings = settings(None, &TenantClassSpec::default());
+        return match disallowed(&settings, &EndpointPolicy::default()) {
+            Some(refusal) => Err(refusal),
+            None => Ok(settings),
+        };
     };
     let Some(class) = classes(&name) else {
         return Err(refuse("UnknownClass", unknown(cluster, &name)));
@@ -95,7 +112,42 @@ pub fn resolve(
             ),
         ));
     }
-    Ok(settings(Some(name), &class.spec))
+    let settings = settings(Some(name), &class.spec);
+    match disallowed(&settings, &class.spec.endpoint) {
+        Some(refusal) => Err(refusal),
+        None => Ok(settings),
+    }
+}
+
+/// What a class has against an endpoint.
+fn disallowed(settings: &Settings, rules: &EndpointPolicy) -> Option<Finding> {
+    let class = settings.class_name();
+    let EndpointSpec {
+        kind,
+        hostnames: _,
+        annotations,
+    } = &settings.endpoint;
+    if !rules.types.is_empty() && !rules.types.contains(kind) {
+        let types: Vec<&str> = rules.types.iter().map(|kind| kind.as_str()).collect();
+        return Some(Finding::no(
+            ACCEPTED,
+            "EndpointNotAllowed",
+            format!(
+                "TenantClass {class} does not allow endpoints of type {}; set spec.endpoint.type to one of {}",
+                kind.as_str(),
+                types.join(", ")
+            ),
+        ));
+    }
+    let foreign = annotations.keys().find(|key| !rules.annotations.contains(key))?;
+    Some(Finding::no(
+        ACCEPTED,
+        "EndpointNotAllowed",
+        format!(
+            "TenantClass {class} does not allow the annotation {foreign}; remove it from spec.endpoint.annotations, or \
+             ask the platform team to list it in the class's spec.endpoint.annotations"
+        ),
+    ))
 }
 
 fn unknown(cluster: &TenantCluster, name: &str) -> String {
@@ -150,7 +202,7 @@ pub async fn recorded(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{TenantClusterSpec, TenantClusterStatus};
+    use berth_api::{EndpointType, TenantClusterSpec, TenantClusterStatus};
 
     fn cluster(class: Option<&str>, earlier: Option<&str>) -> TenantCluster {
         let spec = TenantClusterSpec {
@@ -230,6 +282,43 @@ mod tests {
             "{}",
             refusal.message
         );
+    }
+
+    #[test]
+    fn a_class_limits_endpoints() {
+        let with = |kind, key: Option<&str>| {
+            let mut cluster = cluster(Some("gold"), None);
+            cluster.spec.endpoint = Some(EndpointSpec {
+                kind,
+                hostnames: Vec::new(),
+                annotations: key.map(|key| (key.to_owned(), String::new())).into_iter().collect(),
+            });
+            cluster
+        };
+        let limited = |_: &str| {
+            let mut class = class("gold").as_ref().clone();
+            class.spec.endpoint = EndpointPolicy {
+                types: vec![EndpointType::LoadBalancer],
+                annotations: vec!["example.com/pool".into()],
+            };
+            Some(Arc::new(class))
+        };
+        let balanced = with(EndpointType::LoadBalancer, Some("example.com/pool"));
+        assert_eq!(
+            resolve(&balanced, limited).unwrap().endpoint.kind,
+            EndpointType::LoadBalancer
+        );
+        let refusal = resolve(&with(EndpointType::NodePort, None), limited).unwrap_err();
+        assert!(
+            refusal.message.ends_with("to one of LoadBalancer"),
+            "{}",
+            refusal.message
+        );
+        let refusal = resolve(&with(EndpointType::LoadBalancer, Some("other/key")), limited).unwrap_err();
+        assert!(refusal.message.contains("annotation other/key"), "{}", refusal.message);
+        let mut unclassed = balanced;
+        unclassed.spec.class = None;
+        assert_eq!(resolve(&unclassed, |_| None).unwrap_err().reason, "EndpointNotAllowed");
     }
 
     #[test]

@@ -97,6 +97,11 @@ impl Findings {
         self.all.push(finding);
     }
 
+    /// Adds a finding, if there is one.
+    pub fn extend(&mut self, finding: Option<Finding>) {
+        self.all.extend(finding);
+    }
+
     /// All of them.
     pub fn all(&self) -> &[Finding] {
         &self.all

@@ -1,6 +1,6 @@
 //! Whether a spec can be carried out: pure, so that every refusal has a test.
 
-use berth_api::{NodePool, TenantClusterSpec, conditions::ACCEPTED, conditions::Finding};
+use berth_api::{EndpointType, NodePool, TenantClusterSpec, conditions::ACCEPTED, conditions::Finding};
 use std::collections::BTreeMap;
 
 /// What a spec is held against.
@@ -10,6 +10,8 @@ pub struct Offer {
     pub versions: Vec<String>,
     /// Pools by name, with the number of nodes that belong to each (whoever has them now).
     pub pools: BTreeMap<String, (NodePool, usize)>,
+    /// Whether control planes are pods, which Services can lead to.
+    pub uses_pods: bool,
 }
 
 /// Whether `spec` can be carried out with what is on offer.
@@ -23,6 +25,9 @@ pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Result<(), Finding> 
         // Resolved together with the class.
         class: _,
         scheduling: _,
+        // As many as can be: always one where they are processes.
+        control_plane: _,
+        endpoint,
     } = spec;
     if !offer.versions.contains(version) {
         return refuse(
@@ -30,6 +35,16 @@ pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Result<(), Finding> 
             format!(
                 "Kubernetes {version} is not available here; set spec.version to {}",
                 any_of(&offer.versions)
+            ),
+        );
+    }
+    let kind = endpoint.as_ref().map(|endpoint| endpoint.kind).unwrap_or_default();
+    if !offer.uses_pods && kind != EndpointType::ClusterIp {
+        return refuse(
+            "EndpointNotOffered",
+            format!(
+                "control planes are processes of one machine here and are reached there; set spec.endpoint.type to {}",
+                EndpointType::ClusterIp.as_str()
             ),
         );
     }
@@ -87,7 +102,7 @@ fn any_of(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{NodeGroup, NodeMode, NodePoolSpec};
+    use berth_api::{EndpointSpec, NodeGroup, NodeMode, NodePoolSpec};
 
     fn offer() -> Offer {
         let spec = NodePoolSpec {
@@ -99,6 +114,7 @@ mod tests {
         Offer {
             versions: vec!["v1.37.1".into(), "v1.36.4".into()],
             pools: BTreeMap::from([("h100".into(), (NodePool::new("h100", spec), 4))]),
+            uses_pods: false,
         }
     }
 
@@ -145,6 +161,12 @@ mod tests {
             message.contains("5 nodes of pool h100") && message.contains("the pool has 4"),
             "{message}"
         );
+        let mut exposed = spec("v1.37.1", &[]);
+        exposed.endpoint = Some(EndpointSpec {
+            kind: EndpointType::NodePort,
+            ..EndpointSpec::default()
+        });
+        assert_eq!(refusal(&exposed).0, "EndpointNotOffered");
         let huge = spec("v1.37.1", &[("a", "h100", u32::MAX), ("b", "h100", u32::MAX)]);
         assert_eq!(refusal(&huge).0, "NotEnoughNodes");
     }

@@ -10,6 +10,7 @@ use berth_api::{DEFAULT_CLASS, NodePool, TenantClass, TenantCluster, TenantNode,
 use berth_runtime::queue::Queue;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     core::v1::{Namespace, Node, Secret},
     scheduling::v1::PriorityClass,
 };
@@ -29,7 +30,8 @@ use tokio_util::sync::CancellationToken;
 /// Pause by which the fleet waits for further changes before it is planned.
 const FLEET_PAUSE: Duration = Duration::from_millis(20);
 
-/// Starts all watches as tasks that end with `stop`, and waits until each has listed what there is.
+/// Starts all watches as tasks that end with `stop`, and waits until each has listed what there is. With `uses_pods` the
+/// Deployments of control planes are watched as well.
 ///
 /// # Errors
 /// A store was dropped before it was filled: the process is ending.
@@ -39,6 +41,7 @@ pub async fn start(
     queue: &Queue<Key>,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
+    uses_pods: bool,
 ) -> Result<Stores, reflector::store::WriterDropped> {
     let starter = Starter { tasks, stop };
     let tenant_queue = queue.clone();
@@ -168,13 +171,24 @@ pub async fn start(
         },
     );
     let child_queue = queue.clone();
-    let (secrets, _) = starter.watch(
+    let (secrets, starter) = starter.watch(
         Api::<PartialObjectMeta<Secret>>::all(client.clone()),
-        ours,
+        ours.clone(),
         move |secret, _| {
             enqueue_owner(&child_queue, secret.labels());
         },
     );
+    if uses_pods {
+        // Their status is read when a tenant is reconciled; that it changed is seen in the metadata.
+        let child_queue = queue.clone();
+        starter.watch(
+            Api::<PartialObjectMeta<Deployment>>::all(client.clone()),
+            ours,
+            move |deployment, _| {
+                enqueue_owner(&child_queue, deployment.labels());
+            },
+        );
+    }
     let owners = by_node::Owners {
         nodes: nodes.clone(),
         tenants: tenants.clone(),

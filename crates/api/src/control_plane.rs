@@ -1,0 +1,102 @@
+//! How a tenant's control plane runs and where teams reach it.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How the control plane runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ControlPlaneSpec {
+    /// How many of each component run side by side; the syncer is always one. With more than one, the failure of a node
+    /// goes unnoticed by the team. Where control planes are processes on one machine, it is always one.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 3))]
+    pub replicas: u32,
+}
+
+impl Default for ControlPlaneSpec {
+    fn default() -> Self {
+        Self { replicas: one() }
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Where teams reach their API server.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.annotations) || self.annotations.size() == 0 || self.type == 'LoadBalancer'")
+    .message("annotations are for type LoadBalancer")
+    .field_path(".annotations"))]
+pub struct EndpointSpec {
+    /// How far the API server can be reached.
+    #[serde(default, rename = "type")]
+    pub kind: EndpointType,
+    /// Host names or IPv4 addresses under which teams reach the API server. Its certificate is valid for them, and the
+    /// first stands in the kubeconfig. Berth makes no DNS records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 8),
+        inner(
+            length(min = 1, max = 253),
+            regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+        )
+    )]
+    pub hostnames: Vec<String>,
+    /// Annotations of the Service of type LoadBalancer, with keys that the tenant's class allows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "annotations")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// How far an API server can be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum EndpointType {
+    /// At an address of the host's Services: from pods and nodes of the host, and wherever that network is routed.
+    #[default]
+    #[serde(rename = "ClusterIP")]
+    ClusterIp,
+    /// At a port of every node of the host as well.
+    NodePort,
+    /// At an address of a load balancer as well, which the host's cloud or network provides.
+    LoadBalancer,
+}
+
+impl EndpointType {
+    /// As the API spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "ClusterIP",
+            Self::NodePort => "NodePort",
+            Self::LoadBalancer => "LoadBalancer",
+        }
+    }
+}
+
+/// What tenants may ask for as their endpoint.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointPolicy {
+    /// Types that tenants may ask for. Empty: all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub types: Vec<EndpointType>,
+    /// Keys of annotations that tenants may give to their load balancer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 316)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub annotations: Vec<String>,
+}
+
+fn annotations(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "object",
+        "maxProperties": 16,
+        "additionalProperties": {"type": "string", "maxLength": 1024},
+    })
+}

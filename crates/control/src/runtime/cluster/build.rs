@@ -1,0 +1,339 @@
+//! What a component becomes in a cluster: pure, with golden files.
+
+use super::{FOLDER, pod_selector, settings::ClusterSettings};
+use crate::{
+    control_plane::{API_SERVER, Component, Health, Ports, Program, SYNCER},
+    runtime::Owner,
+};
+use berth_api::{labels, names};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
+        core::v1::{
+            Capabilities, Container, EnvVar, HTTPGetAction, KeyToPath, Lifecycle, LifecycleHandler,
+            LocalObjectReference, PodSecurityContext, PodSpec, PodTemplateSpec, Probe, ProjectedVolumeSource,
+            SeccompProfile, Secret, SecretProjection, SecurityContext, Service, ServiceAccountTokenProjection,
+            ServicePort, ServiceSpec, SleepAction, TopologySpreadConstraint, Volume, VolumeMount, VolumeProjection,
+        },
+        policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
+    },
+    apimachinery::pkg::{
+        apis::meta::v1::{LabelSelector, ObjectMeta},
+        util::intstr::IntOrString,
+    },
+};
+
+/// Label that names the component of an object.
+pub(super) const APP_NAME: &str = "app.kubernetes.io/name";
+/// Name of the tenant's DNS server, as a component and in front of it.
+const DNS: (&str, &str) = ("coredns", "kube-dns");
+/// User and group of every container.
+const USER: i64 = 65532;
+/// Files are readable by that group only.
+const FILE_MODE: i32 = 0o440;
+/// Life of a token of the host, in seconds. The kubelet renews it in time.
+const TOKEN_SECONDS: i64 = 3600;
+/// Time that an API server which is to end goes on serving, in seconds: until every node knows that it is no longer among
+/// the endpoints of its Service.
+const LINGER_SECONDS: i64 = 10;
+/// Time that requests under way have after that, in seconds.
+const GRACE_SECONDS: i64 = 30;
+/// Time after which a rollout that makes no progress is reported, in seconds.
+const PROGRESS_SECONDS: i32 = 120;
+
+fn meta(owner: Owner<'_>, name: &str, component: &str) -> ObjectMeta {
+    let mut all = owner.labels.clone();
+    all.insert(APP_NAME.into(), component.into());
+    all.insert("app.kubernetes.io/managed-by".into(), labels::CONTROL_MANAGER.into());
+    ObjectMeta {
+        name: Some(name.into()),
+        namespace: Some(owner.tenant.control_plane_namespace()),
+        labels: Some(all),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The files of a component, in a Secret that has its name from them and never changes: pods that still run keep theirs.
+pub(super) fn files(owner: Owner<'_>, component: &Component) -> Secret {
+    let files = component.files_in(FOLDER);
+    let parts: Vec<&str> = files
+        .iter()
+        .flat_map(|(name, text)| [name.as_str(), text.as_str()])
+        .collect();
+    let name = format!("{}-files-{}", component.name, names::hash(&parts));
+    Secret {
+        metadata: meta(owner, &name, component.name),
+        immutable: Some(true),
+        type_: Some("Opaque".into()),
+        data: Some(
+            files
+                .into_iter()
+                .map(|(name, text)| (name, ByteString(text.into_bytes())))
+                .collect(),
+        ),
+        ..Secret::default()
+    }
+}
+
+/// The Deployment of a component whose files are in the Secret `files`.
+pub(super) fn deployment(
+    owner: Owner<'_>,
+    component: &Component,
+    settings: &ClusterSettings,
+    files: &str,
+) -> Deployment {
+    let selector = LabelSelector {
+        match_labels: Some(pod_selector(owner.tenant, component.name)),
+        match_expressions: None,
+    };
+    let metadata = meta(owner, component.name, component.name);
+    let template = PodTemplateSpec {
+        metadata: Some(ObjectMeta {
+            labels: metadata.labels.clone(),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(pod(component, settings, files, &selector)),
+    };
+    let strategy = if component.overlaps {
+        DeploymentStrategy {
+            type_: Some("RollingUpdate".into()),
+            rolling_update: Some(RollingUpdateDeployment {
+                max_surge: Some(IntOrString::Int(1)),
+                max_unavailable: Some(IntOrString::Int(0)),
+            }),
+        }
+    } else {
+        DeploymentStrategy {
+            type_: Some("Recreate".into()),
+            rolling_update: None,
+        }
+    };
+    Deployment {
+        metadata,
+        spec: DeploymentSpec {
+            replicas: Some(count(component)),
+            revision_history_limit: Some(1),
+            progress_deadline_seconds: Some(PROGRESS_SECONDS),
+            selector,
+            strategy: Some(strategy),
+            template,
+            ..DeploymentSpec::default()
+        },
+        status: None,
+    }
+}
+
+fn count(component: &Component) -> i32 {
+    i32::try_from(component.replicas).unwrap_or(1)
+}
+
+fn pod(component: &Component, settings: &ClusterSettings, files: &str, selector: &LabelSelector) -> PodSpec {
+    let spread = ["kubernetes.io/hostname", "topology.kubernetes.io/zone"].map(|key| TopologySpreadConstraint {
+        topology_key: key.into(),
+        max_skew: 1,
+        when_unsatisfiable: "ScheduleAnyway".into(),
+        label_selector: Some(selector.clone()),
+        match_label_keys: Some(vec!["pod-template-hash".into()]),
+        ..TopologySpreadConstraint::default()
+    });
+    let lingers = component.name == API_SERVER;
+    PodSpec {
+        containers: vec![container(component, settings, lingers)],
+        volumes: Some(vec![volume(component, files)]),
+        // The token of the service account, where one is needed, is among the files.
+        automount_service_account_token: Some(false),
+        service_account_name: component.host_service_account.map(Into::into),
+        enable_service_links: Some(false),
+        security_context: Some(PodSecurityContext {
+            run_as_non_root: Some(true),
+            run_as_user: Some(USER),
+            run_as_group: Some(USER),
+            fs_group: Some(USER),
+            seccomp_profile: Some(SeccompProfile {
+                type_: "RuntimeDefault".into(),
+                localhost_profile: None,
+            }),
+            ..PodSecurityContext::default()
+        }),
+        termination_grace_period_seconds: Some(GRACE_SECONDS + if lingers { LINGER_SECONDS } else { 0 }),
+        topology_spread_constraints: (component.replicas > 1).then(|| spread.to_vec()),
+        priority_class_name: settings.priority_class_name.clone(),
+        node_selector: (!settings.node_selector.is_empty()).then(|| settings.node_selector.clone()),
+        tolerations: (!settings.tolerations.is_empty()).then(|| settings.tolerations.clone()),
+        image_pull_secrets: (!settings.image_pull_secrets.is_empty()).then(|| {
+            let reference = |name: &String| LocalObjectReference { name: name.clone() };
+            settings.image_pull_secrets.iter().map(reference).collect()
+        }),
+        ..PodSpec::default()
+    }
+}
+
+fn container(component: &Component, settings: &ClusterSettings, lingers: bool) -> Container {
+    let text = |list: &[&str]| Some(list.iter().map(ToString::to_string).collect());
+    let (command, capability) = match component.program {
+        // The image's entry point is a wrapper. The file of the API server demands this capability, or it does not start.
+        Program::Kubernetes { .. } => (
+            text(&[component.name]),
+            (component.name == API_SERVER).then_some("NET_BIND_SERVICE"),
+        ),
+        Program::Syncer => (None, None),
+    };
+    let env = component.env.iter().map(|(name, value)| EnvVar {
+        name: name.clone(),
+        value: Some(value.clone()),
+        value_from: None,
+    });
+    Container {
+        name: component.name.into(),
+        image: Some(settings.image(component)),
+        image_pull_policy: Some(settings.image_pull_policy.clone()),
+        command,
+        args: Some(component.args_in(FOLDER)),
+        env: (!component.env.is_empty()).then(|| env.collect()),
+        resources: Some(settings.resources(component.name)),
+        volume_mounts: Some(vec![VolumeMount {
+            name: "files".into(),
+            mount_path: FOLDER.into(),
+            read_only: Some(true),
+            ..VolumeMount::default()
+        }]),
+        startup_probe: component.health.map(|health| probe(health, health.live, 1, 180)),
+        liveness_probe: component.health.map(|health| probe(health, health.live, 10, 6)),
+        readiness_probe: component.health.map(|health| probe(health, health.ready, 2, 3)),
+        lifecycle: lingers.then(|| Lifecycle {
+            pre_stop: Some(LifecycleHandler {
+                sleep: Some(SleepAction {
+                    seconds: LINGER_SECONDS,
+                }),
+                ..LifecycleHandler::default()
+            }),
+            ..Lifecycle::default()
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            read_only_root_filesystem: Some(true),
+            capabilities: Some(Capabilities {
+                add: capability.and_then(|name| text(&[name])),
+                drop: text(&["ALL"]),
+            }),
+            ..SecurityContext::default()
+        }),
+        ..Container::default()
+    }
+}
+
+fn probe(health: Health, path: &str, period: i32, failures: i32) -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some(path.into()),
+            port: IntOrString::Int(health.port.into()),
+            scheme: Some(if health.tls { "HTTPS" } else { "HTTP" }.into()),
+            ..HTTPGetAction::default()
+        }),
+        period_seconds: Some(period),
+        timeout_seconds: Some(period.max(5)),
+        failure_threshold: Some(failures),
+        ..Probe::default()
+    }
+}
+
+/// The folder of the files: the Secret's, and a token of the host if the component needs one.
+fn volume(component: &Component, files: &str) -> Volume {
+    let secret = VolumeProjection {
+        secret: Some(SecretProjection {
+            name: files.into(),
+            items: Some(
+                component
+                    .files
+                    .keys()
+                    .map(|name| KeyToPath {
+                        key: name.clone(),
+                        path: name.clone(),
+                        ..KeyToPath::default()
+                    })
+                    .collect(),
+            ),
+            optional: None,
+        }),
+        ..VolumeProjection::default()
+    };
+    let token = component.host_service_account.map(|_| VolumeProjection {
+        service_account_token: Some(ServiceAccountTokenProjection {
+            path: "token".into(),
+            expiration_seconds: Some(TOKEN_SECONDS),
+            ..ServiceAccountTokenProjection::default()
+        }),
+        ..VolumeProjection::default()
+    });
+    Volume {
+        name: "files".into(),
+        projected: Some(ProjectedVolumeSource {
+            default_mode: Some(FILE_MODE),
+            sources: Some(std::iter::once(secret).chain(token).collect()),
+            ..ProjectedVolumeSource::default()
+        }),
+        ..Volume::default()
+    }
+}
+
+/// One of several replicas may be taken away at a time.
+pub(super) fn disruption_budget(owner: Owner<'_>, component: &Component) -> PodDisruptionBudget {
+    PodDisruptionBudget {
+        metadata: meta(owner, component.name, component.name),
+        spec: Some(PodDisruptionBudgetSpec {
+            max_unavailable: Some(IntOrString::Int(1)),
+            // One that cannot start anyhow keeps no node from being drained.
+            unhealthy_pod_eviction_policy: Some("AlwaysAllow".into()),
+            selector: Some(LabelSelector {
+                match_labels: Some(pod_selector(owner.tenant, component.name)),
+                match_expressions: None,
+            }),
+            ..PodDisruptionBudgetSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The Services of the syncer and of DNS. (That of the API server is made with its address, which is recorded in it.)
+pub(super) fn services(owner: Owner<'_>, ports: &Ports) -> [Service; 2] {
+    let port = |name: &str, protocol: &str, port: i32, target: u16| ServicePort {
+        name: Some(name.into()),
+        protocol: Some(protocol.into()),
+        port,
+        target_port: Some(IntOrString::Int(target.into())),
+        ..ServicePort::default()
+    };
+    let service = |name: &str, component: &str, early: bool, ports: Vec<ServicePort>| Service {
+        metadata: meta(owner, name, component),
+        spec: Some(ServiceSpec {
+            selector: Some(pod_selector(owner.tenant, component)),
+            ports: Some(ports),
+            publish_not_ready_addresses: Some(early),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    };
+    [
+        // It answers the API server before it has listed everything, and says itself what it waits for.
+        service(
+            SYNCER,
+            SYNCER,
+            true,
+            vec![
+                port("admin", "TCP", i32::from(ports.syncer_admin), ports.syncer_admin),
+                port("admission", "TCP", i32::from(ports.admission), ports.admission),
+                port("egress", "TCP", i32::from(ports.egress), ports.egress),
+            ],
+        ),
+        service(
+            DNS.1,
+            DNS.0,
+            false,
+            vec![
+                port("dns", "UDP", super::DNS_PORT.into(), ports.dns),
+                port("dns-tcp", "TCP", super::DNS_PORT.into(), ports.dns),
+            ],
+        ),
+    ]
+}

@@ -1,0 +1,132 @@
+//! What the platform says about the pods of control planes: read from one file, which the Helm chart writes.
+
+use super::super::RuntimeError;
+use crate::control_plane::{API_SERVER, CONTROLLER_MANAGER, Component, Program, SCHEDULER, SYNCER};
+use berth_process::emulation;
+use k8s_openapi::{
+    api::core::v1::{ResourceRequirements, Toleration},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use serde::Deserialize;
+use std::{collections::BTreeMap, path::Path};
+
+/// Images, placement and resources of the pods of control planes.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ClusterSettings {
+    /// Kubernetes versions of which the registry has images, newest first.
+    pub versions: Vec<String>,
+    /// Registry, and path in it, of the upstream images `kube-apiserver`, `kube-controller-manager` and
+    /// `kube-scheduler`. Their tag is the version.
+    pub kubernetes_registry: String,
+    /// Image of the syncer.
+    pub syncer_image: String,
+    /// When nodes fetch images: IfNotPresent, Always or Never.
+    pub image_pull_policy: String,
+    /// Names of Secrets in control's namespace with which nodes fetch images. Control copies them beside the pods.
+    pub image_pull_secrets: Vec<String>,
+    /// PriorityClass of the pods.
+    pub priority_class_name: Option<String>,
+    /// Labels of the nodes that control planes run on. Nodes of tenants are never among them.
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that control planes do not mind.
+    pub tolerations: Vec<Toleration>,
+    /// Resources by component, in place of the defaults.
+    pub resources: BTreeMap<String, ResourceRequirements>,
+}
+
+impl Default for ClusterSettings {
+    fn default() -> Self {
+        Self {
+            versions: vec![berth_api::DEFAULT_VERSION.into()],
+            kubernetes_registry: "registry.k8s.io".into(),
+            syncer_image: format!("ghcr.io/berth-dev/berth-syncer:{}", env!("CARGO_PKG_VERSION")),
+            image_pull_policy: "IfNotPresent".into(),
+            image_pull_secrets: Vec::new(),
+            priority_class_name: None,
+            node_selector: BTreeMap::new(),
+            tolerations: Vec::new(),
+            resources: BTreeMap::new(),
+        }
+    }
+}
+
+impl ClusterSettings {
+    /// Reads settings from a JSON file. What it does not say is as in [`ClusterSettings::default`].
+    ///
+    /// # Errors
+    /// The file cannot be read, or says something that does not exist.
+    pub fn read(path: &Path) -> Result<Self, RuntimeError> {
+        let text = std::fs::read_to_string(path).map_err(|source| RuntimeError::Io {
+            path: path.display().to_string(),
+            source,
+        })?;
+        serde_json::from_str(&text).map_err(|error| RuntimeError::Settings(format!("{}: {error}", path.display())))
+    }
+
+    /// Versions that tenants can have, newest first.
+    pub fn offered(&self) -> Vec<String> {
+        emulation::offered(self.versions.clone())
+    }
+
+    /// Image of a component.
+    pub fn image(&self, component: &Component) -> String {
+        match &component.program {
+            Program::Kubernetes { version } => {
+                format!("{}/{}:{version}", self.kubernetes_registry, component.name)
+            }
+            Program::Syncer => self.syncer_image.clone(),
+        }
+    }
+
+    /// Resources of a component's container.
+    pub fn resources(&self, component: &str) -> ResourceRequirements {
+        match (self.resources.get(component), default_resources(component)) {
+            (Some(chosen), _) => chosen.clone(),
+            (None, Some((cpu, memory, limit))) => {
+                let quantity = |text: &str| Quantity(text.into());
+                ResourceRequirements {
+                    requests: Some(BTreeMap::from([
+                        ("cpu".into(), quantity(cpu)),
+                        ("memory".into(), quantity(memory)),
+                    ])),
+                    limits: Some(BTreeMap::from([("memory".into(), quantity(limit))])),
+                    claims: None,
+                }
+            }
+            (None, None) => ResourceRequirements::default(),
+        }
+    }
+}
+
+/// CPU and memory that an idle tenant needs with some room (docs/performance.md), and the memory beyond which a component
+/// is ended before it takes its neighbours': a busy tenant may use it.
+fn default_resources(component: &str) -> Option<(&'static str, &'static str, &'static str)> {
+    match component {
+        API_SERVER => Some(("100m", "256Mi", "2Gi")),
+        CONTROLLER_MANAGER => Some(("25m", "64Mi", "1Gi")),
+        SCHEDULER => Some(("25m", "48Mi", "512Mi")),
+        SYNCER => Some(("25m", "32Mi", "512Mi")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_does_not_say_is_as_usual_and_nothing_unknown_is_swallowed() {
+        let settings: ClusterSettings = serde_json::from_str(
+            r#"{"versions": ["v1.37.1", "v1.36.4"], "kubernetesRegistry": "mirror.example/k8s",
+                "resources": {"syncer": {"requests": {"cpu": "1"}}}}"#,
+        )
+        .unwrap();
+        assert_eq!(settings.offered(), ["v1.37.1", "v1.36.4", "v1.35.0"]);
+        assert_eq!(settings.image_pull_policy, "IfNotPresent");
+        assert_eq!(settings.resources(SYNCER).limits, None);
+        assert_eq!(settings.resources(API_SERVER).requests.unwrap()["memory"].0, "256Mi");
+        let error = serde_json::from_str::<ClusterSettings>(r#"{"registry": "x"}"#).unwrap_err();
+        assert!(error.to_string().contains("registry"), "{error}");
+    }
+}

@@ -1,0 +1,190 @@
+//! Whether a component runs, out of its Deployment and its pods: pure.
+
+use crate::runtime::ComponentState;
+use k8s_openapi::api::{
+    apps::v1::{Deployment, DeploymentCondition},
+    core::v1::{ContainerStatus, Pod},
+};
+
+/// Reasons of containers that are merely on their way.
+const ON_THE_WAY: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+
+/// Whether at least one pod serves and nothing new is stuck; if not, why, in words.
+pub(super) fn state(deployment: &Deployment, pods: &[Pod]) -> ComponentState {
+    let name = deployment.metadata.name.as_deref().unwrap_or_default();
+    let available = available(deployment) > 0;
+    let stuck =
+        condition(deployment, "Progressing").is_some_and(|condition| condition.status.as_deref() == Some("False"));
+    match (available, stuck) {
+        (true, false) => ComponentState::Running,
+        (true, true) => ComponentState::Down(format!(
+            "the new {name} does not start, the earlier one goes on running: {}",
+            why(deployment, pods)
+        )),
+        (false, _) => ComponentState::Down(format!("{name} does not run yet: {}", why(deployment, pods))),
+    }
+}
+
+/// Whether every pod is as the Deployment says, and none of an earlier kind is left.
+pub(super) fn is_rolled_out(deployment: &Deployment) -> bool {
+    let wanted = deployment.spec.replicas;
+    let status = deployment.status.as_ref();
+    status.and_then(|status| status.observed_generation) == deployment.metadata.generation
+        && status.is_some_and(|status| {
+            status.updated_replicas == wanted && status.replicas == wanted && status.available_replicas == wanted
+        })
+}
+
+fn available(deployment: &Deployment) -> i32 {
+    let status = deployment.status.as_ref();
+    status.and_then(|status| status.available_replicas).unwrap_or_default()
+}
+
+fn condition<'a>(deployment: &'a Deployment, kind: &str) -> Option<&'a DeploymentCondition> {
+    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
+    conditions
+        .iter()
+        .find(|condition| condition.type_.as_deref() == Some(kind))
+}
+
+fn why(deployment: &Deployment, pods: &[Pod]) -> String {
+    // What a pod says is nearer to the cause than what is said of all of them.
+    let of_pods = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    if let Some(why) = of_pods.filter_map(of_pod).next() {
+        return why;
+    }
+    let failed =
+        condition(deployment, "ReplicaFailure").filter(|condition| condition.status.as_deref() == Some("True"));
+    if let Some(message) = failed.and_then(|condition| condition.message.clone()) {
+        return message;
+    }
+    match pods.is_empty() {
+        true => "no pod of it exists yet".into(),
+        false => "its pods are starting".into(),
+    }
+}
+
+/// What keeps a pod from running.
+fn of_pod(pod: &Pod) -> Option<String> {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let status = pod.status.as_ref()?;
+    let unscheduled = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    if let Some(condition) = unscheduled {
+        let reason = condition.reason.as_deref().unwrap_or("Unschedulable");
+        let message = condition.message.as_deref().unwrap_or_default();
+        return Some(format!("pod {name}: {reason}: {message}"));
+    }
+    if status.phase.as_deref() == Some("Failed") {
+        let reason = status.reason.as_deref().unwrap_or("Failed");
+        let message = status.message.as_deref().unwrap_or_default();
+        return Some(format!("pod {name}: {reason}: {message}"));
+    }
+    let why = status.container_statuses.iter().flatten().find_map(of_container)?;
+    Some(format!("pod {name}: {why}"))
+}
+
+fn of_container(status: &ContainerStatus) -> Option<String> {
+    let ended = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+    let ended = ended.map(|ended| {
+        let reason = ended.reason.as_deref().unwrap_or("ended");
+        format!("; it ended with exit code {} ({reason})", ended.exit_code)
+    });
+    let state = status.state.as_ref()?;
+    if let Some(waiting) = &state.waiting {
+        let reason = waiting.reason.as_deref().unwrap_or_default();
+        let message = waiting.message.as_deref().unwrap_or_default();
+        return (!ON_THE_WAY.contains(&reason)).then(|| {
+            format!("{reason}: {message}{}", ended.unwrap_or_default())
+                .trim_end_matches([':', ' '])
+                .to_owned()
+        });
+    }
+    (!status.ready && state.running.is_some())
+        .then(|| format!("runs and does not call itself ready{}", ended.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn deployment(available: i32, progressing: &str) -> Deployment {
+        serde_json::from_value(json!({
+            "metadata": {"name": "kube-apiserver", "generation": 2},
+            "spec": {"replicas": 1, "selector": {}, "template": {}},
+            "status": {
+                "observedGeneration": 2, "replicas": 1, "updatedReplicas": 1, "availableReplicas": available,
+                "conditions": [{"type": "Progressing", "status": progressing}],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn pod(status: &serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "status": status})).unwrap()
+    }
+
+    fn told(available: i32, progressing: &str, status: &serde_json::Value) -> String {
+        match state(&deployment(available, progressing), &[pod(status)]) {
+            ComponentState::Running => "running".into(),
+            ComponentState::Down(why) => why,
+        }
+    }
+
+    #[test]
+    fn one_pod_that_serves_is_enough() {
+        assert_eq!(told(1, "True", &json!({})), "running");
+        assert!(is_rolled_out(&deployment(1, "True")));
+        assert!(!is_rolled_out(&deployment(0, "True")));
+    }
+
+    #[test]
+    fn what_keeps_pods_from_running_is_told() {
+        let waiting = json!({"containerStatuses": [{
+            "name": "c", "ready": false, "image": "", "imageID": "", "restartCount": 0,
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"x\""}},
+        }]});
+        assert_eq!(
+            told(0, "True", &waiting),
+            "kube-apiserver does not run yet: pod p: ImagePullBackOff: Back-off pulling image \"x\""
+        );
+        assert!(told(1, "False", &waiting).starts_with("the new kube-apiserver does not start"));
+        let crashed = json!({"containerStatuses": [{
+            "name": "c", "ready": false, "image": "", "imageID": "", "restartCount": 3,
+            "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+            "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+        }]});
+        assert!(
+            told(0, "True", &crashed).ends_with("CrashLoopBackOff: back-off; it ended with exit code 137 (OOMKilled)")
+        );
+        let unscheduled = json!({"phase": "Pending", "conditions": [{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available",
+        }]});
+        assert!(told(0, "True", &unscheduled).ends_with("pod p: Unschedulable: 0/3 nodes are available"));
+        let creating = json!({"containerStatuses": [{
+            "name": "c", "ready": false, "image": "", "imageID": "", "restartCount": 0,
+            "state": {"waiting": {"reason": "ContainerCreating"}},
+        }]});
+        assert!(told(0, "True", &creating).ends_with("its pods are starting"));
+    }
+
+    #[test]
+    fn without_pods_the_deployment_says_why() {
+        let mut refused = deployment(0, "True");
+        let conditions = refused.status.as_mut().unwrap().conditions.get_or_insert_default();
+        conditions.push(
+            serde_json::from_value(json!({
+                "type": "ReplicaFailure", "status": "True", "message": "pods \"p\" is forbidden: violates PodSecurity",
+            }))
+            .unwrap(),
+        );
+        let ComponentState::Down(why) = state(&refused, &[]) else {
+            panic!("it does not run");
+        };
+        assert!(why.ends_with("violates PodSecurity"), "{why}");
+    }
+}

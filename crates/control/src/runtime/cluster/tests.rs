@@ -1,0 +1,131 @@
+use super::*;
+use crate::{
+    apply::Applier,
+    control_plane::{API_SERVER, Health, Program, SYNCER},
+};
+use k8s_openapi::api::core::v1::Toleration;
+
+/// A client that is never used.
+fn client() -> Client {
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    berth_runtime::client::from_config(config).unwrap()
+}
+
+struct Fixture {
+    tenant: TenantId,
+    labels: BTreeMap<String, String>,
+    host: Applier,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let tenant = TenantId::new("vision", "6f2c");
+        Self {
+            labels: BTreeMap::from([(labels::TENANT.into(), tenant.slug().into())]),
+            tenant,
+            host: Applier::new(client()),
+        }
+    }
+
+    fn owner(&self) -> Owner<'_> {
+        Owner {
+            tenant: &self.tenant,
+            labels: &self.labels,
+            host: &self.host,
+        }
+    }
+}
+
+fn api_server(replicas: u32) -> Component {
+    Component {
+        name: API_SERVER,
+        program: Program::Kubernetes {
+            version: "v1.37.1".into(),
+        },
+        args: vec!["--tls-cert-file=$(FILES)/tls.crt".into()],
+        env: BTreeMap::from([("GOGC".into(), "50".into())]),
+        files: BTreeMap::from([
+            ("tls.crt".into(), "certificate".into()),
+            (
+                "admission.json".into(),
+                "{\"kubeConfigFile\": \"$(FILES)/webhooks.kubeconfig\"}".into(),
+            ),
+        ]),
+        host_service_account: None,
+        replicas,
+        overlaps: true,
+        health: Some(Health {
+            port: 6443,
+            tls: true,
+            live: "/livez",
+            ready: "/readyz",
+        }),
+    }
+}
+
+fn syncer() -> Component {
+    Component {
+        name: SYNCER,
+        program: Program::Syncer,
+        args: vec!["--host-kubeconfig=$(FILES)/host.kubeconfig".into()],
+        env: BTreeMap::new(),
+        files: BTreeMap::from([("host.kubeconfig".into(), "token: $(FILES)/token".into())]),
+        host_service_account: Some(SYNCER),
+        replicas: 1,
+        overlaps: false,
+        health: Some(Health {
+            port: 8080,
+            tls: false,
+            live: "/healthz",
+            ready: "/readyz",
+        }),
+    }
+}
+
+#[tokio::test]
+async fn components_become_deployments() {
+    berth_runtime::install_crypto();
+    let fixture = Fixture::new();
+    let settings = ClusterSettings::default();
+    let files = build::files(fixture.owner(), &api_server(1));
+    insta::assert_yaml_snapshot!("api-server-files", files);
+    let one = build::deployment(fixture.owner(), &api_server(1), &settings, &files.name_any());
+    insta::assert_yaml_snapshot!("api-server", one);
+    insta::assert_yaml_snapshot!(
+        "syncer",
+        build::deployment(fixture.owner(), &syncer(), &settings, "syncer-files-x")
+    );
+    insta::assert_yaml_snapshot!("services", build::services(fixture.owner(), &PORTS));
+}
+
+#[tokio::test]
+async fn replicas_are_spread_and_kept() {
+    berth_runtime::install_crypto();
+    let fixture = Fixture::new();
+    let settings = ClusterSettings {
+        kubernetes_registry: "mirror.example/k8s".into(),
+        image_pull_secrets: vec!["mirror".into()],
+        priority_class_name: Some("control-planes".into()),
+        node_selector: BTreeMap::from([("role".into(), "infra".into())]),
+        tolerations: vec![Toleration {
+            key: Some("infra".into()),
+            operator: Some("Exists".into()),
+            ..Toleration::default()
+        }],
+        ..ClusterSettings::default()
+    };
+    let three = build::deployment(fixture.owner(), &api_server(3), &settings, "kube-apiserver-files-x");
+    insta::assert_yaml_snapshot!("api-server-of-three", three);
+    insta::assert_yaml_snapshot!("budget", build::disruption_budget(fixture.owner(), &api_server(3)));
+}
+
+#[tokio::test]
+async fn other_files_are_another_secret() {
+    berth_runtime::install_crypto();
+    let fixture = Fixture::new();
+    let name = |component: &Component| build::files(fixture.owner(), component).name_any();
+    let mut renewed = api_server(1);
+    renewed.files.insert("tls.crt".into(), "another certificate".into());
+    assert_eq!(name(&api_server(1)), name(&api_server(1)));
+    assert_ne!(name(&api_server(1)), name(&renewed));
+}

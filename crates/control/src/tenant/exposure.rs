@@ -1,0 +1,243 @@
+//! Where teams reach their API server: at its Service, or beyond it at a port of the nodes or at a load balancer. That is
+//! a Service of its own, so that the address of the first never changes.
+
+use super::settings::Settings;
+use crate::{
+    apply::optional,
+    context::Context,
+    control_plane::{API_SERVER, Endpoints, PublicEndpoint, authority},
+    error::{ReconcileError, api},
+    nodes::is_ready,
+    runtime::{Owner, cluster::pod_selector},
+};
+use berth_api::{
+    EndpointSpec, EndpointType, TenantCluster,
+    conditions::{ENDPOINT_READY, Finding},
+};
+use k8s_openapi::{
+    api::core::v1::{Node, Service, ServicePort, ServiceSpec},
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+};
+use kube::{Api, ResourceExt, api::DeleteParams};
+use std::{cmp::Reverse, sync::Arc};
+
+/// Name of the Service through which an API server is reached from outside of the host.
+const NAME: &str = "kube-apiserver-external";
+/// Port at which a load balancer serves.
+const PORT: u16 = 443;
+
+/// Makes the API server reachable as the spec asks, and writes into `endpoints` where that is. The finding says whether
+/// there is such an address yet; there is none where control planes are processes.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(super) async fn ensure(
+    context: &Context,
+    owner: Owner<'_>,
+    cluster: &TenantCluster,
+    settings: &Settings,
+    endpoints: &mut Endpoints,
+) -> Result<Option<Finding>, ReconcileError> {
+    let spec = &settings.endpoint;
+    endpoints.public.hosts.clone_from(&spec.hostnames);
+    if !context.runtime.uses_pods() {
+        return Ok(None);
+    }
+    let services: Api<Service> = Api::namespaced(context.client.clone(), &owner.tenant.control_plane_namespace());
+    if spec.kind == EndpointType::ClusterIp {
+        let left = optional(services.get_metadata(NAME).await).map_err(api("look for the external Service"))?;
+        if left.is_some() {
+            let deleted = services.delete(NAME, &DeleteParams::default()).await;
+            optional(deleted).map_err(api("delete the external Service"))?;
+        }
+        endpoints.public.url = url(spec.hostnames.first().unwrap_or(&endpoints.api_server.host), PORT);
+        return Ok(Some(Finding::yes(ENDPOINT_READY, "Reachable", &endpoints.public.url)));
+    }
+    owner
+        .host
+        .apply(&service(owner, spec, endpoints.api_server.listen.port()))
+        .await?;
+    let made = services.get(NAME).await.map_err(api("read the external Service"))?;
+    let earlier = cluster.status.as_ref().and_then(|status| status.endpoint.as_deref());
+    let found = match spec.kind {
+        EndpointType::NodePort => at_node(spec, &made, &context.stores.nodes.state(), earlier),
+        _ => at_load_balancer(spec, &made),
+    };
+    Ok(Some(match found {
+        Ok(public) => {
+            endpoints.public = public;
+            Finding::yes(ENDPOINT_READY, "Reachable", &endpoints.public.url)
+        }
+        Err(waiting) => waiting,
+    }))
+}
+
+fn url(host: &str, port: u16) -> String {
+    format!("https://{}", authority(host, port))
+}
+
+fn service(owner: Owner<'_>, spec: &EndpointSpec, target: u16) -> Service {
+    Service {
+        metadata: ObjectMeta {
+            name: Some(NAME.into()),
+            namespace: Some(owner.tenant.control_plane_namespace()),
+            labels: Some(owner.labels.clone()),
+            annotations: (!spec.annotations.is_empty()).then(|| spec.annotations.clone()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ServiceSpec {
+            type_: Some(spec.kind.as_str().into()),
+            selector: Some(pod_selector(owner.tenant, API_SERVER)),
+            ports: Some(vec![ServicePort {
+                name: Some(API_SERVER.into()),
+                protocol: Some("TCP".into()),
+                port: PORT.into(),
+                target_port: Some(IntOrString::Int(target.into())),
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    }
+}
+
+/// At the port that the host chose: of the first host name, or of one node.
+fn at_node(
+    spec: &EndpointSpec,
+    service: &Service,
+    nodes: &[Arc<Node>],
+    earlier: Option<&str>,
+) -> Result<PublicEndpoint, Finding> {
+    let port = service
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.ports.as_ref()?.first()?.node_port)
+        .and_then(|port| u16::try_from(port).ok())
+        .ok_or_else(|| pending("NodePortPending", "the host has not chosen a port yet"))?;
+    if let Some(name) = spec.hostnames.first() {
+        return Ok(PublicEndpoint {
+            url: url(name, port),
+            hosts: spec.hostnames.clone(),
+        });
+    }
+    let mut all: Vec<&Arc<Node>> = nodes.iter().collect();
+    all.sort_by_key(|node| (Reverse(is_ready(node)), node.name_any()));
+    let addresses: Vec<String> = all.into_iter().filter_map(|node| address(node)).collect();
+    // A node that is not Ready for a moment is no reason to hand out another kubeconfig.
+    let kept = addresses.iter().find(|address| earlier == Some(&url(address, port)));
+    let chosen = kept.or(addresses.first());
+    let chosen = chosen.ok_or_else(|| pending("NodePortPending", "no node of the host has an address"))?;
+    Ok(PublicEndpoint {
+        url: url(chosen, port),
+        hosts: vec![chosen.clone()],
+    })
+}
+
+/// The address of a node that is known farthest.
+fn address(node: &Node) -> Option<String> {
+    let addresses = node.status.as_ref()?.addresses.as_ref()?;
+    ["ExternalIP", "InternalIP"].into_iter().find_map(|kind| {
+        let found = addresses.iter().find(|address| address.type_ == kind)?;
+        Some(found.address.clone())
+    })
+}
+
+/// At the load balancer: under the first host name, or its own name or address.
+fn at_load_balancer(spec: &EndpointSpec, service: &Service) -> Result<PublicEndpoint, Finding> {
+    let ingress = service
+        .status
+        .as_ref()
+        .and_then(|status| status.load_balancer.as_ref()?.ingress.as_ref());
+    let own: Vec<String> = ingress
+        .into_iter()
+        .flatten()
+        .filter_map(|ingress| ingress.hostname.clone().or_else(|| ingress.ip.clone()))
+        .collect();
+    if own.is_empty() {
+        return Err(pending(
+            "LoadBalancerPending",
+            "the load balancer has no address yet; if none comes, the host has no controller for Services of type \
+             LoadBalancer, or that controller says why in an Event of Service kube-apiserver-external",
+        ));
+    }
+    let hosts: Vec<String> = spec.hostnames.iter().chain(&own).cloned().collect();
+    Ok(PublicEndpoint {
+        url: url(&hosts[0], PORT),
+        hosts,
+    })
+}
+
+fn pending(reason: &'static str, message: &str) -> Finding {
+    Finding::no(ENDPOINT_READY, reason, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn spec(kind: EndpointType, hostnames: &[&str]) -> EndpointSpec {
+        EndpointSpec {
+            kind,
+            hostnames: hostnames.iter().map(ToString::to_string).collect(),
+            ..EndpointSpec::default()
+        }
+    }
+
+    fn node(name: &str, address: &str, ready: &str) -> Arc<Node> {
+        let node = json!({
+            "metadata": {"name": name},
+            "status": {
+                "addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": address}],
+                "conditions": [{"type": "Ready", "status": ready}],
+            },
+        });
+        Arc::new(serde_json::from_value(node).unwrap())
+    }
+
+    fn with_port() -> Service {
+        serde_json::from_value(json!({"spec": {"ports": [{"port": 443, "nodePort": 30443}]}})).unwrap()
+    }
+
+    #[test]
+    fn a_node_port_is_reached_at_a_name_or_at_one_node_for_good() {
+        let nodes = [node("a", "10.0.0.1", "False"), node("b", "10.0.0.2", "True")];
+        let by_name = at_node(
+            &spec(EndpointType::NodePort, &["k.example.com"]),
+            &with_port(),
+            &nodes,
+            None,
+        )
+        .unwrap();
+        assert_eq!(by_name.url, "https://k.example.com:30443");
+        let plain = spec(EndpointType::NodePort, &[]);
+        let first = at_node(&plain, &with_port(), &nodes, None).unwrap();
+        assert_eq!(
+            (first.url.as_str(), first.hosts),
+            ("https://10.0.0.2:30443", vec!["10.0.0.2".into()])
+        );
+        let kept = at_node(&plain, &with_port(), &nodes, Some("https://10.0.0.1:30443")).unwrap();
+        assert_eq!(kept.url, "https://10.0.0.1:30443");
+        let none = at_node(&plain, &with_port(), &[], None).unwrap_err();
+        assert_eq!(none.reason, "NodePortPending");
+        assert_eq!(
+            at_node(&plain, &Service::default(), &nodes, None).unwrap_err().reason,
+            "NodePortPending"
+        );
+    }
+
+    #[test]
+    fn a_load_balancer_is_waited_for() {
+        let plain = spec(EndpointType::LoadBalancer, &[]);
+        assert_eq!(
+            at_load_balancer(&plain, &with_port()).unwrap_err().reason,
+            "LoadBalancerPending"
+        );
+        let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}});
+        let served: Service = serde_json::from_value(status).unwrap();
+        assert_eq!(at_load_balancer(&plain, &served).unwrap().url, "https://192.0.2.7:443");
+        let named = at_load_balancer(&spec(EndpointType::LoadBalancer, &["k.example.com"]), &served).unwrap();
+        assert_eq!(named.url, "https://k.example.com:443");
+        assert_eq!(named.hosts, ["k.example.com", "192.0.2.7"]);
+    }
+}
