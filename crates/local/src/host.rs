@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use berth_process::binaries::{self, Binary};
 use berth_process::{ProcessSpec, Supervisor, SupervisorConfig, reap_marked, write_atomic};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -14,6 +15,7 @@ use tokio::time::sleep;
 use crate::bootstrap::{self, KWOK_USER};
 use crate::components::{Components, process};
 use crate::config::{HostClusterConfig, SERVICE_ADDRESS};
+use crate::images::{Image, catalog};
 use crate::pki::{HostPki, file};
 use crate::real::{self, RealNodes};
 use crate::stages::kwok_configuration;
@@ -139,12 +141,20 @@ impl HostCluster {
         let begin = async {
             if let Some(real) = real {
                 real.apply_objects(&client).await?;
-                bootstrap::create_nodes(&client, config.nodes.real_nodes(real.pod_ranges())).await?;
+                bootstrap::create_nodes(
+                    &client,
+                    config.nodes.real_nodes(real.pod_ranges(), &real.system_nodes()),
+                )
+                .await?;
             } else {
                 bootstrap::apply_kwok_role(&client).await?;
                 bootstrap::create_nodes(&client, config.nodes.nodes(&config.kubernetes_version)).await?;
             }
-            self.ensure_all(nodes).await
+            self.ensure_all(nodes).await?;
+            match real {
+                Some(real) => import_images(real).await,
+                None => Ok(()),
+            }
         };
         tokio::try_join!(self.ensure_all(then), begin)?;
         let log = if config.real_nodes {
@@ -216,16 +226,31 @@ impl HostCluster {
         client_from(&self.inner.home.admin_kubeconfig()).await
     }
 
-    /// Imports an image archive, as `docker save` writes it, on a real node. Images are not pulled: there is no registry.
+    /// Makes archives of images and imports them on real nodes: on those named, or on all. There is no registry.
     ///
     /// # Errors
-    /// [`Error::NoRealNodes`] when the node is no real one of this cluster, [`Error::Node`] when it refuses the archive.
-    pub async fn import_image(&self, node: &str, archive: &Path) -> Result<(), Error> {
-        let Some(real) = self.inner.real.clone() else {
-            return Err(Error::NoRealNodes(format!("{node} is simulated and has no images")));
+    /// [`Error::NoRealNodes`] when a node is no real one of this cluster, [`Error::Image`] when an image cannot be made,
+    /// [`Error::Node`] when a node refuses it.
+    pub async fn import_images(&self, images: &[Image], nodes: Option<&[String]>) -> Result<(), Error> {
+        let Some(real) = &self.inner.real else {
+            return Err(Error::NoRealNodes("simulated nodes have no images".into()));
         };
-        let (node, archive) = (node.to_owned(), archive.to_owned());
-        tokio::task::spawn_blocking(move || real.import(&node, &archive)).await?
+        let all: Vec<String> = real.names().map(str::to_owned).collect();
+        real.import(images, nodes.unwrap_or(&all)).await
+    }
+
+    /// Names of the real nodes that run what belongs to the cluster; none if nodes are simulated.
+    pub fn system_nodes(&self) -> Vec<String> {
+        self.inner
+            .real
+            .as_ref()
+            .map(RealNodes::system_nodes)
+            .unwrap_or_default()
+    }
+
+    /// This machine's address as real nodes and their pods reach it; loopback if nodes are simulated.
+    pub fn machine(&self) -> IpAddr {
+        self.inner.address
     }
 
     /// Kubeconfig text for a user with up to two groups, with a client certificate of the host's authority. Secret.
@@ -313,6 +338,18 @@ pub async fn client_from(path: &Path) -> Result<Client, Error> {
     // Whoever waits for an API server wants to look again soon, not with the growing pauses of the built-in retry.
     config.default_retry = false;
     Client::try_from(config).map_err(|error| Error::Kubeconfig(error.to_string()))
+}
+
+/// The images without which no pod runs on any node, and those of what belongs to the cluster.
+async fn import_images(real: &RealNodes) -> Result<(), Error> {
+    let system = [
+        Image::new(catalog::COREDNS, &binaries::find_pinned(Binary::Coredns)?, "/coredns"),
+        catalog::metrics_server()?,
+    ];
+    let all: Vec<String> = real.names().map(str::to_owned).collect();
+    // Those first that hold up others.
+    real.import(&catalog::for_workloads()?, &all).await?;
+    real.import(&system, &real.system_nodes()).await
 }
 
 /// Whether the API server says that it is ready.

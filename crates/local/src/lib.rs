@@ -36,5 +36,5 @@ pub use host::{Datastore, HostCluster, client_from, destroy};
 pub use nodes::{NodePlan, NodePlanError, NodeShape, RACK_LABEL};
 pub use paths::Home;
 pub use ports::Ports;
-pub use real::obstacle_to_real_nodes;
+pub use real::{SYSTEM_NODE, obstacle_to_real_nodes};
 pub use test_host::TestHost;

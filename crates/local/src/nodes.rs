@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::real::SYSTEM_NODE;
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeSpec, NodeStatus, NodeSystemInfo};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -128,6 +129,14 @@ impl NodePlan {
         Self::of(NodeShape::ALL.map(|shape| (shape, 1)))
     }
 
+    /// How many GPUs each node has that has any, by name.
+    pub(crate) fn gpus(&self) -> BTreeMap<String, u32> {
+        let gpus = self
+            .each()
+            .filter_map(|(shape, number)| Some((shape.node_name(number), shape.gpu()?.count)));
+        gpus.collect()
+    }
+
     /// A plan from counts; a shape that is not named has no nodes.
     pub fn of(counts: impl IntoIterator<Item = (NodeShape, u16)>) -> Self {
         Self {
@@ -148,13 +157,21 @@ impl NodePlan {
     }
 
     /// The Node objects of real nodes with these pod ranges, by name: kubelets find them there, and add what they know.
-    pub(crate) fn real_nodes<'a>(&self, pod_ranges: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Node> {
+    pub(crate) fn real_nodes<'a>(
+        &self,
+        pod_ranges: impl Iterator<Item = (&'a str, &'a str)>,
+        system: &[String],
+    ) -> Vec<Node> {
         let ranges: BTreeMap<&str, &str> = pod_ranges.collect();
         self.each()
             .map(|(shape, number)| {
                 let mut node = node(shape, number, "");
                 node.status = None;
                 node.metadata.annotations = None;
+                if system.contains(&shape.node_name(number)) {
+                    let labels = node.metadata.labels.get_or_insert_default();
+                    labels.insert(SYSTEM_NODE.into(), String::new());
+                }
                 let range = ranges.get(shape.node_name(number).as_str()).map(ToString::to_string);
                 node.spec = Some(NodeSpec {
                     pod_cidrs: range.clone().map(|range| vec![range]),

@@ -2,10 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "helpers of a test panic as the test does")]
 
 use std::process::Command;
+use std::time::Duration;
 
 use berth_local::{TestHost, obstacle_to_real_nodes};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
 use kube::api::{Api, ListParams};
+use kube::runtime::wait::await_condition;
 
 fn output(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap();
@@ -49,6 +53,30 @@ async fn real_nodes_come_up_and_leave_nothing() {
     });
     let host = host.await.unwrap();
     let nodes: Api<Node> = Api::all(host.client().await.unwrap());
+    let is_complete = |node: &Node| {
+        let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+        let gpus = allocatable
+            .and_then(|resources| resources.get("nvidia.com/gpu"))
+            .map(|count| count.0.as_str());
+        node.name_any() == "cpu-01" || gpus == Some("8")
+    };
+    while !nodes
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .iter()
+        .all(is_complete)
+    {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let deployments: Api<Deployment> = Api::namespaced(host.client().await.unwrap(), "kube-system");
+    for name in ["kube-dns", "metrics-server"] {
+        let available = |found: Option<&Deployment>| {
+            let status = found.and_then(|found| found.status.as_ref());
+            status.is_some_and(|status| status.available_replicas == Some(1))
+        };
+        await_condition(deployments.clone(), name, available).await.unwrap();
+    }
     for node in nodes.list(&ListParams::default()).await.unwrap() {
         let status = node.status.unwrap();
         let runtime = status.node_info.unwrap().container_runtime_version;

@@ -3,13 +3,18 @@
 //!
 //! GPUs there are none: a device plugin advertises as many as the node's shape has.
 
+mod addons;
 mod calico;
 mod command;
 mod config_files;
+mod images;
 mod network;
 mod place;
 mod programs;
 
+pub use addons::SYSTEM_NODE;
+
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -20,13 +25,12 @@ use berth_process::{
     write_atomic,
 };
 use kube::Client;
-use serde_json::json;
 
 use self::network::{MOST_NODES, Network, Place};
 use self::place::NodePlace;
 use self::programs::Node;
 use crate::pki::{HostPki, file};
-use crate::{Error, Home, NodePlan};
+use crate::{Error, Home, NodePlan, dra_driver};
 
 /// User name of kube-proxy, which Kubernetes binds to a role by itself.
 const PROXY_USER: &str = "system:kube-proxy";
@@ -38,6 +42,8 @@ pub(crate) struct RealNodes {
     network: Network,
     kubernetes_version: String,
     nodes: Vec<(Place, NodePlace)>,
+    /// How many GPUs the nodes have that have any.
+    gpus: BTreeMap<String, u32>,
 }
 
 impl RealNodes {
@@ -67,6 +73,7 @@ impl RealNodes {
             network,
             kubernetes_version: kubernetes_version.into(),
             nodes,
+            gpus: plan.gpus(),
         })
     }
 
@@ -82,20 +89,38 @@ impl RealNodes {
             .map(|(place, files)| (files.name(), place.pods.as_str()))
     }
 
+    /// Names of the nodes that have no GPUs, or of the first one if all have some: they run what belongs to the cluster.
+    pub(crate) fn system_nodes(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .names()
+            .filter(|name| !self.gpus.contains_key(*name))
+            .map(str::to_owned)
+            .collect();
+        if names.is_empty() {
+            names.extend(self.names().take(1).map(str::to_owned));
+        }
+        names
+    }
+
+    /// Names of all nodes.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.nodes.iter().map(|(_, files)| files.name())
+    }
+
     /// Objects that must exist before the nodes' programs start.
     pub(crate) async fn apply_objects(&self, client: &Client) -> Result<(), Error> {
         let crds = binaries::manifests("calico", binaries::CALICO).ok_or_else(|| {
             Error::NoRealNodes("the definitions of Calico are missing (`make nodes` copies them)".into())
         })?;
-        let roles = vec![
+        let mut further = vec![
             // The API server asks kubelets for logs, and opens shells in containers.
             calico::bind("kube-apiserver-kubelet-client", "system:kubelet-api-admin"),
             calico::bind(PROXY_USER, "system:node-proxier"),
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "berth-network", "namespace": "kube-system"},
-                   "data": {"pods": self.network.cluster_range()}}),
         ];
-        let (calico, roles) = tokio::join!(calico::apply(client, &crds), calico::apply_all(client, roles));
-        calico.and(roles)
+        further.extend(dra_driver::objects());
+        further.extend(addons::objects(config_files::dns_address()));
+        let (calico, further) = tokio::join!(calico::apply(client, &crds), calico::apply_all(client, further));
+        calico.and(further)
     }
 
     /// Writes every node's configuration.
@@ -108,6 +133,7 @@ impl RealNodes {
                 ("kube-proxy", PROXY_USER.to_owned(), &[]),
                 ("felix", calico::FELIX_USER.to_owned(), &[]),
                 ("cni", calico::CNI_USER.to_owned(), &[]),
+                ("dra-driver", dra_driver::USER.to_owned(), &[]),
             ] {
                 pki.ensure_kubeconfig(&node.kubeconfig(program), server, &user, groups)?;
             }
@@ -147,28 +173,15 @@ impl RealNodes {
 
     /// The programs of all nodes.
     pub(crate) fn programs(&self) -> Result<Vec<ProcessSpec>, Error> {
-        let of = |node: &Node<'_>| {
-            Ok(vec![
-                node.containerd()?,
-                node.felix()?,
-                node.kube_proxy()?,
-                node.kubelet()?,
-            ])
-        };
-        let nodes = self.nodes.iter().map(|(place, files)| of(&self.node(place, files)));
-        Ok(nodes.collect::<Result<Vec<_>, Error>>()?.concat())
-    }
-
-    /// Imports an image archive on a node. One that is there already is left.
-    pub(crate) fn import(&self, name: &str, archive: &Path) -> Result<(), Error> {
-        let Some((place, files)) = self.nodes.iter().find(|(_, files)| files.name() == name) else {
-            return Err(Error::NoRealNodes(format!("there is no node {name}")));
-        };
-        let archive = archive.display().to_string();
-        let args = self
-            .node(place, files)
-            .ctr(&["images", "import", "--local", &archive])?;
-        command::run("nsenter", args).map(drop)
+        let mut specs = Vec::new();
+        for (place, files) in &self.nodes {
+            let node = self.node(place, files);
+            specs.extend([node.containerd()?, node.felix()?, node.kube_proxy()?, node.kubelet()?]);
+            if let Some(gpus) = self.gpus.get(files.name()) {
+                specs.extend([node.device_plugin(*gpus)?, node.dra_driver(*gpus)?]);
+            }
+        }
+        Ok(specs)
     }
 
     fn node<'a>(&'a self, place: &'a Place, files: &'a NodePlace) -> Node<'a> {

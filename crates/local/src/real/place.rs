@@ -14,7 +14,7 @@ use crate::{Error, Home};
 
 /// Directories of a node's own, where kubelet, containerd and Calico expect them; the last element of a path is not
 /// unique, so each has a name in the node's folder.
-const OWN: [(&str, &str); 9] = [
+const OWN: [(&str, &str); 10] = [
     ("kubelet", "/var/lib/kubelet"),
     ("containerd", "/var/lib/containerd"),
     ("containerd-run", "/run/containerd"),
@@ -23,6 +23,7 @@ const OWN: [(&str, &str); 9] = [
     ("cni-bin", "/opt/cni/bin"),
     ("calico-run", "/var/run/calico"),
     ("calico", "/var/lib/calico"),
+    ("cdi", "/var/run/cdi"),
     ("pods-log", "/var/log/pods"),
 ];
 /// Where cgroup hierarchies are mounted.

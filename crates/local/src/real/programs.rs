@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use berth_process::{
     ProcessSpec, StopSignal,
     binaries::{self, Binary},
+    create_private_dir,
 };
 
 use super::config_files;
 use super::network::{Place, namespace_file};
 use super::place::NodePlace;
+use crate::dra_driver::DraDriver;
 use crate::revision::revision_of_files;
 use crate::{Error, Home};
 
@@ -108,6 +110,42 @@ impl Node<'_> {
         Ok(spec)
     }
 
+    /// What advertises GPUs where there are none.
+    pub(super) fn device_plugin(&self, gpus: u32) -> Result<ProcessSpec, Error> {
+        let program = own_program("berth-device-plugin")?;
+        let args = vec![
+            flag("count", gpus),
+            flag("node", self.files.name()),
+            flag("unhealthy", path(&self.files.config("unhealthy-gpus"))),
+        ];
+        self.spec("device-plugin", &program, args, &[])
+    }
+
+    /// What advertises them to dynamic resource allocation.
+    pub(super) fn dra_driver(&self, gpus: u32) -> Result<ProcessSpec, Error> {
+        let program = binaries::find_pinned(Binary::DraTestDriver)?;
+        let kubeconfig = self.kubeconfig("dra-driver");
+        let driver = DraDriver {
+            node: self.files.name(),
+            devices: gpus,
+            kubeconfig: &kubeconfig,
+            kubelet: Path::new("/var/lib/kubelet"),
+            cdi: Path::new("/var/run/cdi"),
+        };
+        // They are the node's own only in its mount namespace, where nobody makes them in time.
+        for dir in driver.directories() {
+            if let Ok(below) = dir.strip_prefix(driver.kubelet) {
+                create_private_dir(&self.files.own("kubelet").join(below))?;
+            }
+        }
+        self.spec(
+            "dra-driver",
+            &program,
+            driver.arguments(),
+            std::slice::from_ref(&kubeconfig),
+        )
+    }
+
     /// Arguments of `nsenter` that run containerd's client on the node.
     pub(super) fn ctr(&self, args: &[&str]) -> Result<Vec<String>, Error> {
         let ctr = binaries::find(Binary::Ctr, binaries::CONTAINERD)?;
@@ -123,6 +161,19 @@ impl Node<'_> {
         all.extend(args.iter().map(ToString::to_string));
         Ok(all)
     }
+}
+
+/// A program of Berth's own, which lies beside this one.
+fn own_program(name: &str) -> Result<PathBuf, Error> {
+    let own = std::env::current_exe().unwrap_or_default();
+    // Tests lie in a folder below.
+    let found = own
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file());
+    found.ok_or_else(|| Error::NoRealNodes(format!("{name} is not built (`make build` builds it)")))
 }
 
 fn flag(name: &str, value: impl std::fmt::Display) -> String {
