@@ -31,8 +31,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     pub(crate) kubeconfig_dir: Option<PathBuf>,
     /// Endpoint of the tenants' shared etcd; may be given several times.
-    #[arg(long, value_name = "URL", required = true)]
+    #[arg(long, value_name = "URL", required_unless_present = "datastore_service")]
     pub(crate) datastore_endpoint: Vec<String>,
+    /// Service of the tenants' shared etcd on the host, as namespace/name, instead of endpoints: its address is asked for at
+    /// the start, so that no control plane depends on the host's DNS.
+    #[arg(long, value_name = "SERVICE", conflicts_with = "datastore_endpoint")]
+    pub(crate) datastore_service: Option<String>,
     /// Certificate of the CA of the datastore's servers and clients.
     #[arg(long, value_name = "FILE")]
     pub(crate) datastore_ca: PathBuf,

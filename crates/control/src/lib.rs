@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod nodes;
 mod pool;
 pub mod runtime;
+pub mod setup;
 pub mod tenant;
 pub mod walls;
 mod watches;

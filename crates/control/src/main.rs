@@ -1,6 +1,7 @@
 //! `berth-control`: Berth's operator.
 
 mod args;
+mod commands;
 
 use args::{Args, RuntimeKind};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -19,9 +20,16 @@ use berth_runtime::{
     shutdown, telemetry,
 };
 use clap::Parser;
-use kube::config::Kubeconfig;
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, config::Kubeconfig};
 use prometheus_client::registry::Registry;
-use std::{error::Error, path::Path, process::ExitCode, sync::Arc};
+use std::{
+    error::Error,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+};
 use tokio::task::JoinSet;
 
 type AnyError = Box<dyn Error + Send + Sync>;
@@ -29,9 +37,15 @@ type AnyError = Box<dyn Error + Send + Sync>;
 #[tokio::main]
 async fn main() -> ExitCode {
     berth_runtime::install_crypto();
-    let args = Args::parse();
-    telemetry::init(args.log_format);
-    match run(args).await {
+    let outcome = if let Some(job) = commands::Job::asked_for() {
+        telemetry::init(job.log_format());
+        job.run().await
+    } else {
+        let args = Args::parse();
+        telemetry::init(args.log_format);
+        run(args).await
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "control ends");
@@ -89,11 +103,12 @@ async fn lead(
     on_ready: impl FnOnce(),
 ) -> Result<(), AnyError> {
     let runtime = runtime(args, &client).await?;
+    let endpoints = datastore_endpoints(args, &client).await?;
     let config = ControlConfig {
         client,
         host: host_input(args)?,
         datastore: DatastoreConfig {
-            endpoints: args.datastore_endpoint.clone(),
+            endpoints,
             ca_cert: args.datastore_ca.clone(),
             ca_key: args.datastore_ca_key.clone(),
         },
@@ -101,6 +116,26 @@ async fn lead(
         metrics,
     };
     Ok(berth_control::run(config, stop, on_ready).await?)
+}
+
+/// Where the datastore is: as the command line says, or the address of a Service on the host.
+async fn datastore_endpoints(args: &Args, client: &kube::Client) -> Result<Vec<String>, AnyError> {
+    /// Where etcd serves clients.
+    const PORT: u16 = 2379;
+    let Some(named) = &args.datastore_service else {
+        return Ok(args.datastore_endpoint.clone());
+    };
+    let (namespace, name) = named
+        .split_once('/')
+        .ok_or("--datastore-service must be namespace/name")?;
+    let services: Api<Service> = Api::namespaced(client.clone(), namespace);
+    let spec = services.get(name).await?.spec.unwrap_or_default();
+    let address: IpAddr = spec
+        .cluster_ip
+        .unwrap_or_default()
+        .parse()
+        .map_err(|_| format!("the Service {named} has no address"))?;
+    Ok(vec![format!("https://{}", SocketAddr::new(address, PORT))])
 }
 
 async fn runtime(args: &Args, client: &kube::Client) -> Result<Arc<dyn ControlPlaneRuntime>, AnyError> {

@@ -2,11 +2,12 @@
 //! This module does what control does in production: namespaces, nodes, roles.
 
 use crate::admission::AdmissionFiles;
-use berth_api::{Scheduling, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, labels};
+use berth_api::{Scheduling, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, allowances, labels};
 use berth_local::{HostCluster, HostClusterConfig, NodePlan, NodeShape, TestHost, process};
 use berth_syncer::{Tenant, metrics::Metrics, permissions, resource::Side};
 use k8s_openapi::{
     api::{
+        admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
         core::v1::{Event, Namespace, Node, Pod, Service},
         rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding},
     },
@@ -181,9 +182,20 @@ impl Clusters {
 
     async fn prepare_host(&self) {
         let namespaces: Api<Namespace> = Api::all(self.host_admin.clone());
-        for name in [WORKLOADS, CONTROL_PLANE] {
-            create(&namespaces, json!({"metadata": {"name": name}})).await;
+        let allowed = allowances::annotations(&self.policy, berth_api::DEFAULT_CLASS, None);
+        for (name, role, annotations) in [
+            (WORKLOADS, labels::ROLE_WORKLOADS, json!(allowed)),
+            (CONTROL_PLANE, labels::ROLE_CONTROL_PLANE, json!({})),
+        ] {
+            let labels = json!({labels::TENANT: SLUG, labels::ROLE: role,
+                "pod-security.kubernetes.io/enforce": "baseline"});
+            create(
+                &namespaces,
+                json!({"metadata": {"name": name, "labels": labels, "annotations": annotations}}),
+            )
+            .await;
         }
+        self.build_walls().await;
         let crds: Api<CustomResourceDefinition> = Api::all(self.host_admin.clone());
         crds.create(&PostParams::default(), &TenantNode::crd()).await.unwrap();
         let nodes: Api<TenantNode> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
@@ -191,6 +203,19 @@ impl Clusters {
             nodes.list(&ListParams::default()).await.is_ok()
         })
         .await;
+    }
+
+    /// Everything a syncer does in these tests, it does inside the walls that the chart puts up.
+    async fn build_walls(&self) {
+        let text = include_str!("../../../../charts/berth/files/walls.yaml");
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.host_admin.clone());
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.host_admin.clone());
+        for object in serde_saphyr::from_multiple::<Value>(text).unwrap() {
+            match object["kind"].as_str() {
+                Some("ValidatingAdmissionPolicy") => drop(create(&policies, object).await),
+                _ => drop(create(&bindings, object).await),
+            }
+        }
     }
 
     async fn grant(&self) {
@@ -289,7 +314,9 @@ impl Clusters {
     /// The same with kubeconfigs that `change` has had its way with.
     pub async fn syncer_by(&self, change: &dyn Fn(Side, String) -> String) -> Syncer {
         let client = async |side: Side, cluster: &HostCluster| {
-            let text = change(side, cluster.kubeconfig_for(USER, &[]).unwrap());
+            // What the API server would say of a service account of this namespace.
+            let group = format!("system:serviceaccounts:{CONTROL_PLANE}");
+            let text = change(side, cluster.kubeconfig_for(USER, &[&group]).unwrap());
             berth_runtime::client::from_text(&text).await.unwrap()
         };
         let host = client(Side::Host, &self.host).await;

@@ -1,0 +1,250 @@
+//! The certificates of the datastore that the chart installs: one authority, which control signs tenants' certificates
+//! with, and one certificate for the members of etcd. Both are Secrets; doing it again changes nothing, unless something is
+//! missing, about to expire, or says the wrong names. etcd reads its files anew for every connection.
+
+use super::{MANAGED_BY, PART_OF};
+use crate::{
+    apply::{is_status, optional},
+    control_plane::{CertificateError, Leaf, LeafStore},
+};
+use berth_pki::{CertificateAuthority, Usage};
+use jiff::Timestamp;
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{Secret, Service},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+/// Life of the authority: ten years, as kubeadm does.
+const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Name of the members' certificate in its Secret.
+const SERVER: &str = "server";
+/// Files of the authority's Secret, as those of type `kubernetes.io/tls` are called.
+const AUTHORITY_FILES: [&str; 2] = ["tls.crt", "tls.key"];
+/// Field manager.
+const MANAGER: &str = "berth-control-certificates";
+
+/// Why there are no certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The host refuses or does not answer.
+    #[error("cannot {what}: {source}")]
+    Api {
+        /// What was tried.
+        what: String,
+        /// The answer.
+        source: Box<kube::Error>,
+    },
+    /// Keys and certificates.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// A Secret of that name holds something else.
+    #[error(
+        "Secret {name} is there and holds no certificate authority (tls.crt, tls.key): {why}; delete it, or name another"
+    )]
+    Damaged {
+        /// Its name.
+        name: String,
+        /// What is the matter.
+        why: String,
+    },
+}
+
+fn failed(what: impl Into<String>) -> impl FnOnce(kube::Error) -> SetupError {
+    let what = what.into();
+    move |source| SetupError::Api {
+        what,
+        source: Box::new(source),
+    }
+}
+
+/// Whose certificates.
+#[derive(Clone, Debug)]
+pub struct Datastore {
+    /// Namespace of the Secrets and Services.
+    pub namespace: String,
+    /// Service that clients connect to; its addresses are in the certificate.
+    pub service: String,
+    /// Headless Service of the members; the names of all of them are in the certificate.
+    pub peers: String,
+    /// Secret of the authority.
+    pub authority: String,
+    /// Secret of the members' certificate.
+    pub server: String,
+}
+
+impl Datastore {
+    /// What the members' certificate says.
+    fn leaf(&self, addresses: &[IpAddr]) -> Leaf {
+        let Self {
+            namespace,
+            service,
+            peers,
+            ..
+        } = self;
+        let leaf = Leaf::new("etcd", Usage::Both)
+            .dns_names(vec![
+                "localhost".into(),
+                service.clone(),
+                format!("{service}.{namespace}"),
+                format!("{service}.{namespace}.svc"),
+                format!("*.{peers}.{namespace}.svc"),
+            ])
+            .ip_address(IpAddr::from([127, 0, 0, 1]));
+        addresses.iter().fold(leaf, |leaf, address| leaf.ip_address(*address))
+    }
+}
+
+/// Makes sure of both Secrets.
+///
+/// # Errors
+/// The host refuses or does not answer, or what is there is no authority.
+pub async fn ensure(client: &Client, datastore: &Datastore, now: Timestamp) -> Result<(), SetupError> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &datastore.namespace);
+    let authority = authority(&secrets, &datastore.authority).await?;
+    let services: Api<Service> = Api::namespaced(client.clone(), &datastore.namespace);
+    let service = optional(services.get(&datastore.service).await).map_err(failed("read the datastore's Service"))?;
+    let addresses = service.map(|service| addresses(&service)).unwrap_or_default();
+    let stored = optional(secrets.get(&datastore.server).await).map_err(failed("read the datastore's certificate"))?;
+    let before = stored.map(texts).unwrap_or_default();
+    let after = leaves(&authority, before.clone(), &datastore.leaf(&addresses), now)?;
+    if before == after {
+        tracing::info!(secret = datastore.server, "the datastore's certificate is good");
+        return Ok(());
+    }
+    let secret = secret(&datastore.server, "Opaque", after);
+    secrets
+        .patch(
+            &datastore.server,
+            &PatchParams::apply(MANAGER).force(),
+            &Patch::Apply(&secret),
+        )
+        .await
+        .map_err(failed("store the datastore's certificate"))?;
+    tracing::info!(secret = datastore.server, "the datastore has a new certificate");
+    Ok(())
+}
+
+/// The authority that is stored, or a new one, stored before anything is signed with it.
+async fn authority(secrets: &Api<Secret>, name: &str) -> Result<CertificateAuthority, SetupError> {
+    let mut stored = optional(secrets.get(name).await).map_err(failed("read the datastore's authority"))?;
+    if stored.is_none() {
+        let new =
+            CertificateAuthority::create("berth-datastore", AUTHORITY_VALIDITY).map_err(CertificateError::from)?;
+        let data = AUTHORITY_FILES.map(str::to_owned).into_iter();
+        let data = data
+            .zip([new.cert_pem().to_owned(), new.key_pem().to_owned()])
+            .collect();
+        match secrets
+            .create(&PostParams::default(), &secret(name, "kubernetes.io/tls", data))
+            .await
+        {
+            Ok(created) => stored = Some(created),
+            // Another run was faster.
+            Err(error) if is_status(&error, 409) => {
+                stored = optional(secrets.get(name).await).map_err(failed("read the datastore's authority"))?;
+            }
+            Err(error) => return Err(failed("store the datastore's authority")(error)),
+        }
+    }
+    let data = stored.map(texts).unwrap_or_default();
+    let [cert, key] = AUTHORITY_FILES.map(|file| data.get(file).map(String::as_str).unwrap_or_default());
+    CertificateAuthority::from_pem(cert, key).map_err(|error| SetupError::Damaged {
+        name: name.into(),
+        why: error.to_string(),
+    })
+}
+
+/// The contents of the members' Secret.
+fn leaves(
+    authority: &CertificateAuthority,
+    stored: BTreeMap<String, String>,
+    leaf: &Leaf,
+    now: Timestamp,
+) -> Result<BTreeMap<String, String>, CertificateError> {
+    let mut leaves = LeafStore::new(stored, now);
+    leaves.issue(authority, SERVER, leaf)?;
+    let mut data = leaves.into_data();
+    data.insert("ca.crt".into(), authority.cert_pem().into());
+    Ok(data)
+}
+
+/// Addresses of a Service; a headless one has none.
+fn addresses(service: &Service) -> Vec<IpAddr> {
+    let spec = service.spec.as_ref();
+    let all = spec.and_then(|spec| spec.cluster_ips.as_deref()).unwrap_or_default();
+    all.iter().filter_map(|address| address.parse().ok()).collect()
+}
+
+fn secret(name: &str, kind: &str, data: BTreeMap<String, String>) -> Secret {
+    let labels = [PART_OF, MANAGED_BY].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.into()),
+            labels: Some(labels.into()),
+            ..ObjectMeta::default()
+        },
+        type_: Some(kind.into()),
+        data: Some(
+            data.into_iter()
+                .map(|(name, text)| (name, ByteString(text.into_bytes())))
+                .collect(),
+        ),
+        ..Secret::default()
+    }
+}
+
+fn texts(secret: Secret) -> BTreeMap<String, String> {
+    let data = secret.data.unwrap_or_default();
+    data.into_iter()
+        .filter_map(|(name, bytes)| Some((name, String::from_utf8(bytes.0).ok()?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::SignedDuration;
+
+    fn datastore() -> Datastore {
+        Datastore {
+            namespace: "berth-system".into(),
+            service: "berth-etcd".into(),
+            peers: "berth-etcd-peers".into(),
+            authority: "berth-etcd-ca".into(),
+            server: "berth-etcd-server".into(),
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_kept_until_it_is_due_or_says_something_else() {
+        let authority = CertificateAuthority::create("ca", AUTHORITY_VALIDITY).unwrap();
+        let now = Timestamp::now();
+        let leaf = datastore().leaf(&["10.96.0.7".parse().unwrap()]);
+        let first = leaves(&authority, BTreeMap::new(), &leaf, now).unwrap();
+        assert_eq!(
+            first.keys().collect::<Vec<_>>(),
+            ["ca.crt", "server.crt", "server.key", "server.mark"]
+        );
+        assert_eq!(leaves(&authority, first.clone(), &leaf, now).unwrap(), first);
+        let later = now + SignedDuration::from_hours(24 * 80);
+        assert_ne!(leaves(&authority, first.clone(), &leaf, later).unwrap(), first, "due");
+        let moved = datastore().leaf(&["10.96.0.8".parse().unwrap()]);
+        assert_ne!(
+            leaves(&authority, first.clone(), &moved, now).unwrap(),
+            first,
+            "another address"
+        );
+        let other = CertificateAuthority::create("ca", AUTHORITY_VALIDITY).unwrap();
+        assert_ne!(
+            leaves(&other, first.clone(), &leaf, now).unwrap(),
+            first,
+            "another authority"
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! Before the chart is removed: is anything of a tenant left? Control takes tenants down; without it, their namespaces,
+//! nodes and keys would stay for ever. And after it was removed: what it did not name.
+
+use super::{MANAGED_BY, PART_OF};
+use crate::{
+    apply::optional,
+    manifests::{NAME, NAMESPACE},
+};
+use berth_api::{TenantCluster, labels};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Namespace, Node, Secret},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams},
+};
+
+/// Names listed of each sort.
+const LISTED: usize = 10;
+
+/// What is there of tenants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remains {
+    /// `namespace/name` of TenantClusters.
+    pub tenants: Vec<String>,
+    /// Nodes that belong to a tenant.
+    pub nodes: Vec<String>,
+    /// Namespaces of tenants.
+    pub namespaces: Vec<String>,
+}
+
+impl Remains {
+    /// What remains and what to do, in words; `None` if nothing does.
+    pub fn refusal(&self) -> Option<String> {
+        let parts: Vec<String> = [
+            ("TenantClusters", &self.tenants),
+            ("nodes that belong to a tenant", &self.nodes),
+            ("namespaces of tenants", &self.namespaces),
+        ]
+        .into_iter()
+        .filter(|(_, names)| !names.is_empty())
+        .map(|(what, names)| {
+            let more = names.len().saturating_sub(LISTED);
+            let more = if more > 0 {
+                format!(" and {more} more")
+            } else {
+                String::new()
+            };
+            let listed = names[..names.len().min(LISTED)].join(", ");
+            format!("{} {what}: {listed}{more}", names.len())
+        })
+        .collect();
+        (!parts.is_empty()).then(|| {
+            format!(
+                "Berth is not uninstalled, because tenants remain: {}. Delete every TenantCluster and wait until it is gone \
+                 (kubectl delete tenantclusters --all --all-namespaces), then uninstall again. To leave everything of the \
+                 tenants behind instead, run `helm upgrade --reuse-values --set uninstall.force=true` first",
+                parts.join("; ")
+            )
+        })
+    }
+}
+
+/// Looks for everything of tenants.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn remains(client: &Client) -> kube::Result<Remains> {
+    let tenants: Api<TenantCluster> = Api::all(client.clone());
+    // Without the definition there are none.
+    let tenants = optional(tenants.list(&ListParams::default()).await)?;
+    let tenants = tenants.into_iter().flatten();
+    let names = |list: Vec<String>| {
+        let mut list = list;
+        list.sort();
+        list
+    };
+    let nodes: Api<Node> = Api::all(client.clone());
+    let nodes = nodes
+        .list_metadata(&ListParams::default().labels(labels::TENANT))
+        .await?;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let namespaces = namespaces
+        .list_metadata(&ListParams::default().labels(&format!("{},{}", labels::ROLE, labels::TENANT)))
+        .await?;
+    Ok(Remains {
+        tenants: names(
+            tenants
+                .map(|tenant| format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any()))
+                .collect(),
+        ),
+        nodes: names(nodes.iter().map(ResourceExt::name_any).collect()),
+        namespaces: names(namespaces.iter().map(ResourceExt::name_any).collect()),
+    })
+}
+
+/// Removes what control and [`certificates`](super::certificates) made in Berth's own namespace.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn clean_up(client: &Client) -> kube::Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let ours = format!("{}={},{}={}", PART_OF.0, PART_OF.1, MANAGED_BY.0, MANAGED_BY.1);
+    secrets
+        .delete_collection(&DeleteParams::default(), &ListParams::default().labels(&ours))
+        .await?;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    optional(leases.delete(NAME, &DeleteParams::default()).await)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_left_is_no_reason_to_refuse() {
+        assert_eq!(Remains::default().refusal(), None);
+    }
+
+    #[test]
+    fn what_remains_is_named_and_not_endless() {
+        let remains = Remains {
+            tenants: (0..12).map(|n| format!("team/t{n}")).collect(),
+            nodes: vec!["gpu-1".into()],
+            namespaces: Vec::new(),
+        };
+        let text = remains.refusal().unwrap();
+        assert!(text.contains("12 TenantClusters: team/t0,"), "{text}");
+        assert!(
+            text.contains("team/t9 and 2 more; 1 nodes that belong to a tenant: gpu-1."),
+            "{text}"
+        );
+        assert!(!text.contains("namespaces of tenants"), "{text}");
+    }
+}
