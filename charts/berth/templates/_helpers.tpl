@@ -1,0 +1,109 @@
+{{/* One installation a cluster: roles, lease and labels have fixed names, and so has the namespace. */}}
+{{- define "berth.check" -}}
+{{- if ne .Release.Namespace "berth-system" -}}
+{{- fail "Berth is installed into the namespace berth-system: helm install berth … --namespace berth-system --create-namespace" -}}
+{{- end -}}
+{{- if and .Values.datastore.etcd.enabled .Values.datastore.external.endpoints -}}
+{{- fail "either datastore.etcd.enabled or datastore.external.endpoints: set datastore.etcd.enabled=false to use another etcd" -}}
+{{- end -}}
+{{- if and (not .Values.datastore.etcd.enabled) (or (not .Values.datastore.external.endpoints) (not .Values.datastore.external.authoritySecret)) -}}
+{{- fail "without datastore.etcd.enabled, datastore.external.endpoints and datastore.external.authoritySecret are needed" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "berth.labels" -}}
+app.kubernetes.io/part-of: berth
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (replace "+" "_" .Chart.Version) }}
+{{- end -}}
+
+{{- define "berth.controlImage" -}}
+{{ .Values.control.image.repository }}:{{ .Values.control.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- define "berth.imagePullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "berth.podSecurity" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "berth.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "berth.placement" -}}
+{{- with .nodeSelector }}
+nodeSelector:
+{{ toYaml . | indent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Away from each other, as far as there are nodes. */}}
+{{- define "berth.apart" -}}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+  - weight: 100
+    podAffinityTerm:
+      topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels: {app.kubernetes.io/name: {{ . }}}
+{{- end -}}
+
+{{/* Secret of the authority that signs the datastore's certificates. */}}
+{{- define "berth.authoritySecret" -}}
+{{- if .Values.datastore.etcd.enabled -}}berth-etcd-ca{{- else -}}{{ .Values.datastore.external.authoritySecret }}{{- end -}}
+{{- end -}}
+
+{{- define "berth.certificatesPod" -}}
+spec:
+  serviceAccountName: berth-certificates
+  restartPolicy: OnFailure
+  {{- include "berth.imagePullSecrets" . | nindent 2 }}
+  {{- include "berth.podSecurity" . | nindent 2 }}
+  {{- include "berth.placement" .Values.control | nindent 2 }}
+  containers:
+  - name: certificates
+    image: {{ include "berth.controlImage" . }}
+    imagePullPolicy: {{ .Values.control.image.pullPolicy }}
+    args:
+    - certificates
+    - --namespace={{ .Release.Namespace }}
+    - --service=berth-etcd
+    - --peers=berth-etcd-peers
+    - --authority-secret=berth-etcd-ca
+    - --server-secret=berth-etcd-server
+    - --log-format={{ .Values.control.logFormat }}
+    resources:
+      requests: {cpu: 10m, memory: 32Mi}
+      limits: {memory: 128Mi}
+    {{- include "berth.containerSecurity" . | nindent 4 }}
+{{- end -}}
+
+{{/* "8Gi" as a number of bytes; etcd takes no units. */}}
+{{- define "berth.bytes" -}}
+{{- $size := . -}}
+{{- if hasSuffix "Gi" $size -}}{{ mul (trimSuffix "Gi" $size | int64) 1073741824 }}
+{{- else -}}{{ mul (trimSuffix "Mi" $size | int64) 1048576 }}
+{{- end -}}
+{{- end -}}
