@@ -121,6 +121,10 @@ impl ControlPlaneRuntime for FakeRuntime {
         Form::Process
     }
 
+    fn has_dns(&self) -> bool {
+        false
+    }
+
     async fn ensure(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
         let tenant = owner.tenant;
         let key = format!("{}.{}", tenant.hash(), component.name);

@@ -25,6 +25,8 @@ pub const POOL: &str = "berth.dev/pool";
 pub const NODE_GROUP: &str = "berth.dev/node-group";
 /// Annotation on an assigned node: UID of the owning `TenantCluster`. The label can be read by people, this decides.
 pub const OWNER_UID: &str = "berth.dev/owner-uid";
+/// Annotation on the host Service of a tenant's API server: address of the tenant's DNS, which its running pods hold.
+pub const DNS_ADDRESS: &str = "berth.dev/dns-address";
 /// What part of a tenant a host namespace holds: [`ROLE_CONTROL_PLANE`] or [`ROLE_WORKLOADS`].
 pub const ROLE: &str = "berth.dev/role";
 /// Value of [`ROLE`] on the namespace of a tenant's control plane.

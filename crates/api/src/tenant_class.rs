@@ -1,6 +1,6 @@
 //! `TenantClass`: the platform's rules for tenants.
 
-use crate::{EndpointPolicy, Scheduling, SyncPolicy};
+use crate::{DnsPolicy, EndpointPolicy, Scheduling, SyncPolicy};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -50,6 +50,10 @@ pub struct TenantClassSpec {
     /// What crosses from the tenant to the host, and what of the host the tenant sees.
     #[serde(default)]
     pub sync: SyncPolicy,
+
+    /// What the tenants' DNS answers besides the tenants' own names.
+    #[serde(default)]
+    pub dns: DnsPolicy,
 }
 
 /// What became of the class.

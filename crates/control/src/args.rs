@@ -46,6 +46,14 @@ pub(crate) struct Args {
     /// The syncer's executable [default: berth-syncer beside this program].
     #[arg(long, value_name = "FILE")]
     pub(crate) syncer_binary: Option<PathBuf>,
+    /// DNS domain of the host cluster: no name in it is ever looked up for a tenant.
+    #[arg(
+        long,
+        value_name = "DOMAIN",
+        env = "BERTH_HOST_CLUSTER_DOMAIN",
+        default_value = "cluster.local"
+    )]
+    pub(crate) host_cluster_domain: String,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, default_value = "127.0.0.1:8080")]
     pub(crate) admin_address: SocketAddr,

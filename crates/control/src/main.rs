@@ -166,6 +166,7 @@ fn host_input(args: &Args) -> Result<HostInput, AnyError> {
     Ok(HostInput {
         server: args.host_server.clone().unwrap_or(server),
         ca_pem,
+        cluster_domain: args.host_cluster_domain.clone(),
     })
 }
 

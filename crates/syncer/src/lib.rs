@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod permissions;
 pub mod resource;
 pub mod store;
+pub mod usage;
 pub mod world;
 
 pub use config::{Options, Tenant};

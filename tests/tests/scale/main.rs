@@ -42,6 +42,7 @@ async fn fifty_tenants_at_once() {
         ControlConfig {
             client: world.client.clone(),
             host: HostInput {
+                cluster_domain: "cluster.local".into(),
                 server: world.host.server(),
                 ca_pem,
             },

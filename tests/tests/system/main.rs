@@ -3,6 +3,7 @@
 
 mod classes;
 mod deletion;
+mod dns;
 mod input;
 mod lifecycle;
 mod nodes;
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     berth_tests::suite::run(
-        "h100=4,l40s=3,cpu=1",
+        "h100=4,l40s=3,cpu=2",
         false,
         tests![
             lifecycle::examples_run_on_the_tenants_own_nodes,
@@ -34,6 +35,8 @@ fn main() -> ExitCode {
             classes::priority_classes_follow_the_band,
             classes::further_kinds_need_the_host_and_rights,
             classes::a_kind_of_the_host_is_defined_in_the_tenant,
+            dns::names_of_the_tenant_and_of_nobody_else,
+            dns::teams_customise_it_in_words_that_are_checked,
             published::what_is_free_and_which_devices_there_are,
             deletion::nothing_is_left,
             deletion::while_it_is_being_created,

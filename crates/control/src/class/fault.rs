@@ -1,7 +1,7 @@
 //! Whether the rules of a class can be followed: pure. Schemas refuse most of this already; what was stored before they
 //! did, or on a host that cannot check it, is found here.
 
-use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec};
+use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server};
 use berth_syncer::kinds::{KindId, kind as syncer_kind};
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -24,6 +24,7 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
         scheduling: _,
         endpoint: _,
         sync,
+        dns,
     } = spec;
     if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
         return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
@@ -44,11 +45,17 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
     let networks = [
         ("spec.sync.services.endpointCidrs", &services.endpoint_cidrs),
         ("spec.sync.network.blockedCidrs", &network.blocked_cidrs),
+        ("spec.dns.serverCidrs", &dns.server_cidrs),
     ];
     for (path, list) in networks {
         if let Some(bad) = list.iter().find(|text| !is_network(text)) {
             return Some(format!("{path}: {bad:?} is not a network such as 10.20.0.0/16"));
         }
+    }
+    if let Some(bad) = dns.upstreams.iter().find(|text| dns_server(text).is_none()) {
+        return Some(format!(
+            "spec.dns.upstreams: {bad:?} is not an address such as 10.0.0.53 or 10.0.0.53:5353"
+        ));
     }
     let mut accounts = BTreeSet::new();
     for account in service_accounts {
@@ -130,6 +137,8 @@ mod tests {
                 "{bad}: {words}"
             );
         }
+        let words = fault_of(|spec| spec.dns.upstreams = vec!["10.0.0.53".into(), "dns.example.com".into()]);
+        assert!(words.starts_with("spec.dns.upstreams: \"dns.example.com\""), "{words}");
         let words = fault_of(|spec| spec.versions = vec!["1.37".into()]);
         assert!(words.starts_with("spec.versions: "), "{words}");
         let words = fault_of(|spec| spec.sync.pods.priority = Some(PriorityBand { lowest: 5, highest: 5 }));

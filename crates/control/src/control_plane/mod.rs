@@ -8,11 +8,13 @@ mod api_server;
 mod authentication;
 mod certificates;
 mod controller_manager;
+mod coredns;
 mod endpoints;
 mod scheduler;
 mod syncer;
 
 pub use certificates::{Authorities, CertificateError, Leaf, LeafStore};
+pub use coredns::{DNS_USER, DnsInput, customisation};
 pub use endpoints::{Endpoint, Endpoints, Ports, PublicEndpoint, authority};
 pub use syncer::TENANT_USER;
 
@@ -29,8 +31,14 @@ pub const SCHEDULER: &str = "kube-scheduler";
 /// Name of the component that carries the tenant's objects to the host.
 pub const SYNCER: &str = "syncer";
 
+/// Name of the component that answers the tenant's pods about names.
+pub const COREDNS: &str = "coredns";
+
+/// Domain of every tenant's cluster.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
+
 /// Every component that a control plane may have, in the order in which they are stopped.
-pub const COMPONENTS: [&str; 4] = [SYNCER, SCHEDULER, CONTROLLER_MANAGER, API_SERVER];
+pub const COMPONENTS: [&str; 5] = [SYNCER, SCHEDULER, COREDNS, CONTROLLER_MANAGER, API_SERVER];
 
 /// Stands in arguments and files for the folder in which a runtime puts the component's files.
 pub const FILES: &str = "$(FILES)";
@@ -58,6 +66,8 @@ pub struct ControlPlaneInput<'a> {
     pub datastore: &'a DatastoreInput,
     /// How to reach the host cluster.
     pub host: &'a HostInput,
+    /// The tenant's DNS, if it has one.
+    pub dns: Option<&'a DnsInput>,
 }
 
 /// What becomes of a component.
@@ -150,6 +160,8 @@ pub struct HostInput {
     pub server: String,
     /// CA of the host's API server.
     pub ca_pem: String,
+    /// DNS domain of the host cluster, of which tenants see nothing.
+    pub cluster_domain: String,
 }
 
 /// Which program a component runs.
@@ -162,6 +174,8 @@ pub enum Program {
     },
     /// Berth's own syncer.
     Syncer,
+    /// CoreDNS.
+    CoreDns,
 }
 
 /// One program of a control plane.
@@ -220,6 +234,9 @@ pub fn render(
     ];
     if input.scheduling == Scheduling::Tenant {
         components.push(scheduler::render(input, authorities, leaves)?);
+    }
+    if let Some(dns) = input.dns {
+        components.extend(coredns::render(input, dns, authorities, leaves)?);
     }
     Ok(components)
 }

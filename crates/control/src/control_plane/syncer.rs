@@ -45,7 +45,7 @@ pub(super) fn render(
         Scheduling::Host => "host",
         Scheduling::Tenant => "tenant",
     };
-    let args = vec![
+    let mut args = vec![
         file_flag("host-kubeconfig", "host.kubeconfig"),
         file_flag("tenant-kubeconfig", "tenant.kubeconfig"),
         flag("tenant-id", input.tenant.slug()),
@@ -64,6 +64,7 @@ pub(super) fn render(
         file_flag("admission-key", &format!("{}.key", admission::CERTIFICATE)),
         file_flag("admission-ca", admission::AUTHORITY),
     ];
+    args.extend(input.dns.map(|dns| flag("dns-address", dns.address)));
     Ok(Component {
         name: SYNCER,
         program: Program::Syncer,

@@ -20,6 +20,7 @@ struct Fixture {
     policy: SyncPolicy,
     datastore: DatastoreInput,
     host: HostInput,
+    dns: DnsInput,
     authorities: Authorities,
 }
 
@@ -45,6 +46,13 @@ impl Fixture {
             host: HostInput {
                 server: "https://127.0.0.1:1".into(),
                 ca_pem: "host-ca".into(),
+                cluster_domain: "cluster.local".into(),
+            },
+            dns: DnsInput {
+                address: [10, 96, 0, 50].into(),
+                policy: berth_api::DnsPolicy::default(),
+                blocked_domains: Vec::new(),
+                custom: Some(customisation::Customisation::default()),
             },
             authorities: Authorities::load(&stored, datastore_ca.cert_pem(), datastore_ca.key_pem()).unwrap(),
         }
@@ -62,6 +70,7 @@ impl Fixture {
             service_range: &self.range,
             datastore: &self.datastore,
             host: &self.host,
+            dns: Some(&self.dns),
         };
         render(&input, &self.authorities, leaves).unwrap()
     }

@@ -6,7 +6,6 @@
 mod by_node;
 pub mod executor;
 pub mod planner;
-mod quantity;
 mod record;
 pub mod requests;
 

@@ -1,6 +1,6 @@
 //! What pods ask for, and what is left of a node for its tenant when the platform's own pods have had theirs: pure.
 
-use super::quantity;
+use berth_api::quantity;
 use k8s_openapi::{
     api::core::v1::{Container, Pod},
     apimachinery::pkg::api::resource::Quantity,

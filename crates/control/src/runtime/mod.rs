@@ -118,6 +118,9 @@ pub trait ControlPlaneRuntime: Send + Sync {
     async fn endpoints(&self, owner: Owner<'_>, ports: &Ports, range: &ServiceRange)
     -> Result<Endpoints, RuntimeError>;
 
+    /// Whether this runtime can run a DNS server for each tenant.
+    fn has_dns(&self) -> bool;
+
     /// Makes a component run as described.
     ///
     /// # Errors

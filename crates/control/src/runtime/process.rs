@@ -91,6 +91,10 @@ impl ProcessRuntime {
     fn program(&self, program: &Program, component: &str) -> Result<PathBuf, RuntimeError> {
         let version = match program {
             Program::Syncer => return Ok(self.config.syncer.clone()),
+            Program::CoreDns => {
+                return binaries::find(Binary::Coredns, binaries::COREDNS)
+                    .map_err(|error| RuntimeError::Program(error.to_string()));
+            }
             Program::Kubernetes { version } => version,
         };
         let binary = match component {
@@ -196,6 +200,10 @@ impl ControlPlaneRuntime for ProcessRuntime {
 
     fn form(&self, _replicas: u32) -> Form {
         Form::Process
+    }
+
+    fn has_dns(&self) -> bool {
+        binaries::find(Binary::Coredns, binaries::COREDNS).is_ok()
     }
 
     async fn ensure(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {

@@ -1,10 +1,10 @@
 //! Objects that Berth puts into every tenant before it is called ready.
 
-use super::{SERVICE_CIDR_NAME, service_range::HostRanges};
+use super::{SERVICE_CIDR_NAME, dns, service_range::HostRanges};
 use crate::{
     apply::{Applier, ApplyError},
     class::SyncerRules,
-    control_plane::TENANT_USER,
+    control_plane::{DNS_USER, TENANT_USER},
 };
 use berth_api::names;
 use k8s_openapi::{
@@ -40,6 +40,8 @@ pub async fn apply(
         .apply(&binding(ADMIN_GROUP, "cluster-admin", group(ADMIN_GROUP)))
         .await?;
     tenant.apply(&default_service_account()).await?;
+    tenant.apply(&dns::role()).await?;
+    tenant.apply(&binding(DNS_USER, DNS_USER, user(DNS_USER))).await?;
     for cidr in service_cidrs(host_ranges) {
         tenant.apply(&cidr).await?;
     }

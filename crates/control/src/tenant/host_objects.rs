@@ -24,7 +24,8 @@ pub fn tenant_labels(cluster: &TenantCluster, tenant: &TenantId) -> BTreeMap<Str
     ])
 }
 
-fn meta(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, name: &str) -> ObjectMeta {
+/// Metadata of an object of a tenant.
+pub(super) fn meta(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.into()),
         namespace: Some(namespace.into()),

@@ -7,6 +7,7 @@ mod bootstrap;
 mod cleanup;
 mod connection;
 mod definitions;
+mod dns;
 mod exposure;
 mod host_objects;
 mod keys;

@@ -1,7 +1,7 @@
 //! The steps that bring an accepted tenant to life, each of which adds its finding.
 
 use super::{
-    bootstrap, definitions, exposure, host_objects, keys, publish, service_range,
+    bootstrap, definitions, dns, exposure, host_objects, keys, publish, service_range,
     settings::{self, Settings},
     state::{Findings, TenantMemory},
 };
@@ -9,8 +9,8 @@ use crate::{
     apply::optional,
     context::{Context, Key},
     control_plane::{
-        API_SERVER, Authorities, CONTROLLER_MANAGER, Component, ControlPlaneInput, DatastoreInput, Endpoints, Leaf,
-        SCHEDULER, SYNCER, ServiceRange, render,
+        API_SERVER, Authorities, CONTROLLER_MANAGER, COREDNS, Component, ControlPlaneInput, DatastoreInput, DnsInput,
+        Endpoints, Leaf, SCHEDULER, SYNCER, ServiceRange, render,
     },
     error::{ReconcileError, api},
     nodes::{NodeRecord, is_ready},
@@ -76,23 +76,7 @@ pub(super) async fn run(
     };
     let (mut endpoints, service_range) = service_range::ensure(context, owner, cluster, &host_ranges).await?;
     let exposed = exposure::ensure(context, owner, cluster, settings, &mut endpoints).await?;
-    let components = components(
-        context,
-        memory,
-        cluster,
-        tenant,
-        settings,
-        &authorities,
-        (&endpoints, &service_range),
-    )
-    .await?;
     let server = endpoints.api_server.https_url();
-    findings.endpoint = Some(endpoints.public.url.clone());
-    let api_server = ensure(context, owner, &components, API_SERVER).await?;
-    apply_identity(context, memory, cluster, tenant, settings).await?;
-    let kubeconfig = publish_kubeconfig(context, memory, cluster, tenant, &authorities, &endpoints.public.url).await?;
-    findings.has_kubeconfig = true;
-
     let ready = memory
         .connection
         .ready(&server, &authorities, &context.queue, key)
@@ -101,6 +85,24 @@ pub(super) async fn run(
         reason: "ConnectionError",
         message: format!("cannot make a client for the tenant: {error}"),
     })?;
+    let place = (&host_ranges, &endpoints, &service_range);
+    let dns = dns::input(context, memory, cluster, tenant, settings, place, ready.as_ref()).await?;
+    let components = components(
+        context,
+        memory,
+        cluster,
+        tenant,
+        settings,
+        &authorities,
+        (&endpoints, &service_range, dns.as_ref()),
+    )
+    .await?;
+    findings.endpoint = Some(endpoints.public.url.clone());
+    let api_server = ensure(context, owner, &components, API_SERVER).await?;
+    apply_identity(context, memory, cluster, tenant, settings).await?;
+    let kubeconfig = publish_kubeconfig(context, memory, cluster, tenant, &authorities, &endpoints.public.url).await?;
+    findings.has_kubeconfig = true;
+
     match ready {
         None => findings.add(not_ready(&api_server)),
         Some(applier) => {
@@ -110,6 +112,9 @@ pub(super) async fn run(
                 .await
                 .inspect_err(|_| applier.forget())?;
             definitions::publish(context, &applier, &settings.sync.kinds).await?;
+            if let Some(dns) = &dns {
+                dns::publish(&applier, dns.address).await?;
+            }
             bring_up(context, owner, &components, findings).await?;
         }
     }
@@ -145,7 +150,7 @@ async fn components(
     tenant: &TenantId,
     settings: &Settings,
     authorities: &Authorities,
-    (endpoints, service_range): (&Endpoints, &ServiceRange),
+    (endpoints, service_range, dns): (&Endpoints, &ServiceRange, Option<&DnsInput>),
 ) -> Result<Vec<Component>, ReconcileError> {
     let mut leaves = keys::leaves(context, memory, tenant, Timestamp::now()).await?;
     let datastore = DatastoreInput {
@@ -163,6 +168,7 @@ async fn components(
         service_range,
         datastore: &datastore,
         host: &context.host,
+        dns,
     };
     let components = render(&input, authorities, &mut leaves)?;
     leaves.issue(&authorities.client, "admin", &admin_leaf())?;
@@ -279,6 +285,9 @@ async fn bring_up(
         context.runtime.withdraw(owner.tenant, SCHEDULER).await?;
     }
     let syncer = ensure(context, owner, components, SYNCER).await?;
+    if components.iter().any(|component| component.name == COREDNS) {
+        states.push(ensure(context, owner, components, COREDNS).await?);
+    }
     let down = states.into_iter().find_map(|state| match state {
         ComponentState::Running => None,
         ComponentState::Down(why) => Some(why),

@@ -116,7 +116,8 @@ async fn recorded(
 pub struct HostRanges(pub Vec<Vec<String>>);
 
 impl HostRanges {
-    fn all(&self) -> impl Iterator<Item = &str> {
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flatten().map(String::as_str)
     }
 }

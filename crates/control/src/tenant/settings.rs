@@ -12,7 +12,8 @@ use crate::{
     error::{ReconcileError, api},
 };
 use berth_api::{
-    DEFAULT_CLASS, EndpointPolicy, EndpointSpec, Scheduling, SyncPolicy, TenantClass, TenantClassSpec, TenantCluster,
+    DEFAULT_CLASS, DnsPolicy, EndpointPolicy, EndpointSpec, Scheduling, SyncPolicy, TenantClass, TenantClassSpec,
+    TenantCluster,
     conditions::{ACCEPTED, Finding},
     names::TenantId,
 };
@@ -44,6 +45,9 @@ pub struct Settings {
     pub endpoint: EndpointSpec,
     /// What crosses to the host.
     pub sync: SyncPolicy,
+    /// What its DNS answers.
+    #[serde(default)]
+    pub dns: DnsPolicy,
 }
 
 /// What earlier versions recorded without saying it.
@@ -84,6 +88,7 @@ pub fn resolve(
         replicas: spec.control_plane.as_ref().map_or(1, |wanted| wanted.replicas),
         endpoint: spec.endpoint.clone().unwrap_or_default(),
         sync: rules.sync.clone(),
+        dns: rules.dns.clone(),
     };
     let Some(name) = class_of(cluster, |name| classes(name).is_some()) else {
         let settings = settings(None, &TenantClassSpec::default());

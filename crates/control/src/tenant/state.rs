@@ -23,6 +23,8 @@ pub struct TenantMemory {
     pub authorities: Mutex<Option<Arc<Authorities>>>,
     /// Its leaf certificates, as they are stored.
     pub leaves: Mutex<Option<LeafStore>>,
+    /// How the tenant customised its DNS, as it was read last.
+    pub dns: Mutex<Option<BTreeMap<String, String>>>,
 }
 
 /// Memory of all tenants, by UID of their `TenantCluster`.
@@ -49,6 +51,7 @@ impl Tenants {
                 connection: Connection::default(),
                 authorities: Mutex::new(None),
                 leaves: Mutex::new(None),
+                dns: Mutex::new(None),
             })
         }))
     }

@@ -35,11 +35,15 @@ pub const PATH: &str = "/services";
 /// Seconds that the API server waits for an answer.
 const TIMEOUT_SECONDS: i32 = 10;
 /// What is asked about, as (name, CEL expression). Everything else works without the syncer.
-const CONDITIONS: [(&str, &str); 4] = [
+const CONDITIONS: [(&str, &str); 5] = [
     // A name that is to be generated is not there yet.
     (
         "not-the-api-server",
         "!(request.namespace == 'default' && has(request.name) && request.name == 'kubernetes')",
+    ),
+    (
+        "not-the-dns",
+        "!(request.namespace == 'kube-system' && has(request.name) && request.name == 'kube-dns')",
     ),
     (
         "not-headless",

@@ -11,7 +11,7 @@
 //! | `loadBalancerClass` | copied if the class lists it |
 //! | `externalIPs`, `loadBalancerIP` | refused |
 //! | `externalName` | copied; a Service for a name inside a cluster stays in the tenant, whose DNS answers for it |
-//! | `default/kubernetes` | never: it is the tenant's own API server |
+//! | `default/kubernetes`, `kube-system/kube-dns` | never: they are the tenant's own API server and its DNS; the same of `berth-metrics` |
 //! | status | `loadBalancer` comes back |
 //!
 //! Addresses and ports of nodes are given out by the host before the tenant's object is stored: see [`allocation`] and
@@ -29,6 +29,7 @@ use crate::{
     },
     resource::{self, Name, Resource},
     store::WatchSpec,
+    usage,
     world::World,
 };
 use berth_api::{
@@ -47,6 +48,14 @@ pub const KIND: Kind = Kind {
         host: &[("services", WRITE)],
     },
 };
+
+/// Services of the tenant that stand for parts of its control plane, as (namespace, name). The platform makes what they lead
+/// to; what the tenant writes into them changes nothing.
+pub const OF_THE_CONTROL_PLANE: [(&str, &str); 3] = [
+    ("default", "kubernetes"),
+    ("kube-system", "kube-dns"),
+    (usage::NAMESPACE, usage::SERVICE),
+];
 
 const SPEC: Fields = &[
     ("allocateLoadBalancerNodePorts", Rule::Copy),
@@ -115,7 +124,7 @@ impl Down for Services {
     fn want(&self, _world: &World, name: &Name, service: &Value) -> Want {
         let leads_inside = json::text(service, &["spec", "type"]) == Some("ExternalName")
             && json::text(service, &["spec", "externalName"]).is_some_and(is_internal);
-        if leads_inside || *name == Name::new("default", "kubernetes") {
+        if leads_inside || OF_THE_CONTROL_PLANE.contains(&(&*name.namespace, &*name.name)) {
             Want::Absent
         } else {
             Want::Sync
@@ -301,12 +310,13 @@ mod tests {
     }
 
     #[test]
-    fn the_api_servers_own_service_is_never_synced() {
+    fn services_of_the_control_plane_are_never_synced() {
         let world = World::new(test_tenant());
-        assert_eq!(
-            Services.want(&world, &Name::new("default", "kubernetes"), &Value::Null),
-            Want::Absent
-        );
+        let want = |namespace, name| Services.want(&world, &Name::new(namespace, name), &Value::Null);
+        for (namespace, name) in OF_THE_CONTROL_PLANE {
+            assert_eq!(want(namespace, name), Want::Absent);
+        }
+        assert_eq!(want("shop", "kube-dns"), Want::Sync);
     }
 
     #[test]

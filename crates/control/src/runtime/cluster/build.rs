@@ -2,7 +2,7 @@
 
 use super::{FOLDER, pod_selector, settings::ClusterSettings};
 use crate::{
-    control_plane::{API_SERVER, Component, Health, Ports, Program, SYNCER},
+    control_plane::{API_SERVER, COREDNS, Component, Health, Ports, Program, SYNCER},
     runtime::Owner,
 };
 use berth_api::{labels, names};
@@ -26,8 +26,6 @@ use k8s_openapi::{
 
 /// Label that names the component of an object.
 pub(super) const APP_NAME: &str = "app.kubernetes.io/name";
-/// Name of the tenant's DNS server, as a component and in front of it.
-const DNS: (&str, &str) = ("coredns", "kube-dns");
 /// User and group of every container.
 const USER: i64 = 65532;
 /// Files are readable by that group only.
@@ -145,6 +143,8 @@ fn pod(component: &Component, settings: &ClusterSettings, files: &str, selector:
         automount_service_account_token: Some(false),
         service_account_name: component.host_service_account.map(Into::into),
         enable_service_links: Some(false),
+        // What it forwards goes to the node's resolver, never to the host cluster's DNS, which knows every tenant's names.
+        dns_policy: (component.name == COREDNS).then(|| "Default".into()),
         security_context: Some(PodSecurityContext {
             run_as_non_root: Some(true),
             run_as_user: Some(USER),
@@ -177,7 +177,7 @@ fn container(component: &Component, settings: &ClusterSettings, lingers: bool) -
             text(&[component.name]),
             (component.name == API_SERVER).then_some("NET_BIND_SERVICE"),
         ),
-        Program::Syncer => (None, None),
+        Program::Syncer | Program::CoreDns => (None, None),
     };
     let env = component.env.iter().map(|(name, value)| EnvVar {
         name: name.clone(),
@@ -295,45 +295,28 @@ pub(super) fn disruption_budget(owner: Owner<'_>, component: &Component) -> PodD
     }
 }
 
-/// The Services of the syncer and of DNS. (That of the API server is made with its address, which is recorded in it.)
-pub(super) fn services(owner: Owner<'_>, ports: &Ports) -> [Service; 2] {
-    let port = |name: &str, protocol: &str, port: i32, target: u16| ServicePort {
+/// The Service of the syncer. (Those of the API server and of DNS are made with their addresses, which are recorded.)
+pub(super) fn service(owner: Owner<'_>, ports: &Ports) -> Service {
+    let port = |name: &str, port: u16| ServicePort {
         name: Some(name.into()),
-        protocol: Some(protocol.into()),
-        port,
-        target_port: Some(IntOrString::Int(target.into())),
+        protocol: Some("TCP".into()),
+        port: port.into(),
+        target_port: Some(IntOrString::Int(port.into())),
         ..ServicePort::default()
     };
-    let service = |name: &str, component: &str, early: bool, ports: Vec<ServicePort>| Service {
-        metadata: meta(owner, name, component),
+    Service {
+        metadata: meta(owner, SYNCER, SYNCER),
         spec: Some(ServiceSpec {
-            selector: Some(pod_selector(owner.tenant, component)),
-            ports: Some(ports),
-            publish_not_ready_addresses: Some(early),
+            selector: Some(pod_selector(owner.tenant, SYNCER)),
+            ports: Some(vec![
+                port("admin", ports.syncer_admin),
+                port("admission", ports.admission),
+                port("egress", ports.egress),
+            ]),
+            // It answers the API server before it has listed everything, and says itself what it waits for.
+            publish_not_ready_addresses: Some(true),
             ..ServiceSpec::default()
         }),
         ..Service::default()
-    };
-    [
-        // It answers the API server before it has listed everything, and says itself what it waits for.
-        service(
-            SYNCER,
-            SYNCER,
-            true,
-            vec![
-                port("admin", "TCP", i32::from(ports.syncer_admin), ports.syncer_admin),
-                port("admission", "TCP", i32::from(ports.admission), ports.admission),
-                port("egress", "TCP", i32::from(ports.egress), ports.egress),
-            ],
-        ),
-        service(
-            DNS.1,
-            DNS.0,
-            false,
-            vec![
-                port("dns", "UDP", super::DNS_PORT.into(), ports.dns),
-                port("dns-tcp", "TCP", super::DNS_PORT.into(), ports.dns),
-            ],
-        ),
-    ]
+    }
 }

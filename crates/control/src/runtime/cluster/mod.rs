@@ -262,6 +262,10 @@ impl ControlPlaneRuntime for ClusterRuntime {
         Form::Pods { replicas }
     }
 
+    fn has_dns(&self) -> bool {
+        true
+    }
+
     fn allocate(&self, _tenant: &TenantId) -> Result<Ports, RuntimeError> {
         Ok(PORTS)
     }
@@ -272,9 +276,8 @@ impl ControlPlaneRuntime for ClusterRuntime {
         ports: &Ports,
         range: &ServiceRange,
     ) -> Result<Endpoints, RuntimeError> {
-        let [syncer, dns] = build::services(owner, ports);
-        let syncer = self.address(owner, &syncer).await?;
-        let dns = self.address(owner, &dns).await?;
+        let syncer = self.address(owner, &build::service(owner, ports)).await?;
+        let dns = format!("kube-dns.{}.svc", owner.tenant.control_plane_namespace());
         let api_server = Endpoint::behind(ports.api_server, range.first.to_string(), API_PORT);
         let at_syncer = |port| Endpoint::behind(port, syncer.as_str(), port);
         Ok(Endpoints {

@@ -1,8 +1,8 @@
 //! What the platform says about the pods of control planes: read from one file, which the Helm chart writes.
 
 use super::super::RuntimeError;
-use crate::control_plane::{API_SERVER, CONTROLLER_MANAGER, Component, Program, SCHEDULER, SYNCER};
-use berth_process::emulation;
+use crate::control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, Component, Program, SCHEDULER, SYNCER};
+use berth_process::{binaries, emulation};
 use k8s_openapi::{
     api::core::v1::{ResourceRequirements, Toleration},
     apimachinery::pkg::api::resource::Quantity,
@@ -75,6 +75,7 @@ impl ClusterSettings {
             Program::Kubernetes { version } => {
                 format!("{}/{}:{version}", self.kubernetes_registry, component.name)
             }
+            Program::CoreDns => format!("{}/coredns/coredns:{}", self.kubernetes_registry, binaries::COREDNS),
             Program::Syncer => self.syncer_image.clone(),
         }
     }
@@ -107,6 +108,7 @@ fn default_resources(component: &str) -> Option<(&'static str, &'static str, &'s
         CONTROLLER_MANAGER => Some(("25m", "64Mi", "1Gi")),
         SCHEDULER => Some(("25m", "48Mi", "512Mi")),
         SYNCER => Some(("25m", "32Mi", "512Mi")),
+        COREDNS => Some(("25m", "32Mi", "256Mi")),
         _ => None,
     }
 }

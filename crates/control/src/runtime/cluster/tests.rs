@@ -95,7 +95,7 @@ async fn components_become_deployments() {
         "syncer",
         build::deployment(fixture.owner(), &syncer(), &settings, "syncer-files-x")
     );
-    insta::assert_yaml_snapshot!("services", build::services(fixture.owner(), &PORTS));
+    insta::assert_yaml_snapshot!("service", build::service(fixture.owner(), &PORTS));
 }
 
 #[tokio::test]

@@ -1,0 +1,79 @@
+//! The tenant's DNS: upstream CoreDNS, which reads names from the tenant's API server with a client certificate that may do
+//! nothing else.
+//!
+//! Its pods listen on [`Ports::dns`](super::Ports) over UDP and TCP, behind port 53 of the host Service `kube-dns` of the
+//! control-plane namespace; 8080 (`/health`), 8181 (`/ready`) and 9153 (`/metrics`) are for the node and for monitoring.
+//! They must be reached from the tenant's pods, and must reach the tenant's API server and port 53 of the servers that
+//! the class lists: the node's resolver, `dns.upstreams` and `dns.serverCidrs`.
+
+mod corefile;
+pub mod customisation;
+
+use super::{
+    Authorities, COREDNS, CertificateError, Component, ControlPlaneInput, FILES, Form, Health, Leaf, LeafStore, Program,
+};
+use berth_api::DnsPolicy;
+use berth_pki::Usage;
+use corefile::{EMPTY_ZONE, HOSTS, corefile, empty_zone, hosts};
+use customisation::Customisation;
+use std::{collections::BTreeMap, net::IpAddr};
+
+/// User name of CoreDNS in its tenant.
+pub const DNS_USER: &str = "berth:coredns";
+
+/// How its pods are asked whether they answer. Once they have, only an end of the program changes that.
+const HEALTH: Health = Health {
+    port: 8181,
+    tls: false,
+    live: "/ready",
+    ready: "/ready",
+};
+
+/// What has to be known to render a tenant's DNS.
+#[derive(Clone, Debug)]
+pub struct DnsInput {
+    /// The address under which the tenant's pods find it.
+    pub address: IpAddr,
+    /// The rules of the tenant's class.
+    pub policy: DnsPolicy,
+    /// Domains that are never asked for outside, the host cluster's among them.
+    pub blocked_domains: Vec<String>,
+    /// What the tenant changed; none as long as that is not known, and CoreDNS is not rendered.
+    pub custom: Option<Customisation>,
+}
+
+pub(super) fn render(
+    input: &ControlPlaneInput<'_>,
+    dns: &DnsInput,
+    authorities: &Authorities,
+    leaves: &mut LeafStore,
+) -> Result<Option<Component>, CertificateError> {
+    // In any case, or it would not be stored, and the next one would make CoreDNS start again.
+    let issued = leaves.issue(&authorities.client, COREDNS, &Leaf::new(DNS_USER, Usage::Client))?;
+    let Some(custom) = &dns.custom else {
+        return Ok(None);
+    };
+    let mut files = BTreeMap::new();
+    issued.put(&mut files, "client");
+    files.insert(
+        "kubeconfig".into(),
+        authorities.kubeconfig_from_files(&input.endpoints.api_server.https_url())?,
+    );
+    files.insert(
+        "Corefile".into(),
+        corefile(input.form, input.endpoints.dns.listen, dns, custom),
+    );
+    files.insert(HOSTS.into(), hosts(custom));
+    files.insert(EMPTY_ZONE.into(), empty_zone());
+    Ok(Some(Component {
+        name: COREDNS,
+        program: Program::CoreDns,
+        args: vec!["-conf".into(), format!("{FILES}/Corefile")],
+        env: BTreeMap::new(),
+        files,
+        host_service_account: None,
+        health: (input.form != Form::Process).then_some(HEALTH),
+        overlaps: true,
+        replicas: input.form.replicas(),
+    }))
+}

@@ -1,0 +1,133 @@
+//! The metrics API in the tenant: what leads its API server to the syncer, which serves it.
+
+use crate::{
+    apply::{Applier, optional},
+    error::{ReconcileError, api},
+};
+use berth_api::labels;
+use berth_syncer::usage;
+use k8s_openapi::{
+    ByteString,
+    api::{
+        core::v1::{Service, ServiceSpec},
+        rbac::v1::{ClusterRole, PolicyRule},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceSpec, ServiceReference},
+};
+use kube::{Api, ResourceExt};
+
+/// Name of the APIService.
+const API: &str = "v1beta1.metrics.k8s.io";
+/// Priorities of the group among others and of the version in the group, as metrics-server has them.
+const PRIORITY: i32 = 100;
+
+/// Makes the API known in the tenant, unless a team serves one of its own. `authority` signed the syncer's certificate.
+///
+/// # Errors
+/// The tenant's API server refuses or does not answer.
+pub(super) async fn publish(tenant: &Applier, authority: &str) -> Result<(), ReconcileError> {
+    let apis: Api<APIService> = Api::all(tenant.client().clone());
+    let live = optional(apis.get_metadata(API).await).map_err(api("look for the tenant's metrics API"))?;
+    if live.is_some_and(|live| live.labels().get(labels::MANAGED_BY).map(String::as_str) != Some(OURS)) {
+        return Ok(());
+    }
+    tenant.apply(&reader()).await?;
+    tenant.apply(&service()).await?;
+    Ok(tenant.apply(&api_service(authority)).await?)
+}
+
+/// Value of the label of what control made.
+const OURS: &str = labels::MANAGED_BY_CONTROL;
+
+fn meta(name: &str, namespace: Option<&str>, more: &[(&str, &str)]) -> ObjectMeta {
+    let all = more.iter().chain(&[(labels::MANAGED_BY, OURS)]);
+    ObjectMeta {
+        name: Some(name.into()),
+        namespace: namespace.map(Into::into),
+        labels: Some(all.map(|(key, value)| ((*key).into(), (*value).into())).collect()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Whoever may view a namespace may see what its pods use, as metrics-server's own installation has it.
+fn reader() -> ClusterRole {
+    let gathered = ["view", "edit", "admin"].map(|role| format!("rbac.authorization.k8s.io/aggregate-to-{role}"));
+    let gathered: Vec<(&str, &str)> = gathered.iter().map(|label| (label.as_str(), "true")).collect();
+    let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
+    ClusterRole {
+        metadata: meta("system:aggregated-metrics-reader", None, &gathered),
+        rules: Some(vec![PolicyRule {
+            api_groups: Some(texts(&["metrics.k8s.io"])),
+            resources: Some(texts(&["pods", "nodes"])),
+            verbs: texts(&["get", "list", "watch"]),
+            ..PolicyRule::default()
+        }]),
+        aggregation_rule: None,
+    }
+}
+
+/// The Service that the APIService names. Its host is one for the egress broker only: nothing of it is on the host cluster.
+fn service() -> Service {
+    Service {
+        metadata: meta(usage::SERVICE, Some(usage::NAMESPACE), &[]),
+        spec: Some(ServiceSpec {
+            type_: Some("ExternalName".into()),
+            external_name: Some(usage::HOST.into()),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    }
+}
+
+fn api_service(authority: &str) -> APIService {
+    APIService {
+        metadata: meta(API, None, &[]),
+        spec: Some(APIServiceSpec {
+            group: Some("metrics.k8s.io".into()),
+            version: Some("v1beta1".into()),
+            group_priority_minimum: PRIORITY,
+            version_priority: PRIORITY,
+            ca_bundle: Some(ByteString(authority.as_bytes().to_vec())),
+            insecure_skip_tls_verify: None,
+            service: Some(ServiceReference {
+                name: Some(usage::SERVICE.into()),
+                namespace: Some(usage::NAMESPACE.into()),
+                port: Some(443),
+            }),
+        }),
+        status: None,
+    }
+}
+
+/// What a syncer may read of the metrics of its tenant's nodes: of these and no others.
+pub(super) fn node_rule(mut nodes: Vec<String>) -> Option<PolicyRule> {
+    nodes.sort();
+    // RBAC takes an empty list of names for all of them.
+    (!nodes.is_empty()).then(|| PolicyRule {
+        api_groups: Some(vec!["metrics.k8s.io".into()]),
+        resources: Some(vec!["nodes".into()]),
+        resource_names: Some(nodes),
+        verbs: vec!["get".into()],
+        ..PolicyRule::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_objects_are_as_reviewed() {
+        insta::assert_yaml_snapshot!(reader());
+        insta::assert_yaml_snapshot!(service());
+        insta::assert_yaml_snapshot!(api_service("certificate"));
+    }
+
+    #[test]
+    fn no_nodes_are_not_all_nodes() {
+        assert_eq!(node_rule(Vec::new()), None);
+        let rule = node_rule(vec!["b".into(), "a".into()]).unwrap();
+        assert_eq!(rule.resource_names, Some(vec!["a".into(), "b".into()]));
+    }
+}

@@ -1,0 +1,312 @@
+//! A tenant's DNS: a real CoreDNS on a real tenant API server.
+
+use berth_api::{NodePool, TenantCluster, labels};
+use berth_control::control_plane::COREDNS;
+use berth_tests::{
+    dns::{Answer, Outside, ask},
+    objects::apply,
+    processes,
+    tenant::{Tenant, cluster},
+    wait::{until, until_true},
+    world::World,
+};
+use k8s_openapi::{
+    api::core::v1::{Event, Pod, Service},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use simple_dns::TYPE;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+const SOON: Duration = Duration::from_secs(90);
+
+async fn make(world: &World, class: Value, cluster: &TenantCluster) -> Tenant {
+    apply(&world.client, "", &class).await.unwrap();
+    Tenant::create(world, "names", cluster).await
+}
+
+fn class(name: &str, dns: &Value) -> Value {
+    json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": name}, "spec": {"dns": dns}})
+}
+
+/// The address of a tenant's DNS for its pods, and where it listens on this machine.
+async fn server(world: &World, tenant: &Tenant) -> (String, SocketAddr) {
+    let services: Api<Service> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());
+    let spec = services.get("kube-dns").await.unwrap().spec.unwrap();
+    let Some(IntOrString::Int(port)) = spec.ports.unwrap()[0].target_port.clone() else {
+        panic!("a port");
+    };
+    let port = u16::try_from(port).unwrap();
+    (spec.cluster_ip.unwrap(), ([127, 0, 0, 1], port).into())
+}
+
+async fn until_answer(server: SocketAddr, kind: TYPE, name: &str, wanted: Answer) {
+    until(&format!("{name} is {wanted:?}"), SOON, async || {
+        let answer = ask(server, kind, name).await?;
+        if answer == wanted {
+            Ok(())
+        } else {
+            Err(format!("{answer:?}"))
+        }
+    })
+    .await;
+}
+
+/// Has control look at a tenant now.
+async fn wake(world: &World, tenant: &Tenant, why: &str) {
+    let change = json!({"metadata": {"annotations": {"example.com/wake": why}}});
+    let tenants = world.tenants(&tenant.namespace);
+    tenants
+        .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(change))
+        .await
+        .unwrap();
+}
+
+async fn create(tenant: &Tenant, objects: &[Value]) {
+    for object in objects {
+        apply(&tenant.client, "default", object).await.unwrap();
+    }
+}
+
+fn reverse(address: &str) -> String {
+    let parts: Vec<&str> = address.split('.').rev().collect();
+    format!("{}.in-addr.arpa", parts.join("."))
+}
+
+pub(crate) async fn names_of_the_tenant_and_of_nobody_else(world: Arc<World>) {
+    let outside = Outside::start().await;
+    let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "names"}, "spec": {
+        "nodeSelector": {"kubernetes.io/hostname": "cpu-02"}}});
+    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let pool = serde_json::from_value(pool).unwrap();
+    pools.create(&PostParams::default(), &pool).await.unwrap();
+    let mut cluster = cluster("names", &[("all", "names", 1)]);
+    cluster.spec.class = Some("names".into());
+    let dns = json!({"upstreams": [outside.address.to_string()], "blockedDomains": ["k8s.example"]});
+    let tenant = make(&world, class("names", &dns), &cluster).await;
+    let (address, server) = server(&world, &tenant).await;
+
+    let services: Api<Service> = Api::namespaced(tenant.client.clone(), "default");
+    let address_of = async |name: &str| services.get(name).await.unwrap().spec.unwrap().cluster_ip.unwrap();
+    let api_server = address_of("kubernetes").await;
+    until_answer(
+        server,
+        TYPE::A,
+        "kubernetes.default.svc.cluster.local",
+        Answer::of(&[&api_server]),
+    )
+    .await;
+
+    let container = json!({"name": "main", "image": "registry.example.com/any"});
+    let labels = json!({"app": "db"});
+    create(
+        &tenant,
+        &[
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {
+                "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]}}),
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"}, "spec": {
+                "clusterIP": "None", "selector": labels, "ports": [{"name": "pg", "port": 5432}]}}),
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "alias"}, "spec": {
+                "type": "ExternalName", "externalName": "www.outside.example"}}),
+            json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "db"}, "spec": {
+                "serviceName": "db", "replicas": 2, "podManagementPolicy": "Parallel",
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}}}}),
+        ],
+    )
+    .await;
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    let ip_of = async |name: &str| {
+        until(&format!("{name} has an address"), SOON, async || {
+            let pod = pods.get(name).await.map_err(|error| error.to_string())?;
+            pod.status
+                .and_then(|status| status.pod_ip)
+                .ok_or_else(|| "none".to_owned())
+        })
+        .await
+    };
+    let (first, second) = (ip_of("db-0").await, ip_of("db-1").await);
+    let web = address_of("web").await;
+
+    // Names of the tenant, as the specification of DNS in Kubernetes has them.
+    let zone = "default.svc.cluster.local";
+    let (db_0, web_name) = (format!("db-0.db.{zone}"), format!("web.{zone}"));
+    let mut both = [first.as_str(), second.as_str()];
+    both.sort_unstable();
+    for (kind, name, answer) in [
+        (TYPE::A, web_name.clone(), Answer::of(&[&web])),
+        (TYPE::AAAA, web_name.clone(), Answer::of(&[])),
+        (
+            TYPE::SRV,
+            format!("_http._tcp.web.{zone}"),
+            Answer::of(&[&format!("80 {web_name}")]),
+        ),
+        (TYPE::A, format!("db.{zone}"), Answer::of(&both)),
+        (TYPE::A, db_0.clone(), Answer::of(&[&first])),
+        (TYPE::A, format!("db-1.db.{zone}"), Answer::of(&[&second])),
+        (TYPE::PTR, reverse(&web), Answer::of(&[&web_name])),
+        (TYPE::PTR, reverse(&first), Answer::of(&[&db_0])),
+        (
+            TYPE::CNAME,
+            format!("alias.{zone}"),
+            Answer::of(&["www.outside.example"]),
+        ),
+        (
+            TYPE::A,
+            "kube-dns.kube-system.svc.cluster.local".into(),
+            Answer::of(&[&address]),
+        ),
+        (
+            TYPE::A,
+            "www.outside.example".into(),
+            Answer::of(&[&Outside::ADDRESS.to_string()]),
+        ),
+    ] {
+        until_answer(server, kind, &name, answer).await;
+    }
+
+    // Nothing of the host, and nobody is asked for it.
+    let home = tenant.id.workload_namespace();
+    for (kind, name) in [
+        (
+            TYPE::A,
+            format!(
+                "{}.{home}.svc.cluster.local",
+                berth_api::names::host_name("Service", "default", "web")
+            ),
+        ),
+        (
+            TYPE::A,
+            format!(
+                "kube-apiserver.{}.svc.cluster.local",
+                tenant.id.control_plane_namespace()
+            ),
+        ),
+        (TYPE::A, "kube-dns.kube-system.svc.k8s.example".into()),
+        (TYPE::PTR, "1.0.96.10.in-addr.arpa".into()),
+        (TYPE::PTR, "254.169.254.169.in-addr.arpa".into()),
+    ] {
+        until_answer(server, kind, &name, Answer::no_name()).await;
+    }
+    let asked = outside.asked();
+    assert!(asked.contains("www.outside.example"), "{asked:?}");
+    let leaked = asked.iter().find(|name| {
+        ["cluster.local", "k8s.example", "arpa"]
+            .iter()
+            .any(|end| name.ends_with(end))
+    });
+    assert_eq!(leaked, None);
+
+    pods_are_told_of_it(&world, &tenant, &address).await;
+    it_answers_again_under_the_same_address(&world, &tenant, &address, server, &web_name, &web).await;
+    tenant.delete(&world).await;
+    pools.delete("names", &DeleteParams::default()).await.unwrap();
+}
+
+async fn pods_are_told_of_it(world: &World, tenant: &Tenant, address: &str) {
+    let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let params = ListParams::default().labels(&format!("{}=default", labels::TENANT_OBJECT_NAMESPACE));
+    for pod in on_host.list(&params).await.unwrap() {
+        let config = pod.spec.unwrap().dns_config.unwrap();
+        assert_eq!(config.nameservers.unwrap(), [address]);
+        assert_eq!(config.searches.unwrap()[0], "default.svc.cluster.local");
+    }
+    // What a team does to the Service that shows it changes nothing on the host, and does not last.
+    let shown: Api<Service> = Api::namespaced(tenant.client.clone(), "kube-system");
+    let shown_now = shown.get("kube-dns").await.unwrap();
+    assert_eq!(shown_now.spec.unwrap().cluster_ip.as_deref(), Some(address));
+    let hijack = json!({"spec": {"selector": {"app": "web"}, "externalIPs": ["1.2.3.4"]}});
+    let hijacked = shown
+        .patch("kube-dns", &PatchParams::default(), &Patch::Merge(hijack))
+        .await;
+    hijacked.unwrap();
+    let services: Api<Service> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let name = berth_api::names::host_name("Service", "kube-system", "kube-dns");
+    assert!(services.get_opt(&name).await.unwrap().is_none(), "it is not synced");
+}
+
+async fn it_answers_again_under_the_same_address(
+    world: &World,
+    tenant: &Tenant,
+    address: &str,
+    server: SocketAddr,
+    name: &str,
+    answer: &str,
+) {
+    let process = format!("{}.{COREDNS}", tenant.id.slug());
+    let before = processes::find(&world.tenant_records(), &process).unwrap();
+    processes::kill(&before);
+    processes::until_replaced(&world.tenant_records(), &before).await;
+    until_answer(server, TYPE::A, name, Answer::of(&[answer])).await;
+
+    let services: Api<Service> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());
+    services.delete("kube-dns", &DeleteParams::default()).await.unwrap();
+    wake(world, tenant, "the Service is gone").await;
+    until_true("its address is the same", SOON, async || {
+        let service = services.get_opt("kube-dns").await.unwrap();
+        service.is_some_and(|service| service.spec.unwrap().cluster_ip.as_deref() == Some(address))
+    })
+    .await;
+}
+
+pub(crate) async fn teams_customise_it_in_words_that_are_checked(world: Arc<World>) {
+    let mut cluster = cluster("words", &[]);
+    cluster.spec.class = Some("words".into());
+    let dns = json!({"forward": false});
+    let tenant = make(&world, class("words", &dns), &cluster).await;
+    let (_, server) = server(&world, &tenant).await;
+    until_answer(server, TYPE::A, "www.outside.example", Answer::no_name()).await;
+
+    let meta = json!({"name": "coredns-custom", "namespace": "kube-system"});
+    let custom = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {
+        "hosts": "10.20.0.5 registry.corp.example registry\n10.20.0.6 kubernetes.default.svc.cluster.local",
+        "rewrite": "api.example kubernetes.default.svc.cluster.local",
+        "forward": "corp.example 169.254.169.254",
+        "shadow.server": "example.com { file /etc/shadow }",
+    }});
+    create(&tenant, &[custom]).await;
+    wake(&world, &tenant, "customised").await;
+    let services: Api<Service> = Api::namespaced(tenant.client.clone(), "default");
+    let api_server = services
+        .get("kubernetes")
+        .await
+        .unwrap()
+        .spec
+        .unwrap()
+        .cluster_ip
+        .unwrap();
+    until_answer(server, TYPE::A, "registry", Answer::of(&["10.20.0.5"])).await;
+    until_answer(server, TYPE::A, "registry.corp.example", Answer::of(&["10.20.0.5"])).await;
+    until_answer(server, TYPE::A, "api.example", Answer::of(&[&api_server])).await;
+    let itself = "kubernetes.default.svc.cluster.local";
+    until_answer(server, TYPE::A, itself, Answer::of(&[&api_server])).await;
+    until_answer(server, TYPE::A, "www.outside.example", Answer::no_name()).await;
+
+    let events: Api<Event> = Api::namespaced(tenant.client.clone(), "kube-system");
+    let told = until("the team is told", SOON, async || {
+        let events = events
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        let event = events
+            .into_iter()
+            .find(|event| event.involved_object.name.as_deref() == Some("coredns-custom"));
+        event
+            .and_then(|event| event.message)
+            .ok_or_else(|| "no event".to_owned())
+    })
+    .await;
+    for words in [
+        "hosts, line 2: names in cluster.local are the cluster's own",
+        "forward, line 1: 169.254.169.254 may not be asked",
+        "shadow.server: only hosts, forward, rewrite and log are read",
+    ] {
+        assert!(told.contains(words), "{told}");
+    }
+
+    tenant.delete(&world).await;
+}
