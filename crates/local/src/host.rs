@@ -60,7 +60,7 @@ impl HostCluster {
     ///
     /// # Errors
     /// See [`Error`]. What was started goes on running: start again, or remove it with [`destroy`].
-    pub async fn start(config: HostClusterConfig, progress: impl Fn(&str)) -> Result<Self, Error> {
+    pub async fn start(mut config: HostClusterConfig, progress: impl Fn(&str)) -> Result<Self, Error> {
         let home = Home::new(&config.home);
         home.create()?;
         // Created now, so that links in its path can be followed.
@@ -73,12 +73,16 @@ impl HostCluster {
         let ports = Ports::load_or_choose(&home)?;
         let real = if config.real_nodes {
             progress("making namespaces and links for the nodes");
-            Some(RealNodes::create(&home, &config.nodes, &config.kubernetes_version)?)
+            let real = RealNodes::create(&home, &config.nodes, &config.kubernetes_version)?;
+            // Its own, so that several clusters can be reached from this machine.
+            config.service_ranges = real.services();
+            Some(real)
         } else {
             None
         };
         let address = real.as_ref().map_or(Ipv4Addr::LOCALHOST, RealNodes::machine).into();
-        let pki = HostPki::load_or_create(&home, &[SERVICE_ADDRESS.into(), address])?;
+        let service_address = real.as_ref().map_or(SERVICE_ADDRESS, RealNodes::service_address).into();
+        let pki = HostPki::load_or_create(&home, &[service_address, address])?;
         let cluster = Self {
             inner: Arc::new(Inner {
                 home,

@@ -5,8 +5,6 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::config::SERVICE_RANGE;
-
 /// The image of the container that holds a pod's namespaces.
 pub(super) const SANDBOX_IMAGE: &str = "registry.k8s.io/pause:3.10.1";
 /// Where containerd listens, in its node's mount namespace.
@@ -125,14 +123,15 @@ pub(super) fn cni(node: &str, pods: &str, kubeconfig: &Path) -> String {
 }
 
 /// kube-proxy's configuration.
-pub(super) fn kube_proxy(node: &str, kubeconfig: &Path, cluster_range: &str) -> String {
+pub(super) fn kube_proxy(node: &str, kubeconfig: &Path, pods: &str) -> String {
     let config = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
         "clientConnection": {"kubeconfig": kubeconfig},
         "hostnameOverride": node,
         "mode": "iptables",
-        "clusterCIDR": cluster_range,
+        // Who comes from elsewhere gets its answers through the node it asked.
+        "clusterCIDR": pods,
         "detectLocalMode": "ClusterCIDR",
         // The limits belong to the whole machine.
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
@@ -177,13 +176,4 @@ pub(super) fn felix(node: &str, kubeconfig: &Path) -> Vec<(String, String)> {
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .to_vec()
-}
-
-/// The first usable address of the host's Services for its DNS, by convention the tenth.
-pub(super) fn dns_address() -> Ipv4Addr {
-    let base = SERVICE_RANGE
-        .split('/')
-        .next()
-        .and_then(|text| text.parse::<Ipv4Addr>().ok());
-    Ipv4Addr::from(u32::from(base.unwrap_or(Ipv4Addr::UNSPECIFIED)) + 10)
 }

@@ -67,7 +67,7 @@ impl RealNodes {
             nodes.push((place, files));
         }
         let places: Vec<Place> = nodes.iter().map(|(place, _)| place.clone()).collect();
-        Network::route_pods(&places)?;
+        network.route(&places)?;
         Ok(Self {
             home: home.clone(),
             network,
@@ -75,6 +75,20 @@ impl RealNodes {
             nodes,
             gpus: plan.gpus(),
         })
+    }
+
+    /// The range of Services.
+    pub(crate) fn services(&self) -> String {
+        self.network.services()
+    }
+
+    /// The address of the Service `kubernetes`.
+    pub(crate) fn service_address(&self) -> Ipv4Addr {
+        self.network.service(1)
+    }
+
+    fn dns(&self) -> Ipv4Addr {
+        self.network.service(10)
     }
 
     /// This machine's address towards the nodes.
@@ -118,7 +132,7 @@ impl RealNodes {
             calico::bind(PROXY_USER, "system:node-proxier"),
         ];
         further.extend(dra_driver::objects());
-        further.extend(addons::objects(config_files::dns_address()));
+        further.extend(addons::objects(self.dns()));
         let (calico, further) = tokio::join!(calico::apply(client, &crds), calico::apply_all(client, further));
         calico.and(further)
     }
@@ -145,14 +159,14 @@ impl RealNodes {
                 client_ca: &pki.cert(file::CA),
                 certificate: &certificate,
                 key: &key,
-                dns: config_files::dns_address(),
+                dns: self.dns(),
             };
             for (file, text) in [
                 ("containerd.toml", config_files::containerd(&shim, &runc)),
                 ("kubelet.json", config_files::kubelet(&kubelet)),
                 (
                     "kube-proxy.json",
-                    config_files::kube_proxy(name, &node.kubeconfig("kube-proxy"), &self.network.cluster_range()),
+                    config_files::kube_proxy(name, &node.kubeconfig("kube-proxy"), &self.network.pods()),
                 ),
             ] {
                 write_atomic(&files.config(file), text.as_bytes(), 0o600)?;

@@ -4,11 +4,14 @@
 //! ```text
 //!  this machine        fabric namespace            node namespaces
 //!  berth-1a2b3 ──────── br0 (bridge) ────────────── eth0  10.N.0.<node>
-//!  10.N.0.254                                       pods  10.N.<node>.0/24
+//!  10.N.0.254                                       pods  10.N.<128 + node>.0/24
 //! ```
 //!
-//! No namespace has a way out of the machine: the default route of a node ends at the bridge, and this machine refuses the
-//! ranges of pods and Services that it has no better route for.
+//! Services have 10.N.64.0/18, for which this machine's route leads to a node, so that a team on this machine reaches what
+//! it would reach from a machine of the cluster.
+//!
+//! No namespace has a way out of the machine: the default route of a node ends at the bridge, and this machine refuses
+//! what it has no better route for of the cluster's range.
 
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
@@ -20,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::command::{ip, run};
-use crate::config::SERVICE_RANGE;
 use crate::{Error, Home};
 
 /// Where namespaces and sockets of all clusters of this machine are: short, since a socket's path has 108 bytes.
@@ -29,7 +31,7 @@ pub(super) const RUN: &str = "/run/berth";
 const RANGES: std::ops::RangeInclusive<u8> = 200..=249;
 const FILE: &str = "network.config";
 /// The most nodes that one cluster has addresses for.
-pub(super) const MOST_NODES: usize = 200;
+pub(super) const MOST_NODES: usize = 100;
 
 /// Names and addresses of a cluster's network. Stays the same as long as the cluster exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,9 +107,24 @@ impl Network {
         Ipv4Addr::new(10, self.range, 0, 254)
     }
 
-    /// The range that all pods' ranges are part of.
-    pub(super) fn cluster_range(&self) -> String {
+    /// The range of everything.
+    fn range(&self) -> String {
         format!("10.{}.0.0/16", self.range)
+    }
+
+    /// The range that all pods' ranges are part of.
+    pub(super) fn pods(&self) -> String {
+        format!("10.{}.128.0/17", self.range)
+    }
+
+    /// The range of Services.
+    pub(super) fn services(&self) -> String {
+        format!("10.{}.64.0/18", self.range)
+    }
+
+    /// The `number`-th address of the range of Services: the first is the API server's, the tenth by convention that of DNS.
+    pub(super) fn service(&self, number: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.range, 64, number)
     }
 
     /// The place of the `index`-th node (from 0).
@@ -116,7 +133,7 @@ impl Network {
         Place {
             namespace: format!("berth-{}-{number}", self.id),
             address: Ipv4Addr::new(10, self.range, 0, number),
-            pods: format!("10.{}.{number}.0/24", self.range),
+            pods: format!("10.{}.{}.0/24", self.range, 128 + number),
             link: format!("node{number}"),
         }
     }
@@ -149,9 +166,7 @@ impl Network {
         ip(&format!("-n {fabric} link set machine master br0 up"))?;
         ip(&format!("addr replace {}/24 dev {link}", self.machine()))?;
         ip(&format!("link set {link} up"))?;
-        for range in [self.cluster_range(), SERVICE_RANGE.to_owned()] {
-            ip(&format!("route replace unreachable {range}"))?;
-        }
+        ip(&format!("route replace unreachable {}", self.range()))?;
         Ok(())
     }
 
@@ -190,8 +205,11 @@ impl Network {
         Ok(())
     }
 
-    /// Lets every node and this machine find the pods of every node.
-    pub(super) fn route_pods(places: &[Place]) -> Result<(), Error> {
+    /// Lets every node and this machine find the pods of every node, and this machine the Services.
+    pub(super) fn route(&self, places: &[Place]) -> Result<(), Error> {
+        if let Some(any) = places.first() {
+            ip(&format!("route replace {} via {}", self.services(), any.address))?;
+        }
         for target in places {
             ip(&format!("route replace {} via {}", target.pods, target.address))?;
             for from in places.iter().filter(|from| *from != target) {
@@ -216,11 +234,7 @@ impl Network {
         }
         // The link goes with its other end, but the kernel takes its time; routes over it go with it.
         let _ = ip(&format!("link del {}", self.link()));
-        let _ = ip(&format!("route del unreachable {}", self.cluster_range()));
-        let others = ip("netns list")?.lines().any(|line| line.starts_with("berth-"));
-        if !others {
-            let _ = ip(&format!("route del unreachable {SERVICE_RANGE}"));
-        }
+        let _ = ip(&format!("route del unreachable {}", self.range()));
         Ok(())
     }
 }
@@ -274,11 +288,11 @@ mod tests {
         let (first, last) = (network.place(0), network.place(MOST_NODES - 1));
         assert_eq!(
             (first.address, first.pods.as_str()),
-            (Ipv4Addr::new(10, 200, 0, 1), "10.200.1.0/24")
+            (Ipv4Addr::new(10, 200, 0, 1), "10.200.129.0/24")
         );
         assert_eq!(
             (last.address, last.pods.as_str()),
-            (Ipv4Addr::new(10, 200, 0, 200), "10.200.200.0/24")
+            (Ipv4Addr::new(10, 200, 0, 100), "10.200.228.0/24")
         );
         // Names of links have at most 15 bytes.
         assert!(network.link().len() <= 15 && last.link.len() <= 15);
