@@ -1,12 +1,12 @@
 //! The supervisor in the background: owns the host's processes and control.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use berth_control::install::install;
-use berth_local::{Datastore, Home, HostCluster, HostClusterConfig};
+use berth_local::{ChartInstall, Datastore, Home, HostCluster, HostClusterConfig};
 use berth_process::ProcessSpec;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
@@ -76,6 +76,14 @@ async fn bring_up(home: &Home, options: &Options) -> Result<HostCluster, Error> 
     let cluster = HostCluster::start(config, report).await?;
     if !options.control {
         cluster.supervisor().stop(CONTROL, None).await?;
+        return Ok(cluster);
+    }
+    if options.real_nodes {
+        report("making images and installing Berth's chart");
+        let programs = beside(CONTROL)?;
+        beside("berth-syncer")?;
+        let programs = programs.parent().unwrap_or(Path::new("/"));
+        cluster.install_chart(&ChartInstall::new(programs)).await?;
         return Ok(cluster);
     }
     report("starting berth-control");

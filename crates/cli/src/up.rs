@@ -176,7 +176,8 @@ async fn answers(home: &Home, options: &Options) -> bool {
             Ok(Ok(_))
         )
     };
-    let control = async { !options.control || probe::is_ready(home.ports().map_or(0, |ports| ports.control)).await };
+    let as_process = options.control && !options.real_nodes;
+    let control = async { !as_process || probe::is_ready(home.ports().map_or(0, |ports| ports.control)).await };
     let (api_server, control) = tokio::join!(api_server, control);
     api_server && control
 }

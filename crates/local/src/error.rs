@@ -77,6 +77,14 @@ pub enum Error {
     /// This machine cannot have the real nodes that were asked for.
     #[error("{0}; use simulated nodes instead")]
     NoRealNodes(String),
+    /// helm did not do what it was asked to.
+    #[error("helm {command}: {why}")]
+    Helm {
+        /// Its arguments.
+        command: String,
+        /// What it said.
+        why: String,
+    },
     /// A background task died.
     #[error("a background task ended unexpectedly: {0}")]
     Task(#[from] tokio::task::JoinError),

@@ -14,6 +14,7 @@
 //! | `simulation.berth.dev/stop-after` | how long a deleted pod takes to end (0s) |
 
 mod bootstrap;
+mod chart;
 mod components;
 mod config;
 pub mod dra_driver;
@@ -29,6 +30,7 @@ mod revision;
 mod stages;
 mod test_host;
 
+pub use chart::ChartInstall;
 pub use components::process;
 pub use config::HostClusterConfig;
 pub use error::Error;
