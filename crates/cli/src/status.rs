@@ -7,8 +7,10 @@ use berth_api::{TenantCluster, labels};
 use berth_local::{Home, client_from};
 use berth_process::{ProcessState, ProcessStatus, statuses};
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams};
+use kube::config::Kubeconfig;
 use kube::{Client, ResourceExt as _};
 use serde::Serialize;
 use tokio::time::timeout;
@@ -100,11 +102,12 @@ pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<Exit
 async fn gather(home: &Home) -> Status {
     let supervisor = Office::holder(home);
     let ports = home.ports();
-    let with_control = Options::load(home).ok().flatten().is_none_or(|options| options.control);
+    let options = Options::load(home).ok().flatten().unwrap_or_default();
     let control_ready = async {
-        match ports.filter(|_| with_control && home.exists()) {
+        match ports.filter(|_| options.control && home.exists()) {
+            Some(_) if options.real_nodes => Some(is_deployed(home).await),
             Some(ports) => Some(probe::is_ready(ports.control).await),
-            None => with_control.then_some(false),
+            None => options.control.then_some(false),
         }
     };
     let (control_ready, answer) = tokio::join!(control_ready, ask_api_server(home));
@@ -117,7 +120,7 @@ async fn gather(home: &Home) -> Status {
         up: supervisor.is_some() && api_server_ready && control_ready != Some(false),
         home: home.root().display().to_string(),
         kubeconfig: home.admin_kubeconfig().display().to_string(),
-        endpoint: ports.map(|ports| format!("https://127.0.0.1:{}", ports.apiserver)),
+        endpoint: ports.and_then(|_| endpoint(home)),
         supervisor,
         api_server_ready,
         control_ready,
@@ -125,6 +128,27 @@ async fn gather(home: &Home) -> Status {
         nodes,
         tenants,
     }
+}
+
+/// Address of the host's API server, as its kubeconfig names it.
+fn endpoint(home: &Home) -> Option<String> {
+    let kubeconfig = Kubeconfig::read_from(home.admin_kubeconfig()).ok()?;
+    kubeconfig.clusters.into_iter().next()?.cluster?.server
+}
+
+/// Whether control is available that was installed by the chart.
+async fn is_deployed(home: &Home) -> bool {
+    let available = async {
+        let client = client_from(&home.admin_kubeconfig()).await.ok()?;
+        let deployments: Api<Deployment> = Api::namespaced(client, "berth-system");
+        let status = deployments.get("berth-control").await.ok()?.status?;
+        Some(status.available_replicas.unwrap_or_default() > 0)
+    };
+    timeout(ANSWER_TIMEOUT, available)
+        .await
+        .ok()
+        .flatten()
+        .unwrap_or_default()
 }
 
 impl From<ProcessStatus> for Process {

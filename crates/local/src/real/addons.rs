@@ -156,7 +156,9 @@ fn metrics_server() -> Vec<Value> {
                         "--kubelet-preferred-address-types=InternalIP",
                         // Kubelets here have certificates of the cluster's own authority.
                         "--kubelet-certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
+                        // The shortest it takes, for which a kubelet must answer sooner than it may by default.
                         "--metric-resolution=10s",
+                        "--kubelet-request-timeout=5s",
                     ],
                     "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
                     "securityContext": {"runAsUser": USER, "readOnlyRootFilesystem": true},
