@@ -5,7 +5,11 @@ use berth_process::{
     binaries::{self, Binary},
     write_atomic,
 };
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 use tempfile::TempDir;
 use tokio::{process::Command, time::timeout};
 
@@ -44,12 +48,17 @@ impl Kubectl {
         Self {
             program: binaries::find_pinned(Binary::Kubectl).unwrap(),
             kubeconfig: file,
-            folder: folder,
+            folder,
         }
     }
 
-    /// Runs a command to its end.
-    pub async fn run(&self, arguments: &[&str]) -> Said {
+    /// A folder that is its own.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A command that has not started; it ends when it is dropped.
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
             .arg("--kubeconfig")
@@ -59,6 +68,12 @@ impl Kubectl {
             .env("KUBECACHEDIR", self.folder.path())
             .stdin(Stdio::null())
             .kill_on_drop(true);
+        command
+    }
+
+    /// Runs a command to its end.
+    pub async fn run(&self, arguments: &[&str]) -> Said {
+        let mut command = self.command(arguments);
         let output = timeout(LIMIT, command.output())
             .await
             .unwrap_or_else(|_| panic!("kubectl {arguments:?} does not end"))

@@ -29,6 +29,8 @@ pub struct SyncPolicy {
     pub ingress: IngressPolicy,
     /// Rules for NetworkPolicies.
     pub network: NetworkRules,
+    /// What the tenants' API servers may reach outside of the cluster.
+    pub egress: EgressPolicy,
     /// Rules for devices by dynamic resource allocation.
     pub devices: DevicePolicy,
     /// Tenants' service accounts whose pods run under a service account of the host, for cloud identities. All others run
@@ -191,6 +193,24 @@ pub struct NetworkRules {
         ])
     )]
     pub blocked_cidrs: Vec<String>,
+}
+
+/// Rules for connections of the tenants' API servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EgressPolicy {
+    /// Hosts outside of the cluster that webhooks and aggregated APIs of tenants may be served by: `host` for port 443,
+    /// `host:port` for another. Addresses of the platform cannot be reached whatever is listed here.
+    #[schemars(
+        length(max = 64),
+        inner(
+            length(max = 259),
+            regex(
+                pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*|\[[0-9a-f:]+\])(:[0-9]{1,5})?$"
+            )
+        )
+    )]
+    pub hosts: Vec<String>,
 }
 
 /// Rules for devices.

@@ -1,16 +1,28 @@
 //! Connections to API servers.
 
+use hyper_util::{
+    client::legacy::{Client as HttpClient, connect::HttpConnector},
+    rt::TokioExecutor,
+};
 use kube::{
     Client, Config,
+    client::{ClientBuilder, ConfigExt},
     config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use std::{path::Path, time::Duration};
+use tower::{BoxError, ServiceExt};
 
 /// Time within which a connection must be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Silence after which a connection is given up. Longer than the 290 s after which a watch asks anew, and watches
 /// send bookmarks about once a minute, so that a healthy watch is never cut.
 const READ_TIMEOUT: Duration = Duration::from_secs(295);
+
+/// Silence on a stream after which the kernel asks whether the other end is still there, how often it asks in vain, and
+/// how long what was sent may stay unacknowledged.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const PROBES: u32 = 4;
+const UNACKNOWLEDGED: Duration = Duration::from_mins(2);
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -37,15 +49,22 @@ pub enum ConnectError {
 /// # Errors
 /// The file is missing or wrong, or TLS cannot be set up from it. No connection is made yet.
 pub async fn from_file(path: &Path) -> Result<Client, ConnectError> {
+    from_config(config_of(path).await?)
+}
+
+/// The configuration in a kubeconfig file that Berth itself wrote.
+///
+/// # Errors
+/// The file is missing or wrong.
+pub async fn config_of(path: &Path) -> Result<Config, ConnectError> {
     let fail = |source| ConnectError::Kubeconfig {
         path: path.display().to_string(),
         source: Box::new(source),
     };
     let kubeconfig = Kubeconfig::read_from(path).map_err(fail)?;
-    from_kubeconfig(kubeconfig).await.map_err(|error| match error {
-        ConnectError::Kubeconfig { source, .. } => fail(*source),
-        other => other,
-    })
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(fail)
 }
 
 /// A client from the text of a kubeconfig that Berth itself made. Never give it one that a tenant wrote: a kubeconfig
@@ -92,4 +111,31 @@ pub fn from_config(mut config: Config) -> Result<Client, ConnectError> {
     // A proxy from the environment would see credentials, and no cluster of ours is behind one.
     config.proxy_url = None;
     Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
+}
+
+/// A client for streams such as exec, port-forward and logs: connections may be silent for as long as they like, as long as
+/// the other end is there.
+///
+/// # Errors
+/// TLS cannot be set up.
+pub fn for_streams(config: &Config) -> Result<Client, ConnectError> {
+    let fail = |error| ConnectError::Client(Box::new(error));
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_keepalive(Some(KEEPALIVE));
+    connector.set_keepalive_interval(Some(KEEPALIVE / PROBES));
+    connector.set_keepalive_retries(Some(PROBES));
+    connector.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    let connector = config.rustls_https_connector_with_connector(connector).map_err(fail)?;
+    let client = HttpClient::builder(TokioExecutor::new())
+        .pool_max_idle_per_host(0)
+        .build::<_, kube::client::Body>(connector)
+        .map_err(BoxError::from);
+    let builder = ClientBuilder::new(client, config.default_namespace.as_str()).with_layer(&config.base_uri_layer());
+    Ok(match config.auth_layer().map_err(fail)? {
+        Some(layer) => builder.with_layer(&layer).build(),
+        None => builder.build(),
+    })
 }

@@ -55,6 +55,9 @@ pub struct Options {
     /// How the tenant's API server is answered. Without it Services get their address on the host only if it is free there.
     #[command(flatten)]
     pub admission: Option<AdmissionOptions>,
+    /// How the tenant's API server reaches the tenant's pods, Services and nodes. Without it, it does not.
+    #[command(flatten)]
+    pub egress: Option<EgressOptions>,
     /// How log lines look: text or json.
     #[arg(long, env = "BERTH_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
@@ -78,6 +81,29 @@ pub struct AdmissionOptions {
     /// Authority that signed the certificates of both ends.
     #[arg(long, env = "BERTH_ADMISSION_CA", required = false)]
     pub admission_ca: PathBuf,
+}
+
+/// Flags of the egress broker; all of them or none.
+#[derive(Clone, Debug, clap::Args)]
+pub struct EgressOptions {
+    /// Address on which the tenant's API server asks for connections (HTTP CONNECT).
+    #[arg(long, env = "BERTH_EGRESS_ADDRESS", required = false)]
+    pub egress_address: SocketAddr,
+    /// Certificate for the host at which the API server reaches it.
+    #[arg(long, env = "BERTH_EGRESS_CERT", required = false)]
+    pub egress_cert: PathBuf,
+    /// Key of the certificate.
+    #[arg(long, env = "BERTH_EGRESS_KEY", required = false)]
+    pub egress_key: PathBuf,
+    /// Authority that signed the certificates of both ends.
+    #[arg(long, env = "BERTH_EGRESS_CA", required = false)]
+    pub egress_ca: PathBuf,
+    /// Authority that the API server trusts for kubelets, and that its certificate for kubelets is signed by.
+    #[arg(long, env = "BERTH_KUBELET_CA", required = false)]
+    pub kubelet_ca: PathBuf,
+    /// Key of that authority: certificates for the tenant's nodes are signed with it.
+    #[arg(long, env = "BERTH_KUBELET_CA_KEY", required = false)]
+    pub kubelet_ca_key: PathBuf,
 }
 
 /// [`Scheduling`] as a flag.

@@ -4,6 +4,8 @@
 //! reports back what happens there. The tenant is the source of truth for specs, the host for status.
 //!
 //! - [`admission`] answers the tenant's API server about Services that are about to be stored.
+//! - [`egress`] leads the tenant's API server to the tenant's pods, Services and nodes, and nowhere else.
+//! - [`kubelet`] answers it in the place of the nodes' kubelets.
 //! - [`engine`] has the queue and is the only part that writes.
 //! - [`kinds`] has the rules of each kind: pure functions from objects to objects.
 //! - [`store`] keeps what both sides look like.
@@ -11,30 +13,37 @@
 
 pub mod admission;
 pub mod config;
+pub mod egress;
 pub mod engine;
 pub mod json;
 pub mod kinds;
+pub mod kubelet;
 pub mod metrics;
 pub mod permissions;
 pub mod resource;
+pub mod serve;
 pub mod store;
+pub mod tls;
 pub mod usage;
 pub mod world;
 
 pub use config::{Options, Tenant};
 
-use admission::{Admission, server::Identity};
+use admission::Admission;
+use berth_pki::CertificateAuthority;
 use berth_runtime::{
     admin::{self, Readiness},
     client::{self, ConnectError},
     shutdown,
 };
+use egress::Egress;
 use engine::{Engine, api::Api};
-use kube::Client;
+use kube::{Client, Config};
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
 use resource::Side;
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
+use tls::IdentityFiles;
 use tokio_util::sync::CancellationToken;
 use world::World;
 
@@ -53,6 +62,9 @@ pub enum Error {
     /// The tenant's API server cannot be answered.
     #[error("admission server: {0}")]
     Admission(#[from] admission::AdmissionError),
+    /// The tenant's API server cannot be led to anything.
+    #[error("egress broker: {0}")]
+    Egress(#[from] egress::EgressError),
     /// A file that a flag names cannot be read.
     #[error("{0}: {1}")]
     File(std::path::PathBuf, #[source] std::io::Error),
@@ -88,12 +100,12 @@ pub async fn run(options: Options) -> Result<(), Error> {
         readiness.clone(),
         stop.clone(),
     ));
-    let admission = listen(options.admission.as_ref()).await?;
+    let servers = listen(&options).await?;
     let work = sync(
         settings,
         host,
         tenant,
-        admission,
+        servers,
         metrics,
         stop.clone(),
         move |without: &[String]| {
@@ -110,20 +122,90 @@ pub async fn run(options: Options) -> Result<(), Error> {
     }
 }
 
-async fn listen(options: Option<&config::AdmissionOptions>) -> Result<Option<Admission>, Error> {
-    let Some(options) = options else { return Ok(None) };
+/// What answers the tenant's API server, besides the work of syncing.
+#[derive(Default)]
+pub struct Servers {
+    /// About Services that are about to be stored.
+    pub admission: Option<Admission>,
+    /// When it wants to connect to something.
+    pub egress: Option<Egress>,
+}
+
+impl Servers {
+    /// Both; the API server reaches the admission server through the broker, too.
+    pub fn new(admission: Option<Admission>, mut egress: Option<Egress>) -> Self {
+        let reached_at = admission.as_ref().map(Admission::reached_at);
+        if let (Some(egress), Some(Ok((authority, address)))) = (&mut egress, reached_at) {
+            egress.lead_to(authority, address);
+        }
+        Self { admission, egress }
+    }
+
+    /// Answers for ever.
+    async fn serve(self, engine: Arc<Engine>, tenant: Api) {
+        let admission = async {
+            if let Some(admission) = self.admission {
+                admission.serve(Arc::clone(&engine), tenant).await;
+            }
+        };
+        let egress = async {
+            if let Some(egress) = self.egress {
+                egress.serve(Arc::clone(&engine)).await;
+            }
+        };
+        tokio::join!(admission, egress);
+        std::future::pending().await
+    }
+}
+
+async fn listen(options: &Options) -> Result<Servers, Error> {
+    let mut admission = None;
+    if let Some(options) = &options.admission {
+        let files = IdentityFiles {
+            certificate: options.admission_cert.clone(),
+            key: options.admission_key.clone(),
+            authority: options.admission_ca.clone(),
+        };
+        let authority = options.admission_authority.as_deref();
+        admission = Some(Admission::listen(options.admission_address, authority, files).await?);
+    }
+    let mut egress = None;
+    if let Some(flags) = &options.egress {
+        egress = Some(broker(flags, &options.host_kubeconfig).await?);
+    }
+    Ok(Servers::new(admission, egress))
+}
+
+async fn broker(flags: &config::EgressOptions, host_kubeconfig: &std::path::Path) -> Result<Egress, Error> {
     let read =
         |path: &std::path::PathBuf| std::fs::read_to_string(path).map_err(|error| Error::File(path.clone(), error));
-    let (certificate, key) = (read(&options.admission_cert)?, read(&options.admission_key)?);
-    let identity = Identity {
-        certificate: &certificate,
-        key: &key,
-        authority: &read(&options.admission_ca)?,
+    let fail = |error| Error::Connect(Side::Host.name(), error);
+    let host = client::config_of(host_kubeconfig).await.map_err(fail)?;
+    let authority = CertificateAuthority::from_pem(&read(&flags.kubelet_ca)?, &read(&flags.kubelet_ca_key)?);
+    let settings = egress::Settings {
+        address: flags.egress_address,
+        identity: IdentityFiles {
+            certificate: flags.egress_cert.clone(),
+            key: flags.egress_key.clone(),
+            authority: flags.egress_ca.clone(),
+        },
+        authority: authority.map_err(egress::EgressError::from)?,
+        host: client::for_streams(&host).map_err(fail)?,
+        platform: addresses_of(&host).await,
     };
-    let authority = options.admission_authority.as_deref();
-    Ok(Some(
-        Admission::listen(options.admission_address, authority, identity).await?,
-    ))
+    Ok(Egress::listen(settings).await?)
+}
+
+/// Addresses of an API server.
+async fn addresses_of(config: &Config) -> Vec<IpAddr> {
+    let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']);
+    match tokio::net::lookup_host((host, 443)).await {
+        Ok(addresses) => addresses.map(|address| address.ip()).collect(),
+        Err(error) => {
+            tracing::warn!(%error, "the addresses of the host's API server are not known");
+            Vec::new()
+        }
+    }
 }
 
 /// Syncs one tenant until `stop`; `ready` is called once both sides are listed, and again whenever the kinds change that
@@ -132,7 +214,7 @@ pub async fn sync(
     tenant: Tenant,
     host: Client,
     tenant_client: Client,
-    admission: Option<Admission>,
+    servers: Servers,
     metrics: Metrics,
     stop: CancellationToken,
     mut ready: impl FnMut(&[String]) + Send,
@@ -141,12 +223,7 @@ pub async fn sync(
     let tenant_api = Api::new(tenant_client, Side::Tenant, metrics.clone());
     let host_api = Api::new(host, Side::Host, metrics.clone());
     let engine = Engine::new(World::new(tenant), tenant_api.clone(), host_api, metrics);
-    let answers = async {
-        match admission {
-            Some(admission) => admission.serve(Arc::clone(&engine), tenant_api).await,
-            None => std::future::pending().await,
-        }
-    };
+    let answers = servers.serve(Arc::clone(&engine), tenant_api);
     let announce = |without: &[String]| {
         tracing::info!(?without, "both sides are listed");
         ready(without);

@@ -52,6 +52,15 @@ pub struct AdmissionLabels {
     pub result: &'static str,
 }
 
+/// Labels of [`Metrics::egress`].
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct EgressLabels {
+    /// `kubelet`, `pod`, `service`, `endpoint`, `external`, `local` or `unknown`.
+    pub target: &'static str,
+    /// `connected`, `refused` or `failed`.
+    pub result: &'static str,
+}
+
 /// One kind.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct KindLabels {
@@ -89,6 +98,8 @@ pub struct Metrics {
     pub sync_up: Histogram,
     /// Seconds of answers to the tenant's API server.
     pub admissions: Family<AdmissionLabels, Histogram, fn() -> Histogram>,
+    /// Connections that the tenant's API server asked for.
+    pub egress: Family<EgressLabels, Counter>,
     /// Reservations on the host that no tenant object came for.
     pub reservations_swept: Family<KindLabels, Counter>,
     /// Events that the rate limit dropped.
@@ -108,6 +119,7 @@ impl Default for Metrics {
             sync_down: seconds(),
             sync_up: seconds(),
             admissions: Family::new_with_constructor(seconds as fn() -> Histogram),
+            egress: Family::default(),
             reservations_swept: Family::default(),
             events_dropped: Counter::default(),
         }
@@ -147,6 +159,11 @@ impl Metrics {
             "admission_seconds",
             "Duration of answers to the tenant's API server, by operation and result",
             self.admissions.clone(),
+        );
+        registry.register(
+            "egress_connections",
+            "Connections that the tenant's API server asked for, by target and result",
+            self.egress.clone(),
         );
         registry.register(
             "reservations_swept",

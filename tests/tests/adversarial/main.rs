@@ -3,6 +3,7 @@
 
 mod credentials;
 mod datastore;
+mod egress;
 mod objects;
 mod syncer;
 mod walls;
@@ -27,6 +28,8 @@ fn main() -> ExitCode {
             workloads::pods_that_reach_for_the_host_are_refused_in_words,
             objects::what_would_reach_beyond_the_tenant_is_refused_in_words,
             objects::nobody_but_the_api_server_asks_the_admission_webhook,
+            egress::nobody_but_the_api_server_uses_the_broker,
+            egress::a_connection_goes_where_its_target_says_or_nowhere,
             workloads::reserved_labels_and_owners_do_not_cross,
         ],
     )

@@ -235,6 +235,17 @@ async fn devices_past_the_scheduler(world: &World, tenant: &Tenant) {
 
 /// What a TLS client with this identity gets for a question at the webhook.
 async fn ask(address: &str, authority: &[u8], identity: Option<(&[u8], &[u8])>) -> std::io::Result<String> {
+    let question = b"POST /services HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+    say(address, authority, identity, question).await
+}
+
+/// What a server with a certificate of `authority` answers, until it closes the connection.
+pub(crate) async fn say(
+    address: &str,
+    authority: &[u8],
+    identity: Option<(&[u8], &[u8])>,
+    question: &[u8],
+) -> std::io::Result<String> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authority) {
         roots.add(certificate.unwrap()).unwrap();
@@ -255,7 +266,6 @@ async fn ask(address: &str, authority: &[u8], identity: Option<(&[u8], &[u8])>) 
     let name = ServerName::try_from(address.rsplit_once(':').unwrap().0.to_owned()).unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
     let mut stream = connector.connect(name, stream).await?;
-    let question = b"POST /services HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
     stream.write_all(question).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;

@@ -20,6 +20,8 @@
 mod life;
 mod machines;
 mod pods;
+mod reach;
+mod streams;
 mod teams;
 
 use berth_tests::{
@@ -54,6 +56,12 @@ fn main() -> ExitCode {
                     life::an_ephemeral_container_joins_a_pod,
                     life::a_claimed_device_is_prepared_on_the_node,
                     life::a_pod_speaks_to_its_own_api_server,
+                    streams::logs_are_read_as_from_a_kubelet,
+                    streams::commands_run_in_containers,
+                    streams::ports_are_forwarded,
+                    streams::an_edited_node_leads_nowhere_else,
+                    reach::pods_serve_webhooks_and_are_proxied_to,
+                    reach::webhooks_reach_nothing_but_the_tenants_own,
                 ],
             ),
             Group::together(

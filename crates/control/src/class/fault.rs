@@ -2,7 +2,10 @@
 //! did, or on a host that cannot check it, is found here.
 
 use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server};
-use berth_syncer::kinds::{KindId, kind as syncer_kind};
+use berth_syncer::{
+    egress::target::Target,
+    kinds::{KindId, kind as syncer_kind},
+};
 use std::{collections::BTreeSet, net::IpAddr};
 
 /// API groups of which no object of a tenant may come to the host, whatever rights control holds for its own work.
@@ -33,6 +36,7 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
         pods,
         services,
         network,
+        egress,
         service_accounts,
         kinds,
         storage: _,
@@ -55,6 +59,11 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
     if let Some(bad) = dns.upstreams.iter().find(|text| dns_server(text).is_none()) {
         return Some(format!(
             "spec.dns.upstreams: {bad:?} is not an address such as 10.0.0.53 or 10.0.0.53:5353"
+        ));
+    }
+    if let Some(bad) = egress.hosts.iter().find(|text| !is_host(text)) {
+        return Some(format!(
+            "spec.sync.egress.hosts: {bad:?} is not a host such as hooks.example.com or hooks.example.com:8443"
         ));
     }
     let mut accounts = BTreeSet::new();
@@ -93,6 +102,11 @@ fn is_built_in(group: &str, kind: &str) -> bool {
         .iter()
         .filter_map(|id| syncer_kind(*id).resource())
         .any(|resource| resource.group == group && resource.kind == kind)
+}
+
+/// `host` or `host:port`, as the syncer reads it.
+fn is_host(text: &str) -> bool {
+    Target::parse(text).is_ok() || Target::parse(&format!("{text}:443")).is_ok()
 }
 
 fn is_network(text: &str) -> bool {
@@ -139,6 +153,10 @@ mod tests {
         }
         let words = fault_of(|spec| spec.dns.upstreams = vec!["10.0.0.53".into(), "dns.example.com".into()]);
         assert!(words.starts_with("spec.dns.upstreams: \"dns.example.com\""), "{words}");
+        for bad in ["https://hooks.example.com", "127.1", "hooks.example.com:0", "*", ""] {
+            let words = fault_of(|spec| spec.sync.egress.hosts = vec![bad.into()]);
+            assert!(words.starts_with("spec.sync.egress.hosts: "), "{bad}: {words}");
+        }
         let words = fault_of(|spec| spec.versions = vec!["1.37".into()]);
         assert!(words.starts_with("spec.versions: "), "{words}");
         let words = fault_of(|spec| spec.sync.pods.priority = Some(PriorityBand { lowest: 5, highest: 5 }));

@@ -2,7 +2,7 @@
 
 use super::{
     API_SERVER, Authorities, CertificateError, Component, ControlPlaneInput, Health, Leaf, LeafStore, admission,
-    authentication, file_flag, flag, kubernetes, version_flags,
+    authentication, egress, file_flag, flag, kubernetes, version_flags,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
@@ -46,6 +46,7 @@ pub(super) fn render(
         .put(&mut files, "front-proxy-client");
     admission::for_api_server(input, authorities, leaves, &mut files)?;
     files.insert(authentication::FILE.into(), authentication::configuration());
+    let egress = egress::for_api_server(input, authorities, leaves, &mut files)?;
     files.insert("client-ca.crt".into(), authorities.client.cert_pem().into());
     files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
     files.insert("datastore-ca.crt".into(), input.datastore.ca_pem.clone());
@@ -92,11 +93,11 @@ pub(super) fn render(
         flag("requestheader-username-headers", "X-Remote-User"),
         file_flag("proxy-client-cert-file", "front-proxy-client.crt"),
         file_flag("proxy-client-key-file", "front-proxy-client.key"),
-        flag("enable-aggregator-routing", "true"),
         file_flag("admission-control-config-file", admission::CONFIGURATION),
         flag("allow-privileged", "false"),
         flag("profiling", "false"),
     ];
+    args.extend(egress);
     args.extend(version_flags(input.version));
     args.extend(
         berth_process::features::group_scheduling(input.version).map(|on| flag("runtime-config", on.runtime_config)),

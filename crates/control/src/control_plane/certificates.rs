@@ -42,6 +42,10 @@ pub struct Authorities {
     pub front_proxy: CertificateAuthority,
     /// Signs both ends between the API server and the syncer's admission server: nobody else has a certificate of it.
     pub admission: CertificateAuthority,
+    /// Signs both ends between the API server and the syncer's egress broker.
+    pub egress: CertificateAuthority,
+    /// Signs both ends between the API server and what it takes for kubelets. The syncer has its key.
+    pub kubelet: CertificateAuthority,
     /// Signs client certificates of the datastore. Belongs to the platform, not to the tenant.
     pub datastore: CertificateAuthority,
     /// Signs the tenant's service-account tokens.
@@ -49,7 +53,7 @@ pub struct Authorities {
 }
 
 /// Authorities that tenants made by earlier versions lack.
-const ADDED_LATER: [&str; 1] = ["admission"];
+const ADDED_LATER: [&str; 3] = ["admission", "egress", "kubelet"];
 
 impl Authorities {
     /// Makes the authorities of a new tenant as stored data.
@@ -102,6 +106,8 @@ impl Authorities {
             client: authority("client")?,
             front_proxy: authority("front-proxy")?,
             admission: authority("admission")?,
+            egress: authority("egress")?,
+            kubelet: authority("kubelet")?,
             datastore: CertificateAuthority::from_pem(datastore_ca_cert, datastore_ca_key)?,
             service_account: ServiceAccountKey::from_private_pem(part("service-account.key")?)?,
         })

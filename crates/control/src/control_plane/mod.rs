@@ -9,6 +9,7 @@ mod authentication;
 mod certificates;
 mod controller_manager;
 mod coredns;
+mod egress;
 mod endpoints;
 mod scheduler;
 mod syncer;

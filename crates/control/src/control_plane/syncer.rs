@@ -4,7 +4,7 @@
 use super::{
     Authorities, CertificateError, Component, ControlPlaneInput, FILES, Health, Leaf, LeafStore, Program, SYNCER,
 };
-use super::{admission, file_flag, flag};
+use super::{admission, egress, file_flag, flag};
 use berth_api::Scheduling;
 use berth_pki::{
     Usage,
@@ -30,6 +30,7 @@ pub(super) fn render(
         authorities.kubeconfig_from_files(&input.endpoints.api_server.https_url())?,
     );
     admission::for_syncer(input, authorities, leaves, &mut files)?;
+    let egress = egress::for_syncer(input, authorities, leaves, &mut files)?;
     let host = KubeconfigRequest {
         cluster_name: "host".into(),
         server: input.host.server.clone(),
@@ -65,6 +66,7 @@ pub(super) fn render(
         file_flag("admission-ca", admission::AUTHORITY),
     ];
     args.extend(input.dns.map(|dns| flag("dns-address", dns.address)));
+    args.extend(egress);
     Ok(Component {
         name: SYNCER,
         program: Program::Syncer,

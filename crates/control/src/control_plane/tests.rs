@@ -129,7 +129,7 @@ fn a_change_of_address_renews_only_the_serving_certificate() {
 }
 
 #[test]
-fn no_component_but_the_api_server_gets_its_keys_and_nobody_gets_a_ca_key() {
+fn no_component_but_the_api_server_gets_its_keys_and_only_the_syncer_a_ca_key() {
     let fixture = Fixture::new();
     let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
     for component in &components {
@@ -139,6 +139,7 @@ fn no_component_but_the_api_server_gets_its_keys_and_nobody_gets_a_ca_key() {
                 &fixture.authorities.client,
                 &fixture.authorities.front_proxy,
                 &fixture.authorities.admission,
+                &fixture.authorities.egress,
                 &fixture.authorities.datastore,
             ] {
                 assert!(
@@ -149,6 +150,14 @@ fn no_component_but_the_api_server_gets_its_keys_and_nobody_gets_a_ca_key() {
             }
         }
     }
+    let kubelet_key = fixture.authorities.kubelet.key_pem().trim();
+    let has_it = |component: &&Component| component.files.values().any(|text| text.contains(kubelet_key));
+    let with_kubelet_key: Vec<&str> = components
+        .iter()
+        .filter(has_it)
+        .map(|component| component.name)
+        .collect();
+    assert_eq!(with_kubelet_key, [SYNCER], "it signs for the tenant's nodes");
     assert!(
         !components[2].files.keys().any(|name| name.contains("service-account")),
         "the syncer signs no tokens"

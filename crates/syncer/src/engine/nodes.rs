@@ -82,7 +82,7 @@ async fn bring_up_to_date(
         current = Some(written);
         result = "applied";
     }
-    if let Some(status) = node::status(published)
+    if let Some(status) = node::status(&name.name, published)
         && let Some(difference) = status_patch(current.as_ref().unwrap_or(&Value::Null), &status)
     {
         let uid = current.as_ref().and_then(|node| json::text(node, &["metadata", "uid"]));

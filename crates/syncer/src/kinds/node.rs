@@ -5,11 +5,12 @@
 //! | labels | those of the TenantNode, kept as they are there; the tenant may add others |
 //! | taints | those of the TenantNode; those that the tenant's own controllers set for conditions stay |
 //! | `unschedulable` | set if the TenantNode says so; a tenant's own cordon stays |
-//! | status | the kubelet's, as control publishes it |
+//! | status | the kubelet's, as control publishes it; the kubelet's port is the one that the syncer answers at |
 //! | Lease | kept fresh as long as the TenantNode exists |
 //! | a Node without TenantNode | removed once no host pod runs there any more |
 
 use crate::{
+    egress::policy::KUBELET_PORT,
     json,
     kinds::{Flow, HostNamespace, Kind, Rights, WRITE, pod::status::is_finished},
     resource::{self, KindId, Name},
@@ -122,13 +123,19 @@ pub fn differs(desired: &Value, live: &Value) -> bool {
             .is_some_and(|wanted| live["spec"].get("unschedulable") != Some(wanted))
 }
 
-/// The Node's status in the tenant; `None` if control has not published one yet.
-pub fn status(tenant_node: &Value) -> Option<Value> {
-    tenant_node
+/// The Node's status in the tenant; `None` if control has not published one yet. Its kubelet is where [`crate::egress`]
+/// answers for it: at any of its addresses, or at its name if it has none, at one port whatever port the real one has.
+pub fn status(name: &str, tenant_node: &Value) -> Option<Value> {
+    let mut status = tenant_node
         .get("status")?
         .get("node")
-        .filter(|status| !json::is_unset(status))
-        .cloned()
+        .filter(|status| !json::is_unset(status))?
+        .clone();
+    if json::items(&status, &["addresses"]).is_empty() {
+        status["addresses"] = json!([{"type": "Hostname", "address": name}]);
+    }
+    status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": KUBELET_PORT}});
+    Some(status)
 }
 
 /// The Lease that says that a node is alive.
@@ -191,7 +198,24 @@ mod tests {
 
     #[test]
     fn a_node_without_status_yet_has_none() {
-        assert_eq!(status(&json!({"spec": {}})), None);
-        assert_eq!(status(&tenant_node()), Some(json!({"capacity": {"cpu": "8"}})));
+        assert_eq!(status("gpu-1", &json!({"spec": {}})), None);
+    }
+
+    #[test]
+    fn the_kubelet_of_a_node_is_where_the_syncer_answers_for_it() {
+        let endpoints = json!({"kubeletEndpoint": {"Port": 10250}});
+        let named = json!([{"type": "Hostname", "address": "gpu-1"}]);
+        assert_eq!(
+            status("gpu-1", &tenant_node()),
+            Some(json!({"capacity": {"cpu": "8"}, "addresses": named, "daemonEndpoints": endpoints}))
+        );
+        let mut real = tenant_node();
+        let addresses = json!([{"type": "InternalIP", "address": "10.0.0.5"}]);
+        real["status"]["node"] =
+            json!({"addresses": addresses, "daemonEndpoints": {"kubeletEndpoint": {"Port": 10247}}});
+        assert_eq!(
+            status("gpu-1", &real),
+            Some(json!({"addresses": addresses, "daemonEndpoints": endpoints}))
+        );
     }
 }

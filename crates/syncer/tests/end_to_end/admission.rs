@@ -1,7 +1,7 @@
 //! What control does for admission in production: certificates for both ends, and an API server that shows its own.
 
-use berth_pki::{Certificate, CertificateAuthority, LeafRequest, Usage};
-use berth_syncer::admission::{Admission, server::Identity};
+use berth_pki::{CertificateAuthority, LeafRequest, Usage};
+use berth_syncer::{admission::Admission, tls::IdentityFiles};
 use serde_json::json;
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -15,8 +15,6 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 pub struct AdmissionFiles {
     dir: TempDir,
     address: SocketAddr,
-    authority: String,
-    server: Certificate,
 }
 
 impl AdmissionFiles {
@@ -51,12 +49,10 @@ impl AdmissionFiles {
             "plugins": [{"name": "MutatingAdmissionWebhook", "configuration": plugin}]});
         write("admission.json", &configuration.to_string());
         let server = issue("syncer", Usage::Server);
-        Self {
-            dir,
-            address,
-            authority: authority.cert_pem().to_owned(),
-            server,
-        }
+        write("server.crt", &server.cert_pem);
+        write("server.key", &server.key_pem);
+        write("ca.crt", authority.cert_pem());
+        Self { dir, address }
     }
 
     /// The flag of the API server.
@@ -67,10 +63,11 @@ impl AdmissionFiles {
 
     /// The syncer's end.
     pub async fn listen(&self) -> Admission {
-        let identity = Identity {
-            certificate: &self.server.cert_pem,
-            key: &self.server.key_pem,
-            authority: &self.authority,
+        let path = |name: &str| self.dir.path().join(name);
+        let identity = IdentityFiles {
+            certificate: path("server.crt"),
+            key: path("server.key"),
+            authority: path("ca.crt"),
         };
         Admission::listen(self.address, None, identity).await.unwrap()
     }

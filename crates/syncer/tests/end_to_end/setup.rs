@@ -4,7 +4,7 @@
 use crate::admission::AdmissionFiles;
 use berth_api::{Scheduling, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, allowances, labels};
 use berth_local::{HostCluster, HostClusterConfig, NodePlan, NodeShape, TestHost, process};
-use berth_syncer::{Tenant, metrics::Metrics, permissions, resource::Side};
+use berth_syncer::{Servers, Tenant, metrics::Metrics, permissions, resource::Side};
 use k8s_openapi::{
     api::{
         admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -341,7 +341,7 @@ impl Clusters {
             settings,
             host,
             tenant,
-            Some(admission),
+            Servers::new(Some(admission), None),
             metrics.clone(),
             stop.clone(),
             {

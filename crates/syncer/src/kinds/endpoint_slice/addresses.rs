@@ -47,17 +47,26 @@ impl PodAddresses {
     }
 }
 
-/// The addresses of a host pod. One that has ended has none: the network may have given them to another tenant's.
+/// The addresses of a host pod. One that has ended has none: the network may have given them to another tenant's. A pod in
+/// its node's network has none of its own.
 pub fn of(pod: &Value) -> BTreeSet<IpAddr> {
     let status = &pod["status"];
     if is_finished(status) {
         return BTreeSet::new();
     }
+    let parse = |text: &str| text.parse::<IpAddr>().ok();
+    let hosts: BTreeSet<IpAddr> = json::items(status, &["hostIPs"])
+        .iter()
+        .filter_map(|address| json::text(address, &["ip"]))
+        .chain(json::text(status, &["hostIP"]))
+        .filter_map(parse)
+        .collect();
     json::items(status, &["podIPs"])
         .iter()
         .filter_map(|address| json::text(address, &["ip"]))
         .chain(json::text(status, &["podIP"]))
-        .filter_map(|address| address.parse().ok())
+        .filter_map(parse)
+        .filter(|address| !hosts.contains(address))
         .collect()
 }
 
@@ -82,5 +91,8 @@ mod tests {
         assert!(index.set(&two, of(&ended)));
         assert!(!index.contains(address));
         assert!(index.by_pod.is_empty() && index.pods.is_empty());
+        let mut in_the_nodes_network = running;
+        in_the_nodes_network["status"]["hostIP"] = "10.0.0.1".into();
+        assert!(!of(&in_the_nodes_network).contains(&address));
     }
 }

@@ -97,13 +97,13 @@ const PORT: Fields = &[
 struct Slices;
 
 /// The Service that a slice is for.
-fn service(name: &Name, slice: &Value) -> Option<Name> {
+pub(crate) fn service(name: &Name, slice: &Value) -> Option<Name> {
     let service = json::text(slice, &["metadata", "labels", SERVICE]).filter(|service| !service.is_empty())?;
     Some(Name::new(&name.namespace, service))
 }
 
 /// Why an address cannot be an endpoint, if so.
-fn refused(world: &World, address: &Value) -> Option<String> {
+pub(crate) fn refused(world: &World, address: &Value) -> Option<String> {
     let text = address.as_str().unwrap_or_default();
     let Ok(address) = text.parse::<IpAddr>() else {
         return Some(format!("{text} is not an IP address"));

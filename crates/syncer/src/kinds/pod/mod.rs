@@ -56,6 +56,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
+/// Streams of a pod are asked for with GET or POST, and newer API servers want the right to create for both.
+const STREAM: &[&str] = &["create", "get"];
+
 /// The kind.
 pub const KIND: Kind = Kind {
     tenant: Some(WatchSpec::own(resource::POD).trimmed(trim_tenant)),
@@ -76,6 +79,11 @@ pub const KIND: Kind = Kind {
             ("pods/status", &["patch"]),
             ("pods/ephemeralcontainers", &["patch"]),
             ("pods/resize", &["patch"]),
+            // What the tenant's API server asks of kubelets.
+            ("pods/log", &["get"]),
+            ("pods/exec", STREAM),
+            ("pods/attach", STREAM),
+            ("pods/portforward", STREAM),
         ],
     },
 };

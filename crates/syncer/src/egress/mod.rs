@@ -1,0 +1,360 @@
+//! The egress broker: every connection that the tenant's API server opens towards anything but its datastore comes here
+//! as an HTTP CONNECT over mutual TLS (Kubernetes calls it an egress selector), and goes where the tenant may go.
+//!
+//! ```text
+//!  tenant's API server ── CONNECT host:port ──► here ──► the tenant's pods and Services
+//!   (webhooks, aggregated APIs, proxies,         │  └───► hosts that the class lists
+//!    logs, exec, attach, port-forward)           └──────► kubelet, and servers in this process
+//! ```
+//!
+//! - [`target`] reads what a CONNECT names.
+//! - [`policy`] decides where it goes; [`services`] knows the pods behind a Service.
+//! - [`local`] are servers of the syncer's own.
+//!
+//! Names are resolved here, once, and what they are resolved to is looked at before it is connected to. A refusal stands
+//! in the status line, because that is the part of it which the API server repeats.
+
+pub mod local;
+pub mod policy;
+pub mod services;
+pub mod target;
+
+use crate::{
+    engine::Engine,
+    kubelet::{
+        Kubelet,
+        certificates::{Certificates, Subject},
+    },
+    metrics::EgressLabels,
+    resource::{KindId, Name, Side},
+    serve::{self, Answer},
+    tls::{self, Acceptor, IdentityFiles, TlsError},
+};
+use axum::{
+    Router,
+    body::Body,
+    http::{Method, Request, Response, StatusCode},
+};
+use berth_pki::CertificateAuthority;
+use hyper::{body::Incoming, ext::ReasonPhrase, upgrade::Upgraded};
+use hyper_util::rt::TokioIo;
+use kube::Client;
+use local::{Local, Locals};
+use policy::{Refusal, Route};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use target::{Host, Target};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+
+/// Connections at a time that lead out of this process.
+const TUNNELS: usize = 512;
+/// All connections at a time: some are left for servers of the syncer's own, on which the tenant's Services depend.
+const CONNECTIONS: usize = TUNNELS + 128;
+/// Time in which a CONNECT must arrive.
+const REQUEST: Duration = Duration::from_secs(10);
+/// Time in which a name must be resolved, and in which an endpoint must take a connection.
+const RESOLVE: Duration = Duration::from_secs(5);
+const CONNECT: Duration = Duration::from_secs(3);
+/// Endpoints of a Service that are tried.
+const TRIES: usize = 3;
+
+/// Why there is no broker.
+#[derive(Debug, thiserror::Error)]
+pub enum EgressError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, #[source] std::io::Error),
+    /// Its certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The authority for kubelets cannot be used.
+    #[error("kubelet authority: {0}")]
+    Authority(#[from] berth_pki::Error),
+}
+
+/// What the broker needs.
+pub struct Settings {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its certificate, and the authority of the API server's.
+    pub identity: IdentityFiles,
+    /// Signs for kubelets and servers of the syncer's own.
+    pub authority: CertificateAuthority,
+    /// The host's API server, for streams.
+    pub host: Client,
+    /// Addresses of the host's API server.
+    pub platform: Vec<IpAddr>,
+}
+
+/// A broker that listens and does not answer yet.
+pub struct Egress {
+    listener: TcpListener,
+    broker: Broker,
+}
+
+struct Broker {
+    acceptor: Acceptor,
+    certificates: Arc<Certificates>,
+    kubelet: Kubelet,
+    locals: Locals,
+    platform: Vec<IpAddr>,
+    tunnels: Arc<Semaphore>,
+    /// Endpoints take turns.
+    turn: AtomicUsize,
+}
+
+/// What a connection is for, once it is made.
+enum Next {
+    Local(Local),
+    Kubelet(Name, OwnedSemaphorePermit),
+    Tunnel(TcpStream, OwnedSemaphorePermit),
+}
+
+impl Egress {
+    /// Listens.
+    ///
+    /// # Errors
+    /// As [`EgressError`] says.
+    pub async fn listen(settings: Settings) -> Result<Self, EgressError> {
+        let Settings {
+            address,
+            identity,
+            authority,
+            host,
+            platform,
+        } = settings;
+        let acceptor = Acceptor::new(identity)?;
+        let fail = |error| EgressError::Listen(address, error);
+        let listener = TcpListener::bind(address).await.map_err(fail)?;
+        let certificates = Arc::new(Certificates::new(authority));
+        let broker = Broker {
+            acceptor,
+            kubelet: Kubelet::new(host, Arc::clone(&certificates)),
+            certificates,
+            locals: Locals::default(),
+            platform,
+            tunnels: Arc::new(Semaphore::new(TUNNELS)),
+            turn: AtomicUsize::new(0),
+        };
+        Ok(Self { listener, broker })
+    }
+
+    /// Lets the API server reach a server of the syncer's own, that listens at `address`, at `authority` (`host:port`).
+    pub fn lead_to(&mut self, authority: &str, mut address: SocketAddr) {
+        if address.ip().is_unspecified() {
+            address.set_ip(if address.is_ipv4() {
+                Ipv4Addr::LOCALHOST.into()
+            } else {
+                Ipv6Addr::LOCALHOST.into()
+            });
+        }
+        match Target::parse(authority) {
+            Ok(target) => self.broker.locals.add(target, Local::At(address)),
+            Err(error) => tracing::warn!(authority, error, "the API server cannot reach a server of the syncer"),
+        }
+    }
+
+    /// Serves `router` for the API server at `host`, port 443, with a certificate for the DNS name `name`: that of the
+    /// Service (`<service>.<namespace>.svc`) whose `externalName` is `host`.
+    pub fn serve_locally(&mut self, host: &str, name: &str, router: Router) {
+        let target = Target {
+            host: Host::Name(host.to_owned()),
+            port: 443,
+        };
+        self.broker.locals.add(target, Local::Routes(name.to_owned(), router));
+    }
+
+    /// Answers until it is dropped.
+    pub(crate) async fn serve(self, engine: Arc<Engine>) {
+        let broker = Arc::new(self.broker);
+        serve::accept(self.listener, CONNECTIONS, |stream| {
+            let (broker, engine) = (Arc::clone(&broker), Arc::clone(&engine));
+            async move { broker.connection(&engine, stream).await }
+        })
+        .await;
+    }
+}
+
+impl Broker {
+    async fn connection(&self, engine: &Engine, stream: TcpStream) {
+        let Some(stream) = self.acceptor.accept(stream).await else {
+            return;
+        };
+        let connected = serve::http(stream, REQUEST, |request| self.answer(engine, request)).await;
+        let Some((mut stream, next)) = connected else {
+            return;
+        };
+        match next {
+            Next::Local(local) => self.local(stream, local).await,
+            Next::Kubelet(node, _place) => self.kubelet.serve(engine, &node, stream).await,
+            Next::Tunnel(mut far, _place) => serve::tunnel(&mut stream, &mut far).await,
+        }
+    }
+
+    async fn local(&self, mut stream: TokioIo<Upgraded>, local: Local) {
+        match local {
+            Local::At(address) => match dial(address).await {
+                Ok(mut far) => serve::tunnel(&mut stream, &mut far).await,
+                Err(error) => tracing::warn!(%error, "a server of the syncer does not answer"),
+            },
+            Local::Routes(name, router) => match self.certificates.server(Subject::Local { name }) {
+                Ok(config) => {
+                    if let Some(stream) = tls::accept(config, stream).await {
+                        serve::routes(stream, router).await;
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "a server of the syncer has no certificate"),
+            },
+        }
+    }
+
+    async fn answer(&self, engine: &Engine, request: Request<Incoming>) -> Answer<Next> {
+        let (kind, result) = self.connect(engine, &request).await;
+        let answer = match &result {
+            Ok(_) => "connected",
+            Err(refusal) if refusal.status == StatusCode::FORBIDDEN => "refused",
+            Err(_) => "failed",
+        };
+        let labels = EgressLabels {
+            target: kind,
+            result: answer,
+        };
+        engine.metrics().egress.get_or_create(&labels).inc();
+        match result {
+            Ok(next) => Answer::Upgrade(Response::new(Body::empty()), next),
+            Err(refusal) => {
+                tracing::info!(status = %refusal.status, words = refusal.words, "a connection was not made");
+                Answer::Response(response(refusal))
+            }
+        }
+    }
+
+    /// What the target is, for metrics, and the connection to it.
+    async fn connect(&self, engine: &Engine, request: &Request<Incoming>) -> (&'static str, Result<Next, Refusal>) {
+        let target = match read(request) {
+            Ok(target) => target,
+            Err(refusal) => return ("unknown", Err(refusal)),
+        };
+        let world = engine.world();
+        let is_known = [
+            (Side::Tenant, KindId::Service),
+            (Side::Tenant, KindId::Pod),
+            (Side::Host, KindId::Pod),
+            (Side::Host, KindId::Node),
+        ]
+        .into_iter()
+        .all(|(side, kind)| world.stores.of(side, kind).is_listed());
+        if !is_known && self.locals.get(&target).is_none() {
+            return (
+                "unknown",
+                Err(Refusal::unavailable("the platform is starting; try again")),
+            );
+        }
+        match policy::route(world, &self.locals, &target) {
+            Ok(route) => (route.kind(), self.take(engine, &target, route).await),
+            Err(refusal) => ("unknown", Err(refusal)),
+        }
+    }
+
+    async fn take(&self, engine: &Engine, target: &Target, route: Route) -> Result<Next, Refusal> {
+        let place = || {
+            Arc::clone(&self.tunnels).try_acquire_owned().map_err(|_| {
+                Refusal::unavailable(format!(
+                    "{target}: your API server has {TUNNELS} connections open (logs, exec, port-forward, webhooks); close some"
+                ))
+            })
+        };
+        Ok(match route {
+            Route::Local(local) => Next::Local(local),
+            Route::Kubelet(node) => Next::Kubelet(node, place()?),
+            Route::Addresses(_, addresses) => {
+                let place = place()?;
+                Next::Tunnel(self.dial_any(target, &addresses).await?, place)
+            }
+            Route::External(target) => {
+                let place = place()?;
+                let addresses = self.resolve(engine, &target).await?;
+                Next::Tunnel(self.dial_any(&target, &addresses).await?, place)
+            }
+        })
+    }
+
+    /// The addresses of a host outside, all of which may be connected to.
+    async fn resolve(&self, engine: &Engine, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
+        let addresses: Vec<SocketAddr> = match &target.host {
+            Host::Address(address) => vec![SocketAddr::new(*address, target.port)],
+            Host::Name(name) => {
+                // The dot at the end: what is listed is a full name.
+                let name = format!("{name}.");
+                let looking = tokio::net::lookup_host((name.as_str(), target.port));
+                match tokio::time::timeout(RESOLVE, looking).await {
+                    Ok(Ok(addresses)) => addresses.collect(),
+                    _ => Vec::new(),
+                }
+            }
+        };
+        if addresses.is_empty() {
+            return Err(Refusal::unavailable(format!("{target}: the name is not known")));
+        }
+        for address in &addresses {
+            policy::check_external(engine.world(), &self.platform, target, address.ip())?;
+        }
+        Ok(addresses)
+    }
+
+    async fn dial_any(&self, target: &Target, addresses: &[SocketAddr]) -> Result<TcpStream, Refusal> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let in_turn = addresses.iter().cycle().skip(turn % addresses.len().max(1));
+        let mut why = "no endpoint".to_owned();
+        for address in in_turn.take(addresses.len().min(TRIES)) {
+            match dial(*address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => why = error.kind().to_string(),
+            }
+        }
+        Err(Refusal {
+            status: StatusCode::BAD_GATEWAY,
+            words: format!("{target} does not answer: {why}"),
+        })
+    }
+}
+
+async fn dial(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = tokio::time::timeout(CONNECT, TcpStream::connect(address))
+        .await
+        .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
+    serve::tune(&stream);
+    Ok(stream)
+}
+
+/// The target of a request; whatever else it says does not matter.
+fn read(request: &Request<Incoming>) -> Result<Target, Refusal> {
+    let bad = |status, words: &str| Refusal {
+        status,
+        words: words.to_owned(),
+    };
+    if request.method() != Method::CONNECT {
+        return Err(bad(StatusCode::METHOD_NOT_ALLOWED, "only CONNECT is answered here"));
+    }
+    let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
+    Target::parse(authority.unwrap_or_default()).map_err(|why| bad(StatusCode::BAD_REQUEST, why))
+}
+
+fn response(refusal: Refusal) -> Response<Body> {
+    let reason = ReasonPhrase::try_from(refusal.words.as_bytes());
+    let mut response = Response::new(Body::from(refusal.words));
+    *response.status_mut() = refusal.status;
+    if let Ok(reason) = reason {
+        response.extensions_mut().insert(reason);
+    }
+    response
+}

@@ -1,0 +1,237 @@
+//! What a CONNECT names: `host:port`, read in one way only. What could be read in two ways is refused.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+/// Where a connection is to go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Target {
+    /// The host.
+    pub host: Host,
+    /// The port; never 0.
+    pub port: u16,
+}
+
+/// A host as a CONNECT names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Host {
+    /// A DNS name in lower case, without a dot at its end.
+    Name(String),
+    /// An address.
+    Address(IpAddr),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Name(name) => write!(f, "{name}:{}", self.port),
+            Host::Address(IpAddr::V6(address)) => write!(f, "[{address}]:{}", self.port),
+            Host::Address(address) => write!(f, "{address}:{}", self.port),
+        }
+    }
+}
+
+impl Target {
+    /// Reads `host:port`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let (host, port) = text.rsplit_once(':').ok_or("the target has no port")?;
+        if port.is_empty() || port.len() > 5 || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err("the target's port is not a number");
+        }
+        let port = port
+            .parse()
+            .ok()
+            .filter(|port| *port != 0)
+            .ok_or("the target's port is none")?;
+        let host = if let Some(inner) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let address: Ipv6Addr = inner.parse().map_err(|_| "the target is not an IPv6 address")?;
+            Host::Address(address.into())
+        } else if let Ok(address) = host.parse::<Ipv4Addr>() {
+            Host::Address(address.into())
+        } else {
+            Host::Name(name(host)?)
+        };
+        Ok(Self { host, port })
+    }
+}
+
+/// A DNS name. Whatever some resolver takes for an address in disguise (`127.1`, `0x7f000001`, `2130706433`) is none.
+fn name(text: &str) -> Result<String, &'static str> {
+    const NO_NAME: &str = "the target is neither a host name nor an address";
+    let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+    let label_is_good = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    if text.len() > 253 || !text.split('.').all(label_is_good) {
+        return Err(NO_NAME);
+    }
+    let last = text.rsplit('.').next().unwrap_or_default();
+    if last.bytes().all(|byte| byte.is_ascii_digit()) || last.starts_with("0x") {
+        return Err(NO_NAME);
+    }
+    Ok(text)
+}
+
+/// What kind of address is never anybody's workload, nor any host of the outside, if it is such a one. Forms that carry
+/// an IPv4 address inside of an IPv6 one are refused as such: what stands behind them depends on who reads them.
+pub fn special(address: IpAddr) -> Option<&'static str> {
+    match address {
+        IpAddr::V4(v4) => special_v4(v4),
+        IpAddr::V6(v6) => special_v6(v6),
+    }
+}
+
+fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
+    match address.octets() {
+        [0, ..] => Some("an address that means no host"),
+        [127, ..] => Some("a loopback address"),
+        [169, 254, ..] => Some("a link-local address, where metadata services are"),
+        [224..=239, ..] => Some("a multicast address"),
+        [240..=255, ..] => Some("a reserved or broadcast address"),
+        _ => None,
+    }
+}
+
+fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
+    /// Where clouds serve metadata over IPv6.
+    const METADATA: [Ipv6Addr; 2] = [
+        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+        Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+    ];
+    if METADATA.contains(&address) {
+        return Some("the address of a metadata service");
+    }
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0] => Some("an address that means no host"),
+        [0, 0, 0, 0, 0, 0, 0, 1] => Some("a loopback address"),
+        // Mapped, translated and compatible; NAT64, also with a local prefix; 6to4; Teredo.
+        [0, 0, 0, 0, 0 | 0xffff, _, _, _] | [0x64, 0xff9b, _, _, _, _, _, _] | [0x2002, ..] | [0x2001, 0, ..] => {
+            Some("an IPv6 form of an IPv4 address; write it as IPv4")
+        }
+        [0xfe80..=0xfebf, ..] => Some("a link-local address"),
+        [0xfec0..=0xfeff, ..] => Some("a site-local address"),
+        [0xff00..=0xffff, ..] => Some("a multicast address"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn targets_are_read_in_one_way() {
+        let parse = |text| Target::parse(text).map(|target| target.to_string());
+        for (text, read) in [
+            ("10.0.0.1:443", "10.0.0.1:443"),
+            ("[fd00::1]:80", "[fd00::1]:80"),
+            ("Hook.Example.COM.:8443", "hook.example.com:8443"),
+            ("gpu-h100-01:10250", "gpu-h100-01:10250"),
+        ] {
+            assert_eq!(parse(text).as_deref(), Ok(read));
+        }
+        for text in [
+            "",
+            ":443",
+            "example.com",
+            "example.com:",
+            "example.com:0",
+            "example.com:65536",
+            "example.com:+443",
+            "example.com: 443",
+            "example.com:443/path",
+            "user@169.254.169.254:80",
+            "169.254.169.254#@example.com:80",
+            "fd00::1:443",
+            "[fe80::1%25eth0]:443",
+            "[::1]x:443",
+            "127.1:80",
+            "0x7f.0x1:80",
+            "0x7f000001:80",
+            "2130706433:80",
+            "0177.0.0.01:80",
+            "1.2.3.4.:80",
+            "a..b:80",
+            "-a.b:80",
+            "exa mple.com:80",
+            "example.com\r\nHost: x:80",
+            "ex\u{e4}mple.com:80",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn special_addresses_are_known_in_all_their_forms() {
+        for address in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "127.0.0.1",
+            "127.255.0.1",
+            "169.254.169.254",
+            "224.0.0.1",
+            "255.255.255.255",
+            "240.0.0.1",
+            "::",
+            "::1",
+            "::ffff:169.254.169.254",
+            "::ffff:10.0.0.1",
+            "::ffff:0:127.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
+            "2001:0:1::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+        ] {
+            assert!(special(address.parse().unwrap()).is_some(), "{address}");
+        }
+        for address in [
+            "10.0.0.1",
+            "192.0.2.1",
+            "1.1.1.1",
+            "fd00::1",
+            "2001:db8::1",
+            "2606:4700::1",
+        ] {
+            assert_eq!(special(address.parse().unwrap()), None, "{address}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_read_is_read_the_same_again(text in ".{0,300}") {
+            if let Ok(target) = Target::parse(&text) {
+                prop_assert_eq!(Target::parse(&target.to_string()), Ok(target));
+            }
+        }
+
+        #[test]
+        fn addresses_are_taken_as_they_are(address: IpAddr, port in 1_u16..) {
+            let target = Target { host: Host::Address(address), port };
+            prop_assert_eq!(Target::parse(&target.to_string()), Ok(target));
+        }
+
+        #[test]
+        fn no_ipv4_address_gets_through_inside_of_another(address: Ipv4Addr) {
+            for form in [address.to_ipv6_mapped(), address.to_ipv6_compatible()] {
+                prop_assert!(special(form.into()).is_some());
+            }
+        }
+    }
+}

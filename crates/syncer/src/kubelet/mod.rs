@@ -1,0 +1,233 @@
+//! What the tenant's API server takes for the kubelets of the tenant's nodes: the syncer itself, which asks the host's API
+//! server for the same of the tenant's pods on the host.
+//!
+//! ```text
+//!  tenant's API server ── TLS, both ends with certificates of the tenant's kubelet authority ──► here
+//!     GET /exec/{namespace}/{pod}/{container}?…                                                   │ the pod by the syncer's
+//!                                                                                                 │ own index
+//!  host's API server  ◄── GET …/namespaces/{workloads}/pods/{host pod}/exec?… ────────────────────┘
+//! ```
+//!
+//! - [`request`] reads requests and says what is asked of the host for them.
+//! - [`certificates`] are made for each node as its API server names it.
+//!
+//! After an upgrade the bytes go through as they are, whatever protocol they speak. Which pod is meant is decided by its
+//! name in the tenant and by the UID that its host pod was made for, and by nothing else that the caller says.
+
+pub mod certificates;
+pub mod request;
+
+use crate::{
+    engine::Engine,
+    json,
+    kinds::{is_origin, text},
+    resource::{KindId, Name, POD},
+    serve::{self, Answer},
+    tls,
+    world::World,
+};
+use axum::{
+    body::Body,
+    http::{HeaderMap, Method, Request, Response, StatusCode, header},
+};
+use certificates::{Certificates, Subject};
+use hyper::{body::Incoming, upgrade::OnUpgrade};
+use hyper_util::rt::TokioIo;
+use kube::Client;
+use request::{Action, Refused};
+use serde_json::Value;
+use std::{sync::Arc, time::Duration};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// How long a connection may lie idle between requests. The API server gives its own up after 90 seconds.
+const IDLE: Duration = Duration::from_mins(2);
+/// Time in which the host must agree to an upgrade.
+const UPGRADE: Duration = Duration::from_secs(30);
+/// Most of an error of the host that is read.
+const LARGEST_ERROR: usize = 64 << 10;
+
+/// The kubelets of all nodes of the tenant.
+pub struct Kubelet {
+    /// The host's API server: a client that lets connections be silent for as long as they like.
+    host: Client,
+    certificates: Arc<Certificates>,
+}
+
+impl Kubelet {
+    /// Kubelets that ask `host` and show certificates out of `certificates`.
+    pub fn new(host: Client, certificates: Arc<Certificates>) -> Self {
+        Self { host, certificates }
+    }
+
+    /// Answers on one connection to the kubelet of `node` until it ends.
+    pub async fn serve<S>(&self, engine: &Engine, node: &Name, stream: S)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let world = engine.world();
+        let config = match self.certificates.server(subject(world, node)) {
+            Ok(config) => config,
+            Err(error) => {
+                tracing::warn!(%node, %error, "cannot answer as a node's kubelet");
+                return;
+            }
+        };
+        let Some(stream) = tls::accept(config, stream).await else {
+            return;
+        };
+        let handle = |request| self.answer(world, node, request);
+        if let Some((mut tenant, upgrading)) = serve::http(stream, IDLE, handle).await {
+            match upgrading.await {
+                Ok(host) => serve::tunnel(&mut tenant, &mut TokioIo::new(host)).await,
+                Err(error) => tracing::debug!(%error, "the host gave no upgraded connection"),
+            }
+        }
+    }
+
+    async fn answer(&self, world: &World, node: &Name, request: Request<Incoming>) -> Answer<OnUpgrade> {
+        let (method, uri) = (request.method(), request.uri());
+        let asked = request::read(method, uri.path(), uri.query(), request.headers());
+        let result = match asked {
+            Ok(asked) => self.ask_host(world, node, &asked, method, request.headers()).await,
+            Err(refused) => Err(refused),
+        };
+        result.unwrap_or_else(|refused| {
+            tracing::debug!(%node, status = %refused.status, words = refused.words, "a kubelet request was refused");
+            Answer::Response(words(refused.status, refused.words))
+        })
+    }
+
+    async fn ask_host(
+        &self,
+        world: &World,
+        node: &Name,
+        asked: &request::Request,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<Answer<OnUpgrade>, Refused> {
+        let pod = host_pod(world, node, asked)?;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(uri(world, &pod, asked))
+            .body(kube::client::Body::empty())
+            .map_err(|error| Refused::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+        *request.headers_mut() = request::forwarded(headers);
+        let sent = self.host.send(request);
+        // A log may stay silent for as long as its container does, before its first line, too.
+        let limit = if asked.action.is_stream() {
+            UPGRADE
+        } else {
+            Duration::MAX
+        };
+        let response = match tokio::time::timeout(limit, sent).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the host does not answer for a kubelet");
+                return Err(no_answer());
+            }
+            Err(_) => return Err(no_answer()),
+        };
+        match (response.status(), asked.action) {
+            (StatusCode::SWITCHING_PROTOCOLS, action) if action.is_stream() => Ok(upgrade(response)),
+            (status, Action::Log) if status.is_success() => Ok(Answer::Response(log(response))),
+            (status, _) if status.is_success() || status.is_informational() => Err(no_answer()),
+            (status, _) => Err(host_error(world, asked, status, response.into_body()).await),
+        }
+    }
+}
+
+fn subject(world: &World, node: &Name) -> Subject {
+    let object = world.stores.host(KindId::Node).get(node).map(|node| node.object());
+    let addresses = object
+        .as_ref()
+        .map(|node| json::items(node, &["status", "node", "addresses"]));
+    let addresses = addresses.unwrap_or_default().iter();
+    Subject::Kubelet {
+        node: node.name.to_string(),
+        addresses: addresses
+            .filter_map(|address| json::text(address, &["address"])?.parse().ok())
+            .collect(),
+    }
+}
+
+/// Name of the host pod that a request is about.
+fn host_pod(world: &World, node: &Name, asked: &request::Request) -> Result<String, Refused> {
+    let name = &asked.pod;
+    let absent = || Refused::new(StatusCode::NOT_FOUND, format!("pod {name} does not run on node {node}"));
+    let tenant = world.stores.tenant(KindId::Pod).get(name).ok_or_else(absent)?;
+    let host = world.stores.host(KindId::Pod).get(name).ok_or_else(absent)?;
+    let runs_here = json::text(&host.object(), &["spec", "nodeName"]) == Some(&*node.name);
+    if !is_origin(&tenant, &host) || !runs_here {
+        return Err(absent());
+    }
+    if let Some(container) = &asked.container
+        && !has_container(&tenant.object(), container)
+    {
+        let words = format!("container {container} not found in pod {name}");
+        return Err(Refused::new(StatusCode::NOT_FOUND, words));
+    }
+    Ok(host.name.to_string())
+}
+
+fn uri(world: &World, pod: &str, asked: &request::Request) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(&asked.query);
+    let pods = POD.path(&world.tenant.workload_namespace);
+    format!("{pods}/{pod}/{}?{}", asked.action.subresource(), query.finish())
+}
+
+fn has_container(pod: &Value, name: &str) -> bool {
+    let kinds = ["containers", "initContainers", "ephemeralContainers"].into_iter();
+    kinds
+        .flat_map(|kind| json::items(pod, &["spec", kind]))
+        .any(|container| container["name"] == name)
+}
+
+fn no_answer() -> Refused {
+    Refused::new(StatusCode::BAD_GATEWAY, "the host cluster does not answer; try again")
+}
+
+fn words(status: StatusCode, words: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(words));
+    *response.status_mut() = status;
+    let text = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, text);
+    response
+}
+
+fn upgrade(mut response: Response<kube::client::Body>) -> Answer<OnUpgrade> {
+    let upgrading = hyper::upgrade::on(&mut response);
+    let mut switching = Response::new(Body::empty());
+    *switching.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *switching.headers_mut() = request::returned(response.headers());
+    Answer::Upgrade(switching, upgrading)
+}
+
+fn log(response: Response<kube::client::Body>) -> Response<Body> {
+    let (parts, body) = response.into_parts();
+    let mut log = Response::new(Body::new(body));
+    *log.status_mut() = parts.status;
+    if let Some(kind) = parts.headers.get(header::CONTENT_TYPE) {
+        log.headers_mut().insert(header::CONTENT_TYPE, kind.clone());
+    }
+    log
+}
+
+/// An error of the host, in words for the tenant.
+async fn host_error(world: &World, asked: &request::Request, status: StatusCode, body: kube::client::Body) -> Refused {
+    let bytes = axum::body::to_bytes(Body::new(body), LARGEST_ERROR)
+        .await
+        .unwrap_or_default();
+    let message = match serde_json::from_slice::<Value>(&bytes) {
+        Ok(object) => json::text(&object, &["message"]).unwrap_or_default().to_owned(),
+        Err(_) => String::from_utf8_lossy(&bytes).trim().to_owned(),
+    };
+    tracing::debug!(pod = %asked.pod, %status, message, "the host refused a kubelet request");
+    // That the host does not let the syncer in is nothing that the caller did wrong.
+    let status = match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => StatusCode::BAD_GATEWAY,
+        status if status.is_client_error() || status.is_server_error() => status,
+        _ => StatusCode::BAD_GATEWAY,
+    };
+    Refused::new(status, text::sanitize(world, &asked.pod, &message))
+}

@@ -1,0 +1,160 @@
+//! What the syncer's servers have in common: connections are accepted one by one, each in a task of its own, so many at a
+//! time and no more; HTTP/1.1 is spoken on them, and what follows an upgrade is the caller's.
+
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, Response},
+};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn, upgrade::Upgraded};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use std::{
+    convert::Infallible,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+/// Pause after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Silence after which the kernel asks whether the other end is still there, and how often it asks in vain.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const PROBES: u32 = 4;
+/// How long a connection may lie idle between requests. API servers give theirs up after 90 seconds.
+const IDLE: Duration = Duration::from_mins(2);
+/// Bytes that are carried at a time: as many as a TLS record holds.
+const BUFFER: usize = 16 << 10;
+
+/// Accepts connections for ever, `most` at a time; `serve` gets each. Ends them all when it is dropped.
+pub async fn accept<Done>(listener: TcpListener, most: usize, serve: impl Fn(TcpStream) -> Done)
+where
+    Done: Future<Output = ()> + Send + 'static,
+{
+    let room = Arc::new(Semaphore::new(most));
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok(place) = Arc::clone(&room).acquire_owned().await else {
+            return;
+        };
+        let stream = tokio::select! {
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            },
+        };
+        tune(&stream);
+        let done = serve(stream);
+        connections.spawn(async move {
+            done.await;
+            drop(place);
+        });
+    }
+}
+
+/// Small packets go at once, and an end that is gone without a word is noticed.
+pub fn tune(stream: &TcpStream) {
+    use rustix::net::sockopt;
+    let tuned = stream.set_nodelay(true).and_then(|()| {
+        sockopt::set_socket_keepalive(stream, true)?;
+        sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+        sockopt::set_tcp_keepintvl(stream, KEEPALIVE / PROBES)?;
+        sockopt::set_tcp_keepcnt(stream, PROBES)?;
+        Ok(())
+    });
+    if let Err(error) = tuned {
+        tracing::debug!(%error, "cannot set options of a connection");
+    }
+}
+
+/// The answer to a request.
+pub enum Answer<Next> {
+    /// Just a response.
+    Response(Response<Body>),
+    /// A response after which the connection is no longer HTTP, and what it is for.
+    Upgrade(Response<Body>, Next),
+}
+
+/// Speaks HTTP/1.1 on a connection until it ends. Each request's headers must arrive within `patience`, which is also
+/// how long the connection may lie idle. After an upgrade, returns the connection and what it is for.
+pub async fn http<S, Next, Answering>(
+    stream: S,
+    patience: Duration,
+    handle: impl Fn(Request<Incoming>) -> Answering,
+) -> Option<(TokioIo<Upgraded>, Next)>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    Answering: Future<Output = Answer<Next>>,
+{
+    let upgrade = Mutex::new(None);
+    let keep = |next| *upgrade.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let upgrading = hyper::upgrade::on(&mut request);
+        let answering = handle(request);
+        let keep = &keep;
+        async move {
+            Ok::<_, Infallible>(match answering.await {
+                Answer::Response(response) => response,
+                Answer::Upgrade(response, next) => {
+                    keep((upgrading, next));
+                    response
+                }
+            })
+        }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(patience)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection ended");
+    }
+    let (upgrading, next) = upgrade.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    match upgrading.await {
+        Ok(upgraded) => Some((TokioIo::new(upgraded), next)),
+        Err(error) => {
+            tracing::debug!(%error, "a connection ended before it was upgraded");
+            None
+        }
+    }
+}
+
+/// Serves HTTP/1.1 by routes on a connection until it ends.
+pub async fn routes<S>(stream: S, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
+
+/// Carries bytes both ways until both ends have said all they have to say, or one is gone.
+pub async fn tunnel(
+    one: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    other: &mut (impl AsyncRead + AsyncWrite + Unpin),
+) {
+    if let Err(error) = tokio::io::copy_bidirectional_with_sizes(one, other, BUFFER, BUFFER).await {
+        tracing::debug!(%error, "a tunnel ended");
+    }
+}

@@ -1,0 +1,321 @@
+//! TLS of the syncer's servers. Each has a certificate authority of its own for one purpose, and turns away whoever has
+//! no certificate of it. Certificates are read again when their files change: in a cluster they are replaced in place.
+
+use rustls::{
+    RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+/// Time that a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long certificates are used before their files are looked at again.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// Why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{0}: {1}")]
+    File(PathBuf, #[source] std::io::Error),
+    /// A certificate or key is damaged.
+    #[error("cannot read the {0}: {1}")]
+    Pem(&'static str, #[source] rustls::pki_types::pem::Error),
+    /// Certificate, key and authority cannot be used together.
+    #[error("cannot use the certificate: {0}")]
+    Rustls(#[from] rustls::Error),
+    /// The authority for clients cannot be used.
+    #[error("cannot use the authority: {0}")]
+    Clients(#[from] rustls::server::VerifierBuilderError),
+}
+
+/// Certificate, key and authority, PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// What the server shows.
+    pub certificate: String,
+    /// The key of it.
+    pub key: String,
+    /// Signed both the server's and its clients' certificates, and nothing else.
+    pub authority: String,
+}
+
+impl Identity {
+    /// TLS of a server with this identity.
+    ///
+    /// # Errors
+    /// As [`TlsError`] says.
+    pub fn server(&self) -> Result<ServerConfig, TlsError> {
+        let mut authorities = RootCertStore::empty();
+        for authority in certificates("authority", &self.authority)? {
+            authorities.add(authority)?;
+        }
+        let clients = WebPkiClientVerifier::builder(Arc::new(authorities)).build()?;
+        server(
+            ServerConfig::builder().with_client_cert_verifier(clients),
+            &self.certificate,
+            &self.key,
+        )
+    }
+}
+
+/// TLS of a server that lets everybody in: for connections that have shown a certificate already.
+///
+/// # Errors
+/// As [`TlsError`] says.
+pub fn open_server(certificate: &str, key: &str) -> Result<ServerConfig, TlsError> {
+    server(ServerConfig::builder().with_no_client_auth(), certificate, key)
+}
+
+fn server(
+    builder: rustls::ConfigBuilder<ServerConfig, rustls::server::WantsServerCert>,
+    certificate: &str,
+    key: &str,
+) -> Result<ServerConfig, TlsError> {
+    let chain = certificates("certificate", certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| TlsError::Pem("key", error))?;
+    let mut config = builder.with_single_cert(chain, key)?;
+    // Connections are kept, not resumed: whoever comes again shows its certificate again.
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+fn certificates(name: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| TlsError::Pem(name, error))
+}
+
+/// Files with an [`Identity`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentityFiles {
+    /// What the server shows.
+    pub certificate: PathBuf,
+    /// The key of it.
+    pub key: PathBuf,
+    /// The authority of both ends.
+    pub authority: PathBuf,
+}
+
+impl IdentityFiles {
+    /// What the files hold now.
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub fn read(&self) -> Result<Identity, TlsError> {
+        let read = |path: &PathBuf| std::fs::read_to_string(path).map_err(|error| TlsError::File(path.clone(), error));
+        Ok(Identity {
+            certificate: read(&self.certificate)?,
+            key: read(&self.key)?,
+            authority: read(&self.authority)?,
+        })
+    }
+}
+
+/// Accepts TLS connections with the certificate that the files hold now.
+pub struct Acceptor {
+    files: IdentityFiles,
+    current: Mutex<Current>,
+}
+
+struct Current {
+    identity: Identity,
+    config: Arc<ServerConfig>,
+    looked: Instant,
+}
+
+impl Acceptor {
+    /// An acceptor with the certificate in `files`.
+    ///
+    /// # Errors
+    /// As [`TlsError`] says. Later on, files that cannot be used change nothing.
+    pub fn new(files: IdentityFiles) -> Result<Self, TlsError> {
+        let identity = files.read()?;
+        let config = Arc::new(identity.server()?);
+        let looked = Instant::now();
+        Ok(Self {
+            files,
+            current: Mutex::new(Current {
+                identity,
+                config,
+                looked,
+            }),
+        })
+    }
+
+    /// The authority that signs for both ends, PEM.
+    pub fn authority(&self) -> String {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.identity.authority.clone()
+    }
+
+    fn config(&self) -> Arc<ServerConfig> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.looked.elapsed() >= FRESH {
+            current.looked = Instant::now();
+            current.look(&self.files);
+        }
+        Arc::clone(&current.config)
+    }
+
+    /// The TLS side of a connection, or `None` if it was turned away.
+    pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Option<TlsStream<S>> {
+        accept(self.config(), stream).await
+    }
+}
+
+impl Current {
+    /// Takes what the files hold if that can be used: they are written one after the other.
+    fn look(&mut self, files: &IdentityFiles) {
+        let result = files.read().and_then(|identity| {
+            if identity == self.identity {
+                return Ok(());
+            }
+            self.config = Arc::new(identity.server()?);
+            self.identity = identity;
+            tracing::info!(file = %files.certificate.display(), "certificate read again");
+            Ok(())
+        });
+        if let Err(error) = result {
+            tracing::warn!(%error, "cannot read a certificate again; the one before is still in use");
+        }
+    }
+}
+
+/// The TLS side of a connection, or `None` if it was turned away.
+pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(config: Arc<ServerConfig>, stream: S) -> Option<TlsStream<S>> {
+    match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a connection was turned away");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("a connection made no handshake in time");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use berth_pki::{Certificate, CertificateAuthority, LeafRequest, Usage};
+    use rustls::{ClientConfig, pki_types::ServerName};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_rustls::TlsConnector;
+
+    pub const DAY: Duration = Duration::from_hours(24);
+
+    pub fn issue(authority: &CertificateAuthority, usage: Usage) -> Certificate {
+        let mut request = LeafRequest::new(usage, DAY);
+        request.common_name = "test".into();
+        request.ip_addresses = vec![std::net::Ipv4Addr::LOCALHOST.into()];
+        authority.issue(&request).unwrap()
+    }
+
+    pub fn client(authority: &CertificateAuthority, shown: Option<&Certificate>) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        let root = CertificateDer::from_pem_slice(authority.cert_pem().as_bytes()).unwrap();
+        roots.add(root).unwrap();
+        let config = ClientConfig::builder().with_root_certificates(roots);
+        match shown {
+            None => config.with_no_client_auth(),
+            Some(Certificate { cert_pem, key_pem }) => {
+                let chain = vec![CertificateDer::from_pem_slice(cert_pem.as_bytes()).unwrap()];
+                let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).unwrap();
+                config.with_client_auth_cert(chain, key).unwrap()
+            }
+        }
+    }
+
+    fn identity(authority: &CertificateAuthority) -> Identity {
+        let Certificate { cert_pem, key_pem } = issue(authority, Usage::Server);
+        Identity {
+            certificate: cert_pem,
+            key: key_pem,
+            authority: authority.cert_pem().to_owned(),
+        }
+    }
+
+    /// Whether the server talks to a client that shows this certificate.
+    async fn is_let_in(
+        server: Arc<ServerConfig>,
+        authority: &CertificateAuthority,
+        shown: Option<&Certificate>,
+    ) -> bool {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let server = async {
+            let mut stream = accept(server, far).await?;
+            stream.write_all(b"hello").await.ok()?;
+            stream.shutdown().await.ok()
+        };
+        let connector = TlsConnector::from(Arc::new(client(authority, shown)));
+        let client = async {
+            let name = ServerName::try_from("127.0.0.1").unwrap();
+            let mut stream = connector.connect(name, near).await.ok()?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await.ok()?;
+            Some(text)
+        };
+        let (_, text) = tokio::join!(server, client);
+        text.as_deref() == Some("hello")
+    }
+
+    #[tokio::test]
+    async fn only_certificates_of_the_one_authority_for_clients_are_let_in() {
+        berth_runtime::install_crypto();
+        let authority = CertificateAuthority::create("admission", DAY).unwrap();
+        let other = CertificateAuthority::create("client", DAY).unwrap();
+        let server = Arc::new(identity(&authority).server().unwrap());
+        let tries = async |shown: Option<&Certificate>| is_let_in(Arc::clone(&server), &authority, shown).await;
+        assert!(tries(Some(&issue(&authority, Usage::Client))).await);
+        assert!(!tries(None).await);
+        assert!(!tries(Some(&issue(&other, Usage::Client))).await);
+        assert!(!tries(Some(&issue(&authority, Usage::Server))).await);
+    }
+
+    #[test]
+    fn certificates_are_read_again_once_they_can_be_used() {
+        berth_runtime::install_crypto();
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let files = IdentityFiles {
+            certificate: path("tls.crt"),
+            key: path("tls.key"),
+            authority: path("ca.crt"),
+        };
+        let authority = CertificateAuthority::create("egress", DAY).unwrap();
+        let (first, second) = (identity(&authority), identity(&authority));
+        let write = |identity: &Identity| {
+            std::fs::write(&files.certificate, &identity.certificate).unwrap();
+            std::fs::write(&files.key, &identity.key).unwrap();
+            std::fs::write(&files.authority, &identity.authority).unwrap();
+        };
+        write(&first);
+        let acceptor = Acceptor::new(files.clone()).unwrap();
+        let mut current = acceptor.current.into_inner().unwrap();
+        let before = Arc::clone(&current.config);
+        // In the middle of an update: a certificate with the key of another.
+        std::fs::write(&files.certificate, &second.certificate).unwrap();
+        current.look(&files);
+        assert!(Arc::ptr_eq(&before, &current.config) && current.identity == first);
+        std::fs::remove_file(&files.key).unwrap();
+        current.look(&files);
+        assert!(Arc::ptr_eq(&before, &current.config));
+        write(&second);
+        current.look(&files);
+        assert!(!Arc::ptr_eq(&before, &current.config) && current.identity == second);
+        let after = Arc::clone(&current.config);
+        current.look(&files);
+        assert!(Arc::ptr_eq(&after, &current.config), "nothing changed");
+    }
+}

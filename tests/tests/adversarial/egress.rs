@@ -1,0 +1,139 @@
+//! Server-side request forgery: what a tenant can make its API server connect to. The broker is asked as the API server
+//! asks it, with its certificate, which is more than any tenant has.
+
+use crate::objects::say;
+use base64::Engine as _;
+use berth_control::control_plane::{API_SERVER, SYNCER};
+use berth_tests::{
+    scrape::flag,
+    tenant::{Tenant, cluster},
+    world::World,
+};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// A file of one of the tenant's components.
+fn file(world: &World, tenant: &Tenant, component: &str, name: &str) -> Vec<u8> {
+    let folder = world.host.home().tenants().join(tenant.id.hash()).join(component);
+    std::fs::read(folder.join(name)).unwrap()
+}
+
+/// Certificate and key of a tenant's API server towards its broker.
+fn identity(world: &World, tenant: &Tenant) -> (Vec<u8>, Vec<u8>) {
+    let part = |name| file(world, tenant, API_SERVER, name);
+    (part("egress.crt"), part("egress.key"))
+}
+
+const PROBE: &[u8] = b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+
+pub(crate) async fn nobody_but_the_api_server_uses_the_broker(world: Arc<World>) {
+    let (ca, cb) = (cluster("broker-a", &[]), cluster("broker-b", &[]));
+    let (a, b) = tokio::join!(
+        Tenant::create(&world, "adv-broker", &ca),
+        Tenant::create(&world, "adv-broker", &cb)
+    );
+    let address = flag(&world, &a, "egress-address").expect("the syncer has a broker");
+    let authority = file(&world, &a, SYNCER, "egress-ca.crt");
+    let kubeconfig: Value = serde_saphyr::from_str(&a.kubeconfig).unwrap();
+    let pem = |field: &str| {
+        let text = kubeconfig["users"][0]["user"][field].as_str().unwrap();
+        base64::engine::general_purpose::STANDARD.decode(text).unwrap()
+    };
+    let admin = (pem("client-certificate-data"), pem("client-key-data"));
+    let part = |name| file(&world, &a, API_SERVER, name);
+    let for_kubelets = (part("kubelet-client.crt"), part("kubelet-client.key"));
+    let for_admission = (part("admission.crt"), part("admission.key"));
+    for (who, identity) in [
+        ("nobody", None),
+        ("the tenant's admin", Some(admin)),
+        ("another tenant's API server", Some(identity(&world, &b))),
+        ("its certificate for kubelets", Some(for_kubelets)),
+        ("its certificate for admission", Some(for_admission)),
+    ] {
+        let identity = identity.as_ref().map(|(certificate, key)| (&**certificate, &**key));
+        match say(&address, &authority, identity, PROBE).await {
+            Err(_) => {}
+            Ok(answer) => assert!(answer.is_empty(), "{who} is answered: {answer}"),
+        }
+    }
+    let (certificate, key) = identity(&world, &a);
+    let answer = say(&address, &authority, Some((&certificate, &key)), PROBE)
+        .await
+        .unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 403 169.254.169.254:80 is a link-local address"),
+        "{answer}"
+    );
+    tokio::join!(a.delete(&world), b.delete(&world));
+}
+
+pub(crate) async fn a_connection_goes_where_its_target_says_or_nowhere(world: Arc<World>) {
+    let (ca, cb) = (cluster("target-a", &[]), cluster("target-b", &[]));
+    let (a, b) = tokio::join!(
+        Tenant::create(&world, "adv-target", &ca),
+        Tenant::create(&world, "adv-target", &cb)
+    );
+    let address = flag(&world, &a, "egress-address").unwrap();
+    let authority = file(&world, &a, SYNCER, "egress-ca.crt");
+    let (certificate, key) = identity(&world, &a);
+    let ask = async |text: &str| {
+        say(&address, &authority, Some((&certificate, &key)), text.as_bytes())
+            .await
+            .unwrap_or_default()
+    };
+    let host_api: http::Uri = world.host.server().parse().unwrap();
+    let port_of = |flag_name: &str| flag(&world, &b, flag_name).unwrap();
+    for (target, status) in [
+        (host_api.authority().unwrap().to_string(), 403),
+        (format!("localhost:{}", host_api.port_u16().unwrap()), 403),
+        (format!("[::ffff:127.0.0.1]:{}", host_api.port_u16().unwrap()), 403),
+        (format!("0.0.0.0:{}", host_api.port_u16().unwrap()), 403),
+        (format!("127.1:{}", host_api.port_u16().unwrap()), 400),
+        (format!("2130706433:{}", host_api.port_u16().unwrap()), 400),
+        (world.host.datastore().endpoint.replace("https://", ""), 403),
+        (port_of("egress-address"), 403),
+        (port_of("admission-address"), 403),
+        (port_of("admin-address"), 403),
+        (flag(&world, &a, "admin-address").unwrap(), 403),
+        ("169.254.169.254:80".into(), 403),
+        ("[fd00:ec2::254]:80".into(), 403),
+        ("[64:ff9b::a9fe:a9fe]:80".into(), 403),
+        ("metadata.google.internal:80".into(), 403),
+        ("10.96.0.1:443".into(), 403),
+        ("kubernetes.default.svc:443".into(), 404),
+        ("h100-01:10250".into(), 403),
+        ("user@169.254.169.254:80".into(), 400),
+        ("169.254.169.254".into(), 400),
+        ("http://169.254.169.254/".into(), 400),
+        ("/".into(), 400),
+        ("*".into(), 400),
+    ] {
+        // A host in the header changes nothing.
+        for host in ["127.0.0.1", "hook.default.svc"] {
+            let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+            let answer = ask(&request).await;
+            let line = answer.lines().next().unwrap_or_default();
+            assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer}");
+        }
+    }
+    // Nothing but a CONNECT, one to a connection; what comes after a refused one is no second one.
+    for request in [
+        "GET http://169.254.169.254/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned(),
+        "CONNECT 10.0.0.1:80\r\n\r\n".to_owned(),
+        "CONNECT 10.0.0.1:80 HTTP/1.1\r\n Host: x\r\n\r\n".to_owned(),
+        "CONNECT a:1 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\nConnection: close\r\n\r\n0\r\n\r\n".to_owned(),
+        "CONNECT a\0b:1 HTTP/1.1\r\n\r\n".to_owned(),
+        format!("CONNECT {}:1 HTTP/1.1\r\nConnection: close\r\n\r\n", "a".repeat(1 << 20)),
+        format!("CONNECT a:1 HTTP/1.1\r\nX: {}\r\nConnection: close\r\n\r\n", "a".repeat(1 << 20)),
+    ] {
+        let answer = ask(&request).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+    let answer = ask(&format!(
+        "{}{}",
+        "CONNECT a:1 HTTP/1.1\r\n\r\n", "CONNECT b:1 HTTP/1.1\r\nConnection: close\r\n\r\n"
+    ))
+    .await;
+    assert!(!answer.contains(" 200 "), "{answer}");
+    tokio::join!(a.delete(&world), b.delete(&world));
+}

@@ -1,0 +1,183 @@
+//! What the tenant's API server connects to on behalf of the team: webhooks and proxies to its own pods and Services, and
+//! nothing else, in words that come back to whoever caused it.
+
+use crate::{
+    pods::{IMAGE, SOON, Space, only, pod, server, with},
+    teams::{speech, vision},
+};
+use base64::Engine as _;
+use berth_pki::{CertificateAuthority, LeafRequest, Usage};
+use berth_tests::{wait::until, world::World};
+use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::ConfigMap};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+const DAY: Duration = Duration::from_hours(24);
+
+/// A webhook for ConfigMaps with a label, called at `client`.
+fn webhook(name: &str, client: &Value) -> Value {
+    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+    "metadata": {"name": name},
+    "webhooks": [{
+        "name": format!("{name}.example.com"), "clientConfig": client, "admissionReviewVersions": ["v1"],
+        "sideEffects": "None", "failurePolicy": "Fail", "timeoutSeconds": 10,
+        "objectSelector": {"matchLabels": {"ask": name}},
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}],
+    }]})
+}
+
+/// What a team is told that creates a ConfigMap which a webhook is asked about.
+async fn asked(space: &Space, name: &str) -> Result<(), String> {
+    let maps: Api<ConfigMap> = space.api();
+    let map = serde_json::from_value(json!({"metadata": {"generateName": "asked-", "labels": {"ask": name}}})).unwrap();
+    let result = maps.create(&PostParams::default(), &map).await;
+    result.map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// Makes a webhook, waits until it is asked and answers in words that contain `words`, and takes it away.
+async fn answers(space: &Space, name: &str, client: Value, words: &str) {
+    space.apply(webhook(name, &client)).await;
+    until(
+        &format!("the webhook {name} says {words}"),
+        SOON,
+        async || match asked(space, name).await {
+            Err(said) if said.contains(words) => Ok(()),
+            other => Err(other),
+        },
+    )
+    .await;
+    let hooks: Api<ValidatingWebhookConfiguration> = Api::all(space.client.clone());
+    hooks.delete(name, &DeleteParams::default()).await.unwrap();
+}
+
+pub(crate) async fn pods_serve_webhooks_and_are_proxied_to(world: Arc<World>) {
+    let space = Space::new(vision(&world).await, "reach-pods").await;
+    let kubectl = space.kubectl();
+    let authority = CertificateAuthority::create("hooks", DAY).unwrap();
+    let mut request = LeafRequest::new(Usage::Server, DAY);
+    request.common_name = "hook".into();
+    request.dns_names = vec!["hook.reach-pods.svc".into()];
+    let certificate = authority.issue(&request).unwrap();
+    space
+        .apply(
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hook"},
+            "stringData": {"tls.crt": certificate.cert_pem, "tls.key": certificate.key_pem}}),
+        )
+        .await;
+    let labelled = |name: &str, app: &str, spec: Value| {
+        with(
+            pod(name, spec),
+            json!({"metadata": {"name": name, "labels": {"app": app}}}),
+        )
+    };
+    let container = json!({
+        "name": "main", "image": IMAGE, "ports": [{"name": "hooks", "containerPort": 8443}],
+        "args": ["webhook", "--tls-cert-file=/tls/tls.crt", "--tls-private-key-file=/tls/tls.key", "--port=8443"],
+        "readinessProbe": {"tcpSocket": {"port": 8443}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "tls", "mountPath": "/tls"}],
+    });
+    let spec = json!({"containers": [container], "volumes": [{"name": "tls", "secret": {"secretName": "hook"}}]});
+    space.apply(labelled("hook", "hook", spec)).await;
+    space.apply(labelled("web", "web", only(server()))).await;
+    for (name, port) in [
+        ("hook", json!({"port": 443, "targetPort": "hooks"})),
+        ("web", json!({"port": 80, "targetPort": 8080})),
+    ] {
+        space
+            .apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"selector": {"app": name}, "ports": [port]}}))
+            .await;
+    }
+    space.ready("hook").await;
+    space.ready("web").await;
+    let bundle = base64::engine::general_purpose::STANDARD.encode(authority.cert_pem());
+    let service =
+        json!({"service": {"name": "hook", "namespace": space.name, "path": "/always-deny"}, "caBundle": bundle});
+    answers(&space, "by-service", service, "this webhook denies all requests").await;
+    let by_name = json!({"url": "https://hook.reach-pods.svc/always-deny", "caBundle": bundle});
+    answers(&space, "by-name", by_name, "this webhook denies all requests").await;
+
+    let raw = async |path: &str| {
+        kubectl
+            .run(&[
+                "get",
+                "--raw",
+                &format!("/api/v1/namespaces/{}/{path}/hostname", space.name),
+            ])
+            .await
+    };
+    for path in [
+        "pods/web:8080/proxy",
+        "services/web:80/proxy",
+        "services/http:web:/proxy",
+    ] {
+        let said = raw(path).await;
+        assert_eq!(said.out, "web", "{path}: {said:?}");
+    }
+    let said = raw("pods/web:9999/proxy").await;
+    assert!(!said.success && said.err.contains("does not answer"), "{said:?}");
+}
+
+pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(world: Arc<World>) {
+    let space = Space::new(vision(&world).await, "reach-others").await;
+    let other = Space::new(speech(&world).await, "reach-others").await;
+    other.create("web", only(server())).await;
+    let foreign = other.ready("web").await.status.unwrap().pod_ip.unwrap();
+    let own = "is no address of your pods or Services";
+    for (name, url, words) in [
+        (
+            "metadata",
+            "https://169.254.169.254/latest".to_owned(),
+            "is a link-local address",
+        ),
+        ("host", world.host.server(), "code 403"),
+        ("kubernetes", "https://10.96.0.1/".to_owned(), own),
+        ("foreign-pod", format!("https://{foreign}:8080/"), own),
+        (
+            "outside",
+            "https://example.com/".to_owned(),
+            "nor a host that your class lists",
+        ),
+    ] {
+        answers(&space, name, json!({"url": url}), words).await;
+    }
+    // A Service whose endpoints the tenant wrote itself, and one that is a name.
+    space
+        .apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "by-hand"}, "spec": {"ports": [{"port": 443}]}}))
+        .await;
+    space
+        .apply(
+            json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": "by-hand-1", "labels": {"kubernetes.io/service-name": "by-hand"}},
+            "ports": [{"port": 8080}], "endpoints": [{"addresses": [foreign]}]}),
+        )
+        .await;
+    space
+        .apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a-name"}, "spec": {"type": "ExternalName", "externalName": "example.com"}}))
+        .await;
+    for (name, words) in [
+        ("by-hand", "no endpoint that is ready and one of your pods"),
+        ("a-name", "nor a host that your class lists"),
+    ] {
+        answers(
+            &space,
+            name,
+            json!({"service": {"name": name, "namespace": space.name}}),
+            words,
+        )
+        .await;
+    }
+    // The proxy to a Service takes the tenant's word for its endpoints.
+    let said = space
+        .kubectl()
+        .run(&[
+            "get",
+            "--raw",
+            "/api/v1/namespaces/reach-others/services/by-hand:443/proxy/",
+        ])
+        .await;
+    assert!(!said.success && said.err.contains(own), "{said:?}");
+}
