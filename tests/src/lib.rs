@@ -5,6 +5,7 @@
 
 pub mod dns;
 pub mod fake;
+pub mod helm;
 pub mod kubectl;
 pub mod objects;
 pub mod processes;

@@ -1,13 +1,12 @@
 //! The charts and the binaries that `make kubernetes` puts into Berth's cache, and helm.
 
-use berth_tests::tenant::Tenant;
+use berth_tests::{
+    helm::{self, cache, existing},
+    tenant::Tenant,
+};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tempfile::TempDir;
-use tokio::process::Command;
-
-/// The version of helm that installs the charts.
-const HELM: &str = "v4.3.1";
 
 /// An operator with a chart of its own.
 pub struct Chart {
@@ -25,19 +24,6 @@ pub struct Chart {
     pub further_args: &'static [&'static str],
     /// A file that its program waits for, at a path that cannot be configured.
     pub waits_for: Option<&'static str>,
-}
-
-/// Berth's cache.
-fn cache() -> PathBuf {
-    match std::env::var_os("BERTH_CACHE") {
-        Some(cache) => cache.into(),
-        None => PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/berth"),
-    }
-}
-
-fn existing(path: PathBuf) -> PathBuf {
-    assert!(path.exists(), "{} is missing; run `make kubernetes`", path.display());
-    path
 }
 
 impl Chart {
@@ -97,23 +83,11 @@ impl Helm {
     }
 
     async fn run(&self, chart: &Chart, args: &[&str]) {
-        let program = existing(cache().join("bin/helm").join(HELM).join("helm"));
-        let path = |name: &str| -> PathBuf { Path::join(self.home.path(), name) };
-        let output = Command::new(program)
-            .args(args)
-            .arg(format!("--namespace={}", chart.namespace))
-            .env("KUBECONFIG", path("kubeconfig"))
-            .env("HELM_CACHE_HOME", path("cache"))
-            .env("HELM_CONFIG_HOME", path("config"))
-            .env("HELM_DATA_HOME", path("data"))
-            .output()
-            .await
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "helm {args:?}: {}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
+        let helm = helm::Helm { home: self.home.path() };
+        let namespace = format!("--namespace={}", chart.namespace);
+        let args = [args, &[namespace.as_str()]].concat();
+        if let Err(error) = helm.run(&args).await {
+            panic!("helm {args:?}: {error}");
+        }
     }
 }

@@ -1,0 +1,189 @@
+//! What the chart makes of values.
+
+use berth_tests::{
+    helm::{Helm, chart},
+    world::documents,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Kinds of which the chart carries generated files: they are compared with the code by `make check-generated`.
+const GENERATED: [&str; 4] = [
+    "ClusterRole",
+    "CustomResourceDefinition",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+];
+
+/// Renders the chart with values, as helm would install it.
+pub(crate) async fn template(values: &Value) -> Result<Vec<Value>, String> {
+    let home = TempDir::new().unwrap();
+    let file = home.path().join("values.json");
+    std::fs::write(&file, values.to_string()).unwrap();
+    let helm = Helm { home: home.path() };
+    let (chart, values) = (chart().display().to_string(), format!("--values={}", file.display()));
+    let namespace = "--namespace=berth-system";
+    let args = ["template", "berth", &chart, &values, namespace, "--kube-version=1.37.1"];
+    let monitoring = "--api-versions=monitoring.coreos.com/v1";
+    let text = helm.run(&[&args[..], &[monitoring]].concat()).await?;
+    Ok(documents(&text)
+        .into_iter()
+        .filter(|document| !document.is_null())
+        .collect())
+}
+
+fn is_generated(document: &Value) -> bool {
+    GENERATED.iter().any(|kind| document["kind"] == *kind)
+}
+
+fn named(document: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    format!("{}/{}", text(&document["kind"]), text(&document["metadata"]["name"]))
+}
+
+/// What differs from the rendering with the chart's own values: new and changed documents, and names of those that are gone.
+async fn difference(values: Value) -> Value {
+    let (default, other) = (template(&json!({})).await.unwrap(), template(&values).await.unwrap());
+    let gone: Vec<String> = default
+        .iter()
+        .filter(|document| !other.iter().any(|there| named(there) == named(document)))
+        .map(named)
+        .collect();
+    let changed: Vec<&Value> = other.iter().filter(|document| !default.contains(document)).collect();
+    json!({"gone": gone, "changed": changed})
+}
+
+#[tokio::test]
+async fn the_default_values() {
+    let all = template(&json!({})).await.unwrap();
+    let own: Vec<&Value> = all.iter().filter(|document| !is_generated(document)).collect();
+    let dashboard = |document: &&&Value| document["metadata"]["name"] != "berth-dashboard";
+    insta::assert_yaml_snapshot!(
+        own.into_iter()
+            .filter(|document| dashboard(&document))
+            .collect::<Vec<_>>()
+    );
+    for name in [
+        "ClusterRole/berth-control",
+        "CustomResourceDefinition/tenantclusters.berth.dev",
+        "ValidatingAdmissionPolicy/berth-pods",
+    ] {
+        assert!(all.iter().any(|document| named(document) == name), "{name} is missing");
+    }
+}
+
+#[tokio::test]
+async fn three_members_and_a_registry_of_ones_own() {
+    let values = json!({
+        "control": {"image": {"repository": "registry.example.com/berth-control", "tag": "v9"}, "replicas": 1,
+            "nodeSelector": {"node-role.kubernetes.io/infra": ""}, "tolerations": [{"key": "infra", "operator": "Exists"}]},
+        "imagePullSecrets": ["registry"],
+        "tenants": {"versions": ["v1.37.1", "v1.36.4"], "kubernetesRegistry": "registry.example.com/k8s",
+            "syncerImage": {"repository": "registry.example.com/berth-syncer"}, "hostServer": "https://10.0.0.1:6443",
+            "resources": {"kube-apiserver": {"requests": {"memory": "1Gi"}}}},
+        "datastore": {"etcd": {"members": 3, "quota": "512Mi", "persistence": {"storageClassName": "fast", "keep": true}}},
+    });
+    insta::assert_yaml_snapshot!(difference(values).await);
+}
+
+#[tokio::test]
+async fn a_datastore_of_ones_own() {
+    let external = json!({"endpoints": ["https://etcd-0.example.com:2379", "https://etcd-1.example.com:2379"], "authoritySecret": "etcd-ca"});
+    let values = json!({"datastore": {"etcd": {"enabled": false}, "external": external}});
+    insta::assert_yaml_snapshot!(difference(values).await);
+}
+
+#[tokio::test]
+async fn everything_that_can_be_left_out() {
+    let off = json!({"enabled": false});
+    let values = json!({"walls": off, "networkPolicies": off, "datastore": {"etcd": {"persistence": off}},
+        "monitoring": {"serviceMonitor": off, "rules": off, "dashboards": off}});
+    let difference = difference(values).await;
+    let gone: Vec<&str> = difference["gone"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    insta::assert_yaml_snapshot!((gone, &difference["changed"]));
+}
+
+#[tokio::test]
+async fn definitions_stay_where_tenants_may_be_left() {
+    for (values, kept) in [
+        (json!({}), false),
+        (json!({"crds": {"keep": true}}), true),
+        (json!({"uninstall": {"force": true}}), true),
+    ] {
+        for document in template(&values).await.unwrap() {
+            if document["kind"] == "CustomResourceDefinition" {
+                let policy = &document["metadata"]["annotations"]["helm.sh/resource-policy"];
+                assert_eq!(policy == "keep", kept, "{values}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn pods_have_no_more_rights_than_the_restricted_level_gives() {
+    for document in template(&json!({"datastore": {"etcd": {"members": 3}}})).await.unwrap() {
+        let pod = ["/spec/template/spec", "/spec/jobTemplate/spec/template/spec"];
+        for pod in pod.iter().filter_map(|path| document.pointer(path)) {
+            let name = named(&document);
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{name}");
+            assert_eq!(
+                pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",
+                "{name}"
+            );
+            for container in pod["containers"].as_array().unwrap() {
+                let context = &container["securityContext"];
+                assert_eq!(context["allowPrivilegeEscalation"], false, "{name}");
+                assert_eq!(context["readOnlyRootFilesystem"], true, "{name}");
+                assert_eq!(context["capabilities"]["drop"], json!(["ALL"]), "{name}");
+                assert!(!container["resources"]["limits"]["memory"].is_null(), "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn values_that_mean_nothing_are_refused_in_words() {
+    for (values, words) in [
+        (json!({"foo": 1}), "additional properties 'foo' not allowed"),
+        (
+            json!({"control": {"replica": 2}}),
+            "additional properties 'replica' not allowed",
+        ),
+        (json!({"control": {"replicas": 0}}), "minimum"),
+        (
+            json!({"datastore": {"etcd": {"members": 2}}}),
+            "/datastore/etcd/members",
+        ),
+        (
+            json!({"datastore": {"etcd": {"quota": "lots"}}}),
+            "/datastore/etcd/quota",
+        ),
+        (json!({"tenants": {"versions": []}}), "/tenants/versions"),
+        (
+            json!({"datastore": {"etcd": {"enabled": false}}}),
+            "datastore.external.endpoints",
+        ),
+        (
+            json!({"datastore": {"external": {"endpoints": ["https://e:2379"]}}}),
+            "set datastore.etcd.enabled=false",
+        ),
+    ] {
+        let refusal = template(&values).await.unwrap_err();
+        assert!(refusal.contains(words), "{values}: {refusal}");
+    }
+}
+
+#[tokio::test]
+async fn helm_finds_nothing_to_say() {
+    let home = TempDir::new().unwrap();
+    let chart = chart().display().to_string();
+    let helm = Helm { home: home.path() };
+    helm.run(&["lint", "--strict", "--quiet", "--namespace=berth-system", &chart])
+        .await
+        .unwrap();
+}

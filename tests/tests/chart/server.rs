@@ -1,0 +1,97 @@
+//! A real API server reads what the chart renders.
+
+use crate::render::template;
+use berth_local::{NodePlan, TestHost};
+use berth_tests::{objects::apply, wait::until};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, Client,
+    api::{DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    discovery::{self, Scope},
+};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Applies a document without storing it, unknown fields refused.
+async fn dry_run(client: &Client, document: &Value) -> kube::Result<DynamicObject> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (api_version, kind) = (text(&document["apiVersion"]), text(&document["kind"]));
+    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    let (resource, capabilities) =
+        discovery::pinned_kind(client, &GroupVersionKind::gvk(group, version, &kind)).await?;
+    let api: Api<DynamicObject> = match capabilities.scope {
+        Scope::Namespaced => Api::namespaced_with(client.clone(), &text(&document["metadata"]["namespace"]), &resource),
+        Scope::Cluster => Api::all_with(client.clone(), &resource),
+    };
+    let params = PatchParams {
+        dry_run: true,
+        field_validation: Some(kube::api::ValidationDirective::Strict),
+        ..PatchParams::apply("berth-tests")
+    };
+    api.patch(&text(&document["metadata"]["name"]), &params, &Patch::Apply(document))
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_api_server_takes_everything() {
+    berth_runtime::install_crypto();
+    let host = TestHost::start(NodePlan::default()).await.unwrap();
+    let client = host.client().await.unwrap();
+    // Pods of the chart must pass the strictest level, whatever a platform enforces.
+    let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+    let namespace: Namespace =
+        serde_json::from_value(json!({"metadata": {"name": "berth-system", "labels": labels}})).unwrap();
+    Api::<Namespace>::all(client.clone())
+        .create(&PostParams::default(), &namespace)
+        .await
+        .unwrap();
+    let external = json!({"endpoints": ["https://e:2379"], "authoritySecret": "ca"});
+    for values in [
+        json!({}),
+        json!({"datastore": {"etcd": {"members": 3, "persistence": {"enabled": false}}}, "imagePullSecrets": ["a"],
+            "control": {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"a": "b"}},
+            "networkPolicies": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]}}),
+        json!({"datastore": {"etcd": {"enabled": false}, "external": external}, "crds": {"keep": true}}),
+    ] {
+        for document in template(&values).await.unwrap() {
+            if document["apiVersion"]
+                .as_str()
+                .unwrap()
+                .starts_with("monitoring.coreos.com/")
+            {
+                continue;
+            }
+            let outcome = dry_run(&client, &document).await;
+            outcome.unwrap_or_else(|error| panic!("{} {}: {error}", document["kind"], document["metadata"]["name"]));
+            // Pods are looked at as such: a Deployment only warns.
+            let Some(spec) = document.pointer("/spec/template/spec") else {
+                continue;
+            };
+            let mut spec = spec.clone();
+            spec.as_object_mut().unwrap().remove("serviceAccountName");
+            if spec["restartPolicy"].is_null() {
+                spec["restartPolicy"] = "Always".into();
+            }
+            if document["kind"] == "StatefulSet" {
+                let data = json!({"name": "data", "emptyDir": {}});
+                let volumes = spec["volumes"].as_array_mut().unwrap();
+                if !volumes.iter().any(|volume| volume["name"] == "data") {
+                    volumes.push(data);
+                }
+            }
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "berth-system"}, "spec": spec});
+            until("the namespace has its account", Duration::from_secs(60), async || {
+                dry_run(&client, &pod).await
+            })
+            .await;
+        }
+    }
+    // Applied for good, twice: an upgrade that changes nothing.
+    for _ in 0..2 {
+        for document in template(&json!({})).await.unwrap() {
+            if document["kind"] == "CustomResourceDefinition" || document["kind"] == "ValidatingAdmissionPolicy" {
+                apply(&client, "", &document).await.unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What the chart says: its README knows every value, alerts and dashboards know only metrics that there are.
+
+use berth_control::metrics::{ActionLabels, Metrics, ReconcileLabels};
+use berth_tests::helm::chart;
+use prometheus_client::{encoding::text::encode, registry::Registry};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(chart().join(path)).unwrap()
+}
+
+/// Paths of values; a map without entries and a list are values of their own.
+fn leaves(path: &str, value: &Value, found: &mut BTreeSet<String>) {
+    // Whole structures of Kubernetes' own are one value.
+    let is_whole = path.ends_with(".resources") || path.ends_with("dashboards.labels");
+    match value.as_object().filter(|map| !map.is_empty() && !is_whole) {
+        None => {
+            found.insert(path.into());
+        }
+        Some(map) => {
+            for (key, value) in map {
+                let path = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
+                leaves(&path, value, found);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_value_is_in_the_readme_and_nothing_else() {
+    let values: Value = serde_saphyr::from_str(&read("values.yaml")).unwrap();
+    let mut expected = BTreeSet::new();
+    leaves("", &values, &mut expected);
+    let readme = read("README.md");
+    let rows = readme.lines().filter(|line| line.starts_with("| `"));
+    let first = rows.map(|row| row.trim_start_matches("| ").split(" | ").next().unwrap());
+    let told: BTreeSet<String> = first
+        .flat_map(|cell| {
+            cell.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(ToOwned::to_owned)
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(told, expected);
+}
+
+/// Words of a text that look like metrics of Berth.
+fn metrics(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words
+        .filter(|word| word.starts_with("berth_control_") || word.starts_with("berth_syncer_"))
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+#[test]
+fn alerts_and_dashboards_ask_for_metrics_that_there_are() {
+    let mut registry = Registry::default();
+    let metrics_of_control = Metrics::new(&mut registry);
+    // Families without members say nothing of themselves.
+    let labels = ReconcileLabels {
+        kind: "tenant",
+        result: "ok",
+    };
+    metrics_of_control.reconciles.get_or_create(&labels).inc();
+    let labels = ActionLabels { action: "assign" };
+    metrics_of_control.node_actions.get_or_create(&labels).inc();
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    let declared: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    let exists = |metric: &str| {
+        declared.iter().any(|line| {
+            let (name, kind) = line.split_once(' ').unwrap();
+            match kind {
+                "counter" => metric == format!("{name}_total"),
+                "histogram" => metric == format!("{name}_bucket") || metric == name,
+                _ => metric == name,
+            }
+        })
+    };
+    let asked = metrics(&(read("files/alerts.yaml") + &read("files/dashboard.json")));
+    assert!(asked.len() > 4, "{asked:?}");
+    for metric in asked {
+        assert!(exists(&metric), "there is no metric {metric}: {text}");
+    }
+}
