@@ -67,7 +67,7 @@ bench: cluster release ## Run the benchmarks; tables on stdout, JSON in target/b
 
 .PHONY: generate
 generate: ## Write the parts of the chart anew that follow from the code
-	cargo run --quiet --locked -p berth-control --bin chartgen
+	cargo build --quiet --workspace --locked --bin chartgen && "$(CARGO_TARGET_DIR)/debug/chartgen"
 
 .PHONY: fmt
 fmt: ## Format the Rust code
@@ -95,7 +95,7 @@ check-format: ## Is the Rust code formatted
 
 .PHONY: check-generated
 check-generated: ## Do the generated parts of the chart match the code
-	cargo run --quiet --locked -p berth-control --bin chartgen -- --check
+	cargo build --quiet --workspace --locked --bin chartgen && "$(CARGO_TARGET_DIR)/debug/chartgen" --check
 
 .PHONY: check-lints
 check-lints: ## Lint the Rust code
