@@ -23,7 +23,7 @@ prerequisites: ## Install the system packages that are missing (Debian, Ubuntu)
 	@hack/prerequisites
 
 .PHONY: cluster
-cluster: ## Build the pinned Kubernetes, etcd and kwok binaries (12 minutes the first time, then instant)
+cluster: ## Build the pinned Kubernetes, etcd and kwok binaries (10 minutes the first time, then instant)
 	@hack/kubernetes/build kubernetes etcd kwok
 
 .PHONY: nodes

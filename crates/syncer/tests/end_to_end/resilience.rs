@@ -28,8 +28,8 @@ use std::{
 /// Objects of each sort that are created; a third is changed, a third deleted.
 const EACH: usize = 200;
 const KINDS: usize = 3;
-/// Time for which an API server cannot be reached.
-const CUT: Duration = Duration::from_secs(60);
+/// Time for which an API server cannot be reached: as long as it takes to write forty objects of each sort, one a second.
+const CUT: Duration = Duration::from_secs(40);
 
 fn object(sort: usize, index: usize) -> (String, Value) {
     let (name, other) = (format!("o-{index:04}"), format!("o-{:04}", index / 2));
