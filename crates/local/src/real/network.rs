@@ -147,7 +147,9 @@ impl Network {
         self.fabric()
     }
 
+    /// To be called with the lock held.
     fn create_fabric(&self) -> Result<(), Error> {
+        mount_run()?;
         let (fabric, link) = (self.fabric(), self.link());
         if !exists(&fabric) {
             ip(&format!("netns add {fabric}"))?;
@@ -235,18 +237,36 @@ impl Network {
         // The link goes with its other end, but the kernel takes its time; routes over it go with it.
         let _ = ip(&format!("link del {}", self.link()));
         let _ = ip(&format!("route del unreachable {}", self.range()));
+        // Another cluster's namespaces may be there.
+        if fs::read_dir(RUN).is_ok_and(|mut entries| entries.next().is_none()) {
+            run("umount", [RUN])?;
+            let _ = fs::remove_dir(RUN);
+        }
         Ok(())
     }
 }
 
+/// Makes a place where namespaces can be kept: that must be a mount which is not shared with others.
+fn mount_run() -> Result<(), Error> {
+    if run("mountpoint", ["-q", RUN]).is_ok() {
+        return Ok(());
+    }
+    fs::create_dir_all(RUN).map_err(|source| Error::File {
+        action: "create",
+        path: RUN.into(),
+        source,
+    })?;
+    run("mount", ["-t", "tmpfs", "-o", "mode=0700,size=1m", "berth", RUN])?;
+    run("mount", ["--make-private", RUN]).map(drop)
+}
+
 /// Held while ranges are chosen and given back: two clusters may start at the same time.
 fn lock() -> Result<File, Error> {
-    let path = PathBuf::from(RUN).join("lock");
+    let path = PathBuf::from(format!("{RUN}.lock"));
     let failed = |action| {
         let path = path.clone();
         move |source| Error::File { action, path, source }
     };
-    fs::create_dir_all(RUN).map_err(failed("create"))?;
     let file = File::options()
         .create(true)
         .append(true)

@@ -88,12 +88,6 @@ impl NodePlace {
         }
         let parent = self.mounts.parent().unwrap_or(Path::new(RUN));
         fs::create_dir_all(parent).map_err(failed("create", parent))?;
-        // A namespace can be kept only on a mount that is not shared with others.
-        if run("mountpoint", ["-q", RUN]).is_err() {
-            run("mount", ["-t", "tmpfs", "-o", "mode=0700,size=1m", "berth", RUN])?;
-            run("mount", ["--make-private", RUN])?;
-            fs::create_dir_all(parent).map_err(failed("create", parent))?;
-        }
         fs::write(&self.mounts, "").map_err(failed("create", &self.mounts))?;
         let binds = OWN.map(|(name, path)| format!("mount --bind '{}' '{path}'", self.own(name).display()));
         // What a kubelet mounts must reach the containers of its own node, and nothing else.
