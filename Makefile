@@ -28,7 +28,7 @@ cluster: ## Build the pinned Kubernetes, etcd and kwok binaries (10 minutes the 
 
 .PHONY: nodes
 nodes: cluster ## The same, and what real nodes need: kubelet, containerd, Calico and more (5 minutes more the first time)
-	@hack/kubernetes/build kubernetes-node containerd runc cni-plugins calico coredns metrics-server
+	@hack/kubernetes/build kubernetes-node containerd runc cni-plugins calico coredns metrics-server helm
 	@hack/charts calico
 
 .PHONY: kubernetes
@@ -45,7 +45,7 @@ release: prerequisites ## Build all of Berth's binaries as they ship
 	cargo build --workspace --bins --locked --release
 
 .PHONY: demo
-demo: prerequisites cluster release ## Start a host cluster with simulated GPU nodes and two tenants on this machine
+demo: prerequisites nodes release ## Start a host cluster with GPU nodes and two tenants on this machine
 	@PATH="$(RELEASE_BINARIES):$$PATH" hack/demo
 
 .PHONY: demo-down

@@ -41,7 +41,14 @@ fn the_demo_runs_and_leaves_no_trace() {
     let Output { status, stdout, stderr } = home.run(&demo, &[]);
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     assert!(status.success(), "{status}\n{stdout}\n{stderr}");
-    for expected in ["v1.36.4", "Complete", "2/2", "Assigned", "What to try next"] {
+    for expected in [
+        "v1.36.4",
+        "Complete",
+        "2/2",
+        "Assigned",
+        "not reached, as it should be",
+        "What to try next",
+    ] {
         assert!(stdout.contains(expected), "{expected:?} is not in:\n{stdout}");
     }
 

@@ -5,6 +5,7 @@
 mod args;
 mod down;
 mod error;
+mod kubeconfigs;
 mod nodes;
 mod options;
 mod output;

@@ -14,6 +14,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::HomeArgument;
 use crate::error::Error;
+use crate::kubeconfigs;
 use crate::options::Options;
 use crate::probe;
 use crate::progress::{Office, Progress};
@@ -56,9 +57,18 @@ pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
     };
     Progress::Ready.write(&home);
     tracing::info!(server = cluster.server(), "up");
+    let kubeconfigs = async {
+        if options.real_nodes
+            && let Ok(client) = cluster.client().await
+        {
+            kubeconfigs::keep(&home, client).await;
+        }
+        std::future::pending::<()>().await;
+    };
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        () = kubeconfigs => {}
     }
     cluster.supervisor().release();
     Ok(ExitCode::SUCCESS)
