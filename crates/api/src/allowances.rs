@@ -3,6 +3,7 @@
 //!
 //! Each annotation is a list, separated by commas; no annotation allows nothing. Only control may change them.
 
+use crate::NetworkLimits;
 use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SyncPolicy};
 use std::collections::BTreeMap;
 
@@ -38,6 +39,40 @@ pub const HOSTNAMES: &str = "allow.berth.dev/hostnames";
 pub const DEVICE_CLASSES: &str = "allow.berth.dev/device-classes";
 /// Drivers to which claims may carry configuration.
 pub const CONFIG_DRIVERS: &str = "allow.berth.dev/config-drivers";
+
+/// Networks that NetworkPolicies may open for egress.
+pub const EGRESS_CIDRS: &str = "allow.berth.dev/egress-cidrs";
+/// Networks that NetworkPolicies may open for ingress.
+pub const INGRESS_CIDRS: &str = "allow.berth.dev/ingress-cidrs";
+/// Namespaces of the host that NetworkPolicies may let in.
+pub const INGRESS_NAMESPACES: &str = "allow.berth.dev/ingress-namespaces";
+/// Networks within those that NetworkPolicies must leave closed.
+pub const CLOSED_CIDRS: &str = "deny.berth.dev/cidrs";
+
+/// The annotations on what is open of the network outside.
+pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
+    let NetworkLimits {
+        blocked,
+        egress,
+        ingress,
+    } = limits;
+    [
+        (EGRESS_CIDRS, egress.iter().map(|rule| rule.cidr.clone()).collect()),
+        (
+            INGRESS_CIDRS,
+            ingress.iter().filter_map(|rule| rule.cidr.clone()).collect(),
+        ),
+        (
+            INGRESS_NAMESPACES,
+            ingress.iter().filter_map(|rule| rule.namespace.clone()).collect(),
+        ),
+        (CLOSED_CIDRS, blocked.clone()),
+    ]
+    .into_iter()
+    .filter(|(_, list): &(&str, Vec<String>)| !list.is_empty())
+    .map(|(key, list)| (key.to_owned(), list.join(",")))
+    .collect()
+}
 
 /// The annotations for tenants of the class `class` with these rules. `default_priority` is the host's PriorityClass that
 /// pods without one get.

@@ -62,7 +62,11 @@ pub const TENANT_OBJECT_NAMESPACE: &str = "berth.dev/namespace";
 pub const NETWORK_INGRESS: &str = "net.berth.dev/ingress";
 /// The same for egress.
 pub const NETWORK_EGRESS: &str = "net.berth.dev/egress";
-/// Value of [`NETWORK_INGRESS`] and [`NETWORK_EGRESS`].
+/// Label of host pods that a policy of their tenant for egress selects and one of these lets reach the tenant's DNS.
+pub const NETWORK_DNS: &str = "net.berth.dev/dns";
+/// The same for the tenant's API server.
+pub const NETWORK_API_SERVER: &str = "net.berth.dev/api-server";
+/// Value of [`NETWORK_INGRESS`], [`NETWORK_EGRESS`], [`NETWORK_DNS`] and [`NETWORK_API_SERVER`].
 pub const NETWORK_OPEN: &str = "open";
 
 /// Finalizer on `TenantCluster`: control removes everything it made before the object may go.

@@ -10,8 +10,10 @@ pub mod crd;
 mod dns_policy;
 pub mod labels;
 pub mod names;
+pub mod network;
 mod node_pool;
 pub mod quantity;
+pub mod ranges;
 pub mod sync_policy;
 mod tenant_class;
 mod tenant_cluster;
@@ -20,6 +22,7 @@ mod validate;
 
 pub use control_plane::{ControlPlaneSpec, EndpointPolicy, EndpointSpec, EndpointType};
 pub use dns_policy::{DnsPolicy, dns_server};
+pub use network::{NetworkLimits, TenantNetwork};
 pub use node_pool::{NodeCounts, NodePool, NodePoolSpec, NodePoolStatus};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};

@@ -1,6 +1,6 @@
 //! `TenantClass`: the platform's rules for tenants.
 
-use crate::{DnsPolicy, EndpointPolicy, Scheduling, SyncPolicy};
+use crate::{DnsPolicy, EndpointPolicy, Scheduling, SyncPolicy, network::ClassNetwork};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -54,6 +54,10 @@ pub struct TenantClassSpec {
     /// What the tenants' DNS answers besides the tenants' own names.
     #[serde(default)]
     pub dns: DnsPolicy,
+
+    /// What of the network outside the tenants may have.
+    #[serde(default)]
+    pub network: ClassNetwork,
 }
 
 /// What became of the class.

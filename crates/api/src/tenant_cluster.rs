@@ -1,6 +1,6 @@
 //! `TenantCluster`: what a team asks for.
 
-use crate::{ControlPlaneSpec, EndpointSpec};
+use crate::{ControlPlaneSpec, EndpointSpec, TenantNetwork};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -65,6 +65,10 @@ pub struct TenantClusterSpec {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
     pub nodes: Vec<NodeGroup>,
+
+    /// Who of outside the tenant's pods may talk to, and who to them.
+    #[serde(default)]
+    pub network: TenantNetwork,
 }
 
 /// Kubernetes version of a tenant that names none.
@@ -79,6 +83,7 @@ impl Default for TenantClusterSpec {
             control_plane: None,
             endpoint: None,
             nodes: Vec::new(),
+            network: TenantNetwork::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use berth_api::{labels, names};
 use kube::{
     Api, Client, Resource,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams},
 };
 use serde::Serialize;
 use std::{
@@ -61,18 +61,49 @@ impl Applier {
     where
         K: Resource<DynamicType = ()> + Serialize + Sync,
     {
-        let name = object.meta().name.clone().unwrap_or_default();
-        let namespace = object.meta().namespace.clone();
-        let key = format!("{} {}/{name}", K::kind(&()), namespace.as_deref().unwrap_or_default());
+        self.send(&ApiResource::erase::<K>(&()), object, object.meta(), true)
+            .await
+    }
+
+    /// Makes the object as described, also if that was applied a short while ago: for what is known to have changed since.
+    ///
+    /// # Errors
+    /// The API server refuses or does not answer.
+    pub async fn apply_again<K>(&self, object: &K) -> Result<(), ApplyError>
+    where
+        K: Resource<DynamicType = ()> + Serialize + Sync,
+    {
+        self.send(&ApiResource::erase::<K>(&()), object, object.meta(), false)
+            .await
+    }
+
+    /// As [`Applier::apply`], for a kind without a type.
+    ///
+    /// # Errors
+    /// The API server refuses or does not answer.
+    pub async fn apply_dynamic(&self, resource: &ApiResource, object: &DynamicObject) -> Result<(), ApplyError> {
+        self.send(resource, object, &object.metadata, true).await
+    }
+
+    async fn send(
+        &self,
+        resource: &ApiResource,
+        object: &(impl Serialize + Sync),
+        metadata: &ObjectMeta,
+        skip_known: bool,
+    ) -> Result<(), ApplyError> {
+        let name = metadata.name.clone().unwrap_or_default();
+        let namespace = metadata.namespace.clone();
+        let key = format!("{} {}/{name}", resource.kind, namespace.as_deref().unwrap_or_default());
         let fail = |source| ApplyError {
             object: key.clone(),
             source: Box::new(source),
         };
         let mut value = serde_json::to_value(object).map_err(|error| fail(kube::Error::SerdeError(error)))?;
-        value["apiVersion"] = K::api_version(&()).into();
-        value["kind"] = K::kind(&()).into();
+        value["apiVersion"] = resource.api_version.clone().into();
+        value["kind"] = resource.kind.clone().into();
         let hash = names::hash(&[&value.to_string()]);
-        {
+        if skip_known {
             let applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
             if applied
                 .get(&key)
@@ -81,10 +112,9 @@ impl Applier {
                 return Ok(());
             }
         }
-        let resource = ApiResource::erase::<K>(&());
         let api: Api<DynamicObject> = match &namespace {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
-            None => Api::all_with(self.client.clone(), &resource),
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, resource),
+            None => Api::all_with(self.client.clone(), resource),
         };
         let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
         api.patch(&name, &params, &Patch::Apply(&value)).await.map_err(fail)?;

@@ -54,6 +54,10 @@ pub(crate) struct Args {
         default_value = "cluster.local"
     )]
     pub(crate) host_cluster_domain: String,
+    /// Network that no tenant may reach, besides the pods, Services, nodes and API servers that the host's API tells of; may be
+    /// given several times.
+    #[arg(long, value_name = "CIDR", env = "BERTH_BLOCKED_CIDRS", value_delimiter = ',', value_parser = berth_api::ranges::parse)]
+    pub(crate) blocked_cidr: Vec<ipnet::IpNet>,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, default_value = "127.0.0.1:8080")]
     pub(crate) admin_address: SocketAddr,

@@ -5,13 +5,14 @@ use crate::{
     control_plane::HostInput,
     datastore::Datastore,
     metrics::Metrics,
+    network::{NetworkConfig, Served},
     nodes::{ByNode, requests::Requests},
     runtime::ControlPlaneRuntime,
     tenant::Tenants,
 };
 use berth_api::{NodePool, TenantClass, TenantCluster, TenantNode};
 use berth_runtime::queue::{Queue, QueueKey};
-use k8s_openapi::api::{core::v1::Node, scheduling::v1::PriorityClass};
+use k8s_openapi::api::{core::v1::Node, networking::v1::NetworkPolicy, scheduling::v1::PriorityClass};
 use kube::{Client, runtime::events::Recorder, runtime::reflector::Store};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -63,6 +64,8 @@ pub struct Stores {
     pub usage: Arc<ByNode<Requests>>,
     /// Devices of single nodes: the specs of their `ResourceSlices`.
     pub slices: Arc<ByNode<serde_json::Value>>,
+    /// NetworkPolicies that control made.
+    pub network_policies: Store<NetworkPolicy>,
     /// Nodes published to tenants.
     pub tenant_nodes: Store<TenantNode>,
 }
@@ -77,6 +80,10 @@ pub struct Context {
     pub stores: Stores,
     /// The tenants' shared etcd.
     pub datastore: Datastore,
+    /// What flags say about the host's network.
+    pub network: NetworkConfig,
+    /// Which policies of administrators the host serves.
+    pub served: Served,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What is known in memory of each tenant; everything in it can be found out again.

@@ -12,6 +12,7 @@ pub mod error;
 pub mod install;
 pub mod manifests;
 pub mod metrics;
+pub mod network;
 pub mod nodes;
 mod pool;
 pub mod runtime;
@@ -54,6 +55,8 @@ pub struct ControlConfig {
     pub host: HostInput,
     /// The tenants' shared etcd.
     pub datastore: DatastoreConfig,
+    /// What flags say about the host's network.
+    pub network: network::NetworkConfig,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Counters.
@@ -80,6 +83,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         client,
         host,
         datastore,
+        network,
         runtime,
         metrics,
     } = config;
@@ -100,6 +104,8 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         host,
         stores,
         datastore,
+        network,
+        served: network::Served::default(),
         runtime,
         tenants: tenant::Tenants::default(),
         kinds: class::KnownKinds::default(),

@@ -11,6 +11,7 @@ use berth_control::{
     datastore::DatastoreConfig,
     manifests,
     metrics::Metrics,
+    network::NetworkConfig,
     runtime::{ClusterRuntime, ControlPlaneRuntime, ProcessRuntime, ProcessRuntimeConfig, cluster::ClusterSettings},
 };
 use berth_runtime::{
@@ -111,6 +112,9 @@ async fn lead(
             endpoints,
             ca_cert: args.datastore_ca.clone(),
             ca_key: args.datastore_ca_key.clone(),
+        },
+        network: NetworkConfig {
+            blocked: args.blocked_cidr.clone(),
         },
         runtime,
         metrics,

@@ -57,7 +57,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),
         rule("", &["serviceaccounts/token"], &["create"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
-        rule("", &["pods"], &READ),
+        rule("", &["pods"], &["get", "list", "watch", "deletecollection"]),
         rule("", &["pods/eviction"], &["create"]),
         // Control planes as pods. Their pods are deleted with the rights that syncers have as well.
         rule(
@@ -78,6 +78,13 @@ pub fn control_rules() -> Vec<PolicyRule> {
             &WRITE,
         ),
         rule("networking.k8s.io", &["servicecidrs"], &READ),
+        rule("networking.k8s.io", &["networkpolicies"], &WRITE),
+        rule(
+            "policy.networking.k8s.io",
+            &["clusternetworkpolicies", "adminnetworkpolicies"],
+            &["get", "create", "patch", "delete"],
+        ),
+        rule("discovery.k8s.io", &["endpointslices"], &["get", "list"]),
         rule("resource.k8s.io", &["resourceslices"], &READ),
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get"]),
         rule(

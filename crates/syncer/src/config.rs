@@ -1,9 +1,14 @@
 //! Command-line flags, and what the rest of the syncer knows about its tenant.
 
-use berth_api::{Scheduling, SyncPolicy, labels};
+use berth_api::{NetworkLimits, Scheduling, SyncPolicy, labels};
 use berth_runtime::telemetry::LogFormat;
 use clap::Parser;
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use serde::de::DeserializeOwned;
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Flags of `berth-syncer`.
 #[derive(Clone, Debug, Parser)]
@@ -43,6 +48,9 @@ pub struct Options {
     /// File with the rules of the tenant's class (JSON). Without one nothing is allowed that has to be allowed.
     #[arg(long, env = "BERTH_POLICY")]
     pub policy: Option<PathBuf>,
+    /// File with what is open of the network outside of the tenant (JSON). Without one nothing is.
+    #[arg(long, env = "BERTH_NETWORK")]
+    pub network: Option<PathBuf>,
     /// Name of the tenant's class, of which its priority classes on the host have their names.
     #[arg(long, env = "BERTH_CLASS_NAME", default_value = berth_api::DEFAULT_CLASS)]
     pub class_name: String,
@@ -115,7 +123,7 @@ pub enum SchedulingOption {
     Tenant,
 }
 
-/// Why the flags cannot be used.
+/// Why a file that the flags name cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// The file cannot be read.
@@ -145,6 +153,8 @@ pub struct Tenant {
     pub cluster_domain: String,
     /// The rules of the tenant's class.
     pub policy: Arc<SyncPolicy>,
+    /// What is open of the network outside of the tenant.
+    pub network: Arc<NetworkLimits>,
     /// Name of the tenant's class.
     pub class_name: String,
     /// Who places the tenant's pods.
@@ -167,13 +177,6 @@ impl TryFrom<&Options> for Tenant {
     type Error = PolicyError;
 
     fn try_from(options: &Options) -> Result<Self, PolicyError> {
-        let policy = match &options.policy {
-            None => SyncPolicy::default(),
-            Some(path) => {
-                let text = std::fs::read(path).map_err(|error| PolicyError::Read(path.clone(), error))?;
-                serde_json::from_slice(&text).map_err(|error| PolicyError::Parse(path.clone(), error))?
-            }
-        };
         Ok(Self {
             slug: options.tenant_id.clone(),
             workload_namespace: options.workload_namespace.clone(),
@@ -182,7 +185,8 @@ impl TryFrom<&Options> for Tenant {
             api_server_port: options.api_server_port,
             dns_address: options.dns_address.map(|address| address.to_string()),
             cluster_domain: options.cluster_domain.clone(),
-            policy: Arc::new(policy),
+            policy: Arc::new(from_file(options.policy.as_deref())?),
+            network: Arc::new(from_file(options.network.as_deref())?),
             class_name: options.class_name.clone(),
             scheduling: match options.scheduling {
                 SchedulingOption::Host => Scheduling::Host,
@@ -190,6 +194,13 @@ impl TryFrom<&Options> for Tenant {
             },
         })
     }
+}
+
+/// What a JSON file says; the default if there is none.
+fn from_file<T: DeserializeOwned + Default>(path: Option<&Path>) -> Result<T, PolicyError> {
+    let Some(path) = path else { return Ok(T::default()) };
+    let text = std::fs::read(path).map_err(|error| PolicyError::Read(path.into(), error))?;
+    serde_json::from_slice(&text).map_err(|error| PolicyError::Parse(path.into(), error))
 }
 
 /// Fixed values for unit tests.
@@ -204,6 +215,7 @@ pub(crate) fn test_tenant() -> Tenant {
         dns_address: None,
         cluster_domain: "cluster.local".into(),
         policy: Arc::default(),
+        network: Arc::default(),
         class_name: berth_api::DEFAULT_CLASS.into(),
         scheduling: Scheduling::Host,
     }

@@ -19,6 +19,7 @@
 
 mod life;
 mod machines;
+mod network;
 mod pods;
 mod reach;
 mod streams;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
                     streams::commands_run_in_containers,
                     streams::ports_are_forwarded,
                     streams::an_edited_node_leads_nowhere_else,
+                    network::the_table_of_the_documentation_holds,
                     reach::pods_serve_webhooks_and_are_proxied_to,
                     reach::webhooks_reach_nothing_but_the_tenants_own,
                 ],

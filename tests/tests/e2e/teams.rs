@@ -1,9 +1,11 @@
 //! The tenants that tests share.
 
 use berth_tests::{
+    objects::apply,
     tenant::{Tenant, cluster},
     world::World,
 };
+use serde_json::json;
 use tokio::sync::OnceCell;
 
 /// Namespace of both on the host.
@@ -12,10 +14,22 @@ const NAMESPACE: &str = "teams";
 static VISION: OnceCell<Tenant> = OnceCell::const_new();
 static SPEECH: OnceCell<Tenant> = OnceCell::const_new();
 
+/// The one address outside of the cluster that [`vision`] has declared.
+pub(crate) const DECLARED: &str = "198.51.100.10";
+
 /// A tenant with two nodes of 8 GPUs each.
 pub(crate) async fn vision(world: &World) -> &'static Tenant {
-    let cluster = cluster("vision", &[("train", "h100", 2)]);
-    VISION.get_or_init(|| Tenant::create(world, NAMESPACE, &cluster)).await
+    let create = async || {
+        let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "teams"},
+            "spec": {"network": {"egress": {"allowedCidrs": ["198.51.100.0/24"]}}}});
+        apply(&world.client, "", &class).await.unwrap();
+        let mut cluster = cluster("vision", &[("train", "h100", 2)]);
+        cluster.spec.class = Some("teams".into());
+        let declared = json!({"egress": {"allow": [{"cidr": format!("{DECLARED}/32"), "ports": [8080]}]}});
+        cluster.spec.network = serde_json::from_value(declared).unwrap();
+        Tenant::create(world, NAMESPACE, &cluster).await
+    };
+    VISION.get_or_init(create).await
 }
 
 /// A tenant with one node of 4 GPUs.

@@ -40,6 +40,7 @@ async fn fifty_tenants_at_once() {
     let ca_pem = std::fs::read_to_string(world.host.home().pki().join("ca.crt")).unwrap_or_default();
     let control = tokio::spawn(berth_control::run(
         ControlConfig {
+            network: berth_control::network::NetworkConfig::default(),
             client: world.client.clone(),
             host: HostInput {
                 cluster_domain: "cluster.local".into(),

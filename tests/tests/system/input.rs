@@ -57,6 +57,35 @@ pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
             "mode",
         ),
         (tenant("ok", &json!({"nodes": "all"})), "nodes"),
+        (
+            tenant(
+                "ok",
+                &json!({"network": {"egress": {"allow": [{"cidr": "10.0.0.1/8"}]}}}),
+            ),
+            "cidr must be a network by its first address",
+        ),
+        (
+            tenant(
+                "ok",
+                &json!({"network": {"egress": {"allow": [{"cidr": "::ffff:10.0.0.0/104"}]}}}),
+            ),
+            "cidr must be a network",
+        ),
+        (
+            tenant(
+                "ok",
+                &json!({"network": {"egress": {"allow": [{"cidr": "10.0.0.0/8", "ports": [0]}]}}}),
+            ),
+            "greater than or equal to 1",
+        ),
+        (
+            tenant(
+                "ok",
+                &json!({"network": {"ingress": {"allow": [{"cidr": "10.0.0.0/8", "namespace": "a"}]}}}),
+            ),
+            "exactly one of cidr and namespace",
+        ),
+        (tenant("ok", &json!({"network": {"isolation": "none"}})), "isolation"),
     ];
     for (object, words) in refused {
         let error = apply(&world.client, "input-schema", &object)

@@ -6,6 +6,7 @@ mod deletion;
 mod dns;
 mod input;
 mod lifecycle;
+mod network;
 mod nodes;
 mod published;
 mod services;
@@ -23,6 +24,8 @@ fn main() -> ExitCode {
             lifecycle::five_tenants_at_once,
             nodes::the_last_node_goes_to_the_first_who_asked,
             nodes::a_group_grows_and_shrinks,
+            network::policies_follow_the_spec_and_heal,
+            network::policies_outlast_pods,
             services::one_address_for_each_of_two_tenants,
             input::schemas_refuse_what_cannot_be,
             input::what_cannot_be_carried_out_is_told_and_makes_nothing,

@@ -1,6 +1,7 @@
 //! Whether the rules of a class can be followed: pure. Schemas refuse most of this already; what was stored before they
 //! did, or on a host that cannot check it, is found here.
 
+use crate::network::declared;
 use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server};
 use berth_syncer::{
     egress::target::Target,
@@ -28,6 +29,7 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
         endpoint: _,
         sync,
         dns,
+        network: border,
     } = spec;
     if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
         return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
@@ -65,6 +67,9 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
         return Some(format!(
             "spec.sync.egress.hosts: {bad:?} is not a host such as hooks.example.com or hooks.example.com:8443"
         ));
+    }
+    if let Some(fault) = declared::fault(border) {
+        return Some(fault);
     }
     let mut accounts = BTreeSet::new();
     for account in service_accounts {

@@ -19,7 +19,7 @@ pub use coredns::{DNS_USER, DnsInput, customisation};
 pub use endpoints::{Endpoint, Endpoints, Ports, PublicEndpoint, authority};
 pub use syncer::TENANT_USER;
 
-use berth_api::{Scheduling, SyncPolicy, names::TenantId};
+use berth_api::{NetworkLimits, Scheduling, SyncPolicy, names::TenantId};
 use berth_process::{emulation::emulation, features};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -59,6 +59,8 @@ pub struct ControlPlaneInput<'a> {
     pub policy: &'a SyncPolicy,
     /// Whether the components are processes or pods.
     pub form: Form,
+    /// What is open of the network outside of the tenant.
+    pub network: &'a NetworkLimits,
     /// Where the components listen and can be reached.
     pub endpoints: &'a Endpoints,
     /// Address range of the tenant's own Services; its first address is `default/kubernetes`.

@@ -42,6 +42,8 @@ pub(super) fn render(
     // Always serializes: texts, numbers and lists. A change of it makes the syncer start again.
     let policy = serde_json::to_string_pretty(input.policy).unwrap_or_default();
     files.insert("policy.json".into(), policy);
+    let network = serde_json::to_string_pretty(input.network).unwrap_or_default();
+    files.insert("network.json".into(), network);
     let scheduling = match input.scheduling {
         Scheduling::Host => "host",
         Scheduling::Tenant => "tenant",
@@ -53,6 +55,7 @@ pub(super) fn render(
         flag("workload-namespace", input.tenant.workload_namespace()),
         flag("control-plane-namespace", input.tenant.control_plane_namespace()),
         file_flag("policy", "policy.json"),
+        file_flag("network", "network.json"),
         flag("scheduling", scheduling),
         flag("class-name", input.class),
         // What pods find in KUBERNETES_SERVICE_HOST and _PORT: the address of default/kubernetes.

@@ -66,6 +66,7 @@ impl Fixture {
             scheduling: self.scheduling,
             policy: &self.policy,
             form: self.form,
+            network: &NetworkLimits::default(),
             endpoints: &self.endpoints,
             service_range: &self.range,
             datastore: &self.datastore,

@@ -7,7 +7,9 @@ use super::{provision::owned_nodes, state::TenantMemory, status};
 use crate::{
     apply::{is_status, optional},
     context::{Context, Key},
+    control_plane::SYNCER,
     error::{ReconcileError, api},
+    network,
 };
 use berth_api::{
     Phase, TenantCluster, TenantClusterSpec, TenantClusterStatus,
@@ -17,8 +19,8 @@ use berth_api::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::Namespace,
-    rbac::v1::{ClusterRole, ClusterRoleBinding},
+    core::v1::{Namespace, Pod},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding},
 };
 use kube::{
     Api, ResourceExt,
@@ -107,12 +109,13 @@ async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> 
     let uid = cluster.uid().unwrap_or_default();
     // 1. Nobody makes anything new.
     context.runtime.stop(tenant).await?;
-    // 2. Pods end before their nodes are handed on.
+    // 2. Pods end before their nodes are handed on, and before the policies that keep them apart: within a namespace that
+    // is deleted these may go first.
+    if let Some(remaining) = end_pods(context, tenant).await? {
+        return Ok(Some(remaining));
+    }
     if !delete_namespace(context, &tenant.workload_namespace()).await? {
-        return Ok(Some(format!(
-            "the pods and other objects in namespace {} are ending",
-            tenant.workload_namespace()
-        )));
+        return Ok(Some(format!("namespace {} is ending", tenant.workload_namespace())));
     }
     context.tenants.set_workloads_gone(&uid);
     // 3. Nodes go back to their pools.
@@ -127,8 +130,9 @@ async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> 
     // 5. Files. The kubeconfig Secret goes with its owner.
     let namespace = cluster.namespace().unwrap_or_default();
     context.runtime.remove(tenant, &namespace, &cluster.name_any()).await?;
-    // 6. The syncer's rights outside of the tenant's namespaces.
+    // 6. The syncer's rights and the policy outside of the tenant's namespaces.
     delete_cluster_role(context, tenant).await?;
+    network::remove(context, tenant).await?;
     // 7. Keys, the syncer's identity and everything else in the control-plane namespace. It goes last: as long as it is
     // there, what is left of a tenant can be found.
     if !delete_namespace(context, &tenant.control_plane_namespace()).await? {
@@ -138,6 +142,28 @@ async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> 
         )));
     }
     Ok(None)
+}
+
+/// Deletes the pods of the workload namespace; says what remains of them.
+async fn end_pods(context: &Context, tenant: &TenantId) -> Result<Option<String>, ReconcileError> {
+    let namespace = tenant.workload_namespace();
+    // A syncer that goes on somewhere makes no new ones.
+    let bindings: Api<RoleBinding> = Api::namespaced(context.client.clone(), &namespace);
+    optional(bindings.delete(SYNCER, &DeleteParams::default()).await).map_err(api("revoke the syncer's rights"))?;
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+    let any = ListParams::default().limit(1);
+    let listed = pods
+        .list_metadata(&any)
+        .await
+        .map_err(api("look for the tenant's pods"))?;
+    if listed.items.is_empty() {
+        return Ok(None);
+    }
+    let running = pods
+        .delete_collection(&DeleteParams::default(), &ListParams::default())
+        .await;
+    running.map_err(api("delete the tenant's pods"))?;
+    Ok(Some(format!("the pods in namespace {namespace} are ending")))
 }
 
 async fn delete_cluster_role(context: &Context, tenant: &TenantId) -> Result<(), ReconcileError> {

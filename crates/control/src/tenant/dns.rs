@@ -3,7 +3,7 @@
 //! The address is that of the host Service `kube-dns`, the next one after `default/kubernetes` if it is free. Running pods
 //! hold it, so it is also recorded beside the tenant's ports: a Service that is deleted by hand gets it again.
 
-use super::{host_objects, service_range::HostRanges, settings::Settings, state::TenantMemory};
+use super::{host_objects, settings::Settings, state::TenantMemory};
 use crate::{
     apply::{Applier, ApplyError, is_status, optional},
     context::Context,
@@ -18,7 +18,7 @@ use berth_api::{
     TenantCluster, labels,
     names::{self, TenantId},
 };
-use berth_syncer::kinds::networks;
+use ipnet::IpNet;
 use k8s_openapi::{
     api::{
         core::v1::{ConfigMap, Event, ObjectReference, Service, ServicePort, ServiceSpec},
@@ -63,7 +63,7 @@ pub(super) async fn input(
     cluster: &TenantCluster,
     tenant: &TenantId,
     settings: &Settings,
-    (host_ranges, endpoints, range): (&HostRanges, &Endpoints, &ServiceRange),
+    (closed, endpoints, range): (&[IpNet], &Endpoints, &ServiceRange),
     ready: Option<&Arc<Applier>>,
 ) -> Result<Option<DnsInput>, ReconcileError> {
     if !context.runtime.has_dns() {
@@ -74,13 +74,11 @@ pub(super) async fn input(
     if context.host.cluster_domain != CLUSTER_DOMAIN {
         blocked_domains.push(context.host.cluster_domain.clone());
     }
-    let mut blocked = networks::blocked(&settings.sync.network.blocked_cidrs);
-    blocked.extend(host_ranges.all().filter_map(|cidr| networks::parse(cidr).ok()));
     let limits = Limits {
         policy: &settings.dns,
         domain: CLUSTER_DOMAIN,
         blocked_domains: &blocked_domains,
-        blocked: &blocked,
+        blocked: closed,
     };
     let custom = match data(memory, ready).await {
         None => None,

@@ -19,6 +19,7 @@ mod state;
 mod status;
 mod validate;
 
+pub use service_range::HostRanges;
 pub use settings::{Settings, class_of};
 pub use state::{TenantMemory, Tenants};
 pub use validate::{Offer, validate};
@@ -26,6 +27,7 @@ pub use validate::{Offer, validate};
 use crate::{
     context::{Context, Key},
     error::{ReconcileError, api},
+    network::facts,
     nodes::{self, planner},
 };
 use berth_api::{
@@ -42,7 +44,7 @@ use kube::{
 };
 use serde_json::json;
 use state::Findings;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Name of the ServiceCIDR in the tenant that stands for the host's Service ranges.
 const SERVICE_CIDR_NAME: &str = "berth-host";
@@ -115,7 +117,15 @@ pub fn accepts(context: &Context, cluster: &TenantCluster) -> bool {
 
 /// What the spec comes to, or the finding that says why it cannot be carried out.
 fn acceptance(context: &Context, cluster: &TenantCluster) -> Result<Settings, Finding> {
-    let settings = settings::resolve(cluster, |name| context.stores.classes.get(&ObjectRef::new(name)))?;
+    // Few tenants ask for anything, and reading all nodes for each would take its time.
+    let closed = if cluster.spec.network.egress.is_some() {
+        let nodes = context.stores.nodes.state();
+        facts::gather(nodes.iter().map(Arc::as_ref), [], Vec::new(), &context.network.blocked).blocked
+    } else {
+        Vec::new()
+    };
+    let class = |name: &str| context.stores.classes.get(&ObjectRef::new(name));
+    let settings = settings::resolve(cluster, class, &closed)?;
     let pools = nodes::pools(context);
     let mut totals: BTreeMap<String, usize> = BTreeMap::new();
     for node in context.stores.nodes.state() {

@@ -13,14 +13,16 @@ use crate::{
         Endpoints, Leaf, SCHEDULER, SYNCER, ServiceRange, render,
     },
     error::{ReconcileError, api},
+    network::{self, Isolation},
     nodes::{NodeRecord, is_ready},
     runtime::{ComponentState, Owner},
 };
 use berth_api::{
-    TenantCluster, allowances,
+    NetworkLimits, TenantCluster, allowances,
     conditions::{ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, Finding, NODES_READY, SYNCER_READY},
-    labels,
+    dns_server, labels,
     names::TenantId,
+    ranges,
 };
 use berth_pki::{Usage, kubeconfig::Credential};
 use berth_syncer::admission::configuration;
@@ -48,13 +50,18 @@ pub(super) async fn run(
     key: &Key,
     findings: &mut Findings,
 ) -> Result<(), ReconcileError> {
+    let host_ranges = service_range::host_ranges(context).await?;
+    let facts = network::host_facts(context, &host_ranges).await?;
     let priorities = context.stores.priority_classes.state();
     let default_priority = priorities.iter().find(|class| class.global_default == Some(true));
-    let allowances = allowances::annotations(
+    let mut allowances = allowances::annotations(
         &settings.sync,
         settings.class_name(),
         default_priority.map(|class| class.name_any()).as_deref(),
     );
+    let closed = facts.closed_with(&ranges::blocking(&settings.sync.network.blocked_cidrs));
+    let limits = network::limits(&settings.network, &closed, &settings.sync.egress.hosts);
+    allowances.extend(allowances::of_network(&limits));
     for namespace in host_objects::namespaces(cluster, tenant, &allowances) {
         memory.host.apply(&namespace).await?;
     }
@@ -67,7 +74,6 @@ pub(super) async fn run(
         "user, role and key range exist",
     ));
 
-    let host_ranges = service_range::host_ranges(context).await?;
     let labels = host_objects::tenant_labels(cluster, tenant);
     let owner = Owner {
         tenant,
@@ -76,6 +82,25 @@ pub(super) async fn run(
     };
     let (mut endpoints, service_range) = service_range::ensure(context, owner, cluster, &host_ranges).await?;
     let exposed = exposure::ensure(context, owner, cluster, settings, &mut endpoints).await?;
+    let isolation = Isolation {
+        tenant,
+        labels: labels.clone(),
+        declared: &settings.network,
+        facts: &facts,
+        closed: &closed,
+        uses_pods: context.runtime.uses_pods(),
+        endpoints: &endpoints,
+        dns_servers: settings
+            .dns
+            .upstreams
+            .iter()
+            .filter_map(|text| dns_server(text))
+            .collect(),
+        webhook_hosts: &settings.sync.egress.hosts,
+        datastore: context.datastore.endpoints(),
+    };
+    // Before anything runs, and before the syncer may make pods.
+    network::ensure(context, memory, &isolation).await?;
     let server = endpoints.api_server.https_url();
     let ready = memory
         .connection
@@ -85,7 +110,7 @@ pub(super) async fn run(
         reason: "ConnectionError",
         message: format!("cannot make a client for the tenant: {error}"),
     })?;
-    let place = (&host_ranges, &endpoints, &service_range);
+    let place = (closed.as_slice(), &endpoints, &service_range);
     let dns = dns::input(context, memory, cluster, tenant, settings, place, ready.as_ref()).await?;
     let components = components(
         context,
@@ -94,7 +119,7 @@ pub(super) async fn run(
         tenant,
         settings,
         &authorities,
-        (&endpoints, &service_range, dns.as_ref()),
+        (&endpoints, &service_range, dns.as_ref(), &limits),
     )
     .await?;
     findings.endpoint = Some(endpoints.public.url.clone());
@@ -150,7 +175,7 @@ async fn components(
     tenant: &TenantId,
     settings: &Settings,
     authorities: &Authorities,
-    (endpoints, service_range, dns): (&Endpoints, &ServiceRange, Option<&DnsInput>),
+    (endpoints, service_range, dns, network): (&Endpoints, &ServiceRange, Option<&DnsInput>, &NetworkLimits),
 ) -> Result<Vec<Component>, ReconcileError> {
     let mut leaves = keys::leaves(context, memory, tenant, Timestamp::now()).await?;
     let datastore = DatastoreInput {
@@ -164,6 +189,7 @@ async fn components(
         scheduling: settings.scheduling,
         policy: &settings.sync,
         form: context.runtime.form(settings.replicas),
+        network,
         endpoints,
         service_range,
         datastore: &datastore,

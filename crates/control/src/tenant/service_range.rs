@@ -117,7 +117,7 @@ pub struct HostRanges(pub Vec<Vec<String>>);
 
 impl HostRanges {
     /// All of them.
-    pub(super) fn all(&self) -> impl Iterator<Item = &str> {
+    pub fn all(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flatten().map(String::as_str)
     }
 }

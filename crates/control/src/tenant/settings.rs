@@ -10,6 +10,7 @@ use crate::{
     class,
     context::Context,
     error::{ReconcileError, api},
+    network::{self, Declared},
 };
 use berth_api::{
     DEFAULT_CLASS, DnsPolicy, EndpointPolicy, EndpointSpec, Scheduling, SyncPolicy, TenantClass, TenantClassSpec,
@@ -17,6 +18,7 @@ use berth_api::{
     conditions::{ACCEPTED, Finding},
     names::TenantId,
 };
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Resource};
 use serde::{Deserialize, Serialize};
@@ -48,6 +50,9 @@ pub struct Settings {
     /// What its DNS answers.
     #[serde(default)]
     pub dns: DnsPolicy,
+    /// What passes the tenant's border in the network. Nothing for tenants that were accepted before there was one.
+    #[serde(default)]
+    pub network: Declared,
 }
 
 /// What earlier versions recorded without saying it.
@@ -79,23 +84,28 @@ pub fn class_of(cluster: &TenantCluster, exists: impl Fn(&str) -> bool) -> Optio
 pub fn resolve(
     cluster: &TenantCluster,
     classes: impl Fn(&str) -> Option<Arc<TenantClass>>,
+    blocked: &[IpNet],
 ) -> Result<Settings, Finding> {
     let spec = &cluster.spec;
-    let settings = |class: Option<String>, rules: &TenantClassSpec| Settings {
-        version: spec.version.clone(),
-        class,
-        scheduling: spec.scheduling.unwrap_or(rules.scheduling),
-        replicas: spec.control_plane.as_ref().map_or(1, |wanted| wanted.replicas),
-        endpoint: spec.endpoint.clone().unwrap_or_default(),
-        sync: rules.sync.clone(),
-        dns: rules.dns.clone(),
-    };
-    let Some(name) = class_of(cluster, |name| classes(name).is_some()) else {
-        let settings = settings(None, &TenantClassSpec::default());
-        return match disallowed(&settings, &EndpointPolicy::default()) {
+    let settings = |class: Option<String>, rules: &TenantClassSpec| {
+        let network = network::declared(&spec.network, &rules.network, blocked);
+        let settings = Settings {
+            version: spec.version.clone(),
+            class,
+            scheduling: spec.scheduling.unwrap_or(rules.scheduling),
+            replicas: spec.control_plane.as_ref().map_or(1, |wanted| wanted.replicas),
+            endpoint: spec.endpoint.clone().unwrap_or_default(),
+            sync: rules.sync.clone(),
+            dns: rules.dns.clone(),
+            network: network.map_err(|why| refuse("NetworkNotAllowed", why))?,
+        };
+        match disallowed(&settings, &rules.endpoint) {
             Some(refusal) => Err(refusal),
             None => Ok(settings),
-        };
+        }
+    };
+    let Some(name) = class_of(cluster, |name| classes(name).is_some()) else {
+        return settings(None, &TenantClassSpec::default());
     };
     let Some(class) = classes(&name) else {
         return Err(refuse("UnknownClass", unknown(cluster, &name)));
@@ -117,11 +127,7 @@ pub fn resolve(
             ),
         ));
     }
-    let settings = settings(Some(name), &class.spec);
-    match disallowed(&settings, &class.spec.endpoint) {
-        Some(refusal) => Err(refusal),
-        None => Ok(settings),
-    }
+    settings(Some(name), &class.spec)
 }
 
 /// What a class has against an endpoint.
@@ -237,13 +243,13 @@ mod tests {
 
     #[test]
     fn a_tenant_without_class_has_the_default_one_or_berths_defaults() {
-        let none = resolve(&cluster(None, None), with(&["gold"])).unwrap();
+        let none = resolve(&cluster(None, None), with(&["gold"]), &[]).unwrap();
         assert_eq!((none.class.as_deref(), none.class_name()), (None, "default"));
         assert_eq!((none.sync, none.scheduling), (SyncPolicy::default(), Scheduling::Host));
-        let default = resolve(&cluster(None, None), with(&["default", "gold"])).unwrap();
+        let default = resolve(&cluster(None, None), with(&["default", "gold"]), &[]).unwrap();
         assert_eq!(default.class.as_deref(), Some("default"));
         assert_eq!(default.sync.storage.classes, ["default"]);
-        let gold = resolve(&cluster(Some("gold"), None), with(&["default", "gold"])).unwrap();
+        let gold = resolve(&cluster(Some("gold"), None), with(&["default", "gold"]), &[]).unwrap();
         assert_eq!((gold.class_name(), gold.scheduling), ("gold", Scheduling::Tenant));
     }
 
@@ -251,12 +257,15 @@ mod tests {
     fn what_the_tenant_says_on_scheduling_wins() {
         let mut cluster = cluster(Some("gold"), None);
         cluster.spec.scheduling = Some(Scheduling::Host);
-        assert_eq!(resolve(&cluster, with(&["gold"])).unwrap().scheduling, Scheduling::Host);
+        assert_eq!(
+            resolve(&cluster, with(&["gold"]), &[]).unwrap().scheduling,
+            Scheduling::Host
+        );
     }
 
     #[test]
     fn a_class_that_is_not_there_is_told_and_one_that_vanished_is_not_replaced() {
-        let refusal = resolve(&cluster(Some("gold"), None), with(&["default"])).unwrap_err();
+        let refusal = resolve(&cluster(Some("gold"), None), with(&["default"]), &[]).unwrap_err();
         assert_eq!(refusal.reason, "UnknownClass");
         assert!(
             refusal.message.contains("no TenantClass \"gold\""),
@@ -264,7 +273,7 @@ mod tests {
             refusal.message
         );
         for gone in [cluster(Some("gold"), Some("gold")), cluster(None, Some("default"))] {
-            let refusal = resolve(&gone, with(&[])).unwrap_err();
+            let refusal = resolve(&gone, with(&[]), &[]).unwrap_err();
             assert!(
                 refusal.message.contains("goes on with the rules it had"),
                 "{}",
@@ -280,7 +289,7 @@ mod tests {
             class.spec.versions = vec!["v1.36.4".into()];
             Some(Arc::new(class))
         };
-        let refusal = resolve(&cluster(Some("gold"), None), limited).unwrap_err();
+        let refusal = resolve(&cluster(Some("gold"), None), limited, &[]).unwrap_err();
         assert_eq!(refusal.reason, "VersionNotAllowed");
         assert!(
             refusal.message.ends_with("set spec.version to one of v1.36.4"),
@@ -310,20 +319,43 @@ mod tests {
         };
         let balanced = with(EndpointType::LoadBalancer, Some("example.com/pool"));
         assert_eq!(
-            resolve(&balanced, limited).unwrap().endpoint.kind,
+            resolve(&balanced, limited, &[]).unwrap().endpoint.kind,
             EndpointType::LoadBalancer
         );
-        let refusal = resolve(&with(EndpointType::NodePort, None), limited).unwrap_err();
+        let refusal = resolve(&with(EndpointType::NodePort, None), limited, &[]).unwrap_err();
         assert!(
             refusal.message.ends_with("to one of LoadBalancer"),
             "{}",
             refusal.message
         );
-        let refusal = resolve(&with(EndpointType::LoadBalancer, Some("other/key")), limited).unwrap_err();
+        let refusal = resolve(&with(EndpointType::LoadBalancer, Some("other/key")), limited, &[]).unwrap_err();
         assert!(refusal.message.contains("annotation other/key"), "{}", refusal.message);
         let mut unclassed = balanced;
         unclassed.spec.class = None;
-        assert_eq!(resolve(&unclassed, |_| None).unwrap_err().reason, "EndpointNotAllowed");
+        assert_eq!(
+            resolve(&unclassed, |_| None, &[]).unwrap_err().reason,
+            "EndpointNotAllowed"
+        );
+    }
+
+    #[test]
+    fn a_class_limits_what_is_declared() {
+        let mut cluster = cluster(Some("gold"), None);
+        let rules = r#"{"allow": [{"cidr": "10.20.0.0/16"}]}"#;
+        cluster.spec.network.egress = serde_json::from_str(rules).unwrap();
+        let refusal = resolve(&cluster, with(&["gold"]), &[]).unwrap_err();
+        assert_eq!(refusal.reason, "NetworkNotAllowed");
+        assert!(
+            refusal.message.starts_with("spec.network.egress.allow[0]: "),
+            "{}",
+            refusal.message
+        );
+        let open = |_: &str| {
+            let mut class = class("gold").as_ref().clone();
+            class.spec.network.egress.allowed_cidrs = vec!["10.0.0.0/8".into()];
+            Some(Arc::new(class))
+        };
+        assert_eq!(resolve(&cluster, open, &[]).unwrap().network.egress.len(), 1);
     }
 
     #[test]
@@ -333,7 +365,7 @@ mod tests {
             class.spec.sync.network.blocked_cidrs = vec!["10.0.0.0/99".into()];
             Some(Arc::new(class))
         };
-        let refusal = resolve(&cluster(Some("gold"), None), broken).unwrap_err();
+        let refusal = resolve(&cluster(Some("gold"), None), broken, &[]).unwrap_err();
         assert_eq!(refusal.reason, "InvalidClass");
         assert!(refusal.message.contains("blockedCidrs"), "{}", refusal.message);
     }

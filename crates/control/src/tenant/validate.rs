@@ -28,6 +28,7 @@ pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Result<(), Finding> 
         // As many as can be: always one where they are processes.
         control_plane: _,
         endpoint,
+        network: _,
     } = spec;
     if !offer.versions.contains(version) {
         return refuse(

@@ -14,6 +14,7 @@ mod edge;
 mod endpoints;
 mod metadata;
 mod namespaces;
+mod network_policies;
 mod nodes;
 mod pod_status;
 mod pods;
@@ -68,7 +69,7 @@ pub struct Requests {
     pub version: &'static str,
     /// Resources, and subresources as `resource/subresource`.
     pub resources: &'static [&'static str],
-    /// CREATE, UPDATE. Never DELETE: what is wrong must always be possible to remove.
+    /// CREATE, UPDATE; DELETE only of what keeps a tenant's identities in: what is wrong must be possible to remove.
     pub operations: &'static [&'static str],
 }
 
@@ -116,6 +117,7 @@ pub fn all() -> Vec<Wall> {
     walls.extend(storage::walls());
     walls.extend(devices::walls());
     walls.extend(edge::walls());
+    walls.extend(network_policies::walls());
     walls.extend([namespaces::wall(), nodes::wall(), tenant_nodes::wall()]);
     walls
 }
@@ -253,8 +255,8 @@ mod tests {
     }
 
     #[test]
-    fn no_wall_keeps_anything_from_being_deleted() {
-        for wall in all() {
+    fn no_wall_keeps_the_platform_from_deleting_anything() {
+        for wall in all().into_iter().filter(|wall| wall.who == Who::Anybody) {
             for requests in &wall.requests {
                 assert!(!requests.operations.contains(&"DELETE"), "{}", wall.name);
             }

@@ -12,6 +12,7 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Namespace, Node, Secret},
+    networking::v1::NetworkPolicy,
     scheduling::v1::PriorityClass,
 };
 use kube::{
@@ -178,6 +179,18 @@ pub async fn start(
             enqueue_owner(&child_queue, secret.labels());
         },
     );
+    let child_queue = queue.clone();
+    let made_by_control = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_CONTROL);
+    let (network_policies, starter) = starter.watch(
+        Api::<NetworkPolicy>::all(client.clone()),
+        watcher::Config::default().labels(&made_by_control),
+        move |policy, seen| {
+            let name = format!("{:?}/{}", policy.namespace(), policy.name_any());
+            if seen.is_news(&name, &(policy.uid(), policy.metadata.generation)) {
+                enqueue_owner(&child_queue, policy.labels());
+            }
+        },
+    );
     if uses_pods {
         // Their status is read when a tenant is reconciled; that it changed is seen in the metadata.
         let child_queue = queue.clone();
@@ -204,6 +217,7 @@ pub async fn start(
     tenant_nodes.wait_until_ready().await?;
     namespaces.wait_until_ready().await?;
     secrets.wait_until_ready().await?;
+    network_policies.wait_until_ready().await?;
     // Those that end without a word have nothing to list.
     let _ = tokio::join!(usage_listed, slices_listed);
     Ok(Stores {
@@ -214,6 +228,7 @@ pub async fn start(
         nodes,
         usage,
         slices,
+        network_policies,
         tenant_nodes,
     })
 }

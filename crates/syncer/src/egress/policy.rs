@@ -17,11 +17,11 @@ use super::{
 };
 use crate::{
     json,
-    kinds::networks,
     resource::{KindId, Name},
     world::World,
 };
 use axum::http::StatusCode;
+use berth_api::ranges;
 use std::net::{IpAddr, SocketAddr};
 
 /// The kubelet's port, on every node of a tenant.
@@ -187,8 +187,21 @@ fn is_listed(world: &World, target: &Target) -> bool {
 
 /// A network that cannot be read contains nothing.
 fn is_in(networks: &[String], address: IpAddr) -> bool {
-    let mut networks = networks.iter().filter_map(|network| networks::parse(network).ok());
+    let mut networks = networks.iter().filter_map(|network| ranges::parse(network).ok());
     networks.any(|network| network.contains(&address))
+}
+
+/// Whether an address is in a network that stays closed, as the class and control say.
+fn is_closed(world: &World, address: IpAddr) -> bool {
+    let tenant = &world.tenant;
+    let listed = tenant
+        .policy
+        .network
+        .blocked_cidrs
+        .iter()
+        .chain(&tenant.network.blocked);
+    let mut closed = ranges::never_open().chain(ranges::blocking(listed));
+    closed.any(|network| network.contains(&address))
 }
 
 /// Whether a host outside may be reached at this address, which its name has been resolved to. `platform` are addresses
@@ -201,10 +214,7 @@ pub fn check_external(world: &World, platform: &[IpAddr], target: &Target, addre
         kind
     } else if platform.contains(&address) || node(world, &Host::Address(address)).is_some() {
         "the platform's own"
-    } else if networks::blocked(&world.tenant.policy.network.blocked_cidrs)
-        .iter()
-        .any(|network| network.contains(&address))
-    {
+    } else if is_closed(world, address) {
         "in a network of the platform"
     } else {
         return Ok(());

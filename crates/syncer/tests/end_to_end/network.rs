@@ -34,7 +34,6 @@ fn policy() -> SyncPolicy {
     }];
     policy.ingress.hostnames = vec!["*.team.example.com".into()];
     policy.services.endpoint_cidrs = vec!["192.0.2.0/24".into()];
-    policy.network.blocked_cidrs = vec!["10.0.0.0/8".into()];
     policy
 }
 

@@ -106,6 +106,12 @@ impl Syncer {
     }
 }
 
+/// Everything outside is declared, but for one range.
+fn open_network() -> berth_api::NetworkLimits {
+    let ranges = json!([{"cidr": "0.0.0.0/0"}, {"cidr": "::/0"}]);
+    serde_json::from_value(json!({"blocked": ["10.0.0.0/8"], "egress": ranges, "ingress": ranges})).unwrap()
+}
+
 impl Clusters {
     /// Starts both, with two H100 nodes given to the tenant.
     pub async fn start() -> Self {
@@ -330,6 +336,7 @@ impl Clusters {
             dns_address: None,
             cluster_domain: "cluster.local".into(),
             policy: std::sync::Arc::new(self.policy.clone()),
+            network: std::sync::Arc::new(open_network()),
             class_name: berth_api::DEFAULT_CLASS.into(),
             scheduling: self.scheduling,
         };

@@ -2,6 +2,7 @@
 //! does not allow is refused in words, and what an honest syncer writes passes.
 
 mod edge;
+mod network;
 mod objects;
 mod platform;
 mod pods;
@@ -143,6 +144,7 @@ fn refused<T>(words: &str, result: kube::Result<T>) {
 
 fn class() -> TenantClass {
     let sync = json!({
+        "network": {"blockedCidrs": ["10.20.7.0/24"]},
         "pods": {"runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100}},
         "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
         "services": {"nodePorts": true},
@@ -152,7 +154,10 @@ fn class() -> TenantClass {
         "serviceAccounts": [{"namespace": "ml", "name": "train", "hostName": "s3-reader"}],
     });
     serde_json::from_value(json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "walls"}, "spec": {"sync": sync},
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "walls"}, "spec": {"sync": sync, "network": {
+            "egress": {"default": [{"cidr": "10.20.0.0/16"}, {"cidr": "192.0.2.0/24"}]},
+            "ingress": {"default": [{"namespace": "ingress-nginx"}, {"cidr": "198.51.100.0/24"}]},
+        }},
     }))
     .unwrap()
 }
@@ -206,6 +211,7 @@ pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(
     objects::services_and_endpoints(&thief).await;
     objects::storage_and_devices(&thief).await;
     edge::ingresses_and_routes(&thief).await;
+    network::policies(&thief).await;
 
     for definition in definitions() {
         let name = definition.metadata.name.unwrap();

@@ -10,7 +10,7 @@
 //!
 //! `#` begins a comment. What cannot be had is left out and told; the rest holds.
 
-use berth_api::DnsPolicy;
+use berth_api::{DnsPolicy, ranges};
 use berth_syncer::kinds::networks;
 use ipnet::IpNet;
 use std::{collections::BTreeMap, net::IpAddr};
@@ -182,7 +182,7 @@ fn server(text: &str, limits: &Limits<'_>) -> Result<IpAddr, String> {
     let address: IpAddr = text.parse().map_err(|_| format!("{} is not an address", shown(text)))?;
     let offered = limits.policy.server_cidrs.iter();
     let is_offered = offered
-        .filter_map(|cidr| networks::parse(cidr).ok())
+        .filter_map(|cidr| ranges::parse(cidr).ok())
         .any(|network| network.contains(&address));
     let is_blocked = limits.blocked.iter().any(|network| network.contains(&address));
     if is_offered && !is_blocked && networks::is_workload_address(address) {
@@ -268,7 +268,7 @@ mod tests {
             policy,
             domain: "cluster.local",
             blocked_domains: &["host.example".into()],
-            blocked: &[networks::parse("10.96.0.0/16").unwrap()],
+            blocked: &[ranges::parse("10.96.0.0/16").unwrap()],
         };
         read(&data.collect(), &limits)
     }

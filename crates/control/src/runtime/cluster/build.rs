@@ -25,7 +25,7 @@ use k8s_openapi::{
 };
 
 /// Label that names the component of an object.
-pub(super) const APP_NAME: &str = "app.kubernetes.io/name";
+pub const APP_NAME: &str = "app.kubernetes.io/name";
 /// User and group of every container.
 const USER: i64 = 65532;
 /// Files are readable by that group only.

@@ -13,6 +13,8 @@ mod tests;
 pub use settings::ClusterSettings;
 
 use super::{ComponentState, ControlPlaneRuntime, Owner, RuntimeError};
+pub use build::APP_NAME;
+
 use crate::{
     apply::optional,
     control_plane::{Component, Endpoint, Endpoints, Form, Ports, PublicEndpoint, ServiceRange},

@@ -114,7 +114,7 @@ pub(crate) fn refused(world: &World, address: &Value) -> Option<String> {
     let listed = world.tenant.policy.services.endpoint_cidrs.iter();
     // A range of the class that cannot be read allows nothing.
     let is_listed = listed
-        .filter_map(|range| networks::parse(range).ok())
+        .filter_map(|range| berth_api::ranges::parse(range).ok())
         .any(|range| range.contains(&address));
     (!is_listed && !world.addresses().contains(address)).then(|| {
         format!("{address} is neither an address of one of your pods nor in a network that is offered for endpoints")

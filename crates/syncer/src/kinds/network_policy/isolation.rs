@@ -4,7 +4,10 @@
 //! |---|---|
 //! | `net.berth.dev/ingress: open` | no policy of the tenant for ingress selects the pod |
 //! | `net.berth.dev/egress: open` | no policy of the tenant for egress selects the pod |
+//!
+//! A pod that a policy for egress selects may have labels for DNS and the API server, see [`services`](super::services).
 
+use super::{peers, services::Service};
 use crate::{
     json,
     kinds::selector,
@@ -29,6 +32,7 @@ pub fn directions(spec: &Value) -> impl Iterator<Item = &'static str> {
 /// Labels of a host pod that say in which directions no policy of the tenant selects it.
 pub fn labels_of(world: &World, name: &Name, pod: &Value) -> Map<String, Value> {
     let (mut ingress, mut egress) = (true, true);
+    let mut services = [false; Service::ALL.len()];
     let policies = world.stores.tenant(KindId::NetworkPolicy);
     if !policies.is_empty() {
         let labels = json::strings(pod, &["metadata", "labels"]);
@@ -39,19 +43,31 @@ pub fn labels_of(world: &World, name: &Name, pod: &Value) -> Map<String, Value> 
             let object = stored.object();
             let selected = json::at(&object, &["spec", "podSelector"]).unwrap_or(&Value::Null);
             // A selector that cannot be read might select anything.
-            if selected.is_null() || selector::matches(selected, &labels).unwrap_or(true) {
-                for direction in directions(&object["spec"]) {
-                    match direction {
-                        "Ingress" => ingress = false,
-                        _ => egress = false,
-                    }
+            let is_selected = (!selected.is_null())
+                .then(|| selector::matches(selected, &labels))
+                .flatten();
+            if is_selected == Some(false) {
+                continue;
+            }
+            let opens = is_selected == Some(true) && peers::not_on_host(selected).is_none();
+            for direction in directions(&object["spec"]) {
+                if direction == "Ingress" {
+                    ingress = false;
+                    continue;
+                }
+                egress = false;
+                for (service, is_open) in Service::ALL.iter().zip(&mut services) {
+                    *is_open |= opens && service.is_opened_by(world, &name.namespace, &object["spec"]);
                 }
             }
         }
     }
+    let services = Service::ALL.iter().zip(services);
+    let services = services.map(|(service, is_open)| (service.label(), is_open && !egress));
     [(labels::NETWORK_INGRESS, ingress), (labels::NETWORK_EGRESS, egress)]
         .into_iter()
-        .filter(|(_, open)| *open)
+        .chain(services)
+        .filter(|(_, is_open)| *is_open)
         .map(|(label, _)| (label.to_owned(), labels::NETWORK_OPEN.into()))
         .collect()
 }

@@ -7,8 +7,9 @@
 //! | `policyTypes` | copied |
 //! | `ingress[].ports`, `egress[].ports` | copied |
 //! | peers: selectors | pods of the tenant only, see `peers` |
-//! | peers: `ipBlock` | without the ranges that no policy of a tenant may open, see `blocks` |
-//! | a rule without peers, which means everyone | the tenant's pods and every range that may be opened |
+//! | peers: `ipBlock` | what is declared for the tenant of it, see `limits` and `blocks` |
+//! | a rule without peers, which means everyone | the tenant's pods and everything that is declared |
+//! | peers that mean DNS or the API server | a label of the pods that the policy selects, see `services` |
 //! | anything else | left out, and the tenant is told |
 //!
 //! What cannot be had is left out of the policy, down to a policy without rules; the policy itself is always on the
@@ -22,7 +23,9 @@
 
 mod blocks;
 pub mod isolation;
+mod limits;
 mod peers;
+mod services;
 
 #[cfg(test)]
 mod tests;
@@ -104,9 +107,9 @@ impl Down for Policies {
                 .iter()
                 .enumerate()
                 .filter(|_| understood)
-                .filter_map(|(index, source)| {
+                .flat_map(|(index, source)| {
                     let path = format!("spec.{direction}[{index}]");
-                    rule(&peers, source, side, &path, &mut findings)
+                    rules(&peers, source, side, &path, &mut findings)
                 })
                 .collect();
             if !rules.is_empty() {
@@ -120,13 +123,13 @@ impl Down for Policies {
     }
 }
 
-/// One rule; `None` if nothing of it can be had. A rule without peers allows everyone and one without ports all ports:
-/// neither may come to be by leaving something out.
-fn rule(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, findings: &mut Findings) -> Option<Value> {
+/// The rules on the host for one of the tenant; none if nothing of it can be had. A rule without peers allows everyone and
+/// one without ports all ports: neither may come to be by leaving something out.
+fn rules(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, findings: &mut Findings) -> Vec<Value> {
     let before = findings.refused.len();
-    let known: &[(&str, Rule)] = &[("ports", Rule::Rewrite), (side, Rule::Rewrite)];
+    let known = ["ports", side];
     for key in source.as_object().into_iter().flatten().map(|(key, _)| key) {
-        if !known.iter().any(|(field, _)| field == key) && !json::is_unset(&source[key]) {
+        if !known.contains(&key.as_str()) && !json::is_unset(&source[key]) {
             findings.refuse(format!("{path}.{key}"), "this field is not known here");
         }
     }
@@ -136,24 +139,11 @@ fn rule(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, findi
         .map(|(index, port)| fields::copy(port, &format!("{path}.ports[{index}]"), PORT, findings))
         .collect();
     if findings.refused.len() > before {
-        return None;
+        return Vec::new();
     }
-    let listed = json::items(source, &[side]);
-    let allowed: Vec<Value> = if listed.is_empty() {
-        peers.everyone()
-    } else {
-        listed
-            .iter()
-            .enumerate()
-            .filter_map(|(index, peer)| peers.peer(peer, &format!("{path}.{side}[{index}]"), findings))
-            .collect()
+    let whom = match json::items(source, &[side]) {
+        [] => peers.everyone(),
+        listed => peers.listed(listed, side, path, findings),
     };
-    if allowed.is_empty() {
-        return None;
-    }
-    let mut rule = json!({ side: allowed });
-    if !ports.is_empty() {
-        rule["ports"] = ports.into_iter().map(Value::Object).collect();
-    }
-    Some(rule)
+    peers.rules(whom, side, &ports)
 }

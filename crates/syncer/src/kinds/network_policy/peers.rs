@@ -6,25 +6,42 @@
 //! | `podSelector` | those pods of the policy's namespace |
 //! | `namespaceSelector` | the pods whose namespace has these labels; an empty one means every pod of the tenant |
 //! | both | pods for which both hold |
-//! | `ipBlock` | the range without what no policy of a tenant may open |
+//! | `ipBlock` | the range as far as it is declared for the tenant, see `limits`; DNS and the API server see `services` |
 //!
 //! A selector that asks for a label which host pods do not carry is left out: what is missing there would match as well
 //! as what is absent here.
 
-use super::blocks;
+use super::{
+    blocks::Block,
+    limits::{Allowed, Limits, Peer},
+    services::Service,
+};
 use crate::{
     json,
-    kinds::{fields::Findings, metadata, namespace, networks, pod::scoped, selector},
+    kinds::{fields::Findings, metadata, namespace, pod::scoped, selector},
     world::World,
 };
-use ipnet::IpNet;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+/// The label that every API server puts on namespaces: their name.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// What peers of the policies of a namespace are translated with.
 pub struct Peers<'a> {
     world: &'a World,
     namespace: &'a str,
-    blocked: Vec<IpNet>,
+    limits: Limits,
+}
+
+/// Whom a rule of the tenant is about.
+#[derive(Default)]
+pub struct Whom {
+    /// Selectors of the tenant's pods, as peers on the host.
+    pods: Vec<Value>,
+    /// Ranges of addresses.
+    blocks: Vec<Block>,
+    /// Whether the rule names nobody, which means everybody.
+    is_everyone: bool,
 }
 
 /// Why a selector of pods cannot be one on the host, if so.
@@ -37,27 +54,82 @@ pub fn not_on_host(selector: &Value) -> Option<String> {
 
 impl<'a> Peers<'a> {
     pub fn new(world: &'a World, namespace: &'a str) -> Self {
-        let blocked = networks::blocked(&world.tenant.policy.network.blocked_cidrs);
         Self {
             world,
             namespace,
-            blocked,
+            limits: Limits::new(&world.tenant.network),
+        }
+    }
+
+    fn allowed(&self, side: &str) -> &[Allowed] {
+        if side == "to" {
+            &self.limits.egress
+        } else {
+            &self.limits.ingress
         }
     }
 
     /// Everyone whom a tenant may allow.
-    pub fn everyone(&self) -> Vec<Value> {
-        let pods = json!({"podSelector": scoped(self.world, &json!({}), None)});
-        let ranges = [networks::ALL_V4, networks::ALL_V6];
-        let ranges = ranges
-            .into_iter()
-            .filter_map(|range| blocks::clipped(range, Vec::new(), &self.blocked))
-            .map(|block| json!({"ipBlock": block}));
-        std::iter::once(pods).chain(ranges).collect()
+    pub fn everyone(&self) -> Whom {
+        Whom {
+            pods: vec![json!({"podSelector": scoped(self.world, &json!({}), None)})],
+            blocks: Block::everything().into(),
+            is_everyone: true,
+        }
     }
 
-    /// One peer, or nothing and words for the tenant.
-    pub fn peer(&self, peer: &Value, path: &str, findings: &mut Findings) -> Option<Value> {
+    /// The listed peers, without those that cannot be had.
+    pub fn listed(&self, peers: &[Value], side: &str, path: &str, findings: &mut Findings) -> Whom {
+        let mut whom = Whom::default();
+        for (index, peer) in peers.iter().enumerate() {
+            self.add(&mut whom, peer, side, &format!("{path}.{side}[{index}]"), findings);
+        }
+        whom
+    }
+
+    /// The rules on the host for `whom` at these ports: one for what is open at every port, and one for each thing outside of
+    /// which only some ports are.
+    pub fn rules(&self, whom: Whom, side: &str, ports: &[Map<String, Value>]) -> Vec<Value> {
+        let Whom {
+            pods,
+            blocks,
+            is_everyone,
+        } = whom;
+        let mut plain = pods;
+        let mut limited = Vec::new();
+        for allowed in self.allowed(side) {
+            let peers: Vec<Value> = match &allowed.peer {
+                Peer::Network(network) => blocks
+                    .iter()
+                    .filter_map(|block| block.within(*network, &self.limits.blocked))
+                    .map(|block| json!({ "ipBlock": block }))
+                    .collect(),
+                Peer::Namespace(name) if is_everyone => {
+                    vec![json!({"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}})]
+                }
+                Peer::Namespace(_) => Vec::new(),
+            };
+            if peers.is_empty() {
+            } else if allowed.is_every_port() {
+                plain.extend(peers);
+            } else if let Some(ports) = allowed.ports(ports) {
+                limited.push(json!({side: peers, "ports": ports}));
+            }
+        }
+        let mut rules = Vec::new();
+        if !plain.is_empty() {
+            let mut rule = json!({ side: plain });
+            if !ports.is_empty() {
+                rule["ports"] = ports.iter().cloned().map(Value::Object).collect();
+            }
+            rules.push(rule);
+        }
+        rules.extend(limited);
+        rules
+    }
+
+    /// Adds one peer, or words for the tenant.
+    fn add(&self, whom: &mut Whom, peer: &Value, side: &str, path: &str, findings: &mut Findings) {
         let mut pods = None;
         let mut namespaces = None;
         let mut block = None;
@@ -69,22 +141,20 @@ impl<'a> Peers<'a> {
                 "ipBlock" => block = Some(value),
                 _ => {
                     findings.refuse(format!("{path}.{key}"), "this field is not known here");
-                    return None;
+                    return;
                 }
             }
         }
         if let Some(block) = block {
-            return match blocks::clip(block, &self.blocked) {
-                Ok(block) => Some(json!({"ipBlock": block})),
-                Err(why) => {
-                    findings.refuse(format!("{path}.ipBlock"), format!("{why}, so nothing is allowed here"));
-                    None
-                }
-            };
+            match self.block(block, side) {
+                Ok(block) => whom.blocks.push(block),
+                Err(why) => findings.refuse(format!("{path}.ipBlock"), format!("{why}, so nothing is allowed here")),
+            }
+            return;
         }
         if let Some(why) = pods.and_then(not_on_host) {
             findings.refuse(format!("{path}.podSelector"), why);
-            return None;
+            return;
         }
         let everything = json!({});
         let pods = pods.unwrap_or(&everything);
@@ -92,7 +162,24 @@ impl<'a> Peers<'a> {
             None => scoped(self.world, pods, Some(&[self.namespace])),
             Some(namespaces) => both(scoped(self.world, pods, None), &namespace::selector(namespaces)),
         };
-        Some(json!({ "podSelector": selector }))
+        whom.pods.push(json!({ "podSelector": selector }));
+    }
+
+    /// A range of which something can be had.
+    fn block(&self, block: &Value, side: &str) -> Result<Block, String> {
+        let block = Block::read(block)?;
+        let is_open = |allowed: &Allowed| match &allowed.peer {
+            Peer::Network(network) => block.within(*network, &self.limits.blocked).is_some(),
+            Peer::Namespace(_) => false,
+        };
+        let is_service = || side == "to" && Service::ALL.iter().any(|service| service.is_in(self.world, &block));
+        if self.allowed(side).iter().any(is_open) || is_service() {
+            Ok(block)
+        } else if block.is_blocked(&self.limits.blocked) {
+            Err("these addresses belong to the platform".into())
+        } else {
+            Err("these addresses are not declared in spec.network of the TenantCluster".into())
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{config::test_tenant, kinds::namespace, resource::KindId, store::Stored};
-use berth_api::labels;
+use berth_api::{NetworkLimits, labels};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
@@ -11,9 +11,26 @@ const BLOCKED: &[&str] = &["10.0.0.0/8", "fd00::/16"];
 const NAMESPACES: &[(&str, &str)] = &[("shop", "web"), ("lab", "ml")];
 
 fn world() -> World {
+    world_with(&everything())
+}
+
+/// Everything outside is declared, but for what is blocked.
+fn everything() -> NetworkLimits {
+    let ranges = ["0.0.0.0/0", "::/0"];
+    limits(
+        &ranges.map(|cidr| json!({ "cidr": cidr })),
+        &ranges.map(|cidr| json!({ "cidr": cidr })),
+    )
+}
+
+fn limits(egress: &[Value], ingress: &[Value]) -> NetworkLimits {
+    serde_json::from_value(json!({"blocked": BLOCKED, "egress": egress, "ingress": ingress})).unwrap()
+}
+
+fn world_with(limits: &NetworkLimits) -> World {
     let mut tenant = test_tenant();
-    let policy = Arc::make_mut(&mut tenant.policy);
-    policy.network.blocked_cidrs = BLOCKED.iter().map(ToString::to_string).collect();
+    tenant.dns_address = Some("10.96.0.53".into());
+    tenant.network = Arc::new(limits.clone());
     let world = World::new(tenant);
     for (namespace, team) in NAMESPACES {
         let object = json!({"metadata": {"name": namespace, "resourceVersion": "1",
@@ -29,8 +46,12 @@ fn name() -> Name {
 }
 
 fn translate(spec: &Value) -> (Value, Vec<String>) {
+    translate_in(&world(), spec)
+}
+
+fn translate_in(world: &World, spec: &Value) -> (Value, Vec<String>) {
     let policy = json!({"metadata": {"name": "rules", "namespace": "shop"}, "spec": spec});
-    let translated = Policies.translate(&world(), &name(), &policy).unwrap();
+    let translated = Policies.translate(world, &name(), &policy).unwrap();
     let notes = translated.notes.iter().map(ToString::to_string).collect();
     (translated.object["spec"].clone(), notes)
 }
@@ -56,6 +77,29 @@ fn a_rule_for_everyone_ends_where_the_platform_begins() {
     let (spec, notes) = translate(&json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}));
     assert!(notes.is_empty(), "{notes:?}");
     insta::assert_yaml_snapshot!(spec["egress"]);
+}
+
+#[test]
+fn only_what_is_declared_is_opened_and_at_its_ports() {
+    let egress = [
+        json!({"cidr": "192.0.2.0/24", "ports": [443, 5432]}),
+        json!({"cidr": "198.51.100.0/24"}),
+    ];
+    let ingress = [
+        json!({"cidr": "203.0.113.0/24"}),
+        json!({"namespace": "ingress-nginx", "ports": [8080]}),
+    ];
+    let world = world_with(&limits(&egress, &ingress));
+    let (spec, notes) = translate_in(
+        &world,
+        &json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"],
+            "egress": [
+                {"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}, {"podSelector": {}}], "ports": [{"port": 443}]},
+                {"ports": [{"port": 1, "endPort": 1023}]},
+                {"to": [{"ipBlock": {"cidr": "8.8.8.8/32"}}, {"ipBlock": {"cidr": "10.96.0.53/32"}}]}],
+            "ingress": [{"ports": [{"port": 8080}]}, {"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]}),
+    );
+    insta::assert_yaml_snapshot!((spec, notes));
 }
 
 #[test]
@@ -117,6 +161,16 @@ fn pods_are_open_while_no_policy_selects_them() {
         "policies are about their own namespace"
     );
     put("all", json!({"podSelector": {}, "policyTypes": ["Egress"]}));
+    put(
+        "names",
+        json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"],
+            "egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}]}),
+    );
+    assert_eq!(
+        open(&world, "shop", &json!({"app": "web"})),
+        [labels::NETWORK_DNS, labels::NETWORK_INGRESS],
+        "a policy may keep DNS open"
+    );
     assert!(open(&world, "shop", &json!({"app": "db"})).is_empty());
     assert_eq!(open(&world, "shop", &json!({})), [labels::NETWORK_INGRESS]);
     put(

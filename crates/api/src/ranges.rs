@@ -1,0 +1,118 @@
+//! Ranges of addresses, as policies and endpoints name them. One way to read them, for control and syncers alike.
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Every IPv4 address.
+pub const ALL_V4: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
+/// Every IPv6 address.
+pub const ALL_V6: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
+
+/// A node's own addresses, and link-local ones, under which most clouds serve metadata and credentials.
+pub const NODE_LOCAL: &[IpNet] = &[
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10)),
+];
+
+/// Metadata services of clouds that are not at link-local addresses.
+const METADATA: &[IpNet] = &[
+    // Alibaba Cloud.
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(100, 100, 100, 200), 32)),
+    // Azure.
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(168, 63, 129, 16), 32)),
+    // Oracle Cloud.
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(192, 0, 0, 192), 32)),
+    // AWS.
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+        128,
+    )),
+    // Google Cloud.
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+        128,
+    )),
+];
+
+/// What no tenant may reach on any host.
+pub fn never_open() -> impl Iterator<Item = IpNet> {
+    NODE_LOCAL.iter().chain(METADATA).copied()
+}
+
+/// A range as users write it. IPv6 ranges that stand for IPv4 ones are refused: what a range means must not depend on
+/// who reads it.
+///
+/// # Errors
+/// Words for whoever wrote it.
+pub fn parse(text: &str) -> Result<IpNet, String> {
+    let network = text.split_once('/').and_then(|(address, length)| {
+        let address = address.parse::<IpAddr>().ok()?;
+        Some(IpNet::new(address, length.parse().ok()?).ok()?.trunc())
+    });
+    let network = network.ok_or_else(|| format!("{text} is not a range of addresses"))?;
+    match network {
+        IpNet::V6(v6) if v6.addr().to_ipv4_mapped().is_some() => {
+            Err(format!("{text} stands for IPv4 addresses: write it as an IPv4 range"))
+        }
+        network => Ok(network),
+    }
+}
+
+/// Ranges that nobody may open. One that cannot be read blocks everything: a mistake of the platform must open nothing.
+pub fn blocking<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpNet> {
+    let read = |text: &String| parse(text).map_or_else(|_| vec![ALL_V4, ALL_V6], |network| vec![network]);
+    texts.into_iter().flat_map(read).collect()
+}
+
+/// What two ranges have in common: one of them, or nothing.
+pub fn common(one: IpNet, other: IpNet) -> Option<IpNet> {
+    if one.contains(&other) {
+        Some(other)
+    } else if other.contains(&one) {
+        Some(one)
+    } else {
+        None
+    }
+}
+
+/// Whether two ranges have an address in common.
+pub fn overlap(one: IpNet, other: IpNet) -> bool {
+    common(one, other).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read_in_one_way_only() {
+        assert_eq!(parse("10.1.2.3/8").unwrap().to_string(), "10.0.0.0/8");
+        for bad in [
+            "10.0.0.0",
+            "010.0.0.0/8",
+            "10.0.0.0/33",
+            "::ffff:10.0.0.0/104",
+            "any",
+            "",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_platforms_mistake_blocks_everything() {
+        assert_eq!(blocking(&["10.0.0.0/8".to_owned()]).len(), 1);
+        assert_eq!(blocking(&["oops".to_owned()]), [ALL_V4, ALL_V6]);
+    }
+
+    #[test]
+    fn ranges_lie_within_each_other_or_apart() {
+        let net = |text: &str| parse(text).unwrap();
+        assert_eq!(common(net("10.0.0.0/8"), net("10.1.0.0/16")), Some(net("10.1.0.0/16")));
+        assert_eq!(common(net("10.1.0.0/16"), net("10.0.0.0/8")), Some(net("10.1.0.0/16")));
+        assert_eq!(common(net("10.1.0.0/16"), net("10.2.0.0/16")), None);
+        assert_eq!(common(ALL_V4, net("fd00::/8")), None);
+    }
+}

@@ -1,0 +1,178 @@
+//! The pieces that policies are put together of.
+
+use berth_api::{
+    labels,
+    network::Protocol,
+    ranges::{self, ALL_V4, ALL_V6},
+};
+use ipnet::IpNet;
+use k8s_openapi::{
+    api::networking::v1::{
+        IPBlock, NetworkPolicy, NetworkPolicyEgressRule, NetworkPolicyIngressRule, NetworkPolicyPeer,
+        NetworkPolicyPort, NetworkPolicySpec,
+    },
+    apimachinery::pkg::{
+        apis::meta::v1::{LabelSelector, ObjectMeta},
+        util::intstr::IntOrString,
+    },
+};
+use std::{collections::BTreeMap, net::IpAddr};
+
+/// The label that every API server puts on namespaces: their name.
+pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// A selector of what carries all of these labels.
+pub fn labelled<const N: usize>(all: [(&str, &str); N]) -> LabelSelector {
+    LabelSelector {
+        match_labels: (N > 0).then(|| all.map(|(key, value)| (key.into(), value.into())).into()),
+        match_expressions: None,
+    }
+}
+
+/// Pods of the policy's own namespace.
+pub fn pods(selector: LabelSelector) -> NetworkPolicyPeer {
+    NetworkPolicyPeer {
+        pod_selector: Some(selector),
+        ..NetworkPolicyPeer::default()
+    }
+}
+
+/// Pods of other namespaces.
+pub fn pods_in(namespaces: LabelSelector, selector: LabelSelector) -> NetworkPolicyPeer {
+    NetworkPolicyPeer {
+        namespace_selector: Some(namespaces),
+        pod_selector: Some(selector),
+        ip_block: None,
+    }
+}
+
+/// A range without what is closed of it; `None` if nothing is left.
+pub fn block(cidr: IpNet, closed: &[IpNet]) -> Option<NetworkPolicyPeer> {
+    if closed.iter().any(|range| range.contains(&cidr)) {
+        return None;
+    }
+    let except: Vec<String> = closed
+        .iter()
+        .filter(|range| cidr.contains(*range))
+        .map(ToString::to_string)
+        .collect();
+    Some(NetworkPolicyPeer {
+        ip_block: Some(IPBlock {
+            cidr: cidr.to_string(),
+            except: (!except.is_empty()).then_some(except),
+        }),
+        ..NetworkPolicyPeer::default()
+    })
+}
+
+/// A declared range, read and without what is closed of it.
+pub fn declared_block(cidr: &str, closed: &[IpNet]) -> Option<NetworkPolicyPeer> {
+    block(ranges::parse(cidr).ok()?, closed)
+}
+
+/// One address.
+pub fn address(address: IpAddr) -> NetworkPolicyPeer {
+    block(IpNet::from(address), &[]).unwrap_or_default()
+}
+
+/// Every address but those in `closed`.
+pub fn everywhere_but(closed: &[IpNet]) -> Vec<NetworkPolicyPeer> {
+    [ALL_V4, ALL_V6]
+        .into_iter()
+        .filter_map(|cidr| block(cidr, closed))
+        .collect()
+}
+
+/// A port. The protocol is always written out, as the API server would.
+pub fn port(protocol: Protocol, number: u16) -> NetworkPolicyPort {
+    NetworkPolicyPort {
+        protocol: Some(protocol.as_str().into()),
+        port: Some(IntOrString::Int(number.into())),
+        end_port: None,
+    }
+}
+
+/// DNS is asked over both protocols.
+pub fn dns(number: u16) -> Vec<NetworkPolicyPort> {
+    vec![port(Protocol::Tcp, number), port(Protocol::Udp, number)]
+}
+
+/// Ports as they are declared; none for all of them.
+pub fn declared_ports(ports: &[u16], protocol: Option<Protocol>) -> Vec<NetworkPolicyPort> {
+    match (ports, protocol) {
+        ([], None) => Vec::new(),
+        ([], Some(protocol)) => vec![NetworkPolicyPort {
+            protocol: Some(protocol.as_str().into()),
+            ..NetworkPolicyPort::default()
+        }],
+        (ports, protocol) => {
+            let protocol = protocol.unwrap_or(Protocol::Tcp);
+            ports.iter().map(|number| port(protocol, *number)).collect()
+        }
+    }
+}
+
+/// Rules of one policy: peers with ports. A rule without peers would mean everybody, so there is none.
+#[derive(Default)]
+pub struct Rules {
+    ingress: Vec<NetworkPolicyIngressRule>,
+    egress: Vec<NetworkPolicyEgressRule>,
+}
+
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+impl Rules {
+    /// Lets these in at these ports; no ports stand for all.
+    #[must_use]
+    pub fn from(mut self, peers: impl Into<Vec<NetworkPolicyPeer>>, ports: impl Into<Vec<NetworkPolicyPort>>) -> Self {
+        let peers = peers.into();
+        if !peers.is_empty() {
+            self.ingress.push(NetworkPolicyIngressRule {
+                from: Some(peers),
+                ports: some(ports.into()),
+            });
+        }
+        self
+    }
+
+    /// Lets out to these at these ports; no ports stand for all.
+    #[must_use]
+    pub fn to(mut self, peers: impl Into<Vec<NetworkPolicyPeer>>, ports: impl Into<Vec<NetworkPolicyPort>>) -> Self {
+        let peers = peers.into();
+        if !peers.is_empty() {
+            self.egress.push(NetworkPolicyEgressRule {
+                to: Some(peers),
+                ports: some(ports.into()),
+            });
+        }
+        self
+    }
+
+    /// The policy for the pods that `selected` selects. A direction of which `types` says nothing stays as other policies have it.
+    pub fn into_policy(
+        self,
+        metadata: (&str, &str, &BTreeMap<String, String>),
+        selected: LabelSelector,
+        types: &[&str],
+    ) -> NetworkPolicy {
+        let (namespace, name, owner) = metadata;
+        let mut all = owner.clone();
+        all.insert(labels::MANAGED_BY.into(), labels::MANAGED_BY_CONTROL.into());
+        NetworkPolicy {
+            metadata: ObjectMeta {
+                name: Some(name.into()),
+                namespace: Some(namespace.into()),
+                labels: Some(all),
+                ..ObjectMeta::default()
+            },
+            spec: Some(NetworkPolicySpec {
+                pod_selector: Some(selected),
+                policy_types: Some(types.iter().map(ToString::to_string).collect()),
+                ingress: some(self.ingress),
+                egress: some(self.egress),
+            }),
+        }
+    }
+}

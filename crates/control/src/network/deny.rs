@@ -1,0 +1,258 @@
+//! The policy of the administrators' tier for a tenant's pods. It is looked at before every NetworkPolicy, and what it denies
+//! none can allow: neither one that somebody wrote with a stolen credential of a syncer nor one of an administrator by
+//! mistake. What it lets pass is decided by NetworkPolicies.
+//!
+//! Two generations of the API are served by network plug-ins: `ClusterNetworkPolicy` (v1alpha2) and, before it,
+//! `AdminNetworkPolicy` (v1alpha1). The newer one is used where both are.
+
+use super::{Isolation, build::NAMESPACE_NAME};
+use crate::{
+    control_plane::{API_SERVER, COREDNS, SYNCER},
+    runtime::cluster::APP_NAME,
+};
+use berth_api::{
+    labels,
+    names::TenantId,
+    network::{EgressRule, Protocol},
+    ranges,
+};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ObjectMeta};
+use serde_json::{Value, json};
+
+/// The API group.
+pub const GROUP: &str = "policy.networking.k8s.io";
+/// Place of Berth's policies among those of administrators, who have 0 to 49 for what goes before them.
+const PRIORITY: u32 = 50;
+/// CIDRs that one peer may list.
+const CIDRS_OF_A_PEER: usize = 25;
+/// Peers that one rule may list in the newer generation.
+const PEERS_OF_A_RULE: usize = 25;
+
+/// Rules for what is declared; others of the 25 that a policy may have are needed for the rest.
+const MOST_GROUPS: usize = 15;
+
+/// A generation of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// `ClusterNetworkPolicy`.
+    Cluster,
+    /// `AdminNetworkPolicy`.
+    Admin,
+}
+
+impl Generation {
+    /// Newest first.
+    pub const ALL: [Self; 2] = [Self::Cluster, Self::Admin];
+
+    /// API version and plural, as discovery names them.
+    pub fn served_as(self) -> (String, &'static str) {
+        let resource = self.resource();
+        match self {
+            Self::Cluster => (resource.api_version, "clusternetworkpolicies"),
+            Self::Admin => (resource.api_version, "adminnetworkpolicies"),
+        }
+    }
+
+    /// The kind.
+    pub fn resource(self) -> ApiResource {
+        let (version, kind, plural) = match self {
+            Self::Cluster => ("v1alpha2", "ClusterNetworkPolicy", "clusternetworkpolicies"),
+            Self::Admin => ("v1alpha1", "AdminNetworkPolicy", "adminnetworkpolicies"),
+        };
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, version, kind), plural)
+    }
+
+    fn ports(self, ports: &[u16], protocol: Option<Protocol>) -> Option<(&'static str, Value)> {
+        let protocol = match (ports, protocol) {
+            ([], None) => return None,
+            (_, protocol) => protocol.unwrap_or(Protocol::Tcp),
+        };
+        let every = [(1, 65535)];
+        let listed: Vec<(u16, u16)> = ports.iter().map(|port| (*port, *port)).collect();
+        let listed = if listed.is_empty() { &every[..] } else { &listed };
+        let of = |(first, last): &(u16, u16)| match self {
+            Self::Cluster => {
+                let port = if first == last {
+                    json!({ "number": first })
+                } else {
+                    json!({"range": {"start": first, "end": last}})
+                };
+                json!({protocol.as_str().to_lowercase(): {"destinationPort": port}})
+            }
+            Self::Admin if first == last => json!({"portNumber": {"protocol": protocol.as_str(), "port": first}}),
+            Self::Admin => json!({"portRange": {"protocol": protocol.as_str(), "start": first, "end": last}}),
+        };
+        let key = match self {
+            Self::Cluster => "protocols",
+            Self::Admin => "ports",
+        };
+        Some((key, listed.iter().map(of).collect()))
+    }
+}
+
+/// One rule.
+struct Rule {
+    name: String,
+    action: &'static str,
+    peers: Vec<Value>,
+    ports: Option<(&'static str, Value)>,
+}
+
+fn rule(name: &str, action: &'static str, peers: Vec<Value>) -> Rule {
+    Rule {
+        name: name.into(),
+        action,
+        peers,
+        ports: None,
+    }
+}
+
+fn rendered(rules: Vec<Rule>, side: &str) -> Vec<Value> {
+    let render = |rule: Rule| {
+        let mut object = json!({"name": rule.name, "action": rule.action, side: rule.peers});
+        if let Some((key, ports)) = rule.ports {
+            object[key] = ports;
+        }
+        object
+    };
+    rules
+        .into_iter()
+        .filter(|rule| !rule.peers.is_empty())
+        .map(render)
+        .collect()
+}
+
+/// Ranges as peers of at most so many.
+fn networks(ranges: &[String]) -> Vec<Value> {
+    ranges
+        .chunks(CIDRS_OF_A_PEER)
+        .map(|part| json!({ "networks": part }))
+        .collect()
+}
+
+/// The policy of a tenant. Without `networks` it is about pods only, for hosts whose definition of the kind has no more.
+pub fn policy(isolation: &Isolation<'_>, generation: Generation, networks: bool) -> DynamicObject {
+    let subject = json!({"namespaces": selector(isolation, labels::ROLE_WORKLOADS)});
+    let spec = match generation {
+        Generation::Cluster => json!({"tier": "Admin", "priority": PRIORITY}),
+        Generation::Admin => json!({ "priority": PRIORITY }),
+    };
+    let mut object = DynamicObject::new(&name(isolation.tenant), &generation.resource());
+    object.metadata = ObjectMeta {
+        name: Some(name(isolation.tenant)),
+        labels: Some(isolation.labels.clone()),
+        ..ObjectMeta::default()
+    };
+    object.data = json!({ "spec": spec });
+    object.data["spec"]["subject"] = subject;
+    object.data["spec"]["ingress"] = rendered(ingress(isolation), "from").into();
+    object.data["spec"]["egress"] = rendered(egress(isolation, generation, networks), "to").into();
+    object
+}
+
+/// Name of a tenant's policy.
+pub fn name(tenant: &TenantId) -> String {
+    format!("berth-{}", tenant.slug())
+}
+
+fn selector(isolation: &Isolation<'_>, role: &str) -> Value {
+    json!({"matchLabels": {labels::TENANT: isolation.tenant.slug(), labels::ROLE: role}})
+}
+
+fn components(isolation: &Isolation<'_>, names: &[&str]) -> Value {
+    json!({"pods": {
+        "namespaceSelector": selector(isolation, labels::ROLE_CONTROL_PLANE),
+        "podSelector": {"matchExpressions": [{"key": APP_NAME, "operator": "In", "values": names}]},
+    }})
+}
+
+fn own(isolation: &Isolation<'_>) -> Value {
+    json!({"namespaces": selector(isolation, labels::ROLE_WORKLOADS)})
+}
+
+fn ingress(isolation: &Isolation<'_>) -> Vec<Rule> {
+    let mut rules = vec![rule("own-pods", "Pass", vec![own(isolation)])];
+    if isolation.uses_pods {
+        rules.push(rule("syncer", "Pass", vec![components(isolation, &[SYNCER])]));
+    }
+    // Ports are left to NetworkPolicies: every kind of rule counts against the limit.
+    let named = isolation
+        .declared
+        .ingress
+        .iter()
+        .filter_map(|rule| rule.namespace.as_ref());
+    let named = named.map(|name| json!({"namespaces": {"matchLabels": {NAMESPACE_NAME: name}}}));
+    let named: Vec<Value> = named.collect();
+    rules.extend(
+        named
+            .chunks(PEERS_OF_A_RULE)
+            .map(|peers| rule("declared", "Pass", peers.to_vec())),
+    );
+    rules.push(rule("other-pods", "Deny", vec![json!({"namespaces": {}})]));
+    rules
+}
+
+fn egress(isolation: &Isolation<'_>, generation: Generation, with_networks: bool) -> Vec<Rule> {
+    let mut rules = vec![rule("own-pods", "Pass", vec![own(isolation)])];
+    if isolation.uses_pods {
+        let servers = components(isolation, &[COREDNS, API_SERVER]);
+        rules.push(rule("control-plane", "Pass", vec![servers]));
+    }
+    rules.push(rule("other-pods", "Deny", vec![json!({"namespaces": {}})]));
+    if !with_networks {
+        return rules;
+    }
+    if !isolation.uses_pods {
+        let endpoints = isolation.endpoints;
+        for (name, endpoint) in [("api-server", &endpoints.api_server), ("dns", &endpoints.dns)] {
+            let Ok(address) = endpoint.host.parse::<std::net::IpAddr>() else {
+                continue;
+            };
+            let host = ipnet::IpNet::from(address).to_string();
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                rules.push(Rule {
+                    ports: generation.ports(&[endpoint.listen.port()], Some(protocol)),
+                    ..rule(name, "Pass", networks(std::slice::from_ref(&host)))
+                });
+            }
+        }
+    }
+    let closed: Vec<String> = isolation.closed.iter().map(ToString::to_string).collect();
+    let closed = networks(&closed);
+    rules.extend(
+        closed
+            .chunks(PEERS_OF_A_RULE)
+            .map(|peers| rule("the-platforms", "Deny", peers.to_vec())),
+    );
+    rules.extend(declared_egress(isolation, generation));
+    let rest = [ranges::ALL_V4, ranges::ALL_V6].map(|range| range.to_string());
+    rules.push(rule("everything-else", "Deny", networks(&rest)));
+    rules
+}
+
+/// Declared networks, those with the same ports in one rule: a policy holds 25 rules.
+fn declared_egress(isolation: &Isolation<'_>, generation: Generation) -> Vec<Rule> {
+    let mut grouped: Vec<((&[u16], Option<Protocol>), Vec<String>)> = Vec::new();
+    for EgressRule { cidr, ports, protocol } in &isolation.declared.egress {
+        let key = (ports.as_slice(), *protocol);
+        let Ok(range) = ranges::parse(cidr) else { continue };
+        match grouped.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, list)) => list.push(range.to_string()),
+            None => grouped.push((key, vec![range.to_string()])),
+        }
+    }
+    if grouped.len() > MOST_GROUPS {
+        // Ports are left to NetworkPolicies.
+        let all = grouped.into_iter().flat_map(|(_, list)| list).collect();
+        grouped = vec![((&[], None), all)];
+    }
+    let rule_of = |((ports, protocol), mut list): ((&[u16], Option<Protocol>), Vec<String>)| {
+        list.sort();
+        list.dedup();
+        Rule {
+            ports: generation.ports(ports, protocol),
+            ..rule("declared", "Pass", networks(&list))
+        }
+    };
+    grouped.into_iter().map(rule_of).collect()
+}

@@ -1,0 +1,191 @@
+//! What the tenant's policies may open towards the outside: what is declared for the tenant, without what the platform keeps
+//! for itself.
+
+use berth_api::{
+    NetworkLimits,
+    network::{EgressRule, IngressRule, Protocol},
+    ranges,
+};
+use ipnet::IpNet;
+use serde_json::{Map, Value, json};
+
+/// The limits, ready to be applied.
+pub struct Limits {
+    /// Stays closed.
+    pub blocked: Vec<IpNet>,
+    /// May be reached.
+    pub egress: Vec<Allowed>,
+    /// May be let in.
+    pub ingress: Vec<Allowed>,
+}
+
+/// Something outside that is declared, and at which ports.
+#[derive(Clone, Debug)]
+pub struct Allowed {
+    /// What or who.
+    pub peer: Peer,
+    ports: Vec<u16>,
+    protocol: Option<Protocol>,
+}
+
+/// Something outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A range of addresses.
+    Network(IpNet),
+    /// The pods of a namespace of the host.
+    Namespace(String),
+}
+
+impl Limits {
+    /// What control said. A declared range that cannot be read opens nothing, a blocked one closes everything.
+    pub fn new(limits: &NetworkLimits) -> Self {
+        let NetworkLimits {
+            blocked,
+            egress,
+            ingress,
+        } = limits;
+        Self {
+            blocked: ranges::never_open().chain(ranges::blocking(blocked)).collect(),
+            egress: egress.iter().filter_map(Allowed::to).collect(),
+            ingress: ingress.iter().filter_map(Allowed::from).collect(),
+        }
+    }
+}
+
+impl Allowed {
+    fn to(rule: &EgressRule) -> Option<Self> {
+        let EgressRule { cidr, ports, protocol } = rule;
+        Some(Self {
+            peer: Peer::Network(ranges::parse(cidr).ok()?),
+            ports: ports.clone(),
+            protocol: *protocol,
+        })
+    }
+
+    fn from(rule: &IngressRule) -> Option<Self> {
+        let IngressRule {
+            cidr,
+            namespace,
+            ports,
+            protocol,
+        } = rule;
+        let peer = match (cidr, namespace) {
+            (Some(cidr), None) => Peer::Network(ranges::parse(cidr).ok()?),
+            (None, Some(namespace)) => Peer::Namespace(namespace.clone()),
+            _ => return None,
+        };
+        Some(Self {
+            peer,
+            ports: ports.clone(),
+            protocol: *protocol,
+        })
+    }
+
+    /// Whether every port of every protocol is open.
+    pub fn is_every_port(&self) -> bool {
+        self.ports.is_empty() && self.protocol.is_none()
+    }
+
+    /// The ports of a rule as far as they are open; `None` if none is. No ports stand for all.
+    pub fn ports(&self, asked: &[Map<String, Value>]) -> Option<Vec<Value>> {
+        if self.is_every_port() {
+            return Some(asked.iter().cloned().map(Value::Object).collect());
+        }
+        let protocol = self.protocol.unwrap_or(Protocol::Tcp).as_str();
+        let one = |port: u16| json!({"protocol": protocol, "port": port});
+        let everything = || match self.ports.as_slice() {
+            [] => vec![json!({ "protocol": protocol })],
+            ports => ports.iter().copied().map(one).collect(),
+        };
+        if asked.is_empty() {
+            return Some(everything());
+        }
+        let mut open: Vec<Value> = Vec::new();
+        let of_protocol =
+            |port: &&Map<String, Value>| port.get("protocol").and_then(Value::as_str).unwrap_or("TCP") == protocol;
+        for port in asked.iter().filter(of_protocol) {
+            let number = |key: &str| port.get(key).and_then(Value::as_u64);
+            match (number("port"), number("endPort")) {
+                _ if !port.contains_key("port") => open.extend(everything()),
+                _ if self.ports.is_empty() => open.push(Value::Object(port.clone())),
+                (Some(first), last) => {
+                    let range = first..=last.unwrap_or(first);
+                    let within = self.ports.iter().filter(|port| range.contains(&u64::from(**port)));
+                    open.extend(within.copied().map(one));
+                }
+                // The name of a port of a pod, which has no meaning outside.
+                (None, _) => {}
+            }
+        }
+        open.dedup();
+        (!open.is_empty()).then_some(open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(ports: &[u16], protocol: Option<Protocol>, asked: Value) -> Option<Value> {
+        let rule = EgressRule {
+            cidr: "192.0.2.0/24".into(),
+            ports: ports.to_vec(),
+            protocol,
+        };
+        let asked: Vec<Map<String, Value>> = serde_json::from_value(asked).unwrap();
+        Allowed::to(&rule).unwrap().ports(&asked).map(Value::Array)
+    }
+
+    #[test]
+    fn ports_are_those_asked_for_that_are_open() {
+        let tcp = |port: u16| json!({"protocol": "TCP", "port": port});
+        assert_eq!(
+            open(&[], None, json!([{"port": 53, "protocol": "UDP"}])),
+            Some(json!([{"port": 53, "protocol": "UDP"}]))
+        );
+        assert_eq!(open(&[], None, json!([])), Some(json!([])));
+        assert_eq!(open(&[443], None, json!([])), Some(json!([tcp(443)])));
+        assert_eq!(
+            open(&[443, 8443], None, json!([{"port": 8443}])),
+            Some(json!([tcp(8443)]))
+        );
+        assert_eq!(
+            open(&[443, 8443], None, json!([{"port": 1, "endPort": 1000}])),
+            Some(json!([tcp(443)]))
+        );
+        assert_eq!(
+            open(&[443], None, json!([{"protocol": "TCP"}])),
+            Some(json!([tcp(443)]))
+        );
+        assert_eq!(
+            open(&[], Some(Protocol::Udp), json!([])),
+            Some(json!([{"protocol": "UDP"}]))
+        );
+        assert_eq!(
+            open(&[], Some(Protocol::Udp), json!([{"port": 53, "protocol": "UDP"}])),
+            Some(json!([{"port": 53, "protocol": "UDP"}]))
+        );
+        for (ports, asked) in [
+            (&[443][..], json!([{"port": 80}])),
+            (&[443], json!([{"port": 443, "protocol": "UDP"}])),
+            (&[443], json!([{"port": "https"}])),
+        ] {
+            assert_eq!(open(ports, None, asked), None);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_opens_nothing() {
+        let mut limits = NetworkLimits::default();
+        limits.blocked = vec!["oops".into()];
+        limits.ingress = vec![IngressRule {
+            cidr: None,
+            namespace: None,
+            ports: Vec::new(),
+            protocol: None,
+        }];
+        let limits = Limits::new(&limits);
+        assert!(limits.ingress.is_empty() && limits.blocked.contains(&ranges::ALL_V4));
+    }
+}

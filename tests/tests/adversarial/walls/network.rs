@@ -1,0 +1,85 @@
+//! NetworkPolicies: what is declared may be opened, nothing else, and the platform's own stay as they are.
+
+use super::{Thief, dry_run, refused};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+pub(super) async fn policies(thief: &Thief) {
+    let policy = |spec: Value| thief.object("networking.k8s.io/v1", "NetworkPolicy", &json!({ "spec": spec }));
+    let to = |peer: Value| policy(json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [peer]}]}));
+    let from =
+        |peer: Value| policy(json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [peer]}]}));
+    let block = |cidr: &str, except: &[&str]| json!({"ipBlock": {"cidr": cidr, "except": except}});
+    let of_host = |name: &str| json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}});
+
+    for honest in [
+        policy(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})),
+        to(json!({"podSelector": {"matchLabels": {"app": "a"}}})),
+        to(block("10.20.0.0/16", &["10.20.7.0/24"])),
+        to(block("10.20.1.0/24", &[])),
+        to(block("10.20.4.0/22", &["10.20.6.0/23"])),
+        from(of_host("ingress-nginx")),
+        from(block("198.51.100.128/25", &[])),
+    ] {
+        thief.passes(&honest).await;
+    }
+
+    let words = "egress may be opened to the tenant's own pods";
+    for opened in [
+        policy(json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]})),
+        policy(json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"ports": [{"port": 53}]}]})),
+        to(json!({"namespaceSelector": {}})),
+        to(of_host("ingress-nginx")),
+        to(block("0.0.0.0/0", &[])),
+        to(block("10.20.0.0/16", &[])),
+        to(block("10.20.0.0/16", &["10.20.7.0/25"])),
+        to(block("10.20.7.1/32", &[])),
+        to(block("169.254.169.254/32", &[])),
+        to(block("198.51.100.0/24", &[])),
+        to(block("::/0", &[])),
+    ] {
+        thief.refused(words, &opened).await;
+    }
+    let words = "ingress may be opened to the tenant's own pods";
+    let by_label = json!({"namespaceSelector": {"matchLabels": {"team": "a"}}});
+    let mut excepted = of_host("ingress-nginx");
+    excepted["namespaceSelector"]["matchExpressions"] = json!([{"key": "a", "operator": "DoesNotExist"}]);
+    for opened in [
+        policy(json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]})),
+        from(json!({"namespaceSelector": {}})),
+        from(of_host("kube-system")),
+        from(by_label),
+        from(excepted),
+        from(block("10.20.0.0/16", &[])),
+        from(block("198.51.0.0/16", &[])),
+    ] {
+        thief.refused(words, &opened).await;
+    }
+
+    let unmarked = json!({"metadata": {"labels": {"berth.dev/managed-by": "control"}}});
+    let unmarked = super::with(&policy(json!({"podSelector": {}})), &unmarked);
+    thief
+        .refused("a syncer's NetworkPolicies carry its label", &unmarked)
+        .await;
+    let policies: Api<NetworkPolicy> = Api::namespaced(thief.client.clone(), &thief.namespace);
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let opened = Patch::Merge(
+        json!({"metadata": {"labels": {"berth.dev/managed-by": "syncer"}}, "spec": {"policyTypes": ["Ingress"]}}),
+    );
+    let changed = policies.patch("berth-baseline", &params, &opened).await;
+    refused("the platform's own are not for it to change", changed);
+    let gone = DeleteParams {
+        dry_run: dry_run().dry_run,
+        ..DeleteParams::default()
+    };
+    let words = "are not for a tenant's identities to remove";
+    refused(words, policies.delete("berth-baseline", &gone).await);
+    assert!(!policies.list(&ListParams::default()).await.unwrap().items.is_empty());
+}

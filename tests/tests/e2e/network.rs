@@ -1,0 +1,505 @@
+//! Who may talk to whom: the table of `docs/networking.md`, every cell with real packets.
+
+use crate::{
+    pods::{IMAGE, SOON, Space, server},
+    teams::{DECLARED, speech, vision},
+};
+use berth_api::{labels, names::host_name};
+use berth_control::{
+    control_plane::{API_SERVER, COREDNS, SYNCER},
+    manifests,
+    runtime::cluster::APP_NAME,
+};
+use berth_process::binaries::{self, Binary};
+use berth_tests::{
+    kubectl::Kubectl,
+    objects::apply,
+    tenant::{Tenant, ensure_namespace},
+    wait::until,
+    world::World,
+};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    process::Stdio,
+    sync::Arc,
+};
+use tokio::process::{Child, Command};
+
+/// Where the stand-ins for what lies outside of the cluster serve.
+const OUTSIDE_PORT: u16 = 8080;
+/// A network that nobody has declared.
+const OTHER: &str = "203.0.113.10";
+/// The address of clouds' metadata services.
+const METADATA: &str = "169.254.169.254";
+/// Namespace of the host for the pod that is nobody's.
+const HOSTS: &str = "network-host";
+
+/// Targets, each with all addresses that must be reached, or must not be.
+type Targets = BTreeMap<String, Vec<String>>;
+
+/// The table of the documentation: for each row the columns and what stands in the cell, dashes left out.
+fn expectations() -> Vec<(String, BTreeMap<String, bool>)> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/networking.md");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("| from \\ to |"));
+    let cells = |line: &str| -> Vec<String> {
+        line.trim_matches('|')
+            .split('|')
+            .map(|cell| cell.trim().into())
+            .collect()
+    };
+    let columns = cells(lines.next().expect("the table"));
+    let rows: Vec<_> = lines
+        .skip(1)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| {
+            let row = cells(line);
+            assert_eq!(row.len(), columns.len(), "{line}");
+            let known = columns
+                .iter()
+                .zip(&row)
+                .skip(1)
+                .filter_map(|(column, cell)| match cell.as_str() {
+                    "yes" => Some((column.clone(), true)),
+                    "no" => Some((column.clone(), false)),
+                    "–" => None,
+                    other => panic!("{other:?} in {line}"),
+                });
+            (row[0].clone(), known.collect())
+        })
+        .collect();
+    assert!(rows.len() > 5 && columns.len() > 10);
+    rows
+}
+
+async fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().await.unwrap();
+    assert!(
+        output.status.success(),
+        "ip {arguments}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// agnhost in a network namespace of this machine.
+fn inside(namespace: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new("nsenter");
+    command
+        .arg(format!("--net=/run/netns/{namespace}"))
+        .arg(binaries::find_pinned(Binary::Agnhost).unwrap())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    command
+}
+
+/// A machine beside the nodes that has the declared address, another one, and that of metadata services; it serves on all of
+/// them. Gone with the value.
+struct Outside {
+    namespace: String,
+    _server: Child,
+}
+
+impl Outside {
+    async fn start(world: &World) -> Self {
+        let network = std::fs::read(world.host.home().run().join("network.config")).unwrap();
+        let network: Value = serde_json::from_slice(&network).unwrap();
+        let (id, range) = (network["id"].as_str().unwrap(), network["range"].as_u64().unwrap());
+        let (fabric, namespace) = (format!("berth-{id}"), format!("berth-{id}-outside"));
+        let own = format!("10.{range}.0.253");
+        ip(&format!("netns add {namespace}")).await;
+        ip(&format!(
+            "-n {fabric} link add outside type veth peer name eth0 netns {namespace}"
+        ))
+        .await;
+        ip(&format!("-n {fabric} link set outside master br0 up")).await;
+        for line in [
+            "link set lo up".to_owned(),
+            "link set eth0 up".to_owned(),
+            format!("addr add {own}/24 dev eth0"),
+            format!("addr add {DECLARED}/32 dev lo"),
+            format!("addr add {OTHER}/32 dev lo"),
+            format!("addr add {METADATA}/32 dev lo"),
+        ] {
+            ip(&format!("-n {namespace} {line}")).await;
+        }
+        let nodes: Api<Node> = Api::all(world.client.clone());
+        for node in nodes.list(&ListParams::default()).await.unwrap() {
+            let pods = node.spec.unwrap().pod_cidr.unwrap();
+            let address = address(&node.status.unwrap().addresses.unwrap());
+            let number = address.rsplit('.').next().unwrap();
+            ip(&format!("-n {namespace} route add {pods} via {address}")).await;
+            for target in [DECLARED, OTHER, METADATA] {
+                ip(&format!("-n berth-{id}-{number} route add {target}/32 via {own}")).await;
+            }
+        }
+        let port = format!("--http-port={OUTSIDE_PORT}");
+        let server = inside(&namespace, &["netexec", &port, "--udp-port=-1"])
+            .spawn()
+            .unwrap();
+        Self {
+            namespace,
+            _server: server,
+        }
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        // Its link goes with it.
+        let removed = std::process::Command::new("ip")
+            .args(["netns", "del", &self.namespace])
+            .status();
+        if !removed.is_ok_and(|status| status.success()) {
+            eprintln!("the namespace {} is left", self.namespace);
+        }
+    }
+}
+
+fn address(addresses: &[k8s_openapi::api::core::v1::NodeAddress]) -> String {
+    let internal = addresses.iter().find(|address| address.type_ == "InternalIP");
+    internal.unwrap().address.clone()
+}
+
+fn pod_ip(pod: &Pod) -> String {
+    pod.status.as_ref().unwrap().pod_ip.clone().unwrap()
+}
+
+/// Somewhere to try connections from.
+enum Source {
+    /// A pod of the host: namespace and name.
+    Pod(String, String),
+    /// A network namespace of this machine.
+    Machine(String),
+}
+
+impl Source {
+    /// Which of these addresses take a connection.
+    async fn reaches(&self, host: &Kubectl, targets: &BTreeSet<String>) -> BTreeSet<String> {
+        match self {
+            Self::Pod(namespace, name) => {
+                let knocks = targets.iter().map(|target| {
+                    format!("( /agnhost connect {target} --timeout=3s >/dev/null 2>&1 && echo {target} ) &")
+                });
+                let script = format!("{}\nwait", knocks.collect::<Vec<_>>().join("\n"));
+                let said = host
+                    .output(&["exec", "-n", namespace, name, "--", "/bin/sh", "-c", &script])
+                    .await;
+                said.split_whitespace().map(str::to_owned).collect()
+            }
+            Self::Machine(namespace) => {
+                let knock = async |target: &String| {
+                    let status = inside(namespace, &["connect", target, "--timeout=3s"]).status().await;
+                    status.unwrap().success().then(|| target.clone())
+                };
+                join_all(targets.iter().map(knock))
+                    .await
+                    .into_iter()
+                    .flatten()
+                    .collect()
+            }
+        }
+    }
+}
+
+/// A pod of the host that runs for ever and may do nothing.
+fn idle(name: &str, labels: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": {
+        "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
+        "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "main", "image": IMAGE, "args": ["pause"], "securityContext": {
+            "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}],
+    }})
+}
+
+async fn running(world: &World, namespace: &str, pod: Value) {
+    let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+    apply(&world.client, namespace, &pod).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), namespace);
+    until(&format!("{namespace}/{name} runs"), SOON, async || {
+        let pod = pods.get(&name).await.unwrap();
+        let is_running = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
+        if is_running { Ok(()) } else { Err(pod.status) }
+    })
+    .await;
+}
+
+async fn service(world: &World, namespace: &str, name: &str) -> Service {
+    let services: Api<Service> = Api::namespaced(world.client.clone(), namespace);
+    services.get(name).await.unwrap()
+}
+
+fn cluster_ip(service: &Service) -> String {
+    service.spec.as_ref().unwrap().cluster_ip.clone().unwrap()
+}
+
+async fn api_server(world: &World, tenant: &Tenant) -> String {
+    let service = service(world, &tenant.id.control_plane_namespace(), API_SERVER).await;
+    format!("{}:443", cluster_ip(&service))
+}
+
+/// A server and a Service for it in a tenant; the pod's and the Service's address.
+async fn served(space: &Space) -> (String, String) {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "server", "labels": {"app": "server"}},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [server()]}});
+    space.apply(pod.clone()).await;
+    pod["metadata"] = json!({"name": "sealed-in", "labels": {"app": "sealed-in"}});
+    space.apply(pod).await;
+    for (name, more) in [("plain", json!({})), ("headless", json!({"clusterIP": "None"}))] {
+        let mut spec = json!({"selector": {"app": "server"}, "ports": [{"port": 8080}]});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        space
+            .apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}))
+            .await;
+    }
+    let pod = space.ready("server").await;
+    let services: Api<Service> = space.api();
+    let plain = services.get("plain").await.unwrap();
+    (format!("{}:8080", pod_ip(&pod)), format!("{}:8080", cluster_ip(&plain)))
+}
+
+/// The columns of the table.
+async fn targets(world: &World, a: &Space, b: &Space) -> Targets {
+    let ((pod_a, service_a), (pod_b, service_b)) = tokio::join!(served(a), served(b));
+    let sealed = a.ready("sealed-in").await;
+    let home = a.tenant.id.control_plane_namespace();
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes = nodes.list(&ListParams::default()).await.unwrap();
+    let kubelets = nodes.iter().map(|node| {
+        let addresses = node.status.as_ref().unwrap().addresses.as_ref().unwrap();
+        format!("{}:10250", address(addresses))
+    });
+    // Every Service that serves etcd's port in Berth's own namespace.
+    let services: Api<Service> = Api::namespaced(world.client.clone(), manifests::NAMESPACE);
+    let services = services.list(&ListParams::default()).await.unwrap();
+    let has_port = |service: &&Service| {
+        let spec = service.spec.as_ref().unwrap();
+        spec.cluster_ip.as_deref() != Some("None") && spec.ports.iter().flatten().any(|port| port.port == 2379)
+    };
+    let datastore = services
+        .iter()
+        .filter(has_port)
+        .map(|service| format!("{}:2379", cluster_ip(service)));
+    let outside = |address: &str| vec![format!("{address}:{OUTSIDE_PORT}")];
+    let host = world.host.server();
+    let dns = cluster_ip(&service(world, &home, "kube-dns").await);
+    let known: [(&str, Vec<String>); 15] = [
+        ("pod of A", vec![pod_a.clone()]),
+        (
+            "pod of A that denies ingress",
+            vec![format!("{}:8080", pod_ip(&sealed))],
+        ),
+        ("Service of A", vec![service_a]),
+        // By its name only where the tenant's DNS is asked; its address is that of the pod behind it.
+        ("headless Service of A", vec![pod_a]),
+        ("DNS of A", vec![format!("{dns}:53")]),
+        ("API server of A", vec![api_server(world, a.tenant).await]),
+        ("pod of B", vec![pod_b]),
+        ("Service of B", vec![service_b]),
+        ("API server of B", vec![api_server(world, b.tenant).await]),
+        (
+            "host API server",
+            vec![
+                host.trim_start_matches("https://").to_owned(),
+                format!("{}:443", cluster_ip(&service(world, "default", "kubernetes").await)),
+            ],
+        ),
+        ("kubelet of a node", kubelets.collect()),
+        ("datastore", datastore.collect()),
+        ("metadata service", outside(METADATA)),
+        ("declared network", outside(DECLARED)),
+        ("other network", outside(OTHER)),
+    ];
+    assert!(known.iter().all(|(_, addresses)| !addresses.is_empty()), "{known:?}");
+    known
+        .into_iter()
+        .map(|(name, addresses)| (name.to_owned(), addresses))
+        .collect()
+}
+
+/// The rows of the table.
+async fn sources(world: &World, a: &Space, b: &Space) -> BTreeMap<String, Source> {
+    let pod = |labels: Value, name: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "main", "image": IMAGE, "args": ["pause"]}]}})
+    };
+    let policy = |name: &str, types: &str, more: Value| {
+        let mut spec = json!({"podSelector": {"matchLabels": {"app": name}}, "policyTypes": [types]});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec})
+    };
+    let to_dns = json!({"egress": [{"ports": [{"port": 53, "protocol": "UDP"}], "to": [{
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}]}]});
+    a.apply(policy("sealed-in", "Ingress", json!({}))).await;
+    a.apply(policy("sealed-out", "Egress", json!({}))).await;
+    a.apply(policy("names-only", "Egress", to_dns)).await;
+    for (space, name) in [(a, "open"), (a, "sealed-out"), (a, "names-only"), (b, "open")] {
+        space.apply(pod(json!({"app": name}), name)).await;
+    }
+    for (space, name) in [(a, "open"), (a, "sealed-out"), (a, "names-only"), (b, "open")] {
+        space.ready(name).await;
+    }
+    let home = a.tenant.id.control_plane_namespace();
+    ensure_namespace(&world.client, HOSTS).await;
+    // Where policies take them for the components, and no Service does: those select by the tenant as well.
+    for component in [API_SERVER, SYNCER, COREDNS] {
+        running(
+            world,
+            &home,
+            idle(&format!("stand-in-{component}"), &json!({APP_NAME: component})),
+        )
+        .await;
+    }
+    running(world, HOSTS, idle("stranger", &json!({}))).await;
+    let of = |space: &Space, name: &str| {
+        Source::Pod(space.tenant.id.workload_namespace(), host_name("Pod", space.name, name))
+    };
+    let stand_in = |component: &str| Source::Pod(home.clone(), format!("stand-in-{component}"));
+    let node = a.ready("open").await.spec.unwrap().node_name.unwrap();
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let addresses = nodes.get(&node).await.unwrap().status.unwrap().addresses.unwrap();
+    let network = std::fs::read(world.host.home().run().join("network.config")).unwrap();
+    let network: Value = serde_json::from_slice(&network).unwrap();
+    let number = address(&addresses).rsplit('.').next().unwrap().to_owned();
+    let node = Source::Machine(format!("berth-{}-{number}", network["id"].as_str().unwrap()));
+    [
+        ("pod of A", of(a, "open")),
+        ("pod of A that denies egress", of(a, "sealed-out")),
+        ("pod of A that may use DNS only", of(a, "names-only")),
+        ("pod of B", of(b, "open")),
+        ("API server of A", stand_in(API_SERVER)),
+        ("syncer of A", stand_in(SYNCER)),
+        ("CoreDNS of A", stand_in(COREDNS)),
+        ("pod of the host", Source::Pod(HOSTS.into(), "stranger".into())),
+        ("node", node),
+    ]
+    .map(|(name, source)| (name.to_owned(), source))
+    .into()
+}
+
+/// What of a row is not as it should be.
+async fn differences(
+    host: &Kubectl,
+    source: &Source,
+    targets: &Targets,
+    expected: &BTreeMap<String, bool>,
+) -> Vec<String> {
+    let asked: BTreeSet<String> = expected.keys().flat_map(|column| targets[column].clone()).collect();
+    let reached = source.reaches(host, &asked).await;
+    let wrong = expected.iter().flat_map(|(column, expected)| {
+        let wrong = targets[column]
+            .iter()
+            .filter(|address| reached.contains(*address) != *expected);
+        wrong.map(move |address| format!("{column} ({address}) is {}reached", if *expected { "not " } else { "" }))
+    });
+    wrong.collect()
+}
+
+/// Policies take effect after a moment; what they must not let through is asked for again and again until it is right.
+async fn hold(
+    host: &Kubectl,
+    sources: &BTreeMap<String, Source>,
+    targets: &Targets,
+    table: &[(String, BTreeMap<String, bool>)],
+) {
+    join_all(table.iter().map(async |(row, expected)| {
+        until(
+            &format!("{row} reaches what it may and nothing else"),
+            SOON,
+            async || match differences(host, &sources[row], targets, expected).await {
+                wrong if wrong.is_empty() => Ok(()),
+                wrong => Err(wrong),
+            },
+        )
+        .await;
+    }))
+    .await;
+}
+
+pub(crate) async fn the_table_of_the_documentation_holds(world: Arc<World>) {
+    let (a, b) = tokio::join!(vision(&world), speech(&world));
+    let (a, b) = tokio::join!(Space::new(a, "network"), Space::new(b, "network"));
+    let _outside = Outside::start(&world).await;
+    let host = Kubectl::with(&std::fs::read_to_string(world.host.home().admin_kubeconfig()).unwrap());
+    let (targets, sources) = tokio::join!(targets(&world, &a, &b), sources(&world, &a, &b));
+    let table = expectations();
+    let rows: BTreeSet<&String> = table.iter().map(|(row, _)| row).collect();
+    assert_eq!(
+        rows,
+        sources.keys().collect(),
+        "every row is tried, and every source has a row"
+    );
+    hold(&host, &sources, &targets, &table).await;
+    // Names lead where addresses do.
+    let name = format!("headless.{}.svc.cluster.local:8080", a.name);
+    let own = BTreeSet::from([name]);
+    until(
+        "names of headless Services are found",
+        SOON,
+        async || match sources["pod of A"].reaches(&host, &own).await {
+            found if found == own => Ok(()),
+            found => Err(found),
+        },
+    )
+    .await;
+
+    // A policy that opens everything, past the syncer and the walls: what is not the tenant's stays closed all the same.
+    let workloads = a.tenant.id.workload_namespace();
+    let everything = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "written-past-the-walls", "labels": {labels::TENANT: a.tenant.id.slug()}},
+        "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{}], "egress": [{}]}});
+    apply(&world.client, &workloads, &everything).await.unwrap();
+    let inner = [
+        "pod of A",
+        "Service of A",
+        "headless Service of A",
+        "DNS of A",
+        "API server of A",
+        "declared network",
+    ];
+    let opened: Vec<_> = table
+        .iter()
+        .filter(|(row, _)| row.starts_with("pod of A"))
+        .map(|(row, columns)| {
+            let open = |column: &String| inner.contains(&&**column) || column == "pod of A that denies ingress";
+            (
+                row.clone(),
+                columns.keys().map(|column| (column.clone(), open(column))).collect(),
+            )
+        })
+        .collect();
+    hold(&host, &sources, &targets, &opened).await;
+    let foreign: Vec<_> = table
+        .iter()
+        .filter(|(row, _)| ["pod of B", "pod of the host"].contains(&&**row))
+        .cloned()
+        .collect();
+    hold(&host, &sources, &targets, &foreign).await;
+
+    let policies: Api<k8s_openapi::api::networking::v1::NetworkPolicy> =
+        Api::namespaced(world.client.clone(), &workloads);
+    policies
+        .delete("written-past-the-walls", &DeleteParams::default())
+        .await
+        .unwrap();
+    hold(&host, &sources, &targets, &table).await;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), &a.tenant.id.control_plane_namespace());
+    for component in [API_SERVER, SYNCER, COREDNS] {
+        pods.delete(&format!("stand-in-{component}"), &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+    let strangers: Api<Pod> = Api::namespaced(world.client.clone(), HOSTS);
+    strangers.delete("stranger", &DeleteParams::default()).await.unwrap();
+}

@@ -1,0 +1,228 @@
+//! A tenant's border in the network as objects: policies are there before the first pod, follow the spec, heal, and outlast
+//! the pods. That packets obey them is shown on real nodes.
+
+use berth_api::{
+    Phase, conditions, labels,
+    names::{TenantId, host_name},
+};
+use berth_control::control_plane::SYNCER;
+use berth_tests::{
+    objects::{apply, gpu_pod},
+    tenant::{Tenant, cluster, until_gone},
+    wait::{until, until_true},
+    world::World,
+};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Pod},
+    networking::v1::NetworkPolicy,
+    rbac::v1::RoleBinding,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+const SOON: Duration = Duration::from_secs(60);
+const OF_WORKLOADS: [&str; 5] = [
+    "berth-api-server",
+    "berth-baseline",
+    "berth-dns",
+    "berth-open-egress",
+    "berth-open-ingress",
+];
+
+fn policies(world: &World, id: &TenantId) -> Api<NetworkPolicy> {
+    Api::namespaced(world.client.clone(), &id.workload_namespace())
+}
+
+/// When an object that was never changed was made.
+fn made(object: &impl ResourceExt) -> u64 {
+    object.resource_version().unwrap().parse().unwrap()
+}
+
+async fn names(policies: &Api<NetworkPolicy>) -> Vec<String> {
+    let mut names: Vec<String> = policies
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
+    names.sort();
+    names
+}
+
+/// Ranges that pods without policies of the tenant may reach, besides the servers of its control plane, which are processes of
+/// this machine.
+async fn declared(policies: &Api<NetworkPolicy>) -> Vec<String> {
+    let policy = policies.get("berth-open-egress").await.unwrap();
+    let rules = policy.spec.unwrap().egress.unwrap_or_default();
+    let peers = rules.into_iter().flat_map(|rule| rule.to.unwrap_or_default());
+    let ranges = peers.filter_map(|peer| Some(peer.ip_block?.cidr));
+    ranges.filter(|range| range != "127.0.0.1/32").collect()
+}
+
+async fn patch(world: &World, tenant: &Tenant, network: Value) {
+    let patch = Patch::Merge(json!({"spec": {"network": network}}));
+    let tenants = world.tenants(&tenant.namespace);
+    tenants
+        .patch(&tenant.name, &PatchParams::default(), &patch)
+        .await
+        .unwrap();
+}
+
+pub(crate) async fn policies_follow_the_spec_and_heal(world: Arc<World>) {
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "bordered"}, "spec": {
+        "network": {"egress": {"allowedCidrs": ["10.0.0.0/8"], "default": [{"cidr": "10.30.0.0/16"}]}}}});
+    apply(&world.client, "", &class).await.unwrap();
+    let mut cluster = cluster("bordered", &[]);
+    cluster.spec.class = Some("bordered".into());
+    let tenant = Tenant::create(&world, "net-follow", &cluster).await;
+    let policies = policies(&world, &tenant.id);
+    assert_eq!(names(&policies).await, OF_WORKLOADS);
+    assert_eq!(declared(&policies).await, ["10.30.0.0/16"], "as the class gives");
+
+    // Before the syncer had the right to make any pod.
+    let bindings: Api<RoleBinding> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let binding = made(&bindings.get(SYNCER).await.unwrap());
+    for name in OF_WORKLOADS {
+        assert!(made(&policies.get(name).await.unwrap()) < binding, "{name} came late");
+    }
+
+    // What is asked for, in the policies, in what the syncer lets through, and in what the wall reads.
+    patch(
+        &world,
+        &tenant,
+        json!({"egress": {"allow": [{"cidr": "10.20.0.0/16", "ports": [443]}]}}),
+    )
+    .await;
+    until("the policies follow", SOON, async || match declared(&policies).await {
+        list if list == ["10.20.0.0/16"] => Ok(()),
+        list => Err(list),
+    })
+    .await;
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let namespace = namespaces.get(&tenant.id.workload_namespace()).await.unwrap();
+    assert_eq!(namespace.annotations()["allow.berth.dev/egress-cidrs"], "10.20.0.0/16");
+    let everything = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "everything"},
+        "spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]}});
+    apply(&tenant.client, "default", &everything).await.unwrap();
+    let on_host = host_name("NetworkPolicy", "default", "everything");
+    until("the syncer opens what is declared and no more", SOON, async || {
+        let policy = policies.get(&on_host).await.map_err(|error| error.to_string())?;
+        let rules = serde_json::to_value(policy.spec.unwrap().egress).unwrap();
+        let expected =
+            json!([{"to": [{"ipBlock": {"cidr": "10.20.0.0/16"}}], "ports": [{"port": 443, "protocol": "TCP"}]}]);
+        if rules == expected {
+            Ok(())
+        } else {
+            Err(rules.to_string())
+        }
+    })
+    .await;
+
+    // What the class does not allow is told, and changes nothing.
+    patch(
+        &world,
+        &tenant,
+        json!({"egress": {"allow": [{"cidr": "192.0.2.0/24"}]}}),
+    )
+    .await;
+    let tenants = world.tenants("net-follow");
+    until("the tenant is told", SOON, async || {
+        let cluster = tenants.get("bordered").await.map_err(|error| error.to_string())?;
+        let conditions = cluster.status.unwrap_or_default().conditions;
+        let accepted = conditions.iter().find(|c| c.type_ == conditions::ACCEPTED);
+        let words = "spec.network.egress.allow[0]: the class does not allow 192.0.2.0/24; stay within 10.0.0.0/8";
+        match accepted {
+            Some(told) if told.reason == "NetworkNotAllowed" && told.message == words => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert_eq!(declared(&policies).await, ["10.20.0.0/16"]);
+    patch(&world, &tenant, json!({"egress": null})).await;
+
+    // What somebody deletes or changes by hand comes back.
+    let before = policies.get("berth-baseline").await.unwrap();
+    policies
+        .delete("berth-baseline", &DeleteParams::default())
+        .await
+        .unwrap();
+    until_true("the policy is back", SOON, async || {
+        policies.get_opt("berth-baseline").await.unwrap().is_some()
+    })
+    .await;
+    assert_eq!(policies.get("berth-baseline").await.unwrap().spec, before.spec);
+    let opened = Patch::Merge(json!({"spec": {"ingress": [{}]}}));
+    policies
+        .patch("berth-baseline", &PatchParams::default(), &opened)
+        .await
+        .unwrap();
+    until_true("the policy is as it was", SOON, async || {
+        policies.get("berth-baseline").await.unwrap().spec == before.spec
+    })
+    .await;
+    // One that control does not make any more goes.
+    let mut stale = before.clone();
+    stale.metadata = kube::api::ObjectMeta {
+        name: Some("berth-earlier".into()),
+        labels: before.metadata.labels.clone(),
+        ..Default::default()
+    };
+    policies.create(&PostParams::default(), &stale).await.unwrap();
+    until_true("what is not wanted is gone", SOON, async || {
+        policies.get_opt("berth-earlier").await.unwrap().is_none()
+    })
+    .await;
+    tenant.delete(&world).await;
+}
+
+pub(crate) async fn policies_outlast_pods(world: Arc<World>) {
+    let tenant = Tenant::create(&world, "net-last", &cluster("last", &[("train", "h100", 1)])).await;
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    pods.create(&PostParams::default(), &gpu_pod("a", 1)).await.unwrap();
+    let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let name = until("the pod is on the host", SOON, async || {
+        let list = on_host
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        list.items.first().map(ResourceExt::name_any).ok_or("none".to_owned())
+    })
+    .await;
+    // A pod that takes its time to end.
+    let held = |finalizers: Value| Patch::Merge(json!({"metadata": {"finalizers": finalizers}}));
+    let params = PatchParams::default();
+    on_host
+        .patch(&name, &params, &held(json!(["example.com/held"])))
+        .await
+        .unwrap();
+    let tenants = world.tenants("net-last");
+    tenants.delete("last", &DeleteParams::default()).await.unwrap();
+    until("the tenant waits for its pods", SOON, async || {
+        let cluster = tenants.get("last").await.map_err(|error| error.to_string())?;
+        let status = cluster.status.unwrap_or_default();
+        let told = status.conditions.into_iter().find(|c| c.type_ == conditions::DELETING);
+        match (status.phase, told) {
+            (Some(Phase::Deleting), Some(told)) if told.message.starts_with("the pods in namespace") => Ok(()),
+            (_, other) => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    let policies = policies(&world, &tenant.id);
+    assert_eq!(names(&policies).await, OF_WORKLOADS);
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let namespace = namespaces.get(&tenant.id.workload_namespace()).await.unwrap();
+    assert!(
+        namespace.metadata.deletion_timestamp.is_none(),
+        "{:?}",
+        namespace.status
+    );
+    assert_eq!(namespace.labels()[labels::ROLE], labels::ROLE_WORKLOADS);
+    on_host.patch(&name, &params, &held(Value::Null)).await.unwrap();
+    until_gone(&world, "net-last", "last").await;
+    assert!(names(&policies).await.is_empty());
+}
