@@ -1,7 +1,7 @@
 //! One test a process, or group of processes, that is killed.
 
 use berth_api::labels;
-use berth_control::control_plane::{API_SERVER, CONTROLLER_MANAGER, SYNCER};
+use berth_control::control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, SYNCER};
 use berth_process::ProcessState;
 use berth_tests::{
     objects::{gpu_pod, nodes_of_tenant, phase},
@@ -64,11 +64,12 @@ pub(crate) async fn control_while_tenants_come_and_go(world: Arc<World>) {
     // One process of each kind a tenant, whatever was killed in between.
     let records = berth_process::statuses(&world.tenant_records());
     for tenant in [&stays, &goes] {
-        let own: Vec<_> = records
+        let mut own: Vec<_> = records
             .iter()
-            .filter(|record| record.name.starts_with(tenant.id.slug()))
+            .filter_map(|record| record.name.strip_prefix(tenant.id.slug())?.strip_prefix('.'))
             .collect();
-        assert_eq!(own.len(), 3, "{own:?}");
+        own.sort_unstable();
+        assert_eq!(own, [COREDNS, API_SERVER, CONTROLLER_MANAGER, SYNCER]);
     }
     // Their API servers were not touched by control's deaths.
     let servers_before = find(&world.tenant_records(), &format!("{}.{API_SERVER}", stays.id.slug()))
