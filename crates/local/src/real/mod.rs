@@ -243,8 +243,13 @@ pub(crate) fn remove(home: &Home) -> Result<(), Error> {
     let Some(network) = Network::load(home)? else {
         return Ok(());
     };
+    let _lock = network::lock()?;
     place::remove_all(&network)?;
-    network.remove()
+    network.remove()?;
+    if network::unmount_run()? {
+        place::remove_mount_points();
+    }
+    Ok(())
 }
 
 fn in_path(program: &str) -> bool {

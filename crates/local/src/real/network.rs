@@ -147,9 +147,20 @@ impl Network {
         self.fabric()
     }
 
+    /// Where the cluster's mount namespaces are kept. As long as it is there, the cluster is.
+    pub(super) fn folder(&self) -> PathBuf {
+        PathBuf::from(RUN).join(&self.id)
+    }
+
     /// To be called with the lock held.
     fn create_fabric(&self) -> Result<(), Error> {
         mount_run()?;
+        let folder = self.folder();
+        fs::create_dir_all(&folder).map_err(|source| Error::File {
+            action: "create",
+            path: folder.clone(),
+            source,
+        })?;
         let (fabric, link) = (self.fabric(), self.link());
         if !exists(&fabric) {
             ip(&format!("netns add {fabric}"))?;
@@ -224,9 +235,9 @@ impl Network {
         Ok(())
     }
 
-    /// Removes every namespace, link and route of the network. The processes in them must have ended.
+    /// Removes every namespace, link and route of the network. The processes in them must have ended. To be called with the
+    /// lock held.
     pub(super) fn remove(&self) -> Result<(), Error> {
-        let _lock = lock()?;
         for namespace in ip("netns list")?
             .lines()
             .filter_map(|line| line.split_ascii_whitespace().next())
@@ -237,11 +248,6 @@ impl Network {
         // The link goes with its other end, but the kernel takes its time; routes over it go with it.
         let _ = ip(&format!("link del {}", self.link()));
         let _ = ip(&format!("route del unreachable {}", self.range()));
-        // Another cluster's namespaces may be there.
-        if fs::read_dir(RUN).is_ok_and(|mut entries| entries.next().is_none()) {
-            run("umount", [RUN])?;
-            let _ = fs::remove_dir(RUN);
-        }
         Ok(())
     }
 }
@@ -260,8 +266,20 @@ fn mount_run() -> Result<(), Error> {
     run("mount", ["--make-private", RUN]).map(drop)
 }
 
+/// Removes that place when no cluster has namespaces there; whether that is so. To be called with the lock held.
+pub(super) fn unmount_run() -> Result<bool, Error> {
+    let is_last = fs::read_dir(RUN).is_ok_and(|mut entries| entries.next().is_none());
+    if is_last {
+        if run("mountpoint", ["-q", RUN]).is_ok() {
+            run("umount", [RUN])?;
+        }
+        let _ = fs::remove_dir(RUN);
+    }
+    Ok(is_last)
+}
+
 /// Held while ranges are chosen and given back: two clusters may start at the same time.
-fn lock() -> Result<File, Error> {
+pub(super) fn lock() -> Result<File, Error> {
     let path = PathBuf::from(format!("{RUN}.lock"));
     let failed = |action| {
         let path = path.clone();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use berth_process::create_private_dir;
 
 use super::command::run;
-use super::network::{Network, RUN};
+use super::network::Network;
 use crate::{Error, Home};
 
 /// Directories of a node's own, where kubelet, containerd and Calico expect them; the last element of a path is not
@@ -45,7 +45,7 @@ impl NodePlace {
         Self {
             name: name.to_owned(),
             dir: home.root().join("nodes").join(name),
-            mounts: PathBuf::from(RUN).join(&network.id).join(format!("{name}.mnt")),
+            mounts: network.folder().join(format!("{name}.mnt")),
             cgroup: format!("/{}/{name}", cgroup_root(network)),
         }
     }
@@ -86,8 +86,6 @@ impl NodePlace {
         if is_namespace(&self.mounts) {
             return Ok(());
         }
-        let parent = self.mounts.parent().unwrap_or(Path::new(RUN));
-        fs::create_dir_all(parent).map_err(failed("create", parent))?;
         fs::write(&self.mounts, "").map_err(failed("create", &self.mounts))?;
         let binds = OWN.map(|(name, path)| format!("mount --bind '{}' '{path}'", self.own(name).display()));
         // What a kubelet mounts must reach the containers of its own node, and nothing else.
@@ -109,7 +107,7 @@ fn cgroup_root(network: &Network) -> String {
 pub(super) fn remove_all(network: &Network) -> Result<(), Error> {
     let root = cgroup_root(network);
     kill_cgroup(&root)?;
-    let dir = PathBuf::from(RUN).join(&network.id);
+    let dir = network.folder();
     if let Ok(entries) = fs::read_dir(&dir) {
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
             // With the namespace go all mounts in it.
@@ -123,11 +121,15 @@ pub(super) fn remove_all(network: &Network) -> Result<(), Error> {
     for hierarchy in hierarchies().into_iter().chain([Path::new(CGROUPS).join("unified")]) {
         remove_cgroups(&hierarchy.join(&root))?;
     }
-    // Nothing but empty places to mount on, which another cluster may use.
+    Ok(())
+}
+
+/// Removes the empty directories that nodes' own ones were mounted on. Only when there is no cluster: the kernel takes away
+/// what is mounted on a directory, in whatever namespace, when the directory is removed.
+pub(super) fn remove_mount_points() {
     for path in OWN.map(|(_, path)| Path::new(path)) {
         let _ = fs::remove_dir(path).and_then(|()| fs::remove_dir(path.parent().unwrap_or(path)));
     }
-    Ok(())
 }
 
 /// Whether a namespace is kept at a path: something is mounted there.
