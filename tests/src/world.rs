@@ -1,9 +1,9 @@
 //! A host cluster with simulated GPU nodes, and control as a process of its own, as `berth up` runs it.
 
-use berth_api::{NodePool, TenantCluster};
+use berth_api::{NodePool, TenantClass, TenantCluster};
 use berth_control::install::install;
-use berth_local::{NodePlan, TestHost};
-use berth_process::{ProcessSpec, Supervisor, SupervisorConfig, free_port, reap_marked, write_atomic};
+use berth_local::{ChartInstall, NodePlan, TestHost};
+use berth_process::{ProcessSpec, Supervisor, SupervisorConfig, binaries, free_port, reap_marked, write_atomic};
 use kube::{Api, Client, api::PostParams};
 use std::{
     path::{Path, PathBuf},
@@ -53,27 +53,36 @@ impl World {
     /// Starts a host cluster with these nodes and the pools; Berth is installed and control does not run.
     pub async fn without_control(nodes: &str) -> Self {
         let plan: NodePlan = nodes.parse().unwrap();
-        Self::on(TestHost::start(plan).await.unwrap()).await
+        let host = TestHost::start(plan).await.unwrap();
+        install(&host.client().await.unwrap(), CONTROL_USER).await.unwrap();
+        let kubeconfig = host.kubeconfig_for(CONTROL_USER, &[]).unwrap();
+        write_atomic(&host.home().control_kubeconfig(), kubeconfig.as_bytes(), 0o600).unwrap();
+        Self::with_pools(host).await
     }
 
-    /// Starts a host cluster with real nodes, the pools `h100` and `l40s`, and control.
+    /// Starts a host cluster with real nodes, installs Berth by its chart as users do, and makes the pools `h100` and `l40s` and the
+    /// class `default` of the examples.
     pub async fn on_real_nodes(nodes: &str) -> Self {
         let plan: NodePlan = nodes.parse().unwrap();
         let host = TestHost::start_with(|config| {
             config.nodes = plan;
             config.real_nodes = true;
         });
-        let world = Self::on(host.await.unwrap()).await;
-        world.start_control("first").await;
+        let host = host.await.unwrap();
+        let mut chart = ChartInstall::new(binary("berth-control").parent().unwrap());
+        chart.versions = vec![binaries::KUBERNETES_DEFAULT.into()];
+        host.install_chart(&chart).await.unwrap();
+        let world = Self::with_pools(host).await;
+        let classes: Api<TenantClass> = Api::all(world.client.clone());
+        for class in example::<TenantClass>("classes/default.yaml") {
+            classes.create(&PostParams::default(), &class).await.unwrap();
+        }
         world
     }
 
-    /// Installs Berth on a host cluster, with the pools of the examples.
-    async fn on(host: TestHost) -> Self {
+    /// A host cluster on which Berth is installed, with the pools of the examples.
+    async fn with_pools(host: TestHost) -> Self {
         let client = host.client().await.unwrap();
-        install(&client, CONTROL_USER).await.unwrap();
-        let kubeconfig = host.kubeconfig_for(CONTROL_USER, &[]).unwrap();
-        write_atomic(&host.home().control_kubeconfig(), kubeconfig.as_bytes(), 0o600).unwrap();
         let supervisor = Supervisor::open(SupervisorConfig {
             dir: host.home().root().join("control"),
             die_with_parent: true,

@@ -140,7 +140,7 @@ pub(crate) fn script(text: &str) -> Value {
 /// A container `main` that serves HTTP on port 8080 (`/hostname`, `/clientip`, `/shell?cmd=…` and more).
 pub(crate) fn server() -> Value {
     json!({"name": "main", "image": IMAGE, "args": ["netexec", "--http-port=8080", "--udp-port=-1"],
-           "readinessProbe": {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1}})
+           "readinessProbe": {"httpGet": {"path": "/hostname", "port": 8080}, "periodSeconds": 1}})
 }
 
 /// A pod that ends at once when it is told to, and is not started again.
