@@ -17,6 +17,7 @@
 //! builds; elsewhere the tests are not run, and say so.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod berth;
 mod life;
 mod machines;
 mod network;
@@ -75,6 +76,10 @@ fn main() -> ExitCode {
                     machines::devices_stay_with_their_pods_when_the_plugin_dies,
                 ],
             ),
+            Group::alone(tests![
+                berth::a_team_is_served_while_its_control_plane_moves,
+                berth::a_tenant_comes_and_goes_while_control_is_killed,
+            ]),
         ],
     )
 }

@@ -1,0 +1,225 @@
+//! What teams notice when parts of Berth die or move. `docs/operations.md` says the same.
+
+use crate::{
+    pods::{IMAGE, SOON, Space, is_ready, only, script, server},
+    teams::vision,
+};
+use berth_control::control_plane::{API_SERVER, CONTROLLER_MANAGER, SYNCER};
+use berth_tests::{
+    tenant::{Tenant, cluster, until_gone},
+    wait::until,
+    world::World,
+};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, EvictParams, ListParams},
+};
+use serde_json::json;
+use std::{collections::BTreeSet, sync::Arc};
+
+/// Namespace of Berth's own programs.
+const BERTH: &str = "berth-system";
+
+/// Pods of one program of Berth or of a tenant's control plane.
+struct Part {
+    pods: Api<Pod>,
+    selector: ListParams,
+    name: &'static str,
+}
+
+impl Part {
+    fn of_berth(world: &World, name: &'static str) -> Self {
+        Self::new(Api::namespaced(world.client.clone(), BERTH), name)
+    }
+
+    fn of_tenant(world: &World, tenant: &Tenant, name: &'static str) -> Self {
+        let namespace = tenant.id.control_plane_namespace();
+        Self::new(Api::namespaced(world.client.clone(), &namespace), name)
+    }
+
+    fn new(pods: Api<Pod>, name: &'static str) -> Self {
+        let selector = ListParams::default().labels(&format!("app.kubernetes.io/name={name}"));
+        Self { pods, selector, name }
+    }
+
+    async fn list(&self) -> Vec<Pod> {
+        self.pods.list(&self.selector).await.unwrap().items
+    }
+
+    /// Deletes its pods at once, as if their node had lost them.
+    async fn kill(&self) {
+        let before = self.list().await;
+        assert!(!before.is_empty(), "{} has no pods", self.name);
+        for pod in &before {
+            let now = DeleteParams::default().grace_period(0);
+            self.pods.delete(&pod.name_any(), &now).await.unwrap();
+        }
+        self.until_replaced(&before).await;
+    }
+
+    /// Evicts its pods, as `kubectl drain` does.
+    async fn evict(&self) {
+        let before = self.list().await;
+        assert!(!before.is_empty(), "{} has no pods", self.name);
+        for pod in &before {
+            self.pods.evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+        }
+        self.until_replaced(&before).await;
+    }
+
+    async fn until_replaced(&self, before: &[Pod]) {
+        let old: BTreeSet<_> = before.iter().filter_map(ResourceExt::uid).collect();
+        until(&format!("{} runs again", self.name), SOON, async || {
+            let pods = self.list().await;
+            let new = pods
+                .iter()
+                .filter(|pod| !pod.uid().is_some_and(|uid| old.contains(&uid)));
+            let ready = new.filter(|pod| is_ready(pod)).count();
+            if ready == before.len() { Ok(()) } else { Err(ready) }
+        })
+        .await;
+    }
+}
+
+/// A pod that calls a Service of its team without pause and remembers how often it was not answered.
+struct Caller<'a> {
+    space: &'a Space,
+}
+
+impl<'a> Caller<'a> {
+    async fn start(space: &'a Space, service: &str) -> Self {
+        let services: Api<Service> = space.api();
+        let service = services.get(service).await.unwrap().spec.unwrap();
+        let address = service.cluster_ip.unwrap();
+        let calls = format!(
+            "touch /tmp/answered /tmp/failed
+            while true; do
+              if /agnhost connect {address}:8080 --timeout=5s; then echo >> /tmp/answered; else echo >> /tmp/failed; fi
+              sleep 0.2
+            done"
+        );
+        let container = json!({"name": "main", "image": IMAGE, "command": ["/bin/sh", "-c", calls]});
+        space.create("caller", only(container)).await;
+        let caller = Self { space };
+        caller.until_answered_more_than(0).await;
+        caller
+    }
+
+    async fn count(&self, file: &str) -> Result<usize, String> {
+        let said = self
+            .space
+            .kubectl()
+            .run(&["exec", "-n", self.space.name, "caller", "--", "wc", "-l", file])
+            .await;
+        let number = said
+            .out
+            .split_whitespace()
+            .next()
+            .and_then(|number| number.parse().ok());
+        number.ok_or(said.err)
+    }
+
+    async fn until_answered_more_than(&self, times: usize) {
+        until("the team's Service answers", SOON, async || {
+            match self.count("/tmp/answered").await {
+                Ok(count) if count > times => Ok(()),
+                other => Err(other),
+            }
+        })
+        .await;
+    }
+
+    /// Nothing failed so far, and calls go on.
+    async fn assert_undisturbed(&self, while_what: &str) {
+        let before = until("the caller can be asked", SOON, async || {
+            self.count("/tmp/answered").await
+        })
+        .await;
+        self.until_answered_more_than(before).await;
+        assert_eq!(
+            self.count("/tmp/failed").await,
+            Ok(0),
+            "calls failed while {while_what}"
+        );
+    }
+}
+
+/// A new pod of the team runs and its end is told.
+async fn new_pods_run(space: &Space, name: &str) {
+    until("the API server takes a pod", SOON, async || {
+        let pod = serde_json::from_value(crate::pods::pod(name, only(script("echo new")))).unwrap();
+        match space.pods.create(&kube::api::PostParams::default(), &pod).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            other => other.map(drop),
+        }
+    })
+    .await;
+    assert_eq!(space.ended(name).await.said(), "new");
+}
+
+pub(crate) async fn a_team_is_served_while_its_control_plane_moves(world: Arc<World>) {
+    let tenant = vision(&world).await;
+    let space = Space::new(tenant, "berth-parts").await;
+    let labels = json!({"app": "web"});
+    space
+        .apply(
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": {
+            "replicas": 2, "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": only(server())}}}),
+        )
+        .await;
+    space
+        .apply(
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+            "spec": {"selector": labels, "ports": [{"port": 8080}]}}),
+        )
+        .await;
+    let caller = Caller::start(&space, "web").await;
+
+    Part::of_tenant(&world, tenant, API_SERVER).evict().await;
+    caller.assert_undisturbed("the API server moved").await;
+    new_pods_run(&space, "after-api-server").await;
+
+    Part::of_tenant(&world, tenant, SYNCER).kill().await;
+    caller.assert_undisturbed("the syncer was killed").await;
+    new_pods_run(&space, "after-syncer").await;
+
+    Part::of_tenant(&world, tenant, CONTROLLER_MANAGER).kill().await;
+    Part::of_berth(&world, "berth-etcd").kill().await;
+    caller.assert_undisturbed("the datastore was killed").await;
+    new_pods_run(&space, "after-datastore").await;
+
+    // What was there before is there: nothing was made anew.
+    let pods = space.pods.list(&ListParams::default().labels("app=web")).await.unwrap();
+    let restarts: i32 = pods
+        .iter()
+        .flat_map(|pod| pod.status.as_ref()?.container_statuses.clone())
+        .flatten()
+        .map(|status| status.restart_count)
+        .sum();
+    assert_eq!((pods.items.len(), restarts), (2, 0));
+}
+
+pub(crate) async fn a_tenant_comes_and_goes_while_control_is_killed(world: Arc<World>) {
+    let control = Part::of_berth(&world, "berth-control");
+    berth_tests::tenant::ensure_namespace(&world.client, "berth-moves").await;
+    let tenants = world.tenants("berth-moves");
+    tenants
+        .create(&kube::api::PostParams::default(), &cluster("moving", &[]))
+        .await
+        .unwrap();
+    control.kill().await;
+    let tenant = Tenant::ready(&world, "berth-moves", "moving").await;
+    assert!(tenant.client.apiserver_version().await.is_ok());
+    tenants.delete("moving", &DeleteParams::default()).await.unwrap();
+    control.kill().await;
+    until_gone(&world, "berth-moves", "moving").await;
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(world.client.clone());
+    for namespace in [tenant.id.control_plane_namespace(), tenant.id.workload_namespace()] {
+        assert!(
+            namespaces.get_opt(&namespace).await.unwrap().is_none(),
+            "{namespace} is left"
+        );
+    }
+}
