@@ -4,6 +4,7 @@ use crate::{
     pods::{SOON, Space, is_ready, only, script, server, with},
     teams::{speech, vision},
 };
+use berth_device_plugin::DeviceList;
 use berth_tests::{
     processes::{find, kill, signal, until_replaced},
     tenant::Tenant,
@@ -11,7 +12,7 @@ use berth_tests::{
     world::World,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::Api;
+use kube::{Api, ResourceExt, api::ListParams};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -126,4 +127,41 @@ pub(crate) async fn a_node_that_does_not_answer_is_shown_as_such(world: Arc<Worl
     .await;
     let after = space.ready("served").await;
     assert_eq!(life(&after), life(&before), "the pod was disturbed");
+}
+
+pub(crate) async fn a_gpu_that_fails_is_no_longer_offered(world: Arc<World>) {
+    let tenant = vision(&world).await;
+    let nodes: Api<Node> = Api::all(tenant.client.clone());
+    let node = nodes
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items
+        .remove(0)
+        .name_any();
+    let failed = world
+        .host
+        .home()
+        .root()
+        .join("nodes")
+        .join(&node)
+        .join("unhealthy-gpus");
+    let devices = DeviceList::new(&node, "nvidia.com/gpu", 8);
+    let offered = async |count: &str| {
+        until(&format!("{count} GPUs are offered"), SOON, async || {
+            let status = nodes.get(&node).await.unwrap().status.unwrap();
+            let gpus = status.allocatable.unwrap_or_default().remove("nvidia.com/gpu");
+            if gpus.as_ref().is_some_and(|gpus| gpus.0 == count) {
+                Ok(())
+            } else {
+                Err(gpus)
+            }
+        })
+        .await;
+    };
+    offered("8").await;
+    std::fs::write(&failed, &devices.ids()[5]).unwrap();
+    offered("7").await;
+    std::fs::remove_file(&failed).unwrap();
+    offered("8").await;
 }

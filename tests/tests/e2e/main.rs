@@ -17,6 +17,7 @@
 //! builds; elsewhere the tests are not run, and say so.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod attacks;
 mod berth;
 mod life;
 mod machines;
@@ -65,6 +66,9 @@ fn main() -> ExitCode {
                     network::the_table_of_the_documentation_holds,
                     reach::pods_serve_webhooks_and_are_proxied_to,
                     reach::webhooks_reach_nothing_but_the_tenants_own,
+                    attacks::pods_reach_no_machine_and_no_neighbour,
+                    attacks::a_shell_on_a_node_is_refused,
+                    attacks::a_stolen_syncer_makes_no_pod_that_reaches_the_host,
                 ],
             ),
             Group::together(
@@ -74,6 +78,7 @@ fn main() -> ExitCode {
                     machines::pods_outlive_their_kubelet,
                     machines::pods_outlive_their_container_runtime,
                     machines::devices_stay_with_their_pods_when_the_plugin_dies,
+                    machines::a_gpu_that_fails_is_no_longer_offered,
                 ],
             ),
             Group::alone(tests![

@@ -1,0 +1,285 @@
+//! Attacks from inside a container and with a stolen credential, where packets and processes are real. Every test names
+//! the class of attack; those on API servers alone are in `tests/adversarial`.
+
+use crate::{
+    pods::{IMAGE, SOON, Space, only, script, server},
+    teams::{speech, vision},
+};
+use berth_control::control_plane::SYNCER;
+use berth_process::binaries::{self, Binary};
+use berth_tests::{token, wait::until, world::World};
+use k8s_openapi::api::{
+    authentication::v1::TokenRequest,
+    core::v1::{Node, Pod, Service, ServiceAccount},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::{process::Stdio, sync::Arc};
+use tokio::process::{Child, Command};
+
+/// A server at the address of clouds' metadata services on a node, as that of a cloud is: it answers whatever the node
+/// itself asks. Ends with the value.
+struct Metadata {
+    namespace: String,
+    _server: Child,
+}
+
+const METADATA: &str = "169.254.169.254:80";
+
+impl Metadata {
+    /// Starts it on the node with this address.
+    async fn start(world: &World, address: &str) -> Self {
+        let network = std::fs::read(world.host.home().run().join("network.config")).unwrap();
+        let network: Value = serde_json::from_slice(&network).unwrap();
+        let number = address.rsplit('.').next().unwrap();
+        let namespace = format!("berth-{}-{number}", network["id"].as_str().unwrap());
+        let add = ["-n", &namespace, "addr", "replace", "169.254.169.254/32", "dev", "lo"];
+        assert!(Command::new("ip").args(add).status().await.unwrap().success());
+        let serve = ["netexec", "--http-port=80", "--udp-port=-1"];
+        let server = Self::inside(&namespace, &serve).spawn().unwrap();
+        let metadata = Self {
+            namespace,
+            _server: server,
+        };
+        until("the node reaches its metadata service", SOON, async || {
+            let connect = ["connect", METADATA, "--timeout=2s"];
+            match Self::inside(&metadata.namespace, &connect).status().await {
+                Ok(status) if status.success() => Ok(()),
+                other => Err(other
+                    .map(|status| status.to_string())
+                    .map_err(|error| error.to_string())),
+            }
+        })
+        .await;
+        metadata
+    }
+
+    /// agnhost in the network of the node, outside every container.
+    fn inside(namespace: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{namespace}"))
+            .arg(binaries::find_pinned(Binary::Agnhost).unwrap())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+}
+
+/// A script that says which of these addresses take a connection.
+fn knock(targets: &[String]) -> String {
+    let knocks = targets
+        .iter()
+        .map(|target| format!("( /agnhost connect {target} --timeout=3s >/dev/null 2>&1 && echo {target} ) &"));
+    format!("{}\nwait", knocks.collect::<Vec<_>>().join("\n"))
+}
+
+/// Addresses of all nodes of the host, the one named first.
+async fn nodes(world: &World, first: &str) -> Vec<String> {
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let mut nodes = nodes.list(&ListParams::default()).await.unwrap().items;
+    nodes.sort_by_key(|node| node.name_any() != first);
+    let addresses = nodes.into_iter().filter_map(|node| {
+        let addresses = node.status?.addresses?;
+        addresses.into_iter().find(|address| address.type_ == "InternalIP")
+    });
+    addresses.map(|address| address.address).collect()
+}
+
+/// Class: network. Kubelets, the host's API server, the platform's programs and metadata services are out of reach of pods,
+/// and so is the other tenant.
+pub(crate) async fn pods_reach_no_machine_and_no_neighbour(world: Arc<World>) {
+    let (tenant, other) = tokio::join!(vision(&world), speech(&world));
+    let (space, foreign) = tokio::join!(
+        Space::new(tenant, "attack-network"),
+        Space::new(other, "attack-network")
+    );
+    foreign.create("served", only(server())).await;
+    foreign
+        .apply(
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "served"},
+            "spec": {"selector": {"app": "any"}, "ports": [{"port": 8080}]}}),
+        )
+        .await;
+    space.create("own", only(server())).await;
+    let (neighbour, own) = tokio::join!(foreign.ready("served"), space.ready("own"));
+    let ip = |pod: &Pod| pod.status.as_ref().unwrap().pod_ip.clone().unwrap();
+
+    let nodes = nodes(&world, &own.spec.as_ref().unwrap().node_name.clone().unwrap()).await;
+    let _metadata = Metadata::start(&world, &nodes[0]).await;
+    let mut forbidden = vec![METADATA.to_owned(), format!("{}:8080", ip(&neighbour))];
+    // kubelet (three ports), kube-proxy, Calico's agent.
+    for port in [10250, 10255, 10248, 10256, 9099] {
+        forbidden.extend(nodes.iter().map(|node| format!("{node}:{port}")));
+    }
+    forbidden.push(world.host.server().trim_start_matches("https://").to_owned());
+    // The host's own Services, and those of both control planes that are not for pods.
+    let services: Api<Service> = Api::all(world.client.clone());
+    for service in services.list(&ListParams::default()).await.unwrap() {
+        let namespace = service.namespace().unwrap_or_default();
+        let spec = service.spec.clone().unwrap();
+        let for_pods = [tenant.id.workload_namespace(), tenant.id.control_plane_namespace()].contains(&namespace)
+            && !["syncer"].contains(&&*service.name_any());
+        let address = spec.cluster_ip.filter(|address| address != "None");
+        if let (false, Some(address)) = (for_pods, address) {
+            let ports = spec.ports.unwrap_or_default();
+            forbidden.extend(ports.iter().map(|port| format!("{address}:{}", port.port)));
+        }
+    }
+    let services: Api<Service> = Api::namespaced(tenant.client.clone(), "default");
+    let kubernetes = services
+        .get("kubernetes")
+        .await
+        .unwrap()
+        .spec
+        .unwrap()
+        .cluster_ip
+        .unwrap();
+    let allowed = [format!("{}:8080", ip(&own)), format!("{kubernetes}:443")];
+
+    let targets: Vec<String> = forbidden.iter().chain(&allowed).cloned().collect();
+    let mut spec = only(script(&knock(&targets)));
+    // On the node with the metadata service.
+    spec["nodeSelector"] = json!({"kubernetes.io/hostname": own.spec.as_ref().unwrap().node_name});
+    let said = space.run("knocker", spec).await.said();
+    let mut reached: Vec<&str> = said.split_whitespace().collect();
+    reached.sort_unstable();
+    let mut expected: Vec<&str> = allowed.iter().map(String::as_str).collect();
+    expected.sort_unstable();
+    assert_eq!(reached, expected, "of {targets:?}");
+}
+
+/// Class: pod escape. What `kubectl debug node/…` makes (host namespaces, the node's files) is refused in words and runs
+/// nowhere.
+pub(crate) async fn a_shell_on_a_node_is_refused(world: Arc<World>) {
+    let tenant = vision(&world).await;
+    let space = Space::new(tenant, "attack-debug").await;
+    let nodes: Api<Node> = Api::all(tenant.client.clone());
+    let node = nodes
+        .list(&ListParams::default())
+        .await
+        .unwrap()
+        .items
+        .remove(0)
+        .name_any();
+    let target = format!("node/{node}");
+    let image = format!("--image={IMAGE}");
+    let debug = [
+        "debug",
+        "-n",
+        space.name,
+        &target,
+        &image,
+        "--profile=sysadmin",
+        "--attach=false",
+        "--",
+        "sleep",
+        "60",
+    ];
+    space.kubectl().output(&debug).await;
+    let words = until("the refusal is told", SOON, async || {
+        let pods = space.pods.list(&ListParams::default()).await.unwrap();
+        let conditions = pods
+            .iter()
+            .flat_map(|pod| pod.status.iter().flat_map(|status| status.conditions.iter().flatten()));
+        let refusal = conditions
+            .into_iter()
+            .find(|condition| condition.type_ == "berth.dev/Synced");
+        refusal
+            .and_then(|condition| condition.message.clone())
+            .ok_or("no condition")
+    })
+    .await;
+    for field in ["hostPath", "hostPID", "hostNetwork"] {
+        assert!(words.contains(field), "{field} is not named: {words}");
+    }
+    let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let on_host = on_host.list(&ListParams::default()).await.unwrap();
+    assert!(on_host.iter().all(|pod| !pod.name_any().contains("debugger")));
+}
+
+/// Class: pod escape, syncer bypassed. The best pod that the host lets a stolen syncer's credential make holds no token of
+/// the host and cannot speak to its API server.
+pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(world: Arc<World>) {
+    let tenant = vision(&world).await;
+    let space = Space::new(tenant, "attack-syncer").await;
+    space.create("model", only(server())).await;
+    space.ready("model").await;
+    let workloads = tenant.id.workload_namespace();
+    let accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());
+    let stolen = accounts
+        .create_token_request(SYNCER, &PostParams::default(), &TokenRequest::default())
+        .await
+        .unwrap();
+    let stolen = stolen.status.unwrap().token.unwrap();
+    let kubeconfig = world.host.kubeconfig_for("nobody", &[]).unwrap();
+    let pods: Api<Pod> = Api::namespaced(token::client(&kubeconfig, &stolen).await, &workloads);
+    // A pod that the host let pass, with another program in it.
+    let all = pods.list(&ListParams::default()).await.unwrap();
+    let model = all
+        .into_iter()
+        .find(|pod| pod.name_any().starts_with("model-"))
+        .unwrap();
+    let host = world.host.server();
+    let program = format!(
+        "ls /var/run/secrets/kubernetes.io/serviceaccount/token 2>/dev/null; {}",
+        knock(&[
+            host.trim_start_matches("https://").to_owned(),
+            "10.96.0.1:443".to_owned()
+        ])
+    );
+    let attempt = |name: &str, change: Value| {
+        let mut spec = serde_json::to_value(model.spec.clone().unwrap()).unwrap();
+        let fields = spec.as_object_mut().unwrap();
+        fields.remove("nodeName");
+        fields.insert("containers".into(), json!([script(&program)]));
+        fields.insert("volumes".into(), json!([]));
+        fields.extend(change.as_object().unwrap().clone());
+        let metadata = json!({"name": name, "labels": model.labels(), "annotations": model.annotations()});
+        serde_json::from_value::<Pod>(json!({"metadata": metadata, "spec": spec})).unwrap()
+    };
+    for (name, change) in [
+        ("token", json!({"automountServiceAccountToken": true})),
+        ("anywhere", json!({"nodeSelector": {}})),
+        ("host-network", json!({"hostNetwork": true})),
+        (
+            "host-path",
+            json!({"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}),
+        ),
+    ] {
+        match pods.create(&PostParams::default(), &attempt(name, change)).await {
+            Err(kube::Error::Api(status)) => assert_eq!(status.code, 403, "{name}: {}", status.message),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    pods.create(
+        &PostParams::default(),
+        &attempt("intruder", json!({"restartPolicy": "Never"})),
+    )
+    .await
+    .unwrap();
+    // The syncer takes away what no tenant's object stands behind, or the program ends before; it never finds anything.
+    let admin: Api<Pod> = Api::namespaced(world.client.clone(), &workloads);
+    until("the intruder has ended", SOON, async || {
+        match admin.get_opt("intruder").await.unwrap() {
+            None => Ok::<_, &str>(()),
+            Some(pod) => {
+                let ended = crate::pods::state(&pod, "main").and_then(|state| state.terminated);
+                let ended = ended.ok_or("it runs")?;
+                assert_eq!(
+                    ended.message.as_deref().map(str::trim).unwrap_or_default(),
+                    "",
+                    "it found something"
+                );
+                Ok(())
+            }
+        }
+    })
+    .await;
+}
