@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The image of all test pods, which is on every node.
 pub(crate) const IMAGE: &str = "registry.k8s.io/e2e-test-images/agnhost:2.59";
 /// Time within which containers start on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(90);
+pub(crate) const SOON: Duration = Duration::from_secs(180);
 
 /// A namespace of a tenant that belongs to one test.
 pub(crate) struct Space {
