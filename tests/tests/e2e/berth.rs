@@ -194,7 +194,7 @@ pub(crate) async fn a_team_is_served_while_its_control_plane_moves(world: Arc<Wo
     let pods = space.pods.list(&ListParams::default().labels("app=web")).await.unwrap();
     let restarts: i32 = pods
         .iter()
-        .flat_map(|pod| pod.status.as_ref()?.container_statuses.clone())
+        .filter_map(|pod| pod.status.as_ref()?.container_statuses.clone())
         .flatten()
         .map(|status| status.restart_count)
         .sum();

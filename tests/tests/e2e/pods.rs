@@ -151,7 +151,8 @@ pub(crate) fn pod(name: &str, spec: Value) -> Value {
 }
 
 /// A pod's spec with one container.
-pub(crate) fn only(container: Value) -> Value {
+pub(crate) fn only(container: impl Into<Value>) -> Value {
+    let container = container.into();
     json!({"containers": [container]})
 }
 
