@@ -226,13 +226,19 @@ pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(world: Ar
         .into_iter()
         .find(|pod| pod.name_any().starts_with("model-"))
         .unwrap();
-    let host = world.host.server();
+    let services: Api<Service> = Api::namespaced(world.client.clone(), "default");
+    let kubernetes = services
+        .get("kubernetes")
+        .await
+        .unwrap()
+        .spec
+        .unwrap()
+        .cluster_ip
+        .unwrap();
+    let host = world.host.server().trim_start_matches("https://").to_owned();
     let program = format!(
         "ls /var/run/secrets/kubernetes.io/serviceaccount/token 2>/dev/null; {}",
-        knock(&[
-            host.trim_start_matches("https://").to_owned(),
-            "10.96.0.1:443".to_owned()
-        ])
+        knock(&[host, format!("{kubernetes}:443")])
     );
     let attempt = |name: &str, change: Value| {
         let mut spec = serde_json::to_value(model.spec.clone().unwrap()).unwrap();
