@@ -77,7 +77,12 @@ impl Tenant {
 
     /// Waits until an existing tenant is ready.
     pub async fn ready(world: &World, namespace: &str, name: &str) -> Self {
-        let tenants = world.tenants(namespace);
+        Self::ready_on(&world.client, namespace, name).await
+    }
+
+    /// The same on any host cluster.
+    pub async fn ready_on(host: &Client, namespace: &str, name: &str) -> Self {
+        let tenants: Api<TenantCluster> = Api::namespaced(host.clone(), namespace);
         let cluster = until(&format!("{namespace}/{name} is ready"), READY_WITHIN, async || {
             let cluster = tenants.get(name).await.map_err(|error| error.to_string())?;
             let status = cluster.status.clone().unwrap_or_default();
@@ -96,7 +101,7 @@ impl Tenant {
             }
         })
         .await;
-        let secrets: Api<Secret> = Api::namespaced(world.client.clone(), namespace);
+        let secrets: Api<Secret> = Api::namespaced(host.clone(), namespace);
         let secret = cluster
             .status
             .as_ref()

@@ -3,7 +3,7 @@
 use crate::AnyError;
 use berth_control::setup::{
     certificates::{self, Datastore},
-    uninstall,
+    uninstall::{self, Kept},
 };
 use berth_runtime::{client, telemetry::LogFormat};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -36,8 +36,15 @@ enum Command {
         #[arg(long)]
         force: bool,
     },
-    /// Remove what was made in Berth's own namespace beside the chart.
-    CleanUp,
+    /// Remove what Berth made besides the chart.
+    CleanUp {
+        /// TenantClasses stay, and so do the PriorityClasses that were made for them.
+        #[arg(long)]
+        classes_stay: bool,
+        /// The datastore's volumes stay, and so do its keys.
+        #[arg(long)]
+        keys_stay: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -86,7 +93,10 @@ impl Job {
         match self.0.command {
             Command::Certificates(args) => Ok(certificates::ensure(&client, &args.into(), Timestamp::now()).await?),
             Command::CheckUninstall { force } => check_uninstall(&client, force).await,
-            Command::CleanUp => Ok(uninstall::clean_up(&client).await?),
+            Command::CleanUp {
+                classes_stay: classes,
+                keys_stay: keys,
+            } => Ok(uninstall::clean_up(&client, Kept { classes, keys }).await?),
         }
     }
 }

@@ -10,6 +10,7 @@ use berth_api::{TenantCluster, labels};
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Namespace, Node, Secret},
+    scheduling::v1::PriorityClass,
 };
 use kube::{
     Api, Client, ResourceExt,
@@ -95,18 +96,36 @@ pub async fn remains(client: &Client) -> kube::Result<Remains> {
     })
 }
 
-/// Removes what control and [`certificates`](super::certificates) made in Berth's own namespace.
+/// What is not removed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kept {
+    /// TenantClasses, and with them their PriorityClasses.
+    pub classes: bool,
+    /// The datastore, and with it its keys.
+    pub keys: bool,
+}
+
+/// Removes what control and [`certificates`](super::certificates) made besides what the chart names.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn clean_up(client: &Client) -> kube::Result<()> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    let ours = format!("{}={},{}={}", PART_OF.0, PART_OF.1, MANAGED_BY.0, MANAGED_BY.1);
-    secrets
-        .delete_collection(&DeleteParams::default(), &ListParams::default().labels(&ours))
-        .await?;
+pub async fn clean_up(client: &Client, kept: Kept) -> kube::Result<()> {
+    if !kept.keys {
+        let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+        let ours = format!("{}={},{}={}", PART_OF.0, PART_OF.1, MANAGED_BY.0, MANAGED_BY.1);
+        secrets
+            .delete_collection(&DeleteParams::default(), &ListParams::default().labels(&ours))
+            .await?;
+    }
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     optional(leases.delete(NAME, &DeleteParams::default()).await)?;
+    if !kept.classes {
+        let priorities: Api<PriorityClass> = Api::all(client.clone());
+        let of_classes = ListParams::default().labels(labels::CLASS);
+        priorities
+            .delete_collection(&DeleteParams::default(), &of_classes)
+            .await?;
+    }
     Ok(())
 }
 

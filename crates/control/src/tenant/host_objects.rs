@@ -113,14 +113,8 @@ pub fn syncer_identity(
     (account, [workloads, control_plane])
 }
 
-/// What the syncer may read that is in no namespace: classes, and what the tenant's `nodes` use.
-pub fn syncer_cluster_role(
-    cluster: &TenantCluster,
-    tenant: &TenantId,
-    nodes: Vec<String>,
-) -> (ClusterRole, ClusterRoleBinding) {
-    let mut rules = permissions::host_cluster_rules();
-    rules.extend(permissions::host_node_metrics_rule(nodes));
+/// What the syncer may read that is in no namespace: classes.
+pub fn syncer_cluster_role(cluster: &TenantCluster, tenant: &TenantId) -> (ClusterRole, ClusterRoleBinding) {
     let metadata = ObjectMeta {
         name: Some(tenant.cluster_role()),
         labels: Some(tenant_labels(cluster, tenant)),
@@ -128,7 +122,7 @@ pub fn syncer_cluster_role(
     };
     let role = ClusterRole {
         metadata: metadata.clone(),
-        rules: Some(rules),
+        rules: Some(permissions::host_cluster_rules()),
         aggregation_rule: None,
     };
     let binding = ClusterRoleBinding {
