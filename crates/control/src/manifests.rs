@@ -59,6 +59,8 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["pods"], &["get", "list", "watch", "deletecollection"]),
         rule("", &["pods/eviction"], &["create"]),
+        // For syncers: each may read what its tenant's nodes use.
+        rule("metrics.k8s.io", &["nodes"], &["get"]),
         // Control planes as pods. Their pods are deleted with the rights that syncers have as well.
         rule(
             "apps",

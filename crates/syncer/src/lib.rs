@@ -9,6 +9,7 @@
 //! - [`engine`] has the queue and is the only part that writes.
 //! - [`kinds`] has the rules of each kind: pure functions from objects to objects.
 //! - [`store`] keeps what both sides look like.
+//! - [`usage`] serves the tenant's metrics API.
 //! - [`permissions`] says what the syncer may do, for whoever grants it.
 
 pub mod admission;
@@ -142,14 +143,16 @@ impl Servers {
     }
 
     /// Answers for ever.
-    async fn serve(self, engine: Arc<Engine>, tenant: Api) {
+    async fn serve(self, engine: Arc<Engine>, tenant: Api, host: Client) {
         let admission = async {
             if let Some(admission) = self.admission {
                 admission.serve(Arc::clone(&engine), tenant).await;
             }
         };
         let egress = async {
-            if let Some(egress) = self.egress {
+            if let Some(mut egress) = self.egress {
+                let metrics = usage::router(Arc::clone(&engine), host);
+                egress.serve_locally(usage::HOST, usage::DNS_NAME, metrics);
                 egress.serve(Arc::clone(&engine)).await;
             }
         };
@@ -221,9 +224,9 @@ pub async fn sync(
 ) {
     tracing::info!(tenant = tenant.slug, namespace = tenant.workload_namespace, "syncing");
     let tenant_api = Api::new(tenant_client, Side::Tenant, metrics.clone());
-    let host_api = Api::new(host, Side::Host, metrics.clone());
+    let (host_client, host_api) = (host.clone(), Api::new(host, Side::Host, metrics.clone()));
     let engine = Engine::new(World::new(tenant), tenant_api.clone(), host_api, metrics);
-    let answers = servers.serve(Arc::clone(&engine), tenant_api);
+    let answers = servers.serve(Arc::clone(&engine), tenant_api, host_client);
     let announce = |without: &[String]| {
         tracing::info!(?without, "both sides are listed");
         ready(without);

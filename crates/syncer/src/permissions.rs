@@ -64,7 +64,20 @@ fn host_rules(policy: &SyncPolicy, namespace: HostNamespace) -> Vec<PolicyRule> 
 
 /// Rules of the `Role` in the host's workload namespace.
 pub fn host_workload_rules(policy: &SyncPolicy) -> Vec<PolicyRule> {
-    host_rules(policy, HostNamespace::Workloads)
+    let mut rules = host_rules(policy, HostNamespace::Workloads);
+    // What its pods use. A host without this API gives no right by it.
+    rules.push(rule("metrics.k8s.io", &["pods"], &["get", "list"]));
+    rules
+}
+
+/// Rule of the `ClusterRole` on the host for what these nodes use, which are the tenant's alone; none without nodes, because
+/// RBAC takes an empty list of names for all of them.
+pub fn host_node_metrics_rule(mut nodes: Vec<String>) -> Option<PolicyRule> {
+    nodes.sort();
+    (!nodes.is_empty()).then(|| PolicyRule {
+        resource_names: Some(nodes),
+        ..rule("metrics.k8s.io", &["nodes"], &["get"])
+    })
 }
 
 /// Rules of the `Role` in the host's control-plane namespace.
@@ -157,6 +170,14 @@ mod tests {
             cluster.iter().all(|rule| rule.verbs == ["get", "list", "watch"]),
             "{cluster:?}"
         );
+    }
+
+    #[test]
+    fn metrics_of_no_nodes_are_not_those_of_all() {
+        assert_eq!(host_node_metrics_rule(Vec::new()), None);
+        let rule = host_node_metrics_rule(vec!["b".into(), "a".into()]).unwrap();
+        assert_eq!(rule.resource_names, Some(vec!["a".into(), "b".into()]));
+        assert_eq!(rule.verbs, ["get"]);
     }
 
     #[test]

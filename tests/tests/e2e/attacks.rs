@@ -176,7 +176,7 @@ pub(crate) async fn a_shell_on_a_node_is_refused(world: Arc<World>) {
         space.name,
         &target,
         &image,
-        "--profile=sysadmin",
+        "--profile=general",
         "--attach=false",
         "--",
         "sleep",
@@ -247,7 +247,10 @@ pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(world: Ar
         fields.insert("containers".into(), json!([script(&program)]));
         fields.insert("volumes".into(), json!([]));
         fields.extend(change.as_object().unwrap().clone());
-        let metadata = json!({"name": name, "labels": model.labels(), "annotations": model.annotations()});
+        // Those of the network plugin are the node's to write.
+        let mut annotations = model.annotations().clone();
+        annotations.retain(|key, _| key.starts_with("berth.dev/"));
+        let metadata = json!({"name": name, "labels": model.labels(), "annotations": annotations});
         serde_json::from_value::<Pod>(json!({"metadata": metadata, "spec": spec})).unwrap()
     };
     for (name, change) in [

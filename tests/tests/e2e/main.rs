@@ -19,6 +19,7 @@
 
 mod attacks;
 mod berth;
+mod dns;
 mod life;
 mod machines;
 mod network;
@@ -26,6 +27,7 @@ mod pods;
 mod reach;
 mod streams;
 mod teams;
+mod usage;
 
 use berth_tests::{
     suite::{Group, run_groups},
@@ -59,6 +61,8 @@ fn main() -> ExitCode {
                     life::an_ephemeral_container_joins_a_pod,
                     life::a_claimed_device_is_prepared_on_the_node,
                     life::a_pod_speaks_to_its_own_api_server,
+                    dns::pods_find_what_is_theirs_by_name,
+                    usage::teams_see_usage_and_scale_by_it,
                     streams::logs_are_read_as_from_a_kubelet,
                     streams::commands_run_in_containers,
                     streams::ports_are_forwarded,

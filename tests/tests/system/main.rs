@@ -10,6 +10,7 @@ mod network;
 mod nodes;
 mod published;
 mod services;
+mod usage;
 
 use berth_tests::tests;
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
             classes::a_kind_of_the_host_is_defined_in_the_tenant,
             dns::names_of_the_tenant_and_of_nobody_else,
             dns::teams_customise_it_in_words_that_are_checked,
+            usage::a_host_that_measures_nothing_is_told,
             published::what_is_free_and_which_devices_there_are,
             deletion::nothing_is_left,
             deletion::while_it_is_being_created,

@@ -113,8 +113,14 @@ pub fn syncer_identity(
     (account, [workloads, control_plane])
 }
 
-/// What the syncer may read that is in no namespace: classes.
-pub fn syncer_cluster_role(cluster: &TenantCluster, tenant: &TenantId) -> (ClusterRole, ClusterRoleBinding) {
+/// What the syncer may read that is in no namespace: classes, and what the tenant's `nodes` use.
+pub fn syncer_cluster_role(
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    nodes: Vec<String>,
+) -> (ClusterRole, ClusterRoleBinding) {
+    let mut rules = permissions::host_cluster_rules();
+    rules.extend(permissions::host_node_metrics_rule(nodes));
     let metadata = ObjectMeta {
         name: Some(tenant.cluster_role()),
         labels: Some(tenant_labels(cluster, tenant)),
@@ -122,7 +128,7 @@ pub fn syncer_cluster_role(cluster: &TenantCluster, tenant: &TenantId) -> (Clust
     };
     let role = ClusterRole {
         metadata: metadata.clone(),
-        rules: Some(permissions::host_cluster_rules()),
+        rules: Some(rules),
         aggregation_rule: None,
     };
     let binding = ClusterRoleBinding {

@@ -17,6 +17,7 @@ mod service_range;
 mod settings;
 mod state;
 mod status;
+mod usage;
 mod validate;
 
 pub use service_range::HostRanges;

@@ -4,6 +4,7 @@ use super::{
     bootstrap, definitions, dns, exposure, host_objects, keys, publish, service_range,
     settings::{self, Settings},
     state::{Findings, TenantMemory},
+    usage,
 };
 use crate::{
     apply::optional,
@@ -128,17 +129,17 @@ pub(super) async fn run(
     let kubeconfig = publish_kubeconfig(context, memory, cluster, tenant, &authorities, &endpoints.public.url).await?;
     findings.has_kubeconfig = true;
 
-    match ready {
+    match &ready {
         None => findings.add(not_ready(&api_server)),
         Some(applier) => {
             let webhooks = configuration(&endpoints.admission.authority(), authorities.admission.cert_pem());
             let rules = context.kinds.rules(context, &settings.sync).await?;
-            bootstrap::apply(&applier, &rules, &host_ranges, &webhooks)
+            bootstrap::apply(applier, &rules, &host_ranges, &webhooks)
                 .await
                 .inspect_err(|_| applier.forget())?;
-            definitions::publish(context, &applier, &settings.sync.kinds).await?;
+            definitions::publish(context, applier, &settings.sync.kinds).await?;
             if let Some(dns) = &dns {
-                dns::publish(&applier, dns.address).await?;
+                dns::publish(applier, dns.address).await?;
             }
             bring_up(context, owner, &components, findings).await?;
         }
@@ -159,6 +160,12 @@ pub(super) async fn run(
     // A syncer that is known to be down needs no asking.
     if !findings.all().iter().any(|finding| finding.kind == SYNCER_READY) {
         findings.add(syncer_finding(context, &endpoints, key).await);
+    }
+
+    // An API that is registered and does not answer hinders others, so it is once there is who answers.
+    let answers = |finding: &Finding| finding.kind == SYNCER_READY && finding.is_true();
+    if let Some(applier) = ready.filter(|_| findings.all().iter().any(answers)) {
+        usage::publish(&applier, authorities.kubelet.cert_pem()).await?;
     }
 
     let nodes = owned_nodes(context, cluster);
@@ -228,7 +235,11 @@ async fn apply_identity(
         memory.host.apply(role).await?;
         memory.host.apply(binding).await?;
     }
-    let (role, binding) = host_objects::syncer_cluster_role(cluster, tenant);
+    let nodes = owned_nodes(context, cluster)
+        .iter()
+        .map(|node| node.name_any())
+        .collect();
+    let (role, binding) = host_objects::syncer_cluster_role(cluster, tenant, nodes);
     memory.host.apply(&role).await?;
     memory.host.apply(&binding).await?;
     Ok(())

@@ -100,19 +100,6 @@ fn api_service(authority: &str) -> APIService {
     }
 }
 
-/// What a syncer may read of the metrics of its tenant's nodes: of these and no others.
-pub(super) fn node_rule(mut nodes: Vec<String>) -> Option<PolicyRule> {
-    nodes.sort();
-    // RBAC takes an empty list of names for all of them.
-    (!nodes.is_empty()).then(|| PolicyRule {
-        api_groups: Some(vec!["metrics.k8s.io".into()]),
-        resources: Some(vec!["nodes".into()]),
-        resource_names: Some(nodes),
-        verbs: vec!["get".into()],
-        ..PolicyRule::default()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,12 +109,5 @@ mod tests {
         insta::assert_yaml_snapshot!(reader());
         insta::assert_yaml_snapshot!(service());
         insta::assert_yaml_snapshot!(api_service("certificate"));
-    }
-
-    #[test]
-    fn no_nodes_are_not_all_nodes() {
-        assert_eq!(node_rule(Vec::new()), None);
-        let rule = node_rule(vec!["b".into(), "a".into()]).unwrap();
-        assert_eq!(rule.resource_names, Some(vec!["a".into(), "b".into()]));
     }
 }

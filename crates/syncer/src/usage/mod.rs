@@ -57,7 +57,7 @@ const PODS: Resource = Resource::new("metrics.k8s.io", "v1beta1", "PodMetrics", 
 const NODES: Resource = Resource::new("metrics.k8s.io", "v1beta1", "NodeMetrics", "nodes");
 
 /// The API for one tenant, out of the metrics of `host`.
-pub fn router(engine: Arc<Engine>, host: Client) -> Router {
+pub(crate) fn router(engine: Arc<Engine>, host: Client) -> Router {
     Router::new()
         .fallback(answer)
         .with_state(Arc::new(Usage { engine, host }))

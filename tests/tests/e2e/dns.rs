@@ -1,0 +1,62 @@
+//! Names, as programs in pods look them up.
+
+use crate::{
+    pods::{SOON, Space, only, script, server},
+    teams::vision,
+};
+use berth_tests::{objects::apply, tenant::ensure_namespace, wait::until, world::World};
+use serde_json::json;
+use std::sync::Arc;
+
+/// A script that connects to each of these and prints those that it was connected to.
+fn connect(targets: &[&str]) -> String {
+    let tries = targets
+        .iter()
+        .map(|target| format!("if /agnhost connect --timeout=5s {target} 2>/dev/null; then echo {target}; fi"));
+    tries.collect::<Vec<_>>().join("\n")
+}
+
+pub(crate) async fn pods_find_what_is_theirs_by_name(world: Arc<World>) {
+    let space = Space::new(vision(&world).await, "dns-names").await;
+    let labels = json!({"app": "db"});
+    for object in [
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+               "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": 8080}]}}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "db"},
+               "spec": {"clusterIP": "None", "selector": labels, "ports": [{"port": 8080}]}}),
+        json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "db"}, "spec": {
+               "serviceName": "db", "selector": {"matchLabels": labels},
+               "template": {"metadata": {"labels": labels}, "spec": {
+                   "containers": [server()], "terminationGracePeriodSeconds": 1}}}}),
+    ] {
+        space.apply(object).await;
+    }
+    space.ready("db-0").await;
+    // A Service of the host, which has the same domain.
+    ensure_namespace(&world.client, "dns-host").await;
+    let secret = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "secret"}, "spec": {"ports": [{"port": 80}]}});
+    apply(&world.client, "dns-host", &secret).await.unwrap();
+
+    let own = [
+        "web:80",
+        "web.dns-names:80",
+        "web.dns-names.svc.cluster.local:80",
+        "db-0.db:8080",
+        "db-0.db.dns-names.svc.cluster.local:8080",
+        "kubernetes.default:443",
+    ];
+    let of_host = "secret.dns-host.svc.cluster.local:80";
+    // It begins with a word in capitals that says what is the matter.
+    let why = format!("why=$(/agnhost connect --timeout=5s {of_host} 2>&1); echo \"${{why%%[!A-Z]*}}\"");
+    let text = connect(&[&own[..], &[of_host, "secret.dns-host:80"]].concat()) + "\n" + &why;
+    let mut attempt = 0;
+    // Endpoints reach nodes and DNS a moment after the pod is ready.
+    until("names lead where they should", SOON, async || {
+        attempt += 1;
+        let name = format!("client-{attempt}");
+        let said = space.run(&name, only(script(&text))).await.said();
+        let is_right = said.lines().eq(own.into_iter().chain(["DNS"]));
+        if is_right { Ok(()) } else { Err(said) }
+    })
+    .await;
+}

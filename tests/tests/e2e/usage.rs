@@ -1,0 +1,91 @@
+//! What pods and nodes use, for people and for autoscalers.
+
+use crate::{
+    pods::{SOON, Space, pod, script, with},
+    teams::vision,
+};
+use berth_tests::{kubectl::Kubectl, wait::until, world::World};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use kube::Api;
+use serde_json::json;
+use std::{sync::Arc, time::Duration};
+
+/// metrics-server measures every few seconds, autoscalers look every fifteen.
+const MEASURED: Duration = Duration::from_secs(180);
+
+async fn until_output(kubectl: &Kubectl, arguments: &[&str], is_so: impl Fn(&str) -> bool) -> String {
+    until(
+        &format!("kubectl {arguments:?} says what is wanted"),
+        MEASURED,
+        async || {
+            let said = kubectl.run(arguments).await;
+            if said.success && is_so(&said.out) {
+                Ok(said.out)
+            } else {
+                Err(said)
+            }
+        },
+    )
+    .await
+}
+
+pub(crate) async fn teams_see_usage_and_scale_by_it(world: Arc<World>) {
+    let tenant = vision(&world).await;
+    let space = Space::new(tenant, "usage").await;
+    // Busy, within a limit that leaves the machine to others.
+    let resources = json!({"requests": {"cpu": "20m", "memory": "8Mi"}, "limits": {"cpu": "60m", "memory": "32Mi"}});
+    let busy = with(script("while :; do :; done"), json!({"resources": resources}));
+    let template = pod("x", json!({"containers": [busy], "restartPolicy": "Always"}));
+    let labels = json!({"app": "busy"});
+    space
+        .apply(
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "busy"}, "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": template["spec"]}}}),
+        )
+        .await;
+    space
+        .apply(
+            json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "busy"},
+            "spec": {
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "busy"},
+                "minReplicas": 1, "maxReplicas": 2,
+                "metrics": [{"type": "Resource", "resource": {
+                    "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}]}}),
+        )
+        .await;
+
+    let kubectl = space.kubectl();
+    let pods = until_output(&kubectl, &["top", "pod", "-n", space.name], |out| out.contains("busy-")).await;
+    assert!(pods.lines().skip(1).all(|line| line.starts_with("busy-")), "{pods}");
+    let nodes = until_output(&kubectl, &["top", "node"], |out| out.lines().count() == 3).await;
+    assert!(
+        nodes.lines().skip(1).all(|line| line.starts_with("gpu-h100-0")),
+        "{nodes}"
+    );
+    let table = kubectl.output(&["get", "podmetrics", "-n", space.name]).await;
+    assert!(table.starts_with("NAME") && table.contains("CPU"), "{table}");
+    let none = kubectl
+        .output(&["get", "podmetrics", "-n", space.name, "-l", "app=other", "-o", "name"])
+        .await;
+    assert_eq!(none.trim(), "");
+
+    let scalers: Api<HorizontalPodAutoscaler> = space.api();
+    until("the autoscaler has seen it and scaled", MEASURED, async || {
+        let scaler = scalers.get("busy").await.map_err(|error| error.to_string())?;
+        let status = scaler.status.unwrap_or_default();
+        if status.desired_replicas == 2 {
+            Ok(())
+        } else {
+            Err(format!("{status:?}"))
+        }
+    })
+    .await;
+    let deleted = kubectl
+        .run(&["delete", "namespace", space.name, "--wait=true", "--timeout=50s"])
+        .await;
+    assert!(
+        deleted.success,
+        "an API that answers keeps no namespace: {deleted:?} (within {SOON:?})"
+    );
+}
