@@ -113,9 +113,10 @@ pub(crate) async fn the_host_finds_nothing_wrong_with_the_walls(world: Arc<World
         let policy = until("the wall's types are checked", SOON, async || {
             let policy = policies.get(wall.name).await.map_err(|error| error.to_string())?;
             let status = policy.status.clone().unwrap_or_default();
-            match status.observed_generation == policy.metadata.generation {
-                true => Ok(policy),
-                false => Err(format!("{status:?}")),
+            if status.observed_generation == policy.metadata.generation {
+                Ok(policy)
+            } else {
+                Err(format!("{status:?}"))
             }
         })
         .await;
