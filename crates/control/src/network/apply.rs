@@ -11,12 +11,12 @@ use crate::{
     error::{ReconcileError, api},
     tenant::{HostRanges, TenantMemory},
 };
-use berth_api::names::TenantId;
+use berth_api::{labels, names::TenantId};
 use ipnet::IpNet;
 use k8s_openapi::api::{discovery::v1::EndpointSlice, networking::v1::NetworkPolicy};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, DynamicObject, ListParams, Preconditions},
+    api::{DeleteParams, DynamicObject, ListParams, PostParams, Preconditions},
     runtime::reflector::ObjectRef,
 };
 use std::{
@@ -93,13 +93,11 @@ pub async fn ensure(context: &Context, memory: &TenantMemory, isolation: &Isolat
     let wanted = policies(isolation);
     for policy in &wanted {
         let reference = ObjectRef::from_obj(policy);
-        let is_there = context
-            .stores
-            .network_policies
-            .get(&reference)
-            .is_some_and(|known| is_as(&known, policy));
-        if !is_there {
-            memory.host.apply_again(policy).await?;
+        match context.stores.network_policies.get(&reference) {
+            Some(known) if is_as(&known, policy) => {}
+            // What somebody added would outlast an apply: fields of others stay.
+            Some(known) => replace(context, &known, policy).await?,
+            None => memory.host.apply_again(policy).await?,
         }
     }
     apply_deny(context, memory, isolation).await?;
@@ -124,6 +122,21 @@ pub async fn ensure(context: &Context, memory: &TenantMemory, isolation: &Isolat
 fn is_as(known: &NetworkPolicy, wanted: &NetworkPolicy) -> bool {
     let has = |(key, value): (&String, &String)| known.labels().get(key) == Some(value);
     known.spec == wanted.spec && wanted.labels().iter().all(has)
+}
+
+async fn replace(context: &Context, known: &NetworkPolicy, wanted: &NetworkPolicy) -> Result<(), ReconcileError> {
+    let namespace = wanted.namespace().unwrap_or_default();
+    let policies: Api<NetworkPolicy> = Api::namespaced(context.client.clone(), &namespace);
+    let params = PostParams {
+        field_manager: Some(labels::CONTROL_MANAGER.into()),
+        ..PostParams::default()
+    };
+    let mut policy = wanted.clone();
+    policy.metadata.uid = known.uid();
+    policy.metadata.resource_version = known.resource_version();
+    let replaced = policies.replace(&wanted.name_any(), &params, &policy).await;
+    replaced.map_err(api("mend a NetworkPolicy"))?;
+    Ok(())
 }
 
 async fn delete(context: &Context, policy: &NetworkPolicy) -> Result<(), ReconcileError> {
