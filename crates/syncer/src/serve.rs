@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     task::JoinSet,
@@ -100,19 +100,20 @@ where
     Answering: Future<Output = Answer<Next>>,
 {
     let upgrade = Mutex::new(None);
-    let keep = |next| *upgrade.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+    let keep = |upgrading, next| {
+        *upgrade.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrading, next));
+    };
     let service = service_fn(|mut request: Request<Incoming>| {
         let upgrading = hyper::upgrade::on(&mut request);
         let answering = handle(request);
         let keep = &keep;
         async move {
-            Ok::<_, Infallible>(match answering.await {
-                Answer::Response(response) => response,
-                Answer::Upgrade(response, next) => {
-                    keep((upgrading, next));
-                    response
-                }
-            })
+            let (response, next) = match answering.await {
+                Answer::Response(response) => (response, None),
+                Answer::Upgrade(response, next) => (response, Some(next)),
+            };
+            keep(upgrading, next);
+            Ok::<_, Infallible>(response)
         }
     });
     let served = http1::Builder::new()
@@ -125,13 +126,12 @@ where
         tracing::debug!(%error, "a connection ended");
     }
     let (upgrading, next) = upgrade.into_inner().unwrap_or_else(PoisonError::into_inner)?;
-    match upgrading.await {
-        Ok(upgraded) => Some((TokioIo::new(upgraded), next)),
-        Err(error) => {
-            tracing::debug!(%error, "a connection ended before it was upgraded");
-            None
-        }
+    let mut upgraded = TokioIo::new(upgrading.await.ok()?);
+    if next.is_none() {
+        // A CONNECT that was refused: hyper hands the connection back all the same.
+        drop(upgraded.shutdown().await);
     }
+    Some((upgraded, next?))
 }
 
 /// Serves HTTP/1.1 by routes on a connection until it ends.

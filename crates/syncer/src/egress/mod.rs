@@ -232,7 +232,7 @@ impl Broker {
         match result {
             Ok(next) => Answer::Upgrade(Response::new(Body::empty()), next),
             Err(refusal) => {
-                tracing::info!(status = %refusal.status, words = refusal.words, "a connection was not made");
+                tracing::debug!(status = %refusal.status, words = refusal.words, "a connection was not made");
                 Answer::Response(response(refusal))
             }
         }
