@@ -152,7 +152,7 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(world: Arc<World>
         .apply(
             json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
             "metadata": {"name": "by-hand-1", "labels": {"kubernetes.io/service-name": "by-hand"}},
-            "ports": [{"port": 8080}], "endpoints": [{"addresses": [foreign]}]}),
+            "ports": [{"name": "", "port": 8080}], "endpoints": [{"addresses": [foreign]}]}),
         )
         .await;
     space

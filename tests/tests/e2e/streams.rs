@@ -206,10 +206,12 @@ pub(crate) async fn commands_run_in_containers(world: Arc<World>) {
         assert!(out.contains("hello"), "{protocol}: {out}{err}");
     }
 
-    // A container that joins a running pod; its name is the tenant's and is found there.
+    // A container that joins a running pod; its name is the tenant's and is found there. What kubectl would make without a
+    // profile has a capability that no pod of a tenant may have.
     let join = [
         "debug",
         "-q",
+        "--profile=baseline",
         "-n",
         space.name,
         "box",
