@@ -100,7 +100,7 @@ pub(crate) async fn a_connection_goes_where_its_target_says_or_nowhere(world: Ar
         ("[64:ff9b::a9fe:a9fe]:80".into(), 403),
         ("metadata.google.internal:80".into(), 403),
         ("10.96.0.1:443".into(), 403),
-        ("kubernetes.default.svc:443".into(), 404),
+        ("kubernetes.default.svc:443".into(), 503),
         ("h100-01:10250".into(), 403),
         ("user@169.254.169.254:80".into(), 400),
         ("169.254.169.254".into(), 400),
