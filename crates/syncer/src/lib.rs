@@ -157,7 +157,7 @@ impl Servers {
             }
         };
         tokio::join!(admission, egress);
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

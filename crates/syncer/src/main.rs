@@ -8,7 +8,7 @@ async fn main() -> ExitCode {
     berth_runtime::install_crypto();
     let options = berth_syncer::Options::parse();
     berth_runtime::telemetry::init(options.log_format);
-    match berth_syncer::run(options).await {
+    match Box::pin(berth_syncer::run(options)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "the syncer ends");

@@ -34,7 +34,7 @@ fn pod(world: &World, name: &str, labels: &Value, address: &str, ready: &str) {
     put(world, Side::Host, KindId::Pod, &name, host);
 }
 
-fn service(world: &World, name: &str, spec: Value) {
+fn service(world: &World, name: &str, spec: &Value) {
     let object = json!({"metadata": {"name": name}, "spec": spec});
     put(
         world,
@@ -65,7 +65,7 @@ fn world() -> World {
     service(
         &world,
         "hook",
-        json!({"clusterIP": CLUSTER_IP, "clusterIPs": [CLUSTER_IP, "fd96::7"], "selector": {"app": "hook"}, "ports": ports}),
+        &json!({"clusterIP": CLUSTER_IP, "clusterIPs": [CLUSTER_IP, "fd96::7"], "selector": {"app": "hook"}, "ports": ports}),
     );
     world
 }
@@ -183,7 +183,7 @@ fn endpoints_that_the_tenant_writes_lead_to_its_own_only() {
     service(
         &world,
         "by-hand",
-        json!({"clusterIP": "10.96.7.9", "ports": [{"name": "a", "port": 443}]}),
+        &json!({"clusterIP": "10.96.7.9", "ports": [{"name": "a", "port": 443}]}),
     );
     let slice = |addresses: &Value| {
         let name = Name::new("default", "by-hand-1");
