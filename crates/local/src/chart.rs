@@ -43,10 +43,9 @@ impl ChartInstall {
     pub fn new(programs: impl Into<PathBuf>) -> Self {
         let mut versions = binaries::available_versions();
         versions.retain(|version| {
-            let found = catalog::CONTROL_PLANE
+            catalog::CONTROL_PLANE
                 .iter()
-                .all(|component| binaries::find(*component, version).is_ok());
-            found
+                .all(|component| binaries::find(*component, version).is_ok())
         });
         Self {
             chart: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/berth"),

@@ -209,7 +209,7 @@ impl Usage {
             {
                 return Ok(Vec::new());
             }
-            own.push_str(&format!(",{}={namespace}", labels::TENANT_OBJECT_NAMESPACE));
+            own = format!("{own},{}={namespace}", labels::TENANT_OBJECT_NAMESPACE);
         }
         let path = PODS.path(&world.tenant.workload_namespace);
         let request = Request::new(path).list(&ListParams::default().labels(&own));

@@ -184,15 +184,13 @@ impl ClusterRuntime {
         let deployments: Api<Deployment> = self.api(owner.tenant);
         let name = wanted.name_any();
         owner.host.apply(wanted).await?;
-        match optional(deployments.get(&name).await).map_err(host("read a Deployment"))? {
-            Some(deployment) => Ok(deployment),
-            None => {
-                // Deleted by hand since it was applied.
-                owner.host.forget();
-                owner.host.apply(wanted).await?;
-                deployments.get(&name).await.map_err(host("read a Deployment"))
-            }
+        if let Some(deployment) = optional(deployments.get(&name).await).map_err(host("read a Deployment"))? {
+            return Ok(deployment);
         }
+        // Deleted by hand since it was applied.
+        owner.host.forget();
+        owner.host.apply(wanted).await?;
+        deployments.get(&name).await.map_err(host("read a Deployment"))
     }
 
     /// Once the last pod of an earlier kind is gone: removes what only it needed.

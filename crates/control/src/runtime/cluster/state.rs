@@ -50,7 +50,7 @@ fn condition<'a>(deployment: &'a Deployment, kind: &str) -> Option<&'a Deploymen
 fn why(deployment: &Deployment, pods: &[Pod]) -> String {
     // What a pod says is nearer to the cause than what is said of all of them.
     let of_pods = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-    if let Some(why) = of_pods.filter_map(of_pod).next() {
+    if let Some(why) = { of_pods }.find_map(of_pod) {
         return why;
     }
     let failed =
@@ -58,9 +58,10 @@ fn why(deployment: &Deployment, pods: &[Pod]) -> String {
     if let Some(message) = failed.and_then(|condition| condition.message.clone()) {
         return message;
     }
-    match pods.is_empty() {
-        true => "no pod of it exists yet".into(),
-        false => "its pods are starting".into(),
+    if pods.is_empty() {
+        "no pod of it exists yet".into()
+    } else {
+        "its pods are starting".into()
     }
 }
 

@@ -177,8 +177,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_opens_nothing() {
-        let mut limits = NetworkLimits::default();
-        limits.blocked = vec!["oops".into()];
+        let mut limits = NetworkLimits {
+            blocked: vec!["oops".into()],
+            ..NetworkLimits::default()
+        };
         limits.ingress = vec![IngressRule {
             cidr: None,
             namespace: None,
