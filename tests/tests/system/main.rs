@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod classes;
+mod control_planes;
 mod deletion;
 mod dns;
 mod input;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
             dns::names_of_the_tenant_and_of_nobody_else,
             dns::teams_customise_it_in_words_that_are_checked,
             usage::a_host_that_measures_nothing_is_told,
+            control_planes::pods_are_accepted_rolled_out_and_stopped,
             published::what_is_free_and_which_devices_there_are,
             deletion::nothing_is_left,
             deletion::while_it_is_being_created,

@@ -26,6 +26,8 @@ use k8s_openapi::{
 
 /// Label that names the component of an object.
 pub const APP_NAME: &str = "app.kubernetes.io/name";
+/// A capability that the programs of some images demand, or they do not start. They use ports that need none.
+const BIND: &str = "NET_BIND_SERVICE";
 /// User and group of every container.
 const USER: i64 = 65532;
 /// Files are readable by that group only.
@@ -172,12 +174,10 @@ fn pod(component: &Component, settings: &ClusterSettings, files: &str, selector:
 fn container(component: &Component, settings: &ClusterSettings, lingers: bool) -> Container {
     let text = |list: &[&str]| Some(list.iter().map(ToString::to_string).collect());
     let (command, capability) = match component.program {
-        // The image's entry point is a wrapper. The file of the API server demands this capability, or it does not start.
-        Program::Kubernetes { .. } => (
-            text(&[component.name]),
-            (component.name == API_SERVER).then_some("NET_BIND_SERVICE"),
-        ),
-        Program::Syncer | Program::CoreDns => (None, None),
+        // The image's entry point is a wrapper.
+        Program::Kubernetes { .. } => (text(&[component.name]), (component.name == API_SERVER).then_some(BIND)),
+        Program::CoreDns => (None, Some(BIND)),
+        Program::Syncer => (None, None),
     };
     let env = component.env.iter().map(|(name, value)| EnvVar {
         name: name.clone(),

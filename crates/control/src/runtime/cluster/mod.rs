@@ -179,28 +179,33 @@ impl ClusterRuntime {
         Ok(())
     }
 
-    /// The Deployment as it is now.
-    async fn apply_deployment(&self, owner: Owner<'_>, wanted: &Deployment) -> Result<Deployment, RuntimeError> {
+    /// The Deployment as it is now, with its files there.
+    async fn apply(&self, owner: Owner<'_>, files: &Secret, wanted: &Deployment) -> Result<Deployment, RuntimeError> {
         let deployments: Api<Deployment> = self.api(owner.tenant);
         let name = wanted.name_any();
+        owner.host.apply(files).await?;
         owner.host.apply(wanted).await?;
-        if let Some(deployment) = optional(deployments.get(&name).await).map_err(host("read a Deployment"))? {
-            return Ok(deployment);
+        if let Some(made) = optional(deployments.get(&name).await).map_err(host("read a Deployment"))? {
+            return Ok(made);
         }
-        // Deleted by hand since it was applied.
+        // Deleted since it was applied.
         owner.host.forget();
+        owner.host.apply(files).await?;
         owner.host.apply(wanted).await?;
         deployments.get(&name).await.map_err(host("read a Deployment"))
     }
 
     /// Once the last pod of an earlier kind is gone: removes what only it needed.
-    async fn tidy(&self, tenant: &TenantId, component: &Component, files: &str) -> Result<(), RuntimeError> {
+    async fn tidy(&self, owner: Owner<'_>, component: &Component, files: &str) -> Result<(), RuntimeError> {
+        let tenant = owner.tenant;
         let key = key(tenant, component.name);
         let now = (files.to_owned(), component.replicas);
         if self.memory().tidied.get(&key) == Some(&now) {
             return Ok(());
         }
         self.delete_files(tenant, component.name, Some(files)).await?;
+        // What was deleted is applied again should it be needed again.
+        owner.host.forget();
         if component.replicas == 1 {
             self.delete_budget(tenant, component.name).await?;
         }
@@ -298,14 +303,13 @@ impl ControlPlaneRuntime for ClusterRuntime {
         self.memory().withdrawn.remove(&key(tenant, component.name));
         self.copy_pull_secrets(owner).await?;
         let files = build::files(owner, component);
-        owner.host.apply(&files).await?;
         let wanted = build::deployment(owner, component, &self.settings, &files.name_any());
-        let deployment = self.apply_deployment(owner, &wanted).await?;
+        let deployment = self.apply(owner, &files, &wanted).await?;
         if component.replicas > 1 {
             owner.host.apply(&build::disruption_budget(owner, component)).await?;
         }
         if state::is_rolled_out(&deployment) {
-            self.tidy(tenant, component, &files.name_any()).await?;
+            self.tidy(owner, component, &files.name_any()).await?;
             return Ok(ComponentState::Running);
         }
         let pods = self

@@ -1,0 +1,231 @@
+//! Control planes as pods, on a real API server with simulated nodes: what is accepted under Pod Security, what is rolled
+//! out, and what is left. (Nothing answers in simulated pods; tenants with such control planes live in the tests on real
+//! nodes.)
+
+use berth_api::{DnsPolicy, NetworkLimits, Scheduling, SyncPolicy, labels, names::TenantId};
+use berth_control::{
+    apply::Applier,
+    control_plane::{
+        API_SERVER, Authorities, COMPONENTS, Component, ControlPlaneInput, DatastoreInput, DnsInput, HostInput,
+        LeafStore, SCHEDULER, ServiceRange, customisation, render,
+    },
+    runtime::{
+        ClusterRuntime, ComponentState, ControlPlaneRuntime, Owner,
+        cluster::{ClusterSettings, pod_selector},
+    },
+};
+use berth_tests::{
+    wait::{until, until_true},
+    world::World,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Namespace, Pod, Secret, ServiceAccount},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::json;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+const SOON: Duration = Duration::from_secs(90);
+
+/// A tenant of which there is only the control-plane namespace.
+struct Scene {
+    tenant: TenantId,
+    labels: BTreeMap<String, String>,
+    host: Applier,
+    authorities: Authorities,
+    datastore: DatastoreInput,
+    client: Client,
+    runtime: ClusterRuntime,
+}
+
+impl Scene {
+    async fn new(world: &World) -> Self {
+        let client = world.client.clone();
+        let tenant = TenantId::new("pods", "1");
+        let namespace = json!({"metadata": {"name": tenant.control_plane_namespace(), "labels": {
+            "pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest",
+        }}});
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let namespace: Namespace = serde_json::from_value(namespace).unwrap();
+        namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &tenant.control_plane_namespace());
+        let syncer: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "syncer"}})).unwrap();
+        accounts.create(&PostParams::default(), &syncer).await.unwrap();
+        let files = world.host.datastore();
+        let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
+        let (ca, key) = (read(&files.ca_cert), read(&files.ca_key));
+        Self {
+            labels: BTreeMap::from([(labels::TENANT.into(), tenant.slug().into())]),
+            host: Applier::new(client.clone()),
+            authorities: Authorities::load(&Authorities::create("pods").unwrap(), &ca, &key).unwrap(),
+            datastore: DatastoreInput {
+                endpoints: vec![files.endpoint],
+                ca_pem: ca,
+            },
+            runtime: ClusterRuntime::new(ClusterSettings::default(), client.clone()),
+            tenant,
+            client,
+        }
+    }
+
+    fn owner(&self) -> Owner<'_> {
+        Owner {
+            tenant: &self.tenant,
+            labels: &self.labels,
+            host: &self.host,
+        }
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), &self.tenant.control_plane_namespace())
+    }
+
+    /// What control would render.
+    async fn render(&self, replicas: u32, leaves: &mut LeafStore) -> Vec<Component> {
+        let service_range = ServiceRange {
+            cidr: "10.96.77.0/29".into(),
+            first: [10, 96, 77, 1].into(),
+            secondary: None,
+        };
+        let ports = self.runtime.allocate(&self.tenant).unwrap();
+        let endpoints = self
+            .runtime
+            .endpoints(self.owner(), &ports, &service_range)
+            .await
+            .unwrap();
+        let dns = DnsInput {
+            address: [10, 96, 77, 2].into(),
+            policy: DnsPolicy::default(),
+            blocked_domains: Vec::new(),
+            custom: Some(customisation::Customisation::default()),
+        };
+        let input = ControlPlaneInput {
+            tenant: &self.tenant,
+            version: berth_api::DEFAULT_VERSION,
+            class: "default",
+            scheduling: Scheduling::Tenant,
+            policy: &SyncPolicy::default(),
+            network: &NetworkLimits::default(),
+            form: self.runtime.form(replicas),
+            endpoints: &endpoints,
+            service_range: &service_range,
+            datastore: &self.datastore,
+            host: &HostInput {
+                server: "https://10.96.0.1".into(),
+                ca_pem: String::new(),
+                cluster_domain: "cluster.local".into(),
+            },
+            dns: Some(&dns),
+        };
+        render(&input, &self.authorities, leaves).unwrap()
+    }
+
+    async fn running(&self, component: &Component) {
+        until(&format!("{} runs", component.name), SOON, async || {
+            match self.runtime.ensure(self.owner(), component).await {
+                Ok(ComponentState::Running) => Ok(()),
+                Ok(ComponentState::Down(why)) => Err(why),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+        .await;
+    }
+
+    /// Names of the Secrets with a component's files.
+    async fn files(&self, component: &str) -> Vec<String> {
+        let selector: Vec<String> = pod_selector(&self.tenant, component)
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let secrets: Api<Secret> = self.api();
+        let listed = secrets
+            .list_metadata(&ListParams::default().labels(&selector.join(",")))
+            .await;
+        listed.unwrap().iter().map(ResourceExt::name_any).collect()
+    }
+
+    /// A component of a rendering, once it runs and nothing is left of an earlier one.
+    async fn rolled_out(&self, components: &[Component], name: &str) -> String {
+        let component = components.iter().find(|component| component.name == name).unwrap();
+        until(&format!("{name} is rolled out"), SOON, async || {
+            self.running(component).await;
+            match &self.files(name).await[..] {
+                [one] => Ok(one.clone()),
+                several => Err(several.to_vec()),
+            }
+        })
+        .await
+    }
+}
+
+pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(world: Arc<World>) {
+    let scene = Scene::new(&world).await;
+    let mut leaves = LeafStore::new(BTreeMap::new(), Timestamp::now());
+    let components = scene.render(1, &mut leaves).await;
+    for name in COMPONENTS {
+        if let Some(component) = components.iter().find(|component| component.name == name) {
+            scene.running(component).await;
+        }
+    }
+    let pods: Api<Pod> = scene.api();
+    let budgets: Api<PodDisruptionBudget> = scene.api();
+    assert_eq!(
+        pods.list(&ListParams::default()).await.unwrap().items.len(),
+        components.len()
+    );
+    assert!(budgets.get_opt(API_SERVER).await.unwrap().is_none());
+
+    // Nothing is done twice.
+    let deployments: Api<Deployment> = scene.api();
+    let before = deployments.get(API_SERVER).await.unwrap();
+    let first = scene.rolled_out(&components, API_SERVER).await;
+    assert_eq!(
+        deployments.get(API_SERVER).await.unwrap().metadata.generation,
+        before.metadata.generation
+    );
+
+    // New certificates are new pods, with files of their own.
+    let renewed = scene
+        .render(1, &mut LeafStore::new(BTreeMap::new(), Timestamp::now()))
+        .await;
+    let second = scene.rolled_out(&renewed, API_SERVER).await;
+    assert_ne!(first, second);
+
+    // Replicas may not all be taken at once; a single one may.
+    let three = scene.render(3, &mut leaves).await;
+    scene.rolled_out(&three, API_SERVER).await;
+    assert!(budgets.get_opt(API_SERVER).await.unwrap().is_some());
+    scene.rolled_out(&components, API_SERVER).await;
+    until_true("the budget is gone", SOON, async || {
+        scene.rolled_out(&components, API_SERVER).await;
+        budgets.get_opt(API_SERVER).await.unwrap().is_none()
+    })
+    .await;
+
+    // What is deleted by hand comes back.
+    deployments.delete(API_SERVER, &DeleteParams::default()).await.unwrap();
+    scene.rolled_out(&components, API_SERVER).await;
+
+    scene.runtime.withdraw(&scene.tenant, SCHEDULER).await.unwrap();
+    assert!(deployments.get_opt(SCHEDULER).await.unwrap().is_none());
+    assert!(scene.files(SCHEDULER).await.is_empty());
+    scene.runtime.stop(&scene.tenant).await.unwrap();
+    assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty());
+    scene.runtime.stop(&scene.tenant).await.unwrap();
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let name = scene.tenant.control_plane_namespace();
+    namespaces.delete(&name, &DeleteParams::default()).await.unwrap();
+    until_true("the namespace is gone", SOON, async || {
+        namespaces.get_opt(&name).await.unwrap().is_none()
+    })
+    .await;
+}
