@@ -255,7 +255,7 @@ mod tests {
         let address = "10.96.0.1".parse().unwrap();
         HostPki::load_or_create(&home, &[address]).unwrap();
         let first = files(&home.pki());
-        assert_eq!(first.len(), 22);
+        assert_eq!(first.len(), 24);
         HostPki::load_or_create(&home, &[address]).unwrap();
         assert_eq!(files(&home.pki()), first);
         for path in first.keys() {
