@@ -179,5 +179,9 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(world: Arc<World>
             "/api/v1/namespaces/reach-others/services/by-hand:443/proxy/",
         ])
         .await;
-    assert!(!said.success && said.err.contains(own), "{said:?}");
+    // Whether the API server finds the endpoint itself depends on its version; where it does, the broker refuses.
+    let refused = [own, "no endpoints available"]
+        .iter()
+        .any(|words| said.err.contains(words));
+    assert!(!said.success && refused, "{said:?}");
 }

@@ -21,7 +21,7 @@ pub(crate) const DECLARED: &str = "198.51.100.10";
 pub(crate) async fn vision(world: &World) -> &'static Tenant {
     let create = async || {
         let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "teams"},
-            "spec": {"network": {"egress": {"allowedCidrs": ["198.51.100.0/24"]}}}});
+            "spec": {"network": {"egress": {"allowedCidrs": ["198.51.100.0/24"]}}, "sync": {"devices": {"classes": ["gpu.nvidia.com"]}}}});
         apply(&world.client, "", &class).await.unwrap();
         let mut cluster = cluster("vision", &[("train", "h100", 2)]);
         cluster.spec.class = Some("teams".into());
