@@ -163,8 +163,10 @@ mod tests {
         assert_eq!((given.egress[0].cidr.as_str(), given.ingress.len()), ("10.1.0.0/16", 0));
         let none = declared(&TenantNetwork::default(), &ClassNetwork::default(), &[]).unwrap();
         assert_eq!(none, Declared::default());
-        let mut closed = TenantNetwork::default();
-        closed.egress = Some(EgressRules::default());
+        let closed = TenantNetwork {
+            egress: Some(EgressRules::default()),
+            ..TenantNetwork::default()
+        };
         assert_eq!(
             declared(&closed, &class(), &[]).unwrap(),
             Declared::default(),

@@ -232,7 +232,8 @@ fn egress(isolation: &Isolation<'_>, generation: Generation, with_networks: bool
 
 /// Declared networks, those with the same ports in one rule: a policy holds 25 rules.
 fn declared_egress(isolation: &Isolation<'_>, generation: Generation) -> Vec<Rule> {
-    let mut grouped: Vec<((&[u16], Option<Protocol>), Vec<String>)> = Vec::new();
+    type PortsAndNetworks<'a> = ((&'a [u16], Option<Protocol>), Vec<String>);
+    let mut grouped: Vec<PortsAndNetworks<'_>> = Vec::new();
     for EgressRule { cidr, ports, protocol } in &isolation.declared.egress {
         let key = (ports.as_slice(), *protocol);
         let Ok(range) = ranges::parse(cidr) else { continue };

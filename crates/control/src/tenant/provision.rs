@@ -42,6 +42,10 @@ const SYNCER_PROBE: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// A step failed. The findings so far are kept.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one step after the other, in the order in which a tenant comes to life"
+)]
 pub(super) async fn run(
     context: &Context,
     memory: &TenantMemory,

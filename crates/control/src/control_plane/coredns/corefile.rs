@@ -43,13 +43,13 @@ pub(super) fn hosts(custom: &Customisation) -> String {
 pub(super) fn corefile(form: Form, listen: SocketAddr, input: &DnsInput, custom: &Customisation) -> String {
     let mut lines = Lines::default();
     lines.open(&format!(".:{}", listen.port()));
-    if form != Form::Process {
-        // Several servers of one machine would fight for these ports.
+    if form == Form::Process {
+        // Without those below: several servers of one machine would fight for their ports.
+        lines.line(&format!("bind {}", listen.ip()));
+    } else {
         lines.block("health :8080", &["lameduck 5s"]);
         lines.line("ready :8181");
         lines.line("prometheus :9153");
-    } else {
-        lines.line(&format!("bind {}", listen.ip()));
     }
     lines.block("errors", &["consolidate 1m .*"]);
     if custom.log {

@@ -134,6 +134,7 @@ mod tests {
     use crate::config::test_tenant;
     use serde_json::json;
 
+    #[expect(clippy::needless_pass_by_value, reason = "tests write the value in place")]
     fn opened(egress: Value) -> [bool; 2] {
         let mut tenant = test_tenant();
         tenant.dns_address = Some("10.96.0.53".into());
