@@ -63,9 +63,7 @@ pub(super) async fn policies(thief: &Thief) {
     let unmarked = json!({"metadata": {"labels": {"berth.dev/managed-by": "control"}}});
     let unmarked = super::with(&policy(json!({"podSelector": {}})), &unmarked);
     // Two walls refuse it, each in its own words.
-    thief
-        .refused("label", &unmarked)
-        .await;
+    thief.refused("label", &unmarked).await;
     let policies: Api<NetworkPolicy> = Api::namespaced(thief.client.clone(), &thief.namespace);
     let params = PatchParams {
         dry_run: true,
