@@ -66,7 +66,6 @@ fn main() -> ExitCode {
                     streams::logs_are_read_as_from_a_kubelet,
                     streams::commands_run_in_containers,
                     streams::ports_are_forwarded,
-                    streams::an_edited_node_leads_nowhere_else,
                     network::the_table_of_the_documentation_holds,
                     reach::pods_serve_webhooks_and_are_proxied_to,
                     reach::webhooks_reach_nothing_but_the_tenants_own,
@@ -75,6 +74,8 @@ fn main() -> ExitCode {
                     attacks::a_stolen_syncer_makes_no_pod_that_reaches_the_host,
                 ],
             ),
+            // Alone: whoever uses the node meanwhile is led nowhere, too.
+            Group::together(1, tests![streams::an_edited_node_leads_nowhere_else]),
             Group::together(
                 3,
                 tests![
