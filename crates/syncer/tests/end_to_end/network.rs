@@ -183,7 +183,14 @@ async fn policies_isolate(clusters: &Clusters) {
     );
     assert_eq!(
         rules[1]["from"][0]["ipBlock"]["except"],
-        json!(["10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16"])
+        json!([
+            "10.0.0.0/8",
+            "100.100.100.200/32",
+            "127.0.0.0/8",
+            "168.63.129.16/32",
+            "169.254.0.0/16",
+            "192.0.0.192/32"
+        ])
     );
     until_open(clusters, "db", [false, true]).await;
     assert_eq!(open(clusters, "web").await, Some([true, true]));

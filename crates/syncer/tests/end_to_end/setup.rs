@@ -188,7 +188,8 @@ impl Clusters {
 
     async fn prepare_host(&self) {
         let namespaces: Api<Namespace> = Api::all(self.host_admin.clone());
-        let allowed = allowances::annotations(&self.policy, berth_api::DEFAULT_CLASS, None);
+        let mut allowed = allowances::annotations(&self.policy, berth_api::DEFAULT_CLASS, None);
+        allowed.extend(allowances::of_network(&open_network()));
         for (name, role, annotations) in [
             (WORKLOADS, labels::ROLE_WORKLOADS, json!(allowed)),
             (CONTROL_PLANE, labels::ROLE_CONTROL_PLANE, json!({})),
