@@ -1,7 +1,7 @@
 //! A tenant of a test: made by its `TenantCluster`, used through its own kubeconfig.
 
 use crate::{wait::until, world::World};
-use berth_api::{NodeGroup, NodeMode, TenantCluster, TenantClusterSpec, conditions, names::TenantId};
+use berth_api::{NodeGroup, TenantCluster, TenantClusterSpec, conditions, names::TenantId};
 use berth_runtime::client;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{
@@ -29,12 +29,9 @@ pub struct Tenant {
 
 /// A `TenantCluster` with groups of (name, pool, count).
 pub fn cluster(name: &str, groups: &[(&str, &str, u32)]) -> TenantCluster {
-    let nodes = groups.iter().map(|(name, pool, count)| NodeGroup {
-        name: (*name).into(),
-        pool: (*pool).into(),
-        mode: NodeMode::Private,
-        count: *count,
-    });
+    let nodes = groups
+        .iter()
+        .map(|(name, pool, count)| NodeGroup::private(name, pool, *count));
     TenantCluster::new(
         name,
         TenantClusterSpec {

@@ -14,6 +14,7 @@ pub mod network;
 mod node_pool;
 pub mod quantity;
 pub mod ranges;
+mod share;
 pub mod sync_policy;
 mod tenant_class;
 mod tenant_cluster;
@@ -24,11 +25,12 @@ pub use control_plane::{ControlPlaneSpec, EndpointPolicy, EndpointSpec, Endpoint
 pub use dns_policy::{DnsPolicy, dns_server};
 pub use network::{NetworkLimits, TenantNetwork};
 pub use node_pool::{NodeCounts, NodePool, NodePoolSpec, NodePoolStatus};
+pub use share::SharePolicy;
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
-    DEFAULT_VERSION, NodeGroup, NodeMode, Phase, Scheduling, SecretReference, TenantCluster, TenantClusterSpec,
-    TenantClusterStatus, TenantNodeCounts,
+    DEFAULT_VERSION, NodeGroup, NodeGroupStatus, NodeMode, Phase, Scheduling, SecretReference, TenantCluster,
+    TenantClusterSpec, TenantClusterStatus, TenantNodeCounts,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use validate::{KubernetesVersion, VersionError};

@@ -1,6 +1,6 @@
 //! `TenantClass`: the platform's rules for tenants.
 
-use crate::{DnsPolicy, EndpointPolicy, Scheduling, SyncPolicy, network::ClassNetwork};
+use crate::{DnsPolicy, EndpointPolicy, Scheduling, SharePolicy, SyncPolicy, network::ClassNetwork};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -58,6 +58,10 @@ pub struct TenantClassSpec {
     /// What of the network outside the tenants may have.
     #[serde(default)]
     pub network: ClassNetwork,
+
+    /// What of the fleet is the tenants' of this class, all of them together.
+    #[serde(default)]
+    pub share: SharePolicy,
 }
 
 /// What became of the class.

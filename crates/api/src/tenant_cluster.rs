@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Version", type_ = "string", json_path = ".spec.version"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.assigned", description = "Nodes assigned to the tenant"),
-    printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes the spec asks for"),
+    printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes the tenant should have now"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message"),
     printcolumn(name = "Class", type_ = "string", json_path = ".status.class", priority = 1),
     printcolumn(name = "Endpoint", type_ = "string", json_path = ".status.endpoint", priority = 1),
@@ -92,9 +92,18 @@ fn default_version() -> String {
     DEFAULT_VERSION.into()
 }
 
-/// A number of nodes out of one pool.
-#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Nodes out of one pool.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self.mode == 'private' ? has(self.count) : !has(self.count)")
+    .message("mode private needs a count, and no other mode has one")
+    .field_path(".count"))]
+#[x_kube(validation = Rule::new("self.mode == 'dynamic' ? has(self.max) : !has(self.max) && !has(self.min)")
+    .message("mode dynamic needs a max and may have a min, and no other mode has them")
+    .field_path(".max"))]
+#[x_kube(validation = Rule::new("!has(self.min) || !has(self.max) || self.min <= self.max")
+    .message("min must not be above max")
+    .field_path(".min"))]
 #[x_kube(validation = Rule::new("self.pool == oldSelf.pool")
     .message("the pool of a node group cannot change; add a group with another name and remove this one")
     .field_path(".pool"))]
@@ -105,12 +114,65 @@ pub struct NodeGroup {
     /// Name of the NodePool the nodes come from.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub pool: String,
-    /// How the nodes are given. Private nodes are reserved for the tenant as long as the spec asks for them.
+    /// How the nodes are given: reserved for the tenant as long as the spec asks for them (private), as many as its pods
+    /// need (dynamic), or shared with other tenants for work without GPUs (shared).
     #[serde(default)]
     pub mode: NodeMode,
-    /// Number of nodes.
+    /// Number of nodes, in mode private.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1024))]
-    pub count: u32,
+    pub count: Option<u32>,
+    /// Nodes that the group has whatever its pods need, in mode dynamic. Defaults to 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1024))]
+    pub min: Option<u32>,
+    /// Nodes that the group has at most, in mode dynamic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub max: Option<u32>,
+}
+
+impl NodeGroup {
+    /// A group of private nodes.
+    pub fn private(name: &str, pool: &str, count: u32) -> Self {
+        Self {
+            name: name.into(),
+            pool: pool.into(),
+            mode: NodeMode::Private,
+            count: Some(count),
+            ..Self::default()
+        }
+    }
+
+    /// A group whose nodes follow demand.
+    pub fn dynamic(name: &str, pool: &str, min: u32, max: u32) -> Self {
+        Self {
+            name: name.into(),
+            pool: pool.into(),
+            mode: NodeMode::Dynamic,
+            min: Some(min),
+            max: Some(max),
+            ..Self::default()
+        }
+    }
+
+    /// Nodes that the group has whatever happens. None of its own in mode shared.
+    pub fn floor(&self) -> u32 {
+        match self.mode {
+            NodeMode::Private => self.count.unwrap_or_default(),
+            NodeMode::Dynamic => self.min.unwrap_or_default(),
+            NodeMode::Shared => 0,
+        }
+    }
+
+    /// Nodes of its own that the group has at most.
+    pub fn ceiling(&self) -> u32 {
+        match self.mode {
+            NodeMode::Private => self.count.unwrap_or_default(),
+            NodeMode::Dynamic => self.max.unwrap_or_default().max(self.floor()),
+            NodeMode::Shared => 0,
+        }
+    }
 }
 
 /// How a node group's nodes are given to the tenant.
@@ -120,6 +182,10 @@ pub enum NodeMode {
     /// Reserved for one tenant from the moment it asks until it asks no longer.
     #[default]
     Private,
+    /// One tenant's at a time, as long as its pods need them.
+    Dynamic,
+    /// Used by several tenants at the same time, for work without GPUs.
+    Shared,
 }
 
 /// Who places pods.
@@ -165,6 +231,10 @@ pub struct TenantClusterStatus {
     /// Counts of the tenant's nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<TenantNodeCounts>,
+    /// Where each group of nodes stands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub node_groups: Vec<NodeGroupStatus>,
     /// Accepted, DatastoreReady, ControlPlaneReady, EndpointReady, SyncerReady, NodesReady, Ready; Deleting while it is deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
@@ -194,10 +264,65 @@ pub struct SecretReference {
 /// Counts of a tenant's nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantNodeCounts {
-    /// Nodes that the spec asks for.
+    /// Nodes that the tenant should have now: what private groups count, and what dynamic ones need.
     pub desired: u32,
     /// Nodes that belong to the tenant.
     pub assigned: u32,
     /// Assigned nodes whose condition Ready is True.
     pub ready: u32,
+}
+
+/// Where a group of nodes stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeGroupStatus {
+    /// Name of the group. One that the spec has no more is shown until its last node is given back.
+    pub name: String,
+    /// Pool that its nodes come from.
+    pub pool: String,
+    /// How its nodes are given.
+    pub mode: NodeMode,
+    /// Nodes that it should have now.
+    #[serde(default)]
+    pub desired: u32,
+    /// Nodes that serve it.
+    #[serde(default)]
+    pub assigned: u32,
+    /// Nodes that are promised to it or are being prepared.
+    #[serde(default)]
+    pub joining: u32,
+    /// Nodes that it loses: cordoned, or on their way back to the pool.
+    #[serde(default)]
+    pub returning: u32,
+    /// Nodes that its pods wait for.
+    #[serde(default)]
+    pub waiting: u32,
+    /// Nodes that it has beyond what its class is guaranteed: others may ask for them back.
+    #[serde(default)]
+    pub borrowed: u32,
+    /// Why it has what it has and waits for what it waits for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_with_a_count_is_private() {
+        let group: NodeGroup =
+            serde_json::from_value(serde_json::json!({"name": "a", "pool": "h100", "count": 2})).unwrap();
+        assert_eq!(group, NodeGroup::private("a", "h100", 2));
+        assert_eq!((group.floor(), group.ceiling()), (2, 2));
+    }
+
+    #[test]
+    fn a_dynamic_group_has_a_floor_and_a_ceiling() {
+        let group: NodeGroup =
+            serde_json::from_value(serde_json::json!({"name": "a", "pool": "h100", "mode": "dynamic", "max": 8}))
+                .unwrap();
+        assert_eq!((group.floor(), group.ceiling()), (0, 8));
+        assert_eq!(NodeGroup::dynamic("a", "h100", 2, 8).floor(), 2);
+    }
 }

@@ -25,6 +25,14 @@ fn group(name: &str, count: i64) -> Value {
     json!({"name": name, "pool": "h100", "count": count})
 }
 
+fn group_of(more: &Value) -> Value {
+    let mut group = json!({"name": "a", "pool": "h100"});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        group[key] = value.clone();
+    }
+    tenant("ok", &json!({"nodes": [group]}))
+}
+
 pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
     ensure_namespace(&world.client, "input-schema").await;
     let long = "a".repeat(41);
@@ -57,6 +65,21 @@ pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
             "mode",
         ),
         (tenant("ok", &json!({"nodes": "all"})), "nodes"),
+        (group_of(&json!({})), "private needs a count"),
+        (group_of(&json!({"count": 1, "max": 2})), "mode dynamic needs a max"),
+        (group_of(&json!({"mode": "dynamic"})), "mode dynamic needs a max"),
+        (
+            group_of(&json!({"mode": "dynamic", "max": 2, "count": 2})),
+            "private needs a count",
+        ),
+        (
+            group_of(&json!({"mode": "dynamic", "min": 3, "max": 2})),
+            "min must not be above max",
+        ),
+        (
+            group_of(&json!({"mode": "shared", "count": 1})),
+            "private needs a count",
+        ),
         (
             tenant(
                 "ok",

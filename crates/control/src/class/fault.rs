@@ -30,6 +30,8 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
         sync,
         dns,
         network: border,
+        // Its schema says all there is to say.
+        share: _,
     } = spec;
     if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
         return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));

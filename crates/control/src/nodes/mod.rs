@@ -74,7 +74,7 @@ fn tenant(context: &Context, cluster: &TenantCluster, nodes: &[Node]) -> Option<
             .map(|group| Group {
                 name: group.name.clone(),
                 pool: group.pool.clone(),
-                count: usize::try_from(group.count).unwrap_or(usize::MAX),
+                count: usize::try_from(group.floor()).unwrap_or(usize::MAX),
             })
             .collect()
     } else {

@@ -388,7 +388,7 @@ pub(super) fn owned_nodes(context: &Context, cluster: &TenantCluster) -> Vec<Arc
 }
 
 fn nodes_finding(context: &Context, cluster: &TenantCluster, nodes: &[Arc<Node>]) -> Finding {
-    let desired: u64 = cluster.spec.nodes.iter().map(|group| u64::from(group.count)).sum();
+    let desired: u64 = cluster.spec.nodes.iter().map(|group| u64::from(group.floor())).sum();
     let kept: Vec<&Arc<Node>> = nodes
         .iter()
         .filter(|node| NodeRecord::read(node).is_some_and(|record| !record.draining))

@@ -4,15 +4,16 @@ use super::{host_objects, provision::owned_nodes, settings::Settings, state::Fin
 use crate::{
     context::Context,
     error::{ReconcileError, api},
-    nodes::is_ready,
+    nodes::{NodeRecord, is_ready},
 };
 use berth_api::{
-    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
+    NodeGroup, NodeGroupStatus, Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
     conditions::{self, ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, Finding, NODES_READY, READY, SYNCER_READY},
     labels,
     names::TenantId,
 };
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Resource, ResourceExt,
@@ -20,6 +21,7 @@ use kube::{
     runtime::events::{Event, EventType},
 };
 use serde_json::json;
+use std::sync::Arc;
 
 /// The finding of the step that failed: the first one of the usual order that has none yet.
 pub(super) fn failed_step(findings: &Findings, error: &ReconcileError) -> Finding {
@@ -68,11 +70,12 @@ pub(super) async fn write(
                 .spec
                 .nodes
                 .iter()
-                .map(|group| group.count)
+                .map(NodeGroup::floor)
                 .fold(0, u32::saturating_add),
             assigned: count(nodes.len()),
             ready: count(nodes.iter().filter(|node| is_ready(node)).count()),
         }),
+        node_groups: groups(&cluster.spec.nodes, &nodes),
         conditions: conditions::merge(&before.conditions, &all, cluster.metadata.generation, now),
     };
     replace(context, cluster, &before, &after).await
@@ -134,6 +137,31 @@ fn changed<'a>(before: &'a [Condition], after: &'a [Condition]) -> impl Iterator
 /// Reasons of what is merely under way.
 fn is_a_fault(reason: &str) -> bool {
     !matches!(reason, "Starting" | "Assigning" | "Draining" | "Waiting")
+}
+
+/// Where each group of the spec stands, as the nodes' own records say.
+fn groups(spec: &[NodeGroup], nodes: &[Arc<Node>]) -> Vec<NodeGroupStatus> {
+    let mut groups: Vec<NodeGroupStatus> = spec
+        .iter()
+        .map(|group| NodeGroupStatus {
+            name: group.name.clone(),
+            pool: group.pool.clone(),
+            mode: group.mode,
+            desired: group.floor(),
+            ..NodeGroupStatus::default()
+        })
+        .collect();
+    for record in nodes.iter().filter_map(|node| NodeRecord::read(node)) {
+        let Some(group) = groups.iter_mut().find(|group| group.name == record.group) else {
+            continue;
+        };
+        if record.draining {
+            group.returning += 1;
+        } else {
+            group.assigned += 1;
+        }
+    }
+    groups
 }
 
 fn readiness(findings: &Findings) -> Finding {

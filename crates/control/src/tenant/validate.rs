@@ -73,7 +73,7 @@ pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Result<(), Finding> 
             );
         }
         let sum = asked.entry(&group.pool).or_default();
-        *sum = sum.saturating_add(usize::try_from(group.count).unwrap_or(usize::MAX));
+        *sum = sum.saturating_add(usize::try_from(group.floor()).unwrap_or(usize::MAX));
         if *sum > *total {
             return refuse(
                 "NotEnoughNodes",
@@ -120,12 +120,9 @@ mod tests {
     }
 
     fn spec(version: &str, groups: &[(&str, &str, u32)]) -> TenantClusterSpec {
-        let nodes = groups.iter().map(|(name, pool, count)| NodeGroup {
-            name: (*name).into(),
-            pool: (*pool).into(),
-            mode: NodeMode::Private,
-            count: *count,
-        });
+        let nodes = groups
+            .iter()
+            .map(|(name, pool, count)| NodeGroup::private(name, pool, *count));
         TenantClusterSpec {
             version: version.into(),
             nodes: nodes.collect(),
