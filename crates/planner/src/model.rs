@@ -45,6 +45,24 @@ pub struct Pool {
     pub handover: Seconds,
     /// In which order tenants that wait are served.
     pub order: Order,
+    /// For whom borrowed nodes are taken back.
+    pub reclaim: Reclaim,
+    /// How long a gang that is next may be overtaken by smaller demand before free nodes are kept for it. None: ten
+    /// minutes.
+    pub patience: Option<Seconds>,
+}
+
+/// For whom nodes are taken back from those who hold more than they are guaranteed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reclaim {
+    /// For nobody: a node stays until its tenant no longer uses it.
+    Never,
+    /// For demand within its guarantee, and for demand of higher priority than what runs there.
+    #[default]
+    Guaranteed,
+    /// Also for whoever has less than its fair share, from whoever has more.
+    FairShare,
 }
 
 /// In which order waiting demand is served within a pool, after guarantees and priorities.
@@ -78,6 +96,10 @@ pub struct Node {
     pub pods: u32,
     /// Since when no pod that asks for GPUs is on it. None: it is in use.
     pub idle_since: Option<Seconds>,
+    /// The highest priority among the pods that use it.
+    pub priority: i32,
+    /// It has an owner and is of no use now (not Ready, cordoned by people): it counts, but nothing can be placed on it.
+    pub broken: bool,
     /// Where it stands.
     pub state: NodeState,
 }
@@ -123,9 +145,10 @@ pub struct Owner {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "phase")]
 pub enum Phase {
-    /// Promised together with others; no pod can come yet. Taken back if the others do not come.
+    /// Promised; no pod can come yet. It joins as soon as the tenant's group has `of` nodes, counting those that are
+    /// Reserved, Joining and Assigned, this one included. Taken back if the others do not come.
     Reserved {
-        /// How many nodes were promised together.
+        /// How many nodes the group must have before this one joins: all of a gang's; 1 where nothing is awaited.
         of: u32,
     },
     /// Being prepared for the tenant.
@@ -252,13 +275,13 @@ pub struct Action {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "step")]
 pub enum Step {
-    /// Promise a free node to a tenant. All promises of one plan to one group of a tenant are kept together or not at all.
+    /// Promise a free node to a tenant. On a node that is Reserved for this very group already: `of` is another now.
     Reserve {
         /// UID of the tenant.
         tenant: String,
         /// Its node group.
         group: String,
-        /// How many nodes are promised together.
+        /// What becomes [`Phase::Reserved`]'s `of`.
         of: u32,
     },
     /// Take a promise back.
