@@ -15,6 +15,7 @@ mod node_pool;
 pub mod quantity;
 pub mod ranges;
 mod share;
+mod span;
 pub mod sync_policy;
 mod tenant_class;
 mod tenant_cluster;
@@ -24,8 +25,12 @@ mod validate;
 pub use control_plane::{ControlPlaneSpec, EndpointPolicy, EndpointSpec, EndpointType};
 pub use dns_policy::{DnsPolicy, dns_server};
 pub use network::{NetworkLimits, TenantNetwork};
-pub use node_pool::{NodeCounts, NodePool, NodePoolSpec, NodePoolStatus};
+pub use node_pool::{
+    HandoverTimeouts, NodeCounts, NodePool, NodePoolSpec, NodePoolStatus, NodeProgram, PoolOrder, PoolPolicy,
+    ScrubPolicy, ScrubSpec, ScrubStep, Sharing, ValidateSpec,
+};
 pub use share::SharePolicy;
+pub use span::Span;
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{

@@ -149,7 +149,7 @@ fn judge(counts: NodeCounts, products: &BTreeSet<String>, contested: &[String]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{NodeMode, NodePoolSpec};
+    use berth_api::NodePoolSpec;
     use std::collections::BTreeMap;
 
     fn pool(name: &str, label: (&str, &str)) -> NodePool {
@@ -158,8 +158,7 @@ mod tests {
             NodePoolSpec {
                 node_selector: BTreeMap::from([(label.0.into(), label.1.into())]),
                 resource: Some("nvidia.com/gpu".into()),
-                modes: vec![NodeMode::Private],
-                topology_key: None,
+                ..NodePoolSpec::default()
             },
         )
     }
@@ -204,7 +203,7 @@ mod tests {
                 total: 2,
                 free: 1,
                 assigned: 1,
-                unavailable: 0
+                ..NodeCounts::default()
             })
         );
         assert_eq!((status.gpus, status.product.as_deref()), (Some(16), Some("H100")));

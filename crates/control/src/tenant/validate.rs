@@ -103,15 +103,10 @@ fn any_of(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{EndpointSpec, NodeGroup, NodeMode, NodePoolSpec};
+    use berth_api::{EndpointSpec, NodeGroup, NodePoolSpec};
 
     fn offer() -> Offer {
-        let spec = NodePoolSpec {
-            node_selector: BTreeMap::new(),
-            resource: None,
-            modes: vec![NodeMode::Private],
-            topology_key: None,
-        };
+        let spec = NodePoolSpec::default();
         Offer {
             versions: vec!["v1.37.1".into(), "v1.36.4".into()],
             pools: BTreeMap::from([("h100".into(), (NodePool::new("h100", spec), 4))]),
