@@ -27,6 +27,25 @@ pub const NODE_GROUP: &str = "berth.dev/node-group";
 pub const OWNER_UID: &str = "berth.dev/owner-uid";
 /// Annotation on the host Service of a tenant's API server: address of the tenant's DNS, which its running pods hold.
 pub const DNS_ADDRESS: &str = "berth.dev/dns-address";
+/// Annotation of an assigned node: since when no pod that is a reason to have it is on it (RFC 3339).
+pub const IDLE_SINCE: &str = "berth.dev/idle-since";
+
+/// Annotation of a tenant's pod: the gang that it belongs to. Pods of the same namespace that name the same gang start
+/// together or not at all.
+pub const GANG_OF_TENANT: &str = "scheduling.berth.dev/gang";
+/// Annotation of a tenant's pod: how many pods its gang has.
+pub const GANG_SIZE_OF_TENANT: &str = "scheduling.berth.dev/gang-size";
+/// Annotation of a tenant's pod: [`ONE_DOMAIN_REQUIRED`] if all nodes of its gang must be of one topology domain.
+pub const ONE_DOMAIN_OF_TENANT: &str = "scheduling.berth.dev/one-domain";
+/// The same three on the host pod, as the syncer understood them.
+pub const GANG: &str = "berth.dev/gang";
+/// See [`GANG`].
+pub const GANG_SIZE: &str = "berth.dev/gang-size";
+/// See [`GANG`].
+pub const GANG_ONE_DOMAIN: &str = "berth.dev/gang-one-domain";
+/// Value of [`ONE_DOMAIN_OF_TENANT`] and [`GANG_ONE_DOMAIN`].
+pub const ONE_DOMAIN_REQUIRED: &str = "required";
+
 /// What part of a tenant a host namespace holds: [`ROLE_CONTROL_PLANE`] or [`ROLE_WORKLOADS`].
 pub const ROLE: &str = "berth.dev/role";
 /// Value of [`ROLE`] on the namespace of a tenant's control plane.

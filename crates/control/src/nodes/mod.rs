@@ -4,6 +4,7 @@
 //! `NoExecute` taint with the tenant's slug, all set in one patch that fails if the node changed meanwhile.
 
 mod by_node;
+pub mod demand;
 pub mod executor;
 pub mod planner;
 mod record;

@@ -2,7 +2,7 @@
 //!
 //! | key | rule |
 //! |---|---|
-//! | `berth.dev/…` and subdomains | Berth's own, never copied; except annotations under `simulation.berth.dev/`, which only simulated kubelets read |
+//! | `berth.dev/…` and subdomains | Berth's own, never copied; except annotations under `simulation.berth.dev/`, which only simulated kubelets read. Those under `scheduling.berth.dev/` are read, see `pod::gang` |
 //! | labels of schedulers and queues | not copied: on the host only the platform sets them; in the tenant they keep their meaning |
 //! | topology labels of the node | not copied: each side's API server sets them when the pod is bound |
 //! | annotations with effect on the node or its network | refused |

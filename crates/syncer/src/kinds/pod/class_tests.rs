@@ -128,6 +128,15 @@ fn groups_of_pods_are_named_by_their_host_names() {
         spec(&listed, &group)["schedulingGroup"]["podGroupName"],
         host_name(kind, &ring)
     );
+    let object = json!({"metadata": {"name": "ring", "namespace": "research", "resourceVersion": "1"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}});
+    listed.stores.tenant(kind).written(ring.clone(), Stored::new(&object));
+    let translated = Pods.translate(&listed, &name(), &pod(&group)).unwrap();
+    let annotations = &translated.object["metadata"]["annotations"];
+    assert_eq!(
+        (&annotations["berth.dev/gang"], &annotations["berth.dev/gang-size"]),
+        (&json!("ring"), &json!("4"))
+    );
     let target = Target { kind, name: ring };
     assert!(Pods.references(&listed, &name(), &pod(&group)).contains(&target));
     assert_eq!(

@@ -3,6 +3,7 @@
 //! | part | rule | where |
 //! |---|---|---|
 //! | labels, annotations | copied but for reserved ones | `metadata` |
+//! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, made anew or refused, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
 //! | claims of devices | the host's names; the claims that the host makes under the tenant's | `claims` |
@@ -17,6 +18,7 @@ mod claims;
 mod container;
 mod downward;
 mod environment;
+mod gang;
 mod scheduling;
 mod security;
 mod spec;
@@ -190,6 +192,7 @@ impl Down for Pods {
             let value = downward::literal(pod, &field).unwrap_or_default();
             annotations.insert(downward::annotation(&field), value.into());
         }
+        annotations.extend(gang::annotations(world, name, pod));
         let mut object = json!({
             "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
             "spec": spec.spec,

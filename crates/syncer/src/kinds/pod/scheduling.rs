@@ -50,7 +50,7 @@ const COMMON_TAINTS: &[&str] = &[
 pub const GROUP: Fields = &[("podGroupName", Rule::Rewrite)];
 
 /// The kind of which `schedulingGroup` names an object.
-const POD_GROUP: &str = "PodGroup.scheduling.k8s.io";
+pub(super) const POD_GROUP: &str = "PodGroup.scheduling.k8s.io";
 
 /// Path of the terms of which a node must match one.
 const NODE_TERMS: [&str; 3] = [
