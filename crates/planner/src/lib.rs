@@ -1,13 +1,68 @@
 //! Decides which node serves which tenant. Pure: the result depends on nothing but the [`Fleet`] that goes in, time included,
 //! so that control, `berth simulate` and `berth explain` all run the very same code.
+//!
+//! Pools are planned one by one, each in these steps:
+//! 1. Nodes that nobody asks for any more go back ([`release`]).
+//! 2. Waiting pods are placed on what their groups have already ([`claim`]).
+//! 3. Private groups and floors get what they lack ([`floors`]).
+//! 4. Demand is served, by guarantee, priority and fair share ([`serve`]); what cannot be had now is waited for, and taken
+//!    back from borrowers where that is due ([`reclaim`]).
+//! 5. Idle nodes, promises that came to nothing and reclaims that nobody waits for any more are undone ([`release`]).
+//!
+//! docs/adr/0011 says which rules were chosen, and why.
 
+mod claim;
+mod floors;
 mod model;
+mod packing;
+mod reclaim;
+mod release;
+mod round;
 mod selection;
+mod serve;
+mod supply;
+mod tree;
+mod view;
+mod words;
 
 pub use model::*;
 pub use selection::pool_of;
 
+use round::Round;
+use tree::Tree;
+use view::Catalog;
+
 /// Decides what to change. Applying the plan and planning again gives no action.
-pub fn plan(_fleet: &Fleet) -> Plan {
-    Plan::default()
+pub fn plan(fleet: &Fleet) -> Plan {
+    let mut plan = Plan::default();
+    let catalog = Catalog::new(&fleet.tenants, &fleet.nodes);
+    for name in catalog.pools() {
+        let unknown;
+        let pool = if let Some(pool) = fleet.pools.iter().find(|pool| pool.name == name) {
+            pool
+        } else {
+            // Nodes of a pool that is gone stay with those who have them.
+            unknown = Pool {
+                name: name.to_string(),
+                idle_after: Seconds::MAX / 4,
+                reclaim: Reclaim::Never,
+                ..Pool::default()
+            };
+            &unknown
+        };
+        let tree = Tree::new(&pool.name, &fleet.shares, &catalog.tenants);
+        let mut round = Round::new(catalog.view(fleet.now, pool), tree);
+        round.review(&catalog);
+        round.refuse_what_never_fits();
+        round.place_on_own();
+        round.release_idle(true);
+        round.fill_floors();
+        round.serve_demand();
+        round.release_idle(false);
+        round.take_promises_back();
+        round.keep_unclaimed();
+        round.conclude(&mut plan);
+    }
+    plan.actions.sort_by(|a, b| a.node.cmp(&b.node));
+    plan
 }

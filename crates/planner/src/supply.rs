@@ -1,0 +1,262 @@
+//! Nodes that can be given now, and which of them to take: whole domains for those who need them, so the domain that is
+//! left the fullest, or is broken already, goes first.
+
+use crate::packing::Load;
+use crate::view::Kind;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Nodes by topology domain. Domains that look alike are searched once.
+pub(crate) struct Supply {
+    shelves: Vec<Shelf>,
+    alike: BTreeMap<Look, BTreeSet<usize>>,
+    /// Nodes without a domain stand on the last shelf, and are no domain.
+    domains: usize,
+    pub nodes: usize,
+    pub gpus: u64,
+}
+
+/// Nodes of one domain.
+#[derive(Clone, Default)]
+struct Shelf {
+    /// All nodes of the domain, whoever has them.
+    size: u32,
+    /// By kind; the last of each list is the first by name.
+    kinds: Vec<(usize, Vec<usize>)>,
+}
+
+/// What decides whether a domain is good for something: whether it is whole, and how many of each kind it has.
+type Look = (bool, Vec<(usize, u32)>);
+
+/// What to look for.
+pub(crate) struct Search<'s> {
+    pub load: &'s Load,
+    pub selector: usize,
+    /// Domains in which the tenant is already: those go first.
+    pub home: &'s BTreeSet<usize>,
+    /// All of it in one domain.
+    pub one_domain: bool,
+    /// Only the first node is wanted.
+    pub first: bool,
+}
+
+/// Nodes that were found, and what could not be placed on them.
+pub(crate) struct Found {
+    pub nodes: Vec<usize>,
+    pub rest: Load,
+}
+
+impl Supply {
+    /// `sizes`: nodes of each domain in all; the last entry counts those without a domain.
+    pub fn new(sizes: Vec<u32>) -> Self {
+        let shelves = sizes
+            .into_iter()
+            .map(|size| Shelf {
+                size,
+                kinds: Vec::new(),
+            })
+            .collect::<Vec<_>>();
+        Self {
+            domains: shelves.len() - 1,
+            shelves,
+            alike: BTreeMap::new(),
+            nodes: 0,
+            gpus: 0,
+        }
+    }
+
+    /// Adds nodes as (machine, kind, domain).
+    pub fn fill(&mut self, machines: impl DoubleEndedIterator<Item = (usize, usize, usize)>, kinds: &[Kind]) {
+        for (machine, kind, domain) in machines.rev() {
+            self.nodes += 1;
+            self.gpus += kinds[kind].gpus;
+            let of_domain = &mut self.shelves[domain].kinds;
+            match of_domain.binary_search_by_key(&kind, |(kind, _)| *kind) {
+                Ok(at) => of_domain[at].1.push(machine),
+                Err(at) => of_domain.insert(at, (kind, vec![machine])),
+            }
+        }
+        for (domain, shelf) in self
+            .shelves
+            .iter()
+            .enumerate()
+            .filter(|(_, shelf)| !shelf.kinds.is_empty())
+        {
+            self.alike.entry(shelf.look()).or_default().insert(domain);
+        }
+    }
+
+    /// Puts a node back that was taken out.
+    pub fn put_back(&mut self, machine: usize, kind: usize, domain: usize, gpus: u64) {
+        self.forget(domain);
+        let of_domain = &mut self.shelves[domain].kinds;
+        match of_domain.binary_search_by_key(&kind, |(kind, _)| *kind) {
+            Ok(at) => {
+                let list = &mut of_domain[at].1;
+                list.insert(list.partition_point(|other| *other > machine), machine);
+            }
+            Err(at) => of_domain.insert(at, (kind, vec![machine])),
+        }
+        self.nodes += 1;
+        self.gpus += gpus;
+        self.remember(domain);
+    }
+
+    fn forget(&mut self, domain: usize) {
+        let look = self.shelves[domain].look();
+        if let Some(domains) = self.alike.get_mut(&look) {
+            domains.remove(&domain);
+            if domains.is_empty() {
+                self.alike.remove(&look);
+            }
+        }
+    }
+
+    fn remember(&mut self, domain: usize) {
+        let shelf = &self.shelves[domain];
+        if !shelf.kinds.is_empty() {
+            self.alike.entry(shelf.look()).or_default().insert(domain);
+        }
+    }
+
+    /// Takes a node out.
+    pub fn take(&mut self, machine: usize, kind: usize, domain: usize, gpus: u64) {
+        self.forget(domain);
+        let shelf = &mut self.shelves[domain];
+        let Ok(at) = shelf.kinds.binary_search_by_key(&kind, |(kind, _)| *kind) else {
+            return;
+        };
+        let list = &mut shelf.kinds[at].1;
+        let Some(position) = list.iter().rposition(|other| *other == machine) else {
+            return;
+        };
+        list.remove(position);
+        if list.is_empty() {
+            shelf.kinds.remove(at);
+        }
+        self.nodes -= 1;
+        self.gpus -= gpus;
+        self.remember(domain);
+    }
+
+    /// Nodes for a load, as far as there are any. With `one_domain` all of it or nothing.
+    pub fn find(&self, search: &Search<'_>, kinds: &[Kind]) -> Found {
+        let mut found = Found {
+            nodes: Vec::new(),
+            rest: search.load.clone(),
+        };
+        let mut searched = BTreeSet::new();
+        while !found.rest.is_empty() {
+            let Some((domain, taken, rest)) = self.best(search, &found.rest, &searched, kinds) else {
+                break;
+            };
+            found.nodes.extend(self.shelves[domain].first(&taken));
+            found.rest = rest;
+            searched.insert(domain);
+            if search.first || search.one_domain {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Nodes of one domain for a load, as far as there are any, and what could not be placed on them.
+    pub fn in_domain(&self, domain: usize, load: &Load, selector: usize, kinds: &[Kind]) -> (Vec<usize>, Load) {
+        let shelf = &self.shelves[domain];
+        let (taken, rest) = take_from(&shelf.look().1, load, selector, kinds, false);
+        (shelf.first(&taken), rest)
+    }
+
+    /// The best domain for a load: where the tenant is already, then the tightest that holds all of it without breaking up
+    /// a whole one, then the one that holds the most.
+    fn best(
+        &self,
+        search: &Search<'_>,
+        load: &Load,
+        searched: &BTreeSet<usize>,
+        kinds: &[Kind],
+    ) -> Option<(usize, Vec<usize>, Load)> {
+        let mut homes: BTreeMap<Look, usize> = BTreeMap::new();
+        for domain in search.home.iter().filter(|domain| !searched.contains(domain)) {
+            if !self.shelves[*domain].kinds.is_empty() {
+                homes.entry(self.shelves[*domain].look()).or_insert(*domain);
+            }
+        }
+        let away = self.alike.iter().filter_map(|(look, domains)| {
+            let domain = domains.iter().find(|domain| !searched.contains(domain))?;
+            Some((true, look, *domain))
+        });
+        let mut best: Option<(_, Vec<usize>, Load)> = None;
+        for (away, look, domain) in homes.iter().map(|(look, domain)| (false, look, *domain)).chain(away) {
+            if search.one_domain && domain == self.domains {
+                continue;
+            }
+            let one_is_enough = search.first && self.domains == 0;
+            let (taken, rest) = take_from(&look.1, load, search.selector, kinds, one_is_enough);
+            let fits = rest.is_empty() || one_is_enough;
+            if taken.is_empty() || (search.one_domain && !fits) {
+                continue;
+            }
+            let (whole, there) = (look.0, look.1.iter().map(|(_, count)| *count).sum::<u32>());
+            let used = u32::try_from(taken.len()).unwrap_or(u32::MAX);
+            let tightness = if fits {
+                (whole && used < there, there)
+            } else {
+                (false, u32::MAX - used)
+            };
+            let key = (away, !fits, tightness, domain);
+            if best.as_ref().is_none_or(|(other, _, _)| key < *other) {
+                best = Some((key, taken, rest));
+            }
+        }
+        best.map(|((_, _, _, domain), taken, rest)| (domain, taken, rest))
+    }
+}
+
+impl Shelf {
+    /// The first nodes by name, one for each entry of `wanted`, which are kinds.
+    fn first(&self, wanted: &[usize]) -> Vec<usize> {
+        let mut lists: BTreeMap<usize, _> = self
+            .kinds
+            .iter()
+            .map(|(kind, list)| (*kind, list.iter().rev()))
+            .collect();
+        wanted
+            .iter()
+            .filter_map(|kind| lists.get_mut(kind)?.next().copied())
+            .collect()
+    }
+
+    fn look(&self) -> Look {
+        let kinds: Vec<(usize, u32)> = self
+            .kinds
+            .iter()
+            .map(|(kind, list)| (*kind, u32::try_from(list.len()).unwrap_or(u32::MAX)))
+            .collect();
+        (kinds.iter().map(|(_, count)| *count).sum::<u32>() == self.size, kinds)
+    }
+}
+
+/// Kinds of the nodes to take, one entry a node, and what is left of the load. The smallest node that holds the rest is
+/// taken, else the largest.
+fn take_from(there: &[(usize, u32)], load: &Load, selector: usize, kinds: &[Kind], one: bool) -> (Vec<usize>, Load) {
+    let mut there: Vec<(usize, u32)> = there
+        .iter()
+        .copied()
+        .filter(|(kind, _)| kinds[*kind].matches[selector])
+        .collect();
+    there.sort_by_key(|(kind, _)| (kinds[*kind].gpus, *kind));
+    let (mut taken, mut rest) = (Vec::new(), load.clone());
+    while !rest.is_empty() && (!one || taken.is_empty()) {
+        there.retain(|(kind, count)| *count > 0 && rest.any_fits(&kinds[*kind].capacity));
+        let holds_all = |kind: usize| rest.nodes_of(&kinds[kind].capacity) == Some(1);
+        let choice = there.iter().position(|(kind, _)| holds_all(*kind));
+        let Some(at) = choice.or_else(|| there.len().checked_sub(1)) else {
+            break;
+        };
+        let kind = there[at].0;
+        rest.place(&mut kinds[kind].capacity.clone());
+        there[at].1 -= 1;
+        taken.push(kind);
+    }
+    (taken, rest)
+}

@@ -1,0 +1,351 @@
+//! The quota tree of one pool, in GPUs: who holds how much, and what that means for who may have more.
+
+use crate::{Share, Tenant};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// Number of the root.
+const ROOT: usize = 0;
+
+/// The tree. Its leaves are tenants.
+pub(crate) struct Tree<'a> {
+    branches: Vec<Branch<'a>>,
+    leaves: Vec<usize>,
+}
+
+struct Branch<'a> {
+    name: &'a str,
+    parent: usize,
+    children: Vec<usize>,
+    weight: u64,
+    guaranteed: u64,
+    /// What of its guarantee nobody may borrow.
+    kept: u64,
+    limit: Option<u64>,
+    /// GPUs held, promised and claimed.
+    used: u64,
+    /// GPUs of cordoned nodes: no longer counted as used, still there.
+    leaving: u64,
+}
+
+/// How much of its fair share somebody has; the smallest is served first. What is held beyond the guarantee by weight, then
+/// all that is held.
+pub(crate) type Ratio = (u64, u64);
+
+impl<'a> Tree<'a> {
+    /// The tree as it is in `pool`. `tenants` are known by their position from then on.
+    pub fn new(pool: &str, shares: &'a [Share], tenants: &[&'a Tenant]) -> Self {
+        let mut branches = vec![Branch::new("", ROOT, 1)];
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        let mut sorted: Vec<&Share> = shares.iter().collect();
+        sorted.sort_by(|a, b| a.name.cmp(&b.name));
+        for share in &sorted {
+            if numbers.contains_key(share.name.as_str()) {
+                continue;
+            }
+            numbers.insert(&share.name, branches.len());
+            let guaranteed = share.guaranteed.get(pool).copied().unwrap_or(0);
+            let lendable = share.lendable.get(pool).copied().unwrap_or(guaranteed);
+            branches.push(Branch {
+                guaranteed,
+                kept: guaranteed.saturating_sub(lendable),
+                limit: share.limit.get(pool).copied(),
+                ..Branch::new(&share.name, ROOT, share.weight)
+            });
+        }
+        for share in &sorted {
+            let number = numbers[share.name.as_str()];
+            let parent = share
+                .parent
+                .as_deref()
+                .and_then(|name| numbers.get(name))
+                .copied()
+                .unwrap_or(ROOT);
+            let mut above = parent;
+            while above != ROOT && above != number {
+                above = branches[above].parent;
+            }
+            // A share below itself stands below the root.
+            branches[number].parent = if above == number { ROOT } else { parent };
+        }
+        let leaves = tenants
+            .iter()
+            .map(|tenant| {
+                let parent = tenant
+                    .share
+                    .as_deref()
+                    .and_then(|name| numbers.get(name))
+                    .copied()
+                    .unwrap_or(ROOT);
+                branches.push(Branch::new(&tenant.name, parent, tenant.weight));
+                branches.len() - 1
+            })
+            .collect();
+        for number in 1..branches.len() {
+            let parent = branches[number].parent;
+            branches[parent].children.push(number);
+        }
+        let mut tree = Self { branches, leaves };
+        tree.add_up_guarantees(ROOT);
+        tree
+    }
+
+    /// Whoever is above is guaranteed at least what those below are.
+    fn add_up_guarantees(&mut self, number: usize) -> u64 {
+        let below: u64 = (0..self.branches[number].children.len())
+            .map(|child| self.add_up_guarantees(self.branches[number].children[child]))
+            .sum();
+        let branch = &mut self.branches[number];
+        branch.guaranteed = branch.guaranteed.max(below);
+        branch.guaranteed
+    }
+
+    /// From the tenant up to, but without, the root.
+    fn path(&self, tenant: usize) -> impl Iterator<Item = usize> {
+        let mut next = self.leaves[tenant];
+        std::iter::from_fn(move || {
+            let number = next;
+            (number != ROOT).then(|| {
+                next = self.branches[number].parent;
+                number
+            })
+        })
+    }
+
+    fn change(&mut self, tenant: usize, change: impl Fn(&mut Branch<'_>)) {
+        let path: Vec<usize> = self.path(tenant).collect();
+        for number in path {
+            change(&mut self.branches[number]);
+        }
+    }
+
+    pub fn take(&mut self, tenant: usize, gpus: u64) {
+        self.change(tenant, |branch| branch.used += gpus);
+    }
+
+    pub fn give_back(&mut self, tenant: usize, gpus: u64) {
+        self.change(tenant, |branch| branch.used = branch.used.saturating_sub(gpus));
+    }
+
+    /// GPUs of a node that is cordoned but still there.
+    pub fn leave(&mut self, tenant: usize, gpus: u64) {
+        self.change(tenant, |branch| branch.leaving += gpus);
+    }
+
+    pub fn stay(&mut self, tenant: usize, gpus: u64) {
+        self.change(tenant, |branch| branch.leaving = branch.leaving.saturating_sub(gpus));
+    }
+
+    /// The share whose limit `gpus` more would break, with the limit.
+    pub fn limit(&self, tenant: usize, gpus: u64) -> Option<(&'a str, u64)> {
+        self.path(tenant).find_map(|number| {
+            let branch = &self.branches[number];
+            let limit = branch.limit?;
+            (branch.used + branch.leaving + gpus > limit).then_some((branch.name, limit))
+        })
+    }
+
+    /// The limit that `gpus` alone would break.
+    pub fn never(&self, tenant: usize, gpus: u64) -> Option<(&'a str, u64)> {
+        self.path(tenant).find_map(|number| {
+            let branch = &self.branches[number];
+            branch
+                .limit
+                .filter(|limit| gpus > *limit)
+                .map(|limit| (branch.name, limit))
+        })
+    }
+
+    /// Whether `gpus` more are within the guarantee of a share that the tenant belongs to.
+    pub fn is_guaranteed(&self, tenant: usize, gpus: u64) -> bool {
+        self.path(tenant).any(|number| self.branches[number].has_room(gpus))
+    }
+
+    /// GPUs beyond the guarantee of the shares it belongs to: the least of them.
+    pub fn borrowed(&self, tenant: usize) -> u64 {
+        self.path(tenant)
+            .map(|number| self.branches[number].borrowed())
+            .min()
+            .unwrap_or(0)
+    }
+
+    /// GPUs that must be left for others, since they are theirs and not lent.
+    pub fn kept_for_others(&self, tenant: usize) -> u64 {
+        let path: Vec<usize> = self.path(tenant).collect();
+        path.iter()
+            .map(|number| {
+                let siblings = &self.branches[self.branches[*number].parent].children;
+                siblings
+                    .iter()
+                    .filter(|sibling| *sibling != number)
+                    .map(|sibling| self.kept(*sibling))
+                    .sum::<u64>()
+            })
+            .sum()
+    }
+
+    fn kept(&self, number: usize) -> u64 {
+        let branch = &self.branches[number];
+        // Tenants keep nothing; most branches are tenants.
+        let below: u64 = branch.children.iter().map(|child| self.kept(*child)).sum();
+        branch.kept.saturating_sub(branch.used).max(below)
+    }
+
+    /// Whether anything is kept from being lent at all.
+    pub fn keeps(&self) -> bool {
+        self.branches.iter().any(|branch| branch.kept > 0)
+    }
+
+    /// Whether anybody is guaranteed anything.
+    pub fn guarantees(&self) -> bool {
+        self.branches.iter().any(|branch| branch.guaranteed > 0)
+    }
+
+    /// Number of tenants.
+    pub fn tenants(&self) -> usize {
+        self.leaves.len()
+    }
+
+    /// Of those who wait the one to be served next: on each level whoever has the least of its fair share.
+    pub fn next(&self, waiting: &Waiting) -> Option<usize> {
+        let mut number = ROOT;
+        loop {
+            if let Some(tenant) = waiting.tenant_of[number] {
+                return Some(tenant);
+            }
+            let children = self.branches[number]
+                .children
+                .iter()
+                .filter(|child| waiting.below[**child] > 0);
+            number = *children.min_by_key(|child| (self.branches[**child].ratio(0), **child))?;
+        }
+    }
+
+    /// No tenant waits yet.
+    pub fn nobody(&self) -> Waiting {
+        Waiting {
+            below: vec![0; self.branches.len()],
+            tenant_of: vec![None; self.branches.len()],
+        }
+    }
+
+    /// A tenant begins to wait.
+    pub fn enter(&self, waiting: &mut Waiting, tenant: usize) {
+        waiting.tenant_of[self.leaves[tenant]] = Some(tenant);
+        for number in self.path(tenant) {
+            waiting.below[number] += 1;
+        }
+    }
+
+    /// A tenant no longer waits.
+    pub fn exit(&self, waiting: &mut Waiting, tenant: usize) {
+        waiting.tenant_of[self.leaves[tenant]] = None;
+        for number in self.path(tenant) {
+            waiting.below[number] -= 1;
+        }
+    }
+
+    /// The two branches below the lowest that both tenants belong to: the claimant's and the holder's.
+    fn fork(&self, claimant: usize, holder: usize) -> Option<(usize, usize)> {
+        let mut a: Vec<usize> = self.path(claimant).collect();
+        let mut b: Vec<usize> = self.path(holder).collect();
+        while let (Some(x), Some(y)) = (a.pop(), b.pop()) {
+            if x != y {
+                return Some((x, y));
+            }
+        }
+        None
+    }
+
+    /// Whether a node of `gpus` is borrowed by its holder as seen from the claimant: without it, all that the holder
+    /// belongs to, up to what both belong to, still have what they are guaranteed.
+    pub fn is_borrowed(&self, claimant: usize, holder: usize, gpus: u64) -> bool {
+        let Some((_, top)) = self.fork(claimant, holder) else {
+            return false;
+        };
+        for number in self.path(holder) {
+            let branch = &self.branches[number];
+            if branch.used < branch.guaranteed + gpus {
+                return false;
+            }
+            if number == top {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether the claimant's side of the tree would, with `wanted` more, be within its guarantee.
+    pub fn is_due(&self, claimant: usize, holder: usize, wanted: u64) -> bool {
+        self.fork(claimant, holder)
+            .is_some_and(|(side, _)| self.branches[side].has_room(wanted))
+    }
+
+    /// Whether the claimant's side with `wanted` more has no more of its fair share than the holder's side without `gpus`.
+    pub fn is_fairer(&self, claimant: usize, holder: usize, wanted: u64, gpus: u64) -> bool {
+        self.fork(claimant, holder).is_some_and(|(side, other)| {
+            let without = Branch {
+                used: self.branches[other].used.saturating_sub(gpus),
+                children: Vec::new(),
+                ..self.branches[other]
+            };
+            self.branches[side].ratio(wanted).0 <= without.ratio(0).0
+        })
+    }
+
+    /// How far the holder is above its share, from where it parts from the claimant downwards: the largest gives first.
+    pub fn excess(&self, claimant: usize, holder: usize) -> Vec<(Ratio, Reverse<usize>)> {
+        let Some((_, top)) = self.fork(claimant, holder) else {
+            return Vec::new();
+        };
+        let mut ratios: Vec<(Ratio, Reverse<usize>)> = Vec::with_capacity(3);
+        for number in self.path(holder) {
+            ratios.push((self.branches[number].ratio(0), Reverse(number)));
+            if number == top {
+                break;
+            }
+        }
+        ratios.reverse();
+        ratios
+    }
+}
+
+/// Which tenants wait, and how many below each branch.
+pub(crate) struct Waiting {
+    below: Vec<u32>,
+    tenant_of: Vec<Option<usize>>,
+}
+
+impl<'a> Branch<'a> {
+    fn new(name: &'a str, parent: usize, weight: u32) -> Self {
+        Self {
+            name,
+            parent,
+            children: Vec::new(),
+            weight: u64::from(weight.max(1)),
+            guaranteed: 0,
+            kept: 0,
+            limit: None,
+            used: 0,
+            leaving: 0,
+        }
+    }
+
+    fn has_room(&self, gpus: u64) -> bool {
+        gpus > 0 && self.used + gpus <= self.guaranteed
+    }
+
+    fn borrowed(&self) -> u64 {
+        self.used.saturating_sub(self.guaranteed)
+    }
+
+    /// With `more` GPUs than it has.
+    fn ratio(&self, more: u64) -> Ratio {
+        const SCALE: u64 = 1 << 24;
+        let used = self.used + more;
+        (
+            used.saturating_sub(self.guaranteed) * SCALE / self.weight,
+            used * SCALE / self.weight,
+        )
+    }
+}

@@ -1,0 +1,65 @@
+//! What the executor does with a plan, in a few lines.
+
+use berth_planner::{Fleet, NodeState, Owner, Phase, Plan, Step};
+
+/// Carries a plan out as far as it can be at once: promises are made, nodes cordoned, and drained when that is due.
+pub fn apply(fleet: &mut Fleet, plan: &Plan) {
+    for action in &plan.actions {
+        let now = fleet.now;
+        let node = fleet
+            .nodes
+            .iter_mut()
+            .find(|node| node.name == action.node)
+            .expect("a node of the fleet");
+        match &action.step {
+            Step::Reserve { tenant, group, of } => match &mut node.state {
+                NodeState::Free => {
+                    node.idle_since = Some(now);
+                    node.state = NodeState::Owned(Owner {
+                        tenant: tenant.clone(),
+                        group: group.clone(),
+                        since: now,
+                        phase: Phase::Reserved { of: *of },
+                    });
+                }
+                NodeState::Owned(owner) if &owner.tenant == tenant && &owner.group == group => {
+                    assert!(
+                        matches!(owner.phase, Phase::Reserved { .. }),
+                        "{} is not promised",
+                        node.name
+                    );
+                    owner.phase = Phase::Reserved { of: *of };
+                }
+                other => panic!("{} was promised to {tenant} and is {other:?}", node.name),
+            },
+            Step::Unreserve => {
+                let NodeState::Owned(Owner {
+                    phase: Phase::Reserved { .. },
+                    ..
+                }) = node.state
+                else {
+                    panic!("{} was not promised", node.name);
+                };
+                node.state = NodeState::Free;
+                node.idle_since = None;
+            }
+            Step::Release { until } => {
+                let NodeState::Owned(owner) = &mut node.state else {
+                    panic!("{} has no owner to be released from", node.name);
+                };
+                owner.phase = Phase::Cordoned { until: *until };
+            }
+            Step::Keep => {
+                let NodeState::Owned(owner) = &mut node.state else {
+                    panic!("{} has no owner to be kept by", node.name);
+                };
+                assert!(
+                    matches!(owner.phase, Phase::Cordoned { .. }),
+                    "{} is not cordoned",
+                    node.name
+                );
+                owner.phase = Phase::Assigned;
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! A fleet as text, and a plan as text.
+//!
+//! ```text
+//! pool h100 gpus=8 domains tenure=600 idle=300 grace=300 order=fifo reclaim=fair patience=600
+//! share vision weight=2 guaranteed=16 lendable=8 limit=32 parent=org
+//! tenant a share=vision weight=2 gone
+//! group a/train h100 0..8
+//! want a/train train-8 8x8 gang one-domain since=60 prio=5 zone=a
+//! node n1..n4 rack=r1 free
+//! node n5 rack=r2 a/train used=8 age=3600 prio=1
+//! node n6 a/train idle=600 age=3600
+//! node n7 a/train cordoned=300
+//! node n8 a/train reserved=8
+//! node n9 returning
+//! node n10 unavailable
+//! ```
+//! Times are seconds: ages and `since` count back from now, which is noon. Demand is pods x GPUs.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+
+pub mod executor;
+
+use berth_planner::{
+    Amounts, Demand, Domain, Fleet, Group, Node, NodeState, Order, Owner, Phase, Plan, Pods, Pool, Reclaim, Seconds,
+    Share, Step, Tenant,
+};
+use std::fmt::Write;
+
+/// Noon of some day.
+pub const NOW: Seconds = 43_200;
+/// What GPUs are called.
+pub const GPU: &str = "nvidia.com/gpu";
+
+/// Reads a fleet.
+pub fn fleet(text: &str) -> Fleet {
+    let mut fleet = Fleet {
+        now: NOW,
+        ..Fleet::default()
+    };
+    for line in text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[0] {
+            "pool" => fleet.pools.push(pool(&words[1..])),
+            "share" => {
+                let share = share(&words[1..], &fleet.pools);
+                fleet.shares.push(share);
+            }
+            "tenant" => {
+                let tenant = tenant(&words[1..], fleet.tenants.len());
+                fleet.tenants.push(tenant);
+            }
+            "group" => group(&mut fleet, &words[1..]),
+            "want" => want(&mut fleet, &words[1..]),
+            "node" => node(&mut fleet, &words[1..]),
+            other => panic!("what is {other}?"),
+        }
+    }
+    fleet
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> T {
+    text.parse().unwrap_or_else(|_| panic!("{text} is no number"))
+}
+
+fn split(word: &str) -> (&str, &str) {
+    word.split_once('=').unwrap_or((word, ""))
+}
+
+fn pool(words: &[&str]) -> Pool {
+    let mut pool = Pool {
+        name: words[0].into(),
+        ..Pool::default()
+    };
+    for word in &words[1..] {
+        match split(word) {
+            ("gpus", _) => pool.resource = Some(GPU.into()),
+            ("domains", _) => pool.has_domains = true,
+            ("tenure", value) => pool.minimum_tenure = number(value),
+            ("idle", value) => pool.idle_after = number(value),
+            ("grace", value) => pool.reclaim_grace = number(value),
+            ("patience", value) => pool.patience = Some(number(value)),
+            ("order", "fifo") => pool.order = Order::Fifo,
+            ("reclaim", "fair") => pool.reclaim = Reclaim::FairShare,
+            ("reclaim", "never") => pool.reclaim = Reclaim::Never,
+            other => panic!("what is {other:?} of a pool?"),
+        }
+    }
+    pool
+}
+
+fn share(words: &[&str], pools: &[Pool]) -> Share {
+    let mut share = Share {
+        name: words[0].into(),
+        ..Share::default()
+    };
+    for word in &words[1..] {
+        let (key, value) = split(word);
+        let of_all = |value| pools.iter().map(|pool| (pool.name.clone(), number(value))).collect();
+        match key {
+            "parent" => share.parent = Some(value.into()),
+            "weight" => share.weight = number(value),
+            "guaranteed" => share.guaranteed = of_all(value),
+            "lendable" => share.lendable = of_all(value),
+            "limit" => share.limit = of_all(value),
+            other => panic!("what is {other} of a share?"),
+        }
+    }
+    share
+}
+
+fn tenant(words: &[&str], age: usize) -> Tenant {
+    let mut tenant = Tenant {
+        uid: words[0].into(),
+        name: words[0].into(),
+        created: i64::try_from(age).unwrap(),
+        ..Tenant::default()
+    };
+    for word in &words[1..] {
+        match split(word) {
+            ("share", value) => tenant.share = Some(value.into()),
+            ("weight", value) => tenant.weight = number(value),
+            ("gone", _) => tenant.gone = true,
+            other => panic!("what is {other:?} of a tenant?"),
+        }
+    }
+    tenant
+}
+
+fn group(fleet: &mut Fleet, words: &[&str]) {
+    let (tenant, name) = words[0].split_once('/').unwrap();
+    let (min, max) = words[2].split_once("..").unwrap();
+    let tenant = fleet
+        .tenants
+        .iter_mut()
+        .find(|known| known.uid == tenant)
+        .expect("the tenant of a group");
+    tenant.groups.push(Group {
+        name: name.into(),
+        pool: words[1].into(),
+        min: number(min),
+        max: number(max),
+        demand: Vec::new(),
+    });
+}
+
+/// What asks for so many GPUs.
+pub fn gpus(number: u64) -> Amounts {
+    Amounts::from([(GPU.into(), number)])
+}
+
+fn want(fleet: &mut Fleet, words: &[&str]) {
+    let (tenant, name) = words[0].split_once('/').unwrap();
+    let mut demand = Demand {
+        name: words[1].into(),
+        since: fleet.now,
+        ..Demand::default()
+    };
+    for word in &words[2..] {
+        match split(word) {
+            ("gang", _) => demand.gang = true,
+            ("one-domain", _) => demand.one_domain = Domain::Required,
+            ("since", value) => demand.since = fleet.now - number::<i64>(value),
+            ("prio", value) => demand.priority = number(value),
+            (key, "") => {
+                let (count, each) = key
+                    .split_once('x')
+                    .unwrap_or_else(|| panic!("what is {key} of demand?"));
+                demand.pods.push(Pods {
+                    count: number(count),
+                    each: gpus(number(each)),
+                });
+            }
+            (label, value) => drop(demand.selector.insert(label.into(), value.into())),
+        }
+    }
+    let tenant = fleet
+        .tenants
+        .iter_mut()
+        .find(|known| known.uid == tenant)
+        .expect("the tenant of demand");
+    let group = tenant
+        .groups
+        .iter_mut()
+        .find(|known| known.name == name)
+        .expect("the group of demand");
+    group.demand.push(demand);
+}
+
+fn node(fleet: &mut Fleet, words: &[&str]) {
+    let mut node = Node {
+        pool: fleet.pools.last().map_or_else(String::new, |pool| pool.name.clone()),
+        capacity: gpus(8),
+        ..Node::default()
+    };
+    let mut owner = None;
+    let mut age = 0;
+    for word in &words[1..] {
+        match split(word) {
+            ("free", _) => {}
+            ("broken", _) => node.broken = true,
+            ("rack", value) => node.domain = Some(value.into()),
+            ("pool", value) => node.pool = value.into(),
+            ("gpus", value) => node.capacity = gpus(number(value)),
+            ("used", value) => {
+                node.used = gpus(number(value));
+                node.pods = 1;
+            }
+            ("idle", value) => node.idle_since = Some(fleet.now - number::<i64>(value)),
+            ("age", value) => age = number(value),
+            ("prio", value) => node.priority = number(value),
+            ("returning", _) => {
+                node.state = NodeState::Returning {
+                    from: "somebody".into(),
+                    since: fleet.now,
+                }
+            }
+            ("unavailable", _) => {
+                node.state = NodeState::Unavailable {
+                    why: "quarantined".into(),
+                }
+            }
+            ("cordoned", value) => {
+                set_phase(
+                    &mut owner,
+                    Phase::Cordoned {
+                        until: fleet.now + number::<i64>(value),
+                    },
+                );
+            }
+            ("reserved", value) => set_phase(&mut owner, Phase::Reserved { of: number(value) }),
+            ("joining", _) => set_phase(&mut owner, Phase::Joining),
+            (of, "") => {
+                let (tenant, group) = of.split_once('/').unwrap_or_else(|| panic!("what is {of} of a node?"));
+                owner = Some(Owner {
+                    tenant: tenant.into(),
+                    group: group.into(),
+                    since: 0,
+                    phase: Phase::Assigned,
+                });
+            }
+            (label, value) => drop(node.labels.insert(label.into(), value.into())),
+        }
+    }
+    if let Some(mut owner) = owner {
+        owner.since = fleet.now - age;
+        node.state = NodeState::Owned(owner);
+    }
+    let (first, last) = words[0].split_once("..").unwrap_or((words[0], words[0]));
+    let digits = |name: &str| name.find(|letter: char| letter.is_ascii_digit()).unwrap();
+    let (prefix, from, to) = (
+        &first[..digits(first)],
+        number::<u32>(&first[digits(first)..]),
+        number::<u32>(&last[digits(last)..]),
+    );
+    for at in from..=to {
+        fleet.nodes.push(Node {
+            name: format!("{prefix}{at}"),
+            ..node.clone()
+        });
+    }
+}
+
+fn set_phase(owner: &mut Option<Owner>, phase: Phase) {
+    owner.as_mut().expect("an owner before its phase").phase = phase;
+}
+
+fn clock(time: Seconds) -> String {
+    format!("{:02}:{:02}:{:02}", time / 3600 % 24, time / 60 % 60, time % 60)
+}
+
+/// Writes a plan down.
+pub fn told(plan: &Plan) -> String {
+    let mut text = String::new();
+    for action in &plan.actions {
+        let step = match &action.step {
+            Step::Reserve { tenant, group, of } => format!("reserved for {tenant}/{group} of {of}"),
+            Step::Unreserve => "promise taken back".into(),
+            Step::Release { until } => format!("released at {}", clock(*until)),
+            Step::Keep => "kept".into(),
+        };
+        writeln!(text, "{}: {step} ({})", action.node, action.why).unwrap();
+    }
+    for (tenant, groups) in &plan.groups {
+        for (group, standing) in groups {
+            let (desired, held, waiting, borrowed) =
+                (standing.desired, standing.held, standing.waiting, standing.borrowed);
+            write!(
+                text,
+                "{tenant}/{group} has {held}, should have {desired}, waits for {waiting}, borrows {borrowed}"
+            )
+            .unwrap();
+            let why = if standing.why.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", standing.why)
+            };
+            writeln!(text, "{why}").unwrap();
+        }
+    }
+    if let Some(time) = plan.again_at {
+        writeln!(text, "again at {}", clock(time)).unwrap();
+    }
+    text
+}
