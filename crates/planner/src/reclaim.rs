@@ -3,9 +3,23 @@
 
 use crate::claim::{Band, Picks};
 use crate::round::{Fate, Round};
+use crate::tree::{Claim, Waiting};
 use crate::words::clock;
 use crate::{Domain, Phase, Reclaim};
 use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// Nodes that may be taken back.
+pub(crate) struct Victims {
+    /// By group, the first to go first.
+    of_asker: Vec<Vec<usize>>,
+    /// Tenants that have any, in the tree.
+    tenants: Waiting,
+    /// Their groups that have any.
+    askers: HashMap<usize, Vec<usize>>,
+    /// The least of what runs on any of them.
+    importance: Option<i32>,
+}
 
 impl Round<'_> {
     /// A node to take back for a demand.
@@ -22,13 +36,11 @@ impl Round<'_> {
         }
         let grace = self.view.pool.reclaim_grace;
         let mut lists = vec![Vec::new(); self.view.askers.len()];
-        if self.view.pool.reclaim == Reclaim::Never {
-            self.victims = Some(lists);
-            return;
-        }
         let mut next = None;
         for (asker, list) in lists.iter_mut().enumerate() {
-            if self.holdings[asker].kept <= self.view.askers[asker].group.min {
+            if self.view.pool.reclaim == Reclaim::Never
+                || self.holdings[asker].kept <= self.view.askers[asker].group.min
+            {
                 continue;
             }
             for at in self.view.askers[asker].machines.iter().copied() {
@@ -60,7 +72,27 @@ impl Round<'_> {
         if let Some(next) = next {
             self.wake(next);
         }
-        self.victims = Some(lists);
+        let in_use = lists
+            .iter()
+            .flatten()
+            .filter(|at| self.view.machines[**at].node.idle_since.is_none());
+        let mut victims = Victims {
+            importance: in_use.map(|at| self.importance(*at)).min(),
+            of_asker: lists,
+            tenants: self.tree.nobody(),
+            askers: HashMap::new(),
+        };
+        for asker in 0..self.view.askers.len() {
+            let tenant = self.view.askers[asker].tenant;
+            if !victims.of_asker[asker].is_empty() {
+                let of_tenant: &mut Vec<usize> = victims.askers.entry(tenant).or_default();
+                if of_tenant.is_empty() {
+                    self.tree.enter(&mut victims.tenants, tenant);
+                }
+                of_tenant.push(asker);
+            }
+        }
+        self.victims = Some(victims);
     }
 
     fn is_open(&self, machine: usize) -> bool {
@@ -87,30 +119,39 @@ impl Round<'_> {
 
     /// The node to take next for a demand that has `already` GPUs in view: from whoever is most above its share.
     fn pick(&self, want: usize, already: u64) -> Option<usize> {
-        let mut best = None;
+        let victims = self.victims.as_ref()?;
         let claimant = self.view.askers[self.view.wants[want].asker].tenant;
-        for (asker, list) in self.victims.as_deref().unwrap_or_default().iter().enumerate() {
-            if list.is_empty() || self.holdings[asker].kept <= self.view.askers[asker].group.min {
-                continue;
+        let from_group = |asker: usize| {
+            if self.holdings[asker].kept <= self.view.askers[asker].group.min {
+                return None;
             }
-            let found = list.iter().copied().find(|at| {
+            let fits = |at: &usize| {
                 let capacity = &self.view.kinds[self.view.machines[*at].kind].capacity;
-                self.is_open(*at)
-                    && self.matches(want, *at)
-                    && self.requests[want].rest.any_fits(capacity)
-                    && self.may_take(want, *at, already + self.view.gpus(*at), self.view.gpus(*at))
-            });
-            if let Some(found) = found {
-                let key = (
-                    self.tree.excess(claimant, self.view.askers[asker].tenant),
-                    Reverse(asker),
-                );
-                if best.as_ref().is_none_or(|(other, _)| key > *other) {
-                    best = Some((key, found));
-                }
+                self.is_open(*at) && self.matches(want, *at) && self.requests[want].rest.any_fits(capacity)
+            };
+            let take = |at: &usize| self.may_take(want, *at, already + self.view.gpus(*at), self.view.gpus(*at));
+            let list = &victims.of_asker[asker];
+            // Whether it may be taken depends on whose it is and, at most, on whether what runs there is less important.
+            // The least important one is the first that does not idle.
+            let first = list.iter().copied().find(fits)?;
+            if take(&first) {
+                return Some(first);
             }
-        }
-        best.map(|(_, machine)| machine)
+            let in_use = |at: &usize| self.view.machines[*at].node.idle_since.is_none() && fits(at);
+            list.iter().copied().find(in_use).filter(take)
+        };
+        let least = self.view.kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1);
+        let claim = Claim {
+            wanted: already + least,
+            least,
+            fair: self.view.pool.reclaim == Reclaim::FairShare,
+            urgent: victims
+                .importance
+                .is_some_and(|least| least < self.view.wants[want].demand.priority),
+        };
+        let mut from_tenant = |tenant| victims.askers.get(&tenant)?.iter().find_map(|asker| from_group(*asker));
+        self.tree
+            .first_of_the_richest(claimant, &victims.tenants, &claim, &mut from_tenant)
     }
 
     /// Whether a demand may take a node away. `wanted`: GPUs that it is about to have more; `given`: those of the node, as
@@ -158,7 +199,7 @@ impl Round<'_> {
     /// as many borrowed nodes as it needs are taken back. Otherwise nothing is done.
     pub fn wait_for_all(&mut self, want: usize, band: Band) -> bool {
         self.list_victims();
-        if self.coming.is_empty() && self.victims.iter().flatten().all(Vec::is_empty) {
+        if self.coming.is_empty() && self.victims.as_ref().is_none_or(|victims| victims.askers.is_empty()) {
             return false;
         }
         let found = match self.view.wants[want].demand.one_domain {
@@ -289,7 +330,11 @@ impl Round<'_> {
                 coming[self.view.machines[*at].domain].push(*at);
             }
         }
-        for at in self.victims.iter().flatten().flatten() {
+        for at in self
+            .victims
+            .iter()
+            .flat_map(|victims| victims.of_asker.iter().flatten())
+        {
             let gpus = self.view.gpus(*at);
             if self.view.machines[*at].domain < domains && self.is_open(*at) && self.may_take(want, *at, gpus, gpus) {
                 borrowed[self.view.machines[*at].domain].push(*at);

@@ -1,6 +1,7 @@
 //! The planning of one pool: what has been decided so far, and the few ways in which that changes.
 
 use crate::packing::Load;
+use crate::reclaim::Victims;
 use crate::supply::Supply;
 use crate::tree::Tree;
 use crate::view::View;
@@ -79,8 +80,8 @@ pub(crate) struct Round<'a> {
     pub searches: u32,
     /// All nodes that demand may hope for, once somebody asked.
     pub reachable: Option<Supply>,
-    /// Nodes that may be taken back, by group, the first to go first; once somebody asked.
-    pub victims: Option<Vec<Vec<usize>>>,
+    /// Nodes that may be taken back, once somebody asked.
+    pub victims: Option<Victims>,
 }
 
 impl<'a> Round<'a> {
@@ -109,7 +110,7 @@ impl<'a> Round<'a> {
             coming: Vec::new(),
             holds_for_gang: false,
             again_at: None,
-            searches: 32,
+            searches: 8,
             reachable: None,
             victims: None,
             view,
@@ -283,8 +284,9 @@ impl<'a> Round<'a> {
 
     /// Adds what was decided to the plan.
     pub fn conclude(mut self, plan: &mut Plan) {
+        let stock = self.stock();
         for asker in 0..self.view.askers.len() {
-            let standing = self.standing(asker);
+            let standing = self.standing(asker, &stock);
             let groups = plan.groups.entry(self.view.askers[asker].of.uid.clone()).or_default();
             groups
                 .entry(self.view.askers[asker].group.name.clone())

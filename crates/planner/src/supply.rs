@@ -24,8 +24,9 @@ struct Shelf {
     kinds: Vec<(usize, Vec<usize>)>,
 }
 
-/// What decides whether a domain is good for something: whether it is whole, and how many of each kind it has.
-type Look = (bool, Vec<(usize, u32)>);
+/// What decides whether a domain is good for something: how many nodes it has, whether these are all of its nodes, and how
+/// many of each kind there are.
+type Look = (u32, bool, Vec<(usize, u32)>);
 
 /// What to look for.
 pub(crate) struct Search<'s> {
@@ -162,7 +163,7 @@ impl Supply {
     /// Nodes of one domain for a load, as far as there are any, and what could not be placed on them.
     pub fn in_domain(&self, domain: usize, load: &Load, selector: usize, kinds: &[Kind]) -> (Vec<usize>, Load) {
         let shelf = &self.shelves[domain];
-        let (taken, rest) = take_from(&shelf.look().1, load, selector, kinds, false);
+        let (taken, rest) = take_from(&shelf.look().2, load, selector, kinds, false);
         (shelf.first(&taken), rest)
     }
 
@@ -181,34 +182,62 @@ impl Supply {
                 homes.entry(self.shelves[*domain].look()).or_insert(*domain);
             }
         }
-        let away = self.alike.iter().filter_map(|(look, domains)| {
-            let domain = domains.iter().find(|domain| !searched.contains(domain))?;
-            Some((true, look, *domain))
-        });
-        let mut best: Option<(_, Vec<usize>, Load)> = None;
-        for (away, look, domain) in homes.iter().map(|(look, domain)| (false, look, *domain)).chain(away) {
-            if search.one_domain && domain == self.domains {
+        let homes: Vec<(&Look, usize)> = homes.iter().map(|(look, domain)| (look, *domain)).collect();
+        self.best_of(search, load, &homes, kinds).or_else(|| {
+            let away = self.alike.iter().filter_map(|(look, domains)| {
+                let domain = domains.iter().find(|domain| !searched.contains(domain))?;
+                Some((look, *domain))
+            });
+            self.best_of(search, load, &away.collect::<Vec<_>>(), kinds)
+        })
+    }
+
+    /// The best of some domains, which come with the smallest first.
+    fn best_of(
+        &self,
+        search: &Search<'_>,
+        load: &Load,
+        domains: &[(&Look, usize)],
+        kinds: &[Kind],
+    ) -> Option<(usize, Vec<usize>, Load)> {
+        let one_is_enough = search.first && self.domains == 0;
+        let is_domain = |domain: usize| !search.one_domain || domain != self.domains;
+        let matching = kinds.iter().filter(|kind| kind.matches[search.selector]);
+        let least = matching.filter_map(|kind| load.nodes_of(&kind.capacity)).min();
+        let least = if one_is_enough { 1 } else { least.unwrap_or(1) };
+        // The tightest that holds all of it; one that would break up a whole domain only if there is no other.
+        let mut breaks = None;
+        let from = domains.partition_point(|(look, _)| look.0 < least);
+        for (look, domain) in domains[from..].iter().filter(|(_, domain)| is_domain(*domain)) {
+            if breaks.is_some() && look.1 && look.0 > least {
                 continue;
             }
-            let one_is_enough = search.first && self.domains == 0;
-            let (taken, rest) = take_from(&look.1, load, search.selector, kinds, one_is_enough);
-            let fits = rest.is_empty() || one_is_enough;
-            if taken.is_empty() || (search.one_domain && !fits) {
-                continue;
-            }
-            let (whole, there) = (look.0, look.1.iter().map(|(_, count)| *count).sum::<u32>());
-            let used = u32::try_from(taken.len()).unwrap_or(u32::MAX);
-            let tightness = if fits {
-                (whole && used < there, there)
-            } else {
-                (false, u32::MAX - used)
-            };
-            let key = (away, !fits, tightness, domain);
-            if best.as_ref().is_none_or(|(other, _, _)| key < *other) {
-                best = Some((key, taken, rest));
+            let (taken, rest) = take_from(&look.2, load, search.selector, kinds, one_is_enough);
+            if rest.is_empty() || (one_is_enough && !taken.is_empty()) {
+                if look.1 && taken.len() < look.0 as usize {
+                    breaks.get_or_insert((*domain, taken, rest));
+                } else {
+                    return Some((*domain, taken, rest));
+                }
             }
         }
-        best.map(|((_, _, _, domain), taken, rest)| (domain, taken, rest))
+        if breaks.is_some() || search.one_domain {
+            return breaks;
+        }
+        // None does: the one that holds the most.
+        let mut most: Option<(usize, Vec<usize>, Load)> = None;
+        for (look, domain) in domains.iter().rev() {
+            let already = most.as_ref().map_or(0, |(_, taken, _)| taken.len());
+            if (look.0 as usize) < already {
+                break;
+            }
+            let (taken, rest) = take_from(&look.2, load, search.selector, kinds, false);
+            let first = most.as_ref().map_or(usize::MAX, |most| most.0);
+            if taken.len() > already || (!taken.is_empty() && taken.len() == already && *domain < first) {
+                most = Some((*domain, taken, rest));
+            }
+        }
+        most
     }
 }
 
@@ -232,7 +261,8 @@ impl Shelf {
             .iter()
             .map(|(kind, list)| (*kind, u32::try_from(list.len()).unwrap_or(u32::MAX)))
             .collect();
-        (kinds.iter().map(|(_, count)| *count).sum::<u32>() == self.size, kinds)
+        let there = kinds.iter().map(|(_, count)| *count).sum::<u32>();
+        (there, there == self.size, kinds)
     }
 }
 

@@ -10,11 +10,14 @@ const ROOT: usize = 0;
 /// The tree. Its leaves are tenants.
 pub(crate) struct Tree<'a> {
     branches: Vec<Branch<'a>>,
-    leaves: Vec<usize>,
+    /// By tenant: from the tenant's own branch up to, but without, the root.
+    paths: Vec<Vec<usize>>,
 }
 
 struct Branch<'a> {
     name: &'a str,
+    /// Number of the tenant, of a leaf.
+    tenant: Option<usize>,
     parent: usize,
     children: Vec<usize>,
     weight: u64,
@@ -68,24 +71,26 @@ impl<'a> Tree<'a> {
             // A share below itself stands below the root.
             branches[number].parent = if above == number { ROOT } else { parent };
         }
-        let leaves = tenants
-            .iter()
-            .map(|tenant| {
-                let parent = tenant
-                    .share
-                    .as_deref()
-                    .and_then(|name| numbers.get(name))
-                    .copied()
-                    .unwrap_or(ROOT);
-                branches.push(Branch::new(&tenant.name, parent, tenant.weight));
-                branches.len() - 1
-            })
-            .collect();
+        let mut paths = Vec::with_capacity(tenants.len());
+        for (number, tenant) in tenants.iter().enumerate() {
+            let share = tenant.share.as_deref().and_then(|name| numbers.get(name));
+            let mut path = vec![branches.len()];
+            let mut above = share.copied().unwrap_or(ROOT);
+            branches.push(Branch {
+                tenant: Some(number),
+                ..Branch::new(&tenant.name, above, tenant.weight)
+            });
+            while above != ROOT {
+                path.push(above);
+                above = branches[above].parent;
+            }
+            paths.push(path);
+        }
         for number in 1..branches.len() {
             let parent = branches[number].parent;
             branches[parent].children.push(number);
         }
-        let mut tree = Self { branches, leaves };
+        let mut tree = Self { branches, paths };
         tree.add_up_guarantees(ROOT);
         tree
     }
@@ -100,22 +105,13 @@ impl<'a> Tree<'a> {
         branch.guaranteed
     }
 
-    /// From the tenant up to, but without, the root.
     fn path(&self, tenant: usize) -> impl Iterator<Item = usize> {
-        let mut next = self.leaves[tenant];
-        std::iter::from_fn(move || {
-            let number = next;
-            (number != ROOT).then(|| {
-                next = self.branches[number].parent;
-                number
-            })
-        })
+        self.paths[tenant].iter().copied()
     }
 
     fn change(&mut self, tenant: usize, change: impl Fn(&mut Branch<'_>)) {
-        let path: Vec<usize> = self.path(tenant).collect();
-        for number in path {
-            change(&mut self.branches[number]);
+        for number in &self.paths[tenant] {
+            change(&mut self.branches[*number]);
         }
     }
 
@@ -171,8 +167,8 @@ impl<'a> Tree<'a> {
 
     /// GPUs that must be left for others, since they are theirs and not lent.
     pub fn kept_for_others(&self, tenant: usize) -> u64 {
-        let path: Vec<usize> = self.path(tenant).collect();
-        path.iter()
+        self.paths[tenant]
+            .iter()
             .map(|number| {
                 let siblings = &self.branches[self.branches[*number].parent].children;
                 siblings
@@ -203,14 +199,14 @@ impl<'a> Tree<'a> {
 
     /// Number of tenants.
     pub fn tenants(&self) -> usize {
-        self.leaves.len()
+        self.paths.len()
     }
 
     /// Of those who wait the one to be served next: on each level whoever has the least of its fair share.
     pub fn next(&self, waiting: &Waiting) -> Option<usize> {
         let mut number = ROOT;
         loop {
-            if let Some(tenant) = waiting.tenant_of[number] {
+            if let Some(tenant) = self.branches[number].tenant {
                 return Some(tenant);
             }
             let children = self.branches[number]
@@ -225,13 +221,11 @@ impl<'a> Tree<'a> {
     pub fn nobody(&self) -> Waiting {
         Waiting {
             below: vec![0; self.branches.len()],
-            tenant_of: vec![None; self.branches.len()],
         }
     }
 
     /// A tenant begins to wait.
     pub fn enter(&self, waiting: &mut Waiting, tenant: usize) {
-        waiting.tenant_of[self.leaves[tenant]] = Some(tenant);
         for number in self.path(tenant) {
             waiting.below[number] += 1;
         }
@@ -239,7 +233,6 @@ impl<'a> Tree<'a> {
 
     /// A tenant no longer waits.
     pub fn exit(&self, waiting: &mut Waiting, tenant: usize) {
-        waiting.tenant_of[self.leaves[tenant]] = None;
         for number in self.path(tenant) {
             waiting.below[number] -= 1;
         }
@@ -247,14 +240,8 @@ impl<'a> Tree<'a> {
 
     /// The two branches below the lowest that both tenants belong to: the claimant's and the holder's.
     fn fork(&self, claimant: usize, holder: usize) -> Option<(usize, usize)> {
-        let mut a: Vec<usize> = self.path(claimant).collect();
-        let mut b: Vec<usize> = self.path(holder).collect();
-        while let (Some(x), Some(y)) = (a.pop(), b.pop()) {
-            if x != y {
-                return Some((x, y));
-            }
-        }
-        None
+        let ways = self.paths[claimant].iter().rev().zip(self.paths[holder].iter().rev());
+        ways.map(|(a, b)| (*a, *b)).find(|(a, b)| a != b)
     }
 
     /// Whether a node of `gpus` is borrowed by its holder as seen from the claimant: without it, all that the holder
@@ -263,16 +250,11 @@ impl<'a> Tree<'a> {
         let Some((_, top)) = self.fork(claimant, holder) else {
             return false;
         };
-        for number in self.path(holder) {
+        let to_top = self.path(holder).position(|number| number == top).unwrap_or(0);
+        self.path(holder).take(to_top + 1).all(|number| {
             let branch = &self.branches[number];
-            if branch.used < branch.guaranteed + gpus {
-                return false;
-            }
-            if number == top {
-                return true;
-            }
-        }
-        false
+            branch.used >= branch.guaranteed + gpus
+        })
     }
 
     /// Whether the claimant's side of the tree would, with `wanted` more, be within its guarantee.
@@ -284,42 +266,79 @@ impl<'a> Tree<'a> {
     /// Whether the claimant's side with `wanted` more has no more of its fair share than the holder's side without `gpus`.
     pub fn is_fairer(&self, claimant: usize, holder: usize, wanted: u64, gpus: u64) -> bool {
         self.fork(claimant, holder).is_some_and(|(side, other)| {
-            let without = Branch {
-                used: self.branches[other].used.saturating_sub(gpus),
-                children: Vec::new(),
-                ..self.branches[other]
-            };
-            self.branches[side].ratio(wanted).0 <= without.ratio(0).0
+            self.branches[side].borrowed_ratio(wanted, 0) <= self.branches[other].borrowed_ratio(0, gpus)
         })
     }
 
-    /// How far the holder is above its share, from where it parts from the claimant downwards: the largest gives first.
-    pub fn excess(&self, claimant: usize, holder: usize) -> Vec<(Ratio, Reverse<usize>)> {
-        let Some((_, top)) = self.fork(claimant, holder) else {
-            return Vec::new();
-        };
-        let mut ratios: Vec<(Ratio, Reverse<usize>)> = Vec::with_capacity(3);
-        for number in self.path(holder) {
-            ratios.push((self.branches[number].ratio(0), Reverse(number)));
-            if number == top {
-                break;
-            }
+    /// Calls `take` for tenants counted in `holders`, the one that is the furthest above its share as seen from the
+    /// claimant first, until it gives something. Those who need not give anything are left out.
+    pub fn first_of_the_richest<T>(
+        &self,
+        claimant: usize,
+        holders: &Waiting,
+        claim: &Claim,
+        take: &mut impl FnMut(usize) -> Option<T>,
+    ) -> Option<T> {
+        let mut others = Vec::new();
+        for number in self.path(claimant) {
+            let side = &self.branches[number];
+            let due = claim.urgent || side.has_room(claim.wanted);
+            let ratio = side.borrowed_ratio(claim.wanted, 0);
+            let siblings = self.branches[side.parent].children.iter().copied();
+            others.extend(siblings.filter(|sibling| {
+                *sibling != number
+                    && self.has_to_give(*sibling, holders, claim)
+                    && (due || claim.fair && ratio <= self.branches[*sibling].borrowed_ratio(0, claim.least))
+            }));
         }
-        ratios.reverse();
-        ratios
+        self.richest(others, holders, claim, take)
+    }
+
+    fn has_to_give(&self, number: usize, holders: &Waiting, claim: &Claim) -> bool {
+        holders.below[number] > 0 && self.branches[number].used >= self.branches[number].guaranteed + claim.least
+    }
+
+    fn richest<T>(
+        &self,
+        mut branches: Vec<usize>,
+        holders: &Waiting,
+        claim: &Claim,
+        take: &mut impl FnMut(usize) -> Option<T>,
+    ) -> Option<T> {
+        branches.sort_by_key(|number| (Reverse(self.branches[*number].ratio(0)), *number));
+        branches.into_iter().find_map(|number| {
+            if let Some(tenant) = self.branches[number].tenant {
+                return take(tenant);
+            }
+            let children = self.branches[number].children.iter().copied();
+            let giving = children.filter(|child| self.has_to_give(*child, holders, claim));
+            self.richest(giving.collect(), holders, claim, take)
+        })
     }
 }
 
-/// Which tenants wait, and how many below each branch.
+/// What is asked of those who borrow.
+pub(crate) struct Claim {
+    /// GPUs that the claimant is about to have more.
+    pub wanted: u64,
+    /// GPUs of the smallest node.
+    pub least: u64,
+    /// Whether it is enough to have less than one's share.
+    pub fair: bool,
+    /// Whether something less important is running somewhere.
+    pub urgent: bool,
+}
+
+/// How many tenants are counted below each branch.
 pub(crate) struct Waiting {
     below: Vec<u32>,
-    tenant_of: Vec<Option<usize>>,
 }
 
 impl<'a> Branch<'a> {
     fn new(name: &'a str, parent: usize, weight: u32) -> Self {
         Self {
             name,
+            tenant: None,
             parent,
             children: Vec::new(),
             weight: u64::from(weight.max(1)),
@@ -341,11 +360,14 @@ impl<'a> Branch<'a> {
 
     /// With `more` GPUs than it has.
     fn ratio(&self, more: u64) -> Ratio {
-        const SCALE: u64 = 1 << 24;
-        let used = self.used + more;
-        (
-            used.saturating_sub(self.guaranteed) * SCALE / self.weight,
-            used * SCALE / self.weight,
-        )
+        (self.borrowed_ratio(more, 0), (self.used + more) * SCALE / self.weight)
+    }
+
+    /// What it would hold beyond its guarantee with `more` GPUs and without `fewer`, by weight.
+    fn borrowed_ratio(&self, more: u64, fewer: u64) -> u64 {
+        (self.used + more).saturating_sub(self.guaranteed + fewer) * SCALE / self.weight
     }
 }
+
+/// Ratios are whole numbers; this keeps the fractions.
+const SCALE: u64 = 1 << 24;

@@ -23,6 +23,16 @@ pub(crate) enum Why {
     Coming,
 }
 
+/// Nodes without an owner.
+#[derive(Default)]
+pub(crate) struct Stock {
+    /// Free for anybody.
+    free: usize,
+    /// Free, and kept for somebody.
+    awaited: usize,
+    returning: usize,
+}
+
 /// A time of the day, UTC.
 pub(crate) fn clock(time: Seconds) -> String {
     let minutes = time.rem_euclid(86_400) / 60;
@@ -145,8 +155,22 @@ impl Round<'_> {
         )
     }
 
+    /// What is left of the pool after this plan.
+    pub fn stock(&self) -> Stock {
+        let mut stock = Stock::default();
+        for (machine, fate) in self.view.machines.iter().zip(&self.fates) {
+            match fate {
+                Fate::Awaited if machine.is_free() => stock.awaited += 1,
+                Fate::Open if machine.is_free() => stock.free += 1,
+                _ if machine.is_returning() => stock.returning += 1,
+                _ => {}
+            }
+        }
+        stock
+    }
+
     /// Where a group stands after this plan.
-    pub fn standing(&self, asker: usize) -> Standing {
+    pub fn standing(&self, asker: usize, stock: &Stock) -> Standing {
         let holding = &self.holdings[asker];
         let group = self.view.askers[asker].group;
         let mut waiting = holding.missing;
@@ -157,7 +181,7 @@ impl Round<'_> {
                 "{} of {} missing: {}",
                 holding.missing,
                 nodes(group.min as usize),
-                self.why(why, &[])
+                self.why(why, &[], stock)
             ));
         }
         let mut more = 0;
@@ -181,7 +205,7 @@ impl Round<'_> {
                 _ => format!(
                     "{name} needs {} more: {}",
                     nodes(lacks as usize),
-                    self.why(why, &request.awaited)
+                    self.why(why, &request.awaited, stock)
                 ),
             });
         }
@@ -214,7 +238,7 @@ impl Round<'_> {
         of_demand.min(u32::try_from(borrowed).unwrap_or(u32::MAX))
     }
 
-    fn why(&self, why: &Why, awaited: &[usize]) -> String {
+    fn why(&self, why: &Why, awaited: &[usize], stock: &Stock) -> String {
         let pool = &self.view.pool.name;
         match why {
             Why::Never(words) => words.clone(),
@@ -223,28 +247,24 @@ impl Round<'_> {
             Why::NotLent { kept } => {
                 format!("{kept} of the free GPUs of pool {pool} are kept for those they belong to")
             }
-            Why::NoneFree | Why::Coming => self.supply_words(awaited),
+            Why::NoneFree | Why::Coming => self.supply_words(awaited, stock),
         }
     }
 
     /// What there is, and what is on its way to whoever waits.
-    fn supply_words(&self, awaited: &[usize]) -> String {
+    fn supply_words(&self, awaited: &[usize], stock: &Stock) -> String {
         let pool = &self.view.pool.name;
         let machines = &self.view.machines;
-        let left = (0..machines.len())
-            .filter(|at| machines[*at].is_free() && !matches!(self.fates[*at], Fate::Reserve { .. }));
-        let (for_others, free): (Vec<usize>, Vec<usize>) =
-            left.partition(|at| self.fates[*at] == Fate::Awaited && !awaited.contains(at));
-        let mut words = vec![match free.len() {
+        let own = awaited.iter().filter(|at| machines[**at].is_free()).count();
+        let mut words = vec![match stock.free + own {
             0 if machines.is_empty() => format!("pool {pool} has no nodes"),
             number => format!("pool {pool} has {} free", nodes(number)),
         }];
-        if !for_others.is_empty() {
-            words.push(format!("{} kept for those who are next", nodes(for_others.len())));
+        if stock.awaited > own {
+            words.push(format!("{} kept for those who are next", nodes(stock.awaited - own)));
         }
-        let returning = machines.iter().filter(|machine| machine.is_returning()).count();
-        if returning > 0 {
-            words.push(format!("{} being handed on", nodes(returning)));
+        if stock.returning > 0 {
+            words.push(format!("{} being handed on", nodes(stock.returning)));
         }
         let from: Vec<(Seconds, &str)> = awaited.iter().filter_map(|at| self.taken_from(*at)).collect();
         if let Some(first) = from.iter().map(|(time, _)| *time).min() {

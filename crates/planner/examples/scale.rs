@@ -1,0 +1,174 @@
+//! How long a plan takes, by the number of nodes, with 500 tenants:
+//! `cargo run --release -p berth-planner --example scale`. Fails if 10,000 nodes take more than 50 ms.
+
+use berth_planner::{
+    Amounts, Demand, Domain, Fleet, Group, Node, NodeState, Owner, Phase, Pods, Pool, Reclaim, Share, Tenant, plan,
+};
+use std::process::ExitCode;
+use std::time::Instant;
+
+const GPU: &str = "nvidia.com/gpu";
+const TENANTS: usize = 500;
+const SHARES: usize = 25;
+const NOW: i64 = 1_000_000;
+const LIMIT_MS: f64 = 50.0;
+
+/// What the fleet is like.
+#[derive(Clone, Copy)]
+enum Case {
+    /// All nodes are free and every tenant asks for its part of them at once.
+    AllAsk,
+    /// Most nodes are taken; every tenant wants more, among them gangs; some nodes are idle, some on their way.
+    Busy,
+    /// All nodes are taken by half of the tenants; the others are guaranteed theirs, or below their share.
+    TakenBack,
+}
+
+fn main() -> ExitCode {
+    let mut fits = true;
+    for (case, name) in [
+        (Case::AllAsk, "all ask at once"),
+        (Case::Busy, "busy"),
+        (Case::TakenBack, "taken back"),
+    ] {
+        say(name);
+        let mut before: Option<(usize, f64)> = None;
+        for nodes in [1_000, 2_000, 5_000, 10_000, 20_000] {
+            let fleet = fleet(case, nodes);
+            let mut times: Vec<f64> = Vec::new();
+            let mut actions = 0;
+            for _ in 0..7 {
+                let start = Instant::now();
+                actions = plan(&fleet).actions.len();
+                times.push(start.elapsed().as_secs_f64() * 1000.0);
+            }
+            times.sort_by(f64::total_cmp);
+            let time = times[times.len() / 2];
+            let ratio = before.map_or(String::new(), |(nodes_before, time_before)| {
+                #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+                let more = nodes as f64 / nodes_before as f64;
+                format!("  x{more:.1} nodes, x{:.2} time", time / time_before)
+            });
+            say(&format!(
+                "  {nodes:>6} nodes  {time:>7.2} ms  {actions:>6} actions{ratio}"
+            ));
+            fits &= nodes != 10_000 || time <= LIMIT_MS;
+            before = Some((nodes, time));
+        }
+    }
+    if fits { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[expect(clippy::print_stdout, reason = "it is what this program is for")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+fn gpus(number: u64) -> Amounts {
+    Amounts::from([(GPU.into(), number), ("cpu".into(), number * 16)])
+}
+
+fn fleet(case: Case, nodes: usize) -> Fleet {
+    let each = u32::try_from(nodes / TENANTS).unwrap_or(1).max(2);
+    let guaranteed = u64::from(each) * 8 * 20 / 4;
+    Fleet {
+        now: NOW,
+        pools: vec![Pool {
+            name: "h100".into(),
+            resource: Some(GPU.into()),
+            has_domains: true,
+            minimum_tenure: 600,
+            idle_after: 300,
+            reclaim_grace: 300,
+            reclaim: Reclaim::FairShare,
+            ..Pool::default()
+        }],
+        nodes: (0..nodes).map(|at| node(case, at, nodes)).collect(),
+        tenants: (0..TENANTS).map(|at| tenant(at, each)).collect(),
+        shares: (0..SHARES)
+            .map(|at| Share {
+                name: format!("class-{at}"),
+                weight: 1 + u32::try_from(at % 3).unwrap_or(0),
+                guaranteed: [("h100".to_string(), guaranteed)].into(),
+                ..Share::default()
+            })
+            .collect(),
+    }
+}
+
+fn node(case: Case, at: usize, nodes: usize) -> Node {
+    let owner = |tenant: usize| {
+        NodeState::Owned(Owner {
+            tenant: format!("uid-{tenant}"),
+            group: "train".into(),
+            since: NOW - 5_000,
+            phase: Phase::Assigned,
+        })
+    };
+    let (state, idle) = match case {
+        Case::AllAsk => (NodeState::Free, false),
+        Case::Busy => match at % 20 {
+            0 => (NodeState::Free, false),
+            1 => {
+                let from = "somebody".into();
+                (NodeState::Returning { from, since: NOW - 60 }, false)
+            }
+            number => (owner(at * TENANTS / nodes), number == 2),
+        },
+        Case::TakenBack => (owner(at * TENANTS / nodes / 2), false),
+    };
+    Node {
+        name: format!("node-{at:05}"),
+        pool: "h100".into(),
+        domain: Some(format!("clique-{}", at / 8)),
+        labels: [
+            ("zone".to_string(), format!("zone-{}", at % 3)),
+            ("kubernetes.io/hostname".to_string(), format!("node-{at:05}")),
+            ("nvidia.com/gpu.product".to_string(), "H100".to_string()),
+        ]
+        .into(),
+        capacity: gpus(8),
+        used: if idle { Amounts::new() } else { gpus(6) },
+        pods: u32::from(!idle),
+        idle_since: idle.then_some(NOW - 1_000),
+        state,
+        ..Node::default()
+    }
+}
+
+fn tenant(at: usize, each: u32) -> Tenant {
+    let demand = |name: &str, since: i64, count: u32, number: u64| Demand {
+        name: name.into(),
+        since: NOW - since,
+        pods: vec![Pods {
+            count,
+            each: gpus(number),
+        }],
+        ..Demand::default()
+    };
+    let gang = Demand {
+        gang: true,
+        one_domain: if at.is_multiple_of(10) {
+            Domain::Required
+        } else {
+            Domain::Any
+        },
+        ..demand("gang", 900, each.min(8), 8)
+    };
+    let mut zoned = demand("zoned", 30, 1, 4);
+    zoned.selector = [("zone".to_string(), format!("zone-{}", at % 3))].into();
+    Tenant {
+        uid: format!("uid-{at}"),
+        name: format!("team/{at}"),
+        created: i64::try_from(at).unwrap_or(0),
+        share: Some(format!("class-{}", at % SHARES)),
+        groups: vec![Group {
+            name: "train".into(),
+            pool: "h100".into(),
+            min: 0,
+            max: 1000,
+            demand: vec![gang, demand("many", 60, each * 4, 2), zoned],
+        }],
+        ..Tenant::default()
+    }
+}
