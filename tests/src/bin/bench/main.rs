@@ -7,6 +7,7 @@ mod burst;
 mod fairness;
 mod load;
 mod memory;
+mod real;
 mod report;
 mod restart;
 mod sync;
@@ -38,6 +39,15 @@ enum Which {
     Fairness,
     /// Resident and private memory of an idle tenant by process, and of its syncer with 1,000 pods.
     Memory,
+    /// On real nodes, as root: a tenant whose control plane runs in pods gets ready, its memory, exec and port-forward against
+    /// the host directly, and DNS.
+    Real,
+    /// What `real` runs inside of pods.
+    #[command(hide = true)]
+    AskNames {
+        /// The DNS server.
+        server: std::net::IpAddr,
+    },
 }
 
 fn main() {
@@ -65,6 +75,12 @@ fn main() {
         }
         if matches!(which, Which::All | Which::Memory) {
             memory::run().await;
+        }
+        if matches!(which, Which::All | Which::Real) {
+            real::run().await;
+        }
+        if let Which::AskNames { server } = which {
+            real::ask_many(server).await;
         }
     });
 }

@@ -34,22 +34,38 @@ fn read(rollup: &str, field: &str) -> f64 {
         .unwrap()
 }
 
-struct Memory {
-    private: f64,
-    resident: f64,
-    share: f64,
+/// Mebibytes of processes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Memory {
+    pub(crate) private: f64,
+    pub(crate) resident: f64,
+    pub(crate) share: f64,
 }
 
-/// Mebibytes of a tenant's process.
+impl Memory {
+    /// Of one process.
+    pub(crate) fn of(process: u32) -> Self {
+        let rollup = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap();
+        let mebibytes = |field| read(&rollup, field) / 1024.0;
+        Self {
+            private: mebibytes("Anonymous"),
+            resident: mebibytes("Rss"),
+            share: mebibytes("Pss"),
+        }
+    }
+
+    /// Counts another process in.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.private += other.private;
+        self.resident += other.resident;
+        self.share += other.share;
+    }
+}
+
+/// Memory of a tenant's process.
 fn memory(world: &World, tenant: &Tenant, component: &str) -> Memory {
     let process = find(&world.tenant_records(), &format!("{}.{component}", tenant.id.slug())).unwrap();
-    let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", process.pid.unwrap())).unwrap();
-    let mebibytes = |field| read(&rollup, field) / 1024.0;
-    Memory {
-        private: mebibytes("Anonymous"),
-        resident: mebibytes("Rss"),
-        share: mebibytes("Pss"),
-    }
+    Memory::of(process.pid.unwrap())
 }
 
 pub(crate) async fn run() {

@@ -38,7 +38,7 @@ pub(crate) async fn run() {
     // The first of each warms the disk cache and is not counted.
     for round in 0..=ROUNDS {
         let own = bare_start(&world, round).await;
-        let tenant = tenant_start(&world, round).await;
+        let tenant = tenant_start(&world, round, LIMIT).await;
         if round > 0 {
             bare.push(own.as_secs_f64());
             tenants.push(tenant.as_secs_f64());
@@ -143,8 +143,8 @@ async fn is_ready(client: &kube::Client) -> bool {
     client.request_text(request).await.is_ok()
 }
 
-/// Applies a TenantCluster and waits until its kubeconfig answers `/readyz` and a pod is accepted.
-async fn tenant_start(world: &World, round: usize) -> Duration {
+/// Applies a TenantCluster and waits until its kubeconfig answers `/readyz` and a pod is accepted, `limit` at most.
+pub(crate) async fn tenant_start(world: &World, round: usize, limit: Duration) -> Duration {
     let name = format!("bench-{round}");
     let tenants = world.tenants("bench");
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "bench");
@@ -154,7 +154,7 @@ async fn tenant_start(world: &World, round: usize) -> Duration {
         .await
         .unwrap();
     let client = loop {
-        assert!(begun.elapsed() < LIMIT, "no kubeconfig");
+        assert!(begun.elapsed() < limit, "no kubeconfig");
         if let Ok(Some(secret)) = secrets.get_opt(&format!("{name}-kubeconfig")).await {
             let text = String::from_utf8(secret.data.unwrap()["kubeconfig"].0.clone()).unwrap();
             break berth_runtime::client::from_text(&text).await.unwrap();
@@ -162,7 +162,7 @@ async fn tenant_start(world: &World, round: usize) -> Duration {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
-    until_true("the tenant accepts a pod", LIMIT, async || {
+    until_true("the tenant accepts a pod", limit, async || {
         is_ready(&client).await && pods.create(&PostParams::default(), &gpu_pod("first", 0)).await.is_ok()
     })
     .await;

@@ -1,0 +1,153 @@
+//! exec and port-forward through the tenant's API server and the syncer, against the same at the host's API server. In turn,
+//! medians.
+
+use super::{BULK, DIRECT, POD};
+use crate::report::{Report, milliseconds, percentile};
+use berth_tests::{kubectl::Kubectl, tenant::Tenant, world::World};
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    process::Child,
+};
+
+/// Bytes of one transfer.
+pub(super) const BYTES: u64 = 256 << 20;
+const TRANSFERS: usize = 5;
+const COMMANDS: usize = 15;
+const REQUESTS: usize = 200;
+
+/// One of the two ways.
+struct Way {
+    kubectl: Kubectl,
+    namespace: &'static str,
+}
+
+/// What was measured of a way.
+#[derive(Default)]
+struct Figures {
+    command: Vec<f64>,
+    transfer: Vec<f64>,
+    request: Vec<f64>,
+    forwarded: Vec<f64>,
+}
+
+pub(super) async fn run(world: &World, tenant: &Tenant) {
+    let admin = std::fs::read_to_string(world.host.home().admin_kubeconfig()).unwrap();
+    let ways = [
+        Way {
+            kubectl: Kubectl::of(tenant),
+            namespace: "default",
+        },
+        Way {
+            kubectl: Kubectl::with(&admin),
+            namespace: DIRECT,
+        },
+    ];
+    let mut figures = [Figures::default(), Figures::default()];
+    for _ in 0..COMMANDS {
+        for (way, figures) in ways.iter().zip(&mut figures) {
+            figures.command.push(milliseconds(way.exec(&["true"]).await));
+        }
+    }
+    let bytes = BYTES.to_string();
+    for _ in 0..TRANSFERS {
+        for (way, figures) in ways.iter().zip(&mut figures) {
+            let took = way.exec(&["head", "-c", &bytes, "/dev/zero"]).await;
+            figures.transfer.push(rate(took));
+        }
+    }
+    for (way, figures) in ways.iter().zip(&mut figures) {
+        let (_forward, port) = way.forward(8080).await;
+        for _ in 0..REQUESTS {
+            let begun = Instant::now();
+            let answer = ask(port).await;
+            figures.request.push(milliseconds(begun.elapsed()));
+            assert!(
+                answer.starts_with(b"HTTP/1.1 200"),
+                "{}",
+                String::from_utf8_lossy(&answer)
+            );
+        }
+    }
+    for _ in 0..TRANSFERS {
+        for (way, figures) in ways.iter().zip(&mut figures) {
+            let (_forward, port) = way.forward(BULK).await;
+            let begun = Instant::now();
+            assert_eq!(drain(port).await, BYTES);
+            figures.forwarded.push(rate(begun.elapsed()));
+        }
+    }
+    print(&figures);
+}
+
+fn print([through, direct]: &[Figures; 2]) {
+    let mut report = Report::new("real-streams");
+    let mut compare = |what: &str, unit, through: &[f64], direct: &[f64]| {
+        let (through, direct) = (percentile(through, 50.0), percentile(direct, 50.0));
+        report.add(format!("{what}, through the tenant"), through, unit);
+        report.add(format!("{what}, on the host directly"), direct, unit);
+        report.add(format!("{what}, tenant / direct"), through / direct, "x");
+    };
+    compare("kubectl exec true", "ms", &through.command, &direct.command);
+    compare("exec, bytes out", "MiB/s", &through.transfer, &direct.transfer);
+    compare("a request by port-forward", "ms", &through.request, &direct.request);
+    compare(
+        "port-forward, bytes out",
+        "MiB/s",
+        &through.forwarded,
+        &direct.forwarded,
+    );
+    report.finish();
+}
+
+/// Mebibytes a second.
+fn rate(took: Duration) -> f64 {
+    f64::from(u32::try_from(BYTES >> 20).unwrap()) / took.as_secs_f64()
+}
+
+impl Way {
+    /// Runs a command in the pod and throws away what it prints.
+    async fn exec(&self, command: &[&str]) -> Duration {
+        let arguments = [&["exec", "-n", self.namespace, POD, "-c", "web", "--"], command].concat();
+        let begun = Instant::now();
+        let status = self.kubectl.command(&arguments).stdout(Stdio::null()).status();
+        assert!(status.await.unwrap().success());
+        begun.elapsed()
+    }
+
+    /// Forwards a port of the pod to a free one of this machine.
+    async fn forward(&self, port: u16) -> (Child, u16) {
+        let pod = format!("pod/{POD}");
+        let mut command = self
+            .kubectl
+            .command(&["port-forward", "-n", self.namespace, &pod, &format!(":{port}")]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.next_line().await.unwrap().expect("an address");
+        // kubectl must be able to go on printing.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        let address = line.split(' ').nth(2).unwrap_or_default();
+        let port = address.rsplit(':').next().unwrap_or_default().parse().expect(&line);
+        (child, port)
+    }
+}
+
+/// One HTTP request over a connection of its own.
+async fn ask(port: u16) -> Vec<u8> {
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let request = b"GET /hostname HTTP/1.1\r\nHost: pod\r\nConnection: close\r\n\r\n";
+    connection.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    connection.read_to_end(&mut answer).await.unwrap();
+    answer
+}
+
+/// Reads a connection to its end; returns the number of bytes.
+async fn drain(port: u16) -> u64 {
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    tokio::io::copy(&mut connection, &mut tokio::io::sink()).await.unwrap()
+}
