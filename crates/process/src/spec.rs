@@ -38,6 +38,10 @@ pub struct ProcessSpec {
     pub stop_signal: StopSignal,
     /// How long it may take to end before it is killed.
     pub stop_grace: Duration,
+    /// Whether what it has started outlives it when it crashes and is started again, as the processes beside pods outlive a
+    /// container runtime. When it is stopped for good they end with it in any case.
+    #[serde(default)]
+    pub spares_children: bool,
 }
 
 impl ProcessSpec {
@@ -54,6 +58,7 @@ impl ProcessSpec {
             revision: String::new(),
             stop_signal: StopSignal::default(),
             stop_grace: Duration::from_secs(10),
+            spares_children: false,
         }
     }
 
@@ -82,6 +87,7 @@ impl ProcessSpec {
             revision,
             stop_signal: _,
             stop_grace: _,
+            spares_children: _,
         } = self;
         name == &wanted.name
             && program == &wanted.program

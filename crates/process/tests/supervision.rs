@@ -274,6 +274,28 @@ async fn what_a_process_started_ends_with_it() {
 }
 
 #[tokio::test]
+async fn what_is_spared_outlives_a_crash_and_a_supervisor_but_not_the_end() {
+    let scene = Scene::new();
+    let script = "[ -e child ] || { setsid sleep 1000 & echo $!; : >child; }; wait; sleep 1000";
+    let mut spec = scene.shell("a", &format!("cd {}; {script}", scene.dir.path().display()));
+    spec.spares_children = true;
+    let first = scene.supervisor().await;
+    first.ensure(spec).await.unwrap();
+    let child: u32 = eventually("its id", || scene.log("a").trim().parse().ok()).await;
+    kill(pid(&first, "a"));
+    eventually("a new start", || {
+        first.status("a").filter(|status| status.restarts == 1)
+    })
+    .await;
+    assert!(alive(child));
+    drop(first);
+    let second = scene.supervisor().await;
+    assert!(alive(child));
+    second.stop("a", None).await.unwrap();
+    assert!(!alive(child));
+}
+
+#[tokio::test]
 async fn shutdown_stops_all_when_told_to() {
     let scene = Scene::new();
     let supervisor = scene.supervisor().await;

@@ -58,6 +58,10 @@ pub(crate) async fn pods_outlive_their_kubelet(world: Arc<World>) {
     pods_survive(&world, "kubelet", "machines-kubelet").await;
 }
 
+pub(crate) async fn pods_outlive_their_container_runtime(world: Arc<World>) {
+    pods_survive(&world, "containerd", "machines-containerd").await;
+}
+
 pub(crate) async fn devices_stay_with_their_pods_when_the_plugin_dies(world: Arc<World>) {
     let space = Space::new(vision(&world).await, "machines-plugin").await;
     let gpus = |count: &str| json!({"resources": {"limits": {"nvidia.com/gpu": count}}});

@@ -81,6 +81,7 @@ fn main() -> ExitCode {
                 tests![
                     machines::a_node_that_does_not_answer_is_shown_as_such,
                     machines::pods_outlive_their_kubelet,
+                    machines::pods_outlive_their_container_runtime,
                     machines::devices_stay_with_their_pods_when_the_plugin_dies,
                     machines::a_gpu_that_fails_is_no_longer_offered,
                 ],

@@ -70,6 +70,7 @@ impl Node<'_> {
             .chain(SYSTEM_PATH.map(PathBuf::from));
         let joined = std::env::join_paths(dirs).unwrap_or_default();
         spec.env.insert("PATH".into(), joined.to_string_lossy().into_owned());
+        spec.spares_children = true;
         Ok(spec)
     }
 

@@ -267,8 +267,13 @@ fn sort_out(dir: &Path) -> Result<Vec<(PathBuf, Record)>, Error> {
         .filter_map(|(_, record)| record.identity)
         .map(|identity| identity.pid)
         .collect();
+    let spared = |marker: &Path| {
+        let record = adoptable.iter().find(|(path, _)| path == marker);
+        record.is_some_and(|(_, record)| record.spec.spares_children)
+    };
     reap::kill_processes(|pid, marker| {
-        marker.parent() == Some(dir) && procfs::stat(pid).is_none_or(|stat| !adopted.contains(&stat.group))
+        let is_adopted = procfs::stat(pid).is_some_and(|stat| adopted.contains(&stat.group));
+        marker.parent() == Some(dir) && !is_adopted && !spared(marker)
     })?;
     Ok(adoptable)
 }

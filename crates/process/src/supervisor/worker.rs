@@ -142,7 +142,9 @@ impl Worker {
             tracing::warn!(process = record.spec.name, %error, "cannot write the record");
         }
         // What the process itself had started would be in the way of its successor (ports, locks).
-        if let Err(error) = self.end_leftovers().await {
+        if !record.spec.spares_children
+            && let Err(error) = self.end_leftovers().await
+        {
             tracing::warn!(process = record.spec.name, %error, "cannot end what the process left behind");
         }
         self.state = State::Restarting {
