@@ -70,7 +70,10 @@ impl World {
         });
         let host = host.await.unwrap();
         let mut chart = ChartInstall::new(binary("berth-control").parent().unwrap());
-        chart.versions = vec![binaries::KUBERNETES_DEFAULT.into()];
+        chart.versions = vec![
+            binaries::KUBERNETES_DEFAULT.into(),
+            binaries::KUBERNETES_PREVIOUS.into(),
+        ];
         host.install_chart(&chart).await.unwrap();
         let world = Self::with_pools(host).await;
         let classes: Api<TenantClass> = Api::all(world.client.clone());

@@ -13,10 +13,11 @@ use berth_tests::{
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, EvictParams, ListParams},
+    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio_util::sync::CancellationToken;
 
 /// Namespace of Berth's own programs.
 const BERTH: &str = "berth-system";
@@ -199,6 +200,48 @@ pub(crate) async fn a_team_is_served_while_its_control_plane_moves(world: Arc<Wo
         .map(|status| status.restart_count)
         .sum();
     assert_eq!((pods.items.len(), restarts), (2, 0));
+}
+
+/// A changed certificate makes the API server start anew: a second one is up before the first goes.
+pub(crate) async fn a_rollout_refuses_no_request(world: Arc<World>) {
+    let tenant = Tenant::create(&world, "berth-rollout", &cluster("rolled", &[])).await;
+    let server = Part::of_tenant(&world, &tenant, API_SERVER);
+    let before = server.list().await;
+    let stop = CancellationToken::new();
+    let requests = tokio::spawn({
+        let (stop, kubeconfig) = (stop.clone(), tenant.kubeconfig.clone());
+        async move {
+            let mut answered = 0;
+            while !stop.is_cancelled() {
+                // A connection of its own each time: one that is open would not notice.
+                let client = berth_runtime::client::from_text(&kubeconfig).await.unwrap();
+                client.apiserver_version().await.map_err(|error| (answered, error))?;
+                answered += 1;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Ok::<usize, (usize, kube::Error)>(answered)
+        }
+    });
+    let name = json!({"spec": {"endpoint": {"hostnames": ["rolled.example.com"]}}});
+    let tenants = world.tenants(&tenant.namespace);
+    tenants
+        .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&name))
+        .await
+        .unwrap();
+    server.until_replaced(&before).await;
+    let old: BTreeSet<_> = before.iter().map(ResourceExt::name_any).collect();
+    until("the old one is gone", SOON, async || {
+        let pods = server.list().await;
+        if pods.iter().any(|pod| old.contains(&pod.name_any())) {
+            Err(())
+        } else {
+            Ok(())
+        }
+    })
+    .await;
+    stop.cancel();
+    assert!(requests.await.unwrap().expect("no request is refused") > 0);
+    tenant.delete(&world).await;
 }
 
 pub(crate) async fn a_tenant_comes_and_goes_while_control_is_killed(world: Arc<World>) {

@@ -66,6 +66,7 @@ fn main() -> ExitCode {
                     streams::logs_are_read_as_from_a_kubelet,
                     streams::commands_run_in_containers,
                     streams::ports_are_forwarded,
+                    streams::an_older_api_server_streams_as_well,
                     network::the_table_of_the_documentation_holds,
                     reach::pods_serve_webhooks_and_are_proxied_to,
                     reach::webhooks_reach_nothing_but_the_tenants_own,
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
             ),
             Group::alone(tests![
                 berth::a_team_is_served_while_its_control_plane_moves,
+                berth::a_rollout_refuses_no_request,
                 berth::a_tenant_comes_and_goes_while_control_is_killed,
             ]),
         ],

@@ -7,7 +7,7 @@ use crate::{
 };
 use base64::Engine as _;
 use berth_pki::{CertificateAuthority, LeafRequest, Usage};
-use berth_tests::{wait::until, world::World};
+use berth_tests::{objects::dynamic, wait::until, world::World};
 use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::ConfigMap};
 use kube::{
     Api,
@@ -170,6 +170,26 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(world: Arc<World>
         )
         .await;
     }
+    // What serves an API is reached like what serves a webhook.
+    space
+        .apply(
+            json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.stolen.example.com"},
+            "spec": {"group": "stolen.example.com", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
+                "insecureSkipTLSVerify": true, "service": {"name": "by-hand", "namespace": space.name}}}),
+        )
+        .await;
+    let services = dynamic(&space.client, "apiregistration.k8s.io", "v1", "APIService", "");
+    until("the API is not available, and why", SOON, async || {
+        let service = services
+            .get("v1.stolen.example.com")
+            .await
+            .map_err(|error| error.to_string())?;
+        let condition = service.data["status"]["conditions"][0].clone();
+        let why = condition["message"].as_str().unwrap_or_default();
+        let refused = condition["status"] == "False" && why.contains("no endpoint that is ready and one of your pods");
+        if refused { Ok(()) } else { Err(condition.to_string()) }
+    })
+    .await;
     // The proxy to a Service takes the tenant's word for its endpoints.
     let said = space
         .kubectl()

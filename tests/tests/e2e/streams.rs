@@ -3,7 +3,7 @@
 
 use crate::{
     pods::{IMAGE, SOON, Space, is_ready, only, pod, script, server, state, with},
-    teams::vision,
+    teams::{speech, vision},
 };
 use berth_tests::{kubectl::Kubectl, wait::until, world::World};
 use kube::api::{Patch, PatchParams};
@@ -257,6 +257,28 @@ async fn fetch(port: u16, path: &str) -> std::io::Result<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     Ok(answer)
+}
+
+/// Its protocols between API server and kubelet are another's: what works with the newest is not thereby said of it.
+pub(crate) async fn an_older_api_server_streams_as_well(world: Arc<World>) {
+    let space = Space::new(speech(&world).await, "streams-older").await;
+    let kubectl = space.kubectl();
+    space.create("web", only(server())).await;
+    space.ready("web").await;
+    for (protocol, websockets) in PROTOCOLS {
+        let exec = kubectl.command(&["exec", "-i", "-n", space.name, "web", "--", "cat"]);
+        let said = talk(speaking(exec, websockets), "to and fro").await;
+        assert_eq!((said.0, &*said.1), (Some(0), "to and fro"), "{protocol}: {}", said.2);
+        let forward = kubectl.command(&["port-forward", "-n", space.name, "pod/web", ":8080"]);
+        let (mut child, mut lines) = start(speaking(forward, websockets));
+        let line = next(&mut lines).await;
+        let address = line.split(' ').nth(2).unwrap_or_default();
+        let port: u16 = address.rsplit(':').next().unwrap_or_default().parse().expect(&line);
+        assert!(fetch(port, "/hostname").await.unwrap().ends_with("web"), "{protocol}");
+        child.kill().await.unwrap();
+    }
+    let logs = kubectl.output(&["logs", "-n", space.name, "web"]).await;
+    assert!(logs.contains("8080"), "{logs}");
 }
 
 pub(crate) async fn ports_are_forwarded(world: Arc<World>) {

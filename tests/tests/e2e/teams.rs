@@ -1,5 +1,6 @@
 //! The tenants that tests share.
 
+use berth_process::binaries::KUBERNETES_PREVIOUS;
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
@@ -32,8 +33,9 @@ pub(crate) async fn vision(world: &World) -> &'static Tenant {
     VISION.get_or_init(create).await
 }
 
-/// A tenant with one node of 4 GPUs.
+/// A tenant with one node of 4 GPUs, and an older version of Kubernetes.
 pub(crate) async fn speech(world: &World) -> &'static Tenant {
-    let cluster = cluster("speech", &[("serve", "l40s", 1)]);
+    let mut cluster = cluster("speech", &[("serve", "l40s", 1)]);
+    cluster.spec.version = KUBERNETES_PREVIOUS.into();
     SPEECH.get_or_init(|| Tenant::create(world, NAMESPACE, &cluster)).await
 }
