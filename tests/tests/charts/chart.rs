@@ -1,8 +1,10 @@
-//! The charts and the binaries that `make kubernetes` puts into Berth's cache, and helm.
+//! The charts and the programs that `make kubernetes` puts into Berth's cache, and helm.
 
+use berth_local::images::Image;
 use berth_tests::{
     helm::{self, cache, existing},
     tenant::Tenant,
+    world::{World, documents},
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -14,27 +16,29 @@ pub struct Chart {
     pub name: &'static str,
     /// Its version.
     pub version: &'static str,
-    /// File name of its program.
-    pub binary: &'static str,
-    /// The namespace it is installed into: the one its program falls back to outside a pod.
+    /// The namespace it is installed into.
     pub namespace: &'static str,
     /// Its Deployment.
     pub deployment: &'static str,
-    /// Arguments beside those of the Deployment.
-    pub further_args: &'static [&'static str],
-    /// A file that its program waits for, at a path that cannot be configured.
-    pub waits_for: Option<&'static str>,
+    /// Where its values say when its image is pulled: there is no registry here.
+    pub pull_policy: &'static [&'static str],
 }
 
 impl Chart {
-    /// The program of the operator.
-    pub fn program(&self) -> PathBuf {
-        existing(cache().join("bin").join(self.name).join(self.version).join(self.binary))
+    /// The program of the operator, which is called like the component.
+    fn program(&self) -> PathBuf {
+        existing(cache().join("bin").join(self.name).join(self.version).join(self.name))
     }
 
     /// The chart's folder.
     fn folder(&self) -> PathBuf {
         existing(cache().join("charts").join(self.name).join(self.version))
+    }
+
+    /// Values with which its image is taken from the node.
+    fn without_registry(&self) -> Value {
+        let path = self.pull_policy.iter().rev();
+        path.fold("IfNotPresent".into(), |value: Value, key| json!({ *key: value }))
     }
 }
 
@@ -52,28 +56,33 @@ impl Helm {
     }
 
     /// Installs a chart with the chart's own values and waits until all of it is ready.
-    pub async fn install(&self, chart: &Chart) {
-        self.install_with(chart, |_| json!({})).await;
+    pub async fn install(&self, world: &World, chart: &Chart) {
+        self.install_with(world, chart, |_| json!({})).await;
     }
 
-    /// Installs a chart with some values of a team's own, which may be made from the chart's.
-    pub async fn install_with(&self, chart: &Chart, values: impl FnOnce(&Value) -> Value) {
+    /// Installs a chart with some values of a team's own, which may be made from the chart's. The image that the chart names is
+    /// made of the operator's program.
+    pub async fn install_with(&self, world: &World, chart: &Chart, values: impl FnOnce(&Value) -> Value) {
         let folder = chart.folder();
         let own = std::fs::read_to_string(folder.join("values.yaml")).unwrap();
         let values = values(&serde_saphyr::from_str(&own).unwrap());
-        let file = self.home.path().join("values");
-        std::fs::write(&file, values.to_string()).unwrap();
-        let (folder, values) = (folder.display().to_string(), format!("--values={}", file.display()));
-        let args = [
-            "install",
-            chart.name,
-            &folder,
-            &values,
-            "--create-namespace",
-            "--wait",
-            "--timeout=90s",
+        let mut files = Vec::new();
+        for (name, values) in [("values", values), ("registry", chart.without_registry())] {
+            let file = self.home.path().join(name);
+            std::fs::write(&file, values.to_string()).unwrap();
+            files.push(format!("--values={}", file.display()));
+        }
+        let folder = folder.display().to_string();
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        let rendered = [&["template", chart.name, &folder], &files[..]].concat();
+        let image = image(chart, &self.run(chart, &rendered).await);
+        world.host.import_images(&[image], None).await.unwrap();
+        let install = [
+            &["install", chart.name, &folder],
+            &files[..],
+            &["--create-namespace", "--wait", "--timeout=180s"],
         ];
-        self.run(chart, &args).await;
+        self.run(chart, &install.concat()).await;
     }
 
     /// Removes it.
@@ -82,12 +91,25 @@ impl Helm {
             .await;
     }
 
-    async fn run(&self, chart: &Chart, args: &[&str]) {
+    async fn run(&self, chart: &Chart, args: &[&str]) -> String {
         let helm = helm::Helm { home: self.home.path() };
         let namespace = format!("--namespace={}", chart.namespace);
         let args = [args, &[namespace.as_str()]].concat();
-        if let Err(error) = helm.run(&args).await {
-            panic!("helm {args:?}: {error}");
+        match helm.run(&args).await {
+            Ok(said) => said,
+            Err(error) => panic!("helm {args:?}: {error}"),
         }
     }
+}
+
+/// The image of an operator, as its Deployment wants it.
+fn image(chart: &Chart, rendered: &str) -> Image {
+    let deployment = documents(rendered)
+        .into_iter()
+        .find(|object| object["kind"] == "Deployment" && object["metadata"]["name"] == chart.deployment);
+    let container = deployment.unwrap()["spec"]["template"]["spec"]["containers"][0].clone();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let command = text(&container["command"][0]);
+    let path = if command.is_empty() { "/manager" } else { &command };
+    Image::new(text(&container["image"]), &chart.program(), path)
 }

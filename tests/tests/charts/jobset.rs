@@ -3,11 +3,11 @@
 use crate::{
     chart::{Chart, Helm},
     host,
-    operator::Operator,
+    team::{container, team},
 };
 use berth_tests::{
     objects::{apply, dynamic, phase},
-    tenant::{Tenant, cluster, ensure_namespace},
+    tenant::ensure_namespace,
     wait::{until, until_true},
     world::World,
 };
@@ -22,31 +22,22 @@ const SOON: Duration = Duration::from_secs(90);
 pub const JOBSET: Chart = Chart {
     name: "jobset",
     version: "v0.10.1",
-    binary: "jobset",
     namespace: "jobset-system",
     deployment: "jobset-controller",
-    further_args: &[],
-    waits_for: Some("/tmp/k8s-webhook-server/serving-certs/tls.crt"),
+    pull_policy: &["image", "pullPolicy"],
 };
 
 /// A run with a coordinator and two groups of workers, of which each has a node to itself.
 pub fn training_run(name: &str) -> Value {
-    let pod = |gpus: &str| {
-        json!({
-            "metadata": {"annotations": {"simulation.berth.dev/run-for": "8s"}},
-            "spec": {"restartPolicy": "Never", "containers": [{
-                "name": "train", "image": "registry.example.com/train", "resources": {"limits": {"nvidia.com/gpu": gpus}},
-            }]},
-        })
-    };
+    let pod = |gpus| json!({"spec": {"restartPolicy": "Never", "containers": [container(gpus, "sleep 8")]}});
     json!({
         "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
         "metadata": {"name": name},
         "spec": {"replicatedJobs": [
-            {"name": "coordinator", "template": {"spec": {"template": pod("1")}}},
+            {"name": "coordinator", "template": {"spec": {"template": pod(1)}}},
             {"name": "workers", "replicas": 2, "template": {
                 "metadata": {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "kubernetes.io/hostname"}},
-                "spec": {"parallelism": 2, "completions": 2, "template": pod("3")},
+                "spec": {"parallelism": 2, "completions": 2, "template": pod(3)},
             }},
         ]},
     })
@@ -58,10 +49,9 @@ pub fn has_run(pod: &Pod) -> bool {
 }
 
 pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "chart-jobset", &cluster("jobset", &[("train", "h100", 3)])).await;
-    let helm = Helm::new(&tenant);
-    helm.install(&JOBSET).await;
-    let operator = Operator::start(&world, &tenant, &JOBSET).await;
+    let tenant = team(&world).await;
+    let helm = Helm::new(tenant);
+    helm.install(&world, &JOBSET).await;
     ensure_namespace(&tenant.client, "team").await;
 
     let mut wrong = training_run("wrong");
@@ -81,7 +71,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
     assert_eq!(jobs[1]["template"]["spec"]["completionMode"], "Indexed");
 
     let pods = until("all pods run on the host, or did", SOON, async || {
-        let pods = host::pods(&world, &tenant, "team").await;
+        let pods = host::pods(&world, tenant, "team").await;
         if pods.values().filter(|pod| has_run(pod)).count() == 5 {
             Ok(pods)
         } else {
@@ -109,7 +99,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
         "a group has one node: {nodes_of_groups:?}"
     );
     assert_ne!(first, second, "and has it to itself");
-    let service = host::service(&world, &tenant, "team", "run")
+    let service = host::service(&world, tenant, "team", "run")
         .await
         .unwrap()
         .spec
@@ -133,8 +123,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
     broken["spec"]["failurePolicy"] = json!({"maxRestarts": 1});
     let coordinator = &mut broken["spec"]["replicatedJobs"][0]["template"]["spec"];
     coordinator["backoffLimit"] = 0.into();
-    coordinator["template"]["metadata"]["annotations"] =
-        json!({"simulation.berth.dev/run-for": "1s", "simulation.berth.dev/exit-code": "1"});
+    coordinator["template"]["spec"]["containers"][0] = container(1, "exit 1");
     apply(&tenant.client, "team", &broken).await.unwrap();
     until("the run has failed", SOON, async || {
         let status = runs.get("broken").await.unwrap().data["status"].clone();
@@ -159,7 +148,4 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
     }
 
     helm.uninstall(&JOBSET).await;
-    operator.stop().await;
-    host::until_nothing_is_left(&world, &tenant).await;
-    tenant.delete(&world).await;
 }

@@ -4,11 +4,11 @@ use crate::{
     chart::{Chart, Helm},
     host,
     jobset::{JOBSET, has_run, training_run},
-    operator::Operator,
+    team::{FOREVER, container, team},
 };
 use berth_tests::{
-    objects::{apply, dynamic, gpu_pod, phase},
-    tenant::{Tenant, cluster, ensure_namespace},
+    objects::{apply, dynamic, phase},
+    tenant::{Tenant, ensure_namespace},
     wait::{until, until_true},
     world::World,
 };
@@ -23,15 +23,13 @@ use std::{sync::Arc, time::Duration};
 const SOON: Duration = Duration::from_secs(90);
 const LABEL: &str = "kueue.x-k8s.io/queue-name";
 
-/// The operator. Its aggregated API of pending workloads would need a certificate at a fixed path of the machine.
+/// The operator.
 const KUEUE: Chart = Chart {
     name: "kueue",
     version: "v0.15.0",
-    binary: "kueue",
     namespace: "kueue-system",
     deployment: "kueue-controller-manager",
-    further_args: &["--feature-gates=VisibilityOnDemand=false"],
-    waits_for: None,
+    pull_policy: &["controllerManager", "manager", "image", "pullPolicy"],
 };
 
 /// A queue with a quota of eight GPUs of one product.
@@ -64,14 +62,12 @@ fn queue() -> Vec<Value> {
 }
 
 fn job(name: &str) -> Value {
+    let mut container = container(3, "sleep 4");
+    container["resources"]["requests"] = json!({"cpu": "100m", "memory": "64Mi"});
     json!({
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": {LABEL: "train"}},
         "spec": {"parallelism": 2, "completions": 2, "template": {
-            "metadata": {"annotations": {"simulation.berth.dev/run-for": "4s"}},
-            "spec": {"restartPolicy": "Never", "containers": [{
-                "name": "train", "image": "registry.example.com/train",
-                "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": "3"}},
-            }]},
+            "spec": {"restartPolicy": "Never", "containers": [container]},
         }},
     })
 }
@@ -91,17 +87,10 @@ fn cluster_scoped(client: &Client, kind: &str) -> Api<DynamicObject> {
 }
 
 pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
-    let tenant = Tenant::create(
-        &world,
-        "chart-kueue",
-        &cluster("kueue", &[("train", "h100", 2), ("serve", "l40s", 1)]),
-    )
-    .await;
-    let helm = Helm::new(&tenant);
-    helm.install(&JOBSET).await;
-    let jobset = Operator::start(&world, &tenant, &JOBSET).await;
-    helm.install_with(&KUEUE, pods_too).await;
-    let kueue = Operator::start(&world, &tenant, &KUEUE).await;
+    let tenant = team(&world).await;
+    let helm = Helm::new(tenant);
+    helm.install(&world, &JOBSET).await;
+    helm.install_with(&world, &KUEUE, pods_too).await;
     ensure_namespace(&tenant.client, "team").await;
     for object in queue() {
         apply(&tenant.client, "team", &object).await.unwrap();
@@ -117,7 +106,7 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
     until_true("the first Job is admitted", SOON, async || !suspended("first").await).await;
     apply(&tenant.client, "team", &job("second")).await.unwrap();
     let pods = until("the first Job runs on the host, or did", SOON, async || {
-        let mut pods = host::pods(&world, &tenant, "team").await;
+        let mut pods = host::pods(&world, tenant, "team").await;
         pods.retain(|name, pod| name.starts_with("first-") && has_run(pod));
         if pods.len() == 2 { Ok(pods) } else { Err(pods.len()) }
     })
@@ -172,22 +161,19 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
     })
     .await;
 
-    pods_wait_too(&world, &tenant).await;
+    pods_wait_too(&world, tenant).await;
     delete_all(&tenant.client).await;
     helm.uninstall(&KUEUE).await;
-    kueue.stop().await;
     helm.uninstall(&JOBSET).await;
-    jobset.stop().await;
-    host::until_nothing_is_left(&world, &tenant).await;
-    tenant.delete(&world).await;
 }
 
 /// Pods wait behind a scheduling gate, on the host too, and keep Kueue's finalizer until it lets go of them.
 async fn pods_wait_too(world: &World, tenant: &Tenant) {
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "team");
     let create = async |name: &str| {
-        let mut pod = gpu_pod(name, 5);
-        pod.labels_mut().insert(LABEL.into(), "train".into());
+        let pod = json!({"metadata": {"name": name, "labels": {LABEL: "train"}},
+            "spec": {"containers": [container(5, FOREVER)], "terminationGracePeriodSeconds": 1}});
+        let pod = serde_json::from_value(pod).unwrap();
         pods.create(&PostParams::default(), &pod).await.unwrap();
     };
     let on_host = async |name: &str| host::pods(world, tenant, "team").await.remove(name);

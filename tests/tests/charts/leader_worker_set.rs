@@ -3,18 +3,18 @@
 use crate::{
     chart::{Chart, Helm},
     host,
-    operator::Operator,
+    team::{FOREVER, container, team},
 };
 use berth_tests::{
     objects::{apply, dynamic, phase},
-    tenant::{Tenant, cluster, ensure_namespace},
+    tenant::{Tenant, ensure_namespace},
     wait::{until, until_true},
     world::World,
 };
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy},
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -25,22 +25,17 @@ const SOON: Duration = Duration::from_secs(90);
 const LWS: Chart = Chart {
     name: "lws",
     version: "v0.8.0",
-    binary: "lws",
     namespace: "lws-system",
     deployment: "lws-controller-manager",
-    further_args: &[],
-    waits_for: None,
+    pull_policy: &["image", "manager", "pullPolicy"],
 };
 
-/// What nodes of one NVLink domain have in common.
-const DOMAIN: &str = "nvidia.com/gpu.clique";
+/// What the pods of a group have in common.
+const DOMAIN: &str = "kubernetes.io/hostname";
 
-/// A service with `replicas` groups of a leader and a worker, each with a node's GPUs; a group has an NVLink domain to
-/// itself.
+/// A service with `replicas` groups of a leader and a worker, each with half of a node's GPUs; a group has a node to itself.
 fn inference(replicas: u32) -> Value {
-    let pod = json!({"spec": {"containers": [{
-        "name": "serve", "image": "registry.example.com/serve", "resources": {"limits": {"nvidia.com/gpu": "8"}},
-    }]}});
+    let pod = json!({"spec": {"containers": [container(4, FOREVER)]}});
     json!({
         "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
         "metadata": {"name": "chat", "annotations": {"leaderworkerset.sigs.k8s.io/exclusive-topology": DOMAIN}},
@@ -62,10 +57,9 @@ async fn running(world: &World, tenant: &Tenant, names: &[&str]) -> BTreeMap<Str
 }
 
 pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "chart-lws", &cluster("lws", &[("serve", "h100", 8)])).await;
-    let helm = Helm::new(&tenant);
-    helm.install(&LWS).await;
-    let operator = Operator::start(&world, &tenant, &LWS).await;
+    let tenant = team(&world).await;
+    let helm = Helm::new(tenant);
+    helm.install(&world, &LWS).await;
     ensure_namespace(&tenant.client, "team").await;
 
     let mut wrong = inference(1);
@@ -74,20 +68,11 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
     assert!(refused.contains("vleaderworkerset.kb.io"), "{refused}");
 
     apply(&tenant.client, "team", &inference(2)).await.unwrap();
-    let pods = running(&world, &tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
-    let nodes: Api<Node> = Api::all(tenant.client.clone());
-    let nodes = nodes.list(&ListParams::default()).await.unwrap();
-    let place = |name: &str| {
-        let on = pods[name].spec.clone().unwrap().node_name.unwrap();
-        let node = nodes.iter().find(|node| node.name_any() == on).unwrap();
-        (on, node.labels()[DOMAIN].clone())
-    };
-    for (leader, worker) in [("chat-0", "chat-0-1"), ("chat-1", "chat-1-1")] {
-        let (leader, worker) = (place(leader), place(worker));
-        assert_eq!(leader.1, worker.1, "a group is in one NVLink domain");
-        assert_ne!(leader.0, worker.0, "each pod has the GPUs of a node");
-    }
-    assert_ne!(place("chat-0").1, place("chat-1").1, "and has it to itself");
+    let pods = running(&world, tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
+    let place = |name: &str| pods[name].spec.clone().unwrap().node_name.unwrap();
+    assert_eq!(place("chat-0"), place("chat-0-1"), "a group is on one node");
+    assert_eq!(place("chat-1"), place("chat-1-1"));
+    assert_ne!(place("chat-0"), place("chat-1"), "and has it to itself");
     for (name, pod) in &pods {
         let spec = pod.spec.clone().unwrap();
         assert_eq!(spec.hostname.as_deref(), Some(name.as_str()));
@@ -105,7 +90,7 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
         let group = &name[.."chat-0".len()];
         assert_eq!(leader.unwrap().value, Some(format!("{group}.chat.team")));
     }
-    let service = host::service(&world, &tenant, "team", "chat")
+    let service = host::service(&world, tenant, "team", "chat")
         .await
         .unwrap()
         .spec
@@ -140,11 +125,11 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
             .is_ok_and(|pod| pod.is_some_and(|pod| pod.metadata.uid != before))
     })
     .await;
-    running(&world, &tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
+    running(&world, tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
 
     let fewer = Patch::Merge(json!({"spec": {"replicas": 1}}));
     sets.patch("chat", &PatchParams::default(), &fewer).await.unwrap();
-    running(&world, &tenant, &["chat-0", "chat-0-1"]).await;
+    running(&world, tenant, &["chat-0", "chat-0-1"]).await;
 
     let params = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Foreground),
@@ -156,7 +141,4 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
     })
     .await;
     helm.uninstall(&LWS).await;
-    operator.stop().await;
-    host::until_nothing_is_left(&world, &tenant).await;
-    tenant.delete(&world).await;
 }

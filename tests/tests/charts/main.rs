@@ -6,19 +6,22 @@ mod host;
 mod jobset;
 mod kueue;
 mod leader_worker_set;
-mod operator;
+mod team;
 
-use berth_tests::tests;
+use berth_tests::{
+    suite::{Group, run_on_real_nodes},
+    tests,
+};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    berth_tests::suite::run(
-        "h100=8,l40s=1,cpu=1",
-        true,
-        tests![
+    run_on_real_nodes(
+        "cpu=1,h100=3",
+        vec![Group::alone(tests![
             jobset::replicated_jobs_of_a_training_run,
             leader_worker_set::groups_of_an_inference_service,
             kueue::jobs_wait_for_their_queue,
-        ],
+            team::nothing_is_left_on_the_host,
+        ])],
     )
 }

@@ -1,0 +1,35 @@
+//! The team that installs the operators, one after the other, and what it runs with them.
+
+use crate::host;
+use berth_local::images::catalog::AGNHOST;
+use berth_tests::{
+    tenant::{Tenant, cluster},
+    world::World,
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::OnceCell;
+
+static TEAM: OnceCell<Tenant> = OnceCell::const_new();
+
+/// The tenant, with three nodes of 8 GPUs each.
+pub async fn team(world: &World) -> &'static Tenant {
+    let cluster = cluster("team", &[("train", "h100", 3)]);
+    TEAM.get_or_init(|| Tenant::create(world, "charts", &cluster)).await
+}
+
+/// A container that holds GPUs while it runs a shell script.
+pub fn container(gpus: u32, script: &str) -> Value {
+    json!({"name": "main", "image": AGNHOST, "command": ["/bin/sh", "-c", script],
+        "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}})
+}
+
+/// For ever, but ends at once when it is told to.
+pub const FOREVER: &str = "trap 'exit 0' TERM; while true; do sleep 0.2; done";
+
+/// The last of the tests: those before it have removed all that they made.
+pub(crate) async fn nothing_is_left_on_the_host(world: Arc<World>) {
+    let tenant = team(&world).await;
+    host::until_nothing_is_left(&world, tenant).await;
+    tenant.delete(&world).await;
+}
