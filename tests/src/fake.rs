@@ -2,7 +2,12 @@
 //! tests of control with more tenants than a machine has memory for; everything else in such a test is real.
 
 use async_trait::async_trait;
-use axum::{Router, body::Bytes, http::Method, response::IntoResponse};
+use axum::{
+    Router,
+    body::Bytes,
+    http::{Method, StatusCode, Uri},
+    response::IntoResponse,
+};
 use berth_api::names::TenantId;
 use berth_control::{
     control_plane::{API_SERVER, Component, Endpoints, Form, Ports, SYNCER, ServiceRange},
@@ -14,6 +19,7 @@ use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
 };
+use serde_json::json;
 use std::{
     collections::BTreeMap,
     net::Ipv4Addr,
@@ -28,14 +34,18 @@ pub struct FakeRuntime {
     running: Mutex<BTreeMap<String, JoinHandle<()>>>,
 }
 
-/// What an API server that agrees to everything answers: what it was sent, or "ok".
-async fn agree(method: Method, body: Bytes) -> impl IntoResponse {
-    let text = if method == Method::GET {
-        "ok".into()
+/// What an API server that agrees to everything and keeps nothing answers: what it was sent, or that no such object is there.
+async fn agree(method: Method, uri: Uri, body: Bytes) -> impl IntoResponse {
+    let (code, text) = if method != Method::GET {
+        (StatusCode::OK, String::from_utf8_lossy(&body).into_owned())
+    } else if uri.path().starts_with("/api") {
+        let status =
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
+        (StatusCode::NOT_FOUND, status.to_string())
     } else {
-        String::from_utf8_lossy(&body).into_owned()
+        (StatusCode::OK, "ok".into())
     };
-    ([("content-type", "application/json")], text)
+    (code, [("content-type", "application/json")], text)
 }
 
 fn port_of(component: &Component, flag: &str) -> u16 {

@@ -90,7 +90,9 @@ async fn fifty_tenants_at_once() {
         if (ready, waiting) == (45, 5) {
             Ok(())
         } else {
-            Err(format!("{ready} ready, {waiting} waiting"))
+            let told = list.items.first().and_then(|cluster| cluster.status.clone());
+            let told = told.map(|status| status.conditions).unwrap_or_default();
+            Err(format!("{ready} ready, {waiting} waiting; the first says {told:?}"))
         }
     })
     .await;
