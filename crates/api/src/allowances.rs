@@ -4,7 +4,7 @@
 //! Each annotation is a list, separated by commas; no annotation allows nothing. Only control may change them.
 
 use crate::NetworkLimits;
-use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SyncPolicy};
+use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SharedNodesPolicy, SyncPolicy};
 use std::collections::BTreeMap;
 
 /// Service accounts of the workload namespace that pods may run under, besides the powerless one.
@@ -39,6 +39,14 @@ pub const HOSTNAMES: &str = "allow.berth.dev/hostnames";
 pub const DEVICE_CLASSES: &str = "allow.berth.dev/device-classes";
 /// Drivers to which claims may carry configuration.
 pub const CONFIG_DRIVERS: &str = "allow.berth.dev/config-drivers";
+/// NodePools of mode shared on whose nodes pods may run.
+pub const SHARED_POOLS: &str = "allow.berth.dev/shared-pools";
+/// What pods that may run on shared nodes must do without: [`CACHED_IMAGES`], [`HOST_USERS`].
+pub const NOT_ON_SHARED_NODES: &str = "deny.berth.dev/on-shared-nodes";
+/// In [`NOT_ON_SHARED_NODES`]: images that are not asked for at their registry.
+pub const CACHED_IMAGES: &str = "cached-images";
+/// In [`NOT_ON_SHARED_NODES`]: the node's user namespace.
+pub const HOST_USERS: &str = "host-users";
 
 /// Networks that NetworkPolicies may open for egress.
 pub const EGRESS_CIDRS: &str = "allow.berth.dev/egress-cidrs";
@@ -118,11 +126,26 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
         (HOSTNAMES, policy.ingress.hostnames.clone()),
         (DEVICE_CLASSES, policy.devices.classes.clone()),
         (CONFIG_DRIVERS, policy.devices.config_drivers.clone()),
+        (SHARED_POOLS, policy.shared_nodes.pools.clone()),
+        (NOT_ON_SHARED_NODES, not_on_shared_nodes(&policy.shared_nodes)),
     ]
     .into_iter()
     .filter(|(_, list): &(&str, Vec<String>)| !list.is_empty())
     .map(|(key, list)| (key.to_owned(), list.join(",")))
     .collect()
+}
+
+fn not_on_shared_nodes(rules: &SharedNodesPolicy) -> Vec<String> {
+    let SharedNodesPolicy {
+        pools,
+        user_namespaces,
+        cached_images,
+    } = rules;
+    [(!cached_images, CACHED_IMAGES), (*user_namespaces, HOST_USERS)]
+        .into_iter()
+        .filter(|(refused, _)| *refused && !pools.is_empty())
+        .map(|(_, what)| what.to_owned())
+        .collect()
 }
 
 fn priority_classes(policy: &SyncPolicy, class: &str, default_priority: Option<&str>) -> Vec<String> {
@@ -161,6 +184,19 @@ mod tests {
             host_name: "s3-reader".into(),
         }];
         insta::assert_yaml_snapshot!(annotations(&policy, "gold", Some("normal")));
+    }
+
+    #[test]
+    fn what_shared_nodes_do_not_have_is_said_with_the_pools() {
+        let mut policy = SyncPolicy::default();
+        policy.shared_nodes.user_namespaces = true;
+        assert_eq!(annotations(&policy, "gold", None), BTreeMap::new());
+        policy.shared_nodes.pools = vec!["cpu".into(), "build".into()];
+        let with = annotations(&policy, "gold", None);
+        assert_eq!(with[SHARED_POOLS], "cpu,build");
+        assert_eq!(with[NOT_ON_SHARED_NODES], "cached-images,host-users");
+        (policy.shared_nodes.user_namespaces, policy.shared_nodes.cached_images) = (false, true);
+        assert!(!annotations(&policy, "gold", None).contains_key(NOT_ON_SHARED_NODES));
     }
 
     #[test]

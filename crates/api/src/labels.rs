@@ -46,6 +46,17 @@ pub const GANG_ONE_DOMAIN: &str = "berth.dev/gang-one-domain";
 /// Value of [`ONE_DOMAIN_OF_TENANT`] and [`GANG_ONE_DOMAIN`].
 pub const ONE_DOMAIN_REQUIRED: &str = "required";
 
+/// On a host node that several tenants may use at the same time: the `NodePool` that says so. Pods find such nodes by it.
+pub const SHARED_POOL: &str = "berth.dev/shared-pool";
+/// Annotation on a host node that several tenants used: the `NodePool` it was in. Such a node is given to no tenant alone
+/// before it was cleaned.
+pub const SHARED_BEFORE: &str = "berth.dev/shared-before";
+/// Label of host pods that may run on shared nodes; the value is [`MAY_SHARE_YES`].
+pub const MAY_SHARE: &str = "berth.dev/may-share";
+/// Value of [`MAY_SHARE`].
+pub const MAY_SHARE_YES: &str = "yes";
+/// Annotation on the same pods: the shared pools that each was made for, separated by commas.
+pub const SHARED_POOLS: &str = "berth.dev/shared-pools";
 /// What part of a tenant a host namespace holds: [`ROLE_CONTROL_PLANE`] or [`ROLE_WORKLOADS`].
 pub const ROLE: &str = "berth.dev/role";
 /// Value of [`ROLE`] on the namespace of a tenant's control plane.

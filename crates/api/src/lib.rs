@@ -16,6 +16,7 @@ pub mod quantity;
 pub mod ranges;
 mod share;
 mod span;
+mod shared_nodes;
 pub mod sync_policy;
 mod tenant_class;
 mod tenant_cluster;

@@ -3,6 +3,7 @@
 //!
 //! Everything is an allow-list, and empty by default: what no list names is refused, in words, on the object concerned.
 
+pub use crate::shared_nodes::SharedNodesPolicy;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,8 @@ pub struct SyncPolicy {
     pub egress: EgressPolicy,
     /// Rules for devices by dynamic resource allocation.
     pub devices: DevicePolicy,
+    /// Rules for nodes that several tenants use at the same time.
+    pub shared_nodes: SharedNodesPolicy,
     /// Tenants' service accounts whose pods run under a service account of the host, for cloud identities. All others run
     /// under one that may do nothing.
     #[schemars(length(max = 64))]

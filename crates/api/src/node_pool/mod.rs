@@ -48,6 +48,12 @@ use std::collections::BTreeMap;
 #[x_kube(validation = Rule::new("!('shared' in self.modes) || !has(self.resource)")
     .message("nodes with GPUs serve one tenant at a time: a pool with spec.resource cannot offer the mode shared")
     .field_path(".modes"))]
+#[x_kube(validation = Rule::new("!('shared' in self.modes) || self.modes.size() == 1")
+    .message("a pool whose nodes several tenants use at the same time has no other mode")
+    .field_path(".modes"))]
+#[x_kube(validation = Rule::new("('shared' in self.modes) == ('shared' in oldSelf.modes)")
+    .message("whether a pool is shared cannot change; make another pool")
+    .field_path(".modes"))]
 pub struct NodePoolSpec {
     /// Labels that a host node must carry, all of them, to belong to the pool.
     #[schemars(extend("minProperties" = 1, "maxProperties" = 16))]
@@ -144,6 +150,16 @@ impl Default for NodePoolSpec {
 }
 
 impl NodePoolSpec {
+    /// Whether several tenants use the pool's nodes at the same time.
+    pub fn is_shared(&self) -> bool {
+        self.modes.contains(&NodeMode::Shared)
+    }
+
+    /// Whether a node with these labels belongs to the pool.
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        !self.node_selector.is_empty() && self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    }
+
     /// What is cleaned between two tenants, in order.
     pub fn scrub_steps(&self) -> Vec<ScrubStep> {
         if self.scrub.policy == ScrubPolicy::None {

@@ -20,6 +20,7 @@ use crate::{
     json,
     resource::{KindId, Name, Resource, host_name},
     store::Stored,
+    world::World,
 };
 use axum::{
     Json, Router,
@@ -197,6 +198,12 @@ fn resources() -> Value {
     })
 }
 
+/// Whether others use a node as well: what it uses as a whole is not the tenant's to see.
+fn is_shared(world: &World, node: &Name) -> bool {
+    let published = world.stores.host(KindId::Node).get(node).map(|node| node.object());
+    published.is_some_and(|node| json::text(&node, &["spec", "labels", labels::SHARED_POOL]).is_some())
+}
+
 impl Usage {
     /// Metrics of all pods in a namespace of the tenant; of all its pods if that is empty.
     async fn pods(&self, namespace: &str, selection: &Selection) -> Result<Vec<Value>, Failure> {
@@ -248,7 +255,7 @@ impl Usage {
         let world = self.engine.world();
         let mut names = world.stores.host(KindId::Node).names();
         names.sort();
-        let selected = names.into_iter().filter_map(|name| {
+        let selected = names.into_iter().filter(|name| !is_shared(world, name)).filter_map(|name| {
             let node = world.stores.tenant(KindId::Node).get(&name)?.object();
             selection
                 .selects("", &name.name, &labels_of(&node))
@@ -266,7 +273,7 @@ impl Usage {
         let (world, name) = (self.engine.world(), Name::new("", name));
         let of_tenant = |stored: Option<Arc<Stored>>| {
             let is_there = world.stores.host(KindId::Node).contains(&name);
-            stored.filter(|_| is_there)
+            stored.filter(|_| is_there && !is_shared(world, &name))
         };
         let Some(node) = of_tenant(world.stores.tenant(KindId::Node).get(&name)) else {
             return Err(Failure::NotFound("nodes", name.to_string()));

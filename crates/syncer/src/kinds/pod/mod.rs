@@ -21,6 +21,7 @@ mod environment;
 mod gang;
 mod scheduling;
 mod security;
+mod shared;
 mod spec;
 pub mod status;
 mod tables;
@@ -41,6 +42,7 @@ mod tests;
 
 pub use affinity::scoped;
 pub use environment::{DEVICE_VARIABLES, NO_DEVICE};
+pub use shared::GPU_RUNTIMES;
 pub use targets::targets;
 
 use crate::{
@@ -122,7 +124,9 @@ fn trim_host(pod: &mut Value) {
         metadata.remove("labels");
         metadata.remove("namespace");
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.retain(|key, _| key == labels::ORIGIN_UID || key == labels::APPLIED_HASH);
+            annotations.retain(|key, _| {
+                [labels::ORIGIN_UID, labels::APPLIED_HASH, labels::SHARED_POOLS].contains(&key.as_str())
+            });
         }
     }
     let node = pod["spec"].get("nodeName").cloned();
@@ -197,6 +201,10 @@ impl Down for Pods {
             "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
             "spec": spec.spec,
         });
+        if !spec.shared_pools.is_empty() {
+            object["metadata"]["labels"][labels::MAY_SHARE] = labels::MAY_SHARE_YES.into();
+            object["metadata"]["annotations"][labels::SHARED_POOLS] = spec.shared_pools.join(",").into();
+        }
         let of_namespace = namespace::labels_of(world, &name.namespace);
         for (key, value) in of_namespace.into_iter().chain(isolation::labels_of(world, name, pod)) {
             object["metadata"]["labels"][key] = value;

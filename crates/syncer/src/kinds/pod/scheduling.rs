@@ -2,7 +2,7 @@
 //!
 //! | field | the host's scheduler places pods | schedulers in the tenant do |
 //! |---|---|---|
-//! | nodeSelector | the tenant's, and the tenant's own nodes, always | the tenant's own nodes |
+//! | nodeSelector | the tenant's, and the tenant's own nodes or what `shared` opens, always | the tenant's own nodes |
 //! | nodeName | only by a Binding; refused if set by hand | the host pod may run on that node only |
 //! | affinity, topology spread | see `affinity`; nodes that the tenant has cordoned are left out | decided already |
 //! | schedulerName | the default one and those that the class lists | any; the host's default scheduler checks |
@@ -53,7 +53,7 @@ pub const GROUP: Fields = &[("podGroupName", Rule::Rewrite)];
 pub(super) const POD_GROUP: &str = "PodGroup.scheduling.k8s.io";
 
 /// Path of the terms of which a node must match one.
-const NODE_TERMS: [&str; 3] = [
+pub(super) const NODE_TERMS: [&str; 3] = [
     "nodeAffinity",
     "requiredDuringSchedulingIgnoredDuringExecution",
     "nodeSelectorTerms",
@@ -61,9 +61,9 @@ const NODE_TERMS: [&str; 3] = [
 
 pub(super) const RESERVED: &str = "keys under berth.dev belong to the platform";
 
-/// Whether a tenant may not select nodes by this label. It sees the pool and the group of its nodes.
+/// Whether a tenant may not select nodes by this label. It sees the pool and the group of its nodes, and which are shared.
 pub(super) fn is_hidden(key: &str) -> bool {
-    is_reserved(key) && key != labels::POOL && key != labels::NODE_GROUP
+    is_reserved(key) && ![labels::POOL, labels::NODE_GROUP, labels::SHARED_POOL].contains(&key)
 }
 
 /// Adds everything about scheduling to the host pod's spec.

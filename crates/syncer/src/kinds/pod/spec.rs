@@ -1,7 +1,7 @@
 //! The pod's spec: the table, and what is made anew.
 
 use super::{
-    claims, container, environment, scheduling, security,
+    claims, container, environment, scheduling, security, shared,
     tables::{DNS_CONFIG, HOST_ALIAS, OS, READINESS_GATE, SCHEDULING_GATE},
     volumes,
 };
@@ -82,6 +82,8 @@ pub struct Spec {
     pub spec: Map<String, Value>,
     /// Paths of metadata (`metadata.labels['a']`) that downward API volumes read.
     pub downward: BTreeSet<String>,
+    /// Shared pools on whose nodes the pod may run, besides the tenant's own nodes.
+    pub shared_pools: Vec<String>,
 }
 
 /// The host pod's spec.
@@ -147,7 +149,12 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
         let secrets: Vec<_> = secrets.into_iter().map(|secret| json!({"name": secret})).collect();
         spec.insert("imagePullSecrets".into(), secrets.into());
     }
-    Spec { spec, downward }
+    let shared_pools = shared::open(world, name, source, &mut spec);
+    Spec {
+        spec,
+        downward,
+        shared_pools,
+    }
 }
 
 /// The tenant's account means nothing on the host: its tokens arrive in a volume. The host pod runs under the workload

@@ -1,0 +1,19 @@
+//! What pods of several tenants may do side by side on a node. Part of a [`SyncPolicy`](crate::SyncPolicy).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Rules for nodes that several tenants use at the same time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SharedNodesPolicy {
+    /// NodePools of mode shared that tenants may ask for; `*` for all.
+    #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
+    pub pools: Vec<String>,
+    /// Whether pods there have a user namespace of their own (`hostUsers: false`), in which root is nobody on the node. Pods
+    /// that ask for the node's users stay on the tenant's own nodes.
+    pub user_namespaces: bool,
+    /// Whether pods there may use images that are on the node already without their registry being asked. Else every image
+    /// is pulled with the tenant's own credentials (`imagePullPolicy: Always`).
+    pub cached_images: bool,
+}
