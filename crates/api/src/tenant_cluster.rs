@@ -71,6 +71,15 @@ pub struct TenantClusterSpec {
     pub network: TenantNetwork,
 }
 
+impl TenantClusterSpec {
+    /// Whether the tenant asks for nodes of a shared pool.
+    pub fn shares(&self, pool: &str) -> bool {
+        self.nodes
+            .iter()
+            .any(|group| group.mode == NodeMode::Shared && group.pool == pool)
+    }
+}
+
 /// Kubernetes version of a tenant that names none.
 pub const DEFAULT_VERSION: &str = "v1.37.1";
 

@@ -6,14 +6,15 @@ use crate::{
     datastore::Datastore,
     metrics::Metrics,
     network::{NetworkConfig, Served},
-    nodes::{ByNode, requests::Requests},
+    nodes::{ByNode, requests::Requests, shared::SharedPod},
     runtime::ControlPlaneRuntime,
     tenant::Tenants,
 };
 use berth_api::{NodePool, TenantClass, TenantCluster, TenantNode};
 use berth_runtime::queue::{Queue, QueueKey};
-use k8s_openapi::api::{core::v1::Node, networking::v1::NetworkPolicy, scheduling::v1::PriorityClass};
-use kube::{Client, runtime::events::Recorder, runtime::reflector::Store};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node}, networking::v1::NetworkPolicy, scheduling::v1::PriorityClass};
+use kube::{Client, core::PartialObjectMeta, runtime::events::Recorder, runtime::reflector::Store};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -33,6 +34,8 @@ pub enum Key {
     Class(String),
     /// Plan and carry out node assignments for the whole fleet.
     Fleet,
+    /// See to the nodes that several tenants use.
+    SharedNodes,
 }
 
 impl QueueKey for Key {
@@ -41,7 +44,7 @@ impl QueueKey for Key {
         let mut hasher = DefaultHasher::new();
         match self {
             Self::Tenant { namespace, .. } => namespace.hash(&mut hasher),
-            Self::Pool(_) | Self::Class(_) | Self::Fleet => {}
+            Self::Pool(_) | Self::Class(_) | Self::Fleet | Self::SharedNodes => {}
         }
         hasher.finish()
     }
@@ -64,6 +67,10 @@ pub struct Stores {
     pub usage: Arc<ByNode<Requests>>,
     /// Devices of single nodes: the specs of their `ResourceSlices`.
     pub slices: Arc<ByNode<serde_json::Value>>,
+    /// Host pods that may run on shared nodes; those without a node at the empty name.
+    pub shared_pods: Arc<ByNode<SharedPod>>,
+    /// Namespaces of tenants.
+    pub namespaces: Store<PartialObjectMeta<Namespace>>,
     /// NetworkPolicies that control made.
     pub network_policies: Store<NetworkPolicy>,
     /// Nodes published to tenants.

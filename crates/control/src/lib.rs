@@ -189,6 +189,7 @@ async fn work(context: Arc<Context>, failures: Arc<Failures>, stop: Cancellation
             Key::Pool(_) => "pool",
             Key::Class(_) => "class",
             Key::Fleet => "fleet",
+            Key::SharedNodes => "shared-nodes",
         };
         context
             .metrics
@@ -205,5 +206,6 @@ async fn reconcile(context: &Context, key: &Key) -> Result<Option<Duration>, Rec
         Key::Pool(name) => pool::reconcile(context, name).await,
         Key::Class(name) => class::reconcile(context, name).await,
         Key::Fleet => nodes::executor::reconcile(context).await,
+        Key::SharedNodes => nodes::shared::reconcile(context).await,
     }
 }

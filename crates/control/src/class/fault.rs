@@ -46,6 +46,7 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
         storage: _,
         ingress: _,
         devices: _,
+        shared_nodes: _,
     } = sync;
     if pods.priority.is_some_and(|band| band.lowest >= band.highest) {
         return Some("spec.sync.pods.priority: lowest must be less than highest".into());

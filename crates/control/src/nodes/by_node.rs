@@ -45,6 +45,11 @@ impl<V: Clone + PartialEq> ByNode<V> {
         gone.iter().flat_map(|object| index.put(object, None)).collect()
     }
 
+    /// Everything, by node and then by object.
+    pub fn all(&self) -> HashMap<String, BTreeMap<String, V>> {
+        self.lock().nodes.clone()
+    }
+
     /// What is on a node, by object, in the order of the objects' names.
     pub fn of(&self, node: &str) -> BTreeMap<String, V> {
         self.lock().nodes.get(node).cloned().unwrap_or_default()

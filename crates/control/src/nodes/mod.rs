@@ -9,6 +9,7 @@ pub mod executor;
 pub mod planner;
 mod record;
 pub mod requests;
+pub mod shared;
 
 pub use by_node::ByNode;
 pub use record::{NodeRecord, is_available, is_ready};

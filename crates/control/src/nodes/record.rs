@@ -1,6 +1,6 @@
 //! The record on a Node object of whom it belongs to: reading it, and the patches that write it.
 
-use super::planner::Owner;
+use super::{planner::Owner, shared::is_kept};
 use berth_api::{labels, names::TenantId};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
@@ -159,10 +159,12 @@ pub fn is_ready(node: &Node) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Whether a node could serve a tenant now: Ready, not cordoned, not being deleted, nothing evicts from it.
+/// Whether a node could serve a tenant now: Ready, not cordoned, not being deleted, nothing evicts from it,
+/// and not shared with others, now or since it was cleaned last.
 pub fn is_available(node: &Node) -> bool {
     let spec = node.spec.as_ref();
     is_ready(node)
+        && !is_kept(node)
         && node.metadata.deletion_timestamp.is_none()
         && !spec.and_then(|spec| spec.unschedulable).unwrap_or_default()
         && !other_taints(node).iter().any(|taint| taint.effect == "NoExecute")

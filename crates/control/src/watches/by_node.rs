@@ -7,6 +7,7 @@ use crate::{
     nodes::{
         ByNode, NodeRecord,
         requests::{self, Requests},
+        shared::{self, SharedPod},
     },
 };
 use berth_api::{TenantCluster, labels};
@@ -48,10 +49,17 @@ impl Owners {
     /// Puts the tenants of these nodes into the queue.
     fn wake(&self, nodes: &BTreeSet<String>) {
         for node in nodes {
-            let owner = self
-                .nodes
-                .get(&ObjectRef::new(node))
-                .and_then(|node| NodeRecord::read(&node));
+            let Some(node) = self.nodes.get(&ObjectRef::new(node)) else {
+                continue;
+            };
+            if let Some(pool) = shared::pool_of(&node) {
+                let tenants = self.tenants.state();
+                for tenant in tenants.iter().filter(|tenant| tenant.spec.shares(pool)) {
+                    let key = tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any());
+                    self.queue.add_after(key, FLEET_PAUSE);
+                }
+            }
+            let owner = NodeRecord::read(&node);
             let Some(uid) = owner.map(|record| record.uid).filter(|uid| !uid.is_empty()) else {
                 continue;
             };
@@ -80,7 +88,33 @@ pub(super) fn platform_pods(
     let (of_task, stop) = (Arc::clone(&index), stop.clone());
     tasks.spawn(async move {
         let place = |pod: &Pod| Some((pod.spec.as_ref()?.node_name.clone()?, requests::of_pod(pod)));
-        follow(api, config, &of_task, &owners, place, listed, &stop).await;
+        let wake = |nodes: &BTreeSet<String>| owners.wake(nodes);
+        follow(api, config, &of_task, &wake, place, listed, &stop).await;
+    });
+    (index, is_listed)
+}
+
+/// Watches the host pods that may run on shared nodes. The receiver hears when the first list is complete.
+pub(super) fn shared_pods(
+    client: &Client,
+    queue: Queue<Key>,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> (Arc<ByNode<SharedPod>>, oneshot::Receiver<()>) {
+    let index = Arc::new(ByNode::default());
+    let (listed, is_listed) = oneshot::channel();
+    let api = Api::<Pod>::all(client.clone());
+    let config = watcher::Config::default()
+        .labels(labels::MAY_SHARE)
+        .fields("status.phase!=Succeeded,status.phase!=Failed");
+    let (of_task, stop) = (Arc::clone(&index), stop.clone());
+    tasks.spawn(async move {
+        let wake = |nodes: &BTreeSet<String>| {
+            if !nodes.is_empty() {
+                queue.add_after(Key::SharedNodes, FLEET_PAUSE);
+            }
+        };
+        follow(api, config, &of_task, &wake, shared::place_of, listed, &stop).await;
     });
     (index, is_listed)
 }
@@ -117,7 +151,14 @@ pub(super) fn device_slices(
             Some((spec.get("nodeName")?.as_str()?.to_owned(), spec.clone()))
         };
         let listed = listed.unwrap_or_else(|| oneshot::channel().0);
-        follow(api, watcher::Config::default(), &of_task, &owners, place, listed, &stop).await;
+        let wake = |nodes: &BTreeSet<String>| {
+            owners.wake(nodes);
+            // A node that has devices is not one to share.
+            if !nodes.is_empty() {
+                owners.queue.add_after(Key::SharedNodes, FLEET_PAUSE);
+            }
+        };
+        follow(api, watcher::Config::default(), &of_task, &wake, place, listed, &stop).await;
     });
     (index, is_listed)
 }
@@ -136,7 +177,7 @@ async fn follow<K, V>(
     api: Api<K>,
     config: watcher::Config,
     index: &ByNode<V>,
-    owners: &Owners,
+    wake: &impl Fn(&BTreeSet<String>),
     place: impl Fn(&K) -> Option<(String, V)>,
     listed: oneshot::Sender<()>,
     stop: &CancellationToken,
@@ -157,7 +198,7 @@ async fn follow<K, V>(
             &name(object),
             found.as_ref().map(|(node, value)| (node.as_str(), value.clone())),
         );
-        owners.wake(&changed);
+        wake(&changed);
     };
     loop {
         let next = tokio::select! {
@@ -171,7 +212,7 @@ async fn follow<K, V>(
                 put(&object);
             }
             Ok(Some(Event::InitDone)) => {
-                owners.wake(&index.retain(&seen));
+                wake(&index.retain(&seen));
                 seen = HashSet::new();
                 if let Some(listed) = listed.take() {
                     // Whoever waited may have gone.
@@ -179,7 +220,7 @@ async fn follow<K, V>(
                 }
             }
             Ok(Some(Event::Apply(object))) => put(&object),
-            Ok(Some(Event::Delete(object))) => owners.wake(&index.put(&name(&object), None)),
+            Ok(Some(Event::Delete(object))) => wake(&index.put(&name(&object), None)),
             Ok(None) => return,
             Err(error) => tracing::warn!(%error, "watch of what is on nodes interrupted; trying again"),
         }

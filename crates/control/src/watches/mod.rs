@@ -4,7 +4,7 @@ mod by_node;
 
 use crate::{
     context::{Key, Stores},
-    nodes::NodeRecord,
+    nodes::{NodeRecord, shared},
 };
 use berth_api::{DEFAULT_CLASS, NodePool, TenantClass, TenantCluster, TenantNode, labels};
 use berth_runtime::queue::Queue;
@@ -100,6 +100,7 @@ pub async fn start(
                 &(pool.metadata.generation, pool.metadata.deletion_timestamp.is_some()),
             ) {
                 pool_queue.add_after(Key::Fleet, FLEET_PAUSE);
+                pool_queue.add_after(Key::SharedNodes, FLEET_PAUSE);
                 // Whether a spec can be carried out depends on the pools.
                 for tenant in of_pools.state() {
                     pool_queue.add(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()));
@@ -127,17 +128,20 @@ pub async fn start(
                 return;
             }
             node_queue.add_after(Key::Fleet, FLEET_PAUSE);
+            node_queue.add_after(Key::SharedNodes, FLEET_PAUSE);
             for pool in of_pools.state() {
                 node_queue.add_after(Key::Pool(pool.name_any()), FLEET_PAUSE);
             }
             let owner = NodeRecord::read(node).map(|record| record.uid);
+            let pool = shared::pool_of(node).or_else(|| node.annotations().get(labels::SHARED_BEFORE));
             for tenant in of_tenants.state() {
                 // Those who wait for nodes, and the one whose node it is.
                 let waits = tenant
                     .status
                     .as_ref()
                     .is_none_or(|status| status.phase != Some(berth_api::Phase::Ready));
-                if waits || owner == tenant.uid() || seen.had_owner(&node.name_any(), &tenant.uid().unwrap_or_default())
+                let shares = pool.is_some_and(|pool| tenant.spec.shares(pool));
+                if waits || shares || owner == tenant.uid() || seen.had_owner(&node.name_any(), &tenant.uid().unwrap_or_default())
                 {
                     node_queue.add_after(
                         tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()),
@@ -167,8 +171,12 @@ pub async fn start(
     let (namespaces, starter) = starter.watch(
         Api::<PartialObjectMeta<Namespace>>::all(client.clone()),
         ours.clone(),
-        move |namespace, _| {
+        move |namespace, seen| {
             enqueue_owner(&child_queue, namespace.labels());
+            let allowed = namespace.annotations().get(berth_api::allowances::SHARED_POOLS);
+            if seen.is_news(&namespace.name_any(), &allowed) {
+                child_queue.add_after(Key::SharedNodes, FLEET_PAUSE);
+            }
         },
     );
     let child_queue = queue.clone();
@@ -209,6 +217,7 @@ pub async fn start(
     };
     let (usage, usage_listed) = by_node::platform_pods(client, owners.clone(), tasks, stop);
     let (slices, slices_listed) = by_node::device_slices(client, owners, tasks, stop);
+    let (shared_pods, shared_listed) = by_node::shared_pods(client, queue.clone(), tasks, stop);
     tenants.wait_until_ready().await?;
     pools.wait_until_ready().await?;
     classes.wait_until_ready().await?;
@@ -219,7 +228,7 @@ pub async fn start(
     secrets.wait_until_ready().await?;
     network_policies.wait_until_ready().await?;
     // Those that end without a word have nothing to list.
-    let _ = tokio::join!(usage_listed, slices_listed);
+    let _ = tokio::join!(usage_listed, slices_listed, shared_listed);
     Ok(Stores {
         tenants,
         pools,
@@ -228,6 +237,8 @@ pub async fn start(
         nodes,
         usage,
         slices,
+        shared_pods,
+        namespaces,
         network_policies,
         tenant_nodes,
     })
