@@ -13,7 +13,10 @@ use crate::{
 use berth_api::{NodePool, TenantClass, TenantCluster, TenantNode};
 use berth_runtime::queue::{Queue, QueueKey};
 use k8s_openapi::api::{
-    core::v1::{Namespace, Node}, networking::v1::NetworkPolicy, scheduling::v1::PriorityClass};
+    core::v1::{Namespace, Node},
+    networking::v1::NetworkPolicy,
+    scheduling::v1::PriorityClass,
+};
 use kube::{Client, core::PartialObjectMeta, runtime::events::Recorder, runtime::reflector::Store};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use crate::{
     context::Context,
     error::{ReconcileError, api},
-    nodes::{self, NodeRecord, is_available, planner},
+    nodes::{self, NodeRecord, is_available, is_ready, planner, shared::Standing},
 };
 use berth_api::{
     NodeCounts, NodePool, NodePoolStatus,
@@ -36,7 +36,13 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
         return Ok(None);
     };
     let before = pool.status.clone().unwrap_or_default();
-    let (found, finding) = survey(&pool, &nodes::pools(context), &context.stores.nodes.state());
+    let all = context.stores.nodes.state();
+    let (found, finding) = if pool.spec.is_shared() {
+        let slices = |node: &str| context.stores.slices.of(node).len();
+        shared(&pool, &context.stores.pools.state(), &all, slices)
+    } else {
+        survey(&pool, &nodes::pools(context), &all)
+    };
     let after = NodePoolStatus {
         observed_generation: pool.metadata.generation,
         conditions: conditions::merge(
@@ -100,6 +106,60 @@ fn survey(pool: &NodePool, pools: &[planner::Pool], nodes: &[Arc<Node>]) -> (Nod
         nodes: Some(counts),
         gpus: pool.spec.resource.as_ref().map(|_| gpus),
         product: (!products.is_empty()).then(|| products.into_iter().collect::<Vec<_>>().join(", ")),
+        ..NodePoolStatus::default()
+    };
+    (status, finding)
+}
+
+/// Counts a shared pool's nodes and says which are not shared and why.
+fn shared(
+    pool: &NodePool,
+    pools: &[Arc<NodePool>],
+    nodes: &[Arc<Node>],
+    slices: impl Fn(&str) -> usize,
+) -> (NodePoolStatus, Finding) {
+    let mut counts = NodeCounts::default();
+    let mut refused = Vec::new();
+    let mut contested = Vec::new();
+    for node in nodes.iter().filter(|node| pool.spec.selects(node.labels())) {
+        let name = node.name_any();
+        match nodes::shared::standing(node, pools, slices(&name)) {
+            Standing::Elsewhere => {
+                contested.push(name);
+                continue;
+            }
+            Standing::Refused(_, why) => {
+                counts.unavailable += 1;
+                refused.push(format!("{name} ({why})"));
+            }
+            Standing::Shared(_) | Standing::Joins(_) if is_ready(node) => counts.assigned += 1,
+            Standing::Shared(_) | Standing::Joins(_) => counts.unavailable += 1,
+        }
+        counts.total += 1;
+    }
+    refused.sort();
+    contested.sort();
+    let finding = if refused.is_empty() {
+        match judge(counts, &BTreeSet::new(), &contested) {
+            finding if finding.is_true() => Finding::yes(
+                READY,
+                "Ready",
+                format!("tenants share {} of {} nodes", counts.assigned, counts.total),
+            ),
+            finding => finding,
+        }
+    } else {
+        Finding::no(
+            READY,
+            "NodesRefused",
+            format!(
+                "these nodes are not shared: {}; make the nodeSelector exclude them",
+                refused.join("; ")
+            ),
+        )
+    };
+    let status = NodePoolStatus {
+        nodes: Some(counts),
         ..NodePoolStatus::default()
     };
     (status, finding)
@@ -223,5 +283,26 @@ mod tests {
         assert_eq!(finding.reason, "MixedProducts");
         let none = pool("none", ("nvidia.com/gpu.product", "B200"));
         assert_eq!(survey(&none, &planner_pools(&[&none]), &nodes).1.reason, "NoNodes");
+    }
+
+    #[test]
+    fn a_shared_pool_says_which_nodes_it_refuses() {
+        let mut cpu = pool("cpu", ("gpu", "yes"));
+        (cpu.spec.modes, cpu.spec.resource) = (vec![NodeMode::Shared], None);
+        let pools = [Arc::new(cpu.clone())];
+        let mut plain = node("n1", "", None).as_ref().clone();
+        plain.labels_mut().remove("nvidia.com/gpu.product");
+        plain.status.as_mut().unwrap().allocatable = None;
+        let plain = Arc::new(plain);
+        let (status, finding) = shared(&cpu, &pools, &[Arc::clone(&plain)], |_| 0);
+        assert_eq!(finding, Finding::yes(READY, "Ready", "tenants share 1 of 1 nodes"));
+        assert_eq!(status.nodes.unwrap().assigned, 1);
+        let (status, finding) = shared(&cpu, &pools, &[plain, node("n2", "H100", None)], |_| 0);
+        assert_eq!((finding.reason, status.nodes.unwrap().unavailable), ("NodesRefused", 1));
+        assert!(
+            finding.message.contains("n2 (it has the resource nvidia.com/gpu)"),
+            "{}",
+            finding.message
+        );
     }
 }

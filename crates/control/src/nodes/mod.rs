@@ -114,7 +114,7 @@ fn held_groups(uid: &str, nodes: &[Node]) -> Vec<Group> {
 /// Whether a label of a host node is shown to the tenant it is assigned to: what describes hardware and topology, and
 /// Berth's own pool and group.
 pub fn is_visible_label(key: &str, topology_key: Option<&str>) -> bool {
-    const KEYS: [&str; 7] = [
+    const KEYS: [&str; 8] = [
         "kubernetes.io/hostname",
         "kubernetes.io/arch",
         "kubernetes.io/os",
@@ -122,6 +122,7 @@ pub fn is_visible_label(key: &str, topology_key: Option<&str>) -> bool {
         "topology.kubernetes.io/zone",
         "node.kubernetes.io/instance-type",
         labels::POOL,
+        labels::SHARED_POOL,
     ];
     const PREFIXES: [&str; 5] = [
         "nvidia.com/",

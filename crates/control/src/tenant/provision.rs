@@ -173,7 +173,7 @@ pub(super) async fn run(
     }
 
     let nodes = owned_nodes(context, cluster);
-    publish::publish(context, cluster, tenant, &nodes).await?;
+    publish::publish(context, cluster, tenant, settings, &nodes).await?;
     findings.add(nodes_finding(context, cluster, &nodes));
     Ok(())
 }

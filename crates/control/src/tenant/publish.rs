@@ -1,6 +1,6 @@
 //! `TenantNodes`: the assigned nodes as the tenant may see them.
 
-use super::host_objects::tenant_labels;
+use super::{host_objects::tenant_labels, settings::Settings};
 use crate::{
     apply::{is_status, optional},
     context::Context,
@@ -8,10 +8,11 @@ use crate::{
     nodes::{
         NodeRecord, is_visible_label,
         requests::{self, Requests},
+        shared,
     },
 };
 use berth_api::{
-    NodeResourceSlice, TenantCluster, TenantNode, TenantNodeSpec, TenantNodeStatus, labels, names::TenantId,
+    NodeMode, NodeResourceSlice, TenantCluster, TenantNode, TenantNodeSpec, TenantNodeStatus, labels, names::TenantId,
 };
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -30,6 +31,7 @@ pub async fn publish(
     context: &Context,
     cluster: &TenantCluster,
     tenant: &TenantId,
+    settings: &Settings,
     nodes: &[Arc<Node>],
 ) -> Result<(), ReconcileError> {
     let namespace = tenant.control_plane_namespace();
@@ -42,23 +44,38 @@ pub async fn publish(
         .filter(|node| node.namespace().as_deref() == Some(&namespace))
         .map(|node| (node.name_any(), node))
         .collect();
-    for node in nodes {
-        let Some(record) = NodeRecord::read(node) else { continue };
+    let own = nodes
+        .iter()
+        .filter_map(|node| Some((Arc::clone(node), Source::Owned(NodeRecord::read(node)?))));
+    let shared = shared::nodes_of(context, &settings.sync.shared_nodes.pools).into_values();
+    let shared = shared.filter_map(|node| {
+        let pool = shared::pool_of(&node)?.clone();
+        let groups = &cluster.spec.nodes;
+        let group = groups
+            .iter()
+            .find(|group| group.mode == NodeMode::Shared && group.pool == pool);
+        let group = group.map_or_else(|| pool.clone(), |group| group.name.clone());
+        Some((node, Source::Shared { pool, group }))
+    });
+    for (node, source) in own.chain(shared) {
         let topology_key = context
             .stores
             .pools
             .state()
             .iter()
-            .find(|p| p.name_any() == record.pool)
+            .find(|p| p.name_any() == source.pool())
             .and_then(|p| p.spec.topology_key.clone());
         let name = node.name_any();
         let mut used = Requests::new();
         for pod in context.stores.usage.of(&name).values() {
             requests::add(&mut used, pod);
         }
-        let slices = context.stores.slices.of(&name).into_iter();
-        let slices = slices.map(|(name, spec)| NodeResourceSlice { name, spec });
-        let (spec, mut status) = view(node, &record, topology_key.as_deref());
+        let slices = match &source {
+            Source::Owned(_) => context.stores.slices.of(&name),
+            Source::Shared { .. } => BTreeMap::new(),
+        };
+        let slices = slices.into_iter().map(|(name, spec)| NodeResourceSlice { name, spec });
+        let (spec, mut status) = view(&node, &source, topology_key.as_deref());
         requests::subtract(&mut status.node, &used);
         status.resource_slices = slices.collect();
         let before = current.remove(&name);
@@ -90,18 +107,48 @@ pub async fn publish(
     Ok(())
 }
 
+/// Why a tenant sees a node.
+enum Source {
+    /// It is the tenant's alone.
+    Owned(NodeRecord),
+    /// Others use it as well. Labels of groups are the tenants' own, so the node has none.
+    Shared {
+        /// The pool.
+        pool: String,
+        /// The tenant's group.
+        group: String,
+    },
+}
+
+impl Source {
+    fn pool(&self) -> &str {
+        match self {
+            Self::Owned(record) => &record.pool,
+            Self::Shared { pool, .. } => pool,
+        }
+    }
+
+    fn group(&self) -> &str {
+        match self {
+            Self::Owned(record) => &record.group,
+            Self::Shared { group, .. } => group,
+        }
+    }
+}
+
 /// What the tenant may see of a node.
-fn view(node: &Node, record: &NodeRecord, topology_key: Option<&str>) -> (TenantNodeSpec, TenantNodeStatus) {
+fn view(node: &Node, source: &Source, topology_key: Option<&str>) -> (TenantNodeSpec, TenantNodeStatus) {
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let view = TenantNodeSpec {
         node_name: node.name_any(),
-        pool: record.pool.clone(),
-        group: record.group.clone(),
+        pool: source.pool().into(),
+        group: source.group().into(),
         labels: node
             .labels()
             .iter()
             .filter(|(key, _)| is_visible_label(key, topology_key))
+            .filter(|(key, _)| *key != labels::NODE_GROUP || matches!(source, Source::Owned(_)))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect(),
         taints: taints.into_iter().filter(|taint| taint.key != labels::TENANT).collect(),
@@ -115,7 +162,10 @@ fn view(node: &Node, record: &NodeRecord, topology_key: Option<&str>) -> (Tenant
     (
         view,
         TenantNodeStatus {
-            node: visible_status(status),
+            node: match source {
+                Source::Owned(_) => visible_status(status),
+                Source::Shared { .. } => shared_status(visible_status(status)),
+            },
             ..TenantNodeStatus::default()
         },
     )
@@ -136,6 +186,19 @@ fn visible_status(mut status: Value) -> Value {
         {
             if let Some(condition) = condition.as_object_mut() {
                 condition.remove("lastHeartbeatTime");
+            }
+        }
+    }
+    status
+}
+
+/// Of a node that others use as well also without what identifies the machine and where it is in the platform's network.
+fn shared_status(mut status: Value) -> Value {
+    if let Some(fields) = status.as_object_mut() {
+        fields.remove("addresses");
+        if let Some(info) = fields.get_mut("nodeInfo").and_then(Value::as_object_mut) {
+            for hidden in ["bootID", "machineID", "systemUUID"] {
+                info.insert(hidden.into(), "".into());
             }
         }
     }
@@ -171,7 +234,7 @@ mod tests {
             pool: "h100".into(),
             draining: false,
         };
-        let (spec, status) = view(&node, &record, Some("rack"));
+        let (spec, status) = view(&node, &Source::Owned(record), Some("rack"));
         let keys: Vec<&str> = spec.labels.keys().map(String::as_str).collect();
         assert_eq!(
             keys,
@@ -187,6 +250,44 @@ mod tests {
         assert_eq!(
             status.node,
             json!({"capacity": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]})
+        );
+    }
+
+    #[test]
+    fn of_a_shared_node_nobody_sees_the_machine_or_its_address() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "cpu-1", "labels": {
+                "berth.dev/shared-pool": "cpu", "berth.dev/pool": "cpu", "kubernetes.io/hostname": "cpu-1",
+                "berth.dev/node-group": "a-tenants",
+            }},
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.5"}],
+                "allocatable": {"cpu": "8"},
+                "nodeInfo": {"bootID": "b", "machineID": "m", "systemUUID": "s", "kubeletVersion": "v1.37.1"},
+            },
+        }))
+        .unwrap();
+        let source = Source::Shared {
+            pool: "cpu".into(),
+            group: "build".into(),
+        };
+        let (spec, status) = view(&node, &source, None);
+        assert_eq!((spec.pool.as_str(), spec.group.as_str()), ("cpu", "build"));
+        let labels: Vec<&str> = spec.labels.keys().map(String::as_str).collect();
+        assert_eq!(
+            labels,
+            ["berth.dev/pool", "berth.dev/shared-pool", "kubernetes.io/hostname"]
+        );
+        assert!(status.node.get("addresses").is_none());
+        let info = &status.node["nodeInfo"];
+        assert!(
+            ["bootID", "machineID", "systemUUID"]
+                .iter()
+                .all(|field| info[field] == "")
+        );
+        assert_eq!(
+            (&info["kubeletVersion"], &status.node["allocatable"]),
+            (&json!("v1.37.1"), &json!({"cpu": "8"}))
         );
     }
 }

@@ -13,16 +13,17 @@ use crate::{
     network::{self, Declared},
 };
 use berth_api::{
-    DEFAULT_CLASS, DnsPolicy, EndpointPolicy, EndpointSpec, Scheduling, SyncPolicy, TenantClass, TenantClassSpec,
-    TenantCluster,
+    DEFAULT_CLASS, DnsPolicy, EndpointPolicy, EndpointSpec, NodeMode, Scheduling, SyncPolicy, TenantClass,
+    TenantClassSpec, TenantCluster,
     conditions::{ACCEPTED, Finding},
     names::TenantId,
+    sync_policy::{SharedNodesPolicy, allows},
 };
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Resource};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 /// Name of the ConfigMap in the control-plane namespace.
 const RECORD: &str = "settings";
@@ -95,14 +96,16 @@ pub fn resolve(
             scheduling: spec.scheduling.unwrap_or(rules.scheduling),
             replicas: spec.control_plane.as_ref().map_or(1, |wanted| wanted.replicas),
             endpoint: spec.endpoint.clone().unwrap_or_default(),
-            sync: rules.sync.clone(),
+            sync: SyncPolicy {
+                shared_nodes: shared_nodes(cluster, &rules.sync.shared_nodes),
+                ..rules.sync.clone()
+            },
             dns: rules.dns.clone(),
             network: network.map_err(|why| refuse("NetworkNotAllowed", why))?,
         };
-        match disallowed(&settings, &rules.endpoint) {
-            Some(refusal) => Err(refusal),
-            None => Ok(settings),
-        }
+        let refusal =
+            disallowed(&settings, &rules.endpoint).or_else(|| not_shared(&settings, &rules.sync.shared_nodes));
+        refusal.map_or(Ok(settings), Err)
     };
     let Some(name) = class_of(cluster, |name| classes(name).is_some()) else {
         return settings(None, &TenantClassSpec::default());
@@ -128,6 +131,40 @@ pub fn resolve(
         ));
     }
     settings(Some(name), &class.spec)
+}
+
+/// The rules for shared nodes with the pools that the tenant asks for instead of those that its class lists.
+fn shared_nodes(cluster: &TenantCluster, rules: &SharedNodesPolicy) -> SharedNodesPolicy {
+    let groups = cluster.spec.nodes.iter().filter(|group| group.mode == NodeMode::Shared);
+    let pools: BTreeSet<&str> = groups.map(|group| group.pool.as_str()).collect();
+    SharedNodesPolicy {
+        pools: pools.into_iter().map(ToOwned::to_owned).collect(),
+        ..rules.clone()
+    }
+}
+
+/// What speaks against sharing nodes.
+fn not_shared(settings: &Settings, rules: &SharedNodesPolicy) -> Option<Finding> {
+    let asked = &settings.sync.shared_nodes.pools;
+    let class = settings.class_name();
+    if let Some(foreign) = asked.iter().find(|pool| !allows(&rules.pools, pool)) {
+        return Some(refuse(
+            "SharedPoolNotAllowed",
+            format!(
+                "TenantClass {class} does not allow the shared pool {foreign}; remove the group from spec.nodes, or ask \
+                 the platform team to list the pool in the class's spec.sync.sharedNodes.pools"
+            ),
+        ));
+    }
+    // It would have to see what others use of the nodes.
+    (!asked.is_empty() && settings.scheduling == Scheduling::Tenant).then(|| {
+        refuse(
+            "SharedPoolNotAllowed",
+            "a scheduler in the tenant does not know what others use of shared nodes; set spec.scheduling to host, or \
+             remove the groups of mode shared from spec.nodes"
+                .into(),
+        )
+    })
 }
 
 /// What a class has against an endpoint.
@@ -213,7 +250,7 @@ pub async fn recorded(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{EndpointType, TenantClusterSpec, TenantClusterStatus};
+    use berth_api::{EndpointType, NodeGroup, TenantClusterSpec, TenantClusterStatus};
 
     fn cluster(class: Option<&str>, earlier: Option<&str>) -> TenantCluster {
         let spec = TenantClusterSpec {
@@ -336,6 +373,50 @@ mod tests {
             resolve(&unclassed, |_| None, &[]).unwrap_err().reason,
             "EndpointNotAllowed"
         );
+    }
+
+    #[test]
+    fn a_class_limits_shared_pools_and_only_the_host_places_pods_there() {
+        let asking = |scheduling| {
+            let mut cluster = cluster(Some("gold"), None);
+            cluster.spec.scheduling = Some(scheduling);
+            cluster.spec.nodes = vec![
+                NodeGroup::private("train", "h100", 1),
+                NodeGroup {
+                    name: "build".into(),
+                    pool: "cpu".into(),
+                    mode: NodeMode::Shared,
+                    ..NodeGroup::default()
+                },
+            ];
+            cluster
+        };
+        let listing = |pools: &'static [&str]| {
+            move |_: &str| {
+                let mut class = class("gold").as_ref().clone();
+                class.spec.sync.shared_nodes.pools = pools.iter().map(ToString::to_string).collect();
+                class.spec.sync.shared_nodes.user_namespaces = true;
+                Some(Arc::new(class))
+            }
+        };
+        for pools in [&["*"][..], &["other", "cpu"]] {
+            let shared = resolve(&asking(Scheduling::Host), listing(pools), &[])
+                .unwrap()
+                .sync
+                .shared_nodes;
+            assert_eq!((shared.pools, shared.user_namespaces), (vec!["cpu".to_owned()], true));
+        }
+        let refusal = resolve(&asking(Scheduling::Host), listing(&["other"]), &[]).unwrap_err();
+        assert!(refusal.message.contains("shared pool cpu"), "{}", refusal.message);
+        let refusal = resolve(&asking(Scheduling::Tenant), listing(&["*"]), &[]).unwrap_err();
+        assert!(
+            refusal.message.contains("spec.scheduling to host"),
+            "{}",
+            refusal.message
+        );
+        // Whoever asks for none has none, whatever the class lists.
+        let none = resolve(&cluster(Some("gold"), None), listing(&["*"]), &[]).unwrap();
+        assert!(none.sync.shared_nodes.pools.is_empty());
     }
 
     #[test]

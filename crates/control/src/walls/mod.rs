@@ -20,6 +20,7 @@ mod pod_status;
 mod pods;
 mod secrets;
 mod services;
+mod shared;
 mod storage;
 mod tenant_nodes;
 

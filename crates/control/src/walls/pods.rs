@@ -3,7 +3,7 @@
 //! What would leave a container (host paths, networks, ports, privileges, capabilities, sysctls, hosts of probes) Pod
 //! Security refuses already: the workload namespace enforces `baseline`.
 
-use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule};
+use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule, shared};
 use berth_api::{allowances, labels};
 use berth_syncer::kinds::{
     metadata::REFUSED_ANNOTATIONS,
@@ -12,16 +12,17 @@ use berth_syncer::kinds::{
 
 /// The pods of a workload namespace.
 pub(super) fn walls() -> Vec<Wall> {
-    vec![existing(), new()]
+    vec![existing(), new(), shared::wall()]
 }
 
 /// What holds as long as a pod exists.
 fn existing() -> Wall {
     let mut variables = vec![cel::slug()];
     variables.extend(cel::maps());
+    variables.extend(shared::variables());
     Wall {
         name: "berth-pods",
-        about: "Pods of a tenant stay on its own nodes and get devices from the scheduler only.",
+        about: "Pods of a tenant stay on its own nodes and those it may share, and get devices from the scheduler only.",
         place: Place::Workloads,
         who: Who::Anybody,
         requests: vec![Requests {
@@ -36,14 +37,7 @@ fn existing() -> Wall {
                 format!("variables.labels[?'{}'].orValue('') == {}", labels::TENANT, cel::SLUG),
                 "pods in this namespace carry the label berth.dev/tenant of its tenant",
             ),
-            rule(
-                format!(
-                    "object.spec.?nodeSelector[?'{}'].orValue('') == {}",
-                    labels::TENANT,
-                    cel::SLUG
-                ),
-                "spec.nodeSelector must ask for the label berth.dev/tenant of this tenant's own nodes",
-            ),
+            shared::where_pods_run(),
             tolerations(),
             annotations(),
             devices("containers"),

@@ -141,7 +141,10 @@ pub async fn start(
                     .as_ref()
                     .is_none_or(|status| status.phase != Some(berth_api::Phase::Ready));
                 let shares = pool.is_some_and(|pool| tenant.spec.shares(pool));
-                if waits || shares || owner == tenant.uid() || seen.had_owner(&node.name_any(), &tenant.uid().unwrap_or_default())
+                if waits
+                    || shares
+                    || owner == tenant.uid()
+                    || seen.had_owner(&node.name_any(), &tenant.uid().unwrap_or_default())
                 {
                     node_queue.add_after(
                         tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()),

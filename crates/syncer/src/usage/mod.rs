@@ -255,12 +255,15 @@ impl Usage {
         let world = self.engine.world();
         let mut names = world.stores.host(KindId::Node).names();
         names.sort();
-        let selected = names.into_iter().filter(|name| !is_shared(world, name)).filter_map(|name| {
-            let node = world.stores.tenant(KindId::Node).get(&name)?.object();
-            selection
-                .selects("", &name.name, &labels_of(&node))
-                .then_some((name, node))
-        });
+        let selected = names
+            .into_iter()
+            .filter(|name| !is_shared(world, name))
+            .filter_map(|name| {
+                let node = world.stores.tenant(KindId::Node).get(&name)?.object();
+                selection
+                    .selects("", &name.name, &labels_of(&node))
+                    .then_some((name, node))
+            });
         let asked = selected.map(|(name, node)| async move {
             let host = self.ask(node_request(&name.name)).await?;
             Ok::<_, Failure>(host.map(|host| translate::node(&name, &node, &host)))

@@ -120,7 +120,10 @@ mod tests {
 
     #[test]
     fn a_node_joins_once_and_without_devices_only() {
-        let pools = [pool("cpu", "cpu", NodeMode::Shared), pool("h100", "gpu", NodeMode::Private)];
+        let pools = [
+            pool("cpu", "cpu", NodeMode::Shared),
+            pool("h100", "gpu", NodeMode::Private),
+        ];
         let mut plain = node(&json!({"cpu": "yes"}));
         assert_eq!(standing(&plain, &pools, 0), Standing::Joins("cpu".into()));
         let both = [(labels::SHARED_POOL, "cpu"), (labels::POOL, "cpu")].map(|(k, v)| (k.to_owned(), v.to_owned()));

@@ -59,7 +59,9 @@ pub fn evidence(node: &Node, slices: usize) -> Option<String> {
 }
 
 fn is_gpu_on_pci(key: &str) -> bool {
-    let Some(device) = key.strip_prefix(PCI) else { return false };
+    let Some(device) = key.strip_prefix(PCI) else {
+        return false;
+    };
     let parts: Vec<&str> = device.split('.').next().unwrap_or_default().split('_').collect();
     let any = |known: &[&str]| parts.iter().any(|part| known.contains(part));
     any(&GPU_VENDORS) || any(&GPU_CLASSES) || (any(&DISPLAY_CLASSES) && any(&[INTEL]))
@@ -84,13 +86,20 @@ mod tests {
             "feature.node.kubernetes.io/pci-0600_1022.present": "true",
             "feature.node.kubernetes.io/pci-0200_8086.present": "true",
         });
-        let capacity = json!({"cpu": "8", "memory": "32Gi", "pods": "110", "ephemeral-storage": "1Ti", "hugepages-2Mi": "0"});
+        let capacity =
+            json!({"cpu": "8", "memory": "32Gi", "pods": "110", "ephemeral-storage": "1Ti", "hugepages-2Mi": "0"});
         assert_eq!(evidence(&node(&labels, &capacity), 0), None);
     }
 
     #[test]
     fn whatever_names_a_device_counts() {
-        for resource in ["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "amd.com/gpu", "gpu.intel.com/i915", "rdma/hca"] {
+        for resource in [
+            "nvidia.com/gpu",
+            "nvidia.com/mig-1g.10gb",
+            "amd.com/gpu",
+            "gpu.intel.com/i915",
+            "rdma/hca",
+        ] {
             let words = evidence(&node(&json!({}), &json!({"cpu": "8", resource: "0"})), 0).unwrap();
             assert!(words.contains(resource), "{words}");
         }

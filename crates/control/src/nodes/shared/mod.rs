@@ -105,7 +105,12 @@ async fn see_to(context: &Context, node: &str, place: &str, pod: &SharedPod) -> 
         Stay::No => pods.delete(name, &this_very).await.map(|_| ()),
     };
     match asked {
-        Ok(()) => tracing::info!(pod = place, node, ?stay, "pod leaves a node that its tenant may not use"),
+        Ok(()) => tracing::info!(
+            pod = place,
+            node,
+            ?stay,
+            "pod leaves a node that its tenant may not use"
+        ),
         // A disruption budget says "not yet"; or it is gone, or another one.
         Err(error) if [404, 409, 429].iter().any(|code| is_status(&error, *code)) => {}
         Err(error) => return Err(api("make a pod leave a shared node")(error)),
@@ -128,19 +133,19 @@ fn judge(context: &Context, name: &str, node: Option<&Node>, pod: &SharedPod, al
 fn allowed(namespace: &PartialObjectMeta<Namespace>) -> Vec<String> {
     let list = namespace.annotations().get(allowances::SHARED_POOLS);
     let pools = list.map(String::as_str).unwrap_or_default().split(',');
-    pools
-        .filter(|pool| !pool.is_empty())
-        .map(ToOwned::to_owned)
-        .collect()
+    pools.filter(|pool| !pool.is_empty()).map(ToOwned::to_owned).collect()
 }
 
 /// What counts of a host pod that may run on shared nodes, and its node; an empty name as long as it has none.
 pub fn place_of(pod: &Pod) -> Option<(String, SharedPod)> {
     let spec = pod.spec.as_ref()?;
-    let required = spec
-        .affinity
-        .as_ref()
-        .and_then(|affinity| affinity.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref());
+    let required = spec.affinity.as_ref().and_then(|affinity| {
+        affinity
+            .node_affinity
+            .as_ref()?
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
     let mut pools: Vec<String> = required
         .iter()
         .flat_map(|required| &required.node_selector_terms)

@@ -119,8 +119,12 @@ fn never_pulls(source: &Value) -> bool {
 /// The node selector terms: each of the pod's own once for the tenant's nodes and once for shared ones. `None` if none of
 /// the pod's own matches anything. What is added comes first: a pod with gates may get more expressions at the end.
 fn terms(slug: &str, pools: &[String], spec: &Map<String, Value>) -> Option<Vec<Value>> {
-    let own = spec.get("affinity").map(|affinity| json::items(affinity, &NODE_TERMS).to_vec());
-    let own = own.filter(|terms| !terms.is_empty()).unwrap_or_else(|| vec![json!({"matchExpressions": []})]);
+    let own = spec
+        .get("affinity")
+        .map(|affinity| json::items(affinity, &NODE_TERMS).to_vec());
+    let own = own
+        .filter(|terms| !terms.is_empty())
+        .unwrap_or_else(|| vec![json!({"matchExpressions": []})]);
     // A term that says nothing at all matches no node.
     let is_nothing = |term: &Value| term.as_object().is_none_or(Map::is_empty);
     let own: Vec<Value> = own.into_iter().filter(|term| !is_nothing(term)).collect();
@@ -224,7 +228,11 @@ mod tests {
         ] {
             assert!(!shares(&host(&world(|_| ()), &devices)), "{devices}");
         }
-        for plain in [limited("cpu"), limited("hugepages-2Mi"), json!({"runtimeClassName": "kata"})] {
+        for plain in [
+            limited("cpu"),
+            limited("hugepages-2Mi"),
+            json!({"runtimeClassName": "kata"}),
+        ] {
             assert!(shares(&host(&world(|_| ()), &plain)), "{plain}");
         }
     }
