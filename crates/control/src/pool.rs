@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_shared_pool_says_which_nodes_it_refuses() {
         let mut cpu = pool("cpu", ("gpu", "yes"));
-        (cpu.spec.modes, cpu.spec.resource) = (vec![NodeMode::Shared], None);
+        (cpu.spec.modes, cpu.spec.resource) = (vec![berth_api::NodeMode::Shared], None);
         let pools = [Arc::new(cpu.clone())];
         let mut plain = node("n1", "", None).as_ref().clone();
         plain.labels_mut().remove("nvidia.com/gpu.product");

@@ -157,7 +157,11 @@ impl NodePoolSpec {
 
     /// Whether a node with these labels belongs to the pool.
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        !self.node_selector.is_empty() && self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+        !self.node_selector.is_empty()
+            && self
+                .node_selector
+                .iter()
+                .all(|(key, value)| labels.get(key) == Some(value))
     }
 
     /// What is cleaned between two tenants, in order.
