@@ -11,6 +11,7 @@ mod network;
 mod nodes;
 mod published;
 mod services;
+mod shared;
 mod usage;
 
 use berth_tests::tests;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     berth_tests::suite::run(
-        "h100=4,l40s=3,cpu=2",
+        "h100=5,l40s=3,cpu=2",
         false,
         tests![
             lifecycle::examples_run_on_the_tenants_own_nodes,
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
             lifecycle::five_tenants_at_once,
             nodes::the_last_node_goes_to_the_first_who_asked,
             nodes::a_group_grows_and_shrinks,
+            shared::work_without_gpus_runs_side_by_side,
             network::policies_follow_the_spec_and_heal,
             network::policies_outlast_pods,
             services::one_address_for_each_of_two_tenants,

@@ -6,13 +6,14 @@ mod network;
 mod objects;
 mod platform;
 mod pods;
+mod shared;
 
 pub(crate) use platform::{
     the_host_finds_nothing_wrong_with_the_walls, what_says_whose_a_node_or_namespace_is_belongs_to_the_platform,
 };
 
 use crate::syncer::as_syncer;
-use berth_api::{TenantClass, labels};
+use berth_api::{NodePool, TenantClass, labels};
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
@@ -151,6 +152,7 @@ fn class() -> TenantClass {
         "ingress": {"classes": ["nginx"], "hostnames": ["*.walls.example.com"], "annotations": ["traefik.io/*"],
             "gateways": [{"namespace": "edge", "name": "public"}]},
         "devices": {"classes": ["gpu"], "configDrivers": ["gpu.example.com"]},
+        "sharedNodes": {"pools": ["walls-cpu", "walls-other"], "userNamespaces": true},
         "serviceAccounts": [{"namespace": "ml", "name": "train", "hostName": "s3-reader"}],
     });
     serde_json::from_value(json!({
@@ -186,6 +188,11 @@ pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(
     classes.create(&PostParams::default(), &class()).await.unwrap();
     let mut wanted = cluster("walls", &[]);
     wanted.spec.class = Some("walls".into());
+    let pools: Api<NodePool> = Api::all(admin.clone());
+    for pool in shared::pools() {
+        pools.create(&PostParams::default(), &pool).await.unwrap();
+    }
+    wanted.spec.nodes = vec![shared::group()];
     let tenant = Tenant::create(&world, "adv-walls", &wanted).await;
     let crds: Api<CustomResourceDefinition> = Api::all(admin.clone());
     for definition in definitions() {
@@ -206,6 +213,7 @@ pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(
         slug: tenant.id.slug().into(),
     };
     pods::new(&thief).await;
+    shared::pods(&thief).await;
     pods::changes(&thief, admin).await;
     objects::metadata_and_secrets(&thief).await;
     objects::services_and_endpoints(&thief).await;
@@ -223,6 +231,10 @@ pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(
     }
     tenant.delete(&world).await;
     classes.delete("walls", &DeleteParams::default()).await.unwrap();
+    for pool in shared::pools() {
+        let name = pool.metadata.name.unwrap();
+        pools.delete(&name, &DeleteParams::default()).await.unwrap();
+    }
 }
 
 /// Waits until the host serves a kind that it has been given a moment ago.

@@ -1,0 +1,222 @@
+//! Nodes that several tenants use at the same time, beside nodes of their own.
+
+use berth_api::{NodeGroup, NodeMode, NodePool, TenantClass, TenantCluster, TenantNode, conditions, labels};
+use berth_tests::{
+    objects::{gpu_pod, nodes_of_tenant, phase},
+    tenant::{Tenant, cluster},
+    wait::{until, until_true},
+    world::{World, example},
+};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+const SOON: Duration = Duration::from_secs(90);
+const EXAMPLE: &str = "shared/builds.yaml";
+
+fn pod_on(name: &str, node: &str) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": name}, "spec": {
+        "containers": [{"name": "main", "image": "registry.example.com/any"}],
+        "nodeSelector": {"kubernetes.io/hostname": node},
+    }}))
+    .unwrap()
+}
+
+async fn run(client: &Client, pod: &Pod) -> String {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
+    pods.create(&PostParams::default(), pod).await.unwrap();
+    let name = pod.name_any();
+    until(&format!("pod {name} runs"), SOON, async || {
+        let pod = pods.get(&name).await.map_err(|error| error.to_string())?;
+        match (phase(&pod).as_str(), pod.spec.and_then(|spec| spec.node_name)) {
+            ("Running", Some(node)) => Ok(node),
+            _ => Err(format!("{:?}", pod.status)),
+        }
+    })
+    .await
+}
+
+async fn label(nodes: &Api<Node>, node: &str, key: &str, value: Value) {
+    let body = json!({"metadata": {"labels": {key: value}}});
+    let patch = Patch::Merge(&body);
+    nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+}
+
+async fn until_pool_says(pools: &Api<NodePool>, words: &str) {
+    until(&format!("the pool says {words}"), SOON, async || {
+        let status = pools.get("cpu").await.map_err(|error| error.to_string())?.status;
+        let conditions = status.unwrap_or_default().conditions;
+        let message = conditions.iter().find(|condition| condition.type_ == conditions::READY);
+        let message = message.map(|condition| condition.message.clone());
+        match message {
+            Some(message) if message.contains(words) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+/// Host pods of a tenant on a node.
+async fn on_host(world: &World, tenant: &Tenant, node: &str) -> Vec<Pod> {
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let list = pods.list(&ListParams::default()).await.unwrap();
+    let is_there = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+    list.items.into_iter().filter(is_there).collect()
+}
+
+async fn refuses_pools_that_cannot_be(pools: &Api<NodePool>) {
+    let dry = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    for (more, words) in [
+        (json!({"modes": ["shared", "private"]}), "no other mode"),
+        (
+            json!({"modes": ["shared"], "resource": "nvidia.com/gpu"}),
+            "nodes with GPUs serve one tenant",
+        ),
+    ] {
+        let mut spec = json!({"nodeSelector": {"a": "b"}});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let pool = NodePool::new("cannot-be", serde_json::from_value(spec).unwrap());
+        let error = pools.create(&dry, &pool).await.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let change = json!({"spec": {"modes": ["private"]}});
+    let error = pools
+        .patch("cpu", &PatchParams::default(), &Patch::Merge(&change))
+        .await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("make another pool"), "{error}");
+}
+
+/// What a tenant sees of a node that others use as well.
+async fn sees_little(world: &World, tenant: &Tenant) {
+    let published: Api<TenantNode> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());
+    let status = published.get("cpu-01").await.unwrap().status.unwrap();
+    assert!(status.node.get("addresses").is_none() && status.node.get("images").is_none());
+    assert!(status.resource_slices.is_empty());
+    assert_eq!(status.node["nodeInfo"]["machineID"], "");
+    let nodes: Api<Node> = Api::all(tenant.client.clone());
+    let node = nodes.get("cpu-01").await.unwrap();
+    assert_eq!(node.labels().get(labels::SHARED_POOL).map(String::as_str), Some("cpu"));
+    assert!(node.labels().get(labels::NODE_GROUP).is_none());
+}
+
+pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
+    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let classes: Api<TenantClass> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    for pool in example::<NodePool>(EXAMPLE) {
+        pools.create(&PostParams::default(), &pool).await.unwrap();
+    }
+    for class in example::<TenantClass>(EXAMPLE) {
+        let made = classes.create(&PostParams::default(), &class).await.unwrap();
+        assert_eq!(made.spec, class.spec, "nothing was pruned or defaulted");
+    }
+    until_pool_says(&pools, "tenants share 2 of 2 nodes").await;
+    refuses_pools_that_cannot_be(&pools).await;
+
+    let builds = example::<TenantCluster>(EXAMPLE).remove(0);
+    let mut other = cluster("other", &[]);
+    other.spec.class = Some("sharing".into());
+    other.spec.nodes = vec![NodeGroup {
+        name: "build".into(),
+        pool: "cpu".into(),
+        mode: NodeMode::Shared,
+        ..NodeGroup::default()
+    }];
+    let (builds, other) = tokio::join!(
+        Tenant::create(&world, "team-builds", &builds),
+        Tenant::create(&world, "shared-other", &other)
+    );
+
+    // One tenant's pods on its own GPU node and on a shared one; both tenants' pods on the same node.
+    let own = nodes_of_tenant(&world.client, builds.id.slug()).await;
+    assert_eq!(own.len(), 1, "shared nodes are nobody's own: {own:?}");
+    assert_eq!(run(&builds.client, &gpu_pod("train", 8)).await, own[0]);
+    assert_eq!(run(&builds.client, &pod_on("beside", "cpu-01")).await, "cpu-01");
+    assert_eq!(run(&other.client, &pod_on("beside", "cpu-01")).await, "cpu-01");
+    assert_eq!(run(&other.client, &pod_on("second", "cpu-02")).await, "cpu-02");
+    let [host] = on_host(&world, &builds, "cpu-01").await.try_into().unwrap();
+    let spec = host.spec.unwrap();
+    assert_eq!(spec.host_users, Some(false), "as the class wants it");
+    assert_eq!(spec.containers[0].image_pull_policy.as_deref(), Some("Always"));
+    sees_little(&world, &builds).await;
+    sees_little(&world, &other).await;
+
+    // A pod that asks for GPUs is for own nodes only: this one has none and waits.
+    let pods: Api<Pod> = Api::namespaced(other.client.clone(), "default");
+    pods.create(&PostParams::default(), &gpu_pod("gpu", 1)).await.unwrap();
+    let of_other: Api<Pod> = Api::namespaced(world.client.clone(), &other.id.workload_namespace());
+    until_true("the host's scheduler finds no node for it", SOON, async || {
+        let list = of_other.list(&ListParams::default()).await.unwrap();
+        list.iter().any(|pod| {
+            let spec = pod.spec.clone().unwrap();
+            let conditions = pod
+                .status
+                .clone()
+                .and_then(|status| status.conditions)
+                .unwrap_or_default();
+            spec.node_selector.unwrap_or_default().contains_key(labels::TENANT)
+                && conditions.iter().any(|c| c.reason.as_deref() == Some("Unschedulable"))
+        })
+    })
+    .await;
+    pods.delete("gpu", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+
+    // A node on which a GPU shows up is shared no longer, and who was there leaves.
+    label(&nodes, "cpu-02", "nvidia.com/gpu.present", "true".into()).await;
+    until_pool_says(&pools, "cpu-02 (it has the label nvidia.com/gpu.present=true)").await;
+    until_true("the pod has left it", SOON, async || {
+        on_host(&world, &other, "cpu-02").await.is_empty()
+    })
+    .await;
+    let left = nodes.get("cpu-02").await.unwrap();
+    assert!(!left.labels().contains_key(labels::SHARED_POOL));
+    assert_eq!(
+        left.annotations().get(labels::SHARED_BEFORE).map(String::as_str),
+        Some("cpu")
+    );
+    label(&nodes, "cpu-02", "nvidia.com/gpu.present", Value::Null).await;
+    until_pool_says(&pools, "tenants share 2 of 2 nodes").await;
+
+    // Who asks for the pool no longer has to go; the other one stays.
+    let spec = json!({"spec": {"nodes": []}});
+    let tenants = world.tenants("shared-other");
+    let merge = Patch::Merge(&spec);
+    tenants.patch("other", &PatchParams::default(), &merge).await.unwrap();
+    until_true("its pod has left", SOON, async || {
+        on_host(&world, &other, "cpu-01").await.is_empty()
+    })
+    .await;
+    let seen: Api<Node> = Api::all(other.client.clone());
+    until_true("and it sees no nodes", SOON, async || {
+        seen.list(&ListParams::default())
+            .await
+            .is_ok_and(|list| list.items.is_empty())
+    })
+    .await;
+    assert_eq!(on_host(&world, &builds, "cpu-01").await.len(), 1);
+
+    tokio::join!(builds.delete(&world), other.delete(&world));
+    pools.delete("cpu", &DeleteParams::default()).await.unwrap();
+    for node in ["cpu-01", "cpu-02"] {
+        until_true("the node is shared no longer", SOON, async || {
+            !nodes
+                .get(node)
+                .await
+                .unwrap()
+                .labels()
+                .contains_key(labels::SHARED_POOL)
+        })
+        .await;
+    }
+    classes.delete("sharing", &DeleteParams::default()).await.unwrap();
+}
