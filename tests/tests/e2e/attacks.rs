@@ -73,7 +73,7 @@ impl Metadata {
 }
 
 /// A script that says which of these addresses take a connection.
-fn knock(targets: &[String]) -> String {
+pub(crate) fn knock(targets: &[String]) -> String {
     let knocks = targets
         .iter()
         .map(|target| format!("( /agnhost connect {target} --timeout=3s >/dev/null 2>&1 && echo {target} ) &"));
@@ -81,7 +81,7 @@ fn knock(targets: &[String]) -> String {
 }
 
 /// Addresses of all nodes of the host, the one named first.
-async fn nodes(world: &World, first: &str) -> Vec<String> {
+pub(crate) async fn node_addresses(world: &World, first: &str) -> Vec<String> {
     let nodes: Api<Node> = Api::all(world.client.clone());
     let mut nodes = nodes.list(&ListParams::default()).await.unwrap().items;
     nodes.sort_by_key(|node| node.name_any() != first);
@@ -111,7 +111,7 @@ pub(crate) async fn pods_reach_no_machine_and_no_neighbour(world: Arc<World>) {
     let (neighbour, own) = tokio::join!(foreign.ready("served"), space.ready("own"));
     let ip = |pod: &Pod| pod.status.as_ref().unwrap().pod_ip.clone().unwrap();
 
-    let nodes = nodes(&world, &own.spec.as_ref().unwrap().node_name.clone().unwrap()).await;
+    let nodes = node_addresses(&world, &own.spec.as_ref().unwrap().node_name.clone().unwrap()).await;
     let _metadata = Metadata::start(&world, &nodes[0]).await;
     let mut forbidden = vec![METADATA.to_owned(), format!("{}:8080", ip(&neighbour))];
     // kubelet (three ports), kube-proxy, Calico's agent.

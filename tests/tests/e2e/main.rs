@@ -25,6 +25,7 @@ mod machines;
 mod network;
 mod pods;
 mod reach;
+mod shared;
 mod streams;
 mod teams;
 mod usage;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
                     attacks::pods_reach_no_machine_and_no_neighbour,
                     attacks::a_shell_on_a_node_is_refused,
                     attacks::a_stolen_syncer_makes_no_pod_that_reaches_the_host,
+                    shared::two_tenants_on_one_node_do_not_meet,
                 ],
             ),
             // Alone: whoever uses the node meanwhile is led nowhere, too.

@@ -65,7 +65,7 @@ pub(super) fn wall() -> Wall {
         rules: vec![
             rule(
                 format!(
-                    "variables.staysHome != (variables.labels[?'{}'].orValue('') == '{}')",
+                    "variables.mayShare == (variables.labels[?'{}'].orValue('') == '{}')",
                     labels::MAY_SHARE,
                     labels::MAY_SHARE_YES
                 ),
@@ -118,6 +118,14 @@ fn variables_of_containers() -> Vec<(&'static str, String)> {
         )
     };
     let mut all: Vec<_> = variables().into();
+    // A pod that names no shared pool is kept at home, or refused, by `berth-pods`.
+    all.push((
+        "mayShare",
+        format!(
+            "!variables.staysHome && variables.terms.exists(t, t.?matchExpressions.orValue([]).exists(e, e.key == '{}'))",
+            labels::SHARED_POOL
+        ),
+    ));
     all.push(cel::allowed("refused", allowances::NOT_ON_SHARED_NODES));
     all.push((
         "resources",
@@ -137,7 +145,7 @@ fn variables_of_containers() -> Vec<(&'static str, String)> {
 }
 
 fn at_home_or(expression: &str, message: &'static str) -> Rule {
-    rule(format!("variables.staysHome || ({expression})"), message)
+    rule(format!("!variables.mayShare || ({expression})"), message)
 }
 
 fn unless(refused: &str, expression: &str, message: &'static str) -> Rule {
