@@ -64,6 +64,7 @@ pub(super) async fn pods(thief: &Thief) {
         thief.passes(&pod(thief, &honest)).await;
     }
     let own = term(labels::TENANT, "In", &[&thief.slug]);
+    let shared = term(labels::SHARED_POOL, "In", &["walls-cpu"]);
     let gpu = |name: &str| container(&json!({"resources": {"limits": {name: "1"}}}));
     let at_home = "spec.nodeSelector must ask";
     for (words, spec) in [
@@ -84,10 +85,12 @@ pub(super) async fn pods(thief: &Thief) {
         (at_home, terms(&[term(labels::SHARED_POOL, "NotIn", &["other"])])),
         (
             at_home,
-            terms(&[own.clone(), term("kubernetes.io/os", "In", &["linux"])]),
+            terms(&[shared.clone(), term("kubernetes.io/os", "In", &["linux"])]),
         ),
-        (at_home, terms(&[term(labels::TENANT, "In", &[&thief.slug, "other"])])),
-        (at_home, json!({"affinity": null})),
+        (
+            at_home,
+            terms(&[shared.clone(), term(labels::TENANT, "In", &[&thief.slug, "other"])]),
+        ),
         // Devices, however they are asked for.
         ("no devices on shared nodes", gpu("nvidia.com/gpu")),
         ("no devices on shared nodes", gpu("nvidia.com/mig-1g.10gb")),
