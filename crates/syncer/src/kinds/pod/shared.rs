@@ -162,6 +162,7 @@ mod tests {
         let policy = Arc::make_mut(&mut tenant.policy);
         policy.shared_nodes.pools = vec!["cpu".into()];
         policy.pods.runtime_classes = vec!["*".into()];
+        policy.devices.classes = vec!["*".into()];
         change(&mut policy.shared_nodes);
         World::new(tenant)
     }
