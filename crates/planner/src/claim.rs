@@ -159,7 +159,7 @@ impl Round<'_> {
 
         let own = self.holdings[asker].cordoned.iter().copied();
         if let Some(own) = own.into_iter().find(|at| self.may_be_kept(*at) && fits(self, *at)) {
-            if !in_band(self, self.view.gpus(own)) {
+            if !in_band(self, 0) {
                 return Turn::Later;
             }
             self.keep(own, format!("{} needs it again", self.view.wants[want].demand.name));
@@ -239,10 +239,9 @@ impl Round<'_> {
         };
         let complete = picks.rest.is_empty();
         let fresh: u64 = picks.free.iter().map(|at| self.view.gpus(*at)).sum();
-        let gpus = fresh + picks.cordoned.iter().map(|at| self.view.gpus(*at)).sum::<u64>();
         let mut why = Why::NoneFree;
         if complete {
-            if band.guaranteed && gpus > 0 && !self.tree.is_guaranteed(tenant, gpus) {
+            if band.guaranteed && !self.tree.is_guaranteed(tenant, fresh) {
                 return Turn::Later;
             }
             match self
@@ -407,11 +406,7 @@ impl Round<'_> {
             Domain::Required => self.most_promising_domain(want),
         };
         self.requests[want].rest = rest;
-        for (machine, _) in picks.rooms {
-            if self.fates[machine] == Fate::Open {
-                self.fates[machine] = Fate::Wanted;
-            }
-        }
+        // Nodes that the gang's group has are not held for it: they go back when they have been idle for long enough.
         for machine in free {
             self.await_node(machine, asker);
             self.requests[want].awaited.push(machine);
@@ -459,10 +454,15 @@ impl Round<'_> {
             return;
         }
         let view = &self.view;
-        let hoped = view.machines.iter().enumerate().filter(|(_, machine)| {
-            let follows = |asker: usize| view.askers[asker].group.max > view.askers[asker].group.min;
-            let has_demand = machine.asker.is_some_and(follows);
-            !machine.node.broken && (machine.is_free() || machine.is_returning() || has_demand)
+        let mut follows_demand = vec![true; view.machines.len()];
+        for asker in &view.askers {
+            for at in asker.machines.iter().take(asker.group.min as usize) {
+                follows_demand[*at] = false;
+            }
+        }
+        let hoped = view.machines.iter().enumerate().filter(|(at, machine)| {
+            let given_back = machine.asker.is_some() && follows_demand[*at];
+            !machine.node.broken && (machine.is_free() || machine.is_returning() || given_back)
         });
         let hoped: Vec<(usize, usize, usize)> = hoped.map(|(at, machine)| (at, machine.kind, machine.domain)).collect();
         let mut supply = Supply::new(view.domain_sizes());

@@ -43,6 +43,9 @@ impl Round<'_> {
         for at in self.holdings[asker].cordoned.clone() {
             if self.lacks(asker) > 0 && self.fates[at] == Fate::Open {
                 self.keep(at, format!("{} asks for it again", self.view.askers[asker].of.name));
+                // Demand may be placed on it.
+                let room = self.view.room(at);
+                self.add_room(asker, at, room);
             }
         }
     }
@@ -84,6 +87,10 @@ impl Round<'_> {
                 self.reserve(node, asker, true, why);
                 plan.push((node, asker));
             }
+        }
+        for (node, asker) in plan {
+            let room = self.view.room(node);
+            self.add_room(asker, node, room);
         }
         true
     }

@@ -167,10 +167,16 @@ impl Round<'_> {
         if claimant == holder || !self.tree.is_borrowed(claimant, holder, given) {
             return false;
         }
-        self.tree.is_due(claimant, holder, wanted)
-            || self.importance(machine) < self.view.wants[want].demand.priority
-                && self.view.machines[machine].node.idle_since.is_none()
-            || self.view.pool.reclaim == Reclaim::FairShare && self.tree.is_fairer(claimant, holder, wanted, given)
+        // What its holder's demand counts on is given up for guarantees only.
+        let counted_on = matches!(self.fates[machine], Fate::Wanted | Fate::Lent { wanted: true });
+        if self.tree.is_due(claimant, holder, wanted) || counted_on {
+            return self.tree.is_due(claimant, holder, wanted);
+        }
+        let (running, priority) = (self.importance(machine), self.view.wants[want].demand.priority);
+        let urgent = running < priority && self.view.machines[machine].node.idle_since.is_none();
+        // What is more important would be served first when it waits again, and take the node back.
+        let fair = running <= priority && self.view.pool.reclaim == Reclaim::FairShare;
+        urgent || fair && self.tree.is_fairer(claimant, holder, wanted, given)
     }
 
     /// Cordons a borrowed node for a demand.
@@ -211,9 +217,8 @@ impl Round<'_> {
         let tenant = self.view.askers[asker].tenant;
         let gpus = |nodes: &[usize]| nodes.iter().map(|at| self.view.gpus(*at)).sum::<u64>();
         let fresh = gpus(&picks.free) + gpus(&later);
-        let total = fresh + gpus(&picks.cordoned);
         let number = picks.free.len() + later.len() + self.holdings[asker].awaited;
-        if (band.guaranteed && !self.tree.is_guaranteed(tenant, total)) || self.may_have(asker, number, fresh).is_err()
+        if (band.guaranteed && !self.tree.is_guaranteed(tenant, fresh)) || self.may_have(asker, number, fresh).is_err()
         {
             return false;
         }
@@ -260,12 +265,7 @@ impl Round<'_> {
                 later.push(*at);
             }
         }
-        let in_view = picks
-            .free
-            .iter()
-            .chain(&picks.cordoned)
-            .chain(&later)
-            .map(|at| self.view.gpus(*at));
+        let in_view = picks.free.iter().chain(&later).map(|at| self.view.gpus(*at));
         let mut wanted: u64 = in_view.sum();
         let before = self.requests[want].rest.clone();
         let mut taken = Vec::new();
@@ -370,7 +370,7 @@ impl Round<'_> {
             }
         }
         let (_, picks, later) = best?;
-        let in_view = picks.free.iter().chain(&picks.cordoned).chain(&later);
+        let in_view = picks.free.iter().chain(&later);
         let wanted = in_view.map(|at| self.view.gpus(*at)).sum();
         let taken: Vec<usize> = later.iter().copied().filter(|at| !self.coming.contains(at)).collect();
         for machine in &taken {

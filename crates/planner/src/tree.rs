@@ -213,7 +213,7 @@ impl<'a> Tree<'a> {
                 .children
                 .iter()
                 .filter(|child| waiting.below[**child] > 0);
-            number = *children.min_by_key(|child| (self.branches[**child].ratio(0), **child))?;
+            number = *children.min_by_key(|child| (self.branches[**child].turn(), **child))?;
         }
     }
 
@@ -266,7 +266,8 @@ impl<'a> Tree<'a> {
     /// Whether the claimant's side with `wanted` more has no more of its fair share than the holder's side without `gpus`.
     pub fn is_fairer(&self, claimant: usize, holder: usize, wanted: u64, gpus: u64) -> bool {
         self.fork(claimant, holder).is_some_and(|(side, other)| {
-            self.branches[side].borrowed_ratio(wanted, 0) <= self.branches[other].borrowed_ratio(0, gpus)
+            let side = &self.branches[side];
+            side.borrowed_ratio(side.leaving + wanted, 0) <= self.branches[other].borrowed_ratio(0, gpus)
         })
     }
 
@@ -283,7 +284,7 @@ impl<'a> Tree<'a> {
         for number in self.path(claimant) {
             let side = &self.branches[number];
             let due = claim.urgent || side.has_room(claim.wanted);
-            let ratio = side.borrowed_ratio(claim.wanted, 0);
+            let ratio = side.borrowed_ratio(side.leaving + claim.wanted, 0);
             let siblings = self.branches[side.parent].children.iter().copied();
             others.extend(siblings.filter(|sibling| {
                 *sibling != number
@@ -351,11 +352,18 @@ impl<'a> Branch<'a> {
     }
 
     fn has_room(&self, gpus: u64) -> bool {
-        gpus > 0 && self.used + gpus <= self.guaranteed
+        // Nodes that are leaving may still be kept.
+        self.guaranteed > 0 && self.used + self.leaving + gpus <= self.guaranteed
     }
 
     fn borrowed(&self) -> u64 {
         self.used.saturating_sub(self.guaranteed)
+    }
+
+    /// What decides when it is served. Nodes that are leaving still count: else giving them up would bring a tenant
+    /// forward, and it would want them back.
+    fn turn(&self) -> Ratio {
+        self.ratio(self.leaving)
     }
 
     /// With `more` GPUs than it has.
