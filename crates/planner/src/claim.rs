@@ -199,12 +199,13 @@ impl Round<'_> {
             }
         }
         let next = self.coming.iter().copied().find(|at| {
-            self.matches(want, *at)
+            !self.is_own(want, *at)
+                && self.matches(want, *at)
                 && self.requests[want]
                     .rest
                     .any_fits(&self.view.kinds[self.view.machines[*at].kind].capacity)
         });
-        let next = next.or_else(|| self.victim_for(want));
+        let next = next.or_else(|| self.idle_for(want)).or_else(|| self.victim_for(want));
         let Some(machine) = next.filter(|_| not_lent.is_none()) else {
             return if band.guaranteed {
                 Turn::Later
@@ -220,7 +221,7 @@ impl Round<'_> {
             return self.blocked(want, why);
         }
         if !self.coming.contains(&machine) {
-            self.reclaim(machine, want);
+            self.take_back(machine, want);
         }
         self.await_node(machine, asker);
         let mut room = self.view.kinds[self.view.machines[machine].kind].capacity.clone();

@@ -172,6 +172,10 @@ impl Round<'_> {
         if self.tree.is_due(claimant, holder, wanted) || counted_on {
             return self.tree.is_due(claimant, holder, wanted);
         }
+        // Who is giving nodes up takes none from others: nodes would go round.
+        if self.tree.gives_up(claimant) {
+            return false;
+        }
         let (running, priority) = (self.importance(machine), self.view.wants[want].demand.priority);
         let urgent = running < priority && self.view.machines[machine].node.idle_since.is_none();
         // What is more important would be served first when it waits again, and take the node back.
@@ -179,8 +183,51 @@ impl Round<'_> {
         urgent || fair && self.tree.is_fairer(claimant, holder, wanted, given)
     }
 
+    /// A node of another group that has been idle for so long that it would go back after all.
+    pub fn idle_for(&mut self, want: usize) -> Option<usize> {
+        self.list_expired();
+        self.next_expired(want)
+    }
+
+    fn next_expired(&self, want: usize) -> Option<usize> {
+        self.expired.iter().flatten().copied().find(|at| {
+            let machine = &self.view.machines[*at];
+            let spare = |asker: usize| {
+                asker != self.view.wants[want].asker && self.holdings[asker].kept > self.view.askers[asker].group.min
+            };
+            let capacity = &self.view.kinds[machine.kind].capacity;
+            self.fates[*at] == Fate::Open
+                && machine.asker.is_some_and(spare)
+                && self.matches(want, *at)
+                && self.requests[want].rest.any_fits(capacity)
+        })
+    }
+
+    fn list_expired(&mut self) {
+        if self.expired.is_none() {
+            let machines = 0..self.view.machines.len();
+            self.expired = Some(machines.filter(|at| self.is_expired(*at)).collect());
+        }
+    }
+
+    fn is_expired(&self, machine: usize) -> bool {
+        let serving = self.view.machines[machine]
+            .owner()
+            .is_some_and(|owner| owner.phase == Phase::Assigned);
+        serving && self.idle_until(machine).is_some_and(|until| until <= self.view.now)
+    }
+
+    /// Takes a node from its group for a demand: one that would go back after all, or a borrowed one.
+    pub fn take_back(&mut self, machine: usize, want: usize) {
+        if self.is_expired(machine) {
+            self.release_as_idle(machine);
+        } else {
+            self.reclaim(machine, want);
+        }
+    }
+
     /// Cordons a borrowed node for a demand.
-    pub fn reclaim(&mut self, machine: usize, want: usize) {
+    fn reclaim(&mut self, machine: usize, want: usize) {
         let node = self.view.machines[machine].node;
         let grace = if node.idle_since.is_some() {
             0
@@ -205,7 +252,11 @@ impl Round<'_> {
     /// as many borrowed nodes as it needs are taken back. Otherwise nothing is done.
     pub fn wait_for_all(&mut self, want: usize, band: Band) -> bool {
         self.list_victims();
-        if self.coming.is_empty() && self.victims.as_ref().is_none_or(|victims| victims.askers.is_empty()) {
+        self.list_expired();
+        if self.coming.is_empty()
+            && self.expired.as_ref().is_none_or(Vec::is_empty)
+            && self.victims.as_ref().is_none_or(|victims| victims.askers.is_empty())
+        {
             return false;
         }
         let found = match self.view.wants[want].demand.one_domain {
@@ -243,7 +294,7 @@ impl Round<'_> {
                     .owner()
                     .is_some_and(|owner| owner.phase == Phase::Assigned)
             {
-                self.reclaim(machine, want);
+                self.take_back(machine, want);
             }
             self.await_node(machine, asker);
             self.requests[want].awaited.push(machine);
@@ -261,13 +312,28 @@ impl Round<'_> {
                 break;
             }
             let mut room = self.view.kinds[self.view.machines[*at].kind].capacity.clone();
-            if self.matches(want, *at) && !picks.cordoned.contains(at) && picks.rest.place(&mut room) > 0 {
+            if self.matches(want, *at)
+                && !self.is_own(want, *at)
+                && !picks.cordoned.contains(at)
+                && picks.rest.place(&mut room) > 0
+            {
                 later.push(*at);
             }
         }
         let in_view = picks.free.iter().chain(&later).map(|at| self.view.gpus(*at));
         let mut wanted: u64 = in_view.sum();
         let before = self.requests[want].rest.clone();
+        let mut expired = Vec::new();
+        while !picks.rest.is_empty() {
+            self.requests[want].rest = picks.rest.clone();
+            let Some(machine) = self.next_expired(want) else { break };
+            wanted += self.view.gpus(machine);
+            self.lend(machine);
+            expired.push(machine);
+            picks
+                .rest
+                .place(&mut self.view.kinds[self.view.machines[machine].kind].capacity.clone());
+        }
         let mut taken = Vec::new();
         while !picks.rest.is_empty() {
             self.requests[want].rest = picks.rest.clone();
@@ -282,11 +348,17 @@ impl Round<'_> {
         self.requests[want].rest = before;
         // The first ones were picked while it was asking for less than all.
         let fair = taken.iter().all(|at| self.may_take(want, *at, wanted, 0));
-        for machine in &taken {
+        for machine in taken.iter().chain(&expired) {
             self.give_again(*machine);
         }
+        later.extend(expired);
         later.extend(taken);
         (fair && picks.rest.is_empty()).then_some((picks, later))
+    }
+
+    /// A node that its own group gives up does not come to it: if it cannot be kept, others have taken it.
+    pub fn is_own(&self, want: usize, machine: usize) -> bool {
+        self.view.machines[machine].asker == Some(self.view.wants[want].asker)
     }
 
     /// For the time of a search, a node counts as taken.

@@ -1,9 +1,9 @@
 //! Nodes that go back: of tenants that are gone, beyond what a group may have, idle for long enough, promised in vain.
 
-use crate::Phase;
 use crate::round::{Fate, Round};
 use crate::view::Catalog;
 use crate::words::{Why, span};
+use crate::{Phase, Seconds};
 use std::cmp::Reverse;
 
 impl Round<'_> {
@@ -102,21 +102,30 @@ impl Round<'_> {
             });
             let mut left = spare;
             for at in idle {
-                let machine = &self.view.machines[at];
-                let (Some(since), Some(owner)) = (machine.node.idle_since, machine.owner()) else {
-                    continue;
-                };
-                let from = (since + self.view.pool.idle_after).max(owner.since + self.view.pool.minimum_tenure);
-                if from > self.view.now {
-                    self.wake(from);
-                } else if left > 0 {
-                    left -= 1;
-                    let why = format!("idle for {}", span(self.view.now - since));
-                    self.release(at, self.view.now, why);
-                    self.expect(at);
+                match self.idle_until(at) {
+                    Some(until) if until > self.view.now => self.wake(until),
+                    Some(_) if left > 0 => {
+                        left -= 1;
+                        self.release_as_idle(at);
+                        self.expect(at);
+                    }
+                    _ => {}
                 }
             }
         }
+    }
+
+    /// When an idle node may go back.
+    pub fn idle_until(&self, machine: usize) -> Option<Seconds> {
+        let machine = &self.view.machines[machine];
+        let (since, owner) = (machine.node.idle_since?, machine.owner()?);
+        Some((since + self.view.pool.idle_after).max(owner.since + self.view.pool.minimum_tenure))
+    }
+
+    pub fn release_as_idle(&mut self, machine: usize) {
+        let since = self.view.machines[machine].node.idle_since.unwrap_or(self.view.now);
+        let why = format!("idle for {}", span(self.view.now - since));
+        self.release(machine, self.view.now, why);
     }
 
     fn is_leaving(&self, machine: usize) -> bool {

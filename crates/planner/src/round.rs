@@ -80,6 +80,8 @@ pub(crate) struct Round<'a> {
     pub searches: u32,
     /// All nodes that demand may hope for, once somebody asked.
     pub reachable: Option<Supply>,
+    /// Nodes that have been idle for so long that they may go back, once somebody asked.
+    pub expired: Option<Vec<usize>>,
     /// Nodes that may be taken back, once somebody asked.
     pub victims: Option<Victims>,
 }
@@ -113,6 +115,7 @@ impl<'a> Round<'a> {
             searches: 8,
             reachable: None,
             victims: None,
+            expired: None,
             view,
         };
         round.take_stock();

@@ -187,6 +187,11 @@ impl<'a> Tree<'a> {
         branch.kept.saturating_sub(branch.used).max(below)
     }
 
+    /// Whether a tenant has nodes that are leaving it.
+    pub fn gives_up(&self, tenant: usize) -> bool {
+        self.branches[self.paths[tenant][0]].leaving > 0
+    }
+
     /// Whether anything is kept from being lent at all.
     pub fn keeps(&self) -> bool {
         self.branches.iter().any(|branch| branch.kept > 0)

@@ -20,6 +20,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 
 pub mod executor;
+pub mod world;
 
 use berth_planner::{
     Amounts, Demand, Domain, Fleet, Group, Node, NodeState, Order, Owner, Phase, Plan, Pods, Pool, Reclaim, Seconds,

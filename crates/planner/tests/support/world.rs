@@ -1,0 +1,195 @@
+//! A fleet that lives: pods come and go, and an executor carries plans out, step by step.
+
+use super::{GPU, executor, gpus};
+use berth_planner::{Demand, Fleet, NodeState, Phase, Plan, Seconds, plan};
+use std::collections::BTreeMap;
+
+/// Time between two steps.
+pub const STEP: Seconds = 60;
+/// How long a node is being handed on.
+pub const HANDOVER: Seconds = 180;
+
+/// Work that comes at some step.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    pub step: usize,
+    pub tenant: usize,
+    pub demand: Demand,
+    /// How long its pods run, in steps.
+    pub runs: usize,
+}
+
+struct Pod {
+    node: usize,
+    gpus: u64,
+    ends: usize,
+    tenant: usize,
+    /// What comes back if it is stopped: all of a gang.
+    demand: Demand,
+    runs: usize,
+}
+
+/// The fleet and what runs on it.
+pub struct World {
+    pub fleet: Fleet,
+    pub step: usize,
+    pods: Vec<Pod>,
+    runs: BTreeMap<String, usize>,
+}
+
+impl World {
+    pub fn new(fleet: Fleet) -> Self {
+        Self {
+            fleet,
+            step: 0,
+            pods: Vec::new(),
+            runs: BTreeMap::new(),
+        }
+    }
+
+    /// New demand of a tenant's first group.
+    pub fn ask(&mut self, tenant: usize, mut demand: Demand, runs: usize) {
+        demand.since = self.fleet.now;
+        self.runs.insert(demand.name.clone(), runs);
+        self.fleet.tenants[tenant].groups[0].demand.push(demand);
+    }
+
+    /// Pods that are over leave; then a plan is made and carried out, except for nodes that `fails` names; then time passes.
+    pub fn pass(&mut self, fails: impl Fn(&str) -> bool) -> Plan {
+        let over: Vec<Pod> = self.pods.extract_if(.., |pod| pod.ends <= self.step).collect();
+        for pod in over {
+            self.take_off(&pod);
+        }
+        let made = plan(&self.fleet);
+        let mut done = made.clone();
+        done.actions.retain(|action| !fails(&action.node));
+        executor::apply(&mut self.fleet, &done);
+        self.move_on();
+        self.schedule();
+        self.step += 1;
+        self.fleet.now += STEP;
+        made
+    }
+
+    /// What a group has of nodes that count for promises.
+    pub fn present(fleet: &Fleet, tenant: &str) -> u32 {
+        let there = fleet.nodes.iter().filter(|node| match &node.state {
+            NodeState::Owned(owner) => owner.tenant == tenant && !matches!(owner.phase, Phase::Cordoned { .. }),
+            _ => false,
+        });
+        u32::try_from(there.count()).unwrap()
+    }
+
+    fn move_on(&mut self) {
+        let now = self.fleet.now;
+        let before = self.fleet.clone();
+        for at in 0..self.fleet.nodes.len() {
+            let node = &mut self.fleet.nodes[at];
+            match &mut node.state {
+                NodeState::Returning { since, .. } if *since + HANDOVER <= now => node.state = NodeState::Free,
+                NodeState::Owned(owner) => match owner.phase {
+                    Phase::Reserved { of } if Self::present(&before, &owner.tenant) >= of => {
+                        owner.phase = Phase::Joining;
+                    }
+                    Phase::Joining => owner.phase = Phase::Assigned,
+                    Phase::Cordoned { until } if until <= now => {
+                        let from = owner.tenant.clone();
+                        self.stop(at);
+                        let node = &mut self.fleet.nodes[at];
+                        node.idle_since = None;
+                        node.state = NodeState::Returning { from, since: now };
+                    }
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+    }
+
+    /// Stops what runs on a node; the rest of a gang stops with it, and all of it waits again.
+    fn stop(&mut self, node: usize) {
+        while let Some(at) = self.pods.iter().position(|pod| pod.node == node) {
+            let demand = self.pods[at].demand.clone();
+            let runs = self.pods[at].runs;
+            let tenant = self.pods[at].tenant;
+            let stopped: Vec<Pod> = if demand.gang {
+                self.pods.extract_if(.., |pod| pod.demand.name == demand.name).collect()
+            } else {
+                vec![self.pods.remove(at)]
+            };
+            for pod in &stopped {
+                self.take_off(pod);
+            }
+            let waiting = &mut self.fleet.tenants[tenant].groups[0].demand;
+            if let Some(known) = waiting.iter_mut().find(|known| known.name == demand.name) {
+                known.pods[0].count += 1;
+            } else {
+                let mut again = demand;
+                again.since = self.fleet.now;
+                again.pods[0].count = u32::try_from(stopped.len()).unwrap();
+                self.runs.insert(again.name.clone(), runs);
+                waiting.push(again);
+            }
+        }
+    }
+
+    fn take_off(&mut self, pod: &Pod) {
+        let node = &mut self.fleet.nodes[pod.node];
+        let used = node.used.entry(GPU.into()).or_default();
+        *used -= pod.gpus;
+        node.pods -= 1;
+        if *used == 0 {
+            node.used.clear();
+            node.idle_since = Some(self.fleet.now);
+        }
+    }
+
+    /// What the tenants' schedulers do: gangs start as a whole.
+    fn schedule(&mut self) {
+        for tenant in 0..self.fleet.tenants.len() {
+            let uid = self.fleet.tenants[tenant].uid.clone();
+            let mut waiting = std::mem::take(&mut self.fleet.tenants[tenant].groups[0].demand);
+            waiting.sort_by_key(|demand| (-demand.priority, demand.since));
+            for demand in &mut waiting {
+                let (count, each) = (demand.pods[0].count, demand.pods[0].each[GPU]);
+                let mut rooms: Vec<(usize, u64)> = Vec::new();
+                for (at, node) in self.fleet.nodes.iter().enumerate() {
+                    let serves = match &node.state {
+                        NodeState::Owned(owner) => owner.tenant == uid && owner.phase == Phase::Assigned,
+                        _ => false,
+                    };
+                    if serves {
+                        rooms.push((at, node.capacity[GPU] - node.used.get(GPU).copied().unwrap_or(0)));
+                    }
+                }
+                rooms.sort_by_key(|(at, room)| (*room, *at));
+                let places = rooms.iter().flat_map(|(at, room)| (0..room / each).map(|_| *at));
+                let places: Vec<usize> = places.take(count as usize).collect();
+                if demand.gang && places.len() < count as usize {
+                    continue;
+                }
+                let runs = self.runs[&demand.name];
+                demand.pods[0].count -= u32::try_from(places.len()).unwrap();
+                for node in places {
+                    let on = &mut self.fleet.nodes[node];
+                    *on.used.entry(GPU.into()).or_default() += each;
+                    on.pods += 1;
+                    on.idle_since = None;
+                    on.priority = on.priority.max(demand.priority);
+                    let mut single = demand.clone();
+                    single.pods[0].each = gpus(each);
+                    self.pods.push(Pod {
+                        node,
+                        gpus: each,
+                        ends: self.step + runs,
+                        tenant,
+                        demand: single,
+                        runs,
+                    });
+                }
+            }
+            waiting.retain(|demand| demand.pods[0].count > 0);
+            self.fleet.tenants[tenant].groups[0].demand = waiting;
+        }
+    }
+}
