@@ -18,6 +18,8 @@ pub const SYNCER_READY: &str = "SyncerReady";
 pub const NODES_READY: &str = "NodesReady";
 /// `TenantCluster` and `NodePool`: all of the above.
 pub const READY: &str = "Ready";
+/// `NodePool`: every node can be handed on.
+pub const HEALTHY: &str = "Healthy";
 /// `TenantCluster`: being deleted; the message says what remains.
 pub const DELETING: &str = "Deleting";
 

@@ -15,10 +15,36 @@ pub const CLASS: &str = "berth.dev/tenant-class";
 pub const TENANT_NAME: &str = "berth.dev/tenant-name";
 /// Namespace of the `TenantCluster` an object was made for; information, never used to decide.
 pub const TENANT_NAMESPACE: &str = "berth.dev/tenant-namespace";
-/// State of a node in its hand-over cycle; absent on a free node.
+/// State of a node in its hand-over cycle; absent on a free node. Label, for people, and annotation, which decides.
 pub const NODE_STATE: &str = "berth.dev/state";
 /// The state of a node that serves a tenant.
 pub const NODE_STATE_ASSIGNED: &str = "Assigned";
+/// Value of the taint [`TENANT`] on a node that is neither free nor serves a tenant: no pod of a tenant tolerates it.
+pub const HANDOVER: &str = "handover";
+/// Annotation on a node: since when it is in its state (RFC 3339).
+pub const STATE_SINCE: &str = "berth.dev/state-since";
+/// Annotation on a node: since when it serves its tenant (RFC 3339).
+pub const OWNED_SINCE: &str = "berth.dev/owned-since";
+/// Annotation on a node: why it is in its state, in words.
+pub const REASON: &str = "berth.dev/reason";
+/// Annotation on a reserved node: how many nodes its group must have before it joins.
+pub const RESERVED_WITH: &str = "berth.dev/reserved-with";
+/// Annotation on a cordoned node: when it is drained (RFC 3339).
+pub const CORDONED_UNTIL: &str = "berth.dev/cordoned-until";
+/// Annotation on a node between two tenants: the slug of the one that had it.
+pub const PREVIOUS_TENANT: &str = "berth.dev/previous-tenant";
+/// Annotation on a node between two tenants: names this one hand-over and its Jobs.
+pub const HANDOVER_ID: &str = "berth.dev/handover";
+/// Annotation on a node that could not be handed on: why.
+pub const QUARANTINE: &str = "berth.dev/quarantine";
+/// Annotation by which people send a quarantined node through cleaning again. Any value.
+pub const RELEASE_QUARANTINE: &str = "berth.dev/release-quarantine";
+/// Annotation on a node that Berth cordoned: whether it was `people`'s cordon before, which stays, or is `berth`'s own.
+pub const CORDON: &str = "berth.dev/cordon";
+/// Label of the Jobs that clean and check nodes, and of their pods; the value is `scrub` or `validate`.
+pub const NODE_JOB: &str = "berth.dev/node-job";
+/// Label of the ConfigMap that marks a node as being in use, and of its Jobs; the value is `true`.
+pub const NODE_MARK: &str = "berth.dev/node-mark";
 /// Name of the `NodePool` through which a node was assigned.
 pub const POOL: &str = "berth.dev/pool";
 /// Name of the group in `TenantCluster.spec.nodes` which a node was assigned to.

@@ -29,13 +29,6 @@ pub(crate) enum Error {
     AlreadySupervised(PathBuf),
     #[error("control is not ready after {seconds} s; see {}", log.display())]
     ControlNotReady { seconds: u64, log: PathBuf },
-    #[error("{}: {source}", path.display())]
-    Simulation {
-        path: PathBuf,
-        source: berth_simulate::Error,
-    },
-    #[error(transparent)]
-    Chart(#[from] berth_simulate::ChartError),
     #[error("cannot write the output: {0}")]
     Output(String),
 }

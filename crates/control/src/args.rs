@@ -58,6 +58,15 @@ pub(crate) struct Args {
     /// given several times.
     #[arg(long, value_name = "CIDR", env = "BERTH_BLOCKED_CIDRS", value_delimiter = ',', value_parser = berth_api::ranges::parse)]
     pub(crate) blocked_cidr: Vec<ipnet::IpNet>,
+    /// Image of the program that cleans and checks nodes between two tenants.
+    #[arg(long, value_name = "IMAGE", env = "BERTH_SCRUB_IMAGE", default_value = concat!("ghcr.io/berth-dev/berth-scrub:", env!("CARGO_PKG_VERSION")))]
+    pub(crate) scrub_image: String,
+    /// When that image is pulled [default: as Kubernetes decides].
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) scrub_image_pull_policy: Option<String>,
+    /// Secret in Berth's namespace to pull it with; may be given several times.
+    #[arg(long, value_name = "SECRET")]
+    pub(crate) scrub_image_pull_secret: Vec<String>,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, default_value = "127.0.0.1:8080")]
     pub(crate) admin_address: SocketAddr,

@@ -6,7 +6,7 @@ use crate::{
     datastore::Datastore,
     metrics::Metrics,
     network::{NetworkConfig, Served},
-    nodes::{ByNode, requests::Requests, shared::SharedPod},
+    nodes::{ByNode, jobs::NodeJobs, requests::Requests, shared::SharedPod},
     runtime::ControlPlaneRuntime,
     tenant::Tenants,
 };
@@ -94,6 +94,8 @@ pub struct Context {
     pub network: NetworkConfig,
     /// Which policies of administrators the host serves.
     pub served: Served,
+    /// How nodes are cleaned and checked.
+    pub node_jobs: NodeJobs,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What is known in memory of each tenant; everything in it can be found out again.

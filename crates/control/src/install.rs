@@ -41,6 +41,7 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
         applier.apply(definition).await?;
     }
     applier.apply(&manifests::namespace()).await?;
+    applier.apply(&manifests::scrub_service_account()).await?;
     for role in manifests::cluster_roles() {
         applier.apply(&role).await?;
     }

@@ -57,6 +57,8 @@ pub struct ControlConfig {
     pub datastore: DatastoreConfig,
     /// What flags say about the host's network.
     pub network: network::NetworkConfig,
+    /// How nodes are cleaned and checked.
+    pub node_jobs: nodes::jobs::NodeJobs,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Counters.
@@ -84,6 +86,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         host,
         datastore,
         network,
+        node_jobs,
         runtime,
         metrics,
     } = config;
@@ -106,6 +109,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         datastore,
         network,
         served: network::Served::default(),
+        node_jobs,
         runtime,
         tenants: tenant::Tenants::default(),
         kinds: class::KnownKinds::default(),

@@ -12,6 +12,7 @@ use berth_control::{
     manifests,
     metrics::Metrics,
     network::NetworkConfig,
+    nodes::jobs::NodeJobs,
     runtime::{ClusterRuntime, ControlPlaneRuntime, ProcessRuntime, ProcessRuntimeConfig, cluster::ClusterSettings},
 };
 use berth_runtime::{
@@ -115,6 +116,11 @@ async fn lead(
         },
         network: NetworkConfig {
             blocked: args.blocked_cidr.clone(),
+        },
+        node_jobs: NodeJobs {
+            image: args.scrub_image.clone(),
+            pull_policy: args.scrub_image_pull_policy.clone(),
+            pull_secrets: args.scrub_image_pull_secret.clone(),
         },
         runtime,
         metrics,

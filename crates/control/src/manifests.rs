@@ -4,7 +4,7 @@ use crate::walls;
 use berth_syncer::permissions;
 use k8s_openapi::{
     api::{
-        core::v1::Namespace,
+        core::v1::{Namespace, ServiceAccount},
         rbac::v1::{AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject},
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
@@ -59,6 +59,8 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         rule("", &["pods"], &["get", "list", "watch", "deletecollection"]),
         rule("", &["pods/eviction"], &["create"]),
+        // Cleaning and checking nodes between two tenants.
+        rule("batch", &["jobs"], &["get", "list", "create", "delete"]),
         // For syncers: each may read what its tenant's nodes use.
         rule("metrics.k8s.io", &["nodes"], &["get"]),
         // Control planes as pods. Their pods are deleted with the rights that syncers have as well.
@@ -163,6 +165,18 @@ fn binding(name: &str, user: &str) -> ClusterRoleBinding {
             name: user.into(),
             namespace: None,
         }]),
+    }
+}
+
+/// The identity of the pods that clean and check nodes. Nobody gives it any right.
+pub fn scrub_service_account() -> ServiceAccount {
+    ServiceAccount {
+        metadata: ObjectMeta {
+            namespace: Some(NAMESPACE.into()),
+            ..named(crate::nodes::jobs::SERVICE_ACCOUNT)
+        },
+        automount_service_account_token: Some(false),
+        ..ServiceAccount::default()
     }
 }
 

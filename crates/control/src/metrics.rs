@@ -15,10 +15,26 @@ pub struct ReconcileLabels {
     pub result: &'static str,
 }
 
+/// Nodes of a pool in one state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct NodeStateLabels {
+    /// The pool.
+    pub pool: String,
+    /// The state; Free without one.
+    pub state: &'static str,
+}
+
+/// A state that a node has left.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct HandoverLabels {
+    /// The state.
+    pub state: &'static str,
+}
+
 /// A node and what was done with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ActionLabels {
-    /// assign, drain, keep, release or repair.
+    /// The state that it was brought to; Free, or Mend.
     pub action: &'static str,
 }
 
@@ -35,6 +51,12 @@ pub struct Metrics {
     pub queue_depth: Gauge,
     /// Changes of nodes.
     pub node_actions: Family<ActionLabels, Counter>,
+    /// Nodes by pool and state.
+    pub nodes: Family<NodeStateLabels, Gauge>,
+    /// Seconds that nodes were in the states of their hand-over.
+    pub handover_seconds: Family<HandoverLabels, Histogram>,
+    /// Nodes that could not be handed on.
+    pub quarantines: Counter,
     /// `TenantClusters` that exist.
     pub tenants: Gauge,
 }
@@ -49,6 +71,11 @@ impl Metrics {
             queue_seconds: buckets(),
             queue_depth: Gauge::default(),
             node_actions: Family::default(),
+            nodes: Family::default(),
+            handover_seconds: Family::new_with_constructor(|| {
+                Histogram::new([1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 86_400.0])
+            }),
+            quarantines: Counter::default(),
             tenants: Gauge::default(),
         };
         let registry = registry.sub_registry_with_prefix("berth_control");
@@ -69,6 +96,17 @@ impl Metrics {
         );
         registry.register("queue_depth", "Keys that wait", metrics.queue_depth.clone());
         registry.register("node_actions", "Changes of nodes by kind", metrics.node_actions.clone());
+        registry.register("nodes", "Nodes by pool and state", metrics.nodes.clone());
+        registry.register(
+            "handover_seconds",
+            "Time that nodes were in a state of their hand-over, by the state they left",
+            metrics.handover_seconds.clone(),
+        );
+        registry.register(
+            "quarantines",
+            "Nodes that could not be handed on",
+            metrics.quarantines.clone(),
+        );
         registry.register("tenants", "TenantClusters that exist", metrics.tenants.clone());
         metrics
     }

@@ -3,11 +3,11 @@
 use crate::{
     context::Context,
     error::{ReconcileError, api},
-    nodes::{self, NodeRecord, is_available, is_ready, planner, shared::Standing},
+    nodes::{self, NodeRecord, State, is_available, is_ready, planner, shared::Standing, step::MIG_CONFIG},
 };
 use berth_api::{
-    NodeCounts, NodePool, NodePoolStatus,
-    conditions::{self, Finding, READY},
+    NodeCounts, NodePool, NodePoolStatus, Sharing,
+    conditions::{self, Finding, HEALTHY, READY},
     labels,
 };
 use jiff::Timestamp;
@@ -17,8 +17,12 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::reflector::ObjectRef,
 };
-use serde_json::json;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use serde_json::{Value, json};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// Labels by which GPU operators name the product of a node's GPUs.
 const PRODUCT_LABELS: [&str; 3] = [
@@ -37,17 +41,20 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
     };
     let before = pool.status.clone().unwrap_or_default();
     let all = context.stores.nodes.state();
-    let (found, finding) = if pool.spec.is_shared() {
+    let (found, findings) = if pool.spec.is_shared() {
         let slices = |node: &str| context.stores.slices.of(node).len();
-        shared(&pool, &context.stores.pools.state(), &all, slices)
+        let (found, finding) = shared(&pool, &context.stores.pools.state(), &all, slices);
+        (found, vec![finding])
     } else {
-        survey(&pool, &nodes::pools(context), &all)
+        let slices = |node: &str| context.stores.slices.of(node).into_values().collect();
+        let (found, findings) = survey(&pool, &nodes::pools(context), &all, slices);
+        (found, findings.into())
     };
     let after = NodePoolStatus {
         observed_generation: pool.metadata.generation,
         conditions: conditions::merge(
             &before.conditions,
-            &[finding],
+            &findings,
             pool.metadata.generation,
             Timestamp::now(),
         ),
@@ -69,46 +76,163 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
     }
 }
 
-/// Counts a pool's nodes and judges them.
-fn survey(pool: &NodePool, pools: &[planner::Pool], nodes: &[Arc<Node>]) -> (NodePoolStatus, Finding) {
-    let mut counts = NodeCounts::default();
-    let mut gpus = 0_i64;
-    let mut products = BTreeSet::new();
-    let mut contested = Vec::new();
+/// What is found out about a pool's nodes.
+#[derive(Default)]
+struct Found {
+    counts: NodeCounts,
+    gpus: i64,
+    free_gpus: i64,
+    products: BTreeSet<String>,
+    sharing: BTreeSet<String>,
+    drivers: BTreeSet<String>,
+    contested: Vec<String>,
+    quarantined: Vec<String>,
+    /// GPUs on free nodes and whether all nodes are free, by topology domain.
+    domains: BTreeMap<String, (i64, bool)>,
+}
+
+/// Counts a pool's nodes and judges them. `slices` gives the specs of the `ResourceSlices` of a node.
+fn survey(
+    pool: &NodePool,
+    pools: &[planner::Pool],
+    nodes: &[Arc<Node>],
+    slices: impl Fn(&str) -> Vec<Value>,
+) -> (NodePoolStatus, [Finding; 2]) {
+    let mut found = Found::default();
     let name = pool.name_any();
     for node in nodes {
         match planner::pool_of(pools, node.labels()) {
             Ok(Some(index)) if pools[index].name == name => {}
             Err(claimants) if claimants.contains(&name) => {
-                contested.push(format!("{} ({})", node.name_any(), claimants.join(", ")));
+                found
+                    .contested
+                    .push(format!("{} ({})", node.name_any(), claimants.join(", ")));
                 continue;
             }
             _ => continue,
         }
-        counts.total += 1;
-        if NodeRecord::read(node).is_some() {
-            counts.assigned += 1;
-        } else if is_available(node) {
-            counts.free += 1;
-        } else {
-            counts.unavailable += 1;
-        }
-        gpus += gpu_count(pool, node);
-        products.extend(
-            PRODUCT_LABELS
-                .iter()
-                .find_map(|label| node.labels().get(*label).cloned()),
-        );
+        found.look_at(pool, node, &slices(&node.name_any()));
     }
-    contested.sort();
-    let finding = judge(counts, &products, &contested);
+    found.contested.sort();
+    found.quarantined.sort();
+    let findings = [judge(pool, &found), health(&found.quarantined)];
+    let joined = |all: &BTreeSet<String>| (!all.is_empty()).then(|| all.iter().cloned().collect::<Vec<_>>().join(", "));
+    let has_gpus = pool.spec.resource.is_some();
     let status = NodePoolStatus {
-        nodes: Some(counts),
-        gpus: pool.spec.resource.as_ref().map(|_| gpus),
-        product: (!products.is_empty()).then(|| products.into_iter().collect::<Vec<_>>().join(", ")),
+        nodes: Some(found.counts),
+        gpus: has_gpus.then_some(found.gpus),
+        free_gpus: has_gpus.then_some(found.free_gpus),
+        fragmentation: pool.spec.topology_key.as_ref().map(|_| found.fragmentation()),
+        product: joined(&found.products),
+        sharing: joined(&found.sharing),
+        driver: joined(&found.drivers),
         ..NodePoolStatus::default()
     };
-    (status, finding)
+    (status, findings)
+}
+
+impl Found {
+    fn look_at(&mut self, pool: &NodePool, node: &Node, slices: &[Value]) {
+        let counts = &mut self.counts;
+        counts.total += 1;
+        let gpus = gpu_count(pool, node);
+        let mut is_free = false;
+        match NodeRecord::read(node) {
+            None if is_available(node) => {
+                counts.free += 1;
+                is_free = true;
+            }
+            None => counts.unavailable += 1,
+            Some(record) => match record.state {
+                State::Reserved | State::Joining => counts.joining += 1,
+                State::Assigned | State::Cordoned => counts.assigned += 1,
+                State::Draining | State::Scrubbing | State::Validating => counts.returning += 1,
+                State::Quarantined => {
+                    counts.quarantined += 1;
+                    self.quarantined.push(format!("{}: {}", node.name_any(), record.reason));
+                }
+            },
+        }
+        self.gpus += gpus;
+        if is_free {
+            self.free_gpus += gpus;
+        }
+        if let Some(key) = &pool.spec.topology_key {
+            let domain = node.labels().get(key).cloned().unwrap_or_default();
+            let (free, is_whole) = self.domains.entry(domain).or_insert((0, true));
+            *free += if is_free { gpus } else { 0 };
+            *is_whole &= is_free;
+        }
+        let label = |key: &str| node.labels().get(key).cloned();
+        let attribute = |name: &str| -> Vec<String> {
+            let devices = slices
+                .iter()
+                .flat_map(|slice| slice["devices"].as_array().into_iter().flatten());
+            let of_device = |device: &Value| {
+                let value = &device["attributes"][name];
+                let text = value["string"].as_str().or_else(|| value["version"].as_str());
+                text.map(str::to_owned)
+            };
+            devices.filter_map(of_device).collect()
+        };
+        match PRODUCT_LABELS.iter().find_map(|key| label(key)) {
+            Some(product) => self.products.extend([product]),
+            None => self.products.extend(attribute("productName")),
+        }
+        match label("nvidia.com/cuda.driver-version.full") {
+            Some(driver) => self.drivers.extend([driver]),
+            None => self.drivers.extend(attribute("driverVersion")),
+        }
+        self.sharing.extend(sharing(node, !slices.is_empty(), gpus));
+    }
+
+    /// Percent of the free GPUs that are in domains which are not free as a whole.
+    fn fragmentation(&self) -> i64 {
+        if self.free_gpus == 0 {
+            return 0;
+        }
+        let broken: i64 = self
+            .domains
+            .values()
+            .filter(|(_, is_whole)| !is_whole)
+            .map(|(free, _)| free)
+            .sum();
+        broken * 100 / self.free_gpus
+    }
+}
+
+/// How a node's GPUs are shared, as NVIDIA's labels and the kinds of its devices say.
+fn sharing(node: &Node, has_slices: bool, gpus: i64) -> Option<String> {
+    let label = |key: &str| node.labels().get(key).map(String::as_str);
+    let found = match label("nvidia.com/gpu.sharing-strategy") {
+        Some("time-slicing") => Sharing::TimeSlicing,
+        Some("mps") => Sharing::Mps,
+        _ if label(MIG_CONFIG).is_some_and(|layout| layout != "all-disabled")
+            || label("nvidia.com/gpu.product").is_some_and(|product| product.contains("-MIG-")) =>
+        {
+            Sharing::Mig
+        }
+        _ if has_slices && gpus == 0 => Sharing::Dra,
+        _ if gpus > 0 => Sharing::Exclusive,
+        _ => return None,
+    };
+    Some(found.name().to_owned())
+}
+
+/// Whether all nodes can be handed on.
+fn health(quarantined: &[String]) -> Finding {
+    if quarantined.is_empty() {
+        return Finding::yes(HEALTHY, "NoQuarantine", "no node is quarantined");
+    }
+    Finding::no(
+        HEALTHY,
+        "Quarantined",
+        format!(
+            "{}; look at each, then: kubectl annotate node NAME {}=yes",
+            quarantined.join("; "),
+            labels::RELEASE_QUARANTINE
+        ),
+    )
 }
 
 /// Counts a shared pool's nodes and says which are not shared and why.
@@ -140,7 +264,12 @@ fn shared(
     refused.sort();
     contested.sort();
     let finding = if refused.is_empty() {
-        match judge(counts, &BTreeSet::new(), &contested) {
+        let found = Found {
+            counts,
+            contested,
+            ..Found::default()
+        };
+        match judge(pool, &found) {
             finding if finding.is_true() => Finding::yes(
                 READY,
                 "Ready",
@@ -174,7 +303,14 @@ fn gpu_count(pool: &NodePool, node: &Node) -> i64 {
         .unwrap_or_default()
 }
 
-fn judge(counts: NodeCounts, products: &BTreeSet<String>, contested: &[String]) -> Finding {
+fn judge(pool: &NodePool, found: &Found) -> Finding {
+    let Found {
+        counts,
+        products,
+        contested,
+        sharing,
+        ..
+    } = found;
     if !contested.is_empty() {
         return Finding::no(
             READY,
@@ -199,6 +335,18 @@ fn judge(counts: NodeCounts, products: &BTreeSet<String>, contested: &[String]) 
             ),
         );
     }
+    let asked = pool.spec.sharing.name();
+    if pool.spec.mig_config.is_none() && sharing.iter().any(|found| found != asked) {
+        let found: Vec<&str> = sharing.iter().map(String::as_str).collect();
+        return Finding::no(
+            READY,
+            "OtherSharing",
+            format!(
+                "spec.sharing is {asked} and the nodes' labels say {}; set one to what the other is",
+                found.join(", ")
+            ),
+        );
+    }
     Finding::yes(
         READY,
         "Ready",
@@ -210,7 +358,6 @@ fn judge(counts: NodeCounts, products: &BTreeSet<String>, contested: &[String]) 
 mod tests {
     use super::*;
     use berth_api::NodePoolSpec;
-    use std::collections::BTreeMap;
 
     fn pool(name: &str, label: (&str, &str)) -> NodePool {
         NodePool::new(
@@ -227,14 +374,20 @@ mod tests {
         let mut labels = json!({"nvidia.com/gpu.product": product, "gpu": "yes"});
         if let Some(owner) = owner {
             labels["berth.dev/tenant"] = owner.into();
+            labels["berth.dev/state"] = "Assigned".into();
         }
+        let annotations = owner.map(|uid| json!({"berth.dev/owner-uid": uid}));
         let node = json!({
-            "metadata": {"name": name, "labels": labels},
+            "metadata": {"name": name, "labels": labels, "annotations": annotations},
             "status": {
                 "allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}],
             },
         });
         Arc::new(serde_json::from_value(node).unwrap())
+    }
+
+    fn none(_: &str) -> Vec<Value> {
+        Vec::new()
     }
 
     fn planner_pools(pools: &[&NodePool]) -> Vec<planner::Pool> {
@@ -256,7 +409,7 @@ mod tests {
             node("n2", "H100", Some("t")),
             node("n3", "L40S", None),
         ];
-        let (status, finding) = survey(&h100, &planner_pools(&[&h100]), &nodes);
+        let (status, [finding, health]) = survey(&h100, &planner_pools(&[&h100]), &nodes, none);
         assert_eq!(
             status.nodes,
             Some(NodeCounts {
@@ -268,6 +421,11 @@ mod tests {
         );
         assert_eq!((status.gpus, status.product.as_deref()), (Some(16), Some("H100")));
         assert_eq!(finding, Finding::yes(READY, "Ready", "1 of 2 nodes are free"));
+        assert!(health.is_true());
+        assert_eq!(
+            (status.free_gpus, status.sharing.as_deref()),
+            (Some(8), Some("exclusive"))
+        );
     }
 
     #[test]
@@ -277,12 +435,58 @@ mod tests {
             pool("all", ("gpu", "yes")),
         );
         let nodes = [node("n1", "H100", None), node("n2", "L40S", None)];
-        let (status, finding) = survey(&h100, &planner_pools(&[&h100, &all]), &nodes);
+        let (status, [finding, _]) = survey(&h100, &planner_pools(&[&h100, &all]), &nodes, none);
         assert_eq!((finding.reason, status.nodes.unwrap().total), ("OverlappingPools", 0));
-        let (_, finding) = survey(&all, &planner_pools(&[&all]), &nodes);
+        let (_, [finding, _]) = survey(&all, &planner_pools(&[&all]), &nodes, none);
         assert_eq!(finding.reason, "MixedProducts");
-        let none = pool("none", ("nvidia.com/gpu.product", "B200"));
-        assert_eq!(survey(&none, &planner_pools(&[&none]), &nodes).1.reason, "NoNodes");
+        let empty = pool("none", ("nvidia.com/gpu.product", "B200"));
+        assert_eq!(
+            survey(&empty, &planner_pools(&[&empty]), &nodes, none).1[0].reason,
+            "NoNodes"
+        );
+    }
+
+    #[test]
+    fn domains_that_are_broken_up_count_as_fragments_and_quarantine_is_told() {
+        let mut h100 = pool("h100", ("gpu", "yes"));
+        h100.spec.topology_key = Some("rack".into());
+        let in_rack = |mut node: Arc<Node>, rack: &str| {
+            Arc::make_mut(&mut node).labels_mut().insert("rack".into(), rack.into());
+            node
+        };
+        let mut ill = node("n5", "H100", None);
+        let annotations = Arc::make_mut(&mut ill).annotations_mut();
+        annotations.insert("berth.dev/state".into(), "Quarantined".into());
+        annotations.insert("berth.dev/reason".into(), "cleaning failed".into());
+        let nodes = [
+            in_rack(node("n1", "H100", None), "a"),
+            in_rack(node("n2", "H100", None), "a"),
+            in_rack(node("n3", "H100", None), "b"),
+            in_rack(node("n4", "H100", Some("t")), "b"),
+            in_rack(ill, "c"),
+        ];
+        let (status, [_, health]) = survey(&h100, &planner_pools(&[&h100]), &nodes, none);
+        assert_eq!((status.free_gpus, status.fragmentation), (Some(24), Some(33)));
+        let counts = status.nodes.unwrap();
+        assert_eq!((counts.free, counts.assigned, counts.quarantined), (3, 1, 1));
+        assert!(health.message.starts_with("n5: cleaning failed"), "{}", health.message);
+    }
+
+    #[test]
+    fn devices_tell_product_and_driver_where_labels_do_not() {
+        let mut dra = pool("dra", ("gpu", "yes"));
+        dra.spec.resource = None;
+        let mut node = node("n1", "", None);
+        Arc::make_mut(&mut node).labels_mut().remove("nvidia.com/gpu.product");
+        let slices = |_: &str| {
+            vec![json!({"devices": [{"attributes": {
+                "productName": {"string": "NVIDIA B200"}, "driverVersion": {"version": "580.95.5"},
+            }}]})]
+        };
+        let (status, _) = survey(&dra, &planner_pools(&[&dra]), &[node], slices);
+        assert_eq!(status.product.as_deref(), Some("NVIDIA B200"));
+        assert_eq!(status.driver.as_deref(), Some("580.95.5"));
+        assert_eq!(status.sharing.as_deref(), Some("dra"));
     }
 
     #[test]

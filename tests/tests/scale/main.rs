@@ -41,6 +41,7 @@ async fn fifty_tenants_at_once() {
     let control = tokio::spawn(berth_control::run(
         ControlConfig {
             network: berth_control::network::NetworkConfig::default(),
+            node_jobs: berth_control::nodes::jobs::NodeJobs::default(),
             client: world.client.clone(),
             host: HostInput {
                 cluster_domain: "cluster.local".into(),

@@ -5,6 +5,7 @@ mod classes;
 mod control_planes;
 mod deletion;
 mod dns;
+mod handover;
 mod input;
 mod lifecycle;
 mod network;
@@ -28,6 +29,9 @@ fn main() -> ExitCode {
             nodes::the_last_node_goes_to_the_first_who_asked,
             nodes::a_group_grows_and_shrinks,
             shared::work_without_gpus_runs_side_by_side,
+            handover::every_state_in_its_turn_and_mended_by_the_way,
+            handover::what_fails_or_hangs_is_quarantined_until_people_say_so,
+            handover::a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_is_back,
             network::policies_follow_the_spec_and_heal,
             network::policies_outlast_pods,
             services::one_address_for_each_of_two_tenants,

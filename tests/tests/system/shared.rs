@@ -107,24 +107,6 @@ async fn sees_little(world: &World, tenant: &Tenant) {
     assert!(node.labels().get(labels::NODE_GROUP).is_none());
 }
 
-/// A node on which a GPU shows up is shared no longer, and who was there leaves.
-async fn a_gpu_that_shows_up_ends_it(world: &World, other: &Tenant, pools: &Api<NodePool>, nodes: &Api<Node>) {
-    label(nodes, "cpu-02", "nvidia.com/gpu.present", "true".into()).await;
-    until_pool_says(pools, "cpu-02 (it has the label nvidia.com/gpu.present=true)").await;
-    until_true("the pod has left it", SOON, async || {
-        on_host(world, other, "cpu-02").await.is_empty()
-    })
-    .await;
-    let left = nodes.get("cpu-02").await.unwrap();
-    assert!(!left.labels().contains_key(labels::SHARED_POOL));
-    assert_eq!(
-        left.annotations().get(labels::SHARED_BEFORE).map(String::as_str),
-        Some("cpu")
-    );
-    label(nodes, "cpu-02", "nvidia.com/gpu.present", Value::Null).await;
-    until_pool_says(pools, "tenants share 2 of 2 nodes").await;
-}
-
 pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
     let pools: Api<NodePool> = Api::all(world.client.clone());
     let classes: Api<TenantClass> = Api::all(world.client.clone());
@@ -189,7 +171,21 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
         .await
         .unwrap();
 
-    a_gpu_that_shows_up_ends_it(&world, &other, &pools, &nodes).await;
+    // A node on which a GPU shows up is shared no longer, and who was there leaves.
+    label(&nodes, "cpu-02", "nvidia.com/gpu.present", "true".into()).await;
+    until_pool_says(&pools, "cpu-02 (it has the label nvidia.com/gpu.present=true)").await;
+    until_true("the pod has left it", SOON, async || {
+        on_host(&world, &other, "cpu-02").await.is_empty()
+    })
+    .await;
+    let left = nodes.get("cpu-02").await.unwrap();
+    assert!(!left.labels().contains_key(labels::SHARED_POOL));
+    assert_eq!(
+        left.annotations().get(labels::SHARED_BEFORE).map(String::as_str),
+        Some("cpu")
+    );
+    label(&nodes, "cpu-02", "nvidia.com/gpu.present", Value::Null).await;
+    until_pool_says(&pools, "tenants share 2 of 2 nodes").await;
 
     // Who asks for the pool no longer has to go; the other one stays.
     let spec = json!({"spec": {"nodes": []}});

@@ -6,13 +6,15 @@
 mod by_node;
 pub mod demand;
 pub mod executor;
+pub mod jobs;
 pub mod planner;
-mod record;
+pub mod record;
 pub mod requests;
 pub mod shared;
+pub mod step;
 
 pub use by_node::ByNode;
-pub use record::{NodeRecord, is_available, is_ready};
+pub use record::{NodeRecord, State, is_available, is_ready};
 
 use crate::context::Context;
 use berth_api::{TenantCluster, labels};
@@ -30,8 +32,15 @@ pub fn fleet(context: &Context) -> Fleet {
         .map(|node| Node {
             name: node.name_any(),
             labels: node.labels().clone(),
-            owner: NodeRecord::read(node).map(|record| record.owner()),
-            available: is_available(node),
+            owner: NodeRecord::read(node)
+                .filter(|record| !record.uid.is_empty() && record.state != State::Draining)
+                .map(|record| planner::Owner {
+                    draining: record.is_leaving(),
+                    uid: record.uid,
+                    group: record.group,
+                    pool: record.pool,
+                }),
+            available: is_available(node) && NodeRecord::read(node).is_none_or(|record| !record.uid.is_empty()),
         })
         .collect();
     let tenants = context

@@ -1,68 +1,379 @@
-//! The record on a Node object of whom it belongs to: reading it, and the patches that write it.
+//! The record on a Node object of whom it belongs to and how far its hand-over is: reading it, and the patches that write
+//! it.
+//!
+//! Annotations decide; labels and the taint show the same to people, to the scheduler and to kubelets. Anything that is left
+//! of a record keeps a node from being free.
 
-use super::{planner::Owner, shared::is_kept};
-use berth_api::{labels, names::TenantId};
+use super::shared::is_kept;
+use berth_api::{
+    labels::{self, HANDOVER},
+    names,
+};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-/// State of a node that is being emptied for its release.
-pub const DRAINING: &str = "Draining";
+/// Where a node is between one tenant and the next. Without a record it is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Promised to a tenant; waits for the others that were promised together with it. No pod can come.
+    Reserved,
+    /// Being prepared for its tenant. No pod can come.
+    Joining,
+    /// Serves its tenant.
+    Assigned,
+    /// Serves its tenant, gets no new pods, and is drained soon.
+    Cordoned,
+    /// Its pods are evicted.
+    Draining,
+    /// Nobody's; what the tenant left is cleaned away.
+    Scrubbing,
+    /// Nobody's; it is checked.
+    Validating,
+    /// Nobody's, and could not be handed on: people must look.
+    Quarantined,
+}
 
-/// Who owns a node, as far as the node says.
+impl State {
+    /// Every state.
+    pub const ALL: [Self; 8] = [
+        Self::Reserved,
+        Self::Joining,
+        Self::Assigned,
+        Self::Cordoned,
+        Self::Draining,
+        Self::Scrubbing,
+        Self::Validating,
+        Self::Quarantined,
+    ];
+
+    /// Its name, as on the node.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reserved => "Reserved",
+            Self::Joining => "Joining",
+            Self::Assigned => labels::NODE_STATE_ASSIGNED,
+            Self::Cordoned => "Cordoned",
+            Self::Draining => "Draining",
+            Self::Scrubbing => "Scrubbing",
+            Self::Validating => "Validating",
+            Self::Quarantined => "Quarantined",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == text)
+    }
+
+    /// Whether pods of its tenant may be on the node: it carries the tenant's label and taint.
+    pub fn serves(self) -> bool {
+        matches!(self, Self::Assigned | Self::Cordoned | Self::Draining)
+    }
+
+    /// Whether it is promised to a tenant or being prepared for it.
+    pub fn is_coming(self) -> bool {
+        matches!(self, Self::Reserved | Self::Joining)
+    }
+
+    /// Whether the node has a tenant.
+    fn has_owner(self) -> bool {
+        self.serves() || self.is_coming()
+    }
+
+    fn is_cordoned(self) -> bool {
+        !matches!(self, Self::Reserved | Self::Joining | Self::Assigned)
+    }
+}
+
+/// What a node says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRecord {
-    /// UID of the owning `TenantCluster`; empty when only the label or the taint is left, which frees nothing.
+    /// Where it is.
+    pub state: State,
+    /// UID of the owning `TenantCluster`; empty if nobody owns it, or it cannot be told who does.
     pub uid: String,
-    /// The tenant's slug, as label and taint carry it.
+    /// The slug of the owner, or of who had the node before.
     pub slug: String,
-    /// The tenant's node group.
+    /// The owner's node group.
     pub group: String,
     /// The pool.
     pub pool: String,
-    /// Whether the node is being emptied.
-    pub draining: bool,
+    /// Since when it is in this state.
+    pub since: Option<Timestamp>,
+    /// Since when it serves its tenant.
+    pub owned_since: Option<Timestamp>,
+    /// How many nodes the group must have before this one joins.
+    pub reserved_with: u32,
+    /// When it is drained.
+    pub cordoned_until: Option<Timestamp>,
+    /// Names this hand-over, from Scrubbing on.
+    pub handover: String,
+    /// Why it is in its state.
+    pub reason: String,
 }
 
 impl NodeRecord {
-    /// Reads a node's record. Anything that is left of one (a label without the annotation, a taint alone) counts: such
-    /// a node is not free.
+    /// Reads a node's record; none on a free node.
     pub fn read(node: &Node) -> Option<Self> {
-        let label = |key: &str| node.labels().get(key).cloned().unwrap_or_default();
-        let uid = node.annotations().get(labels::OWNER_UID).cloned().unwrap_or_default();
-        let taint = taints(node)
-            .iter()
-            .find(|taint| taint.key == labels::TENANT)
-            .and_then(|taint| taint.value.clone());
-        let slug = Some(label(labels::TENANT)).filter(|slug| !slug.is_empty()).or(taint);
-        if uid.is_empty() && slug.is_none() {
+        const TRACES: [&str; 6] = [
+            labels::OWNER_UID,
+            labels::NODE_STATE,
+            labels::PREVIOUS_TENANT,
+            labels::HANDOVER_ID,
+            labels::QUARANTINE,
+            labels::RESERVED_WITH,
+        ];
+        let label = |key: &str| node.labels().get(key).map(String::as_str).unwrap_or_default();
+        let annotation = |key: &str| node.annotations().get(key).map(String::as_str).unwrap_or_default();
+        let taint = taints(node).iter().find(|taint| taint.key == labels::TENANT);
+        let has_traces = TRACES.iter().any(|key| node.annotations().contains_key(*key))
+            || [labels::TENANT, labels::NODE_STATE]
+                .iter()
+                .any(|key| node.labels().contains_key(*key))
+            || taint.is_some();
+        if !has_traces {
             return None;
         }
+        let uid = annotation(labels::OWNER_UID);
+        let tainted = taint
+            .and_then(|taint| taint.value.as_deref())
+            .filter(|value| *value != HANDOVER)
+            .unwrap_or_default();
+        let slug = [label(labels::TENANT), tainted, annotation(labels::PREVIOUS_TENANT)]
+            .into_iter()
+            .find(|slug| !slug.is_empty())
+            .unwrap_or_default();
+        let said = State::parse(annotation(labels::NODE_STATE)).or_else(|| State::parse(label(labels::NODE_STATE)));
+        let state = match said {
+            // An owner that cannot be told, or a state that is lost: pods may be there, and the node is not clean.
+            Some(state) if state.has_owner() && uid.is_empty() => State::Draining,
+            Some(state) => state,
+            None if !uid.is_empty() || !label(labels::TENANT).is_empty() || !tainted.is_empty() => State::Draining,
+            None => State::Scrubbing,
+        };
+        let time = |key: &str| annotation(key).parse().ok();
         Some(Self {
-            uid,
-            slug: slug.unwrap_or_default(),
-            group: label(labels::NODE_GROUP),
-            pool: label(labels::POOL),
-            draining: label(labels::NODE_STATE) == DRAINING,
+            state,
+            uid: if state.has_owner() { uid.into() } else { String::new() },
+            slug: slug.into(),
+            group: label(labels::NODE_GROUP).into(),
+            pool: label(labels::POOL).into(),
+            since: time(labels::STATE_SINCE),
+            owned_since: time(labels::OWNED_SINCE),
+            reserved_with: annotation(labels::RESERVED_WITH).parse().unwrap_or(1),
+            cordoned_until: time(labels::CORDONED_UNTIL),
+            handover: annotation(labels::HANDOVER_ID).into(),
+            reason: annotation(labels::REASON).into(),
         })
     }
 
-    /// What the planner wants to know.
-    pub fn owner(&self) -> Owner {
-        Owner {
-            uid: self.uid.clone(),
-            group: self.group.clone(),
-            pool: self.pool.clone(),
-            draining: self.draining,
+    /// A promise of a free node.
+    pub fn reserved(uid: &str, group: &str, pool: &str, of: u32, now: Timestamp, reason: &str) -> Self {
+        Self {
+            state: State::Reserved,
+            uid: uid.into(),
+            slug: String::new(),
+            group: group.into(),
+            pool: pool.into(),
+            since: Some(now),
+            owned_since: None,
+            reserved_with: of,
+            cordoned_until: None,
+            handover: String::new(),
+            reason: reason.into(),
         }
     }
 
-    /// Whether label, taint and state on the node say all that the record says.
-    pub fn is_complete(&self, node: &Node, tenant: &TenantId) -> bool {
-        let label = |key: &str| node.labels().get(key).map(String::as_str);
-        label(labels::TENANT) == Some(tenant.slug())
-            && matches!(label(labels::NODE_STATE), Some(labels::NODE_STATE_ASSIGNED | DRAINING))
-            && taints(node).iter().any(|taint| is_owner_taint(taint, tenant.slug()))
+    /// The same node in another state from `now` on.
+    pub fn to(&self, state: State, now: Timestamp, reason: &str) -> Self {
+        Self {
+            state,
+            uid: if state.has_owner() {
+                self.uid.clone()
+            } else {
+                String::new()
+            },
+            group: if state.has_owner() {
+                self.group.clone()
+            } else {
+                String::new()
+            },
+            reserved_with: 1,
+            since: Some(now),
+            owned_since: match state {
+                State::Assigned => self.owned_since.or(Some(now)),
+                _ if state.serves() => self.owned_since,
+                _ => None,
+            },
+            cordoned_until: None,
+            reason: reason.into(),
+            ..self.clone()
+        }
+    }
+
+    /// The state after this one when the node leaves its tenant: a hand-over of its own begins, named after what the node
+    /// was when it was decided.
+    pub fn to_scrubbing(&self, node: &Node, now: Timestamp, reason: &str) -> Self {
+        let version = node.resource_version().unwrap_or_default();
+        Self {
+            handover: names::hash(&["handover", &node.uid().unwrap_or_default(), &version]),
+            ..self.to(State::Scrubbing, now, reason)
+        }
+    }
+
+    /// How long the node has been in its state, in seconds. A clock that went back, or a time that is not there, counts as
+    /// nothing.
+    pub fn elapsed(&self, now: Timestamp) -> i64 {
+        self.since
+            .map_or(0, |since| (now.as_second() - since.as_second()).max(0))
+    }
+
+    /// Whether the tenant is about to lose the node.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.state, State::Cordoned | State::Draining)
+    }
+
+    /// The labels (`None`: must not be there).
+    fn labels(&self) -> [(&'static str, Option<String>); 4] {
+        let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        [
+            (
+                labels::TENANT,
+                self.state.serves().then(|| self.slug.clone()).and_then(|s| filled(&s)),
+            ),
+            (labels::NODE_STATE, Some(self.state.name().to_owned())),
+            (
+                labels::NODE_GROUP,
+                filled(&self.group).filter(|_| self.state.has_owner()),
+            ),
+            (labels::POOL, filled(&self.pool)),
+        ]
+    }
+
+    /// The annotations (`None`: must not be there).
+    fn annotations(&self) -> [(&'static str, Option<String>); 10] {
+        let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
+        let is_over = !self.state.has_owner();
+        [
+            (labels::OWNER_UID, filled(&self.uid)),
+            (labels::NODE_STATE, Some(self.state.name().to_owned())),
+            (labels::STATE_SINCE, time(self.since)),
+            (labels::OWNED_SINCE, time(self.owned_since)),
+            (labels::REASON, filled(&self.reason)),
+            (
+                labels::RESERVED_WITH,
+                (self.state == State::Reserved).then(|| self.reserved_with.to_string()),
+            ),
+            (labels::CORDONED_UNTIL, time(self.cordoned_until)),
+            (labels::PREVIOUS_TENANT, filled(&self.slug).filter(|_| is_over)),
+            (labels::HANDOVER_ID, filled(&self.handover).filter(|_| is_over)),
+            (
+                labels::QUARANTINE,
+                (self.state == State::Quarantined).then(|| self.reason.clone()),
+            ),
+        ]
+    }
+
+    fn taint(&self) -> Taint {
+        let value = if self.state.serves() && !self.slug.is_empty() {
+            &self.slug
+        } else {
+            HANDOVER
+        };
+        Taint {
+            key: labels::TENANT.into(),
+            value: Some(value.into()),
+            effect: "NoExecute".into(),
+            time_added: None,
+        }
+    }
+
+    /// Whether labels, annotations, taint and cordon on the node say all that the record says.
+    pub fn is_complete(&self, node: &Node) -> bool {
+        let taint = self.taint();
+        let mut tenant_taints = taints(node).iter().filter(|found| found.key == labels::TENANT);
+        self.labels()
+            .iter()
+            .all(|(key, value)| node.labels().get(*key) == value.as_ref())
+            && self
+                .annotations()
+                .iter()
+                .all(|(key, value)| node.annotations().get(*key) == value.as_ref())
+            && tenant_taints
+                .next()
+                .is_some_and(|found| found.value == taint.value && found.effect == taint.effect)
+            && tenant_taints.next().is_none()
+            && (!self.state.is_cordoned() || is_unschedulable(node))
+    }
+
+    /// The merge patch that writes the record on a node as it is now, with further labels.
+    pub fn patch(&self, node: &Node, more: &[(String, Option<String>)]) -> Value {
+        let mut taints = other_taints(node);
+        taints.push(self.taint());
+        let owned = |(key, value): (&str, Option<String>)| (key.to_owned(), json!(value));
+        let mut all_labels: Map<String, Value> = self.labels().into_iter().map(owned).collect();
+        all_labels.extend(more.iter().map(|(key, value)| (key.clone(), json!(value))));
+        let mut annotations: Map<String, Value> = self.annotations().into_iter().map(owned).collect();
+        annotations.insert(labels::RELEASE_QUARANTINE.into(), Value::Null);
+        let mut spec = json!({ "taints": taints });
+        cordon(node, self.state.is_cordoned(), &mut annotations, &mut spec);
+        json!({
+            "metadata": {
+                "resourceVersion": node.resource_version(), "labels": all_labels, "annotations": annotations,
+            },
+            "spec": spec,
+        })
+    }
+}
+
+/// The merge patch that takes the record off a node: it is free.
+pub fn free_patch(node: &Node) -> Value {
+    const LABELS: [&str; 4] = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP, labels::POOL];
+    const ANNOTATIONS: [&str; 11] = [
+        labels::OWNER_UID,
+        labels::NODE_STATE,
+        labels::STATE_SINCE,
+        labels::OWNED_SINCE,
+        labels::REASON,
+        labels::RESERVED_WITH,
+        labels::CORDONED_UNTIL,
+        labels::PREVIOUS_TENANT,
+        labels::HANDOVER_ID,
+        labels::QUARANTINE,
+        labels::RELEASE_QUARANTINE,
+    ];
+    let gone =
+        |keys: &[&str]| -> Map<String, Value> { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };
+    let mut annotations = gone(&ANNOTATIONS);
+    let mut spec = json!({ "taints": other_taints(node) });
+    cordon(node, false, &mut annotations, &mut spec);
+    json!({
+        "metadata": {
+            "resourceVersion": node.resource_version(), "labels": gone(&LABELS), "annotations": annotations,
+        },
+        "spec": spec,
+    })
+}
+
+/// Cordons the node or takes Berth's cordon off. One that people set stays.
+fn cordon(node: &Node, wanted: bool, annotations: &mut Map<String, Value>, spec: &mut Value) {
+    const BERTH: &str = "berth";
+    const PEOPLE: &str = "people";
+    let whose = node.annotations().get(labels::CORDON).map(String::as_str);
+    let is_cordoned = is_unschedulable(node);
+    if wanted {
+        if whose.is_none() {
+            let whose = if is_cordoned { PEOPLE } else { BERTH };
+            annotations.insert(labels::CORDON.into(), whose.into());
+        }
+        spec["unschedulable"] = true.into();
+    } else if whose.is_some() {
+        annotations.insert(labels::CORDON.into(), Value::Null);
+        if whose == Some(BERTH) {
+            spec["unschedulable"] = Value::Null;
+        }
     }
 }
 
@@ -73,10 +384,6 @@ fn taints(node: &Node) -> &[Taint] {
         .unwrap_or_default()
 }
 
-fn is_owner_taint(taint: &Taint, slug: &str) -> bool {
-    taint.key == labels::TENANT && taint.value.as_deref() == Some(slug) && taint.effect == "NoExecute"
-}
-
 fn other_taints(node: &Node) -> Vec<Taint> {
     taints(node)
         .iter()
@@ -85,66 +392,11 @@ fn other_taints(node: &Node) -> Vec<Taint> {
         .collect()
 }
 
-/// The merge patch that gives a node to a tenant: record, label and taint at once, and only if the node is still at the
-/// resource version that the decision was made on.
-pub fn assign_patch(node: &Node, tenant: &TenantId, uid: &str, group: &str, pool: &str) -> Value {
-    let mut taints = other_taints(node);
-    taints.push(Taint {
-        key: labels::TENANT.into(),
-        value: Some(tenant.slug().into()),
-        effect: "NoExecute".into(),
-        time_added: None,
-    });
-    json!({
-        "metadata": {
-            "resourceVersion": node.resource_version(),
-            "annotations": { labels::OWNER_UID: uid },
-            "labels": {
-                labels::TENANT: tenant.slug(),
-                labels::NODE_STATE: labels::NODE_STATE_ASSIGNED,
-                labels::NODE_GROUP: group,
-                labels::POOL: pool,
-            },
-        },
-        "spec": { "taints": taints },
-    })
-}
-
-/// The merge patch that marks a node as being emptied (and cordons it), or takes that back.
-pub fn draining_patch(node: &Node, draining: bool) -> Value {
-    json!({
-        "metadata": {
-            "resourceVersion": node.resource_version(),
-            "labels": { labels::NODE_STATE: if draining { DRAINING } else { labels::NODE_STATE_ASSIGNED } },
-        },
-        "spec": { "unschedulable": if draining { json!(true) } else { Value::Null } },
-    })
-}
-
-/// The merge patch that takes the owner off a node.
-pub fn release_patch(node: &Node) -> Value {
-    let draining = node
-        .labels()
-        .get(labels::NODE_STATE)
-        .is_some_and(|state| state == DRAINING);
-    let mut patch = json!({
-        "metadata": {
-            "resourceVersion": node.resource_version(),
-            "annotations": { labels::OWNER_UID: null },
-            "labels": {
-                labels::TENANT: null,
-                labels::NODE_STATE: null,
-                labels::NODE_GROUP: null,
-                labels::POOL: null,
-            },
-        },
-        "spec": { "taints": other_taints(node) },
-    });
-    if draining {
-        // Only the cordon that Berth itself set is taken off.
-        patch["spec"]["unschedulable"] = Value::Null;
-    }
-    patch
+fn is_unschedulable(node: &Node) -> bool {
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.unschedulable)
+        .unwrap_or_default()
 }
 
 /// Whether the kubelet says that the node is Ready.
@@ -162,110 +414,13 @@ pub fn is_ready(node: &Node) -> bool {
 /// Whether a node could serve a tenant now: Ready, not cordoned, not being deleted, nothing evicts from it,
 /// and not shared with others, now or since it was cleaned last.
 pub fn is_available(node: &Node) -> bool {
-    let spec = node.spec.as_ref();
     is_ready(node)
         && !is_kept(node)
         && node.metadata.deletion_timestamp.is_none()
-        && !spec.and_then(|spec| spec.unschedulable).unwrap_or_default()
+        && !is_unschedulable(node)
         && !other_taints(node).iter().any(|taint| taint.effect == "NoExecute")
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn node() -> Node {
-        serde_json::from_value(json!({
-            "metadata": {"name": "n1", "resourceVersion": "7", "labels": {"pool": "h100"}},
-            "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-        }))
-        .unwrap()
-    }
-
-    fn patched(node: &Node, patch: &Value) -> Node {
-        fn merge(target: &mut Value, patch: &Value) {
-            let Value::Object(fields) = patch else {
-                *target = patch.clone();
-                return;
-            };
-            if !target.is_object() {
-                *target = json!({});
-            }
-            for (key, value) in fields {
-                if value.is_null() {
-                    target.as_object_mut().unwrap().remove(key);
-                } else {
-                    merge(&mut target[key], value);
-                }
-            }
-        }
-        let mut value = serde_json::to_value(node).unwrap();
-        merge(&mut value, patch);
-        serde_json::from_value(value).unwrap()
-    }
-
-    #[test]
-    fn assign_drain_release_leaves_the_node_as_it_was() {
-        let tenant = TenantId::new("vision", "uid-1");
-        let free = node();
-        assert_eq!(NodeRecord::read(&free), None);
-        assert!(is_available(&free));
-        let assigned = patched(&free, &assign_patch(&free, &tenant, "uid-1", "train", "h100"));
-        let record = NodeRecord::read(&assigned).unwrap();
-        assert_eq!(
-            (record.uid.as_str(), record.group.as_str(), record.draining),
-            ("uid-1", "train", false)
-        );
-        assert!(record.is_complete(&assigned, &tenant));
-        assert!(!record.is_complete(&assigned, &TenantId::new("other", "uid-2")));
-        let draining = patched(&assigned, &draining_patch(&assigned, true));
-        assert!(NodeRecord::read(&draining).unwrap().draining && !is_available(&draining));
-        assert_eq!(
-            patched(&draining, &release_patch(&draining))
-                .spec
-                .unwrap()
-                .unschedulable,
-            None
-        );
-        let released = patched(&assigned, &release_patch(&assigned));
-        assert_eq!(released.spec, free.spec);
-        assert_eq!(released.labels(), free.labels());
-    }
-
-    #[test]
-    fn what_is_left_of_a_record_keeps_a_node_from_being_free() {
-        let mut labelled = node();
-        labelled.labels_mut().insert(labels::TENANT.into(), "vision-abc".into());
-        assert_eq!(NodeRecord::read(&labelled).unwrap().uid, "");
-        let mut tainted = node();
-        let taint = Taint {
-            key: labels::TENANT.into(),
-            value: Some("x".into()),
-            effect: "NoExecute".into(),
-            time_added: None,
-        };
-        tainted
-            .spec
-            .get_or_insert_default()
-            .taints
-            .get_or_insert_default()
-            .push(taint);
-        assert_eq!(NodeRecord::read(&tainted).unwrap().slug, "x");
-    }
-
-    #[test]
-    fn a_cordon_by_people_survives_a_release() {
-        let tenant = TenantId::new("vision", "uid-1");
-        let mut cordoned = node();
-        cordoned.spec.get_or_insert_default().unschedulable = Some(true);
-        let assigned = patched(&cordoned, &assign_patch(&cordoned, &tenant, "uid-1", "train", "h100"));
-        assert_eq!(
-            patched(&assigned, &release_patch(&assigned))
-                .spec
-                .unwrap()
-                .unschedulable,
-            Some(true)
-        );
-    }
-}
+#[path = "record_tests.rs"]
+pub(crate) mod tests;

@@ -15,7 +15,7 @@ use crate::{
     },
     error::{ReconcileError, api},
     network::{self, Isolation},
-    nodes::{NodeRecord, is_ready},
+    nodes::{NodeRecord, State, is_ready},
     runtime::{ComponentState, Owner},
 };
 use berth_api::{
@@ -391,9 +391,12 @@ fn nodes_finding(context: &Context, cluster: &TenantCluster, nodes: &[Arc<Node>]
     let desired: u64 = cluster.spec.nodes.iter().map(|group| u64::from(group.floor())).sum();
     let kept: Vec<&Arc<Node>> = nodes
         .iter()
-        .filter(|node| NodeRecord::read(node).is_some_and(|record| !record.draining))
+        .filter(|node| NodeRecord::read(node).is_some_and(|record| record.state == State::Assigned))
         .collect();
-    let draining = nodes.len() - kept.len();
+    let draining = nodes
+        .iter()
+        .filter(|node| NodeRecord::read(node).is_some_and(|record| record.is_leaving()))
+        .count();
     if let Some(why) = cluster.uid().and_then(|uid| context.tenants.waiting(&uid)) {
         return Finding::no(
             NODES_READY,

@@ -44,9 +44,10 @@ pub async fn publish(
         .filter(|node| node.namespace().as_deref() == Some(&namespace))
         .map(|node| (node.name_any(), node))
         .collect();
-    let own = nodes
-        .iter()
-        .filter_map(|node| Some((Arc::clone(node), Source::Owned(NodeRecord::read(node)?))));
+    let own = nodes.iter().filter_map(|node| {
+        let record = NodeRecord::read(node).filter(|record| record.state.serves())?;
+        Some((Arc::clone(node), Source::Owned(record)))
+    });
     let shared = shared::nodes_of(context, &settings.sync.shared_nodes.pools).into_values();
     let shared = shared.filter_map(|node| {
         let pool = shared::pool_of(&node)?.clone();
@@ -227,13 +228,7 @@ mod tests {
             },
         }))
         .unwrap();
-        let record = NodeRecord {
-            uid: "u".into(),
-            slug: "t".into(),
-            group: "train".into(),
-            pool: "h100".into(),
-            draining: false,
-        };
+        let record = NodeRecord::reserved("u", "train", "h100", 1, jiff::Timestamp::UNIX_EPOCH, "");
         let (spec, status) = view(&node, &Source::Owned(record), Some("rack"));
         let keys: Vec<&str> = spec.labels.keys().map(String::as_str).collect();
         assert_eq!(

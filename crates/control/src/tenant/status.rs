@@ -155,7 +155,7 @@ fn groups(spec: &[NodeGroup], nodes: &[Arc<Node>]) -> Vec<NodeGroupStatus> {
         let Some(group) = groups.iter_mut().find(|group| group.name == record.group) else {
             continue;
         };
-        if record.draining {
+        if record.is_leaving() {
             group.returning += 1;
         } else {
             group.assigned += 1;

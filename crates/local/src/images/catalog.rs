@@ -100,7 +100,7 @@ pub fn metrics_server() -> Result<Image, Error> {
 
 /// Berth's own programs, which lie in `folder`.
 pub fn for_berth(folder: &Path) -> Vec<Image> {
-    ["berth-control", "berth-syncer"]
+    ["berth-control", "berth-syncer", "berth-scrub"]
         .map(|program| in_usr_local_bin(&berth_reference(program), &folder.join(program), program))
         .to_vec()
 }

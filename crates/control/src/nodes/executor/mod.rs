@@ -1,0 +1,313 @@
+//! Carries out what the planner decided, and moves every node on that is between two tenants, one change at a time. Every
+//! patch carries the resource version it was decided on, so that a stale view or a second control changes nothing.
+//!
+//! What the next step of a node is, [`step`] says; here it is only looked at what that depends on, and done. Control may end
+//! at any point: all that is known is on the Node, in Jobs with names that follow from it, and in marks.
+
+mod advance;
+mod job;
+mod marks;
+mod notes;
+mod pods;
+mod reserve;
+
+use super::{
+    NodeRecord, fleet,
+    planner::{self, Plan, plan},
+    record::{State, free_patch},
+};
+use crate::{
+    apply::is_status,
+    context::Context,
+    error::{ReconcileError, api},
+    metrics::{ActionLabels, NodeStateLabels},
+};
+use berth_api::{NodePoolSpec, TenantCluster, names::TenantId};
+use berth_planner::{Action, Step};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::Value;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::sync::OnceCell;
+
+/// Pause after which a plan that was made on an old view is made anew.
+const STALE_POLL: Duration = Duration::from_millis(100);
+
+/// Plans once and carries the plan out. Returns when to look again, if something is under way.
+///
+/// # Errors
+/// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node, and with
+/// it the next plan.
+pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileError> {
+    let fleet = fleet(context);
+    let Plan { actions, waiting } = plan(&fleet);
+    context.tenants.set_waiting(waiting);
+    carry_out(context, &steps(&fleet, &actions)).await
+}
+
+/// The planner's actions as steps of the state machine.
+fn steps(fleet: &planner::Fleet, actions: &[planner::Action]) -> Vec<Action> {
+    let count = |uid: &str, wanted: &str| {
+        let held = fleet.nodes.iter().filter_map(|node| node.owner.as_ref());
+        let held = held.filter(|owner| owner.uid == uid && owner.group == wanted && !owner.draining);
+        let given = actions
+            .iter()
+            .filter(|action| matches!(action, planner::Action::Assign { tenant, group, .. } if tenant == uid && group == wanted));
+        u32::try_from(held.count() + given.count()).unwrap_or(u32::MAX)
+    };
+    let now = Timestamp::now().as_second();
+    let step = |action: &planner::Action| match action {
+        planner::Action::Assign {
+            node, tenant, group, ..
+        } => {
+            let step = Step::Reserve {
+                tenant: tenant.clone(),
+                group: group.clone(),
+                of: count(tenant, group),
+            };
+            (node.clone(), step, "its tenant asks for it")
+        }
+        planner::Action::Drain { node } => (
+            node.clone(),
+            Step::Release { until: now },
+            "its tenant asks for fewer nodes",
+        ),
+        planner::Action::Keep { node } => (node.clone(), Step::Keep, "its tenant asks for it again"),
+        planner::Action::Release { node } => (node.clone(), Step::Release { until: now }, "its tenant is gone"),
+    };
+    actions
+        .iter()
+        .map(step)
+        .map(|(node, step, why)| Action {
+            node,
+            step,
+            why: why.into(),
+        })
+        .collect()
+}
+
+/// Carries out a plan and moves nodes on. Returns when to look again, if something is under way.
+///
+/// # Errors
+/// The host's API server refuses or does not answer.
+pub async fn carry_out(context: &Context, actions: &[Action]) -> Result<Option<Duration>, ReconcileError> {
+    let mut pass = Pass::new(context);
+    let mut again = None;
+    for action in actions {
+        if !change(&mut pass, action).await? {
+            again = Some(STALE_POLL);
+        }
+    }
+    if !reserve::all(&mut pass, actions).await? {
+        again = Some(STALE_POLL);
+    }
+    let soonest = advance::all(&mut pass).await?;
+    count(&pass);
+    Ok([again, soonest].into_iter().flatten().min())
+}
+
+/// Everything one pass works with: the view of the host, and what was changed meanwhile.
+struct Pass<'a> {
+    context: &'a Context,
+    now: Timestamp,
+    nodes: BTreeMap<String, Arc<Node>>,
+    tenants: BTreeMap<String, Arc<TenantCluster>>,
+    pools: Vec<planner::Pool>,
+    specs: BTreeMap<String, NodePoolSpec>,
+    /// UIDs of all `TenantClusters`, asked of the API server once if one is missing in the view.
+    known: OnceCell<Vec<String>>,
+}
+
+impl<'a> Pass<'a> {
+    fn new(context: &'a Context) -> Self {
+        let stores = &context.stores;
+        let nodes = stores.nodes.state().into_iter().map(|node| (node.name_any(), node));
+        let tenants = stores.tenants.state().into_iter();
+        let specs = stores.pools.state().into_iter();
+        Self {
+            context,
+            now: Timestamp::now(),
+            nodes: nodes.collect(),
+            tenants: tenants.filter_map(|tenant| Some((tenant.uid()?, tenant))).collect(),
+            pools: super::pools(context),
+            specs: specs.map(|pool| (pool.name_any(), pool.spec.clone())).collect(),
+            known: OnceCell::new(),
+        }
+    }
+
+    /// The slug of a tenant that is not gone.
+    fn slug(&self, uid: &str) -> Option<String> {
+        let cluster = self.tenants.get(uid)?;
+        let is_gone = cluster.meta().deletion_timestamp.is_some() && self.context.tenants.workloads_gone(uid);
+        (!is_gone).then(|| TenantId::new(&cluster.name_any(), uid).slug().to_owned())
+    }
+
+    /// Whether a tenant that [`Self::slug`] does not find is gone, and not only unknown to a view that lags.
+    async fn is_gone(&self, uid: &str) -> Result<bool, ReconcileError> {
+        if uid.is_empty() || self.tenants.contains_key(uid) {
+            return Ok(true);
+        }
+        let ask = async || {
+            let clusters: Api<TenantCluster> = Api::all(self.context.client.clone());
+            let list = clusters.list_metadata(&ListParams::default()).await;
+            let list = list.map_err(api("list the tenants"))?;
+            Ok::<_, ReconcileError>(list.items.iter().filter_map(ResourceExt::uid).collect::<Vec<_>>())
+        };
+        let known = self.known.get_or_try_init(ask).await?;
+        Ok(!known.iter().any(|known| known == uid))
+    }
+
+    /// The name of a node's pool, as its labels say.
+    fn pool_name(&self, node: &Node) -> String {
+        match planner::pool_of(&self.pools, node.labels()) {
+            Ok(Some(index)) => self.pools[index].name.clone(),
+            _ => String::new(),
+        }
+    }
+
+    /// What a node's pool asks for. A node whose pool is gone is treated as the defaults say.
+    fn pool_spec(&self, node: &Node, record: &NodeRecord) -> NodePoolSpec {
+        let by_labels = || self.specs.get(&self.pool_name(node));
+        if let Some(spec) = self.specs.get(&record.pool).or_else(by_labels) {
+            return spec.clone();
+        }
+        const NVIDIA: &str = "nvidia.com/gpu";
+        let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
+        let has_gpus = capacity.is_some_and(|capacity| capacity.contains_key(NVIDIA));
+        NodePoolSpec {
+            resource: has_gpus.then(|| NVIDIA.to_owned()),
+            ..NodePoolSpec::default()
+        }
+    }
+
+    /// Takes note of a node as it is after a change.
+    fn saw(&mut self, node: Node) {
+        self.nodes.insert(node.name_any(), Arc::new(node));
+    }
+
+    /// Writes a record on a node and tells of it. None: the node changed meanwhile, or is gone.
+    async fn write(
+        &self,
+        node: &Node,
+        record: &NodeRecord,
+        more: &[(String, Option<String>)],
+    ) -> Result<Option<Node>, ReconcileError> {
+        let before = NodeRecord::read(node);
+        let is_new_state = before.as_ref().is_none_or(|before| before.state != record.state);
+        let action = if is_new_state { record.state.name() } else { "Mend" };
+        let patched = self.patch(node, &record.patch(node, more), action).await?;
+        if patched.is_some() {
+            notes::changed(self, node, before.as_ref(), Some(record)).await;
+        }
+        Ok(patched)
+    }
+
+    /// Takes the record off a node, and everything else that was kept of the hand-over.
+    async fn free(&self, node: &Node, record: &NodeRecord, why: &str) -> Result<Option<Node>, ReconcileError> {
+        let patched = self.patch(node, &free_patch(node), "Free").await?;
+        if patched.is_some() {
+            let name = node.name_any();
+            marks::remove(self.context, &name).await?;
+            job::remove(self.context, &name, record).await?;
+            tracing::info!(node = name, why, "node is free");
+            notes::changed(self, node, Some(record), None).await;
+        }
+        Ok(patched)
+    }
+
+    /// Applies a merge patch with a resource version in it.
+    async fn patch(&self, node: &Node, body: &Value, action: &'static str) -> Result<Option<Node>, ReconcileError> {
+        let nodes: Api<Node> = Api::all(self.context.client.clone());
+        match nodes
+            .patch(&node.name_any(), &PatchParams::default(), &Patch::Merge(body))
+            .await
+        {
+            Ok(node) => {
+                let labels = ActionLabels { action };
+                self.context.metrics.node_actions.get_or_create(&labels).inc();
+                Ok(Some(node))
+            }
+            Err(error) if is_status(&error, 409) || is_status(&error, 404) => Ok(None),
+            Err(error) => Err(api("change a node")(error)),
+        }
+    }
+}
+
+/// Carries out one action other than a promise. `false`: the node changed meanwhile.
+async fn change(pass: &mut Pass<'_>, action: &Action) -> Result<bool, ReconcileError> {
+    let Some(node) = pass.nodes.get(&action.node).cloned() else {
+        return Ok(true);
+    };
+    let Some(record) = NodeRecord::read(&node) else {
+        return Ok(true);
+    };
+    let patched = match &action.step {
+        Step::Reserve { .. } => return Ok(true),
+        // Nothing of the tenant was ever on it.
+        Step::Unreserve | Step::Release { .. } if record.state.is_coming() => {
+            pass.free(&node, &record, &action.why).await?
+        }
+        Step::Unreserve => return Ok(true),
+        Step::Release { until } => {
+            let until = Timestamp::from_second(*until).unwrap_or(pass.now);
+            let released = match record.state {
+                State::Assigned => NodeRecord {
+                    cordoned_until: Some(until),
+                    ..record.to(State::Cordoned, pass.now, &action.why)
+                },
+                State::Cordoned if record.cordoned_until.is_none_or(|earlier| until < earlier) => NodeRecord {
+                    cordoned_until: Some(until),
+                    reason: action.why.clone(),
+                    ..record
+                },
+                _ => return Ok(true),
+            };
+            pass.write(&node, &released, &[]).await?
+        }
+        Step::Keep => match record.state {
+            State::Cordoned => {
+                let kept = record.to(State::Assigned, pass.now, &action.why);
+                pass.write(&node, &kept, &[]).await?
+            }
+            _ => return Ok(true),
+        },
+    };
+    match patched {
+        Some(node) => {
+            pass.saw(node);
+            Ok(true)
+        }
+        None => Ok(false),
+    }
+}
+
+/// Counts nodes by state for the metrics.
+fn count(pass: &Pass<'_>) {
+    let mut counts: BTreeMap<(String, &'static str), i64> = BTreeMap::new();
+    for node in pass.nodes.values() {
+        let record = NodeRecord::read(node);
+        let pool = match &record {
+            Some(record) if !record.pool.is_empty() => record.pool.clone(),
+            _ => pass.pool_name(node),
+        };
+        let state = record.map_or("Free", |record| record.state.name());
+        if !pool.is_empty() {
+            *counts.entry((pool, state)).or_default() += 1;
+        }
+    }
+    let gauges = &pass.context.metrics.nodes;
+    for pool in pass.specs.keys() {
+        for state in State::ALL.map(State::name).into_iter().chain(["Free"]) {
+            let count = counts.get(&(pool.clone(), state)).copied().unwrap_or_default();
+            let labels = NodeStateLabels {
+                pool: pool.clone(),
+                state,
+            };
+            gauges.get_or_create(&labels).set(count);
+        }
+    }
+}

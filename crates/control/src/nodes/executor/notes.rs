@@ -1,0 +1,109 @@
+//! Tells people of what happens to nodes: Events on the Node, and on pods whose node is taken back; counters.
+
+use super::Pass;
+use crate::{
+    metrics::HandoverLabels,
+    nodes::{
+        executor::pods::PodsOnNode,
+        record::{NodeRecord, State},
+    },
+};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Resource, ResourceExt,
+    runtime::events::{Event, EventType},
+};
+
+/// Reason of the Event on pods whose node is taken back. There is still time for a checkpoint.
+const NODE_RECLAIMED: &str = "NodeReclaimed";
+
+/// Tells of a node that has another record now.
+pub(super) async fn changed(pass: &Pass<'_>, node: &Node, before: Option<&NodeRecord>, after: Option<&NodeRecord>) {
+    let metrics = &pass.context.metrics;
+    let was = before.map(|record| record.state);
+    let is = after.map(|record| record.state);
+    if let Some(before) = before
+        && was != is
+    {
+        let labels = HandoverLabels {
+            state: before.state.name(),
+        };
+        let seconds = u32::try_from(before.elapsed(pass.now)).unwrap_or(u32::MAX);
+        metrics
+            .handover_seconds
+            .get_or_create(&labels)
+            .observe(f64::from(seconds));
+    }
+    let words = after.map(|record| record.reason.clone()).unwrap_or_default();
+    let (kind, reason) = match (was, is) {
+        (Some(State::Draining), Some(State::Draining)) => (EventType::Warning, "DrainBlocked"),
+        (Some(was), Some(is)) if was == is => {
+            tracing::warn!(
+                node = node.name_any(),
+                state = is.name(),
+                "mended what was taken off the node"
+            );
+            (EventType::Warning, "RecordMended")
+        }
+        (_, Some(State::Quarantined)) => {
+            metrics.quarantines.inc();
+            tracing::warn!(node = node.name_any(), why = words, "node quarantined");
+            (EventType::Warning, "Quarantined")
+        }
+        (_, Some(state)) => {
+            let tenant = after.map(|record| record.uid.as_str()).unwrap_or_default();
+            tracing::info!(
+                node = node.name_any(),
+                state = state.name(),
+                tenant,
+                why = words,
+                "node goes on"
+            );
+            (EventType::Normal, state.name())
+        }
+        (_, None) => (EventType::Normal, "Free"),
+    };
+    let note = if words.is_empty() {
+        format!("node is {}", is.map_or("Free", State::name))
+    } else {
+        words
+    };
+    publish(pass, node, kind, reason, &note).await;
+    if let Some(after) = after
+        && was != is
+        && after.state == State::Cordoned
+    {
+        warn_pods(pass, node, after).await;
+    }
+}
+
+/// Tells the pods of a node that is taken back.
+async fn warn_pods(pass: &Pass<'_>, node: &Node, record: &NodeRecord) {
+    let Ok(pods) = PodsOnNode::list(pass.context, &node.name_any()).await else {
+        return;
+    };
+    let when = record
+        .cordoned_until
+        .map_or_else(String::new, |until| format!(" at {until}"));
+    let note = format!(
+        "node {} is taken back: the pod is evicted{when}; save what is needed",
+        node.name_any()
+    );
+    for pod in &pods.of_tenants {
+        publish(pass, pod, EventType::Warning, NODE_RECLAIMED, &note).await;
+    }
+}
+
+async fn publish<K: Resource<DynamicType = ()>>(pass: &Pass<'_>, on: &K, type_: EventType, reason: &str, note: &str) {
+    let event = Event {
+        type_,
+        reason: reason.into(),
+        note: Some(note.chars().take(1000).collect()),
+        action: "HandOver".into(),
+        secondary: None,
+    };
+    // An Event that is lost harms nobody: the node says the same.
+    if let Err(error) = pass.context.recorder.publish(&event, &on.object_ref(&())).await {
+        tracing::debug!(%error, "event not written");
+    }
+}

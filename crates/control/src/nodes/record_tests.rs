@@ -1,0 +1,156 @@
+use super::*;
+use serde_json::json;
+
+/// A free node.
+pub(super) fn node() -> Node {
+    serde_json::from_value(json!({
+        "metadata": {"name": "n1", "uid": "node-uid", "resourceVersion": "7", "labels": {"pool": "h100"}},
+        "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }))
+    .unwrap()
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+/// A node after a merge patch.
+pub(crate) fn patched(node: &Node, patch: &Value) -> Node {
+    fn merge(target: &mut Value, patch: &Value) {
+        let Value::Object(fields) = patch else {
+            *target = patch.clone();
+            return;
+        };
+        if !target.is_object() {
+            *target = json!({});
+        }
+        for (key, value) in fields {
+            if value.is_null() {
+                target.as_object_mut().unwrap().remove(key);
+            } else {
+                merge(&mut target[key], value);
+            }
+        }
+    }
+    let mut value = serde_json::to_value(node).unwrap();
+    merge(&mut value, patch);
+    // What the API server does.
+    let version: i64 = value["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
+    value["metadata"]["resourceVersion"] = (version + 1).to_string().into();
+    serde_json::from_value(value).unwrap()
+}
+
+fn written(node: &Node, record: &NodeRecord) -> Node {
+    patched(node, &record.patch(node, &[]))
+}
+
+fn in_state(state: State) -> (Node, NodeRecord) {
+    let free = node();
+    let reserved = NodeRecord::reserved("uid-1", "train", "h100", 2, at(10), "asked for");
+    let owned = NodeRecord {
+        slug: "vision-abc".into(),
+        ..reserved.to(State::Assigned, at(20), "asked for")
+    };
+    let record = match state {
+        State::Reserved => reserved,
+        State::Joining => reserved.to(State::Joining, at(15), "asked for"),
+        State::Cordoned => NodeRecord {
+            cordoned_until: Some(at(99)),
+            ..owned.to(State::Cordoned, at(30), "reclaimed")
+        },
+        State::Scrubbing => owned.to_scrubbing(&free, at(40), "reclaimed"),
+        State::Validating | State::Quarantined => {
+            owned
+                .to_scrubbing(&free, at(40), "reclaimed")
+                .to(state, at(50), "because")
+        }
+        state => owned.to(state, at(30), "because"),
+    };
+    (written(&free, &record), record)
+}
+
+#[test]
+fn every_state_is_read_as_it_was_written_and_leaves_a_free_node_as_it_was() {
+    for state in State::ALL {
+        let (node, record) = in_state(state);
+        assert_eq!(NodeRecord::read(&node).as_ref(), Some(&record), "{state:?}");
+        assert!(record.is_complete(&node), "{state:?}");
+        assert_eq!(node.labels().contains_key(labels::TENANT), state.serves(), "{state:?}");
+        let taint = taints(&node).iter().find(|taint| taint.key == labels::TENANT).unwrap();
+        let value = if state.serves() { "vision-abc" } else { HANDOVER };
+        assert_eq!(
+            (taint.value.as_deref(), taint.effect.as_str()),
+            (Some(value), "NoExecute")
+        );
+        let free = patched(&node, &free_patch(&node));
+        assert_eq!(NodeRecord::read(&free), None, "{state:?}");
+        assert_eq!(free.spec, self::node().spec, "{state:?}");
+        assert_eq!(free.labels(), self::node().labels(), "{state:?}");
+        assert!(free.annotations().is_empty(), "{state:?}: {:?}", free.annotations());
+    }
+}
+
+#[test]
+fn whatever_is_left_of_a_record_keeps_a_node_from_being_free_and_clean() {
+    for state in State::ALL {
+        let (node, _) = in_state(state);
+        let value = serde_json::to_value(&node).unwrap();
+        for (kind, keep_taint) in [("labels", true), ("annotations", true), ("labels", false)] {
+            let mut stripped = value.clone();
+            stripped["metadata"][kind] = json!({});
+            if !keep_taint {
+                stripped["spec"]["taints"] = json!([]);
+            }
+            let stripped: Node = serde_json::from_value(stripped).unwrap();
+            let record = NodeRecord::read(&stripped).unwrap_or_else(|| panic!("{state:?} without {kind} seems free"));
+            assert!(!record.is_complete(&stripped), "{state:?} without {kind}");
+            if kind == "labels" {
+                assert_eq!(record.state, state, "annotations decide");
+            } else if !matches!(state, State::Scrubbing | State::Validating | State::Quarantined) {
+                assert_eq!(record.state, State::Draining, "an owner that cannot be told: {state:?}");
+            }
+        }
+        let mut only_taint = value.clone();
+        only_taint["metadata"]["labels"] = json!({});
+        only_taint["metadata"]["annotations"] = json!({});
+        let only_taint: Node = serde_json::from_value(only_taint).unwrap();
+        let expected = if state.serves() {
+            State::Draining
+        } else {
+            State::Scrubbing
+        };
+        assert_eq!(NodeRecord::read(&only_taint).unwrap().state, expected, "{state:?}");
+    }
+}
+
+#[test]
+fn a_cordon_by_people_survives_a_hand_over() {
+    let mut cordoned = node();
+    cordoned.spec.get_or_insert_default().unschedulable = Some(true);
+    let owned = NodeRecord::reserved("uid-1", "train", "h100", 1, at(1), "").to(State::Assigned, at(2), "");
+    let assigned = written(&cordoned, &owned);
+    let drained = written(&assigned, &owned.to(State::Draining, at(3), ""));
+    let scrubbing = written(&drained, &owned.to_scrubbing(&drained, at(4), ""));
+    let free = patched(&scrubbing, &free_patch(&scrubbing));
+    assert_eq!(free.spec.unwrap().unschedulable, Some(true));
+}
+
+#[test]
+fn hand_overs_have_names_of_their_own() {
+    let (node, record) = in_state(State::Draining);
+    let first = record.to_scrubbing(&node, at(1), "").handover;
+    assert_eq!(
+        record.to_scrubbing(&node, at(2), "").handover,
+        first,
+        "decided twice on the same node"
+    );
+    let later = patched(&node, &json!({}));
+    assert_ne!(record.to_scrubbing(&later, at(1), "").handover, first);
+}
+
+#[test]
+fn clocks_that_go_back_end_nothing() {
+    let (_, record) = in_state(State::Draining);
+    assert_eq!((record.elapsed(at(31)), record.elapsed(at(5))), (1, 0));
+}

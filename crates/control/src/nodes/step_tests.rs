@@ -1,0 +1,472 @@
+use super::super::record::{free_patch, tests::patched};
+use super::*;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn alive() -> Tenant {
+    Tenant::Alive("vision-abc".into())
+}
+
+/// A world of one node in which steps are carried out.
+#[derive(Clone, Debug)]
+struct World {
+    now: i64,
+    node: Node,
+    pool: NodePoolSpec,
+    tenant: Tenant,
+    fellows: bool,
+    pods: Vec<String>,
+    job: JobState,
+    /// The Job that `job` is of: hand-over and kind.
+    job_of: Option<(String, JobKind)>,
+    /// Whether anything of a tenant may be on the node's disks and GPUs.
+    dirty: bool,
+    seen: Vec<&'static str>,
+}
+
+impl World {
+    fn new() -> Self {
+        let node = json!({
+            "metadata": {"name": "n1", "uid": "node-uid", "resourceVersion": "1"},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "8"},
+            },
+        });
+        Self {
+            now: 100,
+            node: serde_json::from_value(node).unwrap(),
+            pool: NodePoolSpec {
+                resource: Some("nvidia.com/gpu".into()),
+                ..NodePoolSpec::default()
+            },
+            tenant: alive(),
+            fellows: true,
+            pods: Vec::new(),
+            job: JobState::Missing,
+            job_of: None,
+            dirty: false,
+            seen: Vec::new(),
+        }
+    }
+
+    fn record(&self) -> Option<NodeRecord> {
+        NodeRecord::read(&self.node)
+    }
+
+    fn state(&self) -> Option<State> {
+        self.record().map(|record| record.state)
+    }
+
+    fn reserve(&mut self) {
+        assert_eq!(self.record(), None);
+        let record = NodeRecord::reserved("uid-1", "train", "h100", 2, at(self.now), "asked for");
+        self.write(&record, &[]);
+    }
+
+    fn release(&mut self, until: i64) {
+        let record = NodeRecord {
+            cordoned_until: Some(at(until)),
+            ..self.record().unwrap().to(State::Cordoned, at(self.now), "reclaimed")
+        };
+        self.write(&record, &[]);
+    }
+
+    fn write(&mut self, record: &NodeRecord, more: &[(String, Option<String>)]) {
+        self.node = patched(&self.node, &record.patch(&self.node, more));
+        self.seen.push(record.state.name());
+    }
+
+    fn next(&self) -> Option<Next> {
+        let record = self.record()?;
+        let kind = match record.state {
+            State::Scrubbing => Some(JobKind::Scrub),
+            State::Validating => Some(JobKind::Validate),
+            _ => None,
+        };
+        let is_this = kind.is_some_and(|kind| self.job_of == Some((record.handover.clone(), kind)));
+        Some(next(&Facts {
+            now: at(self.now),
+            node: &self.node,
+            record: &record,
+            pool: &self.pool,
+            tenant: self.tenant.clone(),
+            is_complete_group: self.fellows,
+            pods: &self.pods,
+            job: if is_this { self.job.clone() } else { JobState::Missing },
+        }))
+    }
+
+    /// Does the next step; whether there was one.
+    fn step(&mut self) -> bool {
+        match self.next() {
+            None | Some(Next::Stay | Next::Look(_)) => return false,
+            Some(Next::Become(record, more)) => self.write(&record, &more),
+            Some(Next::Free(_)) => {
+                self.node = patched(&self.node, &free_patch(&self.node));
+                self.seen.push("Free");
+            }
+            Some(Next::Evict | Next::DeletePods) => self.pods.clear(),
+            Some(Next::Start(kind)) => {
+                self.job = JobState::Running;
+                self.job_of = Some((self.record().unwrap().handover, kind));
+            }
+        }
+        true
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("no end: {:?}", self.seen);
+    }
+
+    /// The Job ends well.
+    fn succeed(&mut self) {
+        self.job = JobState::Succeeded;
+        if matches!(self.job_of, Some((_, JobKind::Scrub))) && self.pods.is_empty() {
+            self.dirty = false;
+        }
+        self.settle();
+    }
+
+    fn label(&mut self, key: &str, value: &str) {
+        self.node.labels_mut().insert(key.into(), value.into());
+    }
+}
+
+#[test]
+fn a_hand_over_goes_through_every_state() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.pods.push("berth-vision/a".into());
+    world.release(160);
+    world.settle();
+    assert_eq!(
+        world.next(),
+        Some(Next::Look(60)),
+        "running pods may stay until their time has come"
+    );
+    world.now = 160;
+    world.settle();
+    world.succeed();
+    world.succeed();
+    let all = "Reserved Joining Assigned Cordoned Draining Scrubbing Validating Free";
+    assert_eq!(world.seen.join(" "), all);
+    assert_eq!(world.record(), None);
+}
+
+#[test]
+fn a_promise_is_taken_back_when_the_others_do_not_come() {
+    let mut world = World::new();
+    world.fellows = false;
+    world.reserve();
+    assert_eq!(world.next(), Some(Next::Look(60)));
+    world.now += 60;
+    world.settle();
+    assert_eq!(world.seen, ["Reserved", "Free"]);
+}
+
+#[test]
+fn a_tenant_that_goes_in_the_middle_leaves_nothing() {
+    let mut world = World::new();
+    world.fellows = false;
+    world.reserve();
+    world.tenant = Tenant::Gone;
+    world.settle();
+    assert_eq!(world.state(), None, "nothing of it was ever here");
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(10_000);
+    world.pods.push("berth-vision/a".into());
+    world.tenant = Tenant::Gone;
+    assert!(world.step(), "its time is over");
+    assert_eq!(world.next(), Some(Next::DeletePods));
+    world.settle();
+    assert_eq!(world.state(), Some(State::Scrubbing));
+}
+
+#[test]
+fn a_layout_of_mig_is_asked_for_and_awaited_anew_each_time() {
+    let mut world = World::new();
+    world.pool.mig_config = Some("all-1g.10gb".into());
+    world.label(MIG_CONFIG, "all-1g.10gb");
+    world.label(MIG_STATE, "success");
+    world.reserve();
+    world.settle();
+    assert_eq!(
+        world.state(),
+        Some(State::Joining),
+        "that was the layout of another time"
+    );
+    world.label(MIG_STATE, "rebooting");
+    assert!(!world.step());
+    world.label(MIG_STATE, "success");
+    world.settle();
+    assert_eq!(world.state(), Some(State::Assigned));
+    world.release(0);
+    world.settle();
+    assert_eq!(world.node.labels()[MIG_CONFIG], "all-disabled");
+    assert_eq!(
+        (world.state(), &world.job_of),
+        (Some(State::Scrubbing), &None),
+        "instances go first"
+    );
+    world.label(MIG_STATE, "failed");
+    world.settle();
+    assert_eq!(world.state(), Some(State::Quarantined));
+    assert!(world.node.annotations()[labels::QUARANTINE].contains("MIG manager"));
+}
+
+#[test]
+fn what_takes_too_long_is_quarantined_or_stays_and_says_why() {
+    let mut world = World::new();
+    world.pool.mig_config = Some("all-1g.10gb".into());
+    world.reserve();
+    world.settle();
+    world.now += 900;
+    world.settle();
+    assert_eq!(world.state(), Some(State::Quarantined));
+
+    // A budget forbids the eviction: the node stays where it is, and what is on it is named once.
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.step();
+    world.pods.push("berth-vision/a".into());
+    world.now += 3600;
+    assert!(world.step());
+    assert!(world.record().unwrap().reason.contains("berth-vision/a"));
+    assert_eq!(
+        (world.next(), world.state()),
+        (Some(Next::Evict), Some(State::Draining))
+    );
+    assert!(
+        world.record().unwrap().elapsed(at(world.now)) >= 3600,
+        "the time goes on"
+    );
+
+    for kind in ["Scrubbing", "Validating"] {
+        let mut world = World::new();
+        world.reserve();
+        world.settle();
+        world.release(0);
+        world.settle();
+        if kind == "Validating" {
+            world.succeed();
+        }
+        assert_eq!(world.state().unwrap().name(), kind);
+        world.now += 3600;
+        world.settle();
+        assert_eq!(world.state(), Some(State::Quarantined), "{kind} hangs");
+    }
+}
+
+#[test]
+fn a_failed_job_quarantines_until_people_say_so_and_is_then_run_anew() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    world.job = JobState::Failed("gpureset: GPU 3 is busy".into());
+    world.settle();
+    let reason = world.node.annotations()[labels::QUARANTINE].clone();
+    assert_eq!(reason, "cleaning failed: gpureset: GPU 3 is busy");
+    let first = world.job_of.clone();
+    world
+        .node
+        .annotations_mut()
+        .insert(labels::RELEASE_QUARANTINE.into(), "yes".into());
+    world.settle();
+    assert_eq!(world.state(), Some(State::Scrubbing));
+    assert_ne!(world.job_of, first, "what failed once proves nothing");
+    assert!(!world.node.annotations().contains_key(labels::RELEASE_QUARANTINE));
+    assert!(!world.node.annotations().contains_key(labels::QUARANTINE));
+}
+
+#[test]
+fn a_job_that_is_gone_is_made_again_and_a_lost_name_begins_anew() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    world.job_of = None;
+    assert_eq!(world.next(), Some(Next::Start(JobKind::Scrub)));
+    world.settle();
+    world.job = JobState::Succeeded;
+    world.node.annotations_mut().remove(labels::HANDOVER_ID);
+    world.settle();
+    assert_eq!(
+        (world.state(), &world.job),
+        (Some(State::Scrubbing), &JobState::Running)
+    );
+}
+
+#[test]
+fn unhealthy_gpus_and_pods_that_come_late_keep_a_node_from_being_free() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    world.succeed();
+    let status = world.node.status.as_mut().unwrap();
+    let allocatable = status.allocatable.as_mut().unwrap();
+    allocatable.get_mut("nvidia.com/gpu").unwrap().0 = "7".into();
+    world.succeed();
+    assert_eq!(world.state(), Some(State::Validating));
+    world.pods.push("berth-vision/late".into());
+    world.step();
+    assert_eq!(world.state(), Some(State::Scrubbing));
+    world.settle();
+    world.succeed();
+    world.succeed();
+    world.now += 900;
+    world.settle();
+    let reason = world.record().unwrap().reason;
+    assert_eq!(reason, "1 of 8 nvidia.com/gpu are not healthy, still after 900 s");
+}
+
+#[test]
+fn without_cleaning_an_empty_node_is_free() {
+    let mut world = World::new();
+    world.pool.scrub.policy = ScrubPolicy::None;
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    assert_eq!(
+        world.seen,
+        ["Reserved", "Joining", "Assigned", "Cordoned", "Draining", "Free"]
+    );
+}
+
+/// What may happen to a node and to control.
+#[derive(Clone, Debug)]
+enum Happening {
+    Step,
+    Reserve,
+    Release,
+    PodComes,
+    PodGoes,
+    JobEnds(bool),
+    JobVanishes,
+    TimePasses(i64),
+    TenantGoes,
+    LabelRemoved,
+    TaintRemoved,
+    AnnotationsRemoved,
+    Uncordoned,
+    NodeReady(bool),
+    PeopleRelease,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        6 => Just(Happening::Step),
+        2 => Just(Happening::Reserve),
+        2 => Just(Happening::Release),
+        2 => Just(Happening::PodComes),
+        1 => Just(Happening::PodGoes),
+        3 => any::<bool>().prop_map(Happening::JobEnds),
+        1 => Just(Happening::JobVanishes),
+        1 => (-5000_i64..5000).prop_map(Happening::TimePasses),
+        1 => Just(Happening::TenantGoes),
+        1 => Just(Happening::LabelRemoved),
+        1 => Just(Happening::TaintRemoved),
+        1 => Just(Happening::AnnotationsRemoved),
+        1 => Just(Happening::Uncordoned),
+        1 => any::<bool>().prop_map(Happening::NodeReady),
+        1 => Just(Happening::PeopleRelease),
+    ]
+}
+
+proptest! {
+    /// Whatever happens in whatever order: a node that is free is clean and empty, a node that serves a tenant was clean
+    /// when it came to it, and a tenant's pods find no node that is not its own.
+    #[test]
+    fn no_node_is_free_that_was_not_cleaned(happenings in prop::collection::vec(happening(), 1..120)) {
+        let mut world = World::new();
+        for happening in happenings {
+            match happening {
+                Happening::Step => {
+                    world.step();
+                }
+                Happening::Reserve => {
+                    if world.record().is_none() && world.tenant != Tenant::Gone {
+                        prop_assert!(!world.dirty && world.pods.is_empty());
+                        world.reserve();
+                    }
+                }
+                Happening::Release => {
+                    if world.state() == Some(State::Assigned) {
+                        world.release(world.now + 30);
+                    }
+                }
+                Happening::PodComes => {
+                    // The scheduler and the kubelet look at label, taint and cordon, not at the record.
+                    let is_open = world.node.labels().contains_key(labels::TENANT)
+                        && !world.node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
+                    if is_open {
+                        world.pods.push("berth-vision/p".into());
+                        world.dirty = true;
+                    }
+                }
+                Happening::PodGoes => {
+                    world.pods.pop();
+                }
+                Happening::JobEnds(well) => {
+                    if world.job == JobState::Running {
+                        if well && matches!(world.job_of, Some((_, JobKind::Scrub))) && world.pods.is_empty() {
+                            world.dirty = false;
+                        }
+                        world.job = if well { JobState::Succeeded } else { JobState::Failed("x".into()) };
+                    }
+                }
+                Happening::JobVanishes => world.job_of = None,
+                Happening::TimePasses(seconds) => world.now = (world.now + seconds).max(1),
+                Happening::TenantGoes => world.tenant = Tenant::Gone,
+                Happening::LabelRemoved => {
+                    world.node.labels_mut().clear();
+                }
+                Happening::TaintRemoved => {
+                    if let Some(spec) = &mut world.node.spec {
+                        spec.taints = None;
+                    }
+                }
+                Happening::AnnotationsRemoved => {
+                    // All of them with all else is what marks are for.
+                    world.node.annotations_mut().clear();
+                }
+                Happening::Uncordoned => {
+                    if let Some(spec) = &mut world.node.spec {
+                        spec.unschedulable = None;
+                    }
+                }
+                Happening::NodeReady(ready) => {
+                    let status = if ready { "True" } else { "False" };
+                    let conditions = world.node.status.as_mut().unwrap().conditions.as_mut().unwrap();
+                    conditions[0].status = status.into();
+                }
+                Happening::PeopleRelease => {
+                    world.node.annotations_mut().insert(labels::RELEASE_QUARANTINE.into(), "1".into());
+                }
+            }
+            if world.record().is_none() && world.seen.last() == Some(&"Free") {
+                prop_assert!(!world.dirty, "free and not clean: {:?}", world.seen);
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Folders on local disks.
+
+use crate::{
+    Unclean,
+    files::{entries, remove},
+    node::Node,
+};
+use std::path::{Component, Path};
+
+/// Empties folders; they themselves stay.
+pub(crate) fn empty(node: &Node, folders: &[String]) -> Result<String, Unclean> {
+    let mut removed = 0;
+    for folder in folders {
+        let is_plain = Path::new(folder)
+            .components()
+            .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+        if !is_plain || Path::new(folder).components().count() < 3 {
+            return Err(Unclean::Left(format!("{folder} is no folder that may be emptied")));
+        }
+        let path = node.path(folder);
+        // A link would lead to the machine that cleans, or to anything else.
+        let inside = path.canonicalize().map_err(crate::files::at(&path))?;
+        if inside != path {
+            return Err(Unclean::Left(format!("{folder} is or lies behind a link")));
+        }
+        for entry in entries(&path)? {
+            remove(&entry)?;
+            removed += 1;
+        }
+    }
+    Ok(format!("removed {removed} entries of {} folders", folders.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn folders_are_emptied_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let node = Node::new(&root, []);
+        fs::create_dir_all(root.join("mnt/nvme0/cache/deep")).unwrap();
+        fs::write(root.join("mnt/nvme0/cache/deep/weights"), "x").unwrap();
+        fs::create_dir_all(root.join("mnt/other")).unwrap();
+        fs::write(root.join("mnt/other/file"), "x").unwrap();
+        std::os::unix::fs::symlink(root.join("mnt/other"), root.join("mnt/nvme0/link")).unwrap();
+        empty(&node, &["/mnt/nvme0".into()]).unwrap();
+        assert_eq!(fs::read_dir(root.join("mnt/nvme0")).unwrap().count(), 0);
+        assert!(root.join("mnt/other/file").exists(), "links are not followed");
+        std::os::unix::fs::symlink(root.join("mnt/other"), root.join("mnt/alias")).unwrap();
+        for refused in ["/mnt", "/", "/mnt/../etc", "/mnt/alias", "/mnt/absent"] {
+            assert!(empty(&node, &[refused.into()]).is_err(), "{refused}");
+        }
+        assert!(root.join("mnt/other/file").exists());
+    }
+}

@@ -1,0 +1,132 @@
+//! NVIDIA GPUs, by NVIDIA's own tool. A node without such GPUs has nothing to do; one that has them and not the tool is not
+//! clean.
+
+use crate::{
+    Unclean,
+    files::{entries, text},
+    node::Node,
+    program,
+};
+
+/// NVIDIA's vendor ID on the PCI bus.
+const NVIDIA: &str = "0x10de";
+/// Where the driver container of the GPU Operator has its files.
+const DRIVER_CONTAINER: &str = "/run/nvidia/driver";
+
+/// How many NVIDIA GPUs are on the PCI bus.
+fn count(node: &Node) -> Result<usize, Unclean> {
+    let mut count = 0;
+    for device in entries(&node.path("/sys/bus/pci/devices"))? {
+        let vendor = text(&device.join("vendor"))?.unwrap_or_default();
+        let class = text(&device.join("class"))?.unwrap_or_default();
+        // Display and 3D controllers: not bridges, not sound.
+        if vendor.trim() == NVIDIA && class.trim().starts_with("0x03") {
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// Runs nvidia-smi on the node and gives its output.
+fn smi(node: &Node, arguments: &[&str]) -> Result<(bool, String), Unclean> {
+    const TOOLS: [&str; 2] = ["/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi"];
+    for folder in [node.root().to_owned(), node.path(DRIVER_CONTAINER)] {
+        let tool = TOOLS
+            .iter()
+            .find(|tool| folder.join(tool.trim_start_matches('/')).is_file());
+        if let Some(tool) = tool {
+            let output =
+                program::run(&folder, tool, arguments).map_err(|error| Unclean::Program(format!("{tool}: {error}")))?;
+            let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
+            said.push_str(&String::from_utf8_lossy(&output.stderr));
+            return Ok((output.status.success(), said));
+        }
+    }
+    Err(Unclean::Program(
+        "there are NVIDIA GPUs and no nvidia-smi on the node: they cannot be cleaned".into(),
+    ))
+}
+
+/// Destroys all MIG instances.
+pub(crate) fn destroy_instances(node: &Node) -> Result<String, Unclean> {
+    if count(node)? == 0 {
+        return Ok("no NVIDIA GPU on this node".into());
+    }
+    for arguments in [["mig", "-dci"], ["mig", "-dgi"]] {
+        let (is_done, said) = smi(node, &arguments)?;
+        // Where MIG is off, or nothing was made, there is nothing to destroy.
+        let is_nothing = [
+            "No MIG-enabled",
+            "not found",
+            "No GPU instances",
+            "No compute instances",
+            "Not Supported",
+        ]
+        .iter()
+        .any(|words| said.contains(words));
+        if !is_done && !is_nothing {
+            return Err(Unclean::Program(format!(
+                "nvidia-smi {}: {}",
+                arguments.join(" "),
+                said.trim()
+            )));
+        }
+    }
+    let (_, listed) = smi(node, &["-L"])?;
+    if listed.contains("MIG ") {
+        return Err(Unclean::Left("MIG instances are left".into()));
+    }
+    Ok("no MIG instance is left".into())
+}
+
+/// Resets all GPUs.
+pub(crate) fn reset(node: &Node) -> Result<String, Unclean> {
+    let count = count(node)?;
+    if count == 0 {
+        return Ok("no NVIDIA GPU on this node".into());
+    }
+    let (is_done, said) = smi(node, &["--gpu-reset"])?;
+    if !is_done {
+        return Err(Unclean::Program(format!("nvidia-smi --gpu-reset: {}", said.trim())));
+    }
+    Ok(format!("{count} GPUs were reset"))
+}
+
+/// Whether all GPUs answer.
+pub(crate) fn answer(node: &Node) -> Result<String, Unclean> {
+    let count = count(node)?;
+    if count == 0 {
+        return Ok("clean; no NVIDIA GPU on this node".into());
+    }
+    let (is_done, listed) = smi(node, &["-L"])?;
+    let answering = listed.lines().filter(|line| line.starts_with("GPU ")).count();
+    if !is_done || answering < count {
+        return Err(Unclean::Left(format!("{answering} of {count} GPUs answer")));
+    }
+    Ok(format!("clean; {count} GPUs answer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn gpus_without_their_tool_are_not_clean() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = Node::new(folder.path(), []);
+        let device = |name: &str, vendor: &str, class: &str| {
+            let path = folder.path().join("sys/bus/pci/devices").join(name);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("vendor"), format!("{vendor}\n")).unwrap();
+            fs::write(path.join("class"), format!("{class}\n")).unwrap();
+        };
+        device("0000:00:01.0", "0x8086", "0x030000");
+        device("0000:00:02.0", "0x10de", "0x040300");
+        assert_eq!(count(&node).unwrap(), 0);
+        assert!(reset(&node).is_ok() && destroy_instances(&node).is_ok() && answer(&node).is_ok());
+        device("0000:00:03.0", "0x10de", "0x030200");
+        assert_eq!(count(&node).unwrap(), 1);
+        assert!(reset(&node).is_err() && destroy_instances(&node).is_err() && answer(&node).is_err());
+    }
+}

@@ -1,0 +1,78 @@
+//! The node that is cleaned.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+/// Beginning of the names of tenants' namespaces on the host.
+const TENANT_NAMESPACES: &str = "berth-";
+/// End of the names of those that hold control planes, which are the platform's.
+const CONTROL_PLANES: &str = "-cp";
+/// The platform's own namespace, whose name begins as tenants' do.
+const SYSTEM: &str = "berth-system";
+
+/// The node that is cleaned, and what control said of it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    root: PathBuf,
+    /// UIDs of pods that are no tenant's.
+    platform_pods: BTreeSet<String>,
+}
+
+impl Node {
+    /// A node whose files are below `root`, with these pods of the platform.
+    pub fn new(root: impl Into<PathBuf>, platform_pods: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            root: root.into(),
+            platform_pods: platform_pods.into_iter().filter(|uid| !uid.is_empty()).collect(),
+        }
+    }
+
+    /// As the environment of a Job's container says.
+    pub fn from_environment() -> Self {
+        let get = |name: &str| std::env::var(name).unwrap_or_default();
+        let root = std::env::var("BERTH_HOST").unwrap_or_else(|_| "/host".into());
+        let listed = get("BERTH_PLATFORM_PODS");
+        let pods = listed.split(',').map(str::to_owned);
+        Self::new(root, pods.chain([get("BERTH_POD")]))
+    }
+
+    /// Where the node's files are.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A file of the node, by its path on the node.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// Whether a pod is known to be the platform's.
+    pub(crate) fn is_platform_pod(&self, uid: &str) -> bool {
+        self.platform_pods.contains(uid)
+    }
+}
+
+/// Whether a namespace of the host holds a tenant's workloads.
+pub(crate) fn is_tenants(namespace: &str) -> bool {
+    namespace.starts_with(TENANT_NAMESPACES) && namespace != SYSTEM && !namespace.ends_with(CONTROL_PLANES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_tenants;
+
+    #[test]
+    fn workloads_are_told_apart_from_what_is_the_platforms() {
+        assert!(is_tenants("berth-vision-abcdefghijklm"));
+        for platform in [
+            "berth-system",
+            "berth-vision-abcdefghijklm-cp",
+            "kube-system",
+            "default",
+        ] {
+            assert!(!is_tenants(platform), "{platform}");
+        }
+    }
+}

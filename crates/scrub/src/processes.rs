@@ -1,0 +1,237 @@
+//! Processes: none of a tenant's containers is left, no process that the kubelet started for a pod that is gone, and nobody
+//! holds a GPU but the platform.
+
+use crate::{
+    PATIENCE, PAUSE, Unclean, containers,
+    files::{entries, name, text},
+    node::Node,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{collections::BTreeSet, fs, thread::sleep, time::Instant};
+
+/// A process that must not be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Leftover {
+    pid: u32,
+    why: String,
+}
+
+/// Kills what is left and waits until it is gone.
+pub(crate) fn end(node: &Node) -> Result<String, Unclean> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut ended = BTreeSet::new();
+    loop {
+        let left = leftovers(node)?;
+        let containers = tenant_containers(node)?;
+        if left.is_empty() && containers.is_empty() {
+            return Ok(format!("{} processes of tenants were left and are gone", ended.len()));
+        }
+        if Instant::now() >= deadline {
+            return Err(told(&left, &containers));
+        }
+        for Leftover { pid, .. } in &left {
+            ended.insert(*pid);
+            if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
+                // One that ended meanwhile is what is wanted.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// Whether nothing is left.
+pub(crate) fn none_left(node: &Node) -> Result<(), Unclean> {
+    let (left, containers) = (leftovers(node)?, tenant_containers(node)?);
+    if left.is_empty() && containers.is_empty() {
+        return Ok(());
+    }
+    Err(told(&left, &containers))
+}
+
+fn told(left: &[Leftover], containers: &[String]) -> Unclean {
+    let mut all: Vec<String> = left
+        .iter()
+        .map(|process| format!("process {} {}", process.pid, process.why))
+        .collect();
+    all.extend(containers.iter().map(|pod| format!("a container of {pod}")));
+    all.truncate(10);
+    Unclean::Left(format!("left on the node: {}", all.join("; ")))
+}
+
+/// Pods of tenants' containers.
+fn tenant_containers(node: &Node) -> Result<Vec<String>, Unclean> {
+    let all = containers::all(node)?.into_iter();
+    Ok(all
+        .filter(|container| container.is_tenants)
+        .map(|container| container.pod_name)
+        .collect())
+}
+
+fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
+    let containers = containers::all(node)?;
+    let platform: BTreeSet<&str> = containers
+        .iter()
+        .filter(|container| !container.is_tenants)
+        .map(|container| container.pod.as_str())
+        .collect();
+    let proc = node.path("/proc");
+    let Some(own) = text(&proc.join("self/cgroup"))?.and_then(|text| pods_group(&text)) else {
+        return Err(Unclean::Left(
+            "the cgroup of the node's pods cannot be told; does the pod see the host's processes?".into(),
+        ));
+    };
+    let mut left = Vec::new();
+    for process in entries(&proc)? {
+        let Ok(pid) = name(&process).parse::<u32>() else {
+            continue;
+        };
+        // One that ended meanwhile is none.
+        let Ok(Some(groups)) = text(&process.join("cgroup")) else {
+            continue;
+        };
+        match pod_of(&groups, &own) {
+            Some(pod) if platform.contains(pod.as_str()) || node.is_platform_pod(&pod) => {}
+            Some(pod) => left.push(Leftover {
+                pid,
+                why: format!("of the pod {pod}"),
+            }),
+            // A service of the machine itself may hold GPUs: NVIDIA's persistence daemon, DCGM.
+            None if groups.contains("/system.slice/") || groups.contains("/init.scope") => {}
+            None => {
+                if let Some(device) = gpu_held(&process) {
+                    return Err(Unclean::Left(format!(
+                        "process {pid}, of no pod, holds {device}: nobody knows whose it is"
+                    )));
+                }
+            }
+        }
+    }
+    Ok(left)
+}
+
+/// The cgroup below which the node's kubelet has its pods, from the lines of a pod's process.
+fn pods_group(groups: &str) -> Option<String> {
+    groups.lines().find_map(|line| {
+        let path = line.splitn(3, ':').nth(2)?;
+        let at = path.find("kubepods")?;
+        let end = path[at..].find('/').map_or(path.len(), |end| at + end);
+        Some(path[..end].to_owned())
+    })
+}
+
+/// The UID of the pod that a process belongs to, if it is one of this node's kubelet.
+fn pod_of(groups: &str, own: &str) -> Option<String> {
+    groups.lines().find_map(|line| {
+        let path = line.splitn(3, ':').nth(2)?;
+        let below = path.strip_prefix(own)?;
+        below.split('/').find_map(|part| {
+            // `pod<uid>`, or systemd's `kubepods-burstable-pod<uid with underscores>.slice`.
+            let part = part.strip_suffix(".slice").unwrap_or(part);
+            let uid = match part.rfind("-pod") {
+                Some(at) if part.starts_with("kubepods") => &part[at + 4..],
+                _ => part.strip_prefix("pod")?,
+            };
+            (!uid.is_empty()).then(|| uid.replace('_', "-"))
+        })
+    })
+}
+
+/// The GPU that a process holds.
+fn gpu_held(process: &std::path::Path) -> Option<String> {
+    // Threads of the kernel have none, and one that ended meanwhile neither.
+    let open = fs::read_dir(process.join("fd")).ok()?;
+    open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+        .map(|target| target.display().to_string())
+        .find(|target| {
+            target
+                .strip_prefix("/dev/nvidia")
+                .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_read_from_either_driver_of_cgroups() {
+        let own = pods_group("0::/kubepods/besteffort/pod11-22/abc\n").unwrap();
+        assert_eq!(own, "/kubepods");
+        assert_eq!(
+            pod_of("0::/kubepods/burstable/pod33-44/x\n", &own).as_deref(),
+            Some("33-44")
+        );
+        assert_eq!(pod_of("0::/kubepods/pod33-44/x\n", &own).as_deref(), Some("33-44"));
+        assert_eq!(pod_of("0::/kubepods\n", &own), None);
+        assert_eq!(pod_of("0::/system.slice/sshd.service\n", &own), None);
+        let own =
+            pods_group("0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1_2.slice/c\n").unwrap();
+        let other =
+            "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod3_4.slice/cri-containerd-x.scope\n";
+        assert_eq!(pod_of(other, &own).as_deref(), Some("3-4"));
+        let guaranteed = "0::/kubepods.slice/kubepods-pod5_6.slice/x\n";
+        assert_eq!(pod_of(guaranteed, &own).as_deref(), Some("5-6"));
+    }
+
+    #[test]
+    fn several_nodes_of_one_machine_are_kept_apart() {
+        let own = pods_group("4:memory:/berth-a/node-1/kubepods/besteffort/pod1/c\n").unwrap();
+        assert_eq!(own, "/berth-a/node-1/kubepods");
+        assert_eq!(
+            pod_of("4:memory:/berth-a/node-2/kubepods/besteffort/pod2/c\n", &own),
+            None
+        );
+        assert_eq!(
+            pod_of("4:memory:/berth-a/node-1/kubepods/besteffort/pod2/c\n", &own).as_deref(),
+            Some("2")
+        );
+    }
+
+    fn machine(processes: &[(u32, &str)]) -> (tempfile::TempDir, Node) {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = folder.path().join("proc");
+        for (pid, group) in processes {
+            let process = proc.join(pid.to_string());
+            fs::create_dir_all(process.join("fd")).unwrap();
+            fs::write(process.join("cgroup"), group).unwrap();
+        }
+        fs::create_dir_all(proc.join("self")).unwrap();
+        fs::write(proc.join("self/cgroup"), "0::/kubepods/besteffort/podme/c\n").unwrap();
+        let bundles = folder
+            .path()
+            .join("run/containerd/io.containerd.runtime.v2.task/k8s.io");
+        for (id, namespace, uid) in [("c1", "kube-system", "plat"), ("c2", "berth-vision-x", "tenant")] {
+            fs::create_dir_all(bundles.join(id)).unwrap();
+            let config = serde_json::json!({"annotations": {
+                "io.kubernetes.cri.sandbox-namespace": namespace, "io.kubernetes.cri.sandbox-uid": uid,
+                "io.kubernetes.cri.sandbox-name": "p",
+            }});
+            fs::write(bundles.join(id).join("config.json"), config.to_string()).unwrap();
+        }
+        let node = Node::new(folder.path(), ["me".to_owned(), "done".to_owned()]);
+        (folder, node)
+    }
+
+    #[test]
+    fn what_belongs_to_no_pod_of_the_platform_is_left_over() {
+        let (folder, node) = machine(&[
+            (1, "0::/init.scope\n"),
+            (10, "0::/kubepods/podplat/c\n"),
+            (11, "0::/kubepods/podtenant/c\n"),
+            (12, "0::/kubepods/besteffort/podvanished/c\n"),
+            (13, "0::/kubepods/besteffort/poddone/c\n"),
+            (14, "0::/user.slice\n"),
+        ]);
+        let pids: Vec<u32> = leftovers(&node).unwrap().iter().map(|left| left.pid).collect();
+        assert_eq!(pids, [11, 12]);
+        assert_eq!(tenant_containers(&node).unwrap(), ["berth-vision-x/p"]);
+        assert!(none_left(&node).is_err());
+        std::os::unix::fs::symlink("/dev/nvidia3", folder.path().join("proc/14/fd/7")).unwrap();
+        let error = leftovers(&node).unwrap_err().to_string();
+        assert!(
+            error.contains("process 14") && error.contains("/dev/nvidia3"),
+            "{error}"
+        );
+    }
+}

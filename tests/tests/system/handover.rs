@@ -1,0 +1,270 @@
+//! What happens to a node between two tenants. Each test has a node and a pool of its own.
+
+use berth_api::{NodePool, NodePoolSpec, Span, conditions, labels};
+use berth_tests::{
+    tenant::{Tenant, cluster, ensure_namespace, until_gone},
+    wait::{until, until_true},
+    world::World,
+};
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::{batch::v1::Job, core::v1::Node};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, watcher},
+    },
+};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+const SOON: Duration = Duration::from_secs(90);
+/// Label that puts a node into a test's pool.
+const POOL: &str = "example.com/pool";
+
+/// A simulated node and the pool that holds it alone, both named after the test.
+struct Bench {
+    world: Arc<World>,
+    name: &'static str,
+    nodes: Api<Node>,
+    states: Arc<Mutex<Vec<String>>>,
+}
+
+impl Bench {
+    async fn new(world: &Arc<World>, name: &'static str, change: impl FnOnce(&mut NodePoolSpec)) -> Self {
+        let nodes: Api<Node> = Api::all(world.client.clone());
+        let mut spec = NodePoolSpec {
+            node_selector: BTreeMap::from([(POOL.to_owned(), name.to_owned())]),
+            resource: Some("nvidia.com/gpu".into()),
+            ..NodePoolSpec::default()
+        };
+        change(&mut spec);
+        let pools: Api<NodePool> = Api::all(world.client.clone());
+        pools
+            .create(&PostParams::default(), &NodePool::new(name, spec))
+            .await
+            .unwrap();
+        ensure_namespace(&world.client, name).await;
+        let states: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (seen, watched) = (Arc::clone(&states), nodes.clone());
+        tokio::spawn(async move {
+            let config = watcher::Config::default().labels(&format!("{POOL}={name}"));
+            let mut stream = watcher(watched, config).default_backoff().touched_objects().boxed();
+            while let Ok(Some(node)) = stream.try_next().await {
+                let state = node.labels().get(labels::NODE_STATE).cloned();
+                let state = state.unwrap_or_else(|| "Free".into());
+                let mut seen = seen.lock().unwrap();
+                if seen.last() != Some(&state) {
+                    seen.push(state);
+                }
+            }
+        });
+        let bench = Self {
+            world: Arc::clone(world),
+            name,
+            nodes,
+            states,
+        };
+        bench.create_node().await;
+        bench
+    }
+
+    /// As a kubelet makes its Node.
+    async fn create_node(&self) {
+        let twin = self.nodes.get("gpu-l40s-01").await.unwrap();
+        let mut own = serde_json::to_value(&twin).unwrap();
+        own["metadata"] = json!({
+            "name": self.name, "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "labels": {POOL: self.name, "nvidia.com/gpu.product": self.name, "kubernetes.io/hostname": self.name},
+        });
+        own["spec"] = json!({});
+        let own: Node = serde_json::from_value(own).unwrap();
+        let created = self.nodes.create(&PostParams::default(), &own).await.unwrap();
+        let status = json!({"status": own.status});
+        self.nodes
+            .patch_status(&created.name_any(), &PatchParams::default(), &Patch::Merge(&status))
+            .await
+            .unwrap();
+    }
+
+    async fn tenant(&self) -> Tenant {
+        Tenant::create(&self.world, self.name, &cluster(self.name, &[("train", self.name, 1)])).await
+    }
+
+    async fn delete_tenant(&self) {
+        let tenants = self.world.tenants(self.name);
+        tenants.delete(self.name, &DeleteParams::default()).await.unwrap();
+        until_gone(&self.world, self.name, self.name).await;
+    }
+
+    async fn node(&self) -> Node {
+        self.nodes.get(self.name).await.unwrap()
+    }
+
+    async fn until_state(&self, wanted: &str) -> Node {
+        until(&format!("node {} is {wanted}", self.name), SOON, async || {
+            let node = self.nodes.get(self.name).await.map_err(|error| error.to_string())?;
+            let state = node.labels().get(labels::NODE_STATE).map_or("Free", String::as_str);
+            if state == wanted {
+                Ok(node)
+            } else {
+                Err(format!("{state}: {:?}", node.annotations()))
+            }
+        })
+        .await
+    }
+
+    async fn patch_node(&self, body: Value) {
+        self.nodes
+            .patch(self.name, &PatchParams::default(), &Patch::Merge(&body))
+            .await
+            .unwrap();
+    }
+
+    async fn pod_annotations(&self, annotations: Value) {
+        let pools: Api<NodePool> = Api::all(self.world.client.clone());
+        let body = json!({"spec": {"scrub": {"podAnnotations": annotations}}});
+        pools
+            .patch(self.name, &PatchParams::default(), &Patch::Merge(&body))
+            .await
+            .unwrap();
+    }
+
+    fn states(&self) -> String {
+        self.states.lock().unwrap().join(" ")
+    }
+
+    async fn remove(&self) {
+        let pools: Api<NodePool> = Api::all(self.world.client.clone());
+        pools.delete(self.name, &DeleteParams::default()).await.unwrap();
+        self.nodes.delete(self.name, &DeleteParams::default()).await.unwrap();
+    }
+}
+
+fn taint(node: &Node) -> Option<String> {
+    let taints = node.spec.as_ref()?.taints.as_ref()?;
+    taints.iter().find(|taint| taint.key == labels::TENANT)?.value.clone()
+}
+
+pub(crate) async fn every_state_in_its_turn_and_mended_by_the_way(world: Arc<World>) {
+    let bench = Bench::new(&world, "handover-states", |_| {}).await;
+    let tenant = bench.tenant().await;
+    let slug = tenant.id.slug().to_owned();
+    let assigned = bench.until_state("Assigned").await;
+    assert_eq!(taint(&assigned).as_deref(), Some(slug.as_str()));
+
+    let states = bench.states();
+    assert!(states.ends_with("Reserved Joining Assigned"), "{states}");
+
+    // What somebody takes off by hand is put back.
+    let gone =
+        json!({"metadata": {"labels": {labels::TENANT: null, labels::NODE_STATE: null}}, "spec": {"taints": null}});
+    bench.patch_node(gone).await;
+    until_true("label and taint are back", SOON, async || {
+        let node = bench.node().await;
+        node.labels().get(labels::TENANT) == Some(&slug) && taint(&node).as_ref() == Some(&slug)
+    })
+    .await;
+
+    bench.delete_tenant().await;
+    let free = bench.until_state("Free").await;
+    assert_eq!(taint(&free), None);
+    assert!(!free.spec.unwrap_or_default().unschedulable.unwrap_or_default());
+    let left: Vec<&String> = free.metadata.annotations.iter().flatten().map(|(key, _)| key).collect();
+    assert!(left.iter().all(|key| !key.starts_with("berth.dev/")), "{left:?}");
+    let states = bench.states();
+    let wanted = "Assigned Cordoned Draining Scrubbing Validating Free";
+    assert!(states.ends_with(wanted), "{states}");
+    let jobs: Api<Job> = Api::namespaced(world.client.clone(), "berth-system");
+    until_true("the Jobs of the hand-over are gone", SOON, async || {
+        let listed = jobs
+            .list(&ListParams::default().labels(labels::NODE_JOB))
+            .await
+            .unwrap();
+        !listed.iter().any(|job| job.name_any().contains(bench.name))
+    })
+    .await;
+    bench.remove().await;
+}
+
+pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(world: Arc<World>) {
+    let bench = Bench::new(&world, "handover-fails", |spec| {
+        spec.timeouts.scrub = Some(Span::from("4s"));
+    })
+    .await;
+    // The pod that cleans never ends.
+    bench
+        .pod_annotations(json!({"simulation.berth.dev/run-for": "1h"}))
+        .await;
+    bench.tenant().await;
+    bench.delete_tenant().await;
+    let node = bench.until_state("Quarantined").await;
+    assert!(!node.labels().contains_key(labels::TENANT));
+    assert_eq!(taint(&node).as_deref(), Some(labels::HANDOVER));
+    let why = &node.annotations()[labels::QUARANTINE];
+    assert!(why.starts_with("cleaning"), "{why}");
+    let pools: Api<NodePool> = Api::all(world.client.clone());
+    until_true("the pool names the node", SOON, async || {
+        let status = pools.get(bench.name).await.unwrap().status.unwrap_or_default();
+        let healthy = status.conditions.iter().find(|c| c.type_ == conditions::HEALTHY);
+        let is_told = healthy.is_some_and(|c| c.status == "False" && c.message.contains(bench.name));
+        is_told
+            && status
+                .nodes
+                .is_some_and(|nodes| nodes.quarantined == 1 && nodes.free == 0)
+    })
+    .await;
+
+    // People look, and what is wrong still is: it fails now.
+    let release = json!({"metadata": {"annotations": {labels::RELEASE_QUARANTINE: "yes"}}});
+    let failing = json!({"simulation.berth.dev/run-for": "200ms", "simulation.berth.dev/exit-code": "1"});
+    bench.pod_annotations(failing).await;
+    bench.patch_node(release.clone()).await;
+    until_true("it was cleaned again, and is in quarantine", SOON, async || {
+        bench.states().ends_with("Quarantined Scrubbing Quarantined")
+    })
+    .await;
+    bench
+        .pod_annotations(json!({"simulation.berth.dev/run-for": null, "simulation.berth.dev/exit-code": null}))
+        .await;
+    bench.patch_node(release).await;
+    bench.until_state("Free").await;
+    bench.remove().await;
+}
+
+pub(crate) async fn a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_is_back(world: Arc<World>) {
+    let bench = Bench::new(&world, "handover-vanishes", |_| {}).await;
+    bench
+        .pod_annotations(json!({"simulation.berth.dev/run-for": "1h"}))
+        .await;
+    bench.tenant().await;
+    bench.delete_tenant().await;
+    bench.until_state("Scrubbing").await;
+    bench.nodes.delete(bench.name, &DeleteParams::default()).await.unwrap();
+    until_true("the node is gone", SOON, async || {
+        bench.nodes.get_opt(bench.name).await.unwrap().is_none()
+    })
+    .await;
+    bench
+        .pod_annotations(json!({"simulation.berth.dev/run-for": null}))
+        .await;
+    bench.states.lock().unwrap().clear();
+    bench.create_node().await;
+    // It looks as new. Whoever asks for it gets it clean.
+    bench.tenant().await;
+    bench.until_state("Assigned").await;
+    let states = bench.states();
+    let wanted = "Scrubbing Validating Free Reserved Joining Assigned";
+    assert!(
+        states.ends_with(wanted) && !states.replace(wanted, "").contains("Reserved"),
+        "{states}"
+    );
+    bench.delete_tenant().await;
+    bench.until_state("Free").await;
+    bench.remove().await;
+}
