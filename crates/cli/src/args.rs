@@ -40,6 +40,15 @@ pub(crate) enum Command {
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
+    /// Say why a tenant has the nodes that it has, or why a node is where it is.
+    ///
+    /// Asks the local host cluster, or the one that KUBECONFIG leads to. Works as `kubectl berth explain` too.
+    #[command(after_help = "Examples:\n  berth explain tenant team-vision/vision\n  berth explain node gpu-7 -o yaml")]
+    Explain {
+        /// What to explain.
+        #[command(subcommand)]
+        target: ExplainTarget,
+    },
     /// Print a script that completes berth's commands in a shell.
     Completion {
         /// The shell.
@@ -52,6 +61,33 @@ pub(crate) enum Command {
     Supervise {
         #[command(flatten)]
         home: HomeArgument,
+    },
+}
+
+/// What `explain` explains.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ExplainTarget {
+    /// A tenant: its node groups, what they wait for, and its nodes.
+    Tenant {
+        /// The `TenantCluster`.
+        #[arg(value_name = "NAMESPACE/NAME")]
+        tenant: String,
+        #[command(flatten)]
+        home: HomeArgument,
+        /// How to print it.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
+    /// A host node: whose it is, its state and why.
+    Node {
+        /// Its name.
+        #[arg(value_name = "NAME")]
+        node: String,
+        #[command(flatten)]
+        home: HomeArgument,
+        /// How to print it.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
     },
 }
 

@@ -29,6 +29,8 @@ pub(crate) enum Error {
     AlreadySupervised(PathBuf),
     #[error("control is not ready after {seconds} s; see {}", log.display())]
     ControlNotReady { seconds: u64, log: PathBuf },
+    #[error("{0}")]
+    Explain(String),
     #[error("cannot write the output: {0}")]
     Output(String),
 }

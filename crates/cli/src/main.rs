@@ -5,6 +5,7 @@
 mod args;
 mod down;
 mod error;
+mod explain;
 mod kubeconfigs;
 mod nodes;
 mod options;
@@ -55,6 +56,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             Command::Up(arguments) => up::run(arguments).await,
             Command::Down { home } => down::run(home).await,
             Command::Status { home, output } => status::run(home, output).await,
+            Command::Explain { target } => explain::run(target).await,
             Command::Version => output::version(),
             Command::Supervise { home } => supervise::run(home).await,
             Command::Completion { .. } => Ok(ExitCode::SUCCESS),
