@@ -10,7 +10,7 @@ use crate::{
     },
 };
 use berth_api::labels;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, api::ListParams};
 use std::{
@@ -39,12 +39,22 @@ pub(super) async fn all(pass: &mut Pass<'_>) -> Result<Option<Duration>, Reconci
         .cloned()
         .collect();
     let (of_all, groups) = (&*pass, &groups);
-    let moved: Vec<Outcome> = stream::iter(moving.into_iter().map(|node| one(of_all, groups, node)))
-        .buffer_unordered(AT_ONCE)
-        .try_collect()
-        .await?;
+    let moved: Vec<Result<Outcome, ReconcileError>> =
+        stream::iter(moving.into_iter().map(|node| one(of_all, groups, node)))
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
     let mut soonest: Option<Duration> = None;
-    for Outcome { node, again } in moved {
+    for outcome in moved {
+        let Outcome { node, again } = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                // What cannot be done on one node must not hold up the others.
+                tracing::warn!(%error, "a node could not be moved on");
+                soonest = [soonest, Some(POLL)].into_iter().flatten().min();
+                continue;
+            }
+        };
         soonest = [soonest, again].into_iter().flatten().min();
         if let Some(node) = node {
             pass.saw(node);
