@@ -6,7 +6,7 @@ use crate::{
     datastore::Datastore,
     metrics::Metrics,
     network::{NetworkConfig, Served},
-    nodes::{ByNode, jobs::NodeJobs, requests::Requests, shared::SharedPod},
+    nodes::{ByNode, idle::Idle, jobs::NodeJobs, requests::Requests, shared::SharedPod, workloads::Workloads},
     runtime::ControlPlaneRuntime,
     tenant::Tenants,
 };
@@ -68,6 +68,8 @@ pub struct Stores {
     pub nodes: Store<Node>,
     /// What the platform's own pods take of each node.
     pub usage: Arc<ByNode<Requests>>,
+    /// Tenants' pods on the host.
+    pub workloads: Arc<Workloads>,
     /// Devices of single nodes: the specs of their `ResourceSlices`.
     pub slices: Arc<ByNode<serde_json::Value>>,
     /// Host pods that may run on shared nodes; those without a node at the empty name.
@@ -96,6 +98,8 @@ pub struct Context {
     pub served: Served,
     /// How nodes are cleaned and checked.
     pub node_jobs: NodeJobs,
+    /// Since when nodes are idle.
+    pub idle: Idle,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What is known in memory of each tenant; everything in it can be found out again.

@@ -110,6 +110,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         network,
         served: network::Served::default(),
         node_jobs,
+        idle: nodes::idle::Idle::default(),
         runtime,
         tenants: tenant::Tenants::default(),
         kinds: class::KnownKinds::default(),

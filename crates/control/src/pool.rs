@@ -3,7 +3,7 @@
 use crate::{
     context::Context,
     error::{ReconcileError, api},
-    nodes::{self, NodeRecord, State, is_available, is_ready, planner, shared::Standing, step::MIG_CONFIG},
+    nodes::{self, NodeRecord, Selectors, State, is_available, is_ready, shared::Standing, step::MIG_CONFIG},
 };
 use berth_api::{
     NodeCounts, NodePool, NodePoolStatus, Sharing,
@@ -47,7 +47,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
         (found, vec![finding])
     } else {
         let slices = |node: &str| context.stores.slices.of(node).into_values().collect();
-        let (found, findings) = survey(&pool, &nodes::pools(context), &all, slices);
+        let (found, findings) = survey(&pool, &Selectors::of(context), &all, slices);
         (found, findings.into())
     };
     let after = NodePoolStatus {
@@ -94,16 +94,16 @@ struct Found {
 /// Counts a pool's nodes and judges them. `slices` gives the specs of the `ResourceSlices` of a node.
 fn survey(
     pool: &NodePool,
-    pools: &[planner::Pool],
+    pools: &Selectors,
     nodes: &[Arc<Node>],
     slices: impl Fn(&str) -> Vec<Value>,
 ) -> (NodePoolStatus, [Finding; 2]) {
     let mut found = Found::default();
     let name = pool.name_any();
     for node in nodes {
-        match planner::pool_of(pools, node.labels()) {
-            Ok(Some(index)) if pools[index].name == name => {}
-            Err(claimants) if claimants.contains(&name) => {
+        match pools.pool_of(node.labels()) {
+            Ok(Some(pool)) if pool == name => {}
+            Err(claimants) if claimants.contains(&name.as_str()) => {
                 found
                     .contested
                     .push(format!("{} ({})", node.name_any(), claimants.join(", ")));
@@ -390,15 +390,12 @@ mod tests {
         Vec::new()
     }
 
-    fn planner_pools(pools: &[&NodePool]) -> Vec<planner::Pool> {
-        pools
-            .iter()
-            .map(|pool| planner::Pool {
-                name: pool.name_any(),
-                selector: pool.spec.node_selector.clone(),
-                topology_key: None,
-            })
-            .collect()
+    fn selectors(pools: &[&NodePool]) -> Selectors {
+        Selectors::new(
+            pools
+                .iter()
+                .map(|pool| (pool.name_any(), pool.spec.node_selector.clone())),
+        )
     }
 
     #[test]
@@ -409,7 +406,7 @@ mod tests {
             node("n2", "H100", Some("t")),
             node("n3", "L40S", None),
         ];
-        let (status, [finding, health]) = survey(&h100, &planner_pools(&[&h100]), &nodes, none);
+        let (status, [finding, health]) = survey(&h100, &selectors(&[&h100]), &nodes, none);
         assert_eq!(
             status.nodes,
             Some(NodeCounts {
@@ -435,13 +432,13 @@ mod tests {
             pool("all", ("gpu", "yes")),
         );
         let nodes = [node("n1", "H100", None), node("n2", "L40S", None)];
-        let (status, [finding, _]) = survey(&h100, &planner_pools(&[&h100, &all]), &nodes, none);
+        let (status, [finding, _]) = survey(&h100, &selectors(&[&h100, &all]), &nodes, none);
         assert_eq!((finding.reason, status.nodes.unwrap().total), ("OverlappingPools", 0));
-        let (_, [finding, _]) = survey(&all, &planner_pools(&[&all]), &nodes, none);
+        let (_, [finding, _]) = survey(&all, &selectors(&[&all]), &nodes, none);
         assert_eq!(finding.reason, "MixedProducts");
         let empty = pool("none", ("nvidia.com/gpu.product", "B200"));
         assert_eq!(
-            survey(&empty, &planner_pools(&[&empty]), &nodes, none).1[0].reason,
+            survey(&empty, &selectors(&[&empty]), &nodes, none).1[0].reason,
             "NoNodes"
         );
     }
@@ -465,7 +462,7 @@ mod tests {
             in_rack(node("n4", "H100", Some("t")), "b"),
             in_rack(ill, "c"),
         ];
-        let (status, [_, health]) = survey(&h100, &planner_pools(&[&h100]), &nodes, none);
+        let (status, [_, health]) = survey(&h100, &selectors(&[&h100]), &nodes, none);
         assert_eq!((status.free_gpus, status.fragmentation), (Some(24), Some(33)));
         let counts = status.nodes.unwrap();
         assert_eq!((counts.free, counts.assigned, counts.quarantined), (3, 1, 1));
@@ -483,7 +480,7 @@ mod tests {
                 "productName": {"string": "NVIDIA B200"}, "driverVersion": {"version": "580.95.5"},
             }}]})]
         };
-        let (status, _) = survey(&dra, &planner_pools(&[&dra]), &[node], slices);
+        let (status, _) = survey(&dra, &selectors(&[&dra]), &[node], slices);
         assert_eq!(status.product.as_deref(), Some("NVIDIA B200"));
         assert_eq!(status.driver.as_deref(), Some("580.95.5"));
         assert_eq!(status.sharing.as_deref(), Some("dra"));

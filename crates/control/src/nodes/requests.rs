@@ -54,7 +54,8 @@ fn of_container(container: &Container) -> Requests {
     )
 }
 
-fn amounts(quantities: Option<&BTreeMap<String, Quantity>>) -> Requests {
+/// Quantities as amounts.
+pub fn amounts(quantities: Option<&BTreeMap<String, Quantity>>) -> Requests {
     let all = quantities.into_iter().flatten();
     all.filter_map(|(resource, amount)| Some((resource.clone(), quantity::parse(&amount.0)?)))
         .collect()

@@ -11,6 +11,7 @@ mod dns;
 mod exposure;
 mod host_objects;
 mod keys;
+mod node_groups;
 mod provision;
 mod publish;
 mod service_range;
@@ -29,7 +30,7 @@ use crate::{
     context::{Context, Key},
     error::{ReconcileError, api},
     network::facts,
-    nodes::{self, planner},
+    nodes::Selectors,
 };
 use berth_api::{
     TenantCluster,
@@ -37,6 +38,7 @@ use berth_api::{
     labels,
     names::TenantId,
 };
+use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::{
     Api, Resource, ResourceExt,
@@ -45,7 +47,7 @@ use kube::{
 };
 use serde_json::json;
 use state::Findings;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{cell::OnceCell, sync::Arc, time::Duration};
 
 /// Name of the ServiceCIDR in the tenant that stands for the host's Service ranges.
 const SERVICE_CIDR_NAME: &str = "berth-host";
@@ -71,7 +73,7 @@ pub async fn reconcile(context: &Context, namespace: &str, name: &str) -> Result
         return cleanup::run(context, &memory, &cluster, &tenant).await;
     }
     let mut findings = Findings::default();
-    let settings = match acceptance(context, &cluster) {
+    let settings = match Acceptor::new(context).judge(&cluster) {
         Ok(settings) => {
             findings.add(Finding::yes(ACCEPTED, "Valid", "the spec can be carried out"));
             add_finalizer(context, &cluster).await?;
@@ -111,42 +113,56 @@ pub async fn reconcile(context: &Context, namespace: &str, name: &str) -> Result
     outcome.map(|()| Some(if is_well { RESYNC } else { RECHECK }))
 }
 
-/// Whether the spec can be carried out with the pools and versions there are now.
-pub fn accepts(context: &Context, cluster: &TenantCluster) -> bool {
-    acceptance(context, cluster).is_ok()
+/// Judges whether specs can be carried out with the pools and versions that there are now. Looks at the nodes once, for all
+/// tenants that it is asked about.
+pub struct Acceptor<'a> {
+    context: &'a Context,
+    offer: Offer,
+    closed: OnceCell<Vec<IpNet>>,
 }
 
-/// What the spec comes to, or the finding that says why it cannot be carried out.
-fn acceptance(context: &Context, cluster: &TenantCluster) -> Result<Settings, Finding> {
-    // Few tenants ask for anything, and reading all nodes for each would take its time.
-    let closed = if cluster.spec.network.egress.is_some() {
+impl<'a> Acceptor<'a> {
+    /// For the host as it is now.
+    pub fn new(context: &'a Context) -> Self {
         let nodes = context.stores.nodes.state();
-        facts::gather(nodes.iter().map(Arc::as_ref), [], Vec::new(), &context.network.blocked).blocked
-    } else {
-        Vec::new()
-    };
-    let class = |name: &str| context.stores.classes.get(&ObjectRef::new(name));
-    let settings = settings::resolve(cluster, class, &closed)?;
-    let pools = nodes::pools(context);
-    let mut totals: BTreeMap<String, usize> = BTreeMap::new();
-    for node in context.stores.nodes.state() {
-        if let Ok(Some(pool)) = planner::pool_of(&pools, node.labels()) {
-            *totals.entry(pools[pool].name.clone()).or_default() += 1;
+        let totals = Selectors::of(context).totals(nodes.iter().map(|node| node.labels()));
+        let pools = context.stores.pools.state().into_iter().map(|pool| {
+            let total = totals.get(&pool.name_any()).copied().unwrap_or_default();
+            (pool.name_any(), (pool.as_ref().clone(), total))
+        });
+        Self {
+            offer: Offer {
+                versions: context.runtime.versions(),
+                pools: pools.collect(),
+                uses_pods: context.runtime.uses_pods(),
+            },
+            closed: OnceCell::new(),
+            context,
         }
     }
-    let pools = context.stores.pools.state().into_iter().map(|pool| {
-        let total = totals.get(&pool.name_any()).copied().unwrap_or_default();
-        (pool.name_any(), (pool.as_ref().clone(), total))
-    });
-    validate(
-        &cluster.spec,
-        &Offer {
-            versions: context.runtime.versions(),
-            pools: pools.collect(),
-            uses_pods: context.runtime.uses_pods(),
-        },
-    )?;
-    Ok(settings)
+
+    /// Whether the spec can be carried out.
+    pub fn accepts(&self, cluster: &TenantCluster) -> bool {
+        self.judge(cluster).is_ok()
+    }
+
+    /// What the spec comes to, or the finding that says why it cannot be carried out.
+    fn judge(&self, cluster: &TenantCluster) -> Result<Settings, Finding> {
+        let closed: &[IpNet] = if cluster.spec.network.egress.is_some() {
+            // Few tenants ask for anything.
+            self.closed.get_or_init(|| {
+                let nodes = self.context.stores.nodes.state();
+                let blocked = &self.context.network.blocked;
+                facts::gather(nodes.iter().map(Arc::as_ref), [], Vec::new(), blocked).blocked
+            })
+        } else {
+            &[]
+        };
+        let class = |name: &str| self.context.stores.classes.get(&ObjectRef::new(name));
+        let settings = settings::resolve(cluster, class, closed)?;
+        validate(&cluster.spec, settings.scheduling, &self.offer)?;
+        Ok(settings)
+    }
 }
 
 /// From here on the object cannot go before everything made for it is gone.

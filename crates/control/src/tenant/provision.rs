@@ -1,7 +1,7 @@
 //! The steps that bring an accepted tenant to life, each of which adds its finding.
 
 use super::{
-    bootstrap, definitions, dns, exposure, host_objects, keys, publish, service_range,
+    bootstrap, definitions, dns, exposure, host_objects, keys, node_groups, publish, service_range,
     settings::{self, Settings},
     state::{Findings, TenantMemory},
     usage,
@@ -15,12 +15,12 @@ use crate::{
     },
     error::{ReconcileError, api},
     network::{self, Isolation},
-    nodes::{NodeRecord, State, is_ready},
+    nodes::NodeRecord,
     runtime::{ComponentState, Owner},
 };
 use berth_api::{
     NetworkLimits, TenantCluster, allowances,
-    conditions::{ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, Finding, NODES_READY, SYNCER_READY},
+    conditions::{ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, Finding, SYNCER_READY},
     dns_server, labels,
     names::TenantId,
     ranges,
@@ -174,7 +174,9 @@ pub(super) async fn run(
 
     let nodes = owned_nodes(context, cluster);
     publish::publish(context, cluster, tenant, settings, &nodes).await?;
-    findings.add(nodes_finding(context, cluster, &nodes));
+    let standings = cluster.uid().and_then(|uid| context.tenants.standing(&uid));
+    let groups = node_groups::groups(&cluster.spec.nodes, &nodes, standings.as_ref());
+    findings.add(node_groups::finding(&cluster.spec.nodes, &groups, &nodes));
     Ok(())
 }
 
@@ -385,54 +387,4 @@ pub(super) fn owned_nodes(context: &Context, cluster: &TenantCluster) -> Vec<Arc
     nodes.retain(|node| NodeRecord::read(node).is_some_and(|record| record.uid == uid));
     nodes.sort_by_key(|node| node.name_any());
     nodes
-}
-
-fn nodes_finding(context: &Context, cluster: &TenantCluster, nodes: &[Arc<Node>]) -> Finding {
-    let desired: u64 = cluster.spec.nodes.iter().map(|group| u64::from(group.floor())).sum();
-    let kept: Vec<&Arc<Node>> = nodes
-        .iter()
-        .filter(|node| NodeRecord::read(node).is_some_and(|record| record.state == State::Assigned))
-        .collect();
-    let draining = nodes
-        .iter()
-        .filter(|node| NodeRecord::read(node).is_some_and(|record| record.is_leaving()))
-        .count();
-    if let Some(why) = cluster.uid().and_then(|uid| context.tenants.waiting(&uid)) {
-        return Finding::no(
-            NODES_READY,
-            "InsufficientCapacity",
-            format!(
-                "{} of {desired} nodes are assigned: {why}; wait until another tenant gives nodes back, lower the \
-                 count, or add nodes to the pool",
-                kept.len()
-            ),
-        );
-    }
-    if (kept.len() as u64) < desired {
-        return Finding::no(
-            NODES_READY,
-            "Assigning",
-            format!("{} of {desired} nodes are assigned", kept.len()),
-        );
-    }
-    if draining > 0 {
-        return Finding::no(
-            NODES_READY,
-            "Draining",
-            format!("{draining} nodes that are no longer asked for are being emptied"),
-        );
-    }
-    let broken: Vec<String> = kept
-        .iter()
-        .filter(|node| !is_ready(node))
-        .map(|node| node.name_any())
-        .collect();
-    if !broken.is_empty() {
-        return Finding::no(NODES_READY, "NodeNotReady", format!("not Ready: {}", broken.join(", ")));
-    }
-    Finding::yes(
-        NODES_READY,
-        "Assigned",
-        format!("{desired} of {desired} nodes are assigned"),
-    )
 }

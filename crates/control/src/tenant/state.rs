@@ -7,6 +7,7 @@ use crate::{
     control_plane::{Authorities, LeafStore},
 };
 use berth_api::conditions::Finding;
+use berth_planner::Standing;
 use kube::Client;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,11 +32,14 @@ pub struct TenantMemory {
 #[derive(Default)]
 pub struct Tenants {
     memory: Mutex<BTreeMap<String, Arc<TenantMemory>>>,
-    /// Why tenants lack nodes, as the planner put it last.
-    waiting: Mutex<BTreeMap<String, String>>,
+    /// Where tenants' node groups stand, as the planner put it last.
+    standings: Mutex<Standings>,
     /// Tenants under deletion whose pods are gone.
     workloads_gone: Mutex<BTreeSet<String>>,
 }
+
+/// Where node groups stand, by the tenant's UID and the group's name.
+pub type Standings = BTreeMap<String, BTreeMap<String, Standing>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,18 +63,25 @@ impl Tenants {
     /// Forgets a tenant that is gone.
     pub fn forget(&self, uid: &str) {
         lock(&self.memory).remove(uid);
-        lock(&self.waiting).remove(uid);
+        lock(&self.standings).remove(uid);
         lock(&self.workloads_gone).remove(uid);
     }
 
-    /// Keeps the planner's word on who lacks nodes.
-    pub fn set_waiting(&self, waiting: BTreeMap<String, String>) {
-        *lock(&self.waiting) = waiting;
+    /// Keeps the planner's word on where node groups stand. Gives the tenants of whom it is news.
+    pub fn set_standings(&self, standings: &Standings) -> BTreeSet<String> {
+        let mut known = lock(&self.standings);
+        let uids = known.keys().chain(standings.keys());
+        let changed = uids
+            .filter(|uid| known.get(*uid) != standings.get(*uid))
+            .cloned()
+            .collect();
+        known.clone_from(standings);
+        changed
     }
 
-    /// Why a tenant lacks nodes.
-    pub fn waiting(&self, uid: &str) -> Option<String> {
-        lock(&self.waiting).get(uid).cloned()
+    /// Where a tenant's node groups stand. None: nothing was planned yet.
+    pub fn standing(&self, uid: &str) -> Option<BTreeMap<String, Standing>> {
+        lock(&self.standings).get(uid).cloned()
     }
 
     /// Notes that the workload namespace of a tenant under deletion is gone, so that its nodes can be released.

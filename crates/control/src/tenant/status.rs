@@ -1,19 +1,18 @@
 //! The status of a `TenantCluster`, derived from what a pass found out.
 
-use super::{host_objects, provision::owned_nodes, settings::Settings, state::Findings};
+use super::{host_objects, node_groups, provision::owned_nodes, settings::Settings, state::Findings};
 use crate::{
     context::Context,
     error::{ReconcileError, api},
     nodes::{NodeRecord, is_ready},
 };
 use berth_api::{
-    NodeGroup, NodeGroupStatus, Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
+    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
     conditions::{self, ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, Finding, NODES_READY, READY, SYNCER_READY},
     labels,
     names::TenantId,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
     Api, Resource, ResourceExt,
@@ -21,7 +20,6 @@ use kube::{
     runtime::events::{Event, EventType},
 };
 use serde_json::json;
-use std::sync::Arc;
 
 /// The finding of the step that failed: the first one of the usual order that has none yet.
 pub(super) fn failed_step(findings: &Findings, error: &ReconcileError) -> Finding {
@@ -51,6 +49,10 @@ pub(super) async fn write(
     let mut all = findings.all().to_vec();
     all.push(readiness(findings));
     let nodes = owned_nodes(context, cluster);
+    let standings = cluster.uid().and_then(|uid| context.tenants.standing(&uid));
+    let groups = node_groups::groups(&cluster.spec.nodes, &nodes, standings.as_ref());
+    let mut serving = nodes;
+    serving.retain(|node| NodeRecord::read(node).is_some_and(|record| record.state.serves()));
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let endpoint = findings.endpoint.clone().or_else(|| before.endpoint.clone());
     let has_kubeconfig = findings.has_kubeconfig || before.kubeconfig_secret_ref.is_some();
@@ -66,16 +68,11 @@ pub(super) async fn write(
         workload_namespace: endpoint.as_ref().map(|_| tenant.workload_namespace()),
         endpoint,
         nodes: Some(TenantNodeCounts {
-            desired: cluster
-                .spec
-                .nodes
-                .iter()
-                .map(NodeGroup::floor)
-                .fold(0, u32::saturating_add),
-            assigned: count(nodes.len()),
-            ready: count(nodes.iter().filter(|node| is_ready(node)).count()),
+            desired: groups.iter().map(|group| group.desired).fold(0, u32::saturating_add),
+            assigned: count(serving.len()),
+            ready: count(serving.iter().filter(|node| is_ready(node)).count()),
         }),
-        node_groups: groups(&cluster.spec.nodes, &nodes),
+        node_groups: groups,
         conditions: conditions::merge(&before.conditions, &all, cluster.metadata.generation, now),
     };
     replace(context, cluster, &before, &after).await
@@ -102,6 +99,16 @@ pub(super) async fn replace(
         .patch_status(&cluster.name_any(), &params, &Patch::Apply(&body))
         .await
         .map_err(api("write the status"))?;
+    for (reason, note) in node_groups::news(&before.node_groups, &after.node_groups) {
+        let event = Event {
+            type_: EventType::Normal,
+            reason: reason.into(),
+            note: Some(note.chars().take(1000).collect()),
+            action: NODES_READY.into(),
+            secondary: None,
+        };
+        publish(context, cluster, &event).await;
+    }
     for condition in changed(&before.conditions, &after.conditions) {
         let is_bad = condition.status != "True" && is_a_fault(&condition.reason);
         let event = Event {
@@ -116,12 +123,16 @@ pub(super) async fn replace(
             action: condition.type_.clone(),
             secondary: None,
         };
-        // An Event that is lost harms nobody: the condition says the same.
-        if let Err(error) = context.recorder.publish(&event, &cluster.object_ref(&())).await {
-            tracing::debug!(%error, "event not written");
-        }
+        publish(context, cluster, &event).await;
     }
     Ok(())
+}
+
+/// Writes an Event. One that is lost harms nobody: the status says the same.
+async fn publish(context: &Context, cluster: &TenantCluster, event: &Event) {
+    if let Err(error) = context.recorder.publish(event, &cluster.object_ref(&())).await {
+        tracing::debug!(%error, "event not written");
+    }
 }
 
 /// Conditions whose status or reason is new, without the summary.
@@ -137,31 +148,6 @@ fn changed<'a>(before: &'a [Condition], after: &'a [Condition]) -> impl Iterator
 /// Reasons of what is merely under way.
 fn is_a_fault(reason: &str) -> bool {
     !matches!(reason, "Starting" | "Assigning" | "Draining" | "Waiting")
-}
-
-/// Where each group of the spec stands, as the nodes' own records say.
-fn groups(spec: &[NodeGroup], nodes: &[Arc<Node>]) -> Vec<NodeGroupStatus> {
-    let mut groups: Vec<NodeGroupStatus> = spec
-        .iter()
-        .map(|group| NodeGroupStatus {
-            name: group.name.clone(),
-            pool: group.pool.clone(),
-            mode: group.mode,
-            desired: group.floor(),
-            ..NodeGroupStatus::default()
-        })
-        .collect();
-    for record in nodes.iter().filter_map(|node| NodeRecord::read(node)) {
-        let Some(group) = groups.iter_mut().find(|group| group.name == record.group) else {
-            continue;
-        };
-        if record.is_leaving() {
-            group.returning += 1;
-        } else {
-            group.assigned += 1;
-        }
-    }
-    groups
 }
 
 fn readiness(findings: &Findings) -> Finding {

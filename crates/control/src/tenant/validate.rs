@@ -1,6 +1,8 @@
 //! Whether a spec can be carried out: pure, so that every refusal has a test.
 
-use berth_api::{EndpointType, NodePool, TenantClusterSpec, conditions::ACCEPTED, conditions::Finding};
+use berth_api::{
+    EndpointType, NodeMode, NodePool, Scheduling, TenantClusterSpec, conditions::ACCEPTED, conditions::Finding,
+};
 use std::collections::BTreeMap;
 
 /// What a spec is held against.
@@ -14,11 +16,11 @@ pub struct Offer {
     pub uses_pods: bool,
 }
 
-/// Whether `spec` can be carried out with what is on offer.
+/// Whether `spec` can be carried out with what is on offer. `scheduling`: who places pods, as the class and the spec say.
 ///
 /// # Errors
 /// The finding for the condition Accepted, whose message says what to change.
-pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Result<(), Finding> {
+pub fn validate(spec: &TenantClusterSpec, scheduling: Scheduling, offer: &Offer) -> Result<(), Finding> {
     let TenantClusterSpec {
         version,
         nodes,
@@ -69,6 +71,16 @@ pub fn validate(spec: &TenantClusterSpec, offer: &Offer) -> Result<(), Finding> 
                 format!(
                     "spec.nodes[{}]: pool {} does not offer mode {:?}",
                     group.name, group.pool, group.mode
+                ),
+            );
+        }
+        if group.mode == NodeMode::Dynamic && scheduling == Scheduling::Tenant {
+            return refuse(
+                "DynamicNeedsHostScheduling",
+                format!(
+                    "spec.nodes[{}]: nodes follow pods that wait on the host, and with scheduling: tenant they wait in the \
+                     tenant, where nobody sees them; set spec.scheduling to host, or the group's mode to private",
+                    group.name
                 ),
             );
         }
@@ -126,15 +138,22 @@ mod tests {
     }
 
     fn refusal(spec: &TenantClusterSpec) -> (&'static str, String) {
-        let finding = validate(spec, &offer()).unwrap_err();
+        let finding = validate(spec, Scheduling::Host, &offer()).unwrap_err();
         assert_eq!(finding.status, Some(false), "{finding:?}");
         (finding.reason, finding.message)
     }
 
     #[test]
     fn what_is_on_offer_is_accepted() {
-        assert!(validate(&spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 1)]), &offer()).is_ok());
-        assert!(validate(&spec("v1.36.4", &[]), &offer()).is_ok());
+        assert!(
+            validate(
+                &spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 1)]),
+                Scheduling::Host,
+                &offer()
+            )
+            .is_ok()
+        );
+        assert!(validate(&spec("v1.36.4", &[]), Scheduling::Host, &offer()).is_ok());
     }
 
     #[test]
@@ -160,6 +179,16 @@ mod tests {
             ..EndpointSpec::default()
         });
         assert_eq!(refusal(&exposed).0, "EndpointNotOffered");
+        let mut dynamic = spec("v1.37.1", &[]);
+        dynamic.nodes = vec![NodeGroup::dynamic("a", "h100", 0, 8)];
+        let mut offer = offer();
+        offer
+            .pools
+            .values_mut()
+            .for_each(|(pool, _)| pool.spec.modes.push(NodeMode::Dynamic));
+        assert!(validate(&dynamic, Scheduling::Host, &offer).is_ok());
+        let finding = validate(&dynamic, Scheduling::Tenant, &offer).unwrap_err();
+        assert_eq!(finding.reason, "DynamicNeedsHostScheduling");
         let huge = spec("v1.37.1", &[("a", "h100", u32::MAX), ("b", "h100", u32::MAX)]);
         assert_eq!(refusal(&huge).0, "NotEnoughNodes");
     }

@@ -1,6 +1,7 @@
 //! Watches of the host cluster: they keep the [`Stores`] current and put into the queue whom a change concerns.
 
 mod by_node;
+mod workloads;
 
 use crate::{
     context::{Key, Stores},
@@ -218,6 +219,7 @@ pub async fn start(
         tenants: tenants.clone(),
         queue: queue.clone(),
     };
+    let (workloads, workloads_listed) = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
     let (usage, usage_listed) = by_node::platform_pods(client, owners.clone(), tasks, stop);
     let (slices, slices_listed) = by_node::device_slices(client, owners, tasks, stop);
     let (shared_pods, shared_listed) = by_node::shared_pods(client, queue.clone(), tasks, stop);
@@ -231,7 +233,7 @@ pub async fn start(
     secrets.wait_until_ready().await?;
     network_policies.wait_until_ready().await?;
     // Those that end without a word have nothing to list.
-    let _ = tokio::join!(usage_listed, slices_listed, shared_listed);
+    let _ = tokio::join!(usage_listed, slices_listed, shared_listed, workloads_listed);
     Ok(Stores {
         tenants,
         pools,
@@ -242,6 +244,7 @@ pub async fn start(
         slices,
         shared_pods,
         namespaces,
+        workloads,
         network_policies,
         tenant_nodes,
     })

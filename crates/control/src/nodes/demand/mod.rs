@@ -15,7 +15,7 @@ mod affinity;
 mod translate;
 mod workload;
 
-pub use translate::{GroupOf, HostNode, Needs, Tenant, translate, uses};
+pub use translate::{GroupOf, HostNode, Needs, SATISFIED, Tenant, translate, uses};
 pub use workload::{ALONE, Claim, DRA, Gang, Place, Workload, available, is_device};
 
 #[cfg(test)]

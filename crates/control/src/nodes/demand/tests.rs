@@ -130,7 +130,7 @@ fn a_gang_is_one_demand_with_the_pods_that_are_to_come() {
     let demand = demand(&[member("a", 4, Place::Waiting), member("b", 4, Place::Waiting)]);
     let gang = &demand["burst"][0];
     assert!(gang.gang && gang.one_domain == Domain::Required);
-    assert_eq!((gang.pods[0].count, gang.name.as_str()), (4, "gang train"));
+    assert_eq!((gang.pods[0].count, gang.name.as_str()), (4, "train"));
 }
 
 #[test]

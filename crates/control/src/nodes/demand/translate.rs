@@ -135,7 +135,7 @@ fn units<'a>(workloads: &[&'a Workload]) -> Vec<Unit<'a>> {
         // Before its start, the pods that are not made yet will be like those that are. Afterwards what is missing has run.
         let missing = if has_started { 0 } else { still - waiting.len() };
         units.push(Unit {
-            name: format!("gang {name}"),
+            name: name.to_owned(),
             priority: waiting.iter().map(|pod| pod.priority).max().unwrap_or_default(),
             since: first.since,
             missing: u32::try_from(missing).unwrap_or(u32::MAX),

@@ -12,8 +12,7 @@ mod pods;
 mod reserve;
 
 use super::{
-    NodeRecord, fleet,
-    planner::{self, Plan, plan},
+    NodeRecord, Selectors, gather,
     record::{State, free_patch},
 };
 use crate::{
@@ -43,51 +42,17 @@ const STALE_POLL: Duration = Duration::from_millis(100);
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node, and with
 /// it the next plan.
 pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileError> {
-    let fleet = fleet(context);
-    let Plan { actions, waiting } = plan(&fleet);
-    context.tenants.set_waiting(waiting);
-    carry_out(context, &steps(&fleet, &actions)).await
-}
-
-/// The planner's actions as steps of the state machine.
-fn steps(fleet: &planner::Fleet, actions: &[planner::Action]) -> Vec<Action> {
-    let count = |uid: &str, wanted: &str| {
-        let held = fleet.nodes.iter().filter_map(|node| node.owner.as_ref());
-        let held = held.filter(|owner| owner.uid == uid && owner.group == wanted && !owner.draining);
-        let given = actions
-            .iter()
-            .filter(|action| matches!(action, planner::Action::Assign { tenant, group, .. } if tenant == uid && group == wanted));
-        u32::try_from(held.count() + given.count()).unwrap_or(u32::MAX)
-    };
-    let now = Timestamp::now().as_second();
-    let step = |action: &planner::Action| match action {
-        planner::Action::Assign {
-            node, tenant, group, ..
-        } => {
-            let step = Step::Reserve {
-                tenant: tenant.clone(),
-                group: group.clone(),
-                of: count(tenant, group),
-            };
-            (node.clone(), step, "its tenant asks for it")
-        }
-        planner::Action::Drain { node } => (
-            node.clone(),
-            Step::Release { until: now },
-            "its tenant asks for fewer nodes",
-        ),
-        planner::Action::Keep { node } => (node.clone(), Step::Keep, "its tenant asks for it again"),
-        planner::Action::Release { node } => (node.clone(), Step::Release { until: now }, "its tenant is gone"),
-    };
-    actions
-        .iter()
-        .map(step)
-        .map(|(node, step, why)| Action {
-            node,
-            step,
-            why: why.into(),
-        })
-        .collect()
+    let now = Timestamp::now();
+    let fleet = gather::fleet(context, now);
+    let plan = berth_planner::plan(&fleet);
+    gather::tell(context, &plan);
+    let soonest = carry_out(context, &plan.actions).await?;
+    gather::write_idle(context, &fleet).await?;
+    let again = plan.again_at.map(|at| {
+        let seconds = u64::try_from(at - fleet.now).unwrap_or_default();
+        Duration::from_secs(seconds.max(1))
+    });
+    Ok([soonest, again].into_iter().flatten().min())
 }
 
 /// Carries out a plan and moves nodes on. Returns when to look again, if something is under way.
@@ -116,7 +81,7 @@ struct Pass<'a> {
     now: Timestamp,
     nodes: BTreeMap<String, Arc<Node>>,
     tenants: BTreeMap<String, Arc<TenantCluster>>,
-    pools: Vec<planner::Pool>,
+    pools: Selectors,
     specs: BTreeMap<String, NodePoolSpec>,
     /// UIDs of all `TenantClusters`, asked of the API server once if one is missing in the view.
     known: OnceCell<Vec<String>>,
@@ -133,7 +98,7 @@ impl<'a> Pass<'a> {
             now: Timestamp::now(),
             nodes: nodes.collect(),
             tenants: tenants.filter_map(|tenant| Some((tenant.uid()?, tenant))).collect(),
-            pools: super::pools(context),
+            pools: Selectors::of(context),
             specs: specs.map(|pool| (pool.name_any(), pool.spec.clone())).collect(),
             known: OnceCell::new(),
         }
@@ -163,10 +128,8 @@ impl<'a> Pass<'a> {
 
     /// The name of a node's pool, as its labels say.
     fn pool_name(&self, node: &Node) -> String {
-        match planner::pool_of(&self.pools, node.labels()) {
-            Ok(Some(index)) => self.pools[index].name.clone(),
-            _ => String::new(),
-        }
+        let pool = self.pools.pool_of(node.labels()).ok().flatten();
+        pool.unwrap_or_default().to_owned()
     }
 
     /// What a node's pool asks for. A node whose pool is gone is treated as the defaults say.

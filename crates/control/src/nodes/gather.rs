@@ -1,0 +1,111 @@
+//! What goes from the watches into the planner, and what of the plan concerns tenants.
+
+use super::{
+    demand::Workload,
+    fleet::{Devices, Input, TenantInput, build},
+    idle,
+};
+use crate::{
+    apply::is_status,
+    context::{Context, Key},
+    error::{ReconcileError, api},
+    nodes::requests,
+    tenant::{self, class_of},
+};
+use berth_planner::{Amounts, Fleet, NodeState, Plan};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::reflector::ObjectRef,
+};
+
+/// The fleet as the watches know it.
+pub fn fleet(context: &Context, now: Timestamp) -> Fleet {
+    let stores = &context.stores;
+    let acceptor = tenant::Acceptor::new(context);
+    let tenants = stores.tenants.state().into_iter().map(|cluster| TenantInput {
+        accepted: acceptor.accepts(&cluster),
+        gone: cluster.meta().deletion_timestamp.is_some()
+            && cluster.uid().is_some_and(|uid| context.tenants.workloads_gone(&uid)),
+        class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
+        cluster,
+    });
+    let platform = |node: &str| {
+        let mut used = requests::Requests::new();
+        for of_pod in stores.usage.of(node).values() {
+            requests::add(&mut used, of_pod);
+        }
+        used
+    };
+    build(&Input {
+        now,
+        nodes: stores.nodes.state(),
+        pools: stores.pools.state(),
+        classes: stores.classes.state(),
+        tenants: tenants.collect(),
+        workloads: stores.workloads.all(),
+        platform: &platform,
+        devices: &NoDevices,
+        idle: &context.idle,
+    })
+}
+
+/// No claims are counted.
+struct NoDevices;
+
+impl Devices for NoDevices {
+    fn asked(&self, _: &Workload) -> Amounts {
+        Amounts::new()
+    }
+
+    fn of_node(&self, _: &str) -> Amounts {
+        Amounts::new()
+    }
+}
+
+/// Keeps what the plan says of each tenant, and has those told of whom it says something new.
+pub fn tell(context: &Context, plan: &Plan) {
+    let changed = context.tenants.set_standings(&plan.groups);
+    if changed.is_empty() {
+        return;
+    }
+    for cluster in context.stores.tenants.state() {
+        if cluster.uid().is_some_and(|uid| changed.contains(&uid)) {
+            context.queue.add(Key::Tenant {
+                namespace: cluster.namespace().unwrap_or_default(),
+                name: cluster.name_any(),
+            });
+        }
+    }
+}
+
+/// Writes on nodes since when they are idle, where that changed.
+///
+/// # Errors
+/// The host's API server refuses or does not answer.
+pub async fn write_idle(context: &Context, fleet: &Fleet) -> Result<(), ReconcileError> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    for planned in &fleet.nodes {
+        if !matches!(planned.state, NodeState::Owned(_)) {
+            continue;
+        }
+        let Some(node) = context.stores.nodes.get(&ObjectRef::new(&planned.name)) else {
+            continue;
+        };
+        let Some(body) = idle::patch(&node, planned.idle_since) else {
+            continue;
+        };
+        match nodes
+            .patch(&planned.name, &PatchParams::default(), &Patch::Merge(&body))
+            .await
+        {
+            Ok(_) => {}
+            // It changed meanwhile: the next plan writes it.
+            Err(error) if is_status(&error, 409) || is_status(&error, 404) => {}
+            Err(error) => return Err(api("write since when a node is idle")(error)),
+        }
+    }
+    Ok(())
+}

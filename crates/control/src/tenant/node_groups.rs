@@ -1,0 +1,278 @@
+//! Where a tenant's node groups stand, for its status and its condition NodesReady: pure.
+
+use crate::nodes::{NodeRecord, State, is_ready};
+use berth_api::{
+    NodeGroup, NodeGroupStatus, NodeMode,
+    conditions::{Finding, NODES_READY},
+};
+use berth_planner::Standing;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Where each group stands: those of the spec, and those that only nodes remember. `standings` is the planner's word, if
+/// there was one yet.
+pub(super) fn groups(
+    spec: &[NodeGroup],
+    nodes: &[Arc<Node>],
+    standings: Option<&BTreeMap<String, Standing>>,
+) -> Vec<NodeGroupStatus> {
+    let mut groups: Vec<NodeGroupStatus> = spec
+        .iter()
+        .map(|group| NodeGroupStatus {
+            name: group.name.clone(),
+            pool: group.pool.clone(),
+            mode: group.mode,
+            desired: group.floor(),
+            ..NodeGroupStatus::default()
+        })
+        .collect();
+    for record in nodes.iter().filter_map(|node| NodeRecord::read(node)) {
+        let index = groups.iter().position(|group| group.name == record.group);
+        let index = index.unwrap_or_else(|| {
+            groups.push(NodeGroupStatus {
+                name: record.group.clone(),
+                pool: record.pool.clone(),
+                ..NodeGroupStatus::default()
+            });
+            groups.len() - 1
+        });
+        let group = &mut groups[index];
+        match record.state {
+            State::Reserved | State::Joining => group.joining += 1,
+            State::Assigned => group.assigned += 1,
+            _ => group.returning += 1,
+        }
+    }
+    for group in &mut groups {
+        let Some(standing) = standings.and_then(|standings| standings.get(&group.name)) else {
+            continue;
+        };
+        let Standing {
+            desired,
+            held: _,
+            waiting,
+            borrowed,
+            why,
+        } = standing;
+        group.desired = (*desired).max(group.desired);
+        group.waiting = *waiting;
+        group.borrowed = *borrowed;
+        group.message.clone_from(why);
+    }
+    groups
+}
+
+/// The condition: every node that the spec asks for whatever happens is there and Ready. What pods wait for beyond that is
+/// told in its message.
+pub(super) fn finding(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[Arc<Node>]) -> Finding {
+    let floor_of = |name: &str| {
+        let group = spec.iter().find(|group| group.name == name);
+        group.map_or(0, NodeGroup::floor)
+    };
+    let floor: u64 = spec.iter().map(|group| u64::from(group.floor())).sum();
+    let there: u64 = groups
+        .iter()
+        .map(|group| u64::from(group.assigned.min(floor_of(&group.name))))
+        .sum();
+    let short: Vec<&NodeGroupStatus> = groups
+        .iter()
+        .filter(|group| group.assigned < floor_of(&group.name))
+        .collect();
+    let waiting: Vec<&str> = short
+        .iter()
+        .filter(|group| group.waiting > 0 && !group.message.is_empty())
+        .map(|group| group.message.as_str())
+        .collect();
+    if !waiting.is_empty() {
+        return Finding::no(
+            NODES_READY,
+            "InsufficientCapacity",
+            format!(
+                "{there} of {floor} nodes are assigned: {}; wait until another tenant gives nodes back, lower the count, or \
+                 add nodes to the pool",
+                waiting.join("; ")
+            ),
+        );
+    }
+    if !short.is_empty() {
+        return Finding::no(
+            NODES_READY,
+            "Assigning",
+            format!("{there} of {floor} nodes are assigned"),
+        );
+    }
+    // Nodes of dynamic groups come and go.
+    let draining: u32 = groups
+        .iter()
+        .filter(|group| group.mode != NodeMode::Dynamic)
+        .map(|group| group.returning)
+        .sum();
+    if draining > 0 {
+        return Finding::no(
+            NODES_READY,
+            "Draining",
+            format!("{draining} nodes that are no longer asked for are being emptied"),
+        );
+    }
+    let assigned = |node: &&Arc<Node>| NodeRecord::read(node).is_some_and(|record| record.state == State::Assigned);
+    let broken: Vec<String> = nodes
+        .iter()
+        .filter(assigned)
+        .filter(|node| !is_ready(node))
+        .map(|node| node.name_any())
+        .collect();
+    if !broken.is_empty() {
+        return Finding::no(NODES_READY, "NodeNotReady", format!("not Ready: {}", broken.join(", ")));
+    }
+    let mut message = format!("{floor} of {floor} nodes are assigned");
+    for group in groups.iter().filter(|group| group.mode == NodeMode::Dynamic) {
+        message = format!("{message}; {}", following(group));
+    }
+    Finding::yes(NODES_READY, "Assigned", message)
+}
+
+/// Where a group that follows demand stands, in words.
+fn following(group: &NodeGroupStatus) -> String {
+    let mut words = format!("group {} has {}", group.name, group.assigned);
+    if group.borrowed > 0 {
+        words = format!("{words}, {} of them borrowed", group.borrowed);
+    }
+    if group.joining > 0 {
+        words = format!("{words}, {} coming", group.joining);
+    }
+    if !group.message.is_empty() {
+        words = format!("{words}: {}", group.message);
+    }
+    words
+}
+
+/// What happened to dynamic groups since the last status, as Events: a reason and words for each.
+pub(super) fn news(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> Vec<(&'static str, String)> {
+    let mut news = Vec::new();
+    for group in after.iter().filter(|group| group.mode == NodeMode::Dynamic) {
+        let earlier = before.iter().find(|earlier| earlier.name == group.name);
+        let earlier = earlier.cloned().unwrap_or_default();
+        let name = &group.name;
+        if group.borrowed > earlier.borrowed {
+            let words = format!(
+                "group {name} has {} borrowed nodes: others may ask for them back",
+                group.borrowed
+            );
+            news.push(("NodesBorrowed", words));
+        }
+        if group.returning > earlier.returning {
+            let words = format!(
+                "group {name}: {} nodes are on their way back to pool {}",
+                group.returning, group.pool
+            );
+            news.push(("NodesReturning", words));
+        }
+        if group.waiting > 0 && earlier.waiting == 0 {
+            news.push(("WaitingForNodes", format!("group {name}: {}", group.message)));
+        }
+    }
+    news
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(name: &str, group: &str, state: &str) -> Arc<Node> {
+        let node = json!({
+            "metadata": {
+                "name": name,
+                "labels": {"berth.dev/node-group": group, "berth.dev/pool": "h100", "berth.dev/state": state, "berth.dev/tenant": "t"},
+                "annotations": {"berth.dev/owner-uid": "u", "berth.dev/state": state},
+            },
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        Arc::new(serde_json::from_value(node).unwrap())
+    }
+
+    fn standings(waiting: u32, why: &str) -> BTreeMap<String, Standing> {
+        let standing = Standing {
+            desired: 3,
+            held: 1,
+            waiting,
+            borrowed: 1,
+            why: why.into(),
+        };
+        [("a".to_owned(), standing)].into()
+    }
+
+    #[test]
+    fn groups_are_counted_by_state_and_told_by_the_planner() {
+        let spec = [NodeGroup::dynamic("a", "h100", 0, 8)];
+        let nodes = [
+            node("n1", "a", "Assigned"),
+            node("n2", "a", "Joining"),
+            node("n3", "a", "Cordoned"),
+            node("n4", "old", "Draining"),
+        ];
+        insta::assert_yaml_snapshot!(groups(
+            &spec,
+            &nodes,
+            Some(&standings(2, "pool h100 has no nodes free"))
+        ));
+    }
+
+    #[test]
+    fn a_floor_that_cannot_be_reached_is_told_with_what_to_do() {
+        let spec = [NodeGroup::private("a", "h100", 2)];
+        let nodes = [node("n1", "a", "Assigned")];
+        let all = groups(&spec, &nodes, Some(&standings(1, "pool h100 has 0 nodes free")));
+        let found = finding(&spec, &all, &nodes);
+        assert_eq!((found.status, found.reason), (Some(false), "InsufficientCapacity"));
+        assert!(
+            found.message.contains("1 of 2") && found.message.contains("lower the count"),
+            "{found:?}"
+        );
+        let all = groups(&spec, &nodes, None);
+        assert_eq!(finding(&spec, &all, &nodes).reason, "Assigning");
+    }
+
+    #[test]
+    fn demand_beyond_the_floor_is_told_and_no_fault() {
+        let spec = [NodeGroup::dynamic("a", "h100", 1, 8)];
+        let nodes = [node("n1", "a", "Assigned"), node("n2", "a", "Cordoned")];
+        let all = groups(&spec, &nodes, Some(&standings(2, "ml/train needs 2 more nodes")));
+        let found = finding(&spec, &all, &nodes);
+        assert_eq!((found.status, found.reason), (Some(true), "Assigned"));
+        assert_eq!(
+            found.message,
+            "1 of 1 nodes are assigned; group a has 1, 1 of them borrowed: ml/train needs 2 more nodes"
+        );
+    }
+
+    #[test]
+    fn nodes_that_a_private_group_gives_back_are_told() {
+        let spec = [NodeGroup::private("a", "h100", 1)];
+        let nodes = [node("n1", "a", "Assigned"), node("n2", "a", "Draining")];
+        let all = groups(&spec, &nodes, None);
+        assert_eq!(finding(&spec, &all, &nodes).reason, "Draining");
+    }
+
+    #[test]
+    fn news_are_told_once() {
+        let group = |borrowed, returning, waiting| NodeGroupStatus {
+            name: "a".into(),
+            mode: NodeMode::Dynamic,
+            borrowed,
+            returning,
+            waiting,
+            ..NodeGroupStatus::default()
+        };
+        let reasons = |before: &[NodeGroupStatus], after| -> Vec<&str> {
+            news(before, &[after]).into_iter().map(|(reason, _)| reason).collect()
+        };
+        assert_eq!(
+            reasons(&[], group(1, 1, 1)),
+            ["NodesBorrowed", "NodesReturning", "WaitingForNodes"]
+        );
+        assert!(reasons(&[group(1, 1, 1)], group(1, 1, 2)).is_empty());
+        assert!(reasons(&[group(1, 1, 1)], group(0, 0, 0)).is_empty());
+    }
+}
