@@ -1,0 +1,20 @@
+//! Nodes that follow demand, on a real API server with simulated nodes. The tenants' control planes are fakes that agree to
+//! everything, and the tests themselves make the host pods that syncers would make: scheduler, evictions and nodes are real.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod demand;
+mod random;
+mod setup;
+
+use berth_tests::{suite, suite::Group, tests};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let scenarios: Vec<suite::Test> = tests![
+        demand::a_pending_pod_brings_a_node_and_an_idle_one_goes_back,
+        demand::a_guarantee_is_taken_back_from_whoever_borrowed,
+        demand::a_gang_waits_or_gets_all,
+        random::no_node_ever_has_two_tenants,
+    ];
+    suite::run_groups(setup::world(), vec![Group::alone(scenarios)])
+}

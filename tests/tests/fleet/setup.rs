@@ -1,0 +1,214 @@
+//! A host cluster with control in this process, tenants without control planes, and their pods on the host.
+
+use berth_api::{NodeGroup, NodePool, TenantCluster, TenantClusterSpec, labels, names::TenantId};
+use berth_control::{ControlConfig, control_plane::HostInput, datastore::DatastoreConfig, metrics::Metrics};
+use berth_tests::{
+    fake::FakeRuntime,
+    tenant::{ensure_namespace, until_gone},
+    wait::until_true,
+    world::World,
+};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
+
+/// How long anything may take.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+/// The namespace of all tenants of these tests.
+const NAMESPACE: &str = "fleet";
+
+/// One runtime for all controls: the tenants' fakes outlive the control that started them.
+static RUNTIME: LazyLock<Arc<FakeRuntime>> = LazyLock::new(Arc::default);
+
+/// Four nodes of one pool that hands them on quickly.
+pub(crate) async fn world() -> World {
+    let world = World::without_control("h100=4,cpu=1").await;
+    ensure_namespace(&world.client, NAMESPACE).await;
+    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let spec = json!({"spec": {
+        "modes": ["private", "dynamic"], "scrub": {"policy": "None"}, "validate": {"policy": "None"},
+        "policy": {"minimumTenure": "0s", "idleAfter": "2s", "reclaimGrace": "1s"},
+    }});
+    pools
+        .patch("h100", &PatchParams::default(), &Patch::Merge(&spec))
+        .await
+        .unwrap();
+    start_control(&world);
+    world
+}
+
+/// Starts a control in this process. It ends with the token, or with the process.
+pub(crate) fn start_control(world: &World) -> CancellationToken {
+    let access = world.host.datastore();
+    let stop = CancellationToken::new();
+    let config = ControlConfig {
+        network: berth_control::network::NetworkConfig::default(),
+        node_jobs: berth_control::nodes::jobs::NodeJobs {
+            image: "berth:test".into(),
+            ..Default::default()
+        },
+        client: world.client.clone(),
+        host: HostInput {
+            cluster_domain: "cluster.local".into(),
+            server: world.host.server(),
+            ca_pem: std::fs::read_to_string(world.host.home().pki().join("ca.crt")).unwrap_or_default(),
+        },
+        datastore: DatastoreConfig {
+            endpoints: vec![access.endpoint],
+            ca_cert: access.ca_cert,
+            ca_key: access.ca_key,
+        },
+        runtime: Arc::clone(&RUNTIME) as Arc<_>,
+        metrics: Metrics::new(&mut Registry::default()),
+    };
+    let of_control = stop.clone();
+    tokio::spawn(async move { berth_control::run(config, of_control, || {}).await.unwrap() });
+    stop
+}
+
+/// A tenant whose pods are made by hand.
+pub(crate) struct Team {
+    pub(crate) name: String,
+    pub(crate) id: TenantId,
+    pub(crate) pods: Api<Pod>,
+    nodes: Api<Node>,
+    clusters: Api<TenantCluster>,
+}
+
+impl Team {
+    /// Makes it, and waits until pods can be made.
+    pub(crate) async fn create(world: &World, name: &str, class: Option<&str>, groups: Vec<NodeGroup>) -> Self {
+        let clusters = world.tenants(NAMESPACE);
+        let spec = TenantClusterSpec {
+            class: class.map(Into::into),
+            nodes: groups,
+            ..TenantClusterSpec::default()
+        };
+        let cluster = clusters
+            .create(&PostParams::default(), &TenantCluster::new(name, spec))
+            .await
+            .unwrap();
+        let id = TenantId::new(name, &cluster.uid().unwrap());
+        let team = Self {
+            name: name.into(),
+            pods: Api::namespaced(world.client.clone(), &id.workload_namespace()),
+            nodes: Api::all(world.client.clone()),
+            id,
+            clusters,
+        };
+        // Accounts are made last of what the host makes for a namespace.
+        let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
+            Api::namespaced(world.client.clone(), &team.id.workload_namespace());
+        until_true("pods can be made", SOON, async || accounts.get("default").await.is_ok()).await;
+        team
+    }
+
+    /// A host pod as a syncer makes it. `more` is merged into it.
+    pub(crate) fn pod(&self, name: &str, gpus: u32, more: &Value) -> Pod {
+        let slug = self.id.slug();
+        let mut pod = json!({
+            "metadata": {
+                "name": name,
+                "labels": {labels::TENANT: slug, labels::MANAGED_BY: labels::MANAGED_BY_SYNCER},
+                "annotations": {labels::ORIGIN_NAMESPACE: "default", labels::ORIGIN_NAME: name},
+            },
+            "spec": {
+                "nodeSelector": {labels::TENANT: slug},
+                "tolerations": [
+                    {"key": labels::TENANT, "operator": "Equal", "value": slug, "effect": "NoExecute"},
+                    {"key": "nvidia.com/gpu", "operator": "Exists"},
+                ],
+                "automountServiceAccountToken": false, "dnsPolicy": "Default", "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "main", "image": "train:1",
+                    "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}},
+                }],
+            },
+        });
+        merge(&mut pod, more);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    /// Makes a pod that asks for GPUs.
+    pub(crate) async fn run(&self, name: &str, gpus: u32, more: &Value) {
+        self.pods
+            .create(&PostParams::default(), &self.pod(name, gpus, more))
+            .await
+            .unwrap();
+    }
+
+    /// Pods that run.
+    pub(crate) async fn running(&self) -> usize {
+        let pods = self.pods.list(&ListParams::default()).await.unwrap();
+        let runs = |pod: &&Pod| {
+            pod.metadata.deletion_timestamp.is_none()
+                && pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
+        };
+        pods.iter().filter(runs).count()
+    }
+
+    /// Deletes a pod for good.
+    pub(crate) async fn stop(&self, name: &str) {
+        let at_once = DeleteParams::default().grace_period(0);
+        self.pods.delete(name, &at_once).await.unwrap();
+    }
+
+    /// Nodes whose record names the tenant, in whatever state.
+    pub(crate) async fn held(&self) -> usize {
+        let uid = self.cluster().await.uid().unwrap();
+        let nodes = self.nodes.list(&ListParams::default()).await.unwrap();
+        let owner = |node: &&Node| node.annotations().get(labels::OWNER_UID) == Some(&uid);
+        nodes.iter().filter(owner).count()
+    }
+
+    pub(crate) async fn cluster(&self) -> TenantCluster {
+        self.clusters.get(&self.name).await.unwrap()
+    }
+
+    /// What its status says of its first group.
+    pub(crate) async fn group(&self) -> berth_api::NodeGroupStatus {
+        let status = self.cluster().await.status.unwrap_or_default();
+        status.node_groups.into_iter().next().unwrap_or_default()
+    }
+
+    /// Deletes it and waits until nothing is left.
+    pub(crate) async fn delete(self, world: &World) {
+        self.clusters
+            .delete(&self.name, &DeleteParams::default())
+            .await
+            .unwrap();
+        until_gone(world, NAMESPACE, &self.name).await;
+    }
+}
+
+/// Waits until no node of the pool belongs to anybody.
+pub(crate) async fn until_all_free(world: &World) {
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    until_true("all nodes are free", SOON, async || {
+        let list = nodes.list(&ListParams::default()).await.unwrap();
+        list.iter().all(|node| {
+            !node.labels().contains_key(labels::NODE_STATE) && !node.annotations().contains_key(labels::OWNER_UID)
+        })
+    })
+    .await;
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    match patch {
+        Value::Object(fields) if target.is_object() => {
+            for (key, value) in fields {
+                merge(&mut target[key], value);
+            }
+        }
+        _ => *target = patch.clone(),
+    }
+}
