@@ -32,8 +32,8 @@ use round::Round;
 use tree::Tree;
 use view::Catalog;
 
-/// Decides what to change. Applying the plan and planning again gives no action; where nodes are taken back for fairness, it
-/// may take a few rounds until that is so.
+/// Decides what to change. Applying the plan and planning again gives no action, or after a few rounds: what was done can
+/// change who is next among those who wait for nodes that are on their way.
 pub fn plan(fleet: &Fleet) -> Plan {
     let mut plan = Plan::default();
     let catalog = Catalog::new(&fleet.tenants, &fleet.nodes);
