@@ -19,7 +19,6 @@ pub use node::Node;
 
 use std::{
     path::PathBuf,
-    thread::sleep,
     time::{Duration, Instant},
 };
 
@@ -79,12 +78,20 @@ fn check(node: &Node) -> Result<String, Unclean> {
     gpus::answer(node)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a program of one thread, which has nothing else to do"
+)]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
 /// Tries until it works or there is no more patience.
 fn wait(mut attempt: impl FnMut() -> Result<String, Unclean>) -> Result<String, Unclean> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match attempt() {
-            Err(_) if Instant::now() < deadline => sleep(PAUSE),
+            Err(_) if Instant::now() < deadline => pause(PAUSE),
             outcome => return outcome,
         }
     }

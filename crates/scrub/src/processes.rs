@@ -5,9 +5,10 @@ use crate::{
     PATIENCE, PAUSE, Unclean, containers,
     files::{entries, name, text},
     node::Node,
+    pause,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use std::{collections::BTreeSet, fs, thread::sleep, time::Instant};
+use std::{collections::BTreeSet, fs, time::Instant};
 
 /// A process that must not be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(crate) fn end(node: &Node) -> Result<String, Unclean> {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
-        sleep(PAUSE);
+        pause(PAUSE);
     }
 }
 

@@ -77,7 +77,7 @@ pub const SPEC: Fields = &[
 ];
 
 /// What translating a pod's spec gives.
-pub struct Spec {
+pub struct HostSpec {
     /// The host pod's spec.
     pub spec: Map<String, Value>,
     /// Paths of metadata (`metadata.labels['a']`) that downward API volumes read.
@@ -87,7 +87,7 @@ pub struct Spec {
 }
 
 /// The host pod's spec.
-pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Findings) -> Spec {
+pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Findings) -> HostSpec {
     let source = &pod["spec"];
     let mut spec = fields::copy(source, "spec", SPEC, findings);
     let mut downward = BTreeSet::new();
@@ -150,7 +150,7 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
         spec.insert("imagePullSecrets".into(), secrets.into());
     }
     let shared_pools = shared::open(world, name, source, &mut spec);
-    Spec {
+    HostSpec {
         spec,
         downward,
         shared_pools,
