@@ -68,12 +68,13 @@ pub(crate) async fn no_node_ever_has_two_tenants(world: Arc<World>) {
     .await;
     last.delete(&world).await;
     until_all_free(&world).await;
-    let observer = observer.lock().unwrap();
-    observer.assert_clean();
-    eprintln!("{steps} steps, {} changes of owner", observer.changes);
-    assert!(observer.changes > 2, "nothing happened");
+    {
+        let observer = observer.lock().unwrap();
+        observer.assert_clean();
+        eprintln!("{steps} steps, {} changes of owner", observer.changes);
+        assert!(observer.changes > 2, "nothing happened");
+    }
     watches.iter().for_each(tokio::task::JoinHandle::abort);
-    drop(observer);
     if let Some(second) = second {
         second.cancel();
     }

@@ -107,6 +107,19 @@ async fn sees_little(world: &World, tenant: &Tenant) {
     assert!(node.labels().get(labels::NODE_GROUP).is_none());
 }
 
+/// A second team that has nothing but the shared pool.
+fn sharing_cluster() -> TenantCluster {
+    let mut cluster = cluster("other", &[]);
+    cluster.spec.class = Some("sharing".into());
+    cluster.spec.nodes = vec![NodeGroup {
+        name: "build".into(),
+        pool: "cpu".into(),
+        mode: NodeMode::Shared,
+        ..NodeGroup::default()
+    }];
+    cluster
+}
+
 pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
     let pools: Api<NodePool> = Api::all(world.client.clone());
     let classes: Api<TenantClass> = Api::all(world.client.clone());
@@ -122,14 +135,7 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
     refuses_pools_that_cannot_be(&pools).await;
 
     let builds = example::<TenantCluster>(EXAMPLE).remove(0);
-    let mut other = cluster("other", &[]);
-    other.spec.class = Some("sharing".into());
-    other.spec.nodes = vec![NodeGroup {
-        name: "build".into(),
-        pool: "cpu".into(),
-        mode: NodeMode::Shared,
-        ..NodeGroup::default()
-    }];
+    let other = sharing_cluster();
     let (builds, other) = tokio::join!(
         Tenant::create(&world, "team-builds", &builds),
         Tenant::create(&world, "shared-other", &other)

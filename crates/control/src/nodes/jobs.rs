@@ -65,7 +65,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
         {"name": "BERTH_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
     ]);
     let own = |name: &str, args: &[String]| {
-        let mut container = container(&name.to_lowercase(), image, env.clone());
+        let mut container = container(&name.to_lowercase(), image, &env);
         container["args"] = json!(args);
         if let Some(policy) = &settings.pull_policy {
             container["imagePullPolicy"] = policy.clone().into();
@@ -73,7 +73,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
         container
     };
     let custom = |program: &NodeProgram| {
-        let mut container = container(&format!("custom-{}", program.name), &program.image, env.clone());
+        let mut container = container(&format!("custom-{}", program.name), &program.image, &env);
         if !program.command.is_empty() {
             container["command"] = json!(program.command);
         }
@@ -146,7 +146,7 @@ fn arguments(step: ScrubStep, pool: &NodePoolSpec) -> Vec<String> {
     all
 }
 
-fn container(name: &str, image: &str, env: Value) -> Value {
+fn container(name: &str, image: &str, env: &Value) -> Value {
     json!({
         "name": name, "image": image, "env": env,
         "securityContext": {"privileged": true, "runAsUser": 0},

@@ -186,6 +186,7 @@ impl NodeRecord {
     }
 
     /// The same node in another state from `now` on.
+    #[must_use]
     pub fn to(&self, state: State, now: Timestamp, reason: &str) -> Self {
         Self {
             state,
@@ -214,6 +215,7 @@ impl NodeRecord {
 
     /// The state after this one when the node leaves its tenant: a hand-over of its own begins, named after what the node
     /// was when it was decided.
+    #[must_use]
     pub fn to_scrubbing(&self, node: &Node, now: Timestamp, reason: &str) -> Self {
         let version = node.resource_version().unwrap_or_default();
         Self {

@@ -241,10 +241,10 @@ pub async fn start(
         priority_classes,
         nodes,
         usage,
+        workloads,
         slices,
         shared_pods,
         namespaces,
-        workloads,
         network_policies,
         tenant_nodes,
     })

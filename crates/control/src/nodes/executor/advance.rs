@@ -114,7 +114,7 @@ async fn one(pass: &Pass<'_>, groups: &Groups, start: Arc<Node>) -> Result<Outco
         let Some(record) = NodeRecord::read(&node) else { break };
         match step(pass, groups, &node, &record).await? {
             Done::Changed(newer) => {
-                node = Arc::new(newer);
+                node = Arc::from(newer);
                 changed = true;
             }
             Done::Wait(pause) => {
@@ -130,7 +130,7 @@ async fn one(pass: &Pass<'_>, groups: &Groups, start: Arc<Node>) -> Result<Outco
 }
 
 enum Done {
-    Changed(Node),
+    Changed(Box<Node>),
     Wait(Option<Duration>),
 }
 
@@ -196,7 +196,7 @@ async fn step(pass: &Pass<'_>, groups: &Groups, node: &Node, record: &NodeRecord
         }
     };
     // A node that changed meanwhile is looked at again when the watch brings it, and soon in any case.
-    Ok(changed.map_or(Done::Wait(Some(POLL)), Done::Changed))
+    Ok(changed.map_or(Done::Wait(Some(POLL)), |node| Done::Changed(Box::new(node))))
 }
 
 fn pause(seconds: i64) -> Duration {

@@ -33,6 +33,8 @@ use serde_json::Value;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
 
+/// What counts GPUs on a node whose pool is gone.
+const NVIDIA: &str = "nvidia.com/gpu";
 /// Pause after which a plan that was made on an old view is made anew.
 const STALE_POLL: Duration = Duration::from_millis(100);
 
@@ -138,7 +140,6 @@ impl<'a> Pass<'a> {
         if let Some(spec) = self.specs.get(&record.pool).or_else(by_labels) {
             return spec.clone();
         }
-        const NVIDIA: &str = "nvidia.com/gpu";
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
         let has_gpus = capacity.is_some_and(|capacity| capacity.contains_key(NVIDIA));
         NodePoolSpec {
@@ -209,12 +210,11 @@ async fn change(pass: &mut Pass<'_>, action: &Action) -> Result<bool, ReconcileE
         return Ok(true);
     };
     let patched = match &action.step {
-        Step::Reserve { .. } => return Ok(true),
         // Nothing of the tenant was ever on it.
         Step::Unreserve | Step::Release { .. } if record.state.is_coming() => {
             pass.free(&node, &record, &action.why).await?
         }
-        Step::Unreserve => return Ok(true),
+        Step::Reserve { .. } | Step::Unreserve => return Ok(true),
         Step::Release { until } => {
             let until = Timestamp::from_second(*until).unwrap_or(pass.now);
             let released = match record.state {

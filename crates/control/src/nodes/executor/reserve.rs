@@ -23,7 +23,7 @@ struct Promise<'a> {
 
 /// Whether a node can be promised, looked at anew.
 enum Look {
-    Free(Node),
+    Free(Box<Node>),
     /// It was ours already: promised to the same group, or further.
     Held,
     Taken,
@@ -74,7 +74,7 @@ async fn batch(
     }
     let patched = promises.iter().zip(looks).map(|(promise, look)| async {
         match look {
-            Look::Free(node) => promise_one(pass, node, promise, tenant, group).await,
+            Look::Free(node) => promise_one(pass, *node, promise, tenant, group).await,
             Look::Held => raise(pass, promise, tenant, group).await,
             Look::Taken => Ok(None),
         }
@@ -109,7 +109,7 @@ async fn look(pass: &Pass<'_>, name: &str, tenant: &str, group: &str, slug: &str
         return lost(pass, &node, State::Draining, "", &reason).await;
     }
     match marks::set(pass.context, &node, slug).await? {
-        Marked::Now | Marked::Again => Ok(Look::Free(node)),
+        Marked::Now | Marked::Again => Ok(Look::Free(Box::new(node))),
         Marked::Before(previous) => {
             let reason = "its record was lost before it was clean";
             lost(pass, &node, State::Scrubbing, &previous, reason).await
