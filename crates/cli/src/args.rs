@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::nodes::NodesArgument;
+use crate::simulate::SimulateArguments;
 
 /// Kubernetes clusters for teams, on one shared GPU fleet.
 #[derive(Debug, Parser)]
@@ -49,6 +50,14 @@ pub(crate) enum Command {
         #[command(subcommand)]
         target: ExplainTarget,
     },
+    /// Replay a trace of GPU jobs on a fleet: static partitions against nodes that follow demand.
+    ///
+    /// The planner that decides is the very one that runs in clusters. docs/simulate.md says what is simulated and how each
+    /// figure is defined.
+    #[command(
+        after_help = "Examples:\n  berth simulate examples/traces/philly-500.csv\n  berth simulate philly.csv.gz --nodes 128 --load 0.8 -o json\n  berth simulate philly.csv.gz --chart use.svg"
+    )]
+    Simulate(SimulateArguments),
     /// Print a script that completes berth's commands in a shell.
     Completion {
         /// The shell.

@@ -31,6 +31,13 @@ pub(crate) enum Error {
     ControlNotReady { seconds: u64, log: PathBuf },
     #[error("{0}")]
     Explain(String),
+    #[error("{}: {source}", path.display())]
+    Simulation {
+        path: PathBuf,
+        source: berth_simulate::Error,
+    },
+    #[error(transparent)]
+    Chart(#[from] berth_simulate::ChartError),
     #[error("cannot write the output: {0}")]
     Output(String),
 }

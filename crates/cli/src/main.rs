@@ -1,4 +1,4 @@
-//! `berth`: a local host cluster with simulated GPU nodes, and a look at what runs on it.
+//! `berth`: a local host cluster with simulated GPU nodes, a look at what runs on it, and the simulation of a fleet.
 //!
 //! Also works as a kubectl plug-in (`kubectl berth`) when the executable is found as `kubectl-berth`.
 
@@ -12,6 +12,7 @@ mod options;
 mod output;
 mod probe;
 mod progress;
+mod simulate;
 mod status;
 mod supervise;
 mod up;
@@ -42,6 +43,9 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
         clap_complete::generate(shell, &mut command, name, &mut std::io::stdout());
         return Ok(ExitCode::SUCCESS);
     }
+    if let Command::Simulate(arguments) = command {
+        return simulate::run(&arguments);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -59,7 +63,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             Command::Explain { target } => explain::run(target).await,
             Command::Version => output::version(),
             Command::Supervise { home } => supervise::run(home).await,
-            Command::Completion { .. } => Ok(ExitCode::SUCCESS),
+            Command::Completion { .. } | Command::Simulate(_) => Ok(ExitCode::SUCCESS),
         }
     })
 }

@@ -1,0 +1,142 @@
+//! How much of a fleet a trace keeps busy, and how its arrivals are moved so that it keeps busy what was asked for.
+
+use berth_planner::Seconds;
+
+use crate::trace::Job;
+
+/// The time over which everything is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// When it begins.
+    pub from: Seconds,
+    /// When it ends.
+    pub until: Seconds,
+}
+
+impl Window {
+    /// From the arrival of the job that completes the first hundredth of all to that of the last hundredth's first: a few jobs
+    /// long before or after all others would otherwise make most of the time one in which nothing happens. At least a second.
+    pub fn of(jobs: &[Job]) -> Self {
+        let margin = jobs.len() / 100;
+        let arrival = |at: usize| jobs.get(at).map_or(0, |job| job.arrival);
+        let from = arrival(margin);
+        let until = arrival(jobs.len().saturating_sub(margin + 1)).max(from + 1);
+        Self { from, until }
+    }
+
+    /// Its length.
+    pub fn length(self) -> Seconds {
+        self.until - self.from
+    }
+
+    /// The part of a span that lies within.
+    pub fn overlap(self, from: Seconds, until: Seconds) -> Seconds {
+        (until.min(self.until) - from.max(self.from)).max(0)
+    }
+
+    /// GPU-seconds of a job within, if it starts when it arrives.
+    pub fn work_of(self, job: &Job) -> u64 {
+        u64::from(job.gpus) * self.overlap(job.arrival, job.arrival + job.duration).unsigned_abs()
+    }
+}
+
+/// The share of the fleet's GPUs that is busy within the window, on average, if every job starts when it arrives: more than
+/// one if they are more than the fleet has.
+#[expect(clippy::cast_precision_loss, reason = "a ratio")]
+pub fn offered(jobs: &[Job], gpus: u64) -> f64 {
+    let window = Window::of(jobs);
+    let work: u64 = jobs.iter().map(|job| window.work_of(job)).sum();
+    work as f64 / (gpus as f64 * window.length() as f64)
+}
+
+/// Moves the arrivals, not the durations, so that the trace offers this share of the fleet. Tells by which factor.
+pub fn scale(jobs: &mut [Job], gpus: u64, load: f64) -> f64 {
+    let scaled = |factor: f64| -> Vec<Job> {
+        let mut jobs = jobs.to_vec();
+        stretch(&mut jobs, factor);
+        jobs
+    };
+    // The slower jobs arrive the fewer run at a time. Durations are bounded, so a large factor offers as little as one likes;
+    // what all jobs at once offer is the most.
+    let (mut dense, mut sparse) = (1e-6_f64, 1e6_f64);
+    for _ in 0..60 {
+        let middle = (dense * sparse).sqrt();
+        if offered(&scaled(middle), gpus) > load {
+            dense = middle;
+        } else {
+            sparse = middle;
+        }
+    }
+    // The first digits say it all, and are easier to repeat.
+    let factor = round(sparse, 6);
+    stretch(jobs, factor);
+    factor
+}
+
+fn stretch(jobs: &mut [Job], factor: f64) {
+    let first = jobs.first().map_or(0, |job| job.arrival);
+    for job in jobs {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_precision_loss,
+            reason = "seconds within a trace are far below 2^52"
+        )]
+        let since = ((job.arrival - first) as f64 * factor).round() as Seconds;
+        job.arrival = since;
+    }
+}
+
+/// To this many significant digits.
+fn round(value: f64, digits: i32) -> f64 {
+    #[expect(clippy::cast_possible_truncation, reason = "an exponent is small")]
+    let shift = 10_f64.powi(digits - 1 - value.abs().log10().floor() as i32);
+    (value * shift).round() / shift
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(arrival: Seconds, duration: Seconds, gpus: u32) -> Job {
+        Job {
+            tenant: 0,
+            arrival,
+            duration,
+            gpus,
+        }
+    }
+
+    #[test]
+    fn load_is_what_would_be_busy_if_nobody_waited() {
+        // Window 0..100. 2 GPUs for 50 s, and 4 GPUs for the last 0 s.
+        let jobs = [job(0, 50, 2), job(100, 1000, 4)];
+        assert_eq!(Window::of(&jobs), Window { from: 0, until: 100 });
+        assert!((offered(&jobs, 10) - 0.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_hundredth_of_the_jobs_at_either_end_sets_no_window() {
+        let mut jobs: Vec<Job> = (0..200).map(|at| job(1000 + at, 1, 1)).collect();
+        jobs[0].arrival = 0;
+        jobs[1].arrival = 1;
+        assert_eq!(
+            Window::of(&jobs),
+            Window {
+                from: 1002,
+                until: 1197
+            }
+        );
+    }
+
+    #[test]
+    fn arrivals_are_moved_until_the_load_is_right() {
+        let mut jobs: Vec<Job> = (0..1000).map(|at| job(5000 + at * 10, 40, 1)).collect();
+        let factor = scale(&mut jobs, 8, 0.5);
+        // One GPU for 40 s each 10 s is half of 8 GPUs as it is.
+        assert!((factor - 1.0).abs() < 0.02, "{factor}");
+        assert!((offered(&jobs, 8) - 0.5).abs() < 0.01);
+        assert_eq!(jobs[0].arrival, 0);
+        let denser = scale(&mut jobs, 8, 0.9);
+        assert!((offered(&jobs, 8) - 0.9).abs() < 0.01, "{denser}");
+    }
+}

@@ -1,0 +1,471 @@
+//! Nodes, the jobs on them, and the tenants' queues.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use berth_planner::Seconds;
+
+use super::place::{Part, place};
+use super::{Counts, Event, Events};
+use crate::Options;
+use crate::load::Window;
+use crate::measure::Moment;
+use crate::trace::{Job, Trace};
+
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stand {
+    /// Clean, nobody's.
+    Free,
+    /// Promised to a tenant; joins when the tenant has so many nodes.
+    Reserved { tenant: usize, of: u32 },
+    /// On its way to a tenant.
+    Joining { tenant: usize },
+    /// Serves a tenant.
+    Open { tenant: usize },
+    /// No new jobs; those on it may stay until then.
+    Cordoned { tenant: usize, until: Seconds },
+    /// Being scrubbed.
+    Returning { from: usize, since: Seconds },
+}
+
+/// A node.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) stand: Stand,
+    /// When its tenant got it.
+    pub(super) owned_since: Seconds,
+    /// Since when nothing runs on it.
+    pub(super) idle_since: Seconds,
+    pub(super) used: u32,
+    pub(super) jobs: BTreeSet<usize>,
+}
+
+/// How a job stands.
+#[derive(Clone, Debug, Default)]
+struct Run {
+    /// How often it was started.
+    count: u32,
+    /// Since when it waits or runs.
+    since: Seconds,
+    /// Work that is done for good.
+    saved: Seconds,
+    waited: Seconds,
+    /// Where it runs; empty if it does not.
+    parts: Vec<Part>,
+}
+
+/// What happened, for tests.
+#[cfg(test)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Started {
+        job: usize,
+        at: Seconds,
+        parts: Vec<Part>,
+    },
+    Stopped {
+        job: usize,
+        at: Seconds,
+        done: bool,
+    },
+    Owner {
+        node: usize,
+        at: Seconds,
+        tenant: Option<usize>,
+        clean: bool,
+    },
+    Clean {
+        node: usize,
+        at: Seconds,
+    },
+}
+
+pub(super) struct Cluster<'a> {
+    trace: &'a Trace,
+    options: &'a Options,
+    window: Window,
+    pub(super) nodes: Vec<Node>,
+    runs: Vec<Run>,
+    /// Jobs that wait, by tenant. Their numbers are in the order of their arrival.
+    pub(super) queues: Vec<BTreeSet<usize>>,
+    /// Nodes that take jobs, by tenant.
+    open: Vec<BTreeSet<usize>>,
+    /// GPUs that waiting jobs ask for, by tenant.
+    waiting_gpus: Vec<u64>,
+    /// Tenants for whose queue something has changed.
+    unsettled: BTreeSet<usize>,
+    /// Tenants whose waiting jobs the planner knows in an older version.
+    pub(super) demand_changed: BTreeSet<usize>,
+    /// Nodes that the planner knows in an older version.
+    pub(super) nodes_changed: BTreeSet<usize>,
+    /// Whether the planner might decide otherwise than last time.
+    pub(super) news: bool,
+    pub(super) counts: Counts,
+    running: usize,
+    #[cfg(test)]
+    pub(super) history: Vec<Entry>,
+}
+
+impl<'a> Cluster<'a> {
+    pub(super) fn new(trace: &'a Trace, options: &'a Options, window: Window) -> Self {
+        let tenants = trace.tenants.len();
+        let node = Node {
+            stand: Stand::Free,
+            owned_since: 0,
+            idle_since: 0,
+            used: 0,
+            jobs: BTreeSet::new(),
+        };
+        Self {
+            trace,
+            options,
+            window,
+            nodes: vec![node; options.nodes as usize],
+            runs: vec![Run::default(); trace.jobs.len()],
+            queues: vec![BTreeSet::new(); tenants],
+            open: vec![BTreeSet::new(); tenants],
+            waiting_gpus: vec![0; tenants],
+            unsettled: BTreeSet::new(),
+            demand_changed: BTreeSet::new(),
+            nodes_changed: BTreeSet::new(),
+            news: false,
+            counts: Counts::default(),
+            running: 0,
+            #[cfg(test)]
+            history: Vec::new(),
+        }
+    }
+
+    /// Gives every tenant so many nodes for good.
+    pub(super) fn divide(&mut self, partitions: &[u32]) {
+        let owners = partitions
+            .iter()
+            .enumerate()
+            .flat_map(|(tenant, count)| std::iter::repeat_n(tenant, *count as usize));
+        for (node, tenant) in owners.enumerate() {
+            self.own(node, Stand::Open { tenant }, 0);
+            self.open[tenant].insert(node);
+        }
+    }
+
+    fn job(&self, job: usize) -> &'a Job {
+        &self.trace.jobs[job]
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.queues.iter().map(BTreeSet::len).sum()
+    }
+
+    pub(super) fn first_waiting(&self) -> Option<usize> {
+        self.queues.iter().filter_map(|queue| queue.first().copied()).min()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.running == 0
+    }
+
+    /// How long each job waited in all.
+    pub(super) fn waits(&self) -> Vec<Seconds> {
+        self.runs.iter().map(|run| run.waited).collect()
+    }
+
+    /// A job joins its tenant's queue.
+    pub(super) fn arrive(&mut self, job: usize, now: Seconds) {
+        let &Job { tenant, gpus, .. } = self.job(job);
+        self.runs[job].since = now;
+        self.queues[tenant].insert(job);
+        self.waiting_gpus[tenant] += u64::from(gpus);
+        self.unsettled.insert(tenant);
+        self.demand_changed.insert(tenant);
+    }
+
+    /// A job ends, unless it was evicted meanwhile. Tells whether it did.
+    pub(super) fn end(&mut self, job: usize, run: u32, now: Seconds) -> bool {
+        if self.runs[job].count != run || self.runs[job].parts.is_empty() {
+            return false;
+        }
+        self.leave(job, now);
+        #[cfg(test)]
+        self.history.push(Entry::Stopped {
+            job,
+            at: now,
+            done: true,
+        });
+        true
+    }
+
+    /// Frees the GPUs of a running job.
+    fn leave(&mut self, job: usize, now: Seconds) {
+        self.running -= 1;
+        for (node, gpus) in std::mem::take(&mut self.runs[job].parts) {
+            let here = &mut self.nodes[node];
+            here.jobs.remove(&job);
+            here.used -= gpus;
+            if here.used == 0 {
+                here.idle_since = now;
+                self.news = true;
+            }
+            self.nodes_changed.insert(node);
+        }
+        self.unsettled.insert(self.job(job).tenant);
+    }
+
+    /// Starts what fits in queues for which something has changed: in order, and later jobs where earlier ones do not fit.
+    /// Tells whether any started.
+    pub(super) fn schedule(&mut self, now: Seconds, events: &mut Events) -> bool {
+        let mut any = false;
+        for tenant in std::mem::take(&mut self.unsettled) {
+            let started = self.schedule_queue(tenant, now, events);
+            any |= started > 0;
+            // What still waits may need more nodes; what started at once never did.
+            self.news |= !self.queues[tenant].is_empty() && self.demand_changed.contains(&tenant);
+        }
+        any
+    }
+
+    fn schedule_queue(&mut self, tenant: usize, now: Seconds, events: &mut Events) -> usize {
+        let per_node = self.options.gpus_per_node;
+        // The least that did not fit: nothing larger will either.
+        let mut too_large = u32::MAX;
+        let mut started: Vec<usize> = Vec::new();
+        let queue = std::mem::take(&mut self.queues[tenant]);
+        for job in &queue {
+            let gpus = self.job(*job).gpus;
+            let fits = (gpus < too_large).then(|| {
+                let open = self.open[tenant].iter();
+                let free = open.map(|node| (*node, per_node - self.nodes[*node].used));
+                place(gpus, per_node, free.filter(|(_, free)| *free > 0))
+            });
+            if let Some(parts) = fits.flatten() {
+                self.start(*job, parts, now, events);
+                started.push(*job);
+                continue;
+            }
+            too_large = too_large.min(gpus);
+            if too_large == 1 {
+                break;
+            }
+        }
+        self.queues[tenant] = queue;
+        for job in &started {
+            self.queues[tenant].remove(job);
+            self.demand_changed.insert(tenant);
+        }
+        started.len()
+    }
+
+    fn start(&mut self, job: usize, parts: Vec<Part>, now: Seconds, events: &mut Events) {
+        let &Job {
+            tenant, duration, gpus, ..
+        } = self.job(job);
+        for (node, gpus) in &parts {
+            let here = &mut self.nodes[*node];
+            debug_assert_eq!(here.stand, Stand::Open { tenant });
+            here.used += gpus;
+            here.jobs.insert(job);
+            self.nodes_changed.insert(*node);
+        }
+        self.waiting_gpus[tenant] -= u64::from(gpus);
+        self.running += 1;
+        let run = &mut self.runs[job];
+        run.count += 1;
+        run.waited += now - run.since;
+        run.since = now;
+        let ends = now + duration - run.saved;
+        events.push(Reverse((ends, Event::End { job, run: run.count })));
+        #[cfg(test)]
+        self.history.push(Entry::Started {
+            job,
+            at: now,
+            parts: parts.clone(),
+        });
+        run.parts = parts;
+    }
+
+    /// A job loses its GPUs, keeps its work up to the last checkpoint, and waits again at its old place in the queue.
+    fn evict(&mut self, job: usize, now: Seconds) {
+        let &Job { gpus, .. } = self.job(job);
+        let run = &mut self.runs[job];
+        let done = run.saved + now - run.since;
+        let kept = self.options.checkpoint.kept(done).max(run.saved);
+        run.saved = kept;
+        if self.window.overlap(now, now + 1) > 0 {
+            self.counts.evictions += 1;
+            self.counts.repeated += u64::from(gpus) * (done - kept).unsigned_abs();
+        }
+        self.leave(job, now);
+        #[cfg(test)]
+        self.history.push(Entry::Stopped {
+            job,
+            at: now,
+            done: false,
+        });
+        self.arrive(job, now);
+    }
+
+    fn own(&mut self, node: usize, stand: Stand, now: Seconds) {
+        let here = &mut self.nodes[node];
+        here.stand = stand;
+        here.owned_since = now;
+        here.idle_since = now;
+        self.nodes_changed.insert(node);
+        #[cfg(test)]
+        self.history.push(Entry::Owner {
+            node,
+            at: now,
+            tenant: match stand {
+                Stand::Reserved { tenant, .. } | Stand::Joining { tenant } | Stand::Open { tenant } => Some(tenant),
+                _ => None,
+            },
+            clean: !matches!(stand, Stand::Returning { .. }),
+        });
+    }
+
+    /// A free node is promised to a tenant, or a promise changes.
+    pub(super) fn reserve(&mut self, node: usize, tenant: usize, of: u32, now: Seconds) {
+        match &mut self.nodes[node].stand {
+            Stand::Free => self.own(node, Stand::Reserved { tenant, of }, now),
+            Stand::Reserved { tenant: held, of: was } if *held == tenant => {
+                *was = of;
+                self.nodes_changed.insert(node);
+            }
+            _ => {}
+        }
+    }
+
+    /// A promise is taken back: nothing of the tenant was on the node.
+    pub(super) fn unreserve(&mut self, node: usize, now: Seconds) {
+        if matches!(self.nodes[node].stand, Stand::Reserved { .. }) {
+            self.own(node, Stand::Free, now);
+            self.news = true;
+        }
+    }
+
+    /// Promised nodes join if their tenant has as many as they wait for.
+    pub(super) fn join_complete(&mut self, now: Seconds, events: &mut Events) {
+        let mut has = vec![0_u32; self.queues.len()];
+        for node in &self.nodes {
+            if let Stand::Reserved { tenant, .. } | Stand::Joining { tenant } | Stand::Open { tenant } = node.stand {
+                has[tenant] += 1;
+            }
+        }
+        for node in 0..self.nodes.len() {
+            if let Stand::Reserved { tenant, of } = self.nodes[node].stand
+                && has[tenant] >= of
+            {
+                self.nodes[node].stand = Stand::Joining { tenant };
+                self.nodes_changed.insert(node);
+                events.push(Reverse((now + self.options.join, Event::Ready { node })));
+            }
+        }
+    }
+
+    /// Pods can start on a node.
+    pub(super) fn open(&mut self, node: usize, now: Seconds) {
+        if let Stand::Joining { tenant } = self.nodes[node].stand {
+            self.nodes[node].stand = Stand::Open { tenant };
+            self.nodes[node].idle_since = now;
+            self.nodes_changed.insert(node);
+            self.open[tenant].insert(node);
+            self.unsettled.insert(tenant);
+            self.news = true;
+        }
+    }
+
+    /// A node is to be taken from its tenant.
+    pub(super) fn release(&mut self, node: usize, until: Seconds, now: Seconds, events: &mut Events) {
+        let tenant = match self.nodes[node].stand {
+            Stand::Joining { tenant } | Stand::Open { tenant } | Stand::Cordoned { tenant, .. } => tenant,
+            Stand::Reserved { .. } => return self.unreserve(node, now),
+            Stand::Free | Stand::Returning { .. } => return,
+        };
+        self.open[tenant].remove(&node);
+        self.nodes[node].stand = Stand::Cordoned { tenant, until };
+        self.nodes_changed.insert(node);
+        if until > now {
+            events.push(Reverse((until, Event::Drain { node })));
+        } else {
+            self.drain_if_due(node, now, events);
+        }
+    }
+
+    /// A node that was to be taken stays after all.
+    pub(super) fn keep(&mut self, node: usize) {
+        if let Stand::Cordoned { tenant, .. } = self.nodes[node].stand {
+            self.nodes[node].stand = Stand::Open { tenant };
+            self.open[tenant].insert(node);
+            self.nodes_changed.insert(node);
+            self.unsettled.insert(tenant);
+        }
+    }
+
+    /// A cordoned node whose time is over loses its jobs and is scrubbed.
+    pub(super) fn drain_if_due(&mut self, node: usize, now: Seconds, events: &mut Events) {
+        let Stand::Cordoned { tenant, until } = self.nodes[node].stand else {
+            return;
+        };
+        if until > now {
+            return;
+        }
+        for job in self.nodes[node].jobs.clone() {
+            self.evict(job, now);
+        }
+        self.counts.handovers += u64::from(self.window.overlap(now, now + 1) > 0);
+        self.own(
+            node,
+            Stand::Returning {
+                from: tenant,
+                since: now,
+            },
+            now,
+        );
+        events.push(Reverse((now + self.options.scrub, Event::Clean { node })));
+        self.news = true;
+    }
+
+    /// A node is scrubbed.
+    pub(super) fn clean(&mut self, node: usize, now: Seconds) {
+        self.nodes[node].stand = Stand::Free;
+        self.nodes[node].idle_since = now;
+        self.nodes_changed.insert(node);
+        self.news = true;
+        #[cfg(test)]
+        self.history.push(Entry::Clean { node, at: now });
+    }
+
+    /// What there is to measure now.
+    pub(super) fn moment(&self) -> Moment<'_> {
+        let mut moment = Moment::new(&self.waiting_gpus);
+        for node in &self.nodes {
+            let idle = u64::from(self.options.gpus_per_node - node.used);
+            match node.stand {
+                Stand::Free => moment.free += idle,
+                Stand::Reserved { .. } | Stand::Joining { .. } => moment.joining += idle,
+                Stand::Returning { .. } => moment.scrubbed += idle,
+                Stand::Open { tenant } => {
+                    moment.idle[tenant] += idle;
+                    moment.idle_nodes[tenant] += if node.used == 0 { idle } else { 0 };
+                    moment.busy[tenant] += u64::from(node.used);
+                }
+                // Its tenant cannot use what is idle on it any more.
+                Stand::Cordoned { tenant, .. } => {
+                    moment.cordoned += idle;
+                    moment.busy[tenant] += u64::from(node.used);
+                }
+            }
+            if node.used > 0 {
+                moment.beside_jobs += idle;
+            }
+        }
+        moment
+    }
+
+    pub(super) fn runs_since(&self, job: usize) -> Seconds {
+        self.runs[job].since
+    }
+
+    pub(super) fn trace(&self) -> &'a Trace {
+        self.trace
+    }
+}

@@ -1,0 +1,228 @@
+//! The planner's view of the replay, kept up to date, and what becomes of its decisions.
+
+use std::collections::{BTreeMap, HashMap};
+
+use berth_planner::{
+    Action, Amounts, Demand, Fleet, Group, Node, NodeState, Order, Owner, Phase, Plan, Pods, Pool, Seconds, Share,
+    Step, Tenant, plan,
+};
+
+use super::Events;
+use super::cluster::{Cluster, Stand};
+use crate::Options;
+use crate::trace::Trace;
+
+const POOL: &str = "gpus";
+const GROUP: &str = "jobs";
+const RESOURCE: &str = "nvidia.com/gpu";
+
+/// Asks the planner.
+pub(super) struct Decisions {
+    fleet: Fleet,
+    nodes: HashMap<String, usize>,
+    tenants: HashMap<String, usize>,
+    per_node: u32,
+    /// When to ask next.
+    pub(super) due: Option<Seconds>,
+    asked: Option<Seconds>,
+    last: Plan,
+    pub(super) plans: u64,
+}
+
+impl Decisions {
+    pub(super) fn new(trace: &Trace, options: &Options, partitions: &[u32]) -> Self {
+        let per_node = options.gpus_per_node;
+        let pool = Pool {
+            name: POOL.into(),
+            resource: Some(RESOURCE.into()),
+            has_domains: false,
+            minimum_tenure: options.minimum_tenure,
+            idle_after: options.idle_after,
+            reclaim_grace: options.reclaim_grace,
+            handover: options.scrub,
+            order: Order::FairShare,
+            reclaim: options.reclaim,
+            patience: None,
+        };
+        let node = |number: u32| Node {
+            name: format!("node-{:04}", number + 1),
+            pool: POOL.into(),
+            capacity: gpus(per_node.into()),
+            used: gpus(0),
+            idle_since: Some(0),
+            ..Node::default()
+        };
+        // A tenant's guarantee and its weight for more is what its static partition would be.
+        let share = |(name, nodes): (&String, &u32)| Share {
+            name: name.clone(),
+            weight: *nodes,
+            guaranteed: BTreeMap::from([(POOL.into(), u64::from(*nodes) * u64::from(per_node))]),
+            ..Share::default()
+        };
+        let tenant = |name: &String| Tenant {
+            uid: name.clone(),
+            name: name.clone(),
+            share: Some(name.clone()),
+            weight: 1,
+            groups: vec![Group {
+                name: GROUP.into(),
+                pool: POOL.into(),
+                min: 0,
+                max: options.nodes,
+                demand: Vec::new(),
+            }],
+            ..Tenant::default()
+        };
+        let fleet = Fleet {
+            now: 0,
+            pools: vec![pool],
+            nodes: (0..options.nodes).map(node).collect(),
+            tenants: trace.tenants.iter().map(tenant).collect(),
+            shares: trace.tenants.iter().zip(partitions).map(share).collect(),
+        };
+        let number = |(at, name): (usize, &String)| (name.clone(), at);
+        Self {
+            nodes: fleet
+                .nodes
+                .iter()
+                .map(|node| &node.name)
+                .enumerate()
+                .map(number)
+                .collect(),
+            tenants: trace.tenants.iter().enumerate().map(number).collect(),
+            fleet,
+            per_node,
+            due: None,
+            asked: None,
+            last: Plan::default(),
+            plans: 0,
+        }
+    }
+
+    /// Whether to ask now: something has happened that the planner might answer, or it wanted to be asked again; and it was not
+    /// asked a moment ago.
+    pub(super) fn is_due(&mut self, cluster: &mut Cluster<'_>, now: Seconds, every: Seconds) -> bool {
+        if std::mem::take(&mut cluster.news) {
+            let earliest = self.asked.map_or(now, |asked| now.max(asked + every));
+            self.due = Some(self.due.map_or(earliest, |due| due.min(earliest)));
+        }
+        self.due.is_some_and(|due| due <= now)
+    }
+
+    /// Asks the planner.
+    pub(super) fn ask(&mut self, cluster: &mut Cluster<'_>, now: Seconds) -> Vec<Action> {
+        for node in std::mem::take(&mut cluster.nodes_changed) {
+            self.show_node(cluster, node);
+        }
+        for tenant in std::mem::take(&mut cluster.demand_changed) {
+            self.fleet.tenants[tenant].groups[0].demand = demand(cluster, tenant, self.per_node);
+        }
+        self.fleet.now = now;
+        self.asked = Some(now);
+        self.plans += 1;
+        self.last = plan(&self.fleet);
+        self.due = self.last.again_at.map(|at| at.max(now + 1));
+        std::mem::take(&mut self.last.actions)
+    }
+
+    fn show_node(&mut self, cluster: &Cluster<'_>, node: usize) {
+        let is = &cluster.nodes[node];
+        let shown = &mut self.fleet.nodes[node];
+        let owned = |tenant: usize, phase| {
+            NodeState::Owned(Owner {
+                tenant: cluster.trace().tenants[tenant].clone(),
+                group: GROUP.into(),
+                since: is.owned_since,
+                phase,
+            })
+        };
+        shown.state = match is.stand {
+            Stand::Free => NodeState::Free,
+            Stand::Reserved { tenant, of } => owned(tenant, Phase::Reserved { of }),
+            Stand::Joining { tenant } => owned(tenant, Phase::Joining),
+            Stand::Open { tenant } => owned(tenant, Phase::Assigned),
+            Stand::Cordoned { tenant, until } => owned(tenant, Phase::Cordoned { until }),
+            Stand::Returning { from, since } => NodeState::Returning {
+                from: cluster.trace().tenants[from].clone(),
+                since,
+            },
+        };
+        if let Some(used) = shown.used.get_mut(RESOURCE) {
+            *used = is.used.into();
+        }
+        shown.pods = u32::try_from(is.jobs.len()).unwrap_or(u32::MAX);
+        shown.idle_since = (is.used == 0).then_some(is.idle_since);
+    }
+
+    /// What the planner says about a tenant.
+    pub(super) fn why(&self, tenant: usize) -> String {
+        let uid = &self.fleet.tenants[tenant].uid;
+        let group = self.last.groups.get(uid).and_then(|groups| groups.get(GROUP));
+        group.map(|group| group.why.clone()).unwrap_or_default()
+    }
+}
+
+/// Does what the planner decided.
+pub(super) fn apply(actions: &[Action], of: &Decisions, cluster: &mut Cluster<'_>, now: Seconds, events: &mut Events) {
+    for Action { node, step, why: _ } in actions {
+        let Some(node) = of.nodes.get(node).copied() else {
+            continue;
+        };
+        match step {
+            Step::Reserve { tenant, of: count, .. } => {
+                if let Some(tenant) = of.tenants.get(tenant) {
+                    cluster.reserve(node, *tenant, *count, now);
+                }
+            }
+            Step::Unreserve => cluster.unreserve(node, now),
+            Step::Release { until } => cluster.release(node, *until, now, events),
+            Step::Keep => cluster.keep(node),
+        }
+    }
+    cluster.join_complete(now, events);
+}
+
+fn gpus(count: u64) -> Amounts {
+    Amounts::from([(RESOURCE.into(), count)])
+}
+
+/// What waits: gangs one by one, in order, and jobs of one node at most by size, under the name and the wait of the first of
+/// each. What is more than the whole fleet could run at once is not shown.
+fn demand(cluster: &Cluster<'_>, tenant: usize, per_node: u32) -> Vec<Demand> {
+    let mut result: Vec<Demand> = Vec::new();
+    let mut of_size: Vec<Option<usize>> = vec![None; per_node as usize + 1];
+    let mut shown = 0;
+    let fleet = cluster.nodes.len() * per_node as usize;
+    for job in &cluster.queues[tenant] {
+        let size = cluster.trace().jobs[*job].gpus;
+        shown += size as usize;
+        if shown > fleet && !result.is_empty() {
+            break;
+        }
+        let gang = size > per_node;
+        if !gang
+            && let Some(same) = of_size[size as usize].and_then(|at| result.get_mut(at))
+            && let Some(pods) = same.pods.first_mut()
+        {
+            pods.count += 1;
+            continue;
+        }
+        if !gang {
+            of_size[size as usize] = Some(result.len());
+        }
+        let pods = |(count, each): (u32, u32)| Pods {
+            count,
+            each: gpus(each.into()),
+        };
+        let parts = [(size / per_node, per_node), (1, size % per_node)];
+        let parts = parts.into_iter().filter(|(count, each)| count * each > 0);
+        result.push(Demand {
+            name: format!("job-{job}"),
+            since: cluster.runs_since(*job),
+            pods: parts.map(pods).collect(),
+            gang,
+            ..Demand::default()
+        });
+    }
+    result
+}

@@ -1,0 +1,230 @@
+//! The replay: jobs arrive, wait, run and end on nodes that belong to one tenant each. Event by event, in whole seconds.
+
+mod cluster;
+mod decide;
+mod place;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use berth_planner::Seconds;
+
+use crate::load::Window;
+use crate::measure::{Meter, Moment};
+use crate::trace::Trace;
+use crate::{Error, Options};
+
+use cluster::Cluster;
+use decide::Decisions;
+
+/// Nothing starts for so long although jobs wait: it never will.
+const STUCK_AFTER: Seconds = 365 * 24 * 3600;
+
+/// How far a replay is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// `static` or `dynamic`.
+    pub scene: &'static str,
+    /// Jobs that ended.
+    pub done: usize,
+    /// Jobs in all.
+    pub of: usize,
+}
+
+/// What happens at a moment. At the same moment, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A job ends, if it still runs for the so-manieth time.
+    End { job: usize, run: u32 },
+    /// A node is clean.
+    Clean { node: usize },
+    /// Pods can start on a node.
+    Ready { node: usize },
+    /// The warning time of a node is over.
+    Drain { node: usize },
+}
+
+type Events = BinaryHeap<Reverse<(Seconds, Event)>>;
+
+/// What came out of a replay.
+pub(crate) struct Replayed {
+    /// How long each job waited, in the trace's order, and how often it was evicted.
+    pub(crate) waits: Vec<Seconds>,
+    /// What was measured over time.
+    pub(crate) meter: Meter,
+    /// What was counted within the window.
+    pub(crate) counts: Counts,
+    /// What happened, for tests.
+    #[cfg(test)]
+    pub(crate) history: Vec<cluster::Entry>,
+}
+
+/// Things that are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Nodes that were taken from a tenant and scrubbed.
+    pub(crate) handovers: u64,
+    /// Jobs that were evicted from reclaimed nodes.
+    pub(crate) evictions: u64,
+    /// GPU-seconds of work that had to be done again.
+    pub(crate) repeated: u64,
+    /// Times the planner was asked.
+    pub(crate) plans: u64,
+}
+
+/// Replays with nodes that stay with their tenants.
+pub(crate) fn fixed(
+    trace: &Trace,
+    options: &Options,
+    partitions: &[u32],
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Replayed, Error> {
+    let mut replay = Replay::new("static", trace, options);
+    replay.cluster.divide(partitions);
+    replay.run(progress)
+}
+
+/// Replays with nodes that follow demand.
+pub(crate) fn dynamic(
+    trace: &Trace,
+    options: &Options,
+    partitions: &[u32],
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Replayed, Error> {
+    let mut replay = Replay::new("dynamic", trace, options);
+    replay.decisions = Some(Decisions::new(trace, options, partitions));
+    replay.run(progress)
+}
+
+struct Replay<'a> {
+    scene: &'static str,
+    trace: &'a Trace,
+    options: &'a Options,
+    now: Seconds,
+    /// Jobs that have arrived.
+    arrived: usize,
+    done: usize,
+    last_start: Seconds,
+    events: Events,
+    cluster: Cluster<'a>,
+    meter: Meter,
+    /// None: nodes stay where they are.
+    decisions: Option<Decisions>,
+}
+
+impl<'a> Replay<'a> {
+    fn new(scene: &'static str, trace: &'a Trace, options: &'a Options) -> Self {
+        let window = Window::of(&trace.jobs);
+        Self {
+            scene,
+            trace,
+            options,
+            now: 0,
+            arrived: 0,
+            done: 0,
+            last_start: 0,
+            events: Events::new(),
+            cluster: Cluster::new(trace, options, window),
+            meter: Meter::new(window, trace.tenants.len()),
+            decisions: None,
+        }
+    }
+
+    fn run(mut self, progress: &mut dyn FnMut(Progress)) -> Result<Replayed, Error> {
+        let of = self.trace.jobs.len();
+        while self.done < of {
+            let Some(next) = self.next() else {
+                return Err(self.stuck());
+            };
+            self.measure_until(next);
+            self.now = next;
+            self.happen();
+            let started = self.cluster.schedule(next, &mut self.events);
+            let started = self.decide() | started;
+            if started {
+                self.last_start = next;
+            } else if self.cluster.waiting() > 0 && next - self.last_start > STUCK_AFTER && self.cluster.is_idle() {
+                return Err(self.stuck());
+            }
+            progress(Progress {
+                scene: self.scene,
+                done: self.done,
+                of,
+            });
+        }
+        let mut counts = self.cluster.counts;
+        counts.plans = self.decisions.map_or(0, |decisions| decisions.plans);
+        Ok(Replayed {
+            waits: self.cluster.waits(),
+            meter: self.meter,
+            counts,
+            #[cfg(test)]
+            history: self.cluster.history,
+        })
+    }
+
+    /// When something happens next.
+    fn next(&self) -> Option<Seconds> {
+        let arrival = self.trace.jobs.get(self.arrived).map(|job| job.arrival);
+        let event = self.events.peek().map(|Reverse((at, _))| *at);
+        let plan = self.decisions.as_ref().and_then(|decisions| decisions.due);
+        [arrival, event, plan].into_iter().flatten().min()
+    }
+
+    fn measure_until(&mut self, until: Seconds) {
+        if self.meter.wants(self.now, until) {
+            let moment: Moment<'_> = self.cluster.moment();
+            self.meter.add(self.now, until, &moment);
+        }
+    }
+
+    /// Everything that happens now.
+    fn happen(&mut self) {
+        while let Some(Reverse((at, event))) = self.events.peek().copied()
+            && at <= self.now
+        {
+            self.events.pop();
+            match event {
+                Event::End { job, run } => self.done += usize::from(self.cluster.end(job, run, self.now)),
+                Event::Clean { node } => self.cluster.clean(node, self.now),
+                Event::Ready { node } => self.cluster.open(node, self.now),
+                Event::Drain { node } => self.cluster.drain_if_due(node, self.now, &mut self.events),
+            }
+        }
+        while let Some(job) = self.trace.jobs.get(self.arrived)
+            && job.arrival <= self.now
+        {
+            self.cluster.arrive(self.arrived, self.now);
+            self.arrived += 1;
+        }
+    }
+
+    /// Asks the planner if it is time, and does what it says. Tells whether jobs started.
+    fn decide(&mut self) -> bool {
+        let Some(decisions) = &mut self.decisions else {
+            return false;
+        };
+        if !decisions.is_due(&mut self.cluster, self.now, self.options.plan_every) {
+            return false;
+        }
+        let actions = decisions.ask(&mut self.cluster, self.now);
+        decide::apply(&actions, decisions, &mut self.cluster, self.now, &mut self.events);
+        self.cluster.schedule(self.now, &mut self.events)
+    }
+
+    fn stuck(&self) -> Error {
+        let first = self.cluster.first_waiting().unwrap_or_default();
+        let job = &self.trace.jobs[first];
+        let why = |decisions: &Decisions| decisions.why(job.tenant);
+        Error::Stuck {
+            scene: self.scene,
+            waiting: self.cluster.waiting(),
+            days: (self.now - self.last_start) / (24 * 3600),
+            tenant: self.trace.tenants[job.tenant].clone(),
+            gpus: job.gpus,
+            why: self.decisions.as_ref().map_or_else(|| "no node is free".into(), why),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Replays small enough to follow by hand, and what holds in every replay.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::cluster::Entry;
+use super::*;
+use crate::Checkpoint;
+use crate::trace::{Job, LeftOut};
+
+/// Jobs as (tenant, arrival, duration, GPUs); 101 and more would have a narrower window.
+fn trace(jobs: &[(usize, Seconds, Seconds, u32)]) -> Trace {
+    let tenants = jobs.iter().map(|(tenant, ..)| tenant + 1).max().unwrap_or(0);
+    let mut jobs: Vec<Job> = jobs
+        .iter()
+        .map(|&(tenant, arrival, duration, gpus)| Job {
+            tenant,
+            arrival,
+            duration,
+            gpus,
+        })
+        .collect();
+    jobs.sort_by_key(|job| job.arrival);
+    Trace {
+        tenants: (0..tenants).map(|tenant| format!("t{tenant}")).collect(),
+        jobs,
+        left_out: LeftOut::default(),
+    }
+}
+
+fn options(nodes: u32) -> Options {
+    Options {
+        nodes,
+        gpus_per_node: 4,
+        scrub: 100,
+        join: 10,
+        idle_after: 50,
+        minimum_tenure: 200,
+        reclaim_grace: 30,
+        checkpoint: Checkpoint::Every(60),
+        plan_every: 0,
+        ..Options::default()
+    }
+}
+
+fn ends(replayed: &Replayed) -> BTreeMap<usize, Seconds> {
+    let done = |entry: &Entry| match entry {
+        Entry::Stopped { job, at, done: true } => Some((*job, *at)),
+        _ => None,
+    };
+    replayed.history.iter().filter_map(done).collect()
+}
+
+#[test]
+fn partitions_are_walls() {
+    // A node each. t0 asks for two nodes' worth, t1 for nothing until 1000.
+    let trace = trace(&[(0, 0, 600, 4), (0, 0, 600, 4), (1, 1000, 1, 1)]);
+    let replayed = fixed(&trace, &options(2), &[1, 1], &mut |_| {}).unwrap();
+    assert_eq!(replayed.waits, [0, 600, 0]);
+    let total = replayed.meter.total();
+    // The window is 0..1000: 4 GPUs busy all the time, 4 waited for over 600 s while t1's 4 stood idle.
+    assert_eq!((total.seconds, total.busy), (1000, 4 * 1000));
+    assert_eq!((total.waiting, total.stranded), (4 * 600, 4 * 600));
+    assert_eq!((total.fragments, total.free, total.handover), (0, 0, 0));
+    assert_eq!(total.idle_nodes, 4 * 1000);
+}
+
+#[test]
+fn smaller_jobs_pass_those_that_do_not_fit() {
+    let trace = trace(&[
+        (0, 0, 300, 2),
+        (0, 1, 500, 4),
+        (0, 2, 100, 1),
+        (0, 3, 10, 2),
+        (0, 250, 10, 1),
+    ]);
+    let replayed = fixed(&trace, &options(1), &[1], &mut |_| {}).unwrap();
+    // The one with two GPUs follows the one with one, at 102.
+    assert_eq!(replayed.waits, [0, 299, 0, 99, 0]);
+}
+
+#[test]
+fn a_node_that_follows_demand_serves_what_was_stranded() {
+    // t1 has two nodes guaranteed and does nothing; t0 has one and needs two.
+    let trace = trace(&[(0, 0, 600, 4), (0, 0, 600, 4), (1, 1000, 1, 1)]);
+    let replayed = dynamic(&trace, &options(3), &[1, 2], &mut |_| {}).unwrap();
+    // Both nodes join at 10.
+    assert_eq!(replayed.waits[..2], [10, 10]);
+    assert_eq!(ends(&replayed)[&1], 610);
+    let total = replayed.meter.total();
+    assert_eq!(total.busy, 2 * 4 * 600);
+    // 8 GPUs wait for 10 s, and 12 are idle meanwhile.
+    assert_eq!(total.stranded, 8 * 10);
+    // The third node was never anybody's: free all the time.
+    assert!(total.free >= 4 * 1000);
+}
+
+#[test]
+fn a_guarantee_comes_back_after_the_grace_and_the_scrub() {
+    // t0 borrows t1's node for a long job; t1 wants it at 1000.
+    let trace = trace(&[(0, 0, 5000, 4), (0, 0, 5000, 4), (1, 1000, 100, 4)]);
+    let replayed = dynamic(&trace, &options(2), &[1, 1], &mut |_| {}).unwrap();
+    // Told at 1000, drained at 1030, scrubbed at 1130, joined at 1140.
+    assert_eq!(replayed.waits[2], 140);
+    // One of t0's had run since 10: 1020 s, of which 1020 = 17 × 60 are saved.
+    assert_eq!(
+        (replayed.counts.evictions, replayed.counts.repeated),
+        (0, 0),
+        "after the window"
+    );
+    let evicted = replayed.history.iter().filter(|e| {
+        matches!(
+            e,
+            Entry::Stopped {
+                at: 1030,
+                done: false,
+                ..
+            }
+        )
+    });
+    assert_eq!(evicted.count(), 1);
+    // The rest of it runs when the node is back with t0.
+    let work: Seconds = ends(&replayed).values().copied().max().unwrap();
+    assert!(work >= 1140 + 100 + 100 + 5000 - 1020, "{work}");
+}
+
+#[test]
+fn what_is_not_saved_is_done_again() {
+    for (checkpoint, repeated) in [
+        (Checkpoint::Every(0), 0),
+        (Checkpoint::Every(1000), 20 * 4),
+        (Checkpoint::Never, 1020 * 4),
+    ] {
+        let trace = trace(&[(0, 0, 5000, 4), (0, 0, 5000, 4), (1, 1000, 100, 4), (0, 9000, 1, 1)]);
+        let options = Options {
+            checkpoint,
+            ..options(2)
+        };
+        let replayed = dynamic(&trace, &options, &[1, 1], &mut |_| {}).unwrap();
+        assert_eq!((replayed.counts.evictions, replayed.counts.repeated), (1, repeated));
+    }
+}
+
+#[test]
+fn a_gang_has_all_its_nodes_or_none() {
+    // t1's job keeps a node until 2000; the gang of t0 needs all three.
+    let trace = trace(&[(1, 0, 2000, 4), (0, 100, 500, 12)]);
+    let replayed = dynamic(&trace, &options(3), &[2, 1], &mut |_| {}).unwrap();
+    let started = replayed.history.iter().find_map(|entry| match entry {
+        Entry::Started { job: 1, at, parts } => Some((*at, parts.len())),
+        _ => None,
+    });
+    // 2010 ended, 50 s idle at least, 100 s scrubbed, 10 s joined.
+    let (at, nodes) = started.unwrap();
+    assert_eq!(nodes, 3);
+    assert!((2160..=2300).contains(&at), "{at}");
+}
+
+/// What must hold whatever happens: GPUs are used once, a node serves one tenant at a time and is clean when it changes hands,
+/// gangs are whole, every job runs exactly as long as it has to.
+fn check(trace: &Trace, options: &Options, partitions: Option<&[u32]>, replayed: &Replayed) {
+    let mut used = vec![0_u32; options.nodes as usize];
+    let mut owner: Vec<Option<usize>> = vec![None; used.len()];
+    let mut dirty: Vec<Option<Seconds>> = vec![None; used.len()];
+    let mut running: BTreeMap<usize, (Seconds, Vec<(usize, u32)>)> = BTreeMap::new();
+    let mut work: BTreeMap<usize, Seconds> = BTreeMap::new();
+    let mut done = BTreeSet::new();
+    for entry in &replayed.history {
+        match entry {
+            Entry::Owner {
+                node,
+                tenant,
+                at,
+                clean,
+            } => {
+                assert_eq!(used[*node], 0, "a node changes hands with a job on it: {entry:?}");
+                if tenant.is_some() {
+                    assert!(owner[*node].is_none(), "a node of two tenants: {entry:?}");
+                    assert!(dirty[*node].is_none(), "not scrubbed: {entry:?}");
+                } else if !clean {
+                    dirty[*node] = Some(*at);
+                }
+                owner[*node] = *tenant;
+            }
+            Entry::Clean { node, at } => {
+                let since = dirty[*node].take().expect("scrubbed for nothing");
+                assert_eq!(at - since, options.scrub);
+            }
+            Entry::Started { job, at, parts } => {
+                let is = &trace.jobs[*job];
+                assert!(*at >= is.arrival && !done.contains(job));
+                assert_eq!(parts.iter().map(|(_, gpus)| gpus).sum::<u32>(), is.gpus);
+                for (node, gpus) in parts {
+                    assert_eq!(owner[*node], Some(is.tenant), "{entry:?}");
+                    used[*node] += gpus;
+                    assert!(used[*node] <= options.gpus_per_node, "{entry:?}");
+                }
+                assert!(running.insert(*job, (*at, parts.clone())).is_none());
+            }
+            Entry::Stopped { job, at, done: ended } => {
+                let (since, parts) = running.remove(job).expect("it runs");
+                for (node, gpus) in parts {
+                    used[node] -= gpus;
+                }
+                let saved = work.entry(*job).or_default();
+                let so_far = *saved + at - since;
+                if *ended {
+                    assert_eq!(so_far, trace.jobs[*job].duration, "{entry:?}");
+                    done.insert(*job);
+                } else {
+                    *saved = options.checkpoint.kept(so_far).max(*saved);
+                }
+            }
+        }
+    }
+    assert_eq!(done.len(), trace.jobs.len());
+    assert!(running.is_empty());
+    let total = replayed.meter.total();
+    let capacity = u64::from(options.nodes) * u64::from(options.gpus_per_node) * total.seconds;
+    assert_eq!(
+        total.busy + total.fragments + total.idle_nodes + total.free + total.handover,
+        capacity
+    );
+    assert_eq!(total.busy, replayed.meter.busy.iter().sum::<u64>());
+    assert!(total.stranded <= total.waiting && total.stranded <= capacity - total.busy);
+    if partitions.is_some() {
+        assert_eq!((total.free, total.handover, replayed.counts.handovers), (0, 0, 0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn every_job_runs_and_no_gpu_serves_two(
+        jobs in prop::collection::vec((0_usize..4, 0_i64..5000, 1_i64..3000, prop_oneof![4 => 1_u32..=4, 1 => 5_u32..=9]), 1..60),
+        checkpoint in prop_oneof![Just(Checkpoint::Never), (0_i64..500).prop_map(Checkpoint::Every)],
+        plan_every in 0_i64..30,
+        reclaim in prop_oneof![Just(crate::Reclaim::Never), Just(crate::Reclaim::Guaranteed), Just(crate::Reclaim::FairShare)],
+    ) {
+        let trace = trace(&jobs);
+        let partitions: Vec<u32> = trace.tenants.iter().map(|_| 3).collect();
+        let options = Options { reclaim, checkpoint, plan_every, ..options(partitions.iter().sum()) };
+        check(&trace, &options, Some(&partitions), &fixed(&trace, &options, &partitions, &mut |_| {}).unwrap());
+        check(&trace, &options, None, &dynamic(&trace, &options, &partitions, &mut |_| {}).unwrap());
+    }
+}
