@@ -8,6 +8,7 @@ use berth_planner::{
     Demand, Fleet, Group, Node, NodeState, Order, Phase, Plan, Pods, Pool, Reclaim, Share, Step, Tenant, plan,
 };
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use std::fmt::Write;
 use support::world::{Arrival, World};
 use support::{GPU, executor, gpus, told};
@@ -253,7 +254,7 @@ fn nothing_lies_idle(before: &Fleet, made: &Plan) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 4000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, rng_seed: RngSeed::Fixed(11), max_shrink_iters: 4000, ..ProptestConfig::default() })]
 
     /// Every plan in the life of a fleet is safe, also when some of what was planned fails; and in the end everybody who
     /// could be served was, and what nobody needs is free.
