@@ -1,6 +1,6 @@
 //! Who gets which node.
 
-use berth_api::{Phase, conditions};
+use berth_api::{Phase, conditions, labels};
 use berth_tests::{
     objects::{gpu_pod, nodes_of_tenant, phase},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
@@ -106,7 +106,15 @@ pub(crate) async fn a_group_grows_and_shrinks(world: Arc<World>) {
     let kept = nodes_of_tenant(&world.client, tenant.id.slug()).await;
     let released = both.iter().find(|node| !kept.contains(node)).unwrap();
     let nodes: Api<Node> = Api::all(world.client.clone());
-    let spec = nodes.get(released).await.unwrap().spec.unwrap();
+    let free = until("it is clean, checked and free", SOON, async || {
+        let node = nodes.get(released).await.map_err(|error| error.to_string())?;
+        match node.labels().get(labels::NODE_STATE) {
+            None => Ok(node),
+            Some(state) => Err(state.clone()),
+        }
+    })
+    .await;
+    let spec = free.spec.unwrap();
     assert!(
         !spec.unschedulable.unwrap_or_default(),
         "a released node is not left cordoned"

@@ -333,7 +333,7 @@ impl NodeRecord {
 /// The merge patch that takes the record off a node: it is free.
 pub fn free_patch(node: &Node) -> Value {
     const LABELS: [&str; 4] = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP, labels::POOL];
-    const ANNOTATIONS: [&str; 11] = [
+    const ANNOTATIONS: [&str; 12] = [
         labels::OWNER_UID,
         labels::NODE_STATE,
         labels::STATE_SINCE,
@@ -345,6 +345,7 @@ pub fn free_patch(node: &Node) -> Value {
         labels::HANDOVER_ID,
         labels::QUARANTINE,
         labels::RELEASE_QUARANTINE,
+        labels::IDLE_SINCE,
     ];
     let gone =
         |keys: &[&str]| -> Map<String, Value> { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };
