@@ -95,6 +95,9 @@ impl HostCluster {
         let mut images = catalog::for_control_planes(&versions)?;
         images.extend(catalog::for_berth(&install.programs));
         self.import_images(&images, Some(&self.system_nodes())).await?;
+        // Whichever node a tenant leaves is cleaned.
+        let of_nodes = catalog::for_cleaning(&install.programs);
+        self.import_images(&[of_nodes], None).await?;
         self.create_volume().await?;
         let values = self.home().root().join("values.json");
         write_atomic(&values, format!("{:#}", install.values()).as_bytes(), 0o600)?;

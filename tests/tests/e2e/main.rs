@@ -20,6 +20,7 @@
 mod attacks;
 mod berth;
 mod dns;
+mod handover;
 mod life;
 mod machines;
 mod network;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
                     machines::pods_outlive_their_container_runtime,
                     machines::devices_stay_with_their_pods_when_the_plugin_dies,
                     machines::a_gpu_that_fails_is_no_longer_offered,
+                    handover::a_node_is_clean_when_the_next_tenant_gets_it,
                 ],
             ),
             Group::alone(tests![

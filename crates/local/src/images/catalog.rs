@@ -100,9 +100,15 @@ pub fn metrics_server() -> Result<Image, Error> {
 
 /// Berth's own programs, which lie in `folder`.
 pub fn for_berth(folder: &Path) -> Vec<Image> {
-    ["berth-control", "berth-syncer", "berth-scrub"]
+    ["berth-control", "berth-syncer"]
         .map(|program| in_usr_local_bin(&berth_reference(program), &folder.join(program), program))
         .to_vec()
+}
+
+/// Berth's program that cleans nodes.
+pub fn for_cleaning(folder: &Path) -> Image {
+    const PROGRAM: &str = "berth-scrub";
+    in_usr_local_bin(&berth_reference(PROGRAM), &folder.join(PROGRAM), PROGRAM)
 }
 
 /// An image whose program is found by its name.

@@ -1,0 +1,76 @@
+//! What of a tenant is left on a node for the next one: nothing.
+
+use crate::pods::SOON;
+use berth_api::labels;
+use berth_tests::{
+    tenant::{Tenant, cluster, until_gone},
+    wait::until,
+    world::World,
+};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::json;
+use std::{fs, sync::Arc};
+
+/// What the kubelet of a node leaves of a pod whose volumes it could not take down: it never looks at it again.
+const ORPHAN: &str = "11111111-2222-4333-8444-555555555555";
+
+pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(world: Arc<World>) {
+    let tenant = Tenant::create(&world, "handover", &cluster("leaver", &[("own", "l40s", 1)])).await;
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let own = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.id.slug()));
+    let node = nodes.list(&own).await.unwrap().items.remove(0).name_any();
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    let writer = json!({
+        "metadata": {"name": "writer"},
+        "spec": {
+            "containers": [{
+                "name": "writer", "image": crate::pods::IMAGE,
+                "command": ["sh", "-c", "echo secret | tee /scratch/weights; sleep 3600"],
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+            }],
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+            "terminationGracePeriodSeconds": 1,
+        },
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(writer).unwrap())
+        .await
+        .unwrap();
+    until("the pod runs", SOON, async || {
+        let pod = pods.get("writer").await.map_err(|error| error.to_string())?;
+        if crate::pods::is_ready(&pod) {
+            Ok(())
+        } else {
+            Err(format!("{:?}", pod.status))
+        }
+    })
+    .await;
+    let folder = world.host.home().root().join("nodes").join(&node);
+    let orphan = folder.join("kubelet/pods").join(ORPHAN);
+    let scratch = orphan.join("volumes/kubernetes.io~empty-dir/scratch");
+    fs::create_dir_all(&scratch).unwrap();
+    fs::write(scratch.join("weights"), "secret").unwrap();
+    let logs = || -> Vec<String> {
+        let listed = fs::read_dir(folder.join("pods-log")).unwrap();
+        let names = listed.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.contains("leaver")).collect()
+    };
+    assert!(!logs().is_empty(), "the node has logs of the tenant");
+
+    let tenants = world.tenants("handover");
+    tenants.delete("leaver", &DeleteParams::default()).await.unwrap();
+    until_gone(&world, "handover", "leaver").await;
+    until("the node is free", SOON, async || {
+        let node = nodes.get(&node).await.map_err(|error| error.to_string())?;
+        match node.labels().get(labels::NODE_STATE) {
+            None => Ok(()),
+            Some(state) => Err(format!("{state}: {:?}", node.annotations())),
+        }
+    })
+    .await;
+    assert!(!orphan.exists(), "what the kubelet left is gone");
+    assert!(logs().is_empty(), "{:?}", logs());
+}
