@@ -5,7 +5,7 @@
 
 use crate::setup::{SOON, Team, start_control, until_all_free};
 use berth_api::{NodeGroup, NodePool, labels};
-use berth_tests::{wait::until_true, world::World};
+use berth_tests::{wait::until, world::World};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -62,8 +62,13 @@ pub(crate) async fn no_node_ever_has_two_tenants(world: Arc<World>) {
     for name in ["one", "two", "three", "four"] {
         last.run(&format!("last-{name}"), 8, &json!({})).await;
     }
-    until_true("the last team has the whole pool", SOON * 3, async || {
-        last.held().await == 4
+    until("the last team has the whole pool", SOON * 3, async || {
+        if last.held().await == 4 {
+            return Ok(());
+        }
+        let list = nodes.list(&ListParams::default()).await.unwrap();
+        let states: Vec<String> = list.iter().filter_map(state_of).collect();
+        Err(format!("{:?}; {}", last.group().await, states.join("; ")))
     })
     .await;
     last.delete(&world).await;
@@ -79,6 +84,25 @@ pub(crate) async fn no_node_ever_has_two_tenants(world: Arc<World>) {
         second.cancel();
     }
     scrub(&world, "None").await;
+}
+
+/// Where a node of a pool stands, in words.
+fn state_of(node: &Node) -> Option<String> {
+    node.labels().get("nvidia.com/gpu.product")?;
+    let about: Vec<String> = node
+        .annotations()
+        .iter()
+        .filter(|(key, _)| labels::is_reserved(key))
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let spec = node.spec.clone().unwrap_or_default();
+    Some(format!(
+        "{}: {} cordoned={:?} taints={:?}",
+        node.name_any(),
+        about.join(" "),
+        spec.unschedulable,
+        spec.taints
+    ))
 }
 
 async fn step(
