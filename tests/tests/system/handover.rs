@@ -2,6 +2,7 @@
 
 use berth_api::{NodePool, NodePoolSpec, Span, conditions, labels};
 use berth_tests::{
+    objects::apply,
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
     wait::{until, until_true},
     world::World,
@@ -267,4 +268,45 @@ pub(crate) async fn a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_
     bench.delete_tenant().await;
     bench.until_state("Free").await;
     bench.remove().await;
+}
+
+pub(crate) async fn pools_that_cannot_be_are_refused(world: Arc<World>) {
+    let pool = |more: Value| {
+        let mut spec = json!({"nodeSelector": {POOL: "none"}, "resource": "nvidia.com/gpu"});
+        for (key, value) in more.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "refused"}, "spec": spec})
+    };
+    let refused = [
+        (json!({"migConfig": "all-1g.10gb"}), "sharing is mig"),
+        (
+            json!({"devicePluginConfig": "shared-4"}),
+            "sharing is mig, timeSlicing or mps",
+        ),
+        (json!({"modes": ["shared"]}), "cannot offer the mode shared"),
+        (json!({"scrub": {"steps": []}}), "cleans nothing"),
+        (
+            json!({"scrub": {"policy": "None", "steps": ["claims"]}}),
+            "policy None cleans nothing",
+        ),
+        (json!({"scrub": {"disks": ["/mnt/nvme0"]}}), "go together"),
+        (
+            json!({"scrub": {"steps": ["disks"], "disks": ["/"]}}),
+            "spec.scrub.disks[0]",
+        ),
+        (
+            json!({"scrub": {"steps": ["disks"], "disks": ["/mnt/../etc"]}}),
+            "spec.scrub.disks[0]",
+        ),
+        (json!({"timeouts": {"drain": "soon"}}), "spec.timeouts.drain"),
+        (json!({"policy": {"reclaimGrace": "-5m"}}), "spec.policy.reclaimGrace"),
+    ];
+    for (more, why) in refused {
+        let error = apply(&world.client, "", &pool(more.clone()))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(why), "{more}: {error}");
+    }
 }

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
             handover::every_state_in_its_turn_and_mended_by_the_way,
             handover::what_fails_or_hangs_is_quarantined_until_people_say_so,
             handover::a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_is_back,
+            handover::pools_that_cannot_be_are_refused,
             network::policies_follow_the_spec_and_heal,
             network::policies_outlast_pods,
             services::one_address_for_each_of_two_tenants,
