@@ -1,9 +1,9 @@
 //! Making objects out of JSON and YAML, and asking about pods.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
     discovery,
 };
 use serde_json::{Value, json};
@@ -100,4 +100,20 @@ pub async fn nodes_of_tenant(host: &Client, slug: &str) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// Makes a simulated Node like another one, with labels of its own, as a kubelet would. kwok keeps it alive.
+pub async fn simulate_node(client: &Client, twin: &str, name: &str, labels: Value) {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let mut own = serde_json::to_value(nodes.get(twin).await.unwrap()).unwrap();
+    own["metadata"] = json!({"name": name, "annotations": {"kwok.x-k8s.io/node": "fake"}, "labels": labels});
+    own["metadata"]["labels"]["kubernetes.io/hostname"] = name.into();
+    own["spec"] = json!({});
+    let own: Node = serde_json::from_value(own).unwrap();
+    nodes.create(&PostParams::default(), &own).await.unwrap();
+    let status = Patch::Merge(json!({ "status": own.status }));
+    nodes
+        .patch_status(name, &PatchParams::default(), &status)
+        .await
+        .unwrap();
 }

@@ -4,14 +4,14 @@ use berth_api::{NodePool, TenantCluster, labels};
 use berth_control::control_plane::COREDNS;
 use berth_tests::{
     dns::{Answer, Outside, ask},
-    objects::apply,
+    objects::{apply, simulate_node},
     processes,
     tenant::{Tenant, cluster},
     wait::{until, until_true},
     world::World,
 };
 use k8s_openapi::{
-    api::core::v1::{Event, Pod, Service},
+    api::core::v1::{Event, Node, Pod, Service},
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use kube::{
@@ -81,7 +81,14 @@ fn reverse(address: &str) -> String {
 pub(crate) async fn names_of_the_tenant_and_of_nobody_else(world: Arc<World>) {
     let outside = Outside::start().await;
     let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "names"}, "spec": {
-        "nodeSelector": {"kubernetes.io/hostname": "cpu-02"}}});
+        "nodeSelector": {"example.com/pool": "names"}}});
+    simulate_node(
+        &world.client,
+        "cpu-02",
+        "names-01",
+        json!({"example.com/pool": "names"}),
+    )
+    .await;
     let pools: Api<NodePool> = Api::all(world.client.clone());
     let pool = serde_json::from_value(pool).unwrap();
     pools.create(&PostParams::default(), &pool).await.unwrap();
@@ -206,6 +213,8 @@ pub(crate) async fn names_of_the_tenant_and_of_nobody_else(world: Arc<World>) {
     it_answers_again_under_the_same_address(&world, &tenant, &address, server, &web_name, &web).await;
     tenant.delete(&world).await;
     pools.delete("names", &DeleteParams::default()).await.unwrap();
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    nodes.delete("names-01", &DeleteParams::default()).await.unwrap();
 }
 
 async fn pods_are_told_of_it(world: &World, tenant: &Tenant, address: &str) {

@@ -2,7 +2,7 @@
 
 use berth_api::{NodePool, NodePoolSpec, Span, conditions, labels};
 use berth_tests::{
-    objects::apply,
+    objects::{apply, simulate_node},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
     wait::{until, until_true},
     world::World,
@@ -77,20 +77,8 @@ impl Bench {
 
     /// As a kubelet makes its Node.
     async fn create_node(&self) {
-        let twin = self.nodes.get("gpu-l40s-01").await.unwrap();
-        let mut own = serde_json::to_value(&twin).unwrap();
-        own["metadata"] = json!({
-            "name": self.name, "annotations": {"kwok.x-k8s.io/node": "fake"},
-            "labels": {POOL: self.name, "nvidia.com/gpu.product": self.name, "kubernetes.io/hostname": self.name},
-        });
-        own["spec"] = json!({});
-        let own: Node = serde_json::from_value(own).unwrap();
-        let created = self.nodes.create(&PostParams::default(), &own).await.unwrap();
-        let status = json!({"status": own.status});
-        self.nodes
-            .patch_status(&created.name_any(), &PatchParams::default(), &Patch::Merge(&status))
-            .await
-            .unwrap();
+        let labels = json!({POOL: self.name, "nvidia.com/gpu.product": self.name});
+        simulate_node(&self.world.client, "gpu-l40s-01", self.name, labels).await;
     }
 
     async fn tenant(&self) -> Tenant {
