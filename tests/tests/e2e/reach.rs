@@ -7,11 +7,11 @@ use crate::{
 };
 use base64::Engine as _;
 use berth_pki::{CertificateAuthority, LeafRequest, Usage};
-use berth_tests::{objects::dynamic, wait::until, world::World};
+use berth_tests::{wait::until, world::World};
 use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::ConfigMap};
 use kube::{
     Api,
-    api::{DeleteParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams},
 };
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -178,7 +178,8 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(world: Arc<World>
                 "insecureSkipTLSVerify": true, "service": {"name": "by-hand", "namespace": space.name}}}),
         )
         .await;
-    let services = dynamic(&space.client, "apiregistration.k8s.io", "v1", "APIService", "");
+    let kind = GroupVersionKind::gvk("apiregistration.k8s.io", "v1", "APIService");
+    let services: Api<DynamicObject> = Api::all_with(space.client.clone(), &ApiResource::from_gvk(&kind));
     until("the API is not available, and why", SOON, async || {
         let service = services
             .get("v1.stolen.example.com")
