@@ -235,6 +235,18 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
         }
     })
     .await;
+    // Whoever uninstalls Berth while nodes are cleaned leaves them as they are.
+    let nodes: Api<Node> = Api::all(client.clone());
+    until("nodes are clean", SOON, async || {
+        let returning = ListParams::default().labels(labels::NODE_STATE);
+        let list = nodes.list(&returning).await.map_err(|error| error.to_string())?;
+        if list.items.is_empty() {
+            Ok(())
+        } else {
+            Err(list.items.len().to_string())
+        }
+    })
+    .await;
     host.helm(&uninstall).await.unwrap();
     until("nothing of Berth is left", SOON, async || {
         let mut left = left(&client).await;
