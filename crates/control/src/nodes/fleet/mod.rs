@@ -1,0 +1,160 @@
+//! The fleet as the planner wants it, from what the watches know. Pure but for what [`Idle`] remembers.
+
+mod nodes;
+mod tenants;
+mod visible;
+
+pub use visible::is_visible_label;
+
+use super::{demand::Workload, idle::Idle, requests::Requests};
+use berth_api::{NodePool, PoolOrder, TenantClass, TenantCluster, names::TenantId};
+use berth_planner::{Amounts, Fleet, Order, Pool, Share, Tenant};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node as HostObject;
+use kube::ResourceExt;
+use nodes::{host_nodes, look, planned, pools_with_devices};
+use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use tenants::{Asked, groups};
+
+/// What the fleet is made of.
+pub struct Input<'a> {
+    /// The time.
+    pub now: Timestamp,
+    /// Host nodes.
+    pub nodes: Vec<Arc<HostObject>>,
+    /// Pools.
+    pub pools: Vec<Arc<NodePool>>,
+    /// Classes.
+    pub classes: Vec<Arc<TenantClass>>,
+    /// Tenants.
+    pub tenants: Vec<TenantInput>,
+    /// Their pods.
+    pub workloads: Vec<Arc<Workload>>,
+    /// What the platform's own pods take of a node.
+    pub platform: &'a dyn Fn(&str) -> Requests,
+    /// What claims come to, and what devices nodes have for claims.
+    pub devices: &'a dyn Devices,
+    /// Since when nodes are idle.
+    pub idle: &'a Idle,
+}
+
+/// Devices that are asked for by claims.
+pub trait Devices {
+    /// What a pod's claims ask for.
+    fn asked(&self, workload: &Workload) -> Amounts;
+    /// What a node has.
+    fn of_node(&self, node: &str) -> Amounts;
+}
+
+/// A tenant, and what is known of it besides its object.
+pub struct TenantInput {
+    /// The object.
+    pub cluster: Arc<TenantCluster>,
+    /// Whether its spec can be carried out.
+    pub accepted: bool,
+    /// Whether it is being deleted and nothing of it runs.
+    pub gone: bool,
+    /// The class that applies to it.
+    pub class: Option<String>,
+}
+
+/// Makes the fleet.
+pub fn build(input: &Input<'_>) -> Fleet {
+    let now = input.now.as_second();
+    let resolved: Vec<Cow<'_, Workload>> = input
+        .workloads
+        .iter()
+        .map(|workload| with_claims(workload, input.devices))
+        .collect();
+    let mut pools: Vec<&NodePool> = input.pools.iter().map(Arc::as_ref).collect();
+    pools.sort_by_key(|pool| pool.name_any());
+    let seen = look(input, &pools, &resolved);
+    let with_devices = pools_with_devices(&pools, &seen);
+
+    let mut by_tenant: HashMap<&str, Vec<&Workload>> = HashMap::new();
+    for workload in &resolved {
+        by_tenant.entry(&workload.tenant).or_default().push(workload);
+    }
+    let host_nodes = host_nodes(&seen, &with_devices);
+    let mut asked = Asked::default();
+    let mut tenants: Vec<Tenant> = input
+        .tenants
+        .iter()
+        .filter_map(|tenant| {
+            let uid = tenant.cluster.uid()?;
+            let slug = TenantId::new(&tenant.cluster.name_any(), &uid).slug().to_owned();
+            let mut groups = groups(tenant, &uid, &seen);
+            if tenant.accepted {
+                let workloads = by_tenant.get(slug.as_str()).map(Vec::as_slice).unwrap_or_default();
+                asked.add_demand(tenant, &uid, workloads, &seen, &host_nodes, &mut groups);
+            }
+            Some(Tenant {
+                name: format!(
+                    "{}/{}",
+                    tenant.cluster.namespace().unwrap_or_default(),
+                    tenant.cluster.name_any()
+                ),
+                created: tenant.cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
+                share: tenant.class.clone(),
+                weight: 1,
+                groups,
+                gone: tenant.gone,
+                uid,
+            })
+        })
+        .collect();
+    tenants.sort_by(|a, b| a.uid.cmp(&b.uid));
+    let nodes = seen
+        .iter()
+        .map(|node| planned(node, input, now, &pools, &with_devices, &asked))
+        .collect();
+    let mut shares: Vec<Share> = input.classes.iter().map(|class| share(class)).collect();
+    shares.sort_by(|a, b| a.name.cmp(&b.name));
+    Fleet {
+        now,
+        pools: pools.into_iter().map(pool).collect(),
+        nodes,
+        tenants,
+        shares,
+    }
+}
+
+fn with_claims<'a>(workload: &'a Workload, devices: &dyn Devices) -> Cow<'a, Workload> {
+    if workload.claims.is_empty() {
+        return Cow::Borrowed(workload);
+    }
+    let mut workload = workload.clone();
+    for (resource, amount) in devices.asked(&workload) {
+        *workload.amounts.entry(resource).or_default() += amount;
+    }
+    Cow::Owned(workload)
+}
+
+fn pool(pool: &NodePool) -> Pool {
+    let policy = &pool.spec.policy;
+    Pool {
+        name: pool.name_any(),
+        resource: pool.spec.resource.clone(),
+        has_domains: pool.spec.topology_key.is_some(),
+        minimum_tenure: policy.minimum_tenure(),
+        idle_after: policy.idle_after(),
+        reclaim_grace: policy.reclaim_grace(),
+        order: match policy.order {
+            PoolOrder::FairShare => Order::FairShare,
+            PoolOrder::Fifo => Order::Fifo,
+        },
+        ..Pool::default()
+    }
+}
+
+fn share(class: &TenantClass) -> Share {
+    let share = &class.spec.share;
+    Share {
+        name: class.name_any(),
+        parent: None,
+        weight: share.weight,
+        guaranteed: share.guaranteed.clone(),
+        lendable: share.lendable.clone(),
+        limit: share.limit.clone(),
+    }
+}

@@ -1,0 +1,244 @@
+//! Nodes as the planner sees them, from the Node object, its record and the pods on it.
+
+use super::{Asked, Input};
+use crate::nodes::{
+    NodeRecord, State,
+    demand::{self, HostNode, Place, Workload},
+    is_available, is_ready, requests,
+};
+use berth_api::NodePool;
+use berth_planner::{Amounts, Node, NodeState, Owner, Phase, Seconds, pool_of};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node as HostObject;
+use kube::ResourceExt;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashMap},
+};
+
+/// A node with what is on it.
+pub(super) struct Seen<'a> {
+    pub(super) object: &'a HostObject,
+    pub(super) name: String,
+    pub(super) record: Option<NodeRecord>,
+    pub(super) pool: String,
+    pub(super) overlap: Option<String>,
+    pub(super) capacity: Amounts,
+    pub(super) pods: Vec<&'a Workload>,
+}
+
+/// Nodes of pools, and nodes that somebody owns or owned, in the order of their names.
+pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&NodePool], workloads: &'a [Cow<'_, Workload>]) -> Vec<Seen<'a>> {
+    let mut on: HashMap<&str, Vec<&Workload>> = HashMap::new();
+    for workload in workloads {
+        if let Place::On(node) = &workload.place {
+            on.entry(node).or_default().push(workload);
+        }
+    }
+    let names: Vec<(String, &BTreeMap<String, String>)> = pools
+        .iter()
+        .map(|pool| (pool.name_any(), &pool.spec.node_selector))
+        .collect();
+    let mut seen: Vec<Seen<'_>> = input
+        .nodes
+        .iter()
+        .filter_map(|object| {
+            let record = NodeRecord::read(object);
+            let selectors = names.iter().map(|(name, selector)| (name.as_str(), *selector));
+            let (by_labels, overlap) = match pool_of(selectors, object.labels()) {
+                Ok(pool) => (pool.map(ToOwned::to_owned), None),
+                Err(several) => (
+                    several.first().map(|&name| name.to_owned()),
+                    Some(format!("it matches several pools: {}", several.join(", "))),
+                ),
+            };
+            let recorded = record
+                .as_ref()
+                .map(|record| record.pool.clone())
+                .filter(|pool| !pool.is_empty());
+            let name = object.name_any();
+            Some(Seen {
+                pool: recorded.or(by_labels)?,
+                overlap,
+                capacity: capacity(object, input),
+                pods: on.get(name.as_str()).cloned().unwrap_or_default(),
+                object,
+                record,
+                name,
+            })
+        })
+        .collect();
+    seen.sort_by(|a, b| a.name.cmp(&b.name));
+    seen
+}
+
+/// What the node holds for its tenant when the platform's own pods have had theirs.
+fn capacity(node: &HostObject, input: &Input<'_>) -> Amounts {
+    let status = node.status.as_ref();
+    let mut all = requests::amounts(status.and_then(|status| status.allocatable.as_ref()));
+    for (resource, used) in (input.platform)(&node.name_any()) {
+        if let Some(amount) = all.get_mut(&resource) {
+            *amount -= used;
+        }
+    }
+    let mut capacity = demand::available(&all);
+    capacity.extend(input.devices.of_node(&node.name_any()));
+    capacity
+}
+
+/// Pools whose nodes have devices of any kind.
+pub(super) fn pools_with_devices(pools: &[&NodePool], seen: &[Seen<'_>]) -> BTreeSet<String> {
+    let declared = pools.iter().filter(|pool| pool.spec.resource.is_some());
+    let mut found: BTreeSet<String> = declared.map(|pool| pool.name_any()).collect();
+    for node in seen {
+        if node.capacity.keys().any(|resource| demand::is_device(resource)) {
+            found.insert(node.pool.clone());
+        }
+    }
+    found
+}
+
+/// The nodes of each pool as pods look at them, and whether the pool has devices.
+pub(super) type HostNodes<'a> = BTreeMap<&'a str, (Vec<HostNode<'a>>, bool)>;
+
+pub(super) fn host_nodes<'a>(seen: &'a [Seen<'a>], with_devices: &BTreeSet<String>) -> HostNodes<'a> {
+    let mut nodes = HostNodes::new();
+    for node in seen {
+        let of_pool = nodes
+            .entry(&node.pool)
+            .or_insert_with(|| (Vec::new(), with_devices.contains(&node.pool)));
+        of_pool.0.push(host_node(node));
+    }
+    nodes
+}
+
+pub(super) fn host_node<'a>(node: &'a Seen<'a>) -> HostNode<'a> {
+    HostNode {
+        name: &node.name,
+        labels: Some(node.object.labels()),
+        capacity: node.capacity.clone(),
+    }
+}
+
+/// What pods hold of a node.
+pub(super) fn used(pods: &[&Workload]) -> Amounts {
+    let mut sum = Amounts::new();
+    for pod in pods {
+        for (resource, amount) in &pod.amounts {
+            *sum.entry(resource.clone()).or_default() += amount;
+        }
+        if let Some(alone) = &pod.alone {
+            sum.insert(format!("{}{alone}", demand::ALONE), 1);
+        }
+    }
+    sum
+}
+
+pub(super) fn planned(
+    node: &Seen<'_>,
+    input: &Input<'_>,
+    now: Seconds,
+    pools: &[&NodePool],
+    with_devices: &BTreeSet<String>,
+    asked: &Asked,
+) -> Node {
+    let key = pools
+        .iter()
+        .find(|pool| pool.name_any() == node.pool)
+        .and_then(|pool| pool.spec.topology_key.as_ref());
+    let state = state(node, now);
+    let has_devices = with_devices.contains(&node.pool);
+    let using: Vec<&&Workload> = node.pods.iter().filter(|pod| demand::uses(pod, has_devices)).collect();
+    let idle_since = if let NodeState::Owned(owner) = &state {
+        input.idle.note(node.object, !using.is_empty(), owner.since, now)
+    } else {
+        input.idle.forget(&node.name);
+        None
+    };
+    let mut capacity = node.capacity.clone();
+    for resource in asked.alone.get(&node.pool).into_iter().flatten() {
+        capacity.insert(resource.clone(), 1);
+    }
+    Node {
+        pool: node.pool.clone(),
+        domain: key.and_then(|key| node.object.labels().get(key).cloned()),
+        labels: asked.labels(node),
+        capacity,
+        used: used(&node.pods),
+        pods: u32::try_from(node.pods.len()).unwrap_or(u32::MAX),
+        idle_since,
+        priority: using.iter().map(|pod| pod.priority).max().unwrap_or_default(),
+        broken: matches!(state, NodeState::Owned(_)) && is_broken(node),
+        state,
+        name: node.name.clone(),
+    }
+}
+
+/// Whether a node with an owner is of no use now. Berth's own cordon is part of its state.
+fn is_broken(node: &Seen<'_>) -> bool {
+    let cordoned_by_berth = node
+        .record
+        .as_ref()
+        .is_some_and(|record| record.state == State::Cordoned);
+    if cordoned_by_berth {
+        !is_ready(node.object)
+    } else {
+        !is_available(node.object)
+    }
+}
+
+fn state(node: &Seen<'_>, now: Seconds) -> NodeState {
+    let second = |time: Option<Timestamp>| time.map_or(now, Timestamp::as_second);
+    let Some(record) = &node.record else {
+        return match unavailable(node) {
+            None => NodeState::Free,
+            Some(why) => NodeState::Unavailable { why },
+        };
+    };
+    let phase = match record.state {
+        State::Reserved => Phase::Reserved {
+            of: record.reserved_with,
+        },
+        State::Joining => Phase::Joining,
+        State::Assigned => Phase::Assigned,
+        State::Cordoned => Phase::Cordoned {
+            until: second(record.cordoned_until),
+        },
+        State::Draining | State::Scrubbing | State::Validating => {
+            return NodeState::Returning {
+                from: record.slug.clone(),
+                since: second(record.since),
+            };
+        }
+        State::Quarantined => {
+            return NodeState::Unavailable {
+                why: format!("quarantined: {}", record.reason),
+            };
+        }
+    };
+    NodeState::Owned(Owner {
+        tenant: record.uid.clone(),
+        group: record.group.clone(),
+        since: second(record.owned_since.or(record.since)),
+        phase,
+    })
+}
+
+/// Why a node without an owner cannot be given to anybody.
+fn unavailable(node: &Seen<'_>) -> Option<String> {
+    if let Some(overlap) = &node.overlap {
+        return Some(overlap.clone());
+    }
+    let why = if !is_ready(node.object) {
+        "it is not Ready"
+    } else if node.object.metadata.deletion_timestamp.is_some() {
+        "it is being deleted"
+    } else if node.object.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
+        "it is cordoned"
+    } else if !is_available(node.object) {
+        "it is shared by several tenants, or has a NoExecute taint"
+    } else {
+        return None;
+    };
+    Some(why.into())
+}

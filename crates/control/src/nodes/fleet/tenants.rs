@@ -1,0 +1,146 @@
+//! What tenants ask for: floors and ceilings of their groups, and the demand of their pods.
+
+use super::{
+    TenantInput,
+    nodes::{HostNodes, Seen, host_node, used},
+};
+use crate::nodes::{
+    State,
+    demand::{self, GroupOf, HostNode, Needs, Place, Workload},
+    is_available,
+};
+use berth_api::NodeMode;
+use berth_planner::{Amounts, Group};
+use kube::{Resource, ResourceExt};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a tenant asks for besides its pods' demand. One that is being deleted, or whose spec cannot be carried out, keeps
+/// what it has: a mistake in a spec must not cost a running tenant its nodes.
+pub(super) fn groups(tenant: &TenantInput, uid: &str, seen: &[Seen<'_>]) -> Vec<Group> {
+    if tenant.accepted && tenant.cluster.meta().deletion_timestamp.is_none() {
+        let own = tenant.cluster.spec.nodes.iter();
+        return own
+            .filter(|group| group.mode != NodeMode::Shared)
+            .map(|group| Group {
+                name: group.name.clone(),
+                pool: group.pool.clone(),
+                min: group.floor(),
+                max: group.ceiling(),
+                demand: Vec::new(),
+            })
+            .collect();
+    }
+    let mut held: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    for node in seen {
+        let Some(record) = &node.record else { continue };
+        let keeps = matches!(record.state, State::Reserved | State::Joining | State::Assigned);
+        if record.uid == uid && keeps {
+            *held.entry((&record.group, &record.pool)).or_default() += 1;
+        }
+    }
+    held.into_iter()
+        .map(|((name, pool), count)| Group {
+            name: name.into(),
+            pool: pool.into(),
+            min: count,
+            max: count,
+            demand: Vec::new(),
+        })
+        .collect()
+}
+
+/// What of nodes the demand of all tenants asks about, by pool.
+#[derive(Default)]
+pub(super) struct Asked {
+    /// Labels that are asked for by their value.
+    labels: BTreeMap<String, BTreeSet<String>>,
+    /// Affinities, and what stands behind them.
+    affinities: BTreeMap<String, BTreeSet<String>>,
+    needs: Needs,
+    /// Resources of which every node has one.
+    pub(super) alone: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Asked {
+    pub(super) fn add_demand(
+        &mut self,
+        tenant: &TenantInput,
+        uid: &str,
+        workloads: &[&Workload],
+        seen: &[Seen<'_>],
+        nodes: &HostNodes<'_>,
+        groups: &mut [Group],
+    ) {
+        let spec = &tenant.cluster.spec.nodes;
+        let dynamic = spec.iter().any(|group| group.mode == NodeMode::Dynamic);
+        if !dynamic || !workloads.iter().any(|workload| workload.place == Place::Waiting) {
+            return;
+        }
+        let own: Vec<(&str, HostNode<'_>, Amounts)> = seen
+            .iter()
+            .filter_map(|node| {
+                let record = node.record.as_ref()?;
+                let serves = record.uid == uid && record.state == State::Assigned && is_available(node.object);
+                serves.then(|| (record.group.as_str(), host_node(node), used(&node.pods)))
+            })
+            .collect();
+        let needs = demand::translate(
+            &demand::Tenant {
+                groups: spec
+                    .iter()
+                    .map(|group| GroupOf {
+                        name: &group.name,
+                        pool: &group.pool,
+                        is_dynamic: group.mode == NodeMode::Dynamic,
+                    })
+                    .collect(),
+                workloads: workloads.to_vec(),
+                own: own
+                    .iter()
+                    .map(|(group, node, used)| (*group, node, used.clone()))
+                    .collect(),
+            },
+            nodes,
+        );
+        let Needs {
+            demand,
+            affinities,
+            alone,
+        } = needs;
+        for (name, demand) in demand {
+            let Some(group) = groups.iter_mut().find(|group| group.name == name) else {
+                continue;
+            };
+            for key in demand.iter().flat_map(|demand| demand.selector.keys()) {
+                let keys = if affinities.contains_key(key) {
+                    &mut self.affinities
+                } else {
+                    &mut self.labels
+                };
+                keys.entry(group.pool.clone()).or_default().insert(key.clone());
+            }
+            self.alone
+                .entry(group.pool.clone())
+                .or_default()
+                .extend(alone.iter().cloned());
+            group.demand = demand;
+        }
+        self.needs.affinities.extend(affinities);
+    }
+
+    /// The labels of a node that demand asks for.
+    pub(super) fn labels(&self, node: &Seen<'_>) -> BTreeMap<String, String> {
+        let mut labels = BTreeMap::new();
+        for key in self.labels.get(&node.pool).into_iter().flatten() {
+            if let Some(value) = node.object.labels().get(key) {
+                labels.insert(key.clone(), value.clone());
+            }
+        }
+        for key in self.affinities.get(&node.pool).into_iter().flatten() {
+            if self.needs.satisfies(key, &node.pool, &host_node(node)) {
+                labels.insert(key.clone(), demand::SATISFIED.into());
+            }
+        }
+        labels
+    }
+}

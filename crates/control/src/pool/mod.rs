@@ -1,0 +1,70 @@
+//! The `NodePool` controller: reports what a pool consists of. It changes nothing but the pool's status.
+
+mod judge;
+mod shared;
+mod survey;
+
+use crate::{
+    context::Context,
+    error::{ReconcileError, api},
+    nodes::Selectors,
+};
+use berth_api::{NodePool, NodePoolStatus, conditions, labels};
+use jiff::Timestamp;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::reflector::ObjectRef,
+};
+use serde_json::json;
+use shared::shared;
+use std::time::Duration;
+use survey::survey;
+
+/// Writes the pool's status, if it changed.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>, ReconcileError> {
+    let Some(pool) = context.stores.pools.get(&ObjectRef::new(name)) else {
+        return Ok(None);
+    };
+    let before = pool.status.clone().unwrap_or_default();
+    let all = context.stores.nodes.state();
+    let (found, findings) = if pool.spec.is_shared() {
+        let slices = |node: &str| context.stores.slices.of(node).len();
+        let (found, finding) = shared(&pool, &context.stores.pools.state(), &all, slices);
+        (found, vec![finding])
+    } else {
+        let slices = |node: &str| context.stores.slices.of(node).into_values().collect();
+        let (found, findings) = survey(&pool, &Selectors::of(context), &all, slices);
+        (found, findings.into())
+    };
+    let after = NodePoolStatus {
+        observed_generation: pool.metadata.generation,
+        conditions: conditions::merge(
+            &before.conditions,
+            &findings,
+            pool.metadata.generation,
+            Timestamp::now(),
+        ),
+        ..found
+    };
+    if before == after {
+        return Ok(None);
+    }
+    let pools: Api<NodePool> = Api::all(context.client.clone());
+    let body = json!({
+        "apiVersion": NodePool::api_version(&()), "kind": NodePool::kind(&()),
+        "metadata": {"name": name, "uid": pool.uid()}, "status": after,
+    });
+    let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
+    match pools.patch_status(name, &params, &Patch::Apply(&body)).await {
+        Ok(_) => Ok(None),
+        Err(error) if crate::apply::is_status(&error, 404) || crate::apply::is_status(&error, 409) => Ok(None),
+        Err(error) => Err(api("write the status of a pool")(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! What a pool's nodes are, counted.
+
+use super::judge::{health, judge};
+use crate::nodes::{NodeRecord, Selectors, State, is_available, step::MIG_CONFIG};
+use berth_api::{NodeCounts, NodePool, NodePoolStatus, Sharing, conditions::Finding};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Labels by which GPU operators name the product of a node's GPUs.
+const PRODUCT_LABELS: [&str; 3] = [
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "gpu.intel.com/product",
+];
+
+/// What is found out about a pool's nodes.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) counts: NodeCounts,
+    pub(super) gpus: i64,
+    pub(super) free_gpus: i64,
+    pub(super) products: BTreeSet<String>,
+    pub(super) sharing: BTreeSet<String>,
+    pub(super) drivers: BTreeSet<String>,
+    pub(super) contested: Vec<String>,
+    pub(super) quarantined: Vec<String>,
+    /// GPUs on free nodes and whether all nodes are free, by topology domain.
+    pub(super) domains: BTreeMap<String, (i64, bool)>,
+}
+
+/// Counts a pool's nodes and judges them. `slices` gives the specs of the `ResourceSlices` of a node.
+pub(super) fn survey(
+    pool: &NodePool,
+    pools: &Selectors,
+    nodes: &[Arc<Node>],
+    slices: impl Fn(&str) -> Vec<Value>,
+) -> (NodePoolStatus, [Finding; 2]) {
+    let mut found = Found::default();
+    let name = pool.name_any();
+    for node in nodes {
+        match pools.pool_of(node.labels()) {
+            Ok(Some(pool)) if pool == name => {}
+            Err(claimants) if claimants.contains(&name.as_str()) => {
+                found
+                    .contested
+                    .push(format!("{} ({})", node.name_any(), claimants.join(", ")));
+                continue;
+            }
+            _ => continue,
+        }
+        found.look_at(pool, node, &slices(&node.name_any()));
+    }
+    found.contested.sort();
+    found.quarantined.sort();
+    let findings = [judge(pool, &found), health(&found.quarantined)];
+    let joined = |all: &BTreeSet<String>| (!all.is_empty()).then(|| all.iter().cloned().collect::<Vec<_>>().join(", "));
+    let has_gpus = pool.spec.resource.is_some();
+    let status = NodePoolStatus {
+        nodes: Some(found.counts),
+        gpus: has_gpus.then_some(found.gpus),
+        free_gpus: has_gpus.then_some(found.free_gpus),
+        fragmentation: pool.spec.topology_key.as_ref().map(|_| found.fragmentation()),
+        product: joined(&found.products),
+        sharing: joined(&found.sharing),
+        driver: joined(&found.drivers),
+        ..NodePoolStatus::default()
+    };
+    (status, findings)
+}
+
+impl Found {
+    fn look_at(&mut self, pool: &NodePool, node: &Node, slices: &[Value]) {
+        let counts = &mut self.counts;
+        counts.total += 1;
+        let gpus = gpu_count(pool, node);
+        let mut is_free = false;
+        match NodeRecord::read(node) {
+            None if is_available(node) => {
+                counts.free += 1;
+                is_free = true;
+            }
+            None => counts.unavailable += 1,
+            Some(record) => match record.state {
+                State::Reserved | State::Joining => counts.joining += 1,
+                State::Assigned | State::Cordoned => counts.assigned += 1,
+                State::Draining | State::Scrubbing | State::Validating => counts.returning += 1,
+                State::Quarantined => {
+                    counts.quarantined += 1;
+                    self.quarantined.push(format!("{}: {}", node.name_any(), record.reason));
+                }
+            },
+        }
+        self.gpus += gpus;
+        if is_free {
+            self.free_gpus += gpus;
+        }
+        if let Some(key) = &pool.spec.topology_key {
+            let domain = node.labels().get(key).cloned().unwrap_or_default();
+            let (free, is_whole) = self.domains.entry(domain).or_insert((0, true));
+            *free += if is_free { gpus } else { 0 };
+            *is_whole &= is_free;
+        }
+        let label = |key: &str| node.labels().get(key).cloned();
+        let attribute = |name: &str| -> Vec<String> {
+            let devices = slices
+                .iter()
+                .flat_map(|slice| slice["devices"].as_array().into_iter().flatten());
+            let of_device = |device: &Value| {
+                let value = &device["attributes"][name];
+                let text = value["string"].as_str().or_else(|| value["version"].as_str());
+                text.map(str::to_owned)
+            };
+            devices.filter_map(of_device).collect()
+        };
+        match PRODUCT_LABELS.iter().find_map(|key| label(key)) {
+            Some(product) => self.products.extend([product]),
+            None => self.products.extend(attribute("productName")),
+        }
+        match label("nvidia.com/cuda.driver-version.full") {
+            Some(driver) => self.drivers.extend([driver]),
+            None => self.drivers.extend(attribute("driverVersion")),
+        }
+        self.sharing.extend(sharing(node, !slices.is_empty(), gpus));
+    }
+
+    /// Percent of the free GPUs that are in domains which are not free as a whole.
+    fn fragmentation(&self) -> i64 {
+        if self.free_gpus == 0 {
+            return 0;
+        }
+        let broken: i64 = self
+            .domains
+            .values()
+            .filter(|(_, is_whole)| !is_whole)
+            .map(|(free, _)| free)
+            .sum();
+        broken * 100 / self.free_gpus
+    }
+}
+
+/// How a node's GPUs are shared, as NVIDIA's labels and the kinds of its devices say.
+fn sharing(node: &Node, has_slices: bool, gpus: i64) -> Option<String> {
+    let label = |key: &str| node.labels().get(key).map(String::as_str);
+    let found = match label("nvidia.com/gpu.sharing-strategy") {
+        Some("time-slicing") => Sharing::TimeSlicing,
+        Some("mps") => Sharing::Mps,
+        _ if label(MIG_CONFIG).is_some_and(|layout| layout != "all-disabled")
+            || label("nvidia.com/gpu.product").is_some_and(|product| product.contains("-MIG-")) =>
+        {
+            Sharing::Mig
+        }
+        _ if has_slices && gpus == 0 => Sharing::Dra,
+        _ if gpus > 0 => Sharing::Exclusive,
+        _ => return None,
+    };
+    Some(found.name().to_owned())
+}
+
+fn gpu_count(pool: &NodePool, node: &Node) -> i64 {
+    let Some(resource) = &pool.spec.resource else { return 0 };
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    allocatable
+        .and_then(|all| all.get(resource))
+        .and_then(|quantity| quantity.0.parse().ok())
+        .unwrap_or_default()
+}
