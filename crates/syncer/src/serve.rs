@@ -31,8 +31,8 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const PROBES: u32 = 4;
 /// How long a connection may lie idle between requests. API servers give theirs up after 90 seconds.
 const IDLE: Duration = Duration::from_mins(2);
-/// Bytes that are carried at a time: as many as a TLS record holds.
-const BUFFER: usize = 16 << 10;
+/// Bytes that are carried at a time: a few TLS records, so that busy streams wake fewer processes.
+const BUFFER: usize = 64 << 10;
 
 /// Accepts connections for ever, `most` at a time; `serve` gets each. Ends them all when it is dropped.
 pub async fn accept<Done>(listener: TcpListener, most: usize, serve: impl Fn(TcpStream) -> Done)

@@ -164,18 +164,18 @@ async fn disagreement(clusters: &Clusters) -> Option<String> {
     difference::<ConfigMap>(clusters, |name| used.contains(name)).await
 }
 
+/// Waits until both sides say the same. Hundreds of pods take their time on a busy machine, so that only a difference that
+/// stays the same for long is a failure.
 async fn agree(clusters: &Clusters) {
-    let last = std::sync::Mutex::new(None);
-    eventually("both sides agree", async || {
-        let now = disagreement(clusters).await;
-        let agreed = now.is_none();
-        if let Some(difference) = &now {
-            tracing::info!(difference, "not yet");
-        }
-        *last.lock().unwrap() = now;
-        agreed
-    })
-    .await;
+    let mut last = disagreement(clusters).await;
+    while let Some(difference) = last.take() {
+        tracing::info!(difference, "not yet");
+        eventually(&format!("both sides agree; now {difference}"), async || {
+            last = disagreement(clusters).await;
+            last.as_ref() != Some(&difference)
+        })
+        .await;
+    }
 }
 
 /// Every host object with its resource version.

@@ -17,6 +17,8 @@ use tokio::process::Command;
 const NAME: &str = "kubernetes.default.svc.cluster.local";
 const QUESTIONS: u32 = 500;
 const ROUNDS: usize = 5;
+/// Answers of a round that may be lost.
+const MOST_LOST: u32 = 3;
 
 pub(super) async fn run(world: &World, tenant: &Tenant, through: &Pod, direct: &Pod) {
     let services: Api<Service> = Api::namespaced(tenant.client.clone(), "kube-system");
@@ -54,19 +56,29 @@ async fn inside(pod: &Pod, server: IpAddr) -> f64 {
         .arg(format!("--net=/proc/{process}/ns/net"))
         .arg(this)
         .args(["ask-names", &server.to_string()]);
-    let output = command.stderr(Stdio::inherit()).output().await.unwrap();
-    assert!(output.status.success());
+    // Its own words go to the terminal.
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let output = child.wait_with_output().await.unwrap();
+    assert!(output.status.success(), "asking {server}: {}", output.status);
     String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
 }
 
-/// Asks a DNS server the same question again and again and prints the median of the times in microseconds.
+/// Asks a DNS server the same question again and again and prints the median of the times in microseconds. A datagram may be
+/// lost: a question without an answer counts as one that took its whole time limit.
 pub(crate) async fn ask_many(server: IpAddr) {
     let mut times = Vec::new();
+    let mut lost = 0;
     for _ in 0..QUESTIONS {
         let begun = Instant::now();
-        let answer = ask(SocketAddr::new(server, 53), TYPE::A, NAME).await.unwrap();
+        match ask(SocketAddr::new(server, 53), TYPE::A, NAME).await {
+            Ok(answer) => assert_eq!(answer.records.len(), 1, "{answer:?}"),
+            Err(error) => {
+                lost += 1;
+                eprintln!("{server}: {error}");
+                assert!(lost <= MOST_LOST, "{server} does not answer");
+            }
+        }
         times.push(begun.elapsed().as_secs_f64() * 1e6);
-        assert_eq!(answer.records.len(), 1, "{answer:?}");
     }
     println!("{}", percentile(&times, 50.0));
 }

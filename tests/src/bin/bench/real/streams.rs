@@ -33,6 +33,9 @@ struct Figures {
     transfer: Vec<f64>,
     request: Vec<f64>,
     forwarded: Vec<f64>,
+    /// Processor time that a mebibyte took, of all processes of this machine, in milliseconds.
+    exec_work: Vec<f64>,
+    forward_work: Vec<f64>,
 }
 
 pub(super) async fn run(world: &World, tenant: &Tenant) {
@@ -56,8 +59,10 @@ pub(super) async fn run(world: &World, tenant: &Tenant) {
     let bytes = BYTES.to_string();
     for _ in 0..TRANSFERS {
         for (way, figures) in ways.iter().zip(&mut figures) {
+            let work = busy();
             let took = way.exec(&["head", "-c", &bytes, "/dev/zero"]).await;
             figures.transfer.push(rate(took));
+            figures.exec_work.push((busy() - work) / mebibytes());
         }
     }
     for (way, figures) in ways.iter().zip(&mut figures) {
@@ -76,9 +81,10 @@ pub(super) async fn run(world: &World, tenant: &Tenant) {
     for _ in 0..TRANSFERS {
         for (way, figures) in ways.iter().zip(&mut figures) {
             let (_forward, port) = way.forward(BULK).await;
-            let begun = Instant::now();
+            let (begun, work) = (Instant::now(), busy());
             assert_eq!(drain(port).await, BYTES);
             figures.forwarded.push(rate(begun.elapsed()));
+            figures.forward_work.push((busy() - work) / mebibytes());
         }
     }
     print(&figures);
@@ -101,12 +107,32 @@ fn print([through, direct]: &[Figures; 2]) {
         &through.forwarded,
         &direct.forwarded,
     );
+    compare("exec, processor time", "ms/MiB", &through.exec_work, &direct.exec_work);
+    compare(
+        "port-forward, processor time",
+        "ms/MiB",
+        &through.forward_work,
+        &direct.forward_work,
+    );
     report.finish();
+}
+
+fn mebibytes() -> f64 {
+    f64::from(u32::try_from(BYTES >> 20).unwrap())
 }
 
 /// Mebibytes a second.
 fn rate(took: Duration) -> f64 {
-    f64::from(u32::try_from(BYTES >> 20).unwrap()) / took.as_secs_f64()
+    mebibytes() / took.as_secs_f64()
+}
+
+/// Time for which the processors of this machine have worked so far, in milliseconds: everything but idle and waiting for
+/// disks (proc_stat(5); its unit is a hundredth of a second).
+fn busy() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    let fields = text.lines().next().unwrap().split_whitespace().skip(1).take(8);
+    let ticks = fields.enumerate().filter(|(field, _)| ![3, 4].contains(field));
+    ticks.map(|(_, ticks)| ticks.parse::<f64>().unwrap() * 10.0).sum()
 }
 
 impl Way {
