@@ -93,9 +93,8 @@ pub fn decide(
 
 fn missing(tenant: TenantFacts<'_>, finishes: bool) -> Action {
     match (tenant.deletion, tenant.want) {
-        // Grace 0 means that it was ended already and only finalizers keep it.
         (Some(deletion), _) if finishes => {
-            if deletion.grace_seconds == Some(0) {
+            if deletion.grace_seconds == Some(0) && deletion.held {
                 Action::Nothing
             } else {
                 Action::Finish
@@ -107,14 +106,14 @@ fn missing(tenant: TenantFacts<'_>, finishes: bool) -> Action {
     }
 }
 
-/// Deletes, unless a deletion with at most this grace is on its way.
+/// Deletes, unless a deletion with at most this grace is on its way and can end by itself.
 fn delete(host: HostFacts<'_>, grace_seconds: Option<u32>, report: bool) -> Action {
     let sooner = |known: Deletion| match (known.grace_seconds, grace_seconds) {
         (Some(known), Some(wanted)) => known <= i64::from(wanted),
         _ => true,
     };
     match host.deletion {
-        Some(known) if sooner(known) => {
+        Some(known) if sooner(known) && !known.is_cut_off() => {
             if report {
                 Action::Report
             } else {
@@ -131,8 +130,16 @@ mod tests {
 
     const DELETING: Option<Deletion> = Some(Deletion {
         grace_seconds: Some(30),
+        held: false,
     });
-    const ENDED: Option<Deletion> = Some(Deletion { grace_seconds: Some(0) });
+    const ENDED: Option<Deletion> = Some(Deletion {
+        grace_seconds: Some(0),
+        held: true,
+    });
+    const CUT_OFF: Option<Deletion> = Some(Deletion {
+        grace_seconds: Some(0),
+        held: false,
+    });
 
     #[allow(clippy::unnecessary_wraps)] // as `decide` takes it
     fn tenant(deletion: Option<Deletion>, want: Want) -> Option<TenantFacts<'static>> {
@@ -186,12 +193,14 @@ mod tests {
             (None, host("u", None), delete(1, false)),
             (None, host("u", DELETING), delete(1, false)),
             (None, host("u", ENDED), Action::Nothing),
+            (None, host("u", CUT_OFF), delete(1, false)),
             (tenant(None, Want::Sync), None, Action::Create),
             (tenant(None, Want::Once), None, Action::Lost),
             (tenant(None, Want::Leave), None, Action::Nothing),
             (tenant(DELETING, Want::Once), None, Action::Finish),
             (tenant(DELETING, Want::Leave), None, Action::Finish),
             (tenant(ENDED, Want::Once), None, Action::Nothing),
+            (tenant(CUT_OFF, Want::Once), None, Action::Finish),
             (tenant(None, Want::Sync), host("other", None), delete(1, false)),
             (tenant(None, Want::Sync), host("u", None), Action::Update),
             (tenant(None, Want::Once), host("u", None), Action::Update),
@@ -209,7 +218,10 @@ mod tests {
 
     #[test]
     fn kinds_without_grace_are_deleted_once() {
-        let gone = Some(Deletion { grace_seconds: None });
+        let gone = Some(Deletion {
+            grace_seconds: None,
+            held: false,
+        });
         assert_eq!(
             decide(None, host("u", None), None, false),
             Action::Delete {

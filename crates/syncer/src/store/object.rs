@@ -14,6 +14,17 @@ use std::borrow::Cow;
 pub struct Deletion {
     /// Seconds that the object has to end; absent for kinds without grace.
     pub grace_seconds: Option<i64>,
+    /// Whether finalizers keep it.
+    pub held: bool,
+}
+
+impl Deletion {
+    /// Whether its time is over and nothing keeps it, so that it should be gone. An API server writes the end of the grace
+    /// and deletes the object in two steps: a request that is cut off between them leaves it like this for ever, until
+    /// somebody deletes it again.
+    pub fn is_cut_off(self) -> bool {
+        self.grace_seconds == Some(0) && !self.held
+    }
 }
 
 /// An object, trimmed to what its kind needs.
@@ -56,6 +67,7 @@ impl Stored {
                 .unwrap_or_default(),
             deletion: meta("deletionTimestamp").map(|_| Deletion {
                 grace_seconds: json::at(object, &["metadata", "deletionGracePeriodSeconds"]).and_then(Value::as_i64),
+                held: !json::items(object, &["metadata", "finalizers"]).is_empty(),
             }),
             origin_uid: annotation(labels::ORIGIN_UID),
             applied_hash: annotation(labels::APPLIED_HASH),
