@@ -1,8 +1,16 @@
-//! `--nodes`: which nodes, and of what sort.
+//! Nodes: `--nodes`, which says how many of what sort there are to be, and whether one is Ready.
 
 use std::str::FromStr;
 
 use berth_local::{NodePlan, NodePlanError};
+use k8s_openapi::api::core::v1::Node;
+
+/// Whether its kubelet says that a node is Ready.
+pub(crate) fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let mut all = conditions.into_iter().flatten();
+    all.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
 
 /// What `--nodes` says: a sort, a plan, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]

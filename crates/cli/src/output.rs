@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use berth_local::Home;
 use berth_process::binaries;
+use serde::Serialize;
 
+use crate::args::OutputFormat;
 use crate::error::Error;
 
 /// Prints a line to stdout. A reader that has gone away (`| head`) is no error.
@@ -15,6 +17,22 @@ pub(crate) fn say(line: fmt::Arguments<'_>) -> Result<(), Error> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Output(error.to_string())),
         _ => Ok(()),
     }
+}
+
+/// Prints what a command found out in the form that was asked for. `describe` writes it for people.
+pub(crate) fn print<T: Serialize>(found: &T, describe: fn(&T) -> String, format: OutputFormat) -> Result<(), Error> {
+    let failed = |error: &dyn fmt::Display| Error::Output(error.to_string());
+    let text = match format {
+        OutputFormat::Table => describe(found),
+        OutputFormat::Json => serde_json::to_string_pretty(found).map_err(|error| failed(&error))?,
+        OutputFormat::Yaml => serde_saphyr::to_string(found).map_err(|error| failed(&error))?,
+    };
+    say(format_args!("{}", text.trim_end()))
+}
+
+/// What a cell of a table says of what may be absent.
+pub(crate) fn or_dash(text: Option<&String>) -> String {
+    text.cloned().unwrap_or_else(|| "-".into())
 }
 
 /// How to use a cluster that is up.

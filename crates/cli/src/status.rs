@@ -17,8 +17,9 @@ use tokio::time::timeout;
 
 use crate::args::{HomeArgument, OutputFormat};
 use crate::error::Error;
+use crate::nodes::is_ready;
 use crate::options::Options;
-use crate::output::{say, table};
+use crate::output::{self, or_dash, table};
 use crate::probe;
 use crate::progress::Office;
 
@@ -82,16 +83,7 @@ struct TenantView {
 
 pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<ExitCode, Error> {
     let status = gather(&Home::new(&home.home)).await;
-    let failed = |error: &dyn std::fmt::Display| Error::Output(error.to_string());
-    let text = match format {
-        OutputFormat::Table => describe(&status),
-        OutputFormat::Json => serde_json::to_string_pretty(&status).map_err(|error| failed(&error))?,
-        OutputFormat::Yaml => serde_saphyr::to_string(&status)
-            .map_err(|error| failed(&error))?
-            .trim_end()
-            .to_owned(),
-    };
-    say(format_args!("{text}"))?;
+    output::print(&status, describe, format)?;
     Ok(if status.up {
         ExitCode::SUCCESS
     } else {
@@ -206,11 +198,10 @@ impl From<&Node> for NodeView {
     fn from(node: &Node) -> Self {
         let label = |key: &str| node.labels().get(key).cloned();
         let status = node.status.as_ref();
-        let conditions = status.and_then(|status| status.conditions.as_ref());
         let gpus = status.and_then(|status| status.allocatable.as_ref()?.get("nvidia.com/gpu"));
         Self {
             name: node.name_any(),
-            ready: conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True")),
+            ready: is_ready(node),
             product: label("nvidia.com/gpu.product"),
             gpus: gpus.map(|quantity| quantity.0.clone()),
             tenant: label(labels::TENANT),
@@ -235,7 +226,6 @@ impl From<&TenantCluster> for TenantView {
 
 /// The table for people.
 fn describe(status: &Status) -> String {
-    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".into());
     let mut parts = vec![format!(
         "Host cluster: {}\nHome:         {}\nEndpoint:     {}",
         if status.up {
@@ -244,7 +234,7 @@ fn describe(status: &Status) -> String {
             "not up (start it with `berth up`)"
         },
         status.home,
-        or_dash(&status.endpoint)
+        or_dash(status.endpoint.as_ref())
     )];
     let processes: Vec<_> = status
         .processes
@@ -277,8 +267,8 @@ fn describe(status: &Status) -> String {
                 node.name.clone(),
                 ready.into(),
                 gpus,
-                or_dash(&node.tenant),
-                or_dash(&node.state),
+                or_dash(node.tenant.as_ref()),
+                or_dash(node.state.as_ref()),
             ]
         })
         .collect();
@@ -290,8 +280,8 @@ fn describe(status: &Status) -> String {
         .iter()
         .map(|tenant| {
             let nodes = tenant.nodes.map_or("-".into(), |nodes| nodes.to_string());
-            let phase = or_dash(&tenant.phase);
-            let endpoint = or_dash(&tenant.endpoint);
+            let phase = or_dash(tenant.phase.as_ref());
+            let endpoint = or_dash(tenant.endpoint.as_ref());
             [
                 tenant.namespace.clone(),
                 tenant.name.clone(),

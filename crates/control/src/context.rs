@@ -6,7 +6,10 @@ use crate::{
     datastore::Datastore,
     metrics::Metrics,
     network::{NetworkConfig, Served},
-    nodes::{ByNode, idle::Idle, jobs::NodeJobs, requests::Requests, shared::SharedPod, workloads::Workloads},
+    nodes::{
+        ByNode, devices::Devices, idle::Idle, jobs::NodeJobs, requests::Requests, shared::SharedPod,
+        workloads::Workloads,
+    },
     runtime::ControlPlaneRuntime,
     tenant::Tenants,
 };
@@ -70,8 +73,10 @@ pub struct Stores {
     pub usage: Arc<ByNode<Requests>>,
     /// Tenants' pods on the host.
     pub workloads: Arc<Workloads>,
-    /// Devices of single nodes: the specs of their `ResourceSlices`.
+    /// Devices by node, those that several nodes reach at the empty name: the specs of their `ResourceSlices`.
     pub slices: Arc<ByNode<serde_json::Value>>,
+    /// What claims of devices come to.
+    pub devices: Arc<Devices>,
     /// Host pods that may run on shared nodes; those without a node at the empty name.
     pub shared_pods: Arc<ByNode<SharedPod>>,
     /// Namespaces of tenants.

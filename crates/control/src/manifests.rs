@@ -89,7 +89,16 @@ pub fn control_rules() -> Vec<PolicyRule> {
             &["get", "create", "patch", "delete"],
         ),
         rule("discovery.k8s.io", &["endpointslices"], &["get", "list"]),
-        rule("resource.k8s.io", &["resourceslices"], &READ),
+        rule(
+            "resource.k8s.io",
+            &[
+                "deviceclasses",
+                "resourceclaims",
+                "resourceclaimtemplates",
+                "resourceslices",
+            ],
+            &READ,
+        ),
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["get"]),
         rule(
             "scheduling.k8s.io",

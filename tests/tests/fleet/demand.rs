@@ -1,6 +1,9 @@
 //! Demand brings nodes, all of a gang's or none, and guarantees are kept.
 
-use crate::setup::{SOON, Team, until_all_free};
+use crate::{
+    explain,
+    setup::{SOON, Team, until_all_free},
+};
 use berth_api::{NodeGroup, SharePolicy, TenantClass, TenantClassSpec, conditions, labels};
 use berth_tests::{wait::until, wait::until_true, world::World};
 use k8s_openapi::api::core::v1::Node;
@@ -93,6 +96,7 @@ pub(crate) async fn a_gang_waits_or_gets_all(world: Arc<World>) {
     })
     .await;
     assert_eq!(team.held().await, 0, "three of four would be of no use to anybody");
+    explain::tells_who_has_what_and_why(&world, &team, &other).await;
     other.delete(&world).await;
     until_true("the gang runs", SOON, async || team.running().await == 4).await;
     team.delete(&world).await;

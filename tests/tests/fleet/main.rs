@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod demand;
+mod devices;
+mod explain;
 mod random;
 mod setup;
 
@@ -14,6 +16,7 @@ fn main() -> ExitCode {
         demand::a_pending_pod_brings_a_node_and_an_idle_one_goes_back,
         demand::a_guarantee_is_taken_back_from_whoever_borrowed,
         demand::a_gang_waits_or_gets_all,
+        devices::claims_of_devices_bring_nodes,
         random::no_node_ever_has_two_tenants,
     ];
     suite::run_groups(setup::world(), vec![Group::alone(scenarios)])

@@ -50,6 +50,11 @@ impl<V: Clone + PartialEq> ByNode<V> {
         self.lock().nodes.clone()
     }
 
+    /// Nodes that anything is on.
+    pub fn nodes(&self) -> Vec<String> {
+        self.lock().nodes.keys().cloned().collect()
+    }
+
     /// What is on a node, by object, in the order of the objects' names.
     pub fn of(&self, node: &str) -> BTreeMap<String, V> {
         self.lock().nodes.get(node).cloned().unwrap_or_default()

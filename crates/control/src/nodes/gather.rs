@@ -1,8 +1,7 @@
 //! What goes from the watches into the planner, and what of the plan concerns tenants.
 
 use super::{
-    demand::Workload,
-    fleet::{Devices, Input, TenantInput, build},
+    fleet::{Input, TenantInput, build},
     idle,
 };
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
     nodes::requests,
     tenant::{self, class_of},
 };
-use berth_planner::{Amounts, Fleet, NodeState, Plan};
+use berth_planner::{Fleet, NodeState, Plan};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -47,22 +46,9 @@ pub fn fleet(context: &Context, now: Timestamp) -> Fleet {
         tenants: tenants.collect(),
         workloads: stores.workloads.all(),
         platform: &platform,
-        devices: &NoDevices,
+        devices: &stores.devices,
         idle: &context.idle,
     })
-}
-
-/// No claims are counted.
-struct NoDevices;
-
-impl Devices for NoDevices {
-    fn asked(&self, _: &Workload) -> Amounts {
-        Amounts::new()
-    }
-
-    fn of_node(&self, _: &str) -> Amounts {
-        Amounts::new()
-    }
 }
 
 /// Keeps what the plan says of each tenant, and has those told of whom it says something new.

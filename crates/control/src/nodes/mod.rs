@@ -5,6 +5,7 @@
 
 mod by_node;
 pub mod demand;
+pub mod devices;
 pub mod executor;
 pub mod fleet;
 mod gather;

@@ -1,7 +1,11 @@
-//! Watches of what is on nodes: the platform's own pods, and devices. Of each object only what counts is kept, in a
+//! Watches of the pods on nodes, the platform's own and those on shared nodes. Of each only what counts is kept, in a
 //! [`ByNode`] index.
 
-use super::{FLEET_PAUSE, tenant_key};
+use super::{
+    FLEET_PAUSE,
+    follow::{Index, follow},
+    tenant_key,
+};
 use crate::{
     context::Key,
     nodes::{
@@ -12,30 +16,20 @@ use crate::{
 };
 use berth_api::{TenantCluster, labels};
 use berth_runtime::queue::Queue;
-use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, Client, ResourceExt,
-    api::{ApiResource, DynamicObject, GroupVersionKind},
     runtime::{
-        WatchStreamExt,
         reflector::{ObjectRef, Store},
-        watcher::{self, Event, watcher},
+        watcher,
     },
 };
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::{
     collections::{BTreeSet, HashSet},
-    fmt::Debug,
     sync::Arc,
-    time::Duration,
 };
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
-
-/// Pause after which a host that does not serve devices is asked again.
-const NOT_SERVED_PAUSE: Duration = Duration::from_secs(300);
 
 /// Whom a change on a node concerns.
 #[derive(Clone)]
@@ -47,7 +41,7 @@ pub(super) struct Owners {
 
 impl Owners {
     /// Puts the tenants of these nodes into the queue.
-    fn wake(&self, nodes: &BTreeSet<String>) {
+    pub(super) fn wake(&self, nodes: &BTreeSet<String>) {
         for node in nodes {
             let Some(node) = self.nodes.get(&ObjectRef::new(node)) else {
                 continue;
@@ -88,8 +82,12 @@ pub(super) fn platform_pods(
     let (of_task, stop) = (Arc::clone(&index), stop.clone());
     tasks.spawn(async move {
         let place = |pod: &Pod| Some((pod.spec.as_ref()?.node_name.clone()?, requests::of_pod(pod)));
-        let wake = |nodes: &BTreeSet<String>| owners.wake(nodes);
-        follow(api, config, &of_task, &wake, place, listed, &stop).await;
+        let places = Places {
+            index: &of_task,
+            place,
+            wake: |nodes: &BTreeSet<String>| owners.wake(nodes),
+        };
+        follow(api, config, &places, listed, &stop).await;
     });
     (index, is_listed)
 }
@@ -109,120 +107,42 @@ pub(super) fn shared_pods(
         .fields("status.phase!=Succeeded,status.phase!=Failed");
     let (of_task, stop) = (Arc::clone(&index), stop.clone());
     tasks.spawn(async move {
-        let wake = |nodes: &BTreeSet<String>| {
-            if !nodes.is_empty() {
-                queue.add_after(Key::SharedNodes, FLEET_PAUSE);
-            }
-        };
-        follow(api, config, &of_task, &wake, shared::place_of, listed, &stop).await;
-    });
-    (index, is_listed)
-}
-
-/// Watches the devices that drivers publish for single nodes (`ResourceSlice`), if the host serves them. The receiver
-/// hears when the first list is complete, or it is known that there is none.
-pub(super) fn device_slices(
-    client: &Client,
-    owners: Owners,
-    tasks: &mut JoinSet<()>,
-    stop: &CancellationToken,
-) -> (Arc<ByNode<Value>>, oneshot::Receiver<()>) {
-    let index = Arc::new(ByNode::default());
-    let (listed, is_listed) = oneshot::channel();
-    let resource = ApiResource::from_gvk_with_plural(
-        &GroupVersionKind::gvk("resource.k8s.io", "v1", "ResourceSlice"),
-        "resourceslices",
-    );
-    let client = client.clone();
-    let (of_task, stop) = (Arc::clone(&index), stop.clone());
-    tasks.spawn(async move {
-        let mut listed = Some(listed);
-        while !is_served(&client, &resource).await {
-            // Nothing to wait for.
-            drop(listed.take());
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(NOT_SERVED_PAUSE) => {}
-            }
-        }
-        let api = Api::<DynamicObject>::all_with(client, &resource);
-        let place = |slice: &DynamicObject| {
-            let spec = slice.data.get("spec")?;
-            Some((spec.get("nodeName")?.as_str()?.to_owned(), spec.clone()))
-        };
-        let listed = listed.unwrap_or_else(|| oneshot::channel().0);
-        let wake = |nodes: &BTreeSet<String>| {
-            owners.wake(nodes);
-            // A node that has devices is not one to share.
-            if !nodes.is_empty() {
-                owners.queue.add_after(Key::SharedNodes, FLEET_PAUSE);
-            }
-        };
-        follow(api, watcher::Config::default(), &of_task, &wake, place, listed, &stop).await;
-    });
-    (index, is_listed)
-}
-
-/// Whether the host serves a resource. An API server that does not answer serves it perhaps: the watch tries again.
-async fn is_served(client: &Client, resource: &ApiResource) -> bool {
-    match client.list_api_group_resources(&resource.api_version).await {
-        Ok(list) => list.resources.iter().any(|served| served.name == resource.plural),
-        Err(kube::Error::Api(status)) => status.code != 404,
-        Err(_) => true,
-    }
-}
-
-/// Keeps `index` current until `stop`.
-async fn follow<K, V>(
-    api: Api<K>,
-    config: watcher::Config,
-    index: &ByNode<V>,
-    wake: &impl Fn(&BTreeSet<String>),
-    place: impl Fn(&K) -> Option<(String, V)>,
-    listed: oneshot::Sender<()>,
-    stop: &CancellationToken,
-) where
-    K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
-    V: Clone + PartialEq,
-{
-    let mut listed = Some(listed);
-    let mut seen = HashSet::new();
-    let mut stream = watcher(api, config).default_backoff().boxed();
-    let name = |object: &K| match object.namespace() {
-        Some(namespace) => format!("{namespace}/{}", object.name_any()),
-        None => object.name_any(),
-    };
-    let put = |object: &K| {
-        let found = place(object);
-        let changed = index.put(
-            &name(object),
-            found.as_ref().map(|(node, value)| (node.as_str(), value.clone())),
-        );
-        wake(&changed);
-    };
-    loop {
-        let next = tokio::select! {
-            () = stop.cancelled() => return,
-            next = stream.try_next() => next,
-        };
-        match next {
-            Ok(Some(Event::Init)) => seen.clear(),
-            Ok(Some(Event::InitApply(object))) => {
-                seen.insert(name(&object));
-                put(&object);
-            }
-            Ok(Some(Event::InitDone)) => {
-                wake(&index.retain(&seen));
-                seen = HashSet::new();
-                if let Some(listed) = listed.take() {
-                    // Whoever waited may have gone.
-                    let _ = listed.send(());
+        let places = Places {
+            index: &of_task,
+            place: shared::place_of,
+            wake: |nodes: &BTreeSet<String>| {
+                if !nodes.is_empty() {
+                    queue.add_after(Key::SharedNodes, FLEET_PAUSE);
                 }
-            }
-            Ok(Some(Event::Apply(object))) => put(&object),
-            Ok(Some(Event::Delete(object))) => wake(&index.put(&name(&object), None)),
-            Ok(None) => return,
-            Err(error) => tracing::warn!(%error, "watch of what is on nodes interrupted; trying again"),
-        }
+            },
+        };
+        follow(api, config, &places, listed, &stop).await;
+    });
+    (index, is_listed)
+}
+
+/// Objects by the node that they are on.
+pub(super) struct Places<'a, V, P, W> {
+    pub(super) index: &'a ByNode<V>,
+    /// Where an object is, and what is kept of it.
+    pub(super) place: P,
+    /// Hears of the nodes for which something changed.
+    pub(super) wake: W,
+}
+
+impl<K, V, P, W> Index<K> for Places<'_, V, P, W>
+where
+    V: Clone + PartialEq,
+    P: Fn(&K) -> Option<(String, V)>,
+    W: Fn(&BTreeSet<String>),
+{
+    fn put(&self, name: &str, object: Option<&K>) {
+        let place = object.and_then(&self.place);
+        let place = place.as_ref().map(|(node, value)| (node.as_str(), value.clone()));
+        (self.wake)(&self.index.put(name, place));
+    }
+
+    fn retain(&self, names: &HashSet<String>) {
+        (self.wake)(&self.index.retain(names));
     }
 }

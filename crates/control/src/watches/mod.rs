@@ -1,6 +1,8 @@
 //! Watches of the host cluster: they keep the [`Stores`] current and put into the queue whom a change concerns.
 
 mod by_node;
+mod devices;
+mod follow;
 mod workloads;
 
 use crate::{
@@ -221,7 +223,11 @@ pub async fn start(
     };
     let (workloads, workloads_listed) = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
     let (usage, usage_listed) = by_node::platform_pods(client, owners.clone(), tasks, stop);
-    let (slices, slices_listed) = by_node::device_slices(client, owners, tasks, stop);
+    let devices::Watched {
+        devices,
+        slices,
+        listed: devices_listed,
+    } = devices::start(client, &owners, &pools, tasks, stop);
     let (shared_pods, shared_listed) = by_node::shared_pods(client, queue.clone(), tasks, stop);
     tenants.wait_until_ready().await?;
     pools.wait_until_ready().await?;
@@ -233,7 +239,12 @@ pub async fn start(
     secrets.wait_until_ready().await?;
     network_policies.wait_until_ready().await?;
     // Those that end without a word have nothing to list.
-    let _ = tokio::join!(usage_listed, slices_listed, shared_listed, workloads_listed);
+    let _ = tokio::join!(
+        usage_listed,
+        futures::future::join_all(devices_listed),
+        shared_listed,
+        workloads_listed
+    );
     Ok(Stores {
         tenants,
         pools,
@@ -243,6 +254,7 @@ pub async fn start(
         usage,
         workloads,
         slices,
+        devices,
         shared_pods,
         namespaces,
         network_policies,

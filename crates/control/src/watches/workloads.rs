@@ -1,21 +1,19 @@
 //! The watch of tenants' pods on the host. Of each only what matters for nodes is kept.
 
-use super::FLEET_PAUSE;
+use super::{
+    FLEET_PAUSE,
+    follow::{Index, follow},
+};
 use crate::{
     context::Key,
     nodes::{demand::Workload, workloads::Workloads},
 };
 use berth_api::{NodeMode, TenantCluster, labels, names::TenantId};
 use berth_runtime::queue::Queue;
-use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt,
-    runtime::{
-        WatchStreamExt,
-        reflector::Store,
-        watcher::{self, Event, watcher},
-    },
+    runtime::{reflector::Store, watcher},
 };
 use std::{
     collections::HashSet,
@@ -42,20 +40,19 @@ pub(super) fn start(
     let api = Api::<Pod>::all(client.clone());
     let config = watcher::Config::default().labels(&of_syncers);
     let concerned = Concerned {
+        index: Arc::clone(&index),
         tenants,
         queue,
         known: RwLock::default(),
     };
-    let (of_task, stop) = (Arc::clone(&index), stop.clone());
-    tasks.spawn(async move {
-        let stream = watcher(api, config).default_backoff().boxed();
-        follow(stream, &of_task, &concerned, listed, &stop).await;
-    });
+    let stop = stop.clone();
+    tasks.spawn(async move { follow(api, config, &concerned, listed, &stop).await });
     (index, is_listed)
 }
 
-/// Whom a change of pods concerns.
+/// The pods, and whom a change of them concerns.
 struct Concerned {
+    index: Arc<Workloads>,
     tenants: Store<TenantCluster>,
     queue: Queue<Key>,
     known: RwLock<Option<(Instant, HashSet<String>)>>,
@@ -92,50 +89,16 @@ impl Concerned {
     }
 }
 
-async fn follow(
-    mut stream: impl futures::Stream<Item = Result<Event<Pod>, watcher::Error>> + Unpin,
-    index: &Workloads,
-    concerned: &Concerned,
-    listed: oneshot::Sender<()>,
-    stop: &CancellationToken,
-) {
-    let mut listed = Some(listed);
-    let mut seen = HashSet::new();
-    let name = |pod: &Pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
-    let put = |pod: &Pod| {
-        if let Some(tenant) = index.put(&name(pod), Workload::read(pod)) {
-            concerned.wake(&tenant);
+impl Index<Pod> for Concerned {
+    fn put(&self, name: &str, pod: Option<&Pod>) {
+        if let Some(tenant) = self.index.put(name, pod.and_then(Workload::read)) {
+            self.wake(&tenant);
         }
-    };
-    loop {
-        let next = tokio::select! {
-            () = stop.cancelled() => return,
-            next = stream.try_next() => next,
-        };
-        match next {
-            Ok(Some(Event::Init)) => seen.clear(),
-            Ok(Some(Event::InitApply(pod))) => {
-                seen.insert(name(&pod));
-                put(&pod);
-            }
-            Ok(Some(Event::InitDone)) => {
-                for tenant in index.retain(&seen) {
-                    concerned.wake(&tenant);
-                }
-                seen = HashSet::new();
-                if let Some(listed) = listed.take() {
-                    // Whoever waited may have gone.
-                    let _ = listed.send(());
-                }
-            }
-            Ok(Some(Event::Apply(pod))) => put(&pod),
-            Ok(Some(Event::Delete(pod))) => {
-                if let Some(tenant) = index.put(&name(&pod), None) {
-                    concerned.wake(&tenant);
-                }
-            }
-            Ok(None) => return,
-            Err(error) => tracing::warn!(%error, "watch of tenants' pods interrupted; trying again"),
+    }
+
+    fn retain(&self, names: &HashSet<String>) {
+        for tenant in self.index.retain(names) {
+            self.wake(&tenant);
         }
     }
 }

@@ -7,16 +7,21 @@
 //! | node selector | labels that the node must carry |
 //! | required node affinity | one label that the nodes get, for the planner only, which satisfy it |
 //! | required anti-affinity to its own kind by host name | one unit of a resource of which each node has one |
+//! | spread constraint by host name | one unit of a resource of which each node has as many as it may have of these pods |
+//! | required affinity to its own kind | nodes of the domain where these run; else one node, or one domain, for all of them |
 //! | the gang that the syncer wrote down | one demand for all, the pods that are still to come included |
 //! | gates, deletion, a node that it names | no demand |
 //! | no devices asked for, in a pool that has them | no demand, unless it selects the pool or the group |
 
 mod affinity;
+mod rooms;
+mod spread;
+mod together;
 mod translate;
 mod workload;
 
-pub use translate::{GroupOf, HostNode, Needs, SATISFIED, Tenant, translate, uses};
-pub use workload::{ALONE, Claim, DRA, Gang, Place, Workload, available, is_device};
+pub use translate::{GroupOf, HostNode, Needs, PoolNodes, SATISFIED, Tenant, translate, uses};
+pub use workload::{Claim, DRA, Gang, Place, Spread, Together, Workload, available, is_device};
 
 #[cfg(test)]
 mod tests;

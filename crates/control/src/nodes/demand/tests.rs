@@ -31,6 +31,14 @@ fn member(name: &str, size: u32, place: Place) -> Workload {
     }
 }
 
+fn of_pool(nodes: Vec<HostNode<'_>>) -> PoolNodes<'_> {
+    PoolNodes {
+        nodes,
+        has_devices: true,
+        topology: Some("rack"),
+    }
+}
+
 /// Demand of a tenant with a private group `fix` of pool `h100` and the dynamic groups `burst` (h100) and `small` (l40s),
 /// and what its one node of `fix` holds.
 fn demand_with(pods: &[Workload], used: u64) -> Needs {
@@ -42,10 +50,15 @@ fn demand_with(pods: &[Workload], used: u64) -> Needs {
         capacity: gpus(count),
     };
     let pools = BTreeMap::from([
-        ("h100", (vec![node("h1", &h100, 8), node("h2", &h100, 8)], true)),
-        ("l40s", (vec![node("l1", &l40s, 4)], true)),
+        ("h100", of_pool(vec![node("h1", &h100, 8), node("h2", &h100, 8)])),
+        ("l40s", of_pool(vec![node("l1", &l40s, 4)])),
     ]);
-    let group = |name, pool, is_dynamic| GroupOf { name, pool, is_dynamic };
+    let group = |name, pool, is_dynamic| GroupOf {
+        name,
+        pool,
+        is_dynamic,
+        left: 4,
+    };
     let own = node("h1", &h100, 8);
     let tenant = Tenant {
         groups: vec![
@@ -55,6 +68,7 @@ fn demand_with(pods: &[Workload], used: u64) -> Needs {
         ],
         workloads: pods.iter().collect(),
         own: vec![("fix", &own, gpus(used))],
+        coming: Vec::new(),
     };
     translate(&tenant, &pools)
 }
@@ -185,6 +199,179 @@ fn pods_that_stay_apart_each_need_a_node() {
         ..pod(name, 1)
     });
     let needs = demand_with(&apart, 0);
-    assert_eq!(needs.alone, ["own node: app=a"]);
+    assert_eq!(needs.limits["own node: app=a"], 1);
     assert_eq!(needs.demand["burst"][0].pods[0].each["own node: app=a"], 1);
+}
+
+/// A tenant with two dynamic groups of pools whose nodes have 8 GPUs, of which the first may get `left` more nodes and has
+/// one that is on its way.
+fn overflow(pods: &[Workload], left: u32) -> Vec<(String, Vec<String>)> {
+    let labels = BTreeMap::new();
+    let node = |name| HostNode {
+        name,
+        labels: Some(&labels),
+        capacity: gpus(8),
+    };
+    let pools = BTreeMap::from([("h100", of_pool(vec![node("h1")])), ("h200", of_pool(vec![node("b1")]))]);
+    let group = |name, pool, left| GroupOf {
+        name,
+        pool,
+        is_dynamic: true,
+        left,
+    };
+    let coming = node("h1");
+    let tenant = Tenant {
+        groups: vec![group("first", "h100", left), group("second", "h200", 1)],
+        workloads: pods.iter().collect(),
+        own: Vec::new(),
+        coming: vec![("first", &coming)],
+    };
+    let names = |demand: Vec<Demand>| {
+        let pods = |one: Demand| (0..one.pods.iter().map(|pods| pods.count).sum()).map(move |_| one.name.clone());
+        demand.into_iter().flat_map(pods).collect()
+    };
+    let demand = translate(&tenant, &pools).demand;
+    demand
+        .into_iter()
+        .map(|(group, demand)| (group, names(demand)))
+        .collect()
+}
+
+fn groups_of(all: &[(&str, &[&str])]) -> Vec<(String, Vec<String>)> {
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    all.iter()
+        .map(|(group, names)| ((*group).to_owned(), owned(names)))
+        .collect()
+}
+
+#[test]
+fn what_a_full_group_has_no_room_for_goes_to_the_next() {
+    let pods = ["a", "b"].map(|name| pod(name, 8));
+    assert_eq!(overflow(&pods, 1), groups_of(&[("first", &["a", "a"])]));
+    assert_eq!(overflow(&pods, 0), groups_of(&[("first", &["a"]), ("second", &["b"])]));
+    // Where no group has room it waits for the first.
+    let pods = ["a", "b", "c"].map(|name| pod(name, 8));
+    assert_eq!(
+        overflow(&pods, 0),
+        groups_of(&[("first", &["a", "c"]), ("second", &["b"])])
+    );
+}
+
+#[test]
+fn whoever_names_a_group_or_pool_stays_there() {
+    let pods = [pod("a", 8), selecting(pod("b", 8), "berth.dev/pool", "h100")];
+    assert_eq!(overflow(&pods, 0), groups_of(&[("first", &["a", "b"])]));
+}
+
+#[test]
+fn what_is_more_important_stays_in_the_first_group() {
+    let mut later = pod("b", 8);
+    (later.since, later.priority) = (10, 5);
+    let found = overflow(&[pod("a", 8), later], 0);
+    assert_eq!(found, groups_of(&[("first", &["b"]), ("second", &["a"])]));
+}
+
+#[test]
+fn a_gang_goes_to_the_next_group_as_a_whole() {
+    let gang = |place| [member("a", 2, Place::Waiting), member("b", 2, place)];
+    // One of the two nodes that it needs is not to be had in either group.
+    assert_eq!(
+        overflow(&gang(Place::Waiting), 0),
+        groups_of(&[("first", &["train", "train"])])
+    );
+    assert_eq!(
+        overflow(&gang(Place::Waiting), 1),
+        groups_of(&[("first", &["train", "train"])])
+    );
+    let mut small = member("a", 1, Place::Waiting);
+    small.gang = None;
+    assert_eq!(
+        overflow(&[pod("x", 8), small], 0),
+        groups_of(&[("first", &["a"]), ("second", &["x"])])
+    );
+}
+
+fn spread(name: &str, max_skew: u64, min_nodes: u64) -> Workload {
+    let spread = Spread {
+        key: "app=a".into(),
+        max_skew,
+        min_nodes,
+    };
+    Workload {
+        spread: Some(spread),
+        ..pod(name, 1)
+    }
+}
+
+#[test]
+fn pods_are_spread_over_as_many_nodes_as_they_say() {
+    let key = "share of pods that are spread: app=a";
+    for (pods, skew, nodes, expected) in [
+        (6, 1, 3, Some(2)),
+        (2, 1, 3, Some(1)),
+        (2, 2, 3, Some(2)),
+        (6, 1, 1, None),
+    ] {
+        let pods: Vec<Workload> = (0..pods)
+            .map(|index| spread(&format!("p{index}"), skew, nodes))
+            .collect();
+        let needs = demand_with(&pods, 0);
+        assert_eq!(needs.limits.get(key).copied(), expected, "{skew} {nodes}");
+        if expected.is_some() {
+            assert_eq!(needs.demand["burst"][0].pods[0].each[key], 1);
+        }
+    }
+}
+
+#[test]
+fn a_full_node_that_has_the_fewest_keeps_others_from_getting_more() {
+    let needs = demand_with(&[spread("p", 1, 1)], 8);
+    assert_eq!(needs.limits["share of pods that are spread: app=a"], 1);
+}
+
+fn companion(name: &str, topology: &str, place: Place) -> Workload {
+    let together = Together {
+        key: "app=a".into(),
+        topology: topology.into(),
+    };
+    Workload {
+        together: Some(together),
+        place,
+        ..pod(name, 3)
+    }
+}
+
+#[test]
+fn pods_that_must_be_on_one_node_ask_for_one() {
+    let waiting = ["a", "b", "c"].map(|name| companion(name, "kubernetes.io/hostname", Place::Waiting));
+    let demand = demand(&waiting);
+    let pods = &demand["burst"][0].pods;
+    assert_eq!(
+        (pods[0].count, pods[0].each["nvidia.com/gpu"]),
+        (1, 6),
+        "a third has no room there"
+    );
+    let there = companion("z", "kubernetes.io/hostname", Place::On("h1".into()));
+    assert!(groups(&[there, waiting[0].clone()]).is_empty(), "no other node helps");
+}
+
+#[test]
+fn pods_that_must_be_in_one_domain_get_it_together() {
+    let waiting = |topology| ["a", "b", "c"].map(|name| companion(name, topology, Place::Waiting));
+    let in_rack = demand(&waiting("rack"));
+    let one = &in_rack["burst"][0];
+    assert_eq!(
+        (one.one_domain, one.gang, one.pods[0].count),
+        (Domain::Required, false, 3)
+    );
+    let in_zone = demand(&waiting("zone"));
+    assert_eq!(
+        in_zone["burst"][0].one_domain,
+        Domain::Any,
+        "domains that the pool does not know"
+    );
+    // Others run already: in their domain, as the label says (here one that each product has).
+    let there = companion("z", "product", Place::On("h1".into()));
+    let found = demand(&[there, companion("a", "product", Place::Waiting)]);
+    assert_eq!(found["burst"][0].selector["product"], "H100");
 }

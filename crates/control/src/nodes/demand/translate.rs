@@ -2,11 +2,16 @@
 
 use super::{
     affinity::NodeRules,
+    rooms::{Rooms, holds},
+    spread, together,
     workload::{ALONE, Place, Workload},
 };
 use berth_api::labels;
 use berth_planner::{Amounts, Demand, Domain, Pods, Seconds};
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+};
 
 /// A host node, as far as pods look at it.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +33,19 @@ pub struct GroupOf<'a> {
     pub pool: &'a str,
     /// Whether its nodes follow demand.
     pub is_dynamic: bool,
+    /// How many nodes it may get besides those that it has or that are on their way.
+    pub left: u32,
+}
+
+/// The nodes of a pool, whoever has them.
+#[derive(Debug, Default)]
+pub struct PoolNodes<'a> {
+    /// The nodes.
+    pub nodes: Vec<HostNode<'a>>,
+    /// Whether any of them has devices.
+    pub has_devices: bool,
+    /// Label whose values are its topology domains.
+    pub topology: Option<&'a str>,
 }
 
 /// A tenant whose demand is asked for.
@@ -39,6 +57,8 @@ pub struct Tenant<'a> {
     pub workloads: Vec<&'a Workload>,
     /// Nodes that serve it now: the group, the node, and what its pods hold of it.
     pub own: Vec<(&'a str, &'a HostNode<'a>, Amounts)>,
+    /// Nodes that will serve it soon.
+    pub coming: Vec<(&'a str, &'a HostNode<'a>)>,
 }
 
 /// What tenants need, and what the planner has to know of nodes to understand it.
@@ -48,8 +68,8 @@ pub struct Needs {
     pub demand: BTreeMap<String, Vec<Demand>>,
     /// Required affinities by the label that stands for them, with the group that they are asked for in.
     pub affinities: BTreeMap<String, (NodeRules, String)>,
-    /// Resources of which every node has one.
-    pub alone: Vec<String>,
+    /// Resources that keep pods apart, and how much of it every node has.
+    pub limits: BTreeMap<String, u64>,
 }
 
 /// Label and resource look-ups that are the same for all pods of a pool.
@@ -65,7 +85,17 @@ struct Unit<'a> {
     /// Pods of the gang that are not there yet.
     missing: u32,
     is_gang: bool,
-    one_domain: bool,
+    one_domain: OneDomain<'a>,
+}
+
+/// Whether nodes must be of one topology domain.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OneDomain<'a> {
+    No,
+    /// Of the pool's.
+    Yes,
+    /// Of this label's.
+    By(&'a str),
 }
 
 /// Whether a pod is a reason to have a node of a pool: in one with devices, only what asks for one, or for the pool or group
@@ -78,45 +108,77 @@ pub fn uses(workload: &Workload, pool_has_devices: bool) -> bool {
             || workload.rules.mentions(labels::NODE_GROUP))
 }
 
-/// What a tenant needs beyond the room that its nodes of other groups have. `pools` are the nodes of each pool, whoever has
-/// them, and whether any of them has devices.
-pub fn translate(tenant: &Tenant<'_>, pools: &BTreeMap<&str, (Vec<HostNode<'_>>, bool)>) -> Needs {
-    let mut needs = Needs::default();
+/// What a tenant needs beyond the room that its nodes of other groups have.
+pub fn translate(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_>>) -> Needs {
+    let groups = &tenant.groups;
+    let mut needs = Needs {
+        limits: spread::limits(tenant),
+        ..Needs::default()
+    };
     let mut asked = Asked::default();
-    let mut room: Vec<(&str, &HostNode<'_>, Amounts)> = tenant
-        .own
-        .iter()
-        .map(|(group, node, used)| (*group, *node, left(&node.capacity, used)))
-        .collect();
-    for unit in units(&tenant.workloads) {
-        let place = tenant.groups.iter().find(|group| {
-            group.is_dynamic
-                && pools.get(group.pool).is_some_and(|(nodes, has_devices)| {
-                    unit.pods
-                        .iter()
-                        .all(|pod| uses(pod, *has_devices) && asked.can_serve(pod, group, nodes))
-                })
+    let mut rooms = Rooms::new(groups);
+    for (group, node, used) in &tenant.own {
+        rooms.add(group, node, used, true);
+    }
+    for (group, node) in &tenant.coming {
+        rooms.add(group, node, &Amounts::new(), false);
+    }
+    let dynamic: Vec<&GroupOf<'_>> = groups.iter().filter(|group| group.is_dynamic).collect();
+    let nodes: Vec<&HostNode<'_>> = pools.values().flat_map(|pool| &pool.nodes).collect();
+    let workloads = together::settle(&tenant.workloads, &tenant.own, &nodes);
+    for unit in units(workloads.iter().map(AsRef::as_ref)) {
+        let mut could = dynamic.iter().filter_map(|group| {
+            let pool = pools.get(group.pool)?;
+            let mut pods = unit.pods.iter();
+            let serves = pods.all(|pod| uses(pod, pool.has_devices) && asked.can_serve(pod, group, &pool.nodes));
+            serves.then_some((*group, pool))
         });
-        let Some(group) = place else { continue };
-        if unit.missing == 0 && fits_elsewhere(&unit, group, &tenant.groups, &mut room) {
+        let Some((first, first_pool)) = could.next() else {
+            continue;
+        };
+        let others: Vec<_> = could.collect();
+        if unit.missing == 0 && rooms.take_elsewhere(&unit.pods, first.name, groups) {
             continue;
         }
-        needs.add(group, &unit);
+        // What a group that is full has no room for goes to the next; if none has any, it waits where it would be first.
+        let all = unit.all();
+        let mut choices = [(first, first_pool)].into_iter().chain(others);
+        let (group, pool) = if dynamic.len() > 1 {
+            let found = choices.find(|(group, pool)| rooms.take_in(&all, group, &pool.nodes));
+            found.unwrap_or((first, first_pool))
+        } else {
+            (first, first_pool)
+        };
+        needs.add(group, pool, &unit);
     }
     needs
 }
 
-/// Waiting pods one by one, and gangs, in the order in which they began to wait.
-fn units<'a>(workloads: &[&'a Workload]) -> Vec<Unit<'a>> {
+/// Waiting pods one by one, those that must be together, and gangs: higher priority first, then in the order in which they
+/// began to wait.
+fn units<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<Unit<'a>> {
     let mut units = Vec::new();
     let mut gangs: BTreeMap<&str, Vec<&'a Workload>> = BTreeMap::new();
+    let mut companions: BTreeMap<_, Unit<'a>> = BTreeMap::new();
     for workload in workloads {
-        match &workload.gang {
-            Some(gang) if gang.size > 1 => gangs.entry(&gang.name).or_default().push(workload),
-            _ if workload.place == Place::Waiting => units.push(single(workload)),
-            _ => {}
+        match (&workload.gang, &workload.together) {
+            (Some(gang), _) if gang.size > 1 => gangs.entry(&gang.name).or_default().push(workload),
+            _ if workload.place != Place::Waiting => {}
+            (_, Some(together)) => match companions.get_mut(together) {
+                Some(unit) => {
+                    unit.priority = unit.priority.max(workload.priority);
+                    unit.pods.push(workload);
+                }
+                None => {
+                    let mut unit = single(workload);
+                    unit.one_domain = OneDomain::By(&together.topology);
+                    companions.insert(together, unit);
+                }
+            },
+            (_, None) => units.push(single(workload)),
         }
     }
+    units.extend(companions.into_values());
     for (name, mut members) in gangs {
         members.sort_by_key(|pod| (pod.since, pod.name.clone()));
         let Some(gang) = members.iter().find_map(|pod| pod.gang.as_ref()) else {
@@ -140,11 +202,12 @@ fn units<'a>(workloads: &[&'a Workload]) -> Vec<Unit<'a>> {
             since: first.since,
             missing: u32::try_from(missing).unwrap_or(u32::MAX),
             is_gang: true,
-            one_domain: gang.one_domain,
+            one_domain: if gang.one_domain { OneDomain::Yes } else { OneDomain::No },
             pods: waiting,
         });
     }
-    units.sort_by(|a, b| (a.since, &a.name).cmp(&(b.since, &b.name)));
+    let rank = |unit: &Unit<'_>| (Reverse(unit.priority), unit.since, unit.name.clone());
+    units.sort_by_cached_key(rank);
     units
 }
 
@@ -156,7 +219,16 @@ fn single(workload: &Workload) -> Unit<'_> {
         pods: vec![workload],
         missing: 0,
         is_gang: false,
-        one_domain: false,
+        one_domain: OneDomain::No,
+    }
+}
+
+impl<'a> Unit<'a> {
+    /// Its pods, those that are not there yet included.
+    fn all(&self) -> Vec<&'a Workload> {
+        let missing = usize::try_from(self.missing).unwrap_or_default();
+        let more = self.pods.last().into_iter().cycle().take(missing);
+        self.pods.iter().chain(more).copied().collect()
     }
 }
 
@@ -194,7 +266,7 @@ impl Needs {
             .is_some_and(|(rules, group)| rules.terms_allow(node.name, |key| label(key, group, pool, node)))
     }
 
-    fn add(&mut self, group: &GroupOf<'_>, unit: &Unit<'_>) {
+    fn add(&mut self, group: &GroupOf<'_>, pool: &PoolNodes<'_>, unit: &Unit<'_>) {
         let mut kinds: Vec<Pods> = Vec::new();
         for pod in &unit.pods {
             let each = self.amounts(pod);
@@ -216,7 +288,11 @@ impl Needs {
             since: unit.since,
             pods: kinds,
             gang: unit.is_gang,
-            one_domain: if unit.one_domain { Domain::Required } else { Domain::Any },
+            one_domain: match unit.one_domain {
+                OneDomain::Yes => Domain::Required,
+                OneDomain::By(label) if pool.topology == Some(label) => Domain::Required,
+                OneDomain::By(_) | OneDomain::No => Domain::Any,
+            },
             selector,
         };
         let list = self.demand.entry(group.name.to_owned()).or_default();
@@ -229,11 +305,10 @@ impl Needs {
     fn amounts(&mut self, pod: &Workload) -> Amounts {
         let mut amounts = pod.amounts.clone();
         if let Some(alone) = &pod.alone {
-            let resource = format!("{ALONE}{alone}");
-            amounts.insert(resource.clone(), 1);
-            if !self.alone.contains(&resource) {
-                self.alone.push(resource);
-            }
+            self.limits.insert(format!("{ALONE}{alone}"), 1);
+        }
+        for resource in pod.apart().filter(|resource| self.limits.contains_key(resource)) {
+            amounts.insert(resource, 1);
         }
         amounts
     }
@@ -262,54 +337,9 @@ fn is_alike(a: &Demand, b: &Demand) -> bool {
         && !b.gang
         && a.priority == b.priority
         && a.selector == b.selector
+        && a.one_domain == Domain::Any
+        && b.one_domain == Domain::Any
         && a.pods.len() == 1
         && b.pods.len() == 1
         && a.pods[0].each == b.pods[0].each
-}
-
-/// Whether all pods find room on the tenant's nodes of other groups; what they take is taken off it.
-fn fits_elsewhere(
-    unit: &Unit<'_>,
-    group: &GroupOf<'_>,
-    groups: &[GroupOf<'_>],
-    room: &mut [(&str, &HostNode<'_>, Amounts)],
-) -> bool {
-    let mut taken: Vec<(usize, &Amounts)> = Vec::new();
-    let found = unit.pods.iter().all(|pod| {
-        let spot = room.iter_mut().enumerate().find(|(_, (of, node, free))| {
-            *of != group.name
-                && pod.alone.is_none()
-                && groups
-                    .iter()
-                    .any(|other| other.name == *of && allows(&pod.rules, other, node))
-                && holds(free, &pod.amounts)
-        });
-        let Some((index, (_, _, free))) = spot else {
-            return false;
-        };
-        *free = left(free, &pod.amounts);
-        taken.push((index, &pod.amounts));
-        true
-    });
-    if !found {
-        for (index, amounts) in taken {
-            for (resource, amount) in amounts {
-                *room[index].2.entry(resource.clone()).or_default() += amount;
-            }
-        }
-    }
-    found
-}
-
-fn holds(capacity: &Amounts, asked: &Amounts) -> bool {
-    let has = |resource: &String| capacity.get(resource).copied().unwrap_or_default();
-    asked.iter().all(|(resource, amount)| has(resource) >= *amount)
-}
-
-fn left(capacity: &Amounts, used: &Amounts) -> Amounts {
-    let taken = |resource: &String| used.get(resource).copied().unwrap_or_default();
-    capacity
-        .iter()
-        .map(|(resource, amount)| (resource.clone(), amount.saturating_sub(taken(resource))))
-        .collect()
 }

@@ -4,7 +4,7 @@ use super::affinity::NodeRules;
 use crate::nodes::requests::{self, Requests};
 use berth_api::labels;
 use berth_planner::{Amounts, Seconds};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::LabelSelector};
 use kube::ResourceExt;
 
 /// A tenant's pod on the host.
@@ -26,6 +26,10 @@ pub struct Workload {
     pub rules: NodeRules,
     /// Pods with the same text here do not share a node, by their own anti-affinity.
     pub alone: Option<String>,
+    /// How it is to be spread over nodes with others of its kind.
+    pub spread: Option<Spread>,
+    /// With whom it must be.
+    pub together: Option<Together>,
     /// The gang that it belongs to.
     pub gang: Option<Gang>,
     /// Where it stands.
@@ -41,6 +45,28 @@ pub struct Claim {
     pub name: String,
     /// Whether it is a template, of which the host makes a claim.
     pub is_template: bool,
+    /// The claim that the host made of it.
+    pub generated: Option<String>,
+}
+
+/// Pods that are spread over nodes (`topologySpreadConstraints` by host name, `DoNotSchedule`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spread {
+    /// The selector of these pods; the same for all of them.
+    pub key: String,
+    /// By how many of them nodes may differ.
+    pub max_skew: u64,
+    /// Over how many nodes at least.
+    pub min_nodes: u64,
+}
+
+/// Pods of a kind that must be in one domain, by their own required affinity.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Together {
+    /// The selector of these pods; the same for all of them.
+    pub key: String,
+    /// Label whose values are the domains.
+    pub topology: String,
 }
 
 /// Pods that start together or not at all.
@@ -88,9 +114,17 @@ impl Workload {
             claims: claims(pod),
             rules: NodeRules::of(pod, labels::TENANT),
             alone: alone(pod),
+            spread: spread(pod),
+            together: together(pod),
             gang: gang(pod, namespace),
             place: place(pod),
         })
+    }
+
+    /// Resources that keep it off nodes with others of its kind: it takes one of each.
+    pub fn apart(&self) -> impl Iterator<Item = String> {
+        let alone = self.alone.iter().map(|alone| format!("{ALONE}{alone}"));
+        alone.chain(self.spread.iter().map(|spread| format!("{SPREAD}{}", spread.key)))
     }
 
     /// Whether it asks for a device of any kind.
@@ -108,6 +142,10 @@ pub fn is_device(resource: &str) -> bool {
 pub const DRA: &str = "dra:";
 /// Prefix of resources of which each node has one for all pods that stay apart from each other.
 pub const ALONE: &str = "own node: ";
+/// Prefix of resources of which each node has as many as it may have of pods that are spread.
+pub const SPREAD: &str = "share of pods that are spread: ";
+/// Label whose values are the nodes.
+pub const HOST: &str = "kubernetes.io/hostname";
 
 fn place(pod: &Pod) -> Place {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -133,6 +171,10 @@ fn place(pod: &Pod) -> Place {
 fn claims(pod: &Pod) -> Vec<Claim> {
     let namespace = pod.namespace().unwrap_or_default();
     let all = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let made = |name: &str| {
+        let status = pod.status.as_ref()?.resource_claim_statuses.as_ref()?;
+        status.iter().find(|one| one.name == name)?.resource_claim_name.clone()
+    };
     all.filter_map(|claim| {
         let (name, is_template) = match (&claim.resource_claim_name, &claim.resource_claim_template_name) {
             (Some(name), _) => (name.clone(), false),
@@ -143,6 +185,7 @@ fn claims(pod: &Pod) -> Vec<Claim> {
             namespace: namespace.clone(),
             name,
             is_template,
+            generated: made(&claim.name).filter(|_| is_template),
         })
     })
     .collect()
@@ -153,24 +196,55 @@ fn claims(pod: &Pod) -> Vec<Claim> {
 fn alone(pod: &Pod) -> Option<String> {
     let affinity = pod.spec.as_ref()?.affinity.as_ref()?.pod_anti_affinity.as_ref()?;
     let terms = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
-    let term = terms.iter().find(|term| {
-        let selector = term.label_selector.as_ref();
-        let labels = selector.and_then(|selector| selector.match_labels.as_ref());
-        let expressions = selector.and_then(|selector| selector.match_expressions.as_ref());
-        term.topology_key == "kubernetes.io/hostname"
-            && labels.is_none_or(|labels| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value)))
-            && expressions.into_iter().flatten().all(|one| {
-                let value = pod.labels().get(&one.key);
-                let values = one.values.as_deref().unwrap_or_default();
-                match one.operator.as_str() {
-                    "In" => value.is_some_and(|value| values.contains(value)),
-                    "NotIn" => value.is_none_or(|value| !values.contains(value)),
-                    "Exists" => value.is_some(),
-                    _ => value.is_none(),
-                }
-            })
-    })?;
+    let term = terms
+        .iter()
+        .find(|term| term.topology_key == HOST && selects_itself(term.label_selector.as_ref(), pod))?;
     serde_json::to_string(&term.label_selector).ok()
+}
+
+/// The first constraint that spreads pods of its kind over nodes.
+fn spread(pod: &Pod) -> Option<Spread> {
+    let constraints = pod.spec.as_ref()?.topology_spread_constraints.as_ref()?;
+    let constraint = constraints.iter().find(|constraint| {
+        constraint.topology_key == HOST
+            && constraint.when_unsatisfiable == "DoNotSchedule"
+            && selects_itself(constraint.label_selector.as_ref(), pod)
+    })?;
+    let number = |number: i32| u64::try_from(number).unwrap_or_default().max(1);
+    Some(Spread {
+        key: serde_json::to_string(&constraint.label_selector).ok()?,
+        max_skew: number(constraint.max_skew),
+        min_nodes: constraint.min_domains.map_or(1, number),
+    })
+}
+
+/// The first required affinity to pods of its kind.
+fn together(pod: &Pod) -> Option<Together> {
+    let affinity = pod.spec.as_ref()?.affinity.as_ref()?.pod_affinity.as_ref()?;
+    let terms = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
+    let term = terms
+        .iter()
+        .find(|term| selects_itself(term.label_selector.as_ref(), pod))?;
+    Some(Together {
+        key: serde_json::to_string(&term.label_selector).ok()?,
+        topology: term.topology_key.clone(),
+    })
+}
+
+fn selects_itself(selector: Option<&LabelSelector>, pod: &Pod) -> bool {
+    let labels = selector.and_then(|selector| selector.match_labels.as_ref());
+    let expressions = selector.and_then(|selector| selector.match_expressions.as_ref());
+    labels.is_none_or(|labels| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value)))
+        && expressions.into_iter().flatten().all(|one| {
+            let value = pod.labels().get(&one.key);
+            let values = one.values.as_deref().unwrap_or_default();
+            match one.operator.as_str() {
+                "In" => value.is_some_and(|value| values.contains(value)),
+                "NotIn" => value.is_none_or(|value| !values.contains(value)),
+                "Exists" => value.is_some(),
+                _ => value.is_none(),
+            }
+        })
 }
 
 /// The gang as the syncer wrote it down.
@@ -316,5 +390,32 @@ mod tests {
         assert!(pod(&term("a", "kubernetes.io/hostname")).alone.is_some());
         assert_eq!(pod(&term("b", "kubernetes.io/hostname")).alone, None);
         assert_eq!(pod(&term("a", "topology.kubernetes.io/zone")).alone, None);
+    }
+
+    #[test]
+    fn pods_that_are_spread() {
+        let constraint = |app: &str, key: &str, when: &str| {
+            let selector = json!({"matchLabels": {"app": app}});
+            pod(&json!({"spec": {"topologySpreadConstraints": [
+                {"topologyKey": key, "whenUnsatisfiable": when, "maxSkew": 2, "minDomains": 3, "labelSelector": selector},
+            ]}}))
+            .spread
+        };
+        let spread = constraint("a", HOST, "DoNotSchedule").unwrap();
+        assert_eq!((spread.max_skew, spread.min_nodes), (2, 3));
+        assert_eq!(constraint("b", HOST, "DoNotSchedule"), None);
+        assert_eq!(constraint("a", "zone", "DoNotSchedule"), None);
+        assert_eq!(constraint("a", HOST, "ScheduleAnyway"), None);
+    }
+
+    #[test]
+    fn pods_that_must_be_together() {
+        let term = |app: &str| {
+            let term = json!({"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": app}}});
+            pod(&json!({"spec": {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}}))
+                .together
+        };
+        assert_eq!(term("a").unwrap().topology, "rack");
+        assert_eq!(term("b"), None, "whom others follow is no concern of theirs");
     }
 }

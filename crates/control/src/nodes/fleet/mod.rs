@@ -6,14 +6,14 @@ mod visible;
 
 pub use visible::is_visible_label;
 
-use super::{demand::Workload, idle::Idle, requests::Requests};
+use super::{demand::Workload, devices::Devices, idle::Idle, requests::Requests};
 use berth_api::{NodePool, PoolOrder, TenantClass, TenantCluster, names::TenantId};
-use berth_planner::{Amounts, Fleet, Order, Pool, Share, Tenant};
+use berth_planner::{Fleet, Order, Pool, Share, Tenant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube::ResourceExt;
 use nodes::{host_nodes, look, planned, pools_with_devices};
-use std::{borrow::Cow, collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 use tenants::{Asked, groups};
 
 /// What the fleet is made of.
@@ -33,17 +33,9 @@ pub struct Input<'a> {
     /// What the platform's own pods take of a node.
     pub platform: &'a dyn Fn(&str) -> Requests,
     /// What claims come to, and what devices nodes have for claims.
-    pub devices: &'a dyn Devices,
+    pub devices: &'a Devices,
     /// Since when nodes are idle.
     pub idle: &'a Idle,
-}
-
-/// Devices that are asked for by claims.
-pub trait Devices {
-    /// What a pod's claims ask for.
-    fn asked(&self, workload: &Workload) -> Amounts;
-    /// What a node has.
-    fn of_node(&self, node: &str) -> Amounts;
 }
 
 /// A tenant, and what is known of it besides its object.
@@ -61,21 +53,17 @@ pub struct TenantInput {
 /// Makes the fleet.
 pub fn build(input: &Input<'_>) -> Fleet {
     let now = input.now.as_second();
-    let resolved: Vec<Cow<'_, Workload>> = input
-        .workloads
-        .iter()
-        .map(|workload| with_claims(workload, input.devices))
-        .collect();
+    let resolved = input.devices.resolve(&input.workloads);
     let mut pools: Vec<&NodePool> = input.pools.iter().map(Arc::as_ref).collect();
     pools.sort_by_key(|pool| pool.name_any());
     let seen = look(input, &pools, &resolved);
     let with_devices = pools_with_devices(&pools, &seen);
 
     let mut by_tenant: HashMap<&str, Vec<&Workload>> = HashMap::new();
-    for workload in &resolved {
+    for workload in &resolved.workloads {
         by_tenant.entry(&workload.tenant).or_default().push(workload);
     }
-    let host_nodes = host_nodes(&seen, &with_devices);
+    let host_nodes = host_nodes(&seen, &pools, &with_devices);
     let mut asked = Asked::default();
     let mut tenants: Vec<Tenant> = input
         .tenants
@@ -117,17 +105,6 @@ pub fn build(input: &Input<'_>) -> Fleet {
         tenants,
         shares,
     }
-}
-
-fn with_claims<'a>(workload: &'a Workload, devices: &dyn Devices) -> Cow<'a, Workload> {
-    if workload.claims.is_empty() {
-        return Cow::Borrowed(workload);
-    }
-    let mut workload = workload.clone();
-    for (resource, amount) in devices.asked(&workload) {
-        *workload.amounts.entry(resource).or_default() += amount;
-    }
-    Cow::Owned(workload)
 }
 
 fn pool(pool: &NodePool) -> Pool {

@@ -3,7 +3,8 @@
 use super::{Asked, Input};
 use crate::nodes::{
     NodeRecord, State,
-    demand::{self, HostNode, Place, Workload},
+    demand::{self, HostNode, Place, PoolNodes, Workload},
+    devices::Resolved,
     is_available, is_ready, requests,
 };
 use berth_api::NodePool;
@@ -11,10 +12,7 @@ use berth_planner::{Amounts, Node, NodeState, Owner, Phase, Seconds, pool_of};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube::ResourceExt;
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet, HashMap},
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A node with what is on it.
 pub(super) struct Seen<'a> {
@@ -28,9 +26,9 @@ pub(super) struct Seen<'a> {
 }
 
 /// Nodes of pools, and nodes that somebody owns or owned, in the order of their names.
-pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&NodePool], workloads: &'a [Cow<'_, Workload>]) -> Vec<Seen<'a>> {
+pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&NodePool], resolved: &'a Resolved<'_>) -> Vec<Seen<'a>> {
     let mut on: HashMap<&str, Vec<&Workload>> = HashMap::new();
-    for workload in workloads {
+    for workload in &resolved.workloads {
         if let Place::On(node) = &workload.place {
             on.entry(node).or_default().push(workload);
         }
@@ -60,7 +58,7 @@ pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&NodePool], workloads: &'a
             Some(Seen {
                 pool: recorded.or(by_labels)?,
                 overlap,
-                capacity: capacity(object, input),
+                capacity: capacity(object, input, resolved),
                 pods: on.get(name.as_str()).cloned().unwrap_or_default(),
                 object,
                 record,
@@ -73,7 +71,7 @@ pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&NodePool], workloads: &'a
 }
 
 /// What the node holds for its tenant when the platform's own pods have had theirs.
-fn capacity(node: &HostObject, input: &Input<'_>) -> Amounts {
+fn capacity(node: &HostObject, input: &Input<'_>, resolved: &Resolved<'_>) -> Amounts {
     let status = node.status.as_ref();
     let mut all = requests::amounts(status.and_then(|status| status.allocatable.as_ref()));
     for (resource, used) in (input.platform)(&node.name_any()) {
@@ -82,7 +80,10 @@ fn capacity(node: &HostObject, input: &Input<'_>) -> Amounts {
         }
     }
     let mut capacity = demand::available(&all);
-    capacity.extend(input.devices.of_node(&node.name_any()));
+    for (resource, count) in input.devices.of_node(&node.name_any(), resolved) {
+        // What a device plugin says of an extended resource holds, for the scheduler as well.
+        capacity.entry(resource).or_insert(count);
+    }
     capacity
 }
 
@@ -98,16 +99,25 @@ pub(super) fn pools_with_devices(pools: &[&NodePool], seen: &[Seen<'_>]) -> BTre
     found
 }
 
-/// The nodes of each pool as pods look at them, and whether the pool has devices.
-pub(super) type HostNodes<'a> = BTreeMap<&'a str, (Vec<HostNode<'a>>, bool)>;
+/// The nodes of each pool as pods look at them.
+pub(super) type HostNodes<'a> = BTreeMap<&'a str, PoolNodes<'a>>;
 
-pub(super) fn host_nodes<'a>(seen: &'a [Seen<'a>], with_devices: &BTreeSet<String>) -> HostNodes<'a> {
+pub(super) fn host_nodes<'a>(
+    seen: &'a [Seen<'a>],
+    pools: &[&'a NodePool],
+    with_devices: &BTreeSet<String>,
+) -> HostNodes<'a> {
     let mut nodes = HostNodes::new();
     for node in seen {
-        let of_pool = nodes
-            .entry(&node.pool)
-            .or_insert_with(|| (Vec::new(), with_devices.contains(&node.pool)));
-        of_pool.0.push(host_node(node));
+        let of_pool = nodes.entry(&node.pool).or_insert_with(|| {
+            let pool = pools.iter().find(|pool| pool.name_any() == node.pool);
+            PoolNodes {
+                nodes: Vec::new(),
+                has_devices: with_devices.contains(&node.pool),
+                topology: pool.and_then(|pool| pool.spec.topology_key.as_deref()),
+            }
+        });
+        of_pool.nodes.push(host_node(node));
     }
     nodes
 }
@@ -127,8 +137,8 @@ pub(super) fn used(pods: &[&Workload]) -> Amounts {
         for (resource, amount) in &pod.amounts {
             *sum.entry(resource.clone()).or_default() += amount;
         }
-        if let Some(alone) = &pod.alone {
-            sum.insert(format!("{}{alone}", demand::ALONE), 1);
+        for resource in pod.apart() {
+            *sum.entry(resource).or_default() += 1;
         }
     }
     sum
@@ -156,8 +166,8 @@ pub(super) fn planned(
         None
     };
     let mut capacity = node.capacity.clone();
-    for resource in asked.alone.get(&node.pool).into_iter().flatten() {
-        capacity.insert(resource.clone(), 1);
+    for (resource, limit) in asked.limits.get(&node.pool).into_iter().flatten() {
+        capacity.insert(resource.clone(), *limit);
     }
     Node {
         pool: node.pool.clone(),

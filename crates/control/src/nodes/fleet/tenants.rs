@@ -9,7 +9,7 @@ use crate::nodes::{
     demand::{self, GroupOf, HostNode, Needs, Place, Workload},
     is_available,
 };
-use berth_api::NodeMode;
+use berth_api::{NodeGroup, NodeMode};
 use berth_planner::{Amounts, Group};
 use kube::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,8 +57,8 @@ pub(super) struct Asked {
     /// Affinities, and what stands behind them.
     affinities: BTreeMap<String, BTreeSet<String>>,
     needs: Needs,
-    /// Resources of which every node has one.
-    pub(super) alone: BTreeMap<String, BTreeSet<String>>,
+    /// Resources that keep pods apart, and how much of them every node has.
+    pub(super) limits: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 impl Asked {
@@ -84,6 +84,24 @@ impl Asked {
                 serves.then(|| (record.group.as_str(), host_node(node), used(&node.pods)))
             })
             .collect();
+        let mut held: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut coming: Vec<(&str, HostNode<'_>)> = Vec::new();
+        for node in seen {
+            let Some(record) = node.record.as_ref().filter(|record| record.uid == uid) else {
+                continue;
+            };
+            let is_coming = matches!(record.state, State::Reserved | State::Joining);
+            if is_coming {
+                coming.push((&record.group, host_node(node)));
+            }
+            if is_coming || record.state == State::Assigned {
+                *held.entry(&record.group).or_default() += 1;
+            }
+        }
+        let left = |group: &NodeGroup| {
+            let held = held.get(group.name.as_str()).copied().unwrap_or_default();
+            group.ceiling().saturating_sub(held)
+        };
         let needs = demand::translate(
             &demand::Tenant {
                 groups: spec
@@ -92,6 +110,7 @@ impl Asked {
                         name: &group.name,
                         pool: &group.pool,
                         is_dynamic: group.mode == NodeMode::Dynamic,
+                        left: left(group),
                     })
                     .collect(),
                 workloads: workloads.to_vec(),
@@ -99,13 +118,14 @@ impl Asked {
                     .iter()
                     .map(|(group, node, used)| (*group, node, used.clone()))
                     .collect(),
+                coming: coming.iter().map(|(group, node)| (*group, node)).collect(),
             },
             nodes,
         );
         let Needs {
             demand,
             affinities,
-            alone,
+            limits,
         } = needs;
         for (name, demand) in demand {
             let Some(group) = groups.iter_mut().find(|group| group.name == name) else {
@@ -119,10 +139,8 @@ impl Asked {
                 };
                 keys.entry(group.pool.clone()).or_default().insert(key.clone());
             }
-            self.alone
-                .entry(group.pool.clone())
-                .or_default()
-                .extend(alone.iter().cloned());
+            let of_pool = self.limits.entry(group.pool.clone()).or_default();
+            of_pool.extend(limits.iter().map(|(resource, limit)| (resource.clone(), *limit)));
             group.demand = demand;
         }
         self.needs.affinities.extend(affinities);

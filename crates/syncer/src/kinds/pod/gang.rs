@@ -9,8 +9,10 @@
 //! | label `kueue.x-k8s.io/pod-group-name` | its value | annotation `kueue.x-k8s.io/pod-group-total-count` |
 //! | label `leaderworkerset.sigs.k8s.io/group-key` | its value | annotation `leaderworkerset.sigs.k8s.io/size` |
 //!
-//! The annotation `scheduling.berth.dev/one-domain: required` asks for one topology domain, whatever names the gang. PodGroups
-//! count if the tenant's class lists their kind.
+//! The annotation `scheduling.berth.dev/one-domain: required` asks for one topology domain, whatever names the gang; so do
+//! Kueue's `kueue.x-k8s.io/podset-required-topology` and LeaderWorkerSet's `leaderworkerset.sigs.k8s.io/exclusive-topology`, and
+//! JobSet's `alpha.jobset.sigs.k8s.io/exclusive-topology` where the gang is one job, each but for the topology of single nodes.
+//! PodGroups count if the tenant's class lists their kind.
 
 use crate::{json, resource::Name, world::World};
 use berth_api::{Scheduling, labels};
@@ -42,6 +44,18 @@ const SIZED: &[(&str, &str)] = &[
     ),
 ];
 
+/// Annotations whose value is the label of the topology that all pods of a gang need one domain of.
+const ONE_DOMAIN: [&str; 2] = [
+    "kueue.x-k8s.io/podset-required-topology",
+    "leaderworkerset.sigs.k8s.io/exclusive-topology",
+];
+/// The same for the pods of each job of a JobSet.
+const ONE_DOMAIN_OF_JOB: &str = "alpha.jobset.sigs.k8s.io/exclusive-topology";
+/// Annotation of a JobSet's pods: how many jobs there are in all.
+const JOBS: &str = "jobset.sigs.k8s.io/global-replicas";
+/// The topology of single nodes: a gang is not one node's.
+const HOST: &str = "kubernetes.io/hostname";
+
 enum Named {
     Label(&'static str),
     Annotation(&'static str),
@@ -59,10 +73,17 @@ pub(super) fn annotations(world: &World, name: &Name, pod: &Value) -> Map<String
     let mut annotations = Map::new();
     annotations.insert(labels::GANG.into(), gang.into());
     annotations.insert(labels::GANG_SIZE.into(), size.to_string().into());
-    if annotation(pod, labels::ONE_DOMAIN_OF_TENANT) == Some(labels::ONE_DOMAIN_REQUIRED) {
+    if needs_one_domain(pod) {
         annotations.insert(labels::GANG_ONE_DOMAIN.into(), labels::ONE_DOMAIN_REQUIRED.into());
     }
     annotations
+}
+
+fn needs_one_domain(pod: &Value) -> bool {
+    let of_nodes = |key: &&str| annotation(pod, key).is_some_and(|topology| topology != HOST);
+    annotation(pod, labels::ONE_DOMAIN_OF_TENANT) == Some(labels::ONE_DOMAIN_REQUIRED)
+        || ONE_DOMAIN.iter().any(of_nodes)
+        || (of_nodes(&ONE_DOMAIN_OF_JOB) && annotation(pod, JOBS) == Some("1"))
 }
 
 fn gang(world: &World, name: &Name, pod: &Value) -> Option<(String, u64)> {
@@ -140,6 +161,26 @@ mod tests {
             let pod = json!({"metadata": {"labels": {*group: "g"}, "annotations": {*size: "4"}}});
             assert_eq!(found(&pod)["berth.dev/gang-size"], "4", "{group}");
         }
+    }
+
+    #[test]
+    fn topologies_of_other_systems() {
+        let one_domain = |more: &[(&str, &str)]| {
+            let mut pod = json!({"metadata": {"annotations": {
+                "scheduling.berth.dev/gang": "train", "scheduling.berth.dev/gang-size": "8",
+            }}});
+            for (key, value) in more {
+                pod["metadata"]["annotations"][key] = (*value).into();
+            }
+            found(&pod).contains_key("berth.dev/gang-one-domain")
+        };
+        for key in ONE_DOMAIN {
+            assert!(one_domain(&[(key, "topology.example.com/rack")]), "{key}");
+            assert!(!one_domain(&[(key, HOST)]), "{key}");
+        }
+        let rack = (ONE_DOMAIN_OF_JOB, "topology.example.com/rack");
+        assert!(one_domain(&[rack, (JOBS, "1")]));
+        assert!(!one_domain(&[rack, (JOBS, "4")]), "each of the jobs has its own");
     }
 
     #[test]

@@ -1,0 +1,221 @@
+//! `berth explain`: why a tenant has the nodes that it has and waits for others, and why a node is where it is. All of it
+//! stands in the host's objects; here it is put together.
+
+mod text;
+
+use std::process::ExitCode;
+
+use berth_api::{NodeGroupStatus, TenantCluster, labels};
+use berth_local::{Home, client_from};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::api::{Api, ListParams};
+use kube::{Client, Resource, ResourceExt as _};
+use serde::Serialize;
+
+use crate::args::{ExplainTarget, HomeArgument};
+use crate::error::Error;
+use crate::nodes::is_ready;
+use crate::output;
+
+/// The newest Events that are shown.
+const EVENTS: usize = 10;
+
+/// What is said of a tenant. Programs read it: fields are only ever added.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TenantView {
+    namespace: String,
+    name: String,
+    phase: Option<String>,
+    message: String,
+    class: Option<String>,
+    groups: Vec<NodeGroupStatus>,
+    nodes: Vec<NodeView>,
+    events: Vec<EventView>,
+}
+
+/// What is said of a node.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeView {
+    name: String,
+    pool: Option<String>,
+    /// Free, or its state in the hand-over.
+    state: String,
+    since: Option<String>,
+    /// `namespace/name` of the tenant that has it, or its slug.
+    tenant: Option<String>,
+    /// The slug of the tenant that had it before, while it is cleaned.
+    previous_tenant: Option<String>,
+    group: Option<String>,
+    reason: Option<String>,
+    idle_since: Option<String>,
+    cordoned_until: Option<String>,
+    quarantine: Option<String>,
+    /// What keeps it from being given to anybody, if it is free.
+    unavailable: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    events: Vec<EventView>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EventView {
+    at: Option<String>,
+    reason: String,
+    message: String,
+}
+
+pub(crate) async fn run(target: ExplainTarget) -> Result<ExitCode, Error> {
+    match target {
+        ExplainTarget::Tenant {
+            tenant,
+            home,
+            output: format,
+        } => {
+            let (namespace, name) = tenant
+                .split_once('/')
+                .ok_or_else(|| Error::Explain(format!("{tenant:?} is not NAMESPACE/NAME")))?;
+            let view = of_tenant(&client(&home).await?, namespace, name).await?;
+            output::print(&view, text::describe_tenant, format)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        ExplainTarget::Node {
+            node,
+            home,
+            output: format,
+        } => {
+            let view = of_node(&client(&home).await?, &node).await?;
+            output::print(&view, text::describe_node, format)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The local host cluster if there is one, else the one that kubectl would talk to.
+async fn client(home: &HomeArgument) -> Result<Client, Error> {
+    let home = Home::new(&home.home);
+    if std::env::var_os("KUBECONFIG").is_none() && home.exists() {
+        return Ok(client_from(&home.admin_kubeconfig()).await?);
+    }
+    Client::try_default().await.map_err(failed("find the host cluster"))
+}
+
+fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
+    move |error| Error::Explain(format!("cannot {what}: {error}"))
+}
+
+async fn of_tenant(client: &Client, namespace: &str, name: &str) -> Result<TenantView, Error> {
+    let tenants: Api<TenantCluster> = Api::namespaced(client.clone(), namespace);
+    let tenant = tenants.get_opt(name).await.map_err(failed("look at the tenant"))?;
+    let tenant = tenant.ok_or_else(|| Error::Explain(format!("there is no TenantCluster {namespace}/{name}")))?;
+    let all = Api::<Node>::all(client.clone())
+        .list(&ListParams::default())
+        .await
+        .map_err(failed("list the nodes"))?;
+    let is_own = |node: &&Node| node.annotations().get(labels::OWNER_UID) == tenant.meta().uid.as_ref();
+    let events = events(client, namespace, "TenantCluster", name).await?;
+    let own = format!("{namespace}/{name}");
+    let nodes = all
+        .iter()
+        .filter(is_own)
+        .map(|node| node_view(node, Some(own.clone()), Vec::new()));
+    Ok(tenant_view(&tenant, nodes.collect(), events))
+}
+
+async fn of_node(client: &Client, name: &str) -> Result<NodeView, Error> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let node = nodes.get_opt(name).await.map_err(failed("look at the node"))?;
+    let node = node.ok_or_else(|| Error::Explain(format!("there is no node {name}")))?;
+    let owner = match node.annotations().get(labels::OWNER_UID) {
+        Some(uid) => {
+            let tenants: Api<TenantCluster> = Api::all(client.clone());
+            let tenants = tenants
+                .list(&ListParams::default())
+                .await
+                .map_err(failed("list the tenants"))?;
+            let owner = tenants
+                .items
+                .into_iter()
+                .find(|tenant| tenant.uid().as_ref() == Some(uid));
+            owner.map(|tenant| format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any()))
+        }
+        None => None,
+    };
+    // Events of nodes are in the namespace `default`.
+    let events = events(client, "default", "Node", name).await?;
+    Ok(node_view(&node, owner, events))
+}
+
+/// Events of an object, the oldest first.
+async fn events(client: &Client, namespace: &str, kind: &str, name: &str) -> Result<Vec<EventView>, Error> {
+    let selector = format!("involvedObject.kind={kind},involvedObject.name={name}");
+    let list = Api::<Event>::namespaced(client.clone(), namespace)
+        .list(&ListParams::default().fields(&selector))
+        .await
+        .map_err(failed("list the Events"))?;
+    let time = |event: &Event| -> Option<Timestamp> {
+        let last = event.last_timestamp.as_ref().map(|time| time.0);
+        last.or_else(|| event.event_time.as_ref().map(|time| time.0))
+            .or_else(|| event.creation_timestamp().map(|time| time.0))
+    };
+    let mut events = list.items;
+    events.sort_by_key(time);
+    let newest = events.split_off(events.len().saturating_sub(EVENTS));
+    Ok(newest
+        .into_iter()
+        .map(|event| EventView {
+            at: time(&event).map(|time| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+            reason: event.reason.unwrap_or_default(),
+            message: event.message.unwrap_or_default(),
+        })
+        .collect())
+}
+
+fn tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<EventView>) -> TenantView {
+    let status = tenant.status.clone().unwrap_or_default();
+    let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+    TenantView {
+        namespace: tenant.namespace().unwrap_or_default(),
+        name: tenant.name_any(),
+        phase: status.phase.map(|phase| format!("{phase:?}")),
+        message: ready.map(|condition| condition.message.clone()).unwrap_or_default(),
+        class: status.class,
+        groups: status.node_groups,
+        nodes,
+        events,
+    }
+}
+
+fn node_view(node: &Node, owner: Option<String>, events: Vec<EventView>) -> NodeView {
+    let annotation = |key: &str| node.annotations().get(key).cloned();
+    let label = |key: &str| node.labels().get(key).cloned();
+    let state = annotation(labels::NODE_STATE).or_else(|| label(labels::NODE_STATE));
+    NodeView {
+        name: node.name_any(),
+        pool: label(labels::POOL),
+        unavailable: if state.is_none() { unavailable(node) } else { None },
+        state: state.unwrap_or_else(|| "Free".into()),
+        since: annotation(labels::STATE_SINCE),
+        tenant: owner.or_else(|| label(labels::TENANT)),
+        previous_tenant: annotation(labels::PREVIOUS_TENANT),
+        group: label(labels::NODE_GROUP),
+        reason: annotation(labels::REASON),
+        idle_since: annotation(labels::IDLE_SINCE),
+        cordoned_until: annotation(labels::CORDONED_UNTIL),
+        quarantine: annotation(labels::QUARANTINE),
+        events,
+    }
+}
+
+/// What keeps a node without an owner from being given to anybody.
+fn unavailable(node: &Node) -> Option<String> {
+    let is_cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+    let why = match (is_ready(node), is_cordoned) {
+        (false, _) => "it is not Ready",
+        (true, true) => "it is cordoned",
+        (true, false) => return None,
+    };
+    Some(why.into())
+}

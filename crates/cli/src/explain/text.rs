@@ -1,0 +1,218 @@
+//! What `berth explain` says, for people.
+
+use berth_api::{NodeMode, labels};
+
+use super::{EventView, NodeView, TenantView};
+use crate::output::{or_dash, table};
+
+pub(super) fn describe_tenant(view: &TenantView) -> String {
+    let mut parts = vec![format!(
+        "TenantCluster {}/{} is {}: {}\nClass: {}",
+        view.namespace,
+        view.name,
+        view.phase.as_deref().unwrap_or("new"),
+        if view.message.is_empty() {
+            "nothing is known of it yet"
+        } else {
+            &view.message
+        },
+        view.class.as_deref().unwrap_or("none; Berth's own defaults"),
+    )];
+    let groups: Vec<_> = view
+        .groups
+        .iter()
+        .map(|group| {
+            let numbers = [
+                group.desired,
+                group.assigned,
+                group.joining,
+                group.returning,
+                group.waiting,
+                group.borrowed,
+            ];
+            let [desired, assigned, joining, returning, waiting, borrowed] = numbers.map(|number| number.to_string());
+            [
+                group.name.clone(),
+                group.pool.clone(),
+                mode(group.mode).into(),
+                desired,
+                assigned,
+                joining,
+                returning,
+                waiting,
+                borrowed,
+            ]
+        })
+        .collect();
+    if !groups.is_empty() {
+        parts.push(table(
+            [
+                "GROUP",
+                "POOL",
+                "MODE",
+                "DESIRED",
+                "ASSIGNED",
+                "JOINING",
+                "RETURNING",
+                "WAITING",
+                "BORROWED",
+            ],
+            &groups,
+        ));
+    }
+    let told: Vec<String> = view
+        .groups
+        .iter()
+        .filter(|group| !group.message.is_empty())
+        .map(|group| format!("Group {}: {}", group.name, group.message))
+        .collect();
+    if !told.is_empty() {
+        parts.push(told.join("\n"));
+    }
+    let nodes: Vec<_> = view
+        .nodes
+        .iter()
+        .map(|node| {
+            [
+                node.name.clone(),
+                or_dash(node.group.as_ref()),
+                node.state.clone(),
+                or_dash(node.since.as_ref()),
+                or_dash(node.reason.as_ref()),
+            ]
+        })
+        .collect();
+    if !nodes.is_empty() {
+        parts.push(table(["NODE", "GROUP", "STATE", "SINCE", "WHY"], &nodes));
+    }
+    parts.extend(describe_events(&view.events));
+    parts.join("\n\n")
+}
+
+fn mode(mode: NodeMode) -> &'static str {
+    match mode {
+        NodeMode::Private => "private",
+        NodeMode::Dynamic => "dynamic",
+        NodeMode::Shared => "shared",
+    }
+}
+
+pub(super) fn describe_node(view: &NodeView) -> String {
+    let since = view
+        .since
+        .as_ref()
+        .map(|since| format!(" since {since}"))
+        .unwrap_or_default();
+    let mut lines = vec![format!("Node {} is {}{since}", view.name, view.state)];
+    let mut add = |what: &str, value: Option<&String>| {
+        if let Some(value) = value {
+            lines.push(format!("{what}: {value}"));
+        }
+    };
+    add("Pool", view.pool.as_ref());
+    add("Tenant", view.tenant.as_ref());
+    add("Group", view.group.as_ref());
+    add("Tenant before", view.previous_tenant.as_ref());
+    add("Why", view.reason.as_ref());
+    add("Idle since", view.idle_since.as_ref());
+    add("Drained from", view.cordoned_until.as_ref());
+    add("Given to nobody", view.unavailable.as_ref());
+    if view.quarantine.is_some() {
+        lines.push(format!(
+            "When it is mended: kubectl annotate node {} {}=yes",
+            view.name,
+            labels::RELEASE_QUARANTINE
+        ));
+    }
+    let mut parts = vec![lines.join("\n")];
+    parts.extend(describe_events(&view.events));
+    parts.join("\n\n")
+}
+
+fn describe_events(events: &[EventView]) -> Option<String> {
+    let rows: Vec<_> = events
+        .iter()
+        .map(|event| [or_dash(event.at.as_ref()), event.reason.clone(), event.message.clone()])
+        .collect();
+    (!rows.is_empty()).then(|| table(["EVENT AT", "REASON", "MESSAGE"], &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::TenantCluster;
+    use k8s_openapi::api::core::v1::Node;
+    use serde_json::json;
+
+    use super::super::{node_view, tenant_view};
+    use super::*;
+
+    fn node(metadata: &serde_json::Value) -> Node {
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        serde_json::from_value(json!({"metadata": metadata, "status": {"conditions": ready}})).unwrap()
+    }
+
+    #[test]
+    fn a_tenant_that_waits() {
+        let tenant: TenantCluster = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": "vision", "namespace": "team-vision"}, "spec": {},
+            "status": {
+                "phase": "Ready", "class": "gold",
+                "conditions": [{
+                    "type": "Ready", "status": "True", "reason": "Ready", "message": "the tenant is ready",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+                "nodeGroups": [{
+                    "name": "burst", "pool": "h100", "mode": "dynamic", "desired": 2, "assigned": 1, "waiting": 1,
+                    "borrowed": 1, "message": "ml/train needs 1 node more: pool h100 has 0 nodes free",
+                }],
+            },
+        }))
+        .unwrap();
+        let own = node(&json!({
+            "name": "h100-1", "labels": {"berth.dev/node-group": "burst", "berth.dev/pool": "h100"},
+            "annotations": {
+                "berth.dev/owner-uid": "u", "berth.dev/state": "Assigned",
+                "berth.dev/state-since": "2026-01-01T00:00:00Z", "berth.dev/reason": "ml/train waited 2s",
+            },
+        }));
+        let view = tenant_view(&tenant, vec![node_view(&own, None, Vec::new())], Vec::new());
+        let expected = "\
+TenantCluster team-vision/vision is Ready: the tenant is ready
+Class: gold
+
+GROUP  POOL  MODE     DESIRED  ASSIGNED  JOINING  RETURNING  WAITING  BORROWED
+burst  h100  dynamic  2        1         0        0          1        1
+
+Group burst: ml/train needs 1 node more: pool h100 has 0 nodes free
+
+NODE    GROUP  STATE     SINCE                 WHY
+h100-1  burst  Assigned  2026-01-01T00:00:00Z  ml/train waited 2s";
+        assert_eq!(describe_tenant(&view), expected);
+    }
+
+    #[test]
+    fn a_node_in_quarantine_and_what_to_do() {
+        let ill = node(
+            &json!({"name": "n1", "labels": {"berth.dev/pool": "h100"}, "annotations": {
+                "berth.dev/state": "Quarantined", "berth.dev/reason": "cleaning failed: gpu-reset",
+                "berth.dev/quarantine": "cleaning failed: gpu-reset", "berth.dev/previous-tenant": "vision-abc",
+            }}),
+        );
+        let expected = "\
+Node n1 is Quarantined
+Pool: h100
+Tenant before: vision-abc
+Why: cleaning failed: gpu-reset
+When it is mended: kubectl annotate node n1 berth.dev/release-quarantine=yes";
+        assert_eq!(describe_node(&node_view(&ill, None, Vec::new())), expected);
+    }
+
+    #[test]
+    fn a_free_node_that_nobody_gets() {
+        let mut cordoned = node(&json!({"name": "n1"}));
+        cordoned.spec.get_or_insert_default().unschedulable = Some(true);
+        let text = describe_node(&node_view(&cordoned, None, Vec::new()));
+        assert_eq!(text, "Node n1 is Free\nGiven to nobody: it is cordoned");
+    }
+}

@@ -1,0 +1,89 @@
+//! How many devices of which kind a node has: counted once, and again when its slices or a class change.
+
+use super::claims::{Class, Kind};
+use super::selector::Selector;
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+/// Kinds that nobody asks for any more are kept up to this number.
+const KEPT: usize = 64;
+
+/// Devices of a node by kind.
+pub(super) type Counted = Arc<BTreeMap<Kind, u64>>;
+
+/// What was counted, by node.
+#[derive(Default)]
+pub(super) struct Counts(HashMap<String, Counted>);
+
+impl Counts {
+    /// Counts anew from now on.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// The same for some nodes.
+    pub(super) fn forget(&mut self, nodes: &BTreeSet<String>) {
+        for node in nodes {
+            self.0.remove(node);
+        }
+    }
+
+    /// Devices of a node, of these kinds at least. `slices` gives the specs of its slices.
+    pub(super) fn of(
+        &mut self,
+        node: &str,
+        kinds: &BTreeSet<Kind>,
+        classes: &HashMap<String, Arc<Class>>,
+        slices: impl FnOnce() -> BTreeMap<String, Value>,
+    ) -> Counted {
+        let counted = self.0.entry(node.to_owned()).or_default();
+        let missing: Vec<&Kind> = kinds.iter().filter(|kind| !counted.contains_key(*kind)).collect();
+        if !missing.is_empty() {
+            let slices = slices();
+            let counted = Arc::make_mut(counted);
+            if counted.len() + missing.len() > kinds.len() + KEPT {
+                counted.retain(|kind, _| kinds.contains(kind));
+            }
+            for kind in missing {
+                let count = classes
+                    .get(&kind.class)
+                    .map_or(0, |class| count(kind, class, slices.values()));
+                counted.insert(kind.clone(), count);
+            }
+        }
+        Arc::clone(counted)
+    }
+}
+
+/// How many devices of slices are of a kind.
+fn count<'s>(kind: &Kind, class: &Class, slices: impl Iterator<Item = &'s Value> + Clone) -> u64 {
+    let own: Vec<Selector> = kind.selectors.iter().map(|text| Selector::new(text)).collect();
+    let of_pool = |slice: &Value| (slice["driver"].to_string(), slice["pool"]["name"].to_string());
+    let generation = |slice: &Value| slice["pool"]["generation"].as_i64().unwrap_or_default();
+    let mut newest = HashMap::new();
+    for slice in slices.clone() {
+        let known = newest.entry(of_pool(slice)).or_insert_with(|| generation(slice));
+        *known = (*known).max(generation(slice));
+    }
+    let mut count = 0;
+    // Slices of earlier generations are about to go.
+    for slice in slices.filter(|slice| newest.get(&of_pool(slice)) == Some(&generation(slice))) {
+        let driver = slice["driver"].as_str().unwrap_or_default();
+        for device in slice["devices"].as_array().into_iter().flatten() {
+            let mut selectors = class.selectors.iter().chain(&own);
+            if !is_tainted(device) && selectors.all(|selector| selector.matches(driver, device) != Some(false)) {
+                count += 1;
+            }
+        }
+    }
+    count
+}
+
+/// Whether its driver keeps claims off a device.
+fn is_tainted(device: &Value) -> bool {
+    let mut taints = device["taints"].as_array().into_iter().flatten();
+    taints.any(|taint| matches!(taint["effect"].as_str(), Some("NoSchedule" | "NoExecute")))
+}

@@ -1,0 +1,104 @@
+//! Following one kind of host object of which only what matters is kept.
+
+use futures::{StreamExt, TryStreamExt};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DynamicObject, GroupVersionKind},
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+use std::{collections::HashSet, fmt::Debug, time::Duration};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+/// Pause after which a host that does not serve a kind is asked again.
+const NOT_SERVED_PAUSE: Duration = Duration::from_secs(300);
+
+/// What is kept of objects.
+pub(super) trait Index<K> {
+    /// An object came, changed or, if it is None, went. Its name has its namespace before it, if it has one.
+    fn put(&self, name: &str, object: Option<&K>);
+    /// These are all there are.
+    fn retain(&self, names: &HashSet<String>);
+}
+
+/// Keeps `index` current until `stop`. `listed` hears when the first list is complete.
+pub(super) async fn follow<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    index: &impl Index<K>,
+    listed: oneshot::Sender<()>,
+    stop: &CancellationToken,
+) where
+    K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let mut listed = Some(listed);
+    let mut seen = HashSet::new();
+    let mut stream = watcher(api, config).default_backoff().boxed();
+    let name = |object: &K| match object.namespace() {
+        Some(namespace) => format!("{namespace}/{}", object.name_any()),
+        None => object.name_any(),
+    };
+    loop {
+        let next = tokio::select! {
+            () = stop.cancelled() => return,
+            next = stream.try_next() => next,
+        };
+        match next {
+            Ok(Some(Event::Init)) => seen.clear(),
+            Ok(Some(Event::InitApply(object))) => {
+                let name = name(&object);
+                index.put(&name, Some(&object));
+                seen.insert(name);
+            }
+            Ok(Some(Event::InitDone)) => {
+                index.retain(&seen);
+                seen = HashSet::new();
+                if let Some(listed) = listed.take() {
+                    // Whoever waited may have gone.
+                    let _ = listed.send(());
+                }
+            }
+            Ok(Some(Event::Apply(object))) => index.put(&name(&object), Some(&object)),
+            Ok(Some(Event::Delete(object))) => index.put(&name(&object), None),
+            Ok(None) => return,
+            Err(error) => tracing::warn!(%error, "watch interrupted; trying again"),
+        }
+    }
+}
+
+/// The same for a kind of `resource.k8s.io/v1`, once the host serves it. `listed` is dropped if it does not.
+pub(super) async fn follow_if_served(
+    client: Client,
+    (kind, plural): (&str, &str),
+    index: &impl Index<DynamicObject>,
+    listed: oneshot::Sender<()>,
+    stop: &CancellationToken,
+) {
+    let gvk = GroupVersionKind::gvk("resource.k8s.io", "v1", kind);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
+    let mut listed = Some(listed);
+    while !is_served(&client, &resource).await {
+        // Nothing to wait for.
+        drop(listed.take());
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(NOT_SERVED_PAUSE) => {}
+        }
+    }
+    let api = Api::<DynamicObject>::all_with(client, &resource);
+    let listed = listed.unwrap_or_else(|| oneshot::channel().0);
+    follow(api, watcher::Config::default(), index, listed, stop).await;
+}
+
+/// Whether the host serves a resource. An API server that does not answer serves it perhaps: the watch tries again.
+async fn is_served(client: &Client, resource: &ApiResource) -> bool {
+    match client.list_api_group_resources(&resource.api_version).await {
+        Ok(list) => list.resources.iter().any(|served| served.name == resource.plural),
+        Err(kube::Error::Api(status)) => status.code != 404,
+        Err(_) => true,
+    }
+}
