@@ -2,7 +2,7 @@
 //! allocates.
 
 use crate::setup::{SOON, Team, until_all_free};
-use berth_api::NodeGroup;
+use berth_api::{NodeGroup, NodePool};
 use berth_tests::{objects::apply, wait::until, wait::until_true, world::World};
 use k8s_openapi::api::{
     core::v1::Node,
@@ -66,6 +66,44 @@ fn with_claim(claim: &Value) -> Value {
         .extend(claim.as_object().unwrap().clone());
     let container = json!({"name": "main", "image": "train:1", "resources": {"claims": [{"name": "gpu"}]}});
     json!({"spec": {"resourceClaims": [named], "containers": [container]}})
+}
+
+pub(crate) async fn a_pool_learns_of_its_products_by_their_devices(world: Arc<World>) {
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let unlabelled = ListParams::default().labels("!nvidia.com/gpu.product");
+    let node = nodes.list(&unlabelled).await.unwrap().items.remove(0).name_any();
+    let pool = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "claimed"},
+        "spec": {"nodeSelector": {"kubernetes.io/hostname": node}, "sharing": "dra"},
+    });
+    apply(&world.client, "", &pool).await.unwrap();
+    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let until_status = async |what: &str, product: Option<&str>, sharing: Option<&str>| {
+        until(what, SOON, async || {
+            let status = pools.get("claimed").await.unwrap().status.unwrap_or_default();
+            let is_counted = status.nodes.is_some_and(|nodes| nodes.total == 1);
+            if is_counted && status.product.as_deref() == product && status.sharing.as_deref() == sharing {
+                Ok(())
+            } else {
+                Err(format!("{status:?}"))
+            }
+        })
+        .await;
+    };
+    until_status("the node is counted", None, None).await;
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "fleet-claimed"},
+        "spec": {
+            "driver": CLASS, "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0", "attributes": {"productName": {"string": "Example G1"}}}],
+        },
+    });
+    apply(&world.client, "", &slice).await.unwrap();
+    until_status("its devices say what it is", Some("Example G1"), Some("dra")).await;
+    let slices: Api<ResourceSlice> = Api::all(world.client.clone());
+    slices.delete("fleet-claimed", &DeleteParams::default()).await.unwrap();
+    until_status("and no longer do", None, None).await;
+    pools.delete("claimed", &DeleteParams::default()).await.unwrap();
 }
 
 pub(crate) async fn claims_of_devices_bring_nodes(world: Arc<World>) {

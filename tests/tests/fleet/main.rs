@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         demand::a_guarantee_is_taken_back_from_whoever_borrowed,
         demand::a_gang_waits_or_gets_all,
         devices::claims_of_devices_bring_nodes,
+        devices::a_pool_learns_of_its_products_by_their_devices,
         random::no_node_ever_has_two_tenants,
     ];
     suite::run_groups(setup::world(), vec![Group::alone(scenarios)])

