@@ -149,7 +149,12 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         ]
         .into(),
         capacity: gpus(8),
-        used: if idle { Amounts::new() } else { gpus(6) },
+        used: match case {
+            _ if idle => Amounts::new(),
+            // Where there is room on a node, its tenant's waiting pods count on it, and it is not taken for fairness.
+            Case::TakenBack => gpus(8),
+            Case::AllAsk | Case::Busy => gpus(6),
+        },
         pods: u32::from(!idle),
         idle_since: idle.then_some(NOW - 1_000),
         state,

@@ -41,7 +41,8 @@ impl Round<'_> {
 
     fn keep_for_floor(&mut self, asker: usize) {
         for at in self.holdings[asker].cordoned.clone() {
-            if self.lacks(asker) > 0 && self.fates[at] == Fate::Open {
+            let (tenant, gpus) = (self.view.askers[asker].tenant, self.view.gpus(at));
+            if self.lacks(asker) > 0 && self.fates[at] == Fate::Open && self.tree.may_stay(tenant, gpus) {
                 self.keep(at, format!("{} asks for it again", self.view.askers[asker].of.name));
                 // Demand may be placed on it.
                 let room = self.view.room(at);
@@ -53,21 +54,20 @@ impl Round<'_> {
     /// Gives the groups of a tenant all they lack, if there is enough.
     fn fill(&mut self, from: usize, to: usize, missing: u32) -> bool {
         let tenant = self.view.askers[from].tenant;
+        let least = self.view.kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1);
+        if let Err(why) = self.limited(tenant, least * u64::from(missing)) {
+            for asker in from..to {
+                self.holdings[asker].floor_why = Some(why.clone());
+            }
+            return false;
+        }
         if self.supply.nodes < missing as usize {
             return false;
         }
         let mut plan = Vec::new();
         for asker in from..to {
             let lacks = self.lacks(asker);
-            let load = self.view.whole_nodes(lacks);
-            let search = Search {
-                load: &load,
-                selector: ANY,
-                home: &self.holdings[asker].home,
-                one_domain: false,
-                first: false,
-            };
-            let nodes = self.supply.find(&search, &self.view.kinds).nodes;
+            let nodes = self.free_nodes(asker, lacks);
             let gpus = nodes.iter().map(|at| self.view.gpus(*at)).sum();
             let allowed = self.limited(tenant, gpus).and_then(|()| self.is_lent(tenant, gpus));
             if let Err(why) = allowed {
@@ -95,6 +95,18 @@ impl Round<'_> {
         true
     }
 
+    /// Free nodes for a group, whichever there are.
+    fn free_nodes(&self, asker: usize, number: u32) -> Vec<usize> {
+        let search = Search {
+            load: &self.view.whole_nodes(number),
+            selector: ANY,
+            home: &self.holdings[asker].home,
+            one_domain: false,
+            first: false,
+        };
+        self.supply.find(&search, &self.view.kinds).nodes
+    }
+
     fn limited(&self, tenant: usize, gpus: u64) -> Result<(), Why> {
         match self.tree.limit(tenant, gpus) {
             Some((share, limit)) => Err(Why::Limit {
@@ -115,7 +127,7 @@ impl Round<'_> {
                 let incomplete = self.view.machines[at].reserved_of().is_some_and(|of| of > kept);
                 if incomplete && self.lacks(asker) > 0 && self.fates[at] == Fate::Open {
                     self.unreserve(at, "the others that were promised with it are not there".into());
-                    self.coming.push(at);
+                    self.expect(at);
                 }
             }
             self.holdings[asker].missing = self.lacks(asker);
@@ -128,25 +140,42 @@ impl Round<'_> {
             return;
         }
         for asker in from..to {
-            let free = self.supply.find(
-                &Search {
-                    load: &self.view.whole_nodes(self.lacks(asker)),
-                    selector: ANY,
-                    home: &self.holdings[asker].home,
-                    one_domain: false,
-                    first: false,
-                },
-                &self.view.kinds,
-            );
             let mut left = self.lacks(asker) as usize;
-            for at in free.nodes.into_iter().chain(self.coming.clone()).take(left) {
-                self.await_node(at, asker);
-                left -= 1;
+            let free = self.free_nodes(asker, self.lacks(asker));
+            for at in free.into_iter().chain(self.coming.clone()) {
+                if left == 0 {
+                    break;
+                }
+                if self.comes(at, asker) {
+                    if self.is_expired(at) && self.fates[at] == Fate::Open {
+                        self.release_as_idle(at);
+                    }
+                    self.await_node(at, asker);
+                    left -= 1;
+                }
             }
             if left == 0 {
                 self.holdings[asker].floor_why = Some(Why::Coming);
+            } else {
+                self.short.push((asker, left));
             }
         }
+    }
+
+    /// A node that demand has taken from a borrower goes to a floor that waits, if there is one: it would come first as soon
+    /// as the node is on its way.
+    pub fn pass_to_floor(&mut self, machine: usize) -> bool {
+        let Some((asker, left)) = self.short.first_mut() else {
+            return false;
+        };
+        let asker = *asker;
+        *left -= 1;
+        if *left == 0 {
+            self.short.remove(0);
+            self.holdings[asker].floor_why = Some(Why::Coming);
+        }
+        self.await_node(machine, asker);
+        true
     }
 
     /// Nodes that a floor may hope for: free ones, those on their way, and those that others have because of their demand.
@@ -158,6 +187,10 @@ impl Round<'_> {
                     .saturating_sub(self.view.askers[asker].group.min)
             })
             .sum();
-        self.supply.nodes + self.coming.len() + of_demand as usize
+        let coming = self
+            .coming
+            .iter()
+            .filter(|at| self.fates[**at] != Fate::Open || !self.is_expired(**at));
+        self.supply.nodes + coming.count() + of_demand as usize
     }
 }

@@ -2,21 +2,25 @@
 //! so that control, `berth simulate` and `berth explain` all run the very same code.
 //!
 //! Pools are planned one by one, each in these steps:
-//! 1. Nodes that nobody asks for any more go back ([`release`]).
-//! 2. Waiting pods are placed on what their groups have already ([`claim`]).
+//! 1. Nodes that nobody asks for any more go back ([`release`]), and those beyond what somebody may have ([`excess`]).
+//! 2. Waiting pods are placed on what their groups have already ([`rooms`]).
 //! 3. Private groups and floors get what they lack ([`floors`]).
-//! 4. Demand is served, by guarantee, priority and fair share ([`serve`]); what cannot be had now is waited for, and taken
-//!    back from borrowers where that is due ([`reclaim`]).
+//! 4. Demand is served, by guarantee, priority and fair share ([`serve`], [`claim`]); what cannot be had now is waited for, and
+//!    taken back from borrowers where that is due ([`reclaim`], [`gather`]).
 //! 5. Idle nodes, promises that came to nothing and reclaims that nobody waits for any more are undone ([`release`]).
 //!
 //! docs/adr/0011 says which rules were chosen, and why.
 
 mod claim;
+mod excess;
 mod floors;
+mod gather;
 mod model;
 mod packing;
+mod patience;
 mod reclaim;
 mod release;
+mod rooms;
 mod round;
 mod selection;
 mod serve;
@@ -53,7 +57,8 @@ pub fn plan(fleet: &Fleet) -> Plan {
         };
         let tree = Tree::new(&pool.name, &fleet.shares, &catalog.tenants);
         let mut round = Round::new(catalog.view(fleet.now, pool), tree);
-        round.review(&catalog);
+        round.release_orphans(&catalog);
+        round.take_excess();
         round.refuse_what_never_fits();
         round.place_on_own();
         round.release_idle(true);
@@ -61,7 +66,10 @@ pub fn plan(fleet: &Fleet) -> Plan {
         round.serve_demand();
         round.release_idle(false);
         round.take_promises_back();
-        round.keep_unclaimed();
+        let keeping = round.keep_unclaimed();
+        if !keeping.is_empty() {
+            round.serve_again(&keeping);
+        }
         round.conclude(&mut plan);
     }
     plan.actions.sort_by(|a, b| a.node.cmp(&b.node));

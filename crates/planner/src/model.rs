@@ -1,7 +1,7 @@
 //! What goes into the planner and what comes out. Times are seconds since the epoch, spans are seconds.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Seconds since the epoch, or a span of seconds.
 pub type Seconds = i64;
@@ -98,6 +98,8 @@ pub struct Node {
     pub idle_since: Option<Seconds>,
     /// The highest priority among the pods that use it.
     pub priority: i32,
+    /// Gangs that run on it and on other nodes. A gang that loses one of its nodes stops on all of them.
+    pub gangs: BTreeSet<String>,
     /// It has an owner and is of no use now (not Ready, cordoned by people): it counts, but nothing can be placed on it.
     pub broken: bool,
     /// Where it stands.

@@ -1,14 +1,15 @@
-//! Nodes that go back: of tenants that are gone, beyond what a group may have, idle for long enough, promised in vain.
+//! Nodes that go back: of tenants that are gone, idle for long enough, promised in vain.
 
 use crate::round::{Fate, Round};
 use crate::view::Catalog;
 use crate::words::{Why, span};
 use crate::{Phase, Seconds};
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 impl Round<'_> {
     /// Nodes that nobody asks for any more, whatever demand there is.
-    pub fn review(&mut self, catalog: &Catalog<'_>) {
+    pub fn release_orphans(&mut self, catalog: &Catalog<'_>) {
         for at in 0..self.view.machines.len() {
             let machine = &self.view.machines[at];
             let Some(owner) = machine.owner().filter(|_| machine.asker.is_none()) else {
@@ -21,46 +22,10 @@ impl Round<'_> {
             self.release(at, self.view.now, why);
             self.expect(at);
         }
-        for asker in 0..self.view.askers.len() {
-            let group = self.view.askers[asker].group;
-            let excess = self.holdings[asker].kept.saturating_sub(group.max.max(group.min));
-            if excess == 0 {
-                continue;
-            }
-            let mut staying: Vec<usize> = self.view.askers[asker].machines.clone();
-            staying.retain(|at| !self.view.machines[*at].is_cordoned());
-            let neighbours = self.neighbours(&staying);
-            staying.sort_by_key(|at| {
-                let machine = &self.view.machines[*at];
-                let serving = machine.owner().is_some_and(|owner| owner.phase == Phase::Assigned);
-                let use_of_it = (
-                    machine.node.idle_since.is_none(),
-                    machine.node.priority,
-                    machine.node.pods,
-                );
-                (serving, !machine.node.broken, use_of_it, neighbours(*at), Reverse(*at))
-            });
-            for at in staying.into_iter().take(excess as usize) {
-                let why = format!(
-                    "{} asks for {} nodes only",
-                    self.view.askers[asker].of.name,
-                    group.max.max(group.min)
-                );
-                self.release(at, self.view.now, why);
-                self.expect(at);
-            }
-        }
-    }
-
-    /// A node that is released now will be free.
-    fn expect(&mut self, machine: usize) {
-        if !self.coming.contains(&machine) {
-            self.coming.push(machine);
-        }
     }
 
     /// How many of `nodes` are in the same domain as one of them.
-    fn neighbours(&self, nodes: &[usize]) -> impl Fn(usize) -> u32 + use<> {
+    pub fn neighbours(&self, nodes: &[usize]) -> impl Fn(usize) -> u32 + use<> {
         let of: std::collections::HashMap<usize, usize> =
             nodes.iter().map(|at| (*at, self.view.machines[*at].domain)).collect();
         let mut count = vec![0; self.view.domains.len() + 1];
@@ -107,7 +72,6 @@ impl Round<'_> {
                     Some(_) if left > 0 => {
                         left -= 1;
                         self.release_as_idle(at);
-                        self.expect(at);
                     }
                     _ => {}
                 }
@@ -128,7 +92,7 @@ impl Round<'_> {
         self.release(machine, self.view.now, why);
     }
 
-    fn is_leaving(&self, machine: usize) -> bool {
+    pub fn is_leaving(&self, machine: usize) -> bool {
         self.view.machines[machine].is_cordoned()
             || matches!(self.fates[machine], Fate::Release { .. } | Fate::Unreserve)
     }
@@ -150,14 +114,17 @@ impl Round<'_> {
         }
     }
 
-    /// Cordoned nodes that nobody waits for any more stay with those who use them.
-    pub fn keep_unclaimed(&mut self) {
+    /// Cordoned nodes that nobody waits for any more stay with those who use them: these tenants.
+    pub fn keep_unclaimed(&mut self) -> BTreeSet<usize> {
+        let mut tenants = BTreeSet::new();
         for asker in 0..self.view.askers.len() {
             for at in self.holdings[asker].cordoned.clone() {
-                if self.view.machines[at].node.idle_since.is_none() && self.may_be_kept(at) {
+                if self.view.machines[at].node.idle_since.is_none() && self.may_be_kept(at, &[]) {
                     self.keep(at, "it is in use, and nobody waits for it any more".into());
+                    tenants.insert(self.view.askers[asker].tenant);
                 }
             }
         }
+        tenants
     }
 }

@@ -71,8 +71,11 @@ pub(crate) struct Round<'a> {
     pub reasons: Vec<String>,
     pub holdings: Vec<Holding>,
     pub requests: Vec<Request>,
-    /// Nodes on their way to be free that nobody has claimed yet: returning ones, then cordoned ones by time.
+    /// Nodes that will be free and that nobody has claimed yet, in the order of [`Round::due`]: returning ones, cordoned ones,
+    /// and those that have been idle for so long that they may go back.
     pub coming: Vec<usize>,
+    /// Groups whose floors lack more than what is on its way, with the number of nodes.
+    pub short: Vec<(usize, usize)>,
     /// Free GPUs were kept for a gang that waited too long.
     pub holds_for_gang: bool,
     pub again_at: Option<Seconds>,
@@ -80,22 +83,13 @@ pub(crate) struct Round<'a> {
     pub searches: u32,
     /// All nodes that demand may hope for, once somebody asked.
     pub reachable: Option<Supply>,
-    /// Nodes that have been idle for so long that they may go back, once somebody asked.
-    pub expired: Option<Vec<usize>>,
     /// Nodes that may be taken back, once somebody asked.
     pub victims: Option<Victims>,
 }
 
 impl<'a> Round<'a> {
     pub fn new(view: View<'a>, tree: Tree<'a>) -> Self {
-        let mut supply = Supply::new(view.domain_sizes());
-        let free = view
-            .machines
-            .iter()
-            .enumerate()
-            .filter(|(_, machine)| machine.is_free());
-        let free: Vec<(usize, usize, usize)> = free.map(|(at, machine)| (at, machine.kind, machine.domain)).collect();
-        supply.fill(free.into_iter(), &view.kinds);
+        let supply = view.supply(|at| view.machines[at].is_free());
         let requests = view.wants.iter().map(|want| Request {
             rest: want.load.clone(),
             awaited: Vec::new(),
@@ -110,12 +104,12 @@ impl<'a> Round<'a> {
             holdings: Vec::with_capacity(view.askers.len()),
             requests: requests.collect(),
             coming: Vec::new(),
+            short: Vec::new(),
             holds_for_gang: false,
             again_at: None,
             searches: 8,
             reachable: None,
             victims: None,
-            expired: None,
             view,
         };
         round.take_stock();
@@ -150,11 +144,45 @@ impl<'a> Round<'a> {
             holding.home.remove(&self.view.domains.len());
             self.holdings.push(holding);
         }
-        let view = &self.view;
-        self.coming = (0..view.machines.len())
-            .filter(|at| view.machines[*at].is_returning() || view.machines[*at].cordoned_until().is_some())
+        let mut coming: Vec<usize> = (0..self.view.machines.len())
+            .filter(|at| {
+                let machine = &self.view.machines[*at];
+                machine.is_returning() || machine.is_cordoned() || self.is_expired(*at)
+            })
             .collect();
-        self.coming.sort_by_key(|at| (view.machines[*at].cordoned_until(), *at));
+        coming.sort_by_key(|at| (self.due(*at), *at));
+        self.coming = coming;
+    }
+
+    /// When a node that will be free begins to return; `None`: it did. The same before and after it was released.
+    pub fn due(&self, machine: usize) -> Option<Seconds> {
+        match self.fates[machine] {
+            Fate::Release { until } => Some(until),
+            Fate::Unreserve => None,
+            _ => self.view.machines[machine]
+                .cordoned_until()
+                .or_else(|| self.is_expired(machine).then_some(self.view.now)),
+        }
+    }
+
+    /// A node that is released now will be free.
+    pub fn expect(&mut self, machine: usize) {
+        self.coming.retain(|other| *other != machine);
+        let key = (self.due(machine), machine);
+        let at = self.coming.partition_point(|other| (self.due(*other), *other) < key);
+        self.coming.insert(at, machine);
+    }
+
+    /// Whether a group may count on a node of [`Round::coming`]: one that is idle with somebody who needs it for a floor does
+    /// not come.
+    pub fn comes(&self, machine: usize, asker: usize) -> bool {
+        let Some(owner) = self.view.machines[machine].asker.filter(|_| self.is_expired(machine)) else {
+            return true;
+        };
+        match self.fates[machine] {
+            Fate::Open => owner != asker && self.holdings[owner].kept > self.view.askers[owner].group.min,
+            fate => matches!(fate, Fate::Release { .. }),
+        }
     }
 
     /// Plans again at `time` at the latest.
@@ -260,7 +288,7 @@ impl<'a> Round<'a> {
     pub fn may_have(&self, asker: usize, nodes: usize, gpus: u64) -> Result<(), Why> {
         let (group, tenant) = (self.view.askers[asker].group, self.view.askers[asker].tenant);
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
-        if self.holdings[asker].there.saturating_add(nodes) > group.max.max(group.min) {
+        if self.holdings[asker].there.saturating_add(nodes) > self.view.askers[asker].most() {
             return Err(Why::Ceiling { max: group.max });
         }
         if let Some((share, limit)) = self.tree.limit(tenant, gpus) {

@@ -4,6 +4,7 @@
 use crate::Order;
 use crate::claim::{Band, Turn};
 use crate::round::Round;
+use crate::words::Why;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,10 +20,7 @@ impl Round<'_> {
             .iter()
             .map(|at| Reverse(self.view.wants[*at].demand.priority))
             .collect();
-        for guaranteed in [true, false] {
-            if guaranteed && !self.tree.guarantees() {
-                continue;
-            }
+        for guaranteed in self.tree.guarantee_depths().map(Some).chain([None]) {
             for Reverse(priority) in &priorities {
                 let band = Band {
                     guaranteed,
@@ -54,6 +52,17 @@ impl Round<'_> {
             }
             Order::FairShare => self.serve_fairly(band, &wants),
         }
+    }
+
+    /// Serves those again who asked for nothing of others since they were giving nodes up, and now keep them.
+    pub fn serve_again(&mut self, tenants: &BTreeSet<usize>) {
+        for want in 0..self.view.wants.len() {
+            let tenant = self.view.askers[self.view.wants[want].asker].tenant;
+            if tenants.contains(&tenant) && self.requests[want].why == Some(Why::NoneFree) {
+                self.requests[want].why = None;
+            }
+        }
+        self.serve_demand();
     }
 
     /// One step for whoever has the least of its share, again and again.

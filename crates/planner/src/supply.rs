@@ -290,3 +290,95 @@ fn take_from(there: &[(usize, u32)], load: &Load, selector: usize, kinds: &[Kind
     }
     (taken, rest)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes with 8 and with 4 GPUs; the first selector matches both, the second only the large ones.
+    fn kinds() -> Vec<Kind> {
+        let kind = |gpus: u64, matches: [bool; 2]| Kind {
+            capacity: vec![gpus, 1],
+            gpus,
+            matches: matches.to_vec(),
+        };
+        vec![kind(8, [true, true]), kind(4, [true, false])]
+    }
+
+    /// Domains by the kinds of their free nodes and the number of those that are taken; nodes are numbered through.
+    fn supply(domains: &[(&[usize], u32)]) -> Supply {
+        let free = |kinds: &[usize]| u32::try_from(kinds.len()).unwrap();
+        let mut sizes: Vec<u32> = domains.iter().map(|(kinds, taken)| free(kinds) + taken).collect();
+        sizes.push(0);
+        let of_domains = domains.iter().enumerate();
+        let nodes = of_domains.flat_map(|(domain, (kinds, _))| kinds.iter().map(move |kind| (*kind, domain)));
+        let nodes: Vec<(usize, usize, usize)> = nodes
+            .enumerate()
+            .map(|(at, (kind, domain))| (at, kind, domain))
+            .collect();
+        let mut supply = Supply::new(sizes);
+        supply.fill(nodes.into_iter(), &kinds());
+        supply
+    }
+
+    fn find(supply: &Supply, pods: u32, each: u64, selector: usize, home: &[usize], one_domain: bool) -> Vec<usize> {
+        let load = Load::new(vec![(pods, vec![each, 0])]);
+        let search = Search {
+            load: &load,
+            selector,
+            home: &home.iter().copied().collect(),
+            one_domain,
+            first: false,
+        };
+        supply.find(&search, &kinds()).nodes
+    }
+
+    #[test]
+    fn the_tightest_domain_that_holds_all_goes_first_and_a_whole_one_last() {
+        let supply = supply(&[(&[0, 0, 0], 1), (&[0, 0], 2), (&[0, 0], 0)]);
+        assert_eq!(
+            find(&supply, 2, 8, 0, &[], false),
+            [5, 6],
+            "all of a whole one breaks up nothing"
+        );
+        assert_eq!(
+            find(&supply, 1, 8, 0, &[], false),
+            [3],
+            "a broken one rather than the whole one"
+        );
+        assert_eq!(find(&supply, 3, 8, 0, &[], true), [0, 1, 2]);
+        assert_eq!(find(&supply, 4, 8, 0, &[], true), Vec::<usize>::new());
+        assert_eq!(
+            find(&supply, 4, 8, 0, &[], false).len(),
+            4,
+            "as few domains as possible"
+        );
+    }
+
+    #[test]
+    fn where_the_group_is_already_goes_before() {
+        let supply = supply(&[(&[0], 1), (&[0, 0], 1)]);
+        assert_eq!(find(&supply, 1, 8, 0, &[], false), [0]);
+        assert_eq!(find(&supply, 1, 8, 0, &[1], false), [1]);
+    }
+
+    #[test]
+    fn the_smallest_node_that_holds_the_rest_and_only_what_is_selected() {
+        let supply = supply(&[(&[0, 1], 0)]);
+        assert_eq!(find(&supply, 1, 4, 0, &[], false), [1]);
+        assert_eq!(find(&supply, 1, 4, 1, &[], false), [0]);
+        assert_eq!(find(&supply, 3, 4, 0, &[], false).len(), 2);
+        assert_eq!(find(&supply, 1, 9, 0, &[], false), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn what_is_taken_and_put_back_is_as_it_was() {
+        let mut supply = supply(&[(&[0, 0, 0], 0)]);
+        supply.take(1, 0, 0, 8);
+        assert_eq!((supply.nodes, supply.gpus), (2, 16));
+        assert_eq!(find(&supply, 9, 8, 0, &[], false), [0, 2]);
+        supply.put_back(1, 0, 0, 8);
+        assert_eq!((supply.nodes, supply.gpus), (3, 24));
+        assert_eq!(find(&supply, 9, 8, 0, &[], false), [0, 1, 2], "by name again");
+    }
+}

@@ -1,7 +1,8 @@
 //! One pool's part of the fleet with numbers in place of names, sorted, so that the order of the input does not matter.
 
 use crate::packing::Load;
-use crate::{Demand, Group, Node, NodeState, Owner, Phase, Pool, Seconds, Tenant};
+use crate::supply::{Search, Supply};
+use crate::{Demand, Domain, Group, Node, NodeState, Owner, Phase, Pool, Seconds, Tenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One pool: its nodes, and the groups that ask for them.
@@ -38,7 +39,7 @@ impl View<'_> {
     }
 
     /// Nodes of each domain in all; the last entry counts those without one.
-    pub fn domain_sizes(&self) -> Vec<u32> {
+    fn domain_sizes(&self) -> Vec<u32> {
         let mut sizes = vec![0; self.domains.len() + 1];
         for machine in &self.machines {
             sizes[machine.domain] += 1;
@@ -51,6 +52,30 @@ impl View<'_> {
         let mut each = vec![0; self.resources.len()];
         each.push(1);
         Load::new(vec![(number, each)])
+    }
+
+    /// The nodes that count, to be searched.
+    pub fn supply(&self, counts: impl Fn(usize) -> bool) -> Supply {
+        let machines = self.machines.iter().enumerate().filter(|(at, _)| counts(*at));
+        let nodes: Vec<(usize, usize, usize)> = machines
+            .map(|(at, machine)| (at, machine.kind, machine.domain))
+            .collect();
+        let mut supply = Supply::new(self.domain_sizes());
+        supply.fill(nodes.into_iter(), &self.kinds);
+        supply
+    }
+
+    /// Whether all of a demand would have room on those nodes, if they were empty.
+    pub fn fits(&self, want: usize, nodes: &Supply) -> bool {
+        let wanted = &self.wants[want];
+        let search = Search {
+            load: &wanted.load,
+            selector: wanted.selector,
+            home: &BTreeSet::new(),
+            one_domain: wanted.demand.one_domain == Domain::Required,
+            first: false,
+        };
+        nodes.find(&search, &self.kinds).rest.is_empty()
     }
 
     /// GPUs of a machine.
@@ -86,6 +111,13 @@ pub(crate) struct Asker<'a> {
     pub group: &'a Group,
     /// Its nodes, by name.
     pub machines: Vec<usize>,
+}
+
+impl Asker<'_> {
+    /// Nodes that it may have at most.
+    pub fn most(&self) -> u32 {
+        self.group.max.max(self.group.min)
+    }
 }
 
 /// Demand of a group.

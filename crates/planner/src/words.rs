@@ -1,8 +1,8 @@
 //! What is said to people about where they stand.
 
-use crate::packing::Load;
+use crate::packing::{Load, Part};
 use crate::round::{Fate, Round};
-use crate::supply::{Search, Supply};
+use crate::supply::Supply;
 use crate::{Domain, Seconds, Standing};
 use std::collections::BTreeSet;
 
@@ -80,7 +80,7 @@ impl Round<'_> {
         let whole = wanted.demand.gang || wanted.demand.one_domain == Domain::Required;
         for part in &wanted.load.parts {
             let pod = Load {
-                parts: vec![crate::packing::Part {
+                parts: vec![Part {
                     left: 1,
                     each: part.each.clone(),
                 }],
@@ -111,23 +111,8 @@ impl Round<'_> {
         if let Some((share, limit)) = self.tree.never(tenant, fewest) {
             return Some(format!("it needs {fewest} GPUs and {share} has {limit} at most"));
         }
-        let everything = everything.get_or_insert_with(|| {
-            let mut supply = Supply::new(self.view.domain_sizes());
-            let machines = self.view.machines.iter().enumerate();
-            let all: Vec<(usize, usize, usize)> = machines
-                .map(|(at, machine)| (at, machine.kind, machine.domain))
-                .collect();
-            supply.fill(all.into_iter(), &self.view.kinds);
-            supply
-        });
-        let search = Search {
-            load: &wanted.load,
-            selector: wanted.selector,
-            home: &BTreeSet::new(),
-            one_domain: wanted.demand.one_domain == Domain::Required,
-            first: false,
-        };
-        (!everything.find(&search, &self.view.kinds).rest.is_empty()).then(|| match wanted.demand.one_domain {
+        let everything = everything.get_or_insert_with(|| self.view.supply(|_| true));
+        (!self.view.fits(want, everything)).then(|| match wanted.demand.one_domain {
             Domain::Any => format!("all of pool {} is too small for it", self.view.pool.name),
             Domain::Required => format!("no topology domain of pool {} is large enough", self.view.pool.name),
         })
@@ -296,5 +281,20 @@ impl Round<'_> {
                 .asker
                 .map_or("", |asker| self.view.askers[asker].of.name.as_str()),
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_and_times_are_short() {
+        assert_eq!(
+            [span(119), span(120), span(7199), span(7200)],
+            ["119 s", "2 min", "119 min", "2 h"]
+        );
+        assert_eq!([clock(43_200), clock(-60)], ["12:00 UTC", "23:59 UTC"]);
+        assert_eq!([nodes(0), nodes(1), nodes(2)], ["0 nodes", "1 node", "2 nodes"]);
     }
 }

@@ -395,3 +395,176 @@ scenario!(
     node n4 free
     "
 );
+
+scenario!(
+    a_lowered_limit_takes_nodes_back,
+    "
+    pool h100 gpus=8 grace=300 reclaim=never
+    share speech limit=24
+    share vision
+    tenant a share=speech
+    group a/g h100 1..8
+    want a/g more 1x8 since=5
+    tenant b share=speech
+    group b/g h100 0..8
+    tenant c share=vision
+    group c/g h100 0..8
+    want c/g job 1x8 since=5
+    node n1 a/g used=8 age=60
+    node n2..n4 b/g used=8 age=60
+    node n5 b/g idle=10 age=60
+    "
+);
+
+scenario!(
+    what_a_limit_takes_back_is_not_kept,
+    "
+    pool h100 gpus=8 grace=300
+    share speech limit=8
+    tenant a share=speech
+    group a/g h100 0..8
+    want a/g more 1x8 since=5
+    node n1 a/g used=8 age=60
+    node n2 a/g used=8 age=60 cordoned=100
+    node n3 a/g idle=30 age=60 cordoned=0
+    "
+);
+
+scenario!(
+    a_limit_below_the_floors_is_kept,
+    "
+    pool h100 gpus=8 grace=300
+    share speech limit=8
+    tenant a share=speech
+    group a/private h100 2..2
+    node n1..n2 a/private used=8 age=60
+    node n3 free
+    "
+);
+
+scenario!(
+    a_group_that_asks_for_fewer_gives_up_the_least_useful,
+    "
+    pool h100 gpus=8 domains grace=300
+    tenant a
+    group a/g h100 0..2
+    want a/g job 3x8 since=5
+    node n1 rack=r1 a/g used=8 age=60
+    node n2 rack=r2 a/g idle=10 age=60
+    node n3 rack=r1 a/g used=2 age=60 prio=5
+    node n4 rack=r1 a/g used=2 age=60 broken
+    node n5 rack=r2 a/g used=8 age=60 cordoned=100
+    "
+);
+
+scenario!(
+    a_gang_is_taken_back_whole_and_the_smallest_first,
+    "
+    pool h100 gpus=8 grace=300
+    share vision guaranteed=24
+    tenant v share=vision
+    group v/g h100 0..4
+    want v/g job 3x8 since=5
+    tenant s
+    group s/g h100 0..8
+    node n1 s/g used=8 age=7200 gang=large
+    node n2 s/g used=4 age=7200 gang=large
+    node n3 s/g used=4 age=7200 gang=large
+    node n4 s/g used=8 age=7200 gang=small
+    node n5 s/g used=8 age=7200 gang=small
+    node n6 s/g used=8 age=7200
+    "
+);
+
+// Found by the properties: each of these plans was followed by another one.
+
+scenario!(
+    an_idle_node_is_waited_for_rather_than_one_in_use,
+    "
+    pool h100 gpus=8 grace=300
+    share vision guaranteed=8
+    tenant v share=vision
+    group v/g h100 0..4
+    want v/g job 1x8 since=5
+    tenant s
+    group s/g h100 0..8
+    want s/g more 3x8 gang since=5
+    node n1 s/g used=8 age=7200 cordoned=100
+    node n2 s/g idle=400 age=3600
+    node n3 s/g used=8 age=7200
+    "
+);
+
+scenario!(
+    nothing_is_kept_for_a_gang_that_a_floor_leaves_too_few_nodes,
+    "
+    pool h100 gpus=8 patience=0
+    tenant a
+    group a/g h100 1..1
+    tenant b
+    group b/g h100 0..2
+    want b/g train 2x8 gang since=60
+    want b/g small 1x1 since=5
+    node n1..n2 free
+    "
+);
+
+scenario!(
+    what_a_team_is_guaranteed_is_not_for_others_of_its_organization,
+    "
+    pool h100 gpus=8 grace=300
+    share org guaranteed=24
+    share team parent=org guaranteed=8
+    tenant t share=team
+    group t/g h100 0..4
+    want t/g job 1x8 since=5
+    tenant o share=org
+    group o/g h100 0..4
+    want o/g urgent 1x8 prio=1 since=5
+    node n1 free
+    "
+);
+
+scenario!(
+    whoever_keeps_a_node_after_all_may_take_others,
+    "
+    pool h100 gpus=8 grace=120
+    tenant a
+    group a/g h100 0..1
+    tenant b
+    group b/g h100 0..4
+    want b/g urgent 1x8 prio=1 since=5
+    node n1 a/g used=8 age=7200
+    node n2 b/g used=8 age=7200 prio=1 cordoned=100
+    node n3 b/g used=8 age=7200 prio=1
+    "
+);
+
+scenario!(
+    nothing_is_taken_for_fairness_where_the_first_to_come_is_served_first,
+    "
+    pool h100 gpus=8 grace=300 order=fifo reclaim=fair
+    tenant a
+    group a/g h100 0..8
+    want a/g long 5x8 since=900
+    tenant b
+    group b/g h100 0..8
+    want b/g job 1x8 since=5
+    node n1..n2 a/g used=8 age=7200
+    "
+);
+
+scenario!(
+    what_is_taken_back_goes_to_a_floor_that_waits_first,
+    "
+    pool h100 gpus=8 grace=300
+    tenant p
+    group p/private h100 1..1
+    tenant u
+    group u/g h100 0..4
+    want u/g urgent 1x8 prio=5 since=5
+    tenant s
+    group s/g h100 0..8
+    node n1..n3 s/g used=8 age=7200
+    "
+);

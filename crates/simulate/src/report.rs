@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::Options;
 use crate::load::{Window, offered};
-use crate::measure::{Bucket, Series};
+use crate::measure::Series;
 use crate::partition::{Served, fairness};
 use crate::replay::Replayed;
 use crate::trace::{LeftOut, Trace};
@@ -203,37 +203,26 @@ fn served(fixed: u64, dynamic: u64) -> Option<f64> {
 }
 
 fn scene(replayed: &Replayed, asked: &[u64], options: &Options) -> Scene {
-    let Bucket {
-        seconds,
-        busy,
-        waiting,
-        stranded,
-        stranded_nodes,
-        fragments,
-        idle_nodes,
-        free,
-        handover,
-        scrubbed,
-    } = replayed.meter.total();
-    let capacity = seconds * u64::from(options.nodes) * u64::from(options.gpus_per_node);
+    let total = replayed.meter.total();
+    let capacity = total.seconds * u64::from(options.nodes) * u64::from(options.gpus_per_node);
     let share = |part: u64| rounded(ratio(part, capacity));
     let got = replayed.meter.busy.iter().copied();
     let shares: Vec<Served> = got.zip(asked.iter().copied()).collect();
     Scene {
-        gpu_use: share(busy),
+        gpu_use: share(total.busy),
         idle: Idle {
-            beside_jobs: share(fragments),
-            idle_nodes: share(idle_nodes),
-            free: share(free),
-            handover: share(handover),
+            beside_jobs: share(total.fragments),
+            idle_nodes: share(total.idle_nodes),
+            free: share(total.free),
+            handover: share(total.handover),
         },
-        waiting_gpu_hours: hours(waiting),
-        stranded_gpu_hours: hours(stranded),
-        stranded_node_gpu_hours: hours(stranded_nodes),
+        waiting_gpu_hours: hours(total.waiting),
+        stranded_gpu_hours: hours(total.stranded),
+        stranded_node_gpu_hours: hours(total.stranded_nodes),
         wait: wait(replayed.waits.clone()),
         fairness: rounded(fairness(&shares)),
         handovers: replayed.counts.handovers,
-        scrub_node_hours: hours(scrubbed / u64::from(options.gpus_per_node)),
+        scrub_node_hours: hours(total.scrubbed / u64::from(options.gpus_per_node)),
         evictions: replayed.counts.evictions,
         repeated_gpu_hours: hours(replayed.counts.repeated),
         plans: replayed.counts.plans,

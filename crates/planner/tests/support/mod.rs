@@ -8,7 +8,7 @@
 //! want a/train train-8 8x8 gang one-domain since=60 prio=5 zone=a
 //! node n1..n4 rack=r1 free
 //! node n5 rack=r2 a/train used=8 age=3600 prio=1
-//! node n6 a/train idle=600 age=3600
+//! node n6 a/train idle=600 age=3600 gang=train-8
 //! node n7 a/train cordoned=300
 //! node n8 a/train reserved=8
 //! node n9 returning
@@ -20,6 +20,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 
 pub mod executor;
+pub mod random;
 pub mod world;
 
 use berth_planner::{
@@ -214,6 +215,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ("idle", value) => node.idle_since = Some(fleet.now - number::<i64>(value)),
             ("age", value) => age = number(value),
             ("prio", value) => node.priority = number(value),
+            ("gang", value) => drop(node.gangs.insert(value.into())),
             ("returning", _) => {
                 node.state = NodeState::Returning {
                     from: "somebody".into(),

@@ -60,6 +60,7 @@ impl World {
         for pod in over {
             self.take_off(&pod);
         }
+        self.tell_gangs();
         let made = plan(&self.fleet);
         let mut done = made.clone();
         done.actions.retain(|action| !fails(&action.node));
@@ -69,6 +70,13 @@ impl World {
         self.step += 1;
         self.fleet.now += STEP;
         made
+    }
+
+    fn tell_gangs(&mut self) {
+        for (at, node) in self.fleet.nodes.iter_mut().enumerate() {
+            let here = self.pods.iter().filter(|pod| pod.node == at && pod.demand.gang);
+            node.gangs = here.map(|pod| pod.demand.name.clone()).collect();
+        }
     }
 
     /// What a group has of nodes that count for promises.

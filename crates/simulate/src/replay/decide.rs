@@ -150,6 +150,7 @@ impl Decisions {
         if let Some(used) = shown.used.get_mut(RESOURCE) {
             *used = is.used.into();
         }
+        shown.gangs = cluster.gangs_on(node).map(|job| format!("job-{job}")).collect();
         shown.pods = u32::try_from(is.jobs.len()).unwrap_or(u32::MAX);
         shown.idle_since = (is.used == 0).then_some(is.idle_since);
     }

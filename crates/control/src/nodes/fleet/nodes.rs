@@ -177,11 +177,18 @@ pub(super) fn planned(
         used: used(&node.pods),
         pods: u32::try_from(node.pods.len()).unwrap_or(u32::MAX),
         idle_since,
+        gangs: gangs(&node.pods),
         priority: using.iter().map(|pod| pod.priority).max().unwrap_or_default(),
         broken: matches!(state, NodeState::Owned(_)) && is_broken(node),
         state,
         name: node.name.clone(),
     }
+}
+
+/// The gangs that pods are of.
+fn gangs(pods: &[&Workload]) -> BTreeSet<String> {
+    let gangs = pods.iter().filter_map(|pod| pod.gang.as_ref());
+    gangs.filter(|gang| gang.size > 1).map(|gang| gang.name.clone()).collect()
 }
 
 /// Whether a node with an owner is of no use now. Berth's own cordon is part of its state.

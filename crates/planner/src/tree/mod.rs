@@ -1,8 +1,14 @@
 //! The quota tree of one pool, in GPUs: who holds how much, and what that means for who may have more.
 
+mod borrowers;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use borrowers::Claim;
+
 use crate::{Share, Tenant};
-use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Number of the root.
 const ROOT: usize = 0;
@@ -141,6 +147,14 @@ impl<'a> Tree<'a> {
         })
     }
 
+    /// Whether no limit is in the way of a cordoned node of `gpus` staying.
+    pub fn may_stay(&self, tenant: usize, gpus: u64) -> bool {
+        self.path(tenant).all(|number| {
+            let branch = &self.branches[number];
+            branch.limit.is_none_or(|limit| branch.used + gpus <= limit)
+        })
+    }
+
     /// The limit that `gpus` alone would break.
     pub fn never(&self, tenant: usize, gpus: u64) -> Option<(&'a str, u64)> {
         self.path(tenant).find_map(|number| {
@@ -155,6 +169,26 @@ impl<'a> Tree<'a> {
     /// Whether `gpus` more are within the guarantee of a share that the tenant belongs to.
     pub fn is_guaranteed(&self, tenant: usize, gpus: u64) -> bool {
         self.path(tenant).any(|number| self.branches[number].has_room(gpus))
+    }
+
+    /// The same for shares that are so deep in the tree, or deeper.
+    pub fn is_guaranteed_at(&self, tenant: usize, depth: usize, gpus: u64) -> bool {
+        let deep = (self.paths[tenant].len() + 1).saturating_sub(depth);
+        self.path(tenant)
+            .take(deep)
+            .any(|number| self.branches[number].has_room(gpus))
+    }
+
+    /// How deep there are shares that are guaranteed anything, the deepest first. Those below the root are 1 deep.
+    pub fn guarantee_depths(&self) -> impl Iterator<Item = usize> + use<> {
+        let guaranteed = (1..self.branches.len()).filter(|number| self.branches[*number].guaranteed > 0);
+        let depths: BTreeSet<usize> = guaranteed.map(|number| self.depth(number)).collect();
+        depths.into_iter().rev()
+    }
+
+    fn depth(&self, number: usize) -> usize {
+        let above = |number: &usize| Some(self.branches[*number].parent).filter(|above| *above != ROOT);
+        std::iter::successors(Some(number), above).count()
     }
 
     /// GPUs beyond the guarantee of the shares it belongs to: the least of them.
@@ -197,11 +231,6 @@ impl<'a> Tree<'a> {
         self.branches.iter().any(|branch| branch.kept > 0)
     }
 
-    /// Whether anybody is guaranteed anything.
-    pub fn guarantees(&self) -> bool {
-        self.branches.iter().any(|branch| branch.guaranteed > 0)
-    }
-
     /// Number of tenants.
     pub fn tenants(&self) -> usize {
         self.paths.len()
@@ -242,97 +271,6 @@ impl<'a> Tree<'a> {
             waiting.below[number] -= 1;
         }
     }
-
-    /// The two branches below the lowest that both tenants belong to: the claimant's and the holder's.
-    fn fork(&self, claimant: usize, holder: usize) -> Option<(usize, usize)> {
-        let ways = self.paths[claimant].iter().rev().zip(self.paths[holder].iter().rev());
-        ways.map(|(a, b)| (*a, *b)).find(|(a, b)| a != b)
-    }
-
-    /// Whether a node of `gpus` is borrowed by its holder as seen from the claimant: without it, all that the holder
-    /// belongs to, up to what both belong to, still have what they are guaranteed.
-    pub fn is_borrowed(&self, claimant: usize, holder: usize, gpus: u64) -> bool {
-        let Some((_, top)) = self.fork(claimant, holder) else {
-            return false;
-        };
-        let to_top = self.path(holder).position(|number| number == top).unwrap_or(0);
-        self.path(holder).take(to_top + 1).all(|number| {
-            let branch = &self.branches[number];
-            branch.used >= branch.guaranteed + gpus
-        })
-    }
-
-    /// Whether the claimant's side of the tree would, with `wanted` more, be within its guarantee.
-    pub fn is_due(&self, claimant: usize, holder: usize, wanted: u64) -> bool {
-        self.fork(claimant, holder)
-            .is_some_and(|(side, _)| self.branches[side].has_room(wanted))
-    }
-
-    /// Whether the claimant's side with `wanted` more has no more of its fair share than the holder's side without `gpus`.
-    pub fn is_fairer(&self, claimant: usize, holder: usize, wanted: u64, gpus: u64) -> bool {
-        self.fork(claimant, holder).is_some_and(|(side, other)| {
-            let side = &self.branches[side];
-            side.borrowed_ratio(side.leaving + wanted, 0) <= self.branches[other].borrowed_ratio(0, gpus)
-        })
-    }
-
-    /// Calls `take` for tenants counted in `holders`, the one that is the furthest above its share as seen from the
-    /// claimant first, until it gives something. Those who need not give anything are left out.
-    pub fn first_of_the_richest<T>(
-        &self,
-        claimant: usize,
-        holders: &Waiting,
-        claim: &Claim,
-        take: &mut impl FnMut(usize) -> Option<T>,
-    ) -> Option<T> {
-        let mut others = Vec::new();
-        for number in self.path(claimant) {
-            let side = &self.branches[number];
-            let due = claim.urgent || side.has_room(claim.wanted);
-            let ratio = side.borrowed_ratio(side.leaving + claim.wanted, 0);
-            let siblings = self.branches[side.parent].children.iter().copied();
-            others.extend(siblings.filter(|sibling| {
-                *sibling != number
-                    && self.has_to_give(*sibling, holders, claim)
-                    && (due || claim.fair && ratio <= self.branches[*sibling].borrowed_ratio(0, claim.least))
-            }));
-        }
-        self.richest(others, holders, claim, take)
-    }
-
-    fn has_to_give(&self, number: usize, holders: &Waiting, claim: &Claim) -> bool {
-        holders.below[number] > 0 && self.branches[number].used >= self.branches[number].guaranteed + claim.least
-    }
-
-    fn richest<T>(
-        &self,
-        mut branches: Vec<usize>,
-        holders: &Waiting,
-        claim: &Claim,
-        take: &mut impl FnMut(usize) -> Option<T>,
-    ) -> Option<T> {
-        branches.sort_by_key(|number| (Reverse(self.branches[*number].ratio(0)), *number));
-        branches.into_iter().find_map(|number| {
-            if let Some(tenant) = self.branches[number].tenant {
-                return take(tenant);
-            }
-            let children = self.branches[number].children.iter().copied();
-            let giving = children.filter(|child| self.has_to_give(*child, holders, claim));
-            self.richest(giving.collect(), holders, claim, take)
-        })
-    }
-}
-
-/// What is asked of those who borrow.
-pub(crate) struct Claim {
-    /// GPUs that the claimant is about to have more.
-    pub wanted: u64,
-    /// GPUs of the smallest node.
-    pub least: u64,
-    /// Whether it is enough to have less than one's share.
-    pub fair: bool,
-    /// Whether something less important is running somewhere.
-    pub urgent: bool,
 }
 
 /// How many tenants are counted below each branch.

@@ -1,0 +1,126 @@
+//! Random fleets, and what comes to them.
+
+use super::world::Arrival;
+use super::{GPU, gpus};
+use berth_planner::{Demand, Fleet, Group, Node, NodeState, Order, Pods, Pool, Reclaim, Share, Tenant};
+use proptest::prelude::*;
+
+/// GPUs of each node.
+pub const GPUS: u64 = 8;
+
+/// Policies.
+pub fn pool() -> impl Strategy<Value = Pool> {
+    let reclaim = prop_oneof![
+        Just(Reclaim::Never),
+        Just(Reclaim::Guaranteed),
+        Just(Reclaim::FairShare)
+    ];
+    let order = prop_oneof![Just(Order::FairShare), Just(Order::Fifo)];
+    (any::<bool>(), 0..4_i64, 0..4_i64, 0..4_i64, reclaim, order, 0..10_i64).prop_map(
+        |(has_domains, tenure, idle, grace, reclaim, order, patience)| Pool {
+            name: "h100".into(),
+            resource: Some(GPU.into()),
+            has_domains,
+            minimum_tenure: tenure * 120,
+            idle_after: idle * 60,
+            reclaim_grace: grace * 60,
+            handover: 180,
+            order,
+            reclaim,
+            patience: Some(patience * 60),
+        },
+    )
+}
+
+fn share(number: usize) -> impl Strategy<Value = Share> {
+    let some = |most: u64| prop::option::of((0..=most).prop_map(|nodes| nodes * GPUS));
+    (0..3_u32, some(3), some(3), some(8)).prop_map(move |(weight, guaranteed, lendable, limit)| {
+        let of = |amount: Option<u64>| amount.map(|amount| ("h100".to_string(), amount)).into_iter().collect();
+        Share {
+            name: format!("share-{number}"),
+            parent: (number == 2).then(|| "share-1".into()),
+            weight,
+            guaranteed: of(guaranteed),
+            lendable: of(lendable),
+            limit: of(limit.filter(|limit| *limit > 0)),
+        }
+    })
+}
+
+fn tenant(number: usize) -> impl Strategy<Value = Tenant> {
+    (0..4_usize, 0..3_u32, 0..3_u32, 0..9_u32).prop_map(move |(share, weight, min, more)| Tenant {
+        uid: format!("t{number}"),
+        name: format!("t{number}"),
+        created: i64::try_from(number).unwrap(),
+        share: (share < 3).then(|| format!("share-{share}")),
+        weight,
+        groups: vec![Group {
+            name: "g".into(),
+            pool: "h100".into(),
+            min: if number == 0 { min } else { 0 },
+            max: min + more,
+            demand: Vec::new(),
+        }],
+        gone: false,
+    })
+}
+
+/// Up to eleven free nodes, one of them out of order at times, four tenants, and a quota tree.
+pub fn fleet() -> impl Strategy<Value = Fleet> {
+    let tenants = (tenant(0), tenant(1), tenant(2), tenant(3));
+    (pool(), (share(0), share(1), share(2)), tenants, 1..12_usize).prop_map(|(pool, shares, tenants, nodes)| Fleet {
+        now: 100_000,
+        pools: vec![pool],
+        nodes: (0..nodes)
+            .map(|at| Node {
+                name: format!("n{at:02}"),
+                pool: "h100".into(),
+                domain: (at % 7 != 6).then(|| format!("rack-{}", at / 3)),
+                capacity: gpus(GPUS),
+                state: if at == 9 {
+                    NodeState::Unavailable {
+                        why: "quarantined".into(),
+                    }
+                } else {
+                    NodeState::Free
+                },
+                ..Node::default()
+            })
+            .collect(),
+        tenants: vec![tenants.0, tenants.1, tenants.2, tenants.3],
+        shares: vec![shares.0, shares.1, shares.2],
+    })
+}
+
+/// Jobs, some of them gangs.
+pub fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
+    let arrival = (
+        0..40_usize,
+        0..4_usize,
+        any::<bool>(),
+        1..6_u32,
+        0..4_u32,
+        0..2_i32,
+        1..20_usize,
+    );
+    prop::collection::vec(arrival, 0..14).prop_map(|arrivals| {
+        let numbered = arrivals.into_iter().enumerate();
+        numbered
+            .map(|(number, (step, tenant, gang, count, size, priority, runs))| Arrival {
+                step,
+                tenant,
+                runs,
+                demand: Demand {
+                    name: format!("job-{number:02}"),
+                    priority,
+                    pods: vec![Pods {
+                        count,
+                        each: gpus(1 << size),
+                    }],
+                    gang,
+                    ..Demand::default()
+                },
+            })
+            .collect()
+    })
+}
