@@ -7,31 +7,38 @@ use super::{
 };
 use std::collections::BTreeMap;
 
+/// Pods of one kind: how many there are, and one of those that wait.
+#[derive(Default)]
+struct Kind<'a> {
+    count: u64,
+    waiting: Option<(&'a Spread, &'a Workload)>,
+}
+
 /// The resource of each kind of pods that are spread, and how much of it every node has; of those that need none it says
 /// nothing.
 pub(super) fn limits(tenant: &Tenant<'_>) -> BTreeMap<String, u64> {
-    let mut counts: BTreeMap<&str, (u64, Option<(&Spread, &Workload)>)> = BTreeMap::new();
+    let mut kinds: BTreeMap<&str, Kind<'_>> = BTreeMap::new();
     for workload in &tenant.workloads {
         let Some(spread) = &workload.spread else { continue };
-        let (count, waiting) = counts.entry(&spread.key).or_default();
+        let kind = kinds.entry(&spread.key).or_default();
         match workload.place {
             Place::Waiting => {
-                *count += 1;
-                waiting.get_or_insert((spread, workload));
+                kind.count += 1;
+                kind.waiting.get_or_insert((spread, workload));
             }
-            Place::On(_) => *count += 1,
+            Place::On(_) => kind.count += 1,
             Place::Held | Place::Done => {}
         }
     }
-    let limit = |(key, (count, waiting)): (&str, (u64, Option<(&Spread, &Workload)>))| {
-        let (spread, pod) = waiting?;
+    let limit = |(key, kind): (&str, Kind<'_>)| {
+        let (spread, pod) = kind.waiting?;
         let resource = format!("{SPREAD}{key}");
         // As long as there are fewer nodes than it wants, none may have more than the skew; then as many as it takes.
-        let over_nodes = (spread.min_nodes > 1).then(|| count.div_ceil(spread.min_nodes).max(spread.max_skew));
+        let over_nodes = (spread.min_nodes > 1).then(|| kind.count.div_ceil(spread.min_nodes).max(spread.max_skew));
         let limit = [over_nodes, beyond_the_fewest(tenant, &resource, spread, pod)];
         Some((resource, limit.into_iter().flatten().min()?))
     };
-    counts.into_iter().filter_map(limit).collect()
+    kinds.into_iter().filter_map(limit).collect()
 }
 
 /// How many a node may have while one that has the fewest has no room for another.

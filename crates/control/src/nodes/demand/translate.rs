@@ -164,17 +164,16 @@ fn units<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<Unit<'a>> {
         match (&workload.gang, &workload.together) {
             (Some(gang), _) if gang.size > 1 => gangs.entry(&gang.name).or_default().push(workload),
             _ if workload.place != Place::Waiting => {}
-            (_, Some(together)) => match companions.get_mut(together) {
-                Some(unit) => {
+            (_, Some(together)) => {
+                if let Some(unit) = companions.get_mut(together) {
                     unit.priority = unit.priority.max(workload.priority);
                     unit.pods.push(workload);
-                }
-                None => {
+                } else {
                     let mut unit = single(workload);
                     unit.one_domain = OneDomain::By(&together.topology);
                     companions.insert(together, unit);
                 }
-            },
+            }
             (_, None) => units.push(single(workload)),
         }
     }

@@ -147,8 +147,11 @@ impl Devices {
             (found, known.classes.clone())
         };
         let wanted = Wanted::new(classes, &found, workloads);
-        let has_claims = found.iter().any(|claims| !claims.is_empty());
-        let extent = has_claims.then(|| self.extent(&wanted)).unwrap_or_default();
+        let extent = if found.iter().all(Vec::is_empty) {
+            Extent::default()
+        } else {
+            self.extent(&wanted)
+        };
         let holders = holders(workloads, &found);
         let each = workloads.iter().zip(found).enumerate();
         let workloads = each
