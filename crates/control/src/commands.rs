@@ -103,7 +103,7 @@ impl Job {
 
 async fn check_uninstall(client: &Client, force: bool) -> Result<(), AnyError> {
     let Some(refusal) = uninstall::remains(client).await?.refusal() else {
-        tracing::info!("no tenant is left");
+        tracing::info!("nothing of tenants is left");
         return Ok(());
     };
     if force {

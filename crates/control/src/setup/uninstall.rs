@@ -25,7 +25,7 @@ const LISTED: usize = 10;
 pub struct Remains {
     /// `namespace/name` of TenantClusters.
     pub tenants: Vec<String>,
-    /// Nodes that belong to a tenant.
+    /// Nodes that belong to a tenant, are promised to one or are on their way back from one.
     pub nodes: Vec<String>,
     /// Namespaces of tenants.
     pub namespaces: Vec<String>,
@@ -36,7 +36,7 @@ impl Remains {
     pub fn refusal(&self) -> Option<String> {
         let parts: Vec<String> = [
             ("TenantClusters", &self.tenants),
-            ("nodes that belong to a tenant", &self.nodes),
+            ("nodes that are not free (state)", &self.nodes),
             ("namespaces of tenants", &self.namespaces),
         ]
         .into_iter()
@@ -52,11 +52,21 @@ impl Remains {
             format!("{} {what}: {listed}{more}", names.len())
         })
         .collect();
+        let nodes = if self.nodes.is_empty() {
+            String::new()
+        } else {
+            format!(
+                " and every node is clean and free (kubectl get nodes -l {state}; for one in quarantine: kubectl annotate node \
+                 NAME {release}=yes)",
+                state = labels::NODE_STATE,
+                release = labels::RELEASE_QUARANTINE
+            )
+        };
         (!parts.is_empty()).then(|| {
             format!(
-                "Berth is not uninstalled, because tenants remain: {}. Delete every TenantCluster and wait until it is gone \
-                 (kubectl delete tenantclusters --all --all-namespaces), then uninstall again. To leave everything of the \
-                 tenants behind instead, run `helm upgrade --reuse-values --set uninstall.force=true` first",
+                "Berth is not uninstalled, because something of tenants remains: {}. Delete every TenantCluster and wait until \
+                 it is gone (kubectl delete tenantclusters --all --all-namespaces){nodes}, then uninstall again. To leave \
+                 everything of the tenants behind instead, run `helm upgrade --reuse-values --set uninstall.force=true` first",
                 parts.join("; ")
             )
         })
@@ -78,9 +88,17 @@ pub async fn remains(client: &Client) -> kube::Result<Remains> {
         list
     };
     let nodes: Api<Node> = Api::all(client.clone());
-    let nodes = nodes
-        .list_metadata(&ListParams::default().labels(labels::TENANT))
-        .await?;
+    let nodes = nodes.list_metadata(&ListParams::default()).await?;
+    // Whatever is left of a record: without Berth nobody takes it off.
+    let in_use = nodes.iter().filter(|node| {
+        let keys = [labels::TENANT, labels::NODE_STATE];
+        keys.iter().any(|key| node.labels().contains_key(*key)) || node.annotations().contains_key(labels::NODE_STATE)
+    });
+    let in_use = in_use.map(|node| {
+        let state = node.annotations().get(labels::NODE_STATE);
+        let state = state.or_else(|| node.labels().get(labels::NODE_STATE));
+        format!("{} ({})", node.name_any(), state.map_or("unknown", String::as_str))
+    });
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespaces = namespaces
         .list_metadata(&ListParams::default().labels(&format!("{},{}", labels::ROLE, labels::TENANT)))
@@ -91,7 +109,7 @@ pub async fn remains(client: &Client) -> kube::Result<Remains> {
                 .map(|tenant| format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any()))
                 .collect(),
         ),
-        nodes: names(nodes.iter().map(ResourceExt::name_any).collect()),
+        nodes: names(in_use.collect()),
         namespaces: names(namespaces.iter().map(ResourceExt::name_any).collect()),
     })
 }
@@ -142,15 +160,16 @@ mod tests {
     fn what_remains_is_named_and_not_endless() {
         let remains = Remains {
             tenants: (0..12).map(|n| format!("team/t{n}")).collect(),
-            nodes: vec!["gpu-1".into()],
+            nodes: vec!["gpu-1 (Scrubbing)".into()],
             namespaces: Vec::new(),
         };
         let text = remains.refusal().unwrap();
         assert!(text.contains("12 TenantClusters: team/t0,"), "{text}");
         assert!(
-            text.contains("team/t9 and 2 more; 1 nodes that belong to a tenant: gpu-1."),
+            text.contains("team/t9 and 2 more; 1 nodes that are not free (state): gpu-1 (Scrubbing)."),
             "{text}"
         );
+        assert!(text.contains("every node is clean and free"), "{text}");
         assert!(!text.contains("namespaces of tenants"), "{text}");
     }
 }

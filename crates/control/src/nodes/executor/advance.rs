@@ -1,12 +1,13 @@
 //! Moves every node with a record on, as far as it goes at once.
 
-use super::{Pass, job, pods::PodsOnNode};
+use super::{Pass, job, marks, pods::PodsOnNode};
 use crate::{
     error::{ReconcileError, api},
     nodes::{
         jobs::OnNode,
         record::{NodeRecord, State},
-        step::{Facts, JobKind, JobState, Next, Tenant, next},
+        shared::was_shared,
+        step::{Facts, JobKind, JobState, Next, Tenant, after_sharing, next},
     },
 };
 use berth_api::labels;
@@ -35,7 +36,7 @@ pub(super) async fn all(pass: &mut Pass<'_>) -> Result<Option<Duration>, Reconci
     let moving: Vec<Arc<Node>> = pass
         .nodes
         .values()
-        .filter(|node| NodeRecord::read(node).is_some())
+        .filter(|node| NodeRecord::read(node).is_some() || was_shared(node))
         .cloned()
         .collect();
     let (of_all, groups) = (&*pass, &groups);
@@ -111,8 +112,12 @@ async fn one(pass: &Pass<'_>, groups: &Groups, start: Arc<Node>) -> Result<Outco
     let mut changed = false;
     let mut again = None;
     for _ in 0..MOST_STEPS {
-        let Some(record) = NodeRecord::read(&node) else { break };
-        match step(pass, groups, &node, &record).await? {
+        let done = match NodeRecord::read(&node) {
+            Some(record) => step(pass, groups, &node, &record).await?,
+            None if was_shared(&node) => begin_after_sharing(pass, &node).await?,
+            None => break,
+        };
+        match done {
             Done::Changed(newer) => {
                 node = Arc::from(newer);
                 changed = true;
@@ -132,6 +137,26 @@ async fn one(pass: &Pass<'_>, groups: &Groups, start: Arc<Node>) -> Result<Outco
 enum Done {
     Changed(Box<Node>),
     Wait(Option<Duration>),
+}
+
+/// Takes a node that several tenants shared, and that is now in a pool of single tenants, through cleaning.
+async fn begin_after_sharing(pass: &Pass<'_>, node: &Node) -> Result<Done, ReconcileError> {
+    let name = node.name_any();
+    let pool = pass.pool_name(node);
+    let Some(spec) = pass.specs.get(&pool).filter(|spec| !spec.is_shared()) else {
+        // Nobody can have it alone.
+        return Ok(Done::Wait(None));
+    };
+    let pods = PodsOnNode::list(pass.context, &name).await?.names();
+    let changed = match after_sharing(pass.now, node, (&pool, spec), &pods) {
+        Next::Become(record, more) => {
+            marks::set(pass.context, node, "").await?;
+            pass.write(node, &record, &more).await?
+        }
+        Next::Free(why) => pass.free(node, None, &why).await?,
+        _ => None,
+    };
+    Ok(changed.map_or(Done::Wait(Some(POLL)), |node| Done::Changed(Box::new(node))))
 }
 
 /// Does the next step of a node.
@@ -171,7 +196,7 @@ async fn step(pass: &Pass<'_>, groups: &Groups, node: &Node, record: &NodeRecord
         Next::Stay => return Ok(Done::Wait(None)),
         Next::Look(seconds) => return Ok(Done::Wait(Some(pause(seconds)))),
         Next::Become(record, more) => pass.write(node, &record, &more).await?,
-        Next::Free(why) => pass.free(node, record, &why).await?,
+        Next::Free(why) => pass.free(node, Some(record), &why).await?,
         Next::Evict => {
             if let Some(pods) = &pods {
                 pods.evict(pass.context).await?;

@@ -165,20 +165,26 @@ impl<'a> Pass<'a> {
         let action = if is_new_state { record.state.name() } else { "Mend" };
         let patched = self.patch(node, &record.patch(node, more), action).await?;
         if patched.is_some() {
+            if let Some(before) = before.as_ref().filter(|before| before.handover != record.handover) {
+                // What was begun under the old name proves nothing, and must not go on beside the new one.
+                job::remove(self.context, &node.name_any(), before).await?;
+            }
             notes::changed(self, node, before.as_ref(), Some(record)).await;
         }
         Ok(patched)
     }
 
     /// Takes the record off a node, and everything else that was kept of the hand-over.
-    async fn free(&self, node: &Node, record: &NodeRecord, why: &str) -> Result<Option<Node>, ReconcileError> {
+    async fn free(&self, node: &Node, record: Option<&NodeRecord>, why: &str) -> Result<Option<Node>, ReconcileError> {
         let patched = self.patch(node, &free_patch(node), "Free").await?;
         if patched.is_some() {
             let name = node.name_any();
             marks::remove(self.context, &name).await?;
-            job::remove(self.context, &name, record).await?;
+            if let Some(record) = record {
+                job::remove(self.context, &name, record).await?;
+            }
             tracing::info!(node = name, why, "node is free");
-            notes::changed(self, node, Some(record), None).await;
+            notes::changed(self, node, record, None).await;
         }
         Ok(patched)
     }
@@ -212,7 +218,7 @@ async fn change(pass: &mut Pass<'_>, action: &Action) -> Result<bool, ReconcileE
     let patched = match &action.step {
         // Nothing of the tenant was ever on it.
         Step::Unreserve | Step::Release { .. } if record.state.is_coming() => {
-            pass.free(&node, &record, &action.why).await?
+            pass.free(&node, Some(&record), &action.why).await?
         }
         Step::Reserve { .. } | Step::Unreserve => return Ok(true),
         Step::Release { until } => {

@@ -126,16 +126,10 @@ async fn lost(
     reason: &str,
 ) -> Result<Look, ReconcileError> {
     let pool = pass.pool_name(node);
-    let found = NodeRecord {
-        slug: previous.to_owned(),
-        ..NodeRecord::reserved("", "", &pool, 1, pass.now, "")
-    };
+    let unclean = NodeRecord::unclean(node, previous, &pool, pass.now, reason);
     let record = match state {
-        State::Scrubbing => found.to_scrubbing(node, pass.now, reason),
-        state => NodeRecord {
-            uid: String::new(),
-            ..found.to(state, pass.now, reason)
-        },
+        State::Scrubbing => unclean,
+        state => unclean.to(state, pass.now, reason),
     };
     pass.write(node, &record, &[]).await?;
     Ok(Look::Taken)

@@ -6,6 +6,7 @@ use crate::nodes::{
     demand::{self, HostNode, Place, PoolNodes, Workload},
     devices::Resolved,
     is_available, is_ready, requests,
+    shared::was_shared,
 };
 use berth_api::NodePool;
 use berth_planner::{Amounts, Node, NodeState, Owner, Phase, Seconds, pool_of};
@@ -252,6 +253,8 @@ fn unavailable(node: &Seen<'_>) -> Option<String> {
         "it is being deleted"
     } else if node.object.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
         "it is cordoned"
+    } else if was_shared(node.object) {
+        "several tenants shared it, and it is cleaned first"
     } else if !is_available(node.object) {
         "it is shared by several tenants, or has a NoExecute taint"
     } else {

@@ -58,6 +58,11 @@ pub fn is_kept(node: &Node) -> bool {
     pool_of(node).is_some() || node.annotations().contains_key(labels::SHARED_BEFORE)
 }
 
+/// Whether tenants shared a node and do no longer, and it was not cleaned since.
+pub fn was_shared(node: &Node) -> bool {
+    pool_of(node).is_none() && node.annotations().contains_key(labels::SHARED_BEFORE)
+}
+
 /// A host pod that may run on shared nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedPod {
@@ -165,5 +170,6 @@ mod tests {
         left.metadata.annotations = Some(BTreeMap::from([(labels::SHARED_BEFORE.into(), "cpu".into())]));
         assert_eq!(may_stay(&pod, Some(&left), false, &mine), Stay::Drain);
         assert!(is_kept(&left) && is_kept(&shared) && !is_kept(&own));
+        assert!(was_shared(&left) && !was_shared(&shared) && !was_shared(&own));
     }
 }

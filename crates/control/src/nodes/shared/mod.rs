@@ -8,7 +8,7 @@
 mod decide;
 pub mod devices;
 
-pub use decide::{SharedPod, Standing, is_kept, pool_of, standing};
+pub use decide::{SharedPod, Standing, is_kept, pool_of, standing, was_shared};
 
 use crate::{
     apply::is_status,

@@ -1,5 +1,6 @@
 use super::*;
-use serde_json::json;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
 
 /// A free node.
 pub(super) fn node() -> Node {
@@ -137,6 +138,25 @@ fn a_cordon_by_people_survives_a_hand_over() {
 }
 
 #[test]
+fn a_cordon_that_people_took_off_is_not_theirs_any_more() {
+    let mut cordoned = node();
+    cordoned.spec.get_or_insert_default().unschedulable = Some(true);
+    let owned = NodeRecord::reserved("uid-1", "train", "h100", 1, at(1), "").to(State::Assigned, at(2), "");
+    let mut scrubbing = written(&cordoned, &owned.to_scrubbing(&cordoned, at(4), ""));
+    scrubbing.spec.as_mut().unwrap().unschedulable = None;
+    let record = NodeRecord::read(&scrubbing).unwrap();
+    assert!(!record.is_complete(&scrubbing));
+    let mended = written(&scrubbing, &record);
+    assert_eq!(
+        mended.spec.as_ref().unwrap().unschedulable,
+        Some(true),
+        "no pod may come"
+    );
+    let free = patched(&mended, &free_patch(&mended));
+    assert_eq!(free.spec.unwrap().unschedulable, None);
+}
+
+#[test]
 fn hand_overs_have_names_of_their_own() {
     let (node, record) = in_state(State::Draining);
     let first = record.to_scrubbing(&node, at(1), "").handover;
@@ -153,4 +173,16 @@ fn hand_overs_have_names_of_their_own() {
 fn clocks_that_go_back_end_nothing() {
     let (_, record) = in_state(State::Draining);
     assert_eq!((record.elapsed(at(31)), record.elapsed(at(5))), (1, 0));
+    let (_, cordoned) = in_state(State::Cordoned);
+    let times = |record: &NodeRecord| [record.since, record.cordoned_until, record.owned_since].map(Option::unwrap);
+    assert_eq!(times(&cordoned), [at(30), at(99), at(20)]);
+    assert_eq!(
+        cordoned.without_future(at(1)),
+        cordoned,
+        "clocks of two controls differ"
+    );
+    assert_eq!(
+        times(&cordoned.without_future(at(-500))),
+        [at(-500), at(-431), at(-500)]
+    );
 }

@@ -1,5 +1,6 @@
 use super::super::record::{free_patch, tests::patched};
 use super::*;
+use berth_api::{ScrubPolicy, Sharing};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -312,6 +313,117 @@ fn a_job_that_is_gone_is_made_again_and_a_lost_name_begins_anew() {
         (world.state(), &world.job),
         (Some(State::Scrubbing), &JobState::Running)
     );
+}
+
+#[test]
+fn a_pod_that_comes_while_the_node_is_cleaned_has_it_cleaned_anew() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    let first = world.job_of.clone();
+    world.pods.push("berth-vision/late".into());
+    world.job = JobState::Succeeded;
+    assert!(world.step());
+    assert_eq!(world.next(), Some(Next::DeletePods));
+    world.settle();
+    assert_eq!(
+        (world.state(), &world.job),
+        (Some(State::Scrubbing), &JobState::Running)
+    );
+    assert_ne!(world.job_of, first);
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.state(), None);
+}
+
+#[test]
+fn a_clock_that_goes_back_holds_nothing_up() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.now = 1_000_000;
+    world.release(1_000_060);
+    world.now = 100;
+    assert!(world.step());
+    assert_eq!(
+        world.next(),
+        Some(Next::Look(60)),
+        "it is drained as late as it was to be"
+    );
+    world.now = 160;
+    world.settle();
+    assert_eq!(world.state(), Some(State::Scrubbing));
+    world.now = 10;
+    world.settle();
+    world.now += 1830;
+    world.settle();
+    assert_eq!(
+        world.state(),
+        Some(State::Quarantined),
+        "it hangs, whatever the clock said"
+    );
+}
+
+#[test]
+fn sharing_of_gpus_is_awaited_where_something_tells_of_it() {
+    const STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
+    let sharing = || {
+        let mut world = World::new();
+        world.pool.sharing = Sharing::TimeSlicing;
+        world.pool.device_plugin_config = Some("four".into());
+        world.reserve();
+        world
+    };
+    let mut untold = sharing();
+    untold.settle();
+    assert_eq!(untold.state(), Some(State::Assigned));
+    assert_eq!(untold.node.labels()[DEVICE_PLUGIN_CONFIG], "four");
+
+    let mut told = sharing();
+    told.label(STRATEGY, "none");
+    told.settle();
+    assert_eq!(
+        (told.state(), told.next()),
+        (Some(State::Joining), Some(Next::Look(900)))
+    );
+    let mut never = told.clone();
+    told.label(STRATEGY, "time-slicing");
+    told.settle();
+    assert_eq!(told.state(), Some(State::Assigned));
+    never.now += 900;
+    never.settle();
+    assert_eq!(never.state(), Some(State::Quarantined));
+    assert!(never.node.annotations()[labels::QUARANTINE].contains("none, not time-slicing"));
+}
+
+#[test]
+fn a_node_that_was_shared_is_cleaned_like_any_other() {
+    let mut world = World::new();
+    world
+        .node
+        .annotations_mut()
+        .insert(labels::SHARED_BEFORE.into(), "cpu".into());
+    let begin = |world: &World, pods: &[String]| after_sharing(at(100), &world.node, ("own", &world.pool), pods);
+    assert_eq!(begin(&world, &["berth-x/p".into()]), Next::Look(1), "they leave first");
+    let Next::Become(record, _) = begin(&world, &[]) else {
+        panic!("it is not cleaned");
+    };
+    world.write(&record, &[]);
+    assert!(world.node.annotations()[labels::REASON].contains("the pool cpu"));
+    world.settle();
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.seen.join(" "), "Scrubbing Validating Free");
+    assert!(world.node.annotations().is_empty(), "{:?}", world.node.annotations());
+
+    world
+        .node
+        .annotations_mut()
+        .insert(labels::SHARED_BEFORE.into(), "cpu".into());
+    world.pool.scrub.policy = ScrubPolicy::None;
+    assert!(matches!(begin(&world, &[]), Next::Free(_)));
 }
 
 #[test]
