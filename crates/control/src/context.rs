@@ -7,7 +7,7 @@ use crate::{
     metrics::Metrics,
     network::{NetworkConfig, Served},
     nodes::{
-        ByNode, devices::Devices, idle::Idle, jobs::NodeJobs, requests::Requests, shared::SharedPod,
+        ByNode, clock::Clock, devices::Devices, idle::Idle, jobs::NodeJobs, requests::Requests, shared::SharedPod,
         workloads::Workloads,
     },
     runtime::ControlPlaneRuntime,
@@ -103,6 +103,8 @@ pub struct Context {
     pub served: Served,
     /// How nodes are cleaned and checked.
     pub node_jobs: NodeJobs,
+    /// The time by which nodes are handed on.
+    pub clock: Clock,
     /// Since when nodes are idle.
     pub idle: Idle,
     /// Where control planes run.

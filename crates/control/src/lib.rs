@@ -59,6 +59,8 @@ pub struct ControlConfig {
     pub network: network::NetworkConfig,
     /// How nodes are cleaned and checked.
     pub node_jobs: nodes::jobs::NodeJobs,
+    /// The time by which nodes are handed on.
+    pub clock: nodes::clock::Clock,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Counters.
@@ -87,6 +89,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         datastore,
         network,
         node_jobs,
+        clock,
         runtime,
         metrics,
     } = config;
@@ -110,6 +113,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         network,
         served: network::Served::default(),
         node_jobs,
+        clock,
         idle: nodes::idle::Idle::default(),
         runtime,
         tenants: tenant::Tenants::default(),

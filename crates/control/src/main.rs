@@ -122,6 +122,7 @@ async fn lead(
             pull_policy: args.scrub_image_pull_policy.clone(),
             pull_secrets: args.scrub_image_pull_secret.clone(),
         },
+        clock: Clock::default(),
         runtime,
         metrics,
     };

@@ -12,6 +12,7 @@ use crate::{
     tenant::{self, class_of},
 };
 use berth_planner::{Fleet, NodeState, Plan};
+use futures::{TryStreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -19,6 +20,9 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::reflector::ObjectRef,
 };
+
+/// How many nodes are written at once.
+const AT_ONCE: usize = 16;
 
 /// The fleet as the watches know it.
 pub fn fleet(context: &Context, now: Timestamp) -> Fleet {
@@ -73,25 +77,25 @@ pub fn tell(context: &Context, plan: &Plan) {
 /// The host's API server refuses or does not answer.
 pub async fn write_idle(context: &Context, fleet: &Fleet) -> Result<(), ReconcileError> {
     let nodes: Api<Node> = Api::all(context.client.clone());
-    for planned in &fleet.nodes {
+    let changed = fleet.nodes.iter().filter_map(|planned| {
         if !matches!(planned.state, NodeState::Owned(_)) {
-            continue;
+            return None;
         }
-        let Some(node) = context.stores.nodes.get(&ObjectRef::new(&planned.name)) else {
-            continue;
-        };
-        let Some(body) = idle::patch(&node, planned.idle_since) else {
-            continue;
-        };
-        match nodes
-            .patch(&planned.name, &PatchParams::default(), &Patch::Merge(&body))
-            .await
-        {
-            Ok(_) => {}
-            // It changed meanwhile: the next plan writes it.
-            Err(error) if is_status(&error, 409) || is_status(&error, 404) => {}
-            Err(error) => return Err(api("write since when a node is idle")(error)),
-        }
-    }
-    Ok(())
+        let node = context.stores.nodes.get(&ObjectRef::new(&planned.name))?;
+        Some((&planned.name, idle::patch(&node, planned.idle_since)?))
+    });
+    // The next plan is not made before this is done.
+    stream::iter(changed.map(Ok))
+        .try_for_each_concurrent(AT_ONCE, async |(name, body)| {
+            match nodes
+                .patch(name, &PatchParams::default(), &Patch::Merge(&body))
+                .await
+            {
+                Ok(_) => Ok(()),
+                // It changed meanwhile: the next plan writes it.
+                Err(error) if is_status(&error, 409) || is_status(&error, 404) => Ok(()),
+                Err(error) => Err(api("write since when a node is idle")(error)),
+            }
+        })
+        .await
 }

@@ -4,6 +4,7 @@
 //! the planner looks at is made by [`fleet`] from that record and from the pods that wait, see [`demand`].
 
 mod by_node;
+pub mod clock;
 pub mod demand;
 pub mod devices;
 pub mod executor;

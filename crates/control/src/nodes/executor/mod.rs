@@ -44,7 +44,7 @@ const STALE_POLL: Duration = Duration::from_millis(100);
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node, and with
 /// it the next plan.
 pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileError> {
-    let now = Timestamp::now();
+    let now = context.clock.now();
     let fleet = gather::fleet(context, now);
     let plan = berth_planner::plan(&fleet);
     gather::tell(context, &plan);
@@ -97,7 +97,7 @@ impl<'a> Pass<'a> {
         let specs = stores.pools.state().into_iter();
         Self {
             context,
-            now: Timestamp::now(),
+            now: context.clock.now(),
             nodes: nodes.collect(),
             tenants: tenants.filter_map(|tenant| Some((tenant.uid()?, tenant))).collect(),
             pools: Selectors::of(context),
