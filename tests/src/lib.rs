@@ -8,6 +8,7 @@ pub mod fake;
 pub mod helm;
 pub mod kubectl;
 pub mod objects;
+pub mod observer;
 pub mod processes;
 pub mod scrape;
 pub mod suite;

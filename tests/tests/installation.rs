@@ -235,7 +235,7 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
         }
     })
     .await;
-    // Whoever uninstalls Berth while nodes are cleaned leaves them as they are.
+    // As long as nodes are cleaned it stays as well.
     let nodes: Api<Node> = Api::all(client.clone());
     until("nodes are clean", SOON, async || {
         let returning = ListParams::default().labels(labels::NODE_STATE);

@@ -12,7 +12,7 @@ use berth_control::{
     manifests,
     metrics::Metrics,
     network::NetworkConfig,
-    nodes::jobs::NodeJobs,
+    nodes::{clock::Clock, jobs::NodeJobs},
     runtime::{ClusterRuntime, ControlPlaneRuntime, ProcessRuntime, ProcessRuntimeConfig, cluster::ClusterSettings},
 };
 use berth_runtime::{

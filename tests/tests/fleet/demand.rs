@@ -5,7 +5,7 @@ use crate::{
     setup::{SOON, Team, until_all_free},
 };
 use berth_api::{NodeGroup, SharePolicy, TenantClass, TenantClassSpec, conditions, labels};
-use berth_tests::{wait::until, wait::until_true, world::World};
+use berth_tests::{observer::Observer, wait::until, wait::until_true, world::World};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
@@ -15,6 +15,7 @@ use serde_json::json;
 use std::{sync::Arc, time::Instant};
 
 pub(crate) async fn a_pending_pod_brings_a_node_and_an_idle_one_goes_back(world: Arc<World>) {
+    let observer = Observer::start(&world.client, false);
     let team = Team::create(&world, "demand", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
     until_true("it is ready without any node", SOON, async || {
         let status = team.cluster().await.status.unwrap_or_default();
@@ -37,9 +38,11 @@ pub(crate) async fn a_pending_pod_brings_a_node_and_an_idle_one_goes_back(world:
     let list = nodes.list(&ListParams::default()).await.unwrap();
     assert!(list.iter().all(|node| !node.labels().contains_key(labels::TENANT)));
     team.delete(&world).await;
+    observer.finish().await;
 }
 
 pub(crate) async fn a_guarantee_is_taken_back_from_whoever_borrowed(world: Arc<World>) {
+    let observer = Observer::start(&world.client, false);
     let classes: Api<TenantClass> = Api::all(world.client.clone());
     let spec = TenantClassSpec {
         share: SharePolicy {
@@ -73,9 +76,11 @@ pub(crate) async fn a_guarantee_is_taken_back_from_whoever_borrowed(world: Arc<W
     guest.delete(&world).await;
     classes.delete("owners", &DeleteParams::default()).await.unwrap();
     until_all_free(&world).await;
+    observer.finish().await;
 }
 
 pub(crate) async fn a_gang_waits_or_gets_all(world: Arc<World>) {
+    let observer = Observer::start(&world.client, false);
     let other = Team::create(&world, "other", None, vec![NodeGroup::private("own", "h100", 1)]).await;
     until_true("the other one has its node", SOON, async || {
         other.group().await.assigned == 1
@@ -101,4 +106,5 @@ pub(crate) async fn a_gang_waits_or_gets_all(world: Arc<World>) {
     until_true("the gang runs", SOON, async || team.running().await == 4).await;
     team.delete(&world).await;
     until_all_free(&world).await;
+    observer.finish().await;
 }

@@ -1,24 +1,28 @@
-//! Random demand, deletions, broken nodes, labels that vanish and restarts of control, and somebody who watches from outside
-//! that no node ever has two tenants, or goes from one to the next without being cleaned.
+//! Random demand; tenants that come and go; nodes that break, vanish and are changed by hand; cleaning that hangs; two controls at
+//! once without leader election, killed and started again; a clock that jumps. Somebody watches from outside that no node ever
+//! has two tenants, or goes from one to the next without being cleaned.
 //!
 //! `BERTH_RANDOM_SECONDS` says how long (30 without it), `BERTH_RANDOM_SEED` which.
 
-use crate::setup::{SOON, Team, start_control, until_all_free};
+use crate::setup::{CLOCK, Control, SOON, Team, until_all_free};
 use berth_api::{NodeGroup, NodePool, labels};
-use berth_tests::{wait::until, world::World};
-use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use berth_tests::{observer::Observer, tenant::until_gone, wait::until, world::World};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
-    runtime::watcher::{self, Event, watcher},
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+/// What cleaning needs: a moment.
+const QUICK: &str = "300ms";
+/// Longer than it may take.
+const FOR_EVER: &str = "1h";
 
 pub(crate) async fn no_node_ever_has_two_tenants(world: Arc<World>) {
     let number = |name: &str, default: u64| {
@@ -30,60 +34,291 @@ pub(crate) async fn no_node_ever_has_two_tenants(world: Arc<World>) {
     let seconds = number("BERTH_RANDOM_SECONDS", 30);
     let seed = number("BERTH_RANDOM_SEED", std::process::id().into());
     eprintln!("BERTH_RANDOM_SEED={seed} BERTH_RANDOM_SECONDS={seconds}");
-    scrub(&world, "Always").await;
-    let observer = Arc::new(Mutex::new(Observer::default()));
-    let watches = [
-        tokio::spawn(watch_nodes(world.client.clone(), Arc::clone(&observer))),
-        tokio::spawn(watch_pods(world.client.clone(), Arc::clone(&observer))),
-    ];
-    let mut teams = Vec::new();
-    for (name, floor) in [("red", 0), ("green", 0), ("blue", 1)] {
-        teams.push(Team::create(&world, name, None, vec![NodeGroup::dynamic("burst", "h100", floor, 4)]).await);
-    }
-    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    let mut second = None;
+    let cleans = json!({"scrub": {"policy": "Always", "podAnnotations": {"simulation.berth.dev/run-for": QUICK}},
+        "timeouts": {"scrub": "20s"}});
+    set_pool(&world, &cleans).await;
+    let mut chaos = Chaos::begin(&world, Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)).await;
     let begin = Instant::now();
-    let mut steps = 0_u32;
     while begin.elapsed() < Duration::from_secs(seconds) {
-        step(&world, &teams, &mut dice, steps, &mut second).await;
-        steps += 1;
-        tokio::time::sleep(Duration::from_millis(dice.below(150))).await;
-        observer.lock().unwrap().assert_clean();
+        chaos.step().await;
+        tokio::time::sleep(Duration::from_millis(chaos.dice.below(60))).await;
+        chaos.observer.assert_clean();
     }
-    // Whatever was done, it is recovered from.
-    let nodes: Api<Node> = Api::all(world.client.clone());
-    for node in nodes.list(&ListParams::default()).await.unwrap() {
-        cordon(&nodes, &node.name_any(), false).await;
-    }
-    let last = teams.pop().unwrap();
-    for team in teams {
-        team.delete(&world).await;
-    }
-    for name in ["one", "two", "three", "four"] {
-        last.run(&format!("last-{name}"), 8, &json!({})).await;
-    }
-    until("the last team has the whole pool", SOON * 3, async || {
-        if last.held().await == 4 {
-            return Ok(());
+    let (steps, observer) = chaos.end().await;
+    // As many as there is time for: on a slow machine it is the steps that take it.
+    assert!(observer.hand_overs() > 2, "nothing happened");
+    let seen = observer.finish().await;
+    eprintln!("{steps} steps, {seen}");
+    let none = json!({"scrub": {"policy": "None", "podAnnotations": null}, "timeouts": {"scrub": null}});
+    set_pool(&world, &none).await;
+}
+
+/// Everything that is done to the fleet.
+struct Chaos<'a> {
+    world: &'a World,
+    dice: Dice,
+    nodes: Api<Node>,
+    observer: Observer,
+    controls: [Option<Control>; 2],
+    teams: Vec<Team>,
+    leaving: Vec<Team>,
+    /// Labels of nodes that were there at first, for those that vanish.
+    labels: BTreeMap<String, BTreeMap<String, String>>,
+    steps: u32,
+}
+
+impl<'a> Chaos<'a> {
+    async fn begin(world: &'a World, dice: Dice) -> Self {
+        let nodes: Api<Node> = Api::all(world.client.clone());
+        let ours = ListParams::default().labels("nvidia.com/gpu.product");
+        let list = nodes.list(&ours).await.unwrap();
+        let labels = list.iter().map(|node| (node.name_any(), node.labels().clone()));
+        let mut chaos = Self {
+            world,
+            dice,
+            observer: Observer::start(&world.client, true),
+            controls: [Control::first().take(), Some(Control::start(world))],
+            teams: Vec::new(),
+            leaving: Vec::new(),
+            labels: labels.collect(),
+            nodes,
+            steps: 0,
+        };
+        for floor in [0, 0, 1] {
+            chaos.team_comes(floor).await;
         }
-        let list = nodes.list(&ListParams::default()).await.unwrap();
-        let states: Vec<String> = list.iter().filter_map(state_of).collect();
-        Err(format!("{:?}; {}", last.group().await, states.join("; ")))
-    })
-    .await;
-    last.delete(&world).await;
-    until_all_free(&world).await;
-    {
-        let observer = observer.lock().unwrap();
-        observer.assert_clean();
-        eprintln!("{steps} steps, {} changes of owner", observer.changes);
-        assert!(observer.changes > 2, "nothing happened");
+        chaos
     }
-    watches.iter().for_each(tokio::task::JoinHandle::abort);
-    if let Some(second) = second {
-        second.cancel();
+
+    async fn team_comes(&mut self, floor: u32) {
+        self.keep_one_control();
+        let groups = vec![NodeGroup::dynamic("burst", "h100", floor, 4)];
+        let name = format!(
+            "team-{}",
+            self.steps + floor * 7 + u32::try_from(self.teams.len()).unwrap()
+        );
+        self.teams.push(Team::create(self.world, &name, None, groups).await);
     }
-    scrub(&world, "None").await;
+
+    /// Both may be dead for a while, but not while something is waited for.
+    fn keep_one_control(&mut self) {
+        if self.controls.iter().all(Option::is_none) {
+            self.controls[0] = Some(Control::start(self.world));
+        }
+    }
+
+    /// A node, of those in one of these states if there is one.
+    async fn node(&mut self, states: &[&str]) -> Option<Node> {
+        let ours = ListParams::default().labels("nvidia.com/gpu.product");
+        let mut all = self.nodes.list(&ours).await.unwrap().items;
+        if !states.is_empty() {
+            let state = |node: &Node| node.labels().get(labels::NODE_STATE).cloned().unwrap_or_default();
+            all.retain(|node| states.contains(&state(node).as_str()));
+        }
+        let index = (!all.is_empty()).then(|| self.dice.index(all.len()))?;
+        Some(all.swap_remove(index))
+    }
+
+    async fn patch(&self, node: &str, body: &Value) -> kube::Result<Node> {
+        let params = PatchParams::default();
+        self.nodes.patch(node, &params, &Patch::Merge(body)).await
+    }
+
+    async fn step(&mut self) {
+        self.steps += 1;
+        match self.dice.below(30) {
+            0..8 => self.pod_comes().await,
+            8 => self.gang_comes().await,
+            9..15 => self.pods_go().await,
+            15 | 16 => {
+                if let Some(node) = self.node(&[]).await {
+                    let wanted = self.dice.below(3) == 0;
+                    let cordon = json!({"spec": {"unschedulable": wanted}});
+                    self.observer.by_hand(self.patch(&node.name_any(), &cordon)).await;
+                }
+            }
+            17 | 18 => self.somebody_meddles().await,
+            19 => {
+                if let Some(node) = self.node(&[]).await {
+                    let idle = json!({"metadata": {"annotations": {labels::IDLE_SINCE: "2001-01-01T00:00:00Z"}}});
+                    let _ = self.patch(&node.name_any(), &idle).await;
+                }
+            }
+            20..23 => {
+                let which = self.dice.index(2);
+                match self.controls[which].take() {
+                    // In the middle of whatever it does.
+                    Some(running) => running.kill(),
+                    None => self.controls[which] = Some(Control::start(self.world)),
+                }
+            }
+            23 | 24 => {
+                let ahead = [0, 5, 60, 3600, 100_000, -60, -3600, -100_000];
+                CLOCK.set_ahead(ahead[self.dice.index(ahead.len())]);
+            }
+            25 => self.node_vanishes().await,
+            26 => {
+                let run_for = [QUICK, QUICK, FOR_EVER][self.dice.index(3)];
+                let pace = json!({"scrub": {"podAnnotations": {"simulation.berth.dev/run-for": run_for}}});
+                set_pool(self.world, &pace).await;
+            }
+            27 => self.release_quarantined().await,
+            28 => {
+                // Whatever its nodes are at: promised, being prepared, in use.
+                if let Some(node) = self.node(&["Reserved", "Joining", "Scrubbing", "Assigned"]).await {
+                    let ready = if self.dice.below(2) == 0 { "True" } else { "False" };
+                    set_ready(&self.nodes, &node.name_any(), ready).await;
+                }
+            }
+            _ => {
+                if self.dice.below(3) == 0 {
+                    let team = self.teams.swap_remove(self.dice.index(self.teams.len()));
+                    team.begin_to_delete().await;
+                    self.leaving.push(team);
+                    self.team_comes(0).await;
+                }
+            }
+        }
+    }
+
+    async fn pod_comes(&mut self) {
+        let team = &self.teams[self.dice.index(self.teams.len())];
+        let gpus = [1, 2, 4, 8, 8][self.dice.index(5)];
+        let pod = team.pod(&format!("p{}", self.steps), gpus, &json!({}));
+        let _ = team.pods.create(&PostParams::default(), &pod).await;
+    }
+
+    async fn gang_comes(&mut self) {
+        let team = &self.teams[self.dice.index(self.teams.len())];
+        let (size, step) = (2 + self.dice.below(3), self.steps);
+        let gang = json!({"metadata": {"annotations": {
+            labels::GANG: format!("g{step}"), labels::GANG_SIZE: size.to_string()}}});
+        for member in 0..size {
+            let pod = team.pod(&format!("g{step}-{member}"), 8, &gang);
+            let _ = team.pods.create(&PostParams::default(), &pod).await;
+        }
+    }
+
+    async fn pods_go(&mut self) {
+        let team = &self.teams[self.dice.index(self.teams.len())];
+        let pods = team.pods.list(&ListParams::default()).await.unwrap();
+        for _ in 0..3 {
+            if let Some(pod) = (!pods.items.is_empty()).then(|| &pods.items[self.dice.index(pods.items.len())]) {
+                let at_once = DeleteParams::default().grace_period(0);
+                let _ = team.pods.delete(&pod.name_any(), &at_once).await;
+            }
+        }
+    }
+
+    /// By hand, and wrong.
+    async fn somebody_meddles(&mut self) {
+        let Some(node) = self.node(&[]).await else { return };
+        let keys = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP];
+        let body = match self.dice.below(6) {
+            0 => json!({"metadata": {"annotations": {labels::NODE_STATE: null}}}),
+            1 => json!({"metadata": {"annotations": {labels::OWNER_UID: null}}}),
+            2 => json!({"spec": {"taints": null}}),
+            _ => json!({"metadata": {"labels": {keys[self.dice.index(3)]: null}}}),
+        };
+        self.observer.by_hand(self.patch(&node.name_any(), &body)).await;
+    }
+
+    /// A Node is deleted while it is cleaned, and its kubelet makes it anew.
+    async fn node_vanishes(&mut self) {
+        let Some(node) = self.node(&["Scrubbing", "Validating", "Quarantined"]).await else {
+            return;
+        };
+        let name = node.name_any();
+        let _ = self.nodes.delete(&name, &DeleteParams::default()).await;
+        let again: Node = serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": self.labels[&name], "annotations": {"kwok.x-k8s.io/node": "fake"}},
+            "status": node.status,
+        }))
+        .unwrap();
+        until("its kubelet has made it anew", SOON, async || {
+            self.nodes.create(&PostParams::default(), &again).await
+        })
+        .await;
+        let status = Patch::Merge(json!({"status": node.status}));
+        let _ = self.nodes.patch_status(&name, &PatchParams::default(), &status).await;
+    }
+
+    async fn release_quarantined(&self) {
+        let quarantined = ListParams::default().labels(&format!("{}=Quarantined", labels::NODE_STATE));
+        for node in self.nodes.list(&quarantined).await.unwrap() {
+            let release = json!({"metadata": {"annotations": {labels::RELEASE_QUARANTINE: "yes"}}});
+            let _ = self.patch(&node.name_any(), &release).await;
+        }
+    }
+
+    /// Whatever was done, it is recovered from, and nothing is left.
+    async fn end(mut self) -> (u32, Observer) {
+        CLOCK.set_ahead(0);
+        let pace = json!({"scrub": {"podAnnotations": {"simulation.berth.dev/run-for": QUICK}}});
+        set_pool(self.world, &pace).await;
+        for node in self.nodes.list(&ListParams::default()).await.unwrap() {
+            let uncordoned = json!({"spec": {"unschedulable": false}});
+            let name = node.name_any();
+            self.observer.by_hand(self.patch(&name, &uncordoned)).await;
+            set_ready(&self.nodes, &name, "True").await;
+        }
+        self.keep_one_control();
+        for team in std::mem::take(&mut self.teams) {
+            team.begin_to_delete().await;
+            self.leaving.push(team);
+        }
+        for team in std::mem::take(&mut self.leaving) {
+            until_gone(self.world, crate::setup::NAMESPACE, &team.name).await;
+        }
+        let last = vec![NodeGroup::dynamic("burst", "h100", 0, 4)];
+        let last = Team::create(self.world, "last", None, last).await;
+        for name in ["one", "two", "three", "four"] {
+            last.run(name, 8, &json!({})).await;
+        }
+        until("the last team has the whole pool", SOON * 3, async || {
+            if last.running().await == 4 {
+                return Ok(());
+            }
+            // Cleaning hung, or took too long on a machine that has a lot to do.
+            self.release_quarantined().await;
+            let list = self.nodes.list(&ListParams::default()).await.unwrap();
+            let states: Vec<String> = list.iter().filter_map(state_of).collect();
+            Err(format!("{:?}; {}", last.group().await, states.join("; ")))
+        })
+        .await;
+        last.delete(self.world).await;
+        until("all is clean", SOON * 2, async || {
+            self.release_quarantined().await;
+            let list = self.nodes.list(&ListParams::default()).await.unwrap();
+            let left: Vec<String> = list
+                .iter()
+                .filter(|node| node.annotations().contains_key(labels::NODE_STATE))
+                .filter_map(state_of)
+                .collect();
+            if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+        })
+        .await;
+        until_all_free(self.world).await;
+        let marks: Api<ConfigMap> = Api::namespaced(self.world.client.clone(), "berth-system");
+        until("no mark is left", SOON, async || {
+            let left = marks
+                .list(&ListParams::default().labels(labels::NODE_MARK))
+                .await
+                .unwrap();
+            let names: Vec<String> = left.iter().map(ResourceExt::name_any).collect();
+            if names.is_empty() { Ok(()) } else { Err(names) }
+        })
+        .await;
+        let [one, two] = self.controls;
+        *Control::first() = match (one, two) {
+            (Some(one), Some(two)) => {
+                two.stop();
+                Some(one)
+            }
+            (one, two) => one.or(two),
+        };
+        (self.steps, self.observer)
+    }
 }
 
 /// Where a node of a pool stands, in words.
@@ -105,83 +340,17 @@ fn state_of(node: &Node) -> Option<String> {
     ))
 }
 
-async fn step(
-    world: &World,
-    teams: &[Team],
-    dice: &mut Dice,
-    step: u32,
-    second: &mut Option<tokio_util::sync::CancellationToken>,
-) {
-    let nodes: Api<Node> = Api::all(world.client.clone());
-    let team = &teams[dice.index(teams.len())];
-    let node = any(&nodes, dice).await;
-    match dice.below(20) {
-        0..8 => {
-            let gpus = [1, 2, 4, 8, 8][dice.index(5)];
-            let _ = team
-                .pods
-                .create(
-                    &kube::api::PostParams::default(),
-                    &team.pod(&format!("p{step}"), gpus, &json!({})),
-                )
-                .await;
-        }
-        8 => {
-            let size = 2 + dice.below(3);
-            let gang: Value = json!({"metadata": {"annotations": {labels::GANG: format!("g{step}"), labels::GANG_SIZE: size.to_string()}}});
-            for member in 0..size {
-                let pod = team.pod(&format!("g{step}-{member}"), 8, &gang);
-                let _ = team.pods.create(&kube::api::PostParams::default(), &pod).await;
-            }
-        }
-        9..15 => {
-            let pods = team.pods.list(&ListParams::default()).await.unwrap();
-            for _ in 0..3 {
-                if let Some(pod) = (!pods.items.is_empty()).then(|| &pods.items[dice.index(pods.items.len())]) {
-                    let at_once = DeleteParams::default().grace_period(0);
-                    let _ = team.pods.delete(&pod.name_any(), &at_once).await;
-                }
-            }
-        }
-        15 | 16 => cordon(&nodes, &node, dice.below(3) == 0).await,
-        17 => {
-            // By hand, and wrong.
-            let key = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP][dice.index(3)];
-            let body = json!({"metadata": {"labels": {key: null}}});
-            let _ = nodes.patch(&node, &PatchParams::default(), &Patch::Merge(&body)).await;
-        }
-        18 => {
-            let body = json!({"metadata": {"annotations": {labels::IDLE_SINCE: "2001-01-01T00:00:00Z"}}});
-            let _ = nodes.patch(&node, &PatchParams::default(), &Patch::Merge(&body)).await;
-        }
-        _ => match second.take() {
-            // A second control comes, and goes in the middle of something.
-            Some(running) => running.cancel(),
-            None => *second = Some(start_control(world)),
-        },
-    }
+async fn set_ready(nodes: &Api<Node>, node: &str, status: &str) {
+    let body = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+    let patch = Patch::Strategic(&body);
+    let _ = nodes.patch_status(node, &PatchParams::default(), &patch).await;
 }
 
-async fn any(nodes: &Api<Node>, dice: &mut Dice) -> String {
-    let all = nodes
-        .list(&ListParams::default().labels("nvidia.com/gpu.product"))
-        .await
-        .unwrap();
-    all.items[dice.index(all.items.len())].name_any()
-}
-
-async fn cordon(nodes: &Api<Node>, node: &str, wanted: bool) {
-    let body = json!({"spec": {"unschedulable": wanted}});
-    let _ = nodes.patch(node, &PatchParams::default(), &Patch::Merge(&body)).await;
-}
-
-async fn scrub(world: &World, policy: &str) {
+async fn set_pool(world: &World, spec: &Value) {
     let pools: Api<NodePool> = Api::all(world.client.clone());
-    let body = json!({"spec": {"scrub": {"policy": policy}}});
-    pools
-        .patch("h100", &PatchParams::default(), &Patch::Merge(&body))
-        .await
-        .unwrap();
+    let body = json!({"spec": spec});
+    let patch = Patch::Merge(&body);
+    pools.patch("h100", &PatchParams::default(), &patch).await.unwrap();
 }
 
 struct Dice(u64);
@@ -196,90 +365,5 @@ impl Dice {
 
     fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap()
-    }
-}
-
-/// What was seen from outside.
-#[derive(Default)]
-struct Observer {
-    /// Who was served by each node last, and whether it was cleaned since.
-    served: BTreeMap<String, (String, bool)>,
-    /// Pods that are on nodes: the node and the tenant.
-    pods: BTreeMap<String, (String, String)>,
-    changes: u32,
-    violations: Vec<String>,
-}
-
-impl Observer {
-    fn assert_clean(&self) {
-        assert!(self.violations.is_empty(), "{:#?}", self.violations);
-    }
-
-    fn node(&mut self, node: &Node) {
-        let name = node.name_any();
-        let annotation = |key: &str| node.annotations().get(key).map(String::as_str);
-        let state = annotation(labels::NODE_STATE).unwrap_or_default();
-        if matches!(state, "Scrubbing" | "Quarantined")
-            && let Some((_, cleaned)) = self.served.get_mut(&name)
-        {
-            *cleaned = true;
-        }
-        let serves = matches!(state, "Assigned" | "Cordoned" | "Draining");
-        let Some(owner) = annotation(labels::OWNER_UID).filter(|_| serves) else {
-            return;
-        };
-        if let Some((earlier, cleaned)) = self.served.get(&name)
-            && earlier != owner
-        {
-            self.changes += 1;
-            if !cleaned {
-                self.violations
-                    .push(format!("{name} went from {earlier} to {owner} without being cleaned"));
-            }
-        }
-        self.served.insert(name, (owner.to_owned(), false));
-    }
-
-    fn pod(&mut self, pod: &Pod, is_there: bool) {
-        let name = format!("{}/{}", pod.namespace().unwrap(), pod.name_any());
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        let ended = matches!(phase, Some("Succeeded" | "Failed"));
-        let (Some(node), true) = (node, is_there && !ended) else {
-            self.pods.remove(&name);
-            return;
-        };
-        let tenant = pod.labels()[labels::TENANT].clone();
-        self.pods.insert(name, (node.clone(), tenant));
-        let tenants: BTreeSet<&String> = self
-            .pods
-            .values()
-            .filter(|(on, _)| *on == node)
-            .map(|(_, tenant)| tenant)
-            .collect();
-        if tenants.len() > 1 {
-            self.violations.push(format!("{node} has pods of {tenants:?}"));
-        }
-    }
-}
-
-async fn watch_nodes(client: Client, observer: Arc<Mutex<Observer>>) {
-    let mut stream = watcher(Api::<Node>::all(client), watcher::Config::default()).boxed();
-    loop {
-        if let Ok(Some(Event::Apply(node) | Event::InitApply(node))) = stream.try_next().await {
-            observer.lock().unwrap().node(&node);
-        }
-    }
-}
-
-async fn watch_pods(client: Client, observer: Arc<Mutex<Observer>>) {
-    let ours = watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER));
-    let mut stream = watcher(Api::<Pod>::all(client), ours).boxed();
-    loop {
-        match stream.try_next().await {
-            Ok(Some(Event::Apply(pod) | Event::InitApply(pod))) => observer.lock().unwrap().pod(&pod, true),
-            Ok(Some(Event::Delete(pod))) => observer.lock().unwrap().pod(&pod, false),
-            _ => {}
-        }
     }
 }

@@ -1,7 +1,9 @@
 //! A host cluster with control in this process, tenants without control planes, and their pods on the host.
 
 use berth_api::{NodeGroup, NodePool, TenantCluster, TenantClusterSpec, labels, names::TenantId};
-use berth_control::{ControlConfig, control_plane::HostInput, datastore::DatastoreConfig, metrics::Metrics};
+use berth_control::{
+    ControlConfig, control_plane::HostInput, datastore::DatastoreConfig, metrics::Metrics, nodes::clock::Clock,
+};
 use berth_tests::{
     fake::FakeRuntime,
     tenant::{ensure_namespace, until_gone},
@@ -16,18 +18,22 @@ use kube::{
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::{
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, Mutex, MutexGuard},
     time::Duration,
 };
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// How long anything may take.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// The namespace of all tenants of these tests.
-const NAMESPACE: &str = "fleet";
+pub(crate) const NAMESPACE: &str = "fleet";
 
 /// One runtime for all controls: the tenants' fakes outlive the control that started them.
 static RUNTIME: LazyLock<Arc<FakeRuntime>> = LazyLock::new(Arc::default);
+
+/// The clock of all controls.
+pub(crate) static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::default);
 
 /// Four nodes of one pool that hands them on quickly.
 pub(crate) async fn world() -> World {
@@ -42,37 +48,62 @@ pub(crate) async fn world() -> World {
         .patch("h100", &PatchParams::default(), &Patch::Merge(&spec))
         .await
         .unwrap();
-    start_control(&world);
+    *Control::first() = Some(Control::start(&world));
     world
 }
 
-/// Starts a control in this process. It ends with the token, or with the process.
-pub(crate) fn start_control(world: &World) -> CancellationToken {
-    let access = world.host.datastore();
-    let stop = CancellationToken::new();
-    let config = ControlConfig {
-        network: berth_control::network::NetworkConfig::default(),
-        node_jobs: berth_control::nodes::jobs::NodeJobs {
-            image: "berth:test".into(),
-            ..Default::default()
-        },
-        client: world.client.clone(),
-        host: HostInput {
-            cluster_domain: "cluster.local".into(),
-            server: world.host.server(),
-            ca_pem: std::fs::read_to_string(world.host.home().pki().join("ca.crt")).unwrap_or_default(),
-        },
-        datastore: DatastoreConfig {
-            endpoints: vec![access.endpoint],
-            ca_cert: access.ca_cert,
-            ca_key: access.ca_key,
-        },
-        runtime: Arc::clone(&RUNTIME) as Arc<_>,
-        metrics: Metrics::new(&mut Registry::default()),
-    };
-    let of_control = stop.clone();
-    tokio::spawn(async move { berth_control::run(config, of_control, || {}).await.unwrap() });
-    stop
+/// A control in this process, as a leader: nothing elects one here.
+pub(crate) struct Control {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Control {
+    /// The one that runs from the beginning.
+    pub(crate) fn first() -> MutexGuard<'static, Option<Self>> {
+        static FIRST: Mutex<Option<Control>> = Mutex::new(None);
+        FIRST.lock().unwrap()
+    }
+
+    /// Ends it when it has finished what it is at.
+    pub(crate) fn stop(self) {
+        self.stop.cancel();
+    }
+
+    /// Ends it wherever it is, as `kill -9` does: nothing of it goes on, and what it knew is lost.
+    pub(crate) fn kill(self) {
+        self.task.abort();
+    }
+
+    /// Starts one.
+    pub(crate) fn start(world: &World) -> Self {
+        let access = world.host.datastore();
+        let stop = CancellationToken::new();
+        let config = ControlConfig {
+            network: berth_control::network::NetworkConfig::default(),
+            node_jobs: berth_control::nodes::jobs::NodeJobs {
+                image: "berth:test".into(),
+                ..Default::default()
+            },
+            client: world.client.clone(),
+            host: HostInput {
+                cluster_domain: "cluster.local".into(),
+                server: world.host.server(),
+                ca_pem: std::fs::read_to_string(world.host.home().pki().join("ca.crt")).unwrap_or_default(),
+            },
+            datastore: DatastoreConfig {
+                endpoints: vec![access.endpoint],
+                ca_cert: access.ca_cert,
+                ca_key: access.ca_key,
+            },
+            clock: CLOCK.clone(),
+            runtime: Arc::clone(&RUNTIME) as Arc<_>,
+            metrics: Metrics::new(&mut Registry::default()),
+        };
+        let of_control = stop.clone();
+        let task = tokio::spawn(async move { berth_control::run(config, of_control, || {}).await.unwrap() });
+        Self { stop, task }
+    }
 }
 
 /// A tenant whose pods are made by hand.
@@ -180,12 +211,17 @@ impl Team {
         status.node_groups.into_iter().next().unwrap_or_default()
     }
 
-    /// Deletes it and waits until nothing is left.
-    pub(crate) async fn delete(self, world: &World) {
+    /// Deletes it.
+    pub(crate) async fn begin_to_delete(&self) {
         self.clusters
             .delete(&self.name, &DeleteParams::default())
             .await
             .unwrap();
+    }
+
+    /// Deletes it and waits until nothing is left.
+    pub(crate) async fn delete(self, world: &World) {
+        self.begin_to_delete().await;
         until_gone(world, NAMESPACE, &self.name).await;
     }
 }

@@ -53,6 +53,7 @@ async fn fifty_tenants_at_once() {
                 ca_cert: access.ca_cert,
                 ca_key: access.ca_key,
             },
+            clock: berth_control::nodes::clock::Clock::default(),
             runtime: Arc::new(FakeRuntime::default()),
             metrics: Metrics::new(&mut Registry::default()),
         },

@@ -1,6 +1,7 @@
 //! What happens to a node between two tenants. Each test has a node and a pool of its own.
 
 use berth_api::{NodePool, NodePoolSpec, Span, conditions, labels};
+use berth_control::setup::uninstall::remains;
 use berth_tests::{
     objects::{apply, simulate_node},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
@@ -208,6 +209,10 @@ pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(world
                 .is_some_and(|nodes| nodes.quarantined == 1 && nodes.free == 0)
     })
     .await;
+
+    // Without Berth nobody would ever take that off.
+    let refusal = remains(&world.client).await.unwrap().refusal().unwrap();
+    assert!(refusal.contains("handover-fails (Quarantined)"), "{refusal}");
 
     // People look, and what is wrong still is: it fails now.
     let release = json!({"metadata": {"annotations": {labels::RELEASE_QUARANTINE: "yes"}}});

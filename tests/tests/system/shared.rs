@@ -2,7 +2,7 @@
 
 use berth_api::{NodeGroup, NodeMode, NodePool, TenantClass, TenantCluster, TenantNode, conditions, labels};
 use berth_tests::{
-    objects::{gpu_pod, nodes_of_tenant, phase},
+    objects::{apply, gpu_pod, nodes_of_tenant, phase},
     tenant::{Tenant, cluster},
     wait::{until, until_true},
     world::{World, example},
@@ -120,6 +120,94 @@ fn sharing_cluster() -> TenantCluster {
     cluster
 }
 
+/// A node goes from the shared pool into one of single tenants: whoever is there leaves as its budget allows, the node is
+/// cleaned, and then somebody else has it.
+async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after: &Tenant) {
+    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let spec = json!({"nodeSelector": {"example.com/pool": "was-shared"}, "modes": ["private"]});
+    let pool = NodePool::new("was-shared", serde_json::from_value(spec).unwrap());
+    pools.create(&PostParams::default(), &pool).await.unwrap();
+    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "not-now"},
+        "spec": {"maxUnavailable": 0, "selector": {}}});
+    let of_before = before.id.workload_namespace();
+    apply(&world.client, &of_before, &budget).await.unwrap();
+    let selector = "node.kubernetes.io/instance-type";
+    let was = nodes.get("cpu-01").await.unwrap().labels()[selector].clone();
+    let moved = json!({"metadata": {"labels": {selector: null, "example.com/pool": "was-shared"}}});
+    let merge = Patch::Merge(&moved);
+    nodes.patch("cpu-01", &PatchParams::default(), &merge).await.unwrap();
+
+    let body = json!({"spec": {"nodes": [{"name": "own", "pool": "was-shared", "mode": "private", "count": 1}]}});
+    let tenants = world.tenants("shared-other");
+    let merge = Patch::Merge(&body);
+    tenants.patch("other", &PatchParams::default(), &merge).await.unwrap();
+    until("it is told why it waits", SOON, async || {
+        let status = tenants.get("other").await.unwrap().status.unwrap_or_default();
+        let words = format!("{:?}", status.conditions);
+        let node = nodes.get("cpu-01").await.unwrap();
+        let waits = node.annotations().contains_key(labels::SHARED_BEFORE)
+            && !node.labels().contains_key(labels::NODE_STATE)
+            && !conditions::is_true(&status.conditions, conditions::NODES_READY);
+        if waits { Ok(()) } else { Err(words) }
+    })
+    .await;
+    assert_eq!(on_host(world, before, "cpu-01").await.len(), 1, "a budget holds");
+
+    let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> =
+        Api::namespaced(world.client.clone(), &of_before);
+    budgets.delete("not-now", &DeleteParams::default()).await.unwrap();
+    let scrubbing = until("it is cleaned", SOON, async || {
+        let node = nodes.get("cpu-01").await.unwrap();
+        match node.annotations().get(labels::NODE_STATE).map(String::as_str) {
+            Some("Scrubbing") => Ok(node),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert!(on_host(world, before, "cpu-01").await.is_empty());
+    let why = &scrubbing.annotations()[labels::REASON];
+    assert!(why.contains("tenants shared it in the pool cpu"), "{why}");
+    until("the other one has it alone", SOON, async || {
+        let node = nodes.get("cpu-01").await.unwrap();
+        if node.labels().get(labels::TENANT).map(String::as_str) == Some(after.id.slug()) {
+            Ok(())
+        } else {
+            Err(format!("{:?}", node.annotations()))
+        }
+    })
+    .await;
+    let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(world.client.clone());
+    until("Events tell of it", SOON, async || {
+        let about = ListParams::default().fields("regarding.kind=Node,regarding.name=cpu-01");
+        let events = events.list(&about).await.unwrap();
+        let reasons: Vec<_> = events.iter().filter_map(|event| event.reason.clone()).collect();
+        let all = ["Scrubbing", "Validating", "Free", "Assigned"];
+        if all.iter().all(|wanted| reasons.iter().any(|reason| reason == wanted)) {
+            Ok(())
+        } else {
+            Err(format!("{reasons:?}"))
+        }
+    })
+    .await;
+
+    // It goes back the way it came.
+    let none = json!({"spec": {"nodes": []}});
+    tenants
+        .patch("other", &PatchParams::default(), &Patch::Merge(&none))
+        .await
+        .unwrap();
+    until_true("it is free", SOON, async || {
+        let node = nodes.get("cpu-01").await.unwrap();
+        !node.labels().contains_key(labels::NODE_STATE) && !node.annotations().contains_key(labels::SHARED_BEFORE)
+    })
+    .await;
+    let back = json!({"metadata": {"labels": {selector: was, "example.com/pool": null}}});
+    let merge = Patch::Merge(&back);
+    nodes.patch("cpu-01", &PatchParams::default(), &merge).await.unwrap();
+    pools.delete("was-shared", &DeleteParams::default()).await.unwrap();
+}
+
 pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
     let pools: Api<NodePool> = Api::all(world.client.clone());
     let classes: Api<TenantClass> = Api::all(world.client.clone());
@@ -211,6 +299,7 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
     .await;
     assert_eq!(on_host(&world, &builds, "cpu-01").await.len(), 1);
 
+    one_has_it_alone_when_it_is_clean(&world, &builds, &other).await;
     tokio::join!(builds.delete(&world), other.delete(&world));
     pools.delete("cpu", &DeleteParams::default()).await.unwrap();
     for node in ["cpu-01", "cpu-02"] {

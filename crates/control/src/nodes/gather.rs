@@ -87,10 +87,7 @@ pub async fn write_idle(context: &Context, fleet: &Fleet) -> Result<(), Reconcil
     // The next plan is not made before this is done.
     stream::iter(changed.map(Ok))
         .try_for_each_concurrent(AT_ONCE, async |(name, body)| {
-            match nodes
-                .patch(name, &PatchParams::default(), &Patch::Merge(&body))
-                .await
-            {
+            match nodes.patch(name, &PatchParams::default(), &Patch::Merge(&body)).await {
                 Ok(_) => Ok(()),
                 // It changed meanwhile: the next plan writes it.
                 Err(error) if is_status(&error, 409) || is_status(&error, 404) => Ok(()),
