@@ -178,22 +178,21 @@ async fn follow<K>(api: Api<K>, selector: &str, index: usize, log: Arc<Mutex<Log
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let bring = |at: u64, happening: Option<Happening>| {
-        let mut log = log.lock().unwrap();
-        if let Some(happening) = happening {
-            log.pending.entry(at).or_default().push(happening);
-        }
+    let bring = |at: u64, happening: Happening| {
+        log.lock().unwrap().pending.entry(at).or_default().push(happening);
     };
     let passed = |at: u64| {
         let mut log = log.lock().unwrap();
         log.far[index] = log.far[index].max(at);
     };
-    let list = until("the first list", SOON, async || {
-        api.list(&ListParams::default().labels(selector)).await
-    })
-    .await;
+    let list = loop {
+        match api.list(&ListParams::default().labels(selector)).await {
+            Ok(list) => break list,
+            Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    };
     for object in &list.items {
-        bring(version(object.resource_version()), Some(read(object)));
+        bring(version(object.resource_version()), read(object));
     }
     let mut at = version(list.metadata.resource_version);
     passed(at);
@@ -208,7 +207,7 @@ where
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     at = version(object.resource_version());
-                    bring(at, Some(read(&object)));
+                    bring(at, read(&object));
                 }
                 WatchEvent::Deleted(object) => {
                     at = version(object.resource_version());
@@ -217,7 +216,7 @@ where
                         Happening::Pod(name, _) => Happening::Pod(name, None),
                         Happening::Job(name, _) => Happening::Job(name, None),
                     };
-                    bring(at, Some(gone));
+                    bring(at, gone);
                 }
                 WatchEvent::Bookmark(bookmark) => at = version(Some(bookmark.metadata.resource_version)),
                 WatchEvent::Error(error) => {
