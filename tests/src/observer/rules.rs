@@ -137,6 +137,7 @@ impl Rules {
     fn node(&mut self, version: u64, name: &str, node: NodeView) {
         let before = self.nodes.insert(name.to_owned(), node.clone());
         let history = self.histories.entry(name.to_owned()).or_default();
+        let was_by_hand = history.by_hand;
         let disagreement = disagreement(&node);
         if disagreement.is_none() {
             history.by_hand = false;
@@ -154,7 +155,12 @@ impl Rules {
             let went_on = before
                 .as_ref()
                 .is_some_and(|before| serves(before) && before.owner == node.owner);
-            if !went_on && let Some(earlier) = &history.served {
+            // What somebody took off and control put back.
+            let is_mended = was_by_hand && history.served.as_ref() == Some(owner);
+            if !went_on
+                && !is_mended
+                && let Some(earlier) = &history.served
+            {
                 if earlier != owner {
                     self.hand_overs += 1;
                 }
@@ -301,7 +307,9 @@ fn disagreement(node: &NodeView) -> Option<String> {
         return Some(format!("its taint is for {value}, not for {wanted}"));
     }
     let has_owner = serves(node) || ["Reserved", "Joining"].contains(&state.as_str());
-    if node.owner.is_some() != has_owner && !(state == "Draining" && node.tenant.is_none()) {
+    // An owner that cannot be told any more: its node is emptied.
+    let is_unknown = state == "Draining" && node.owner.is_none();
+    if node.owner.is_some() != has_owner && !is_unknown {
         return Some("its state and its owner do not fit".into());
     }
     None

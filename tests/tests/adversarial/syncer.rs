@@ -270,8 +270,10 @@ async fn nothing_of_a_hand_over_is_its_own(world: &World, client: &Client, a: &T
     }
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "any"},
         "target": {"kind": "Node", "name": "gpu-l40s-01"}});
-    let bound = pods.create_subresource::<Value, Value>("binding", "any", &PostParams::default(), &binding);
-    forbidden("a pod bound to a node", bound.await);
+    let bound: kube::Result<Value> = pods
+        .create_subresource("binding", "any", &PostParams::default(), &binding)
+        .await;
+    forbidden("a pod bound to a node", bound);
 }
 
 pub(crate) async fn the_host_refuses_pods_that_leave_their_container(world: Arc<World>) {
