@@ -336,7 +336,11 @@ mod tests {
     #[test]
     fn the_tightest_domain_that_holds_all_goes_first_and_a_whole_one_last() {
         let supply = supply(&[(&[0, 0, 0], 1), (&[0, 0], 2), (&[0, 0], 0)]);
-        assert_eq!(find(&supply, 2, 8, 0, &[], false), [3, 4], "a broken one, and the tightest");
+        assert_eq!(
+            find(&supply, 2, 8, 0, &[], false),
+            [3, 4],
+            "a broken one, and the tightest"
+        );
         assert_eq!(find(&supply, 1, 8, 0, &[], false), [3]);
         assert_eq!(find(&supply, 3, 8, 0, &[], true), [0, 1, 2]);
         assert_eq!(find(&supply, 4, 8, 0, &[], true), Vec::<usize>::new());

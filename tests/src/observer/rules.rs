@@ -116,13 +116,13 @@ impl Rules {
     /// Something happened, at this resource version.
     pub fn happened(&mut self, version: u64, what: Happening) {
         match what {
-            Happening::Node(name, Some(node)) => self.node(version, &name, node),
+            Happening::Node(name, Some(node)) => self.node(version, &name, &node),
             Happening::Node(name, None) => {
                 // What a tenant left is there all the same.
                 self.nodes.remove(&name);
                 self.histories.entry(name).or_default().by_hand = false;
             }
-            Happening::Pod(name, pod) => self.pod(version, name, pod),
+            Happening::Pod(name, pod) => self.pod(version, &name, pod),
             Happening::Job(name, Some(job)) => self.job(version, name, job),
             Happening::Job(name, None) => {
                 self.jobs.remove(&name);
@@ -134,11 +134,11 @@ impl Rules {
         self.violations.push(format!("at {version}: {what}"));
     }
 
-    fn node(&mut self, version: u64, name: &str, node: NodeView) {
+    fn node(&mut self, version: u64, name: &str, node: &NodeView) {
         let before = self.nodes.insert(name.to_owned(), node.clone());
         let history = self.histories.entry(name.to_owned()).or_default();
         let was_by_hand = history.by_hand;
-        let disagreement = disagreement(&node);
+        let disagreement = disagreement(node);
         if disagreement.is_none() {
             history.by_hand = false;
         } else if self.by_hand.contains(&version) {
@@ -151,7 +151,7 @@ impl Rules {
         {
             wrong.push(format!("{name}: {disagreement}: {node:?}"));
         }
-        if let Some(owner) = node.owner.as_ref().filter(|_| serves(&node)) {
+        if let Some(owner) = node.owner.as_ref().filter(|_| serves(node)) {
             let went_on = before
                 .as_ref()
                 .is_some_and(|before| serves(before) && before.owner == node.owner);
@@ -198,10 +198,10 @@ impl Rules {
         }
     }
 
-    fn pod(&mut self, version: u64, name: String, pod: Option<PodView>) {
+    fn pod(&mut self, version: u64, name: &str, pod: Option<PodView>) {
         let before = match &pod {
-            Some(pod) => self.pods.insert(name.clone(), pod.clone()),
-            None => self.pods.remove(&name),
+            Some(pod) => self.pods.insert(name.to_owned(), pod.clone()),
+            None => self.pods.remove(name),
         };
         if let Some(before) = &before {
             self.histories.entry(before.node.clone()).or_default().used_at = version;

@@ -146,7 +146,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<W
     tokio::join!(a.delete(&world), b.delete(&world));
 }
 
-/// What says whose a node is and whether it is clean, and ways onto nodes past the scheduler.
+/// What says whose a node is and whether it is clean.
 async fn nothing_of_a_hand_over_is_its_own(world: &World, client: &Client, a: &Tenant) {
     let params = PatchParams::default();
     let nodes: Api<Node> = Api::all(client.clone());
@@ -227,7 +227,11 @@ async fn nothing_of_a_hand_over_is_its_own(world: &World, client: &Client, a: &T
         .await
         .unwrap();
 
-    // Pods on nodes of another tenant, or of nobody: by name, by selector, by toleration of what keeps everybody away.
+    reaches_no_other_node(client, a).await;
+}
+
+/// Pods on nodes of another tenant, or of nobody: by name, by selector, by toleration of what keeps everybody away.
+async fn reaches_no_other_node(client: &Client, a: &Tenant) {
     let slug = a.id.slug();
     let pods: Api<Pod> = Api::namespaced(client.clone(), &a.id.workload_namespace());
     let dry_run = PostParams {

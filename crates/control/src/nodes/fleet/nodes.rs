@@ -189,7 +189,10 @@ pub(super) fn planned(
 /// The gangs that pods are of.
 fn gangs(pods: &[&Workload]) -> BTreeSet<String> {
     let gangs = pods.iter().filter_map(|pod| pod.gang.as_ref());
-    gangs.filter(|gang| gang.size > 1).map(|gang| gang.name.clone()).collect()
+    gangs
+        .filter(|gang| gang.size > 1)
+        .map(|gang| gang.name.clone())
+        .collect()
 }
 
 /// Whether a node with an owner is of no use now. Berth's own cordon is part of its state.
