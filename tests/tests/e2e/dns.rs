@@ -4,9 +4,15 @@ use crate::{
     pods::{SOON, Space, only, script, server},
     teams::vision,
 };
-use berth_tests::{objects::apply, tenant::ensure_namespace, wait::until, world::World};
+use berth_tests::{dns::ask, objects::apply, tenant::ensure_namespace, wait::until, world::World};
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
 use serde_json::json;
-use std::sync::Arc;
+use simple_dns::TYPE;
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 /// A script that connects to each of these and prints those that it was connected to.
 fn connect(targets: &[&str]) -> String {
@@ -36,6 +42,7 @@ pub(crate) async fn pods_find_what_is_theirs_by_name(world: Arc<World>) {
     ensure_namespace(&world.client, "dns-host").await;
     let secret = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "secret"}, "spec": {"ports": [{"port": 80}]}});
     apply(&world.client, "dns-host", &secret).await.unwrap();
+    knows_on_host(&world, "secret.dns-host.svc.cluster.local").await;
 
     let own = [
         "web:80",
@@ -57,6 +64,23 @@ pub(crate) async fn pods_find_what_is_theirs_by_name(world: Arc<World>) {
         let said = space.run(&name, only(script(&text))).await.said();
         let is_right = said.lines().eq(own.into_iter().chain(["DNS"]));
         if is_right { Ok(()) } else { Err(said) }
+    })
+    .await;
+}
+
+/// Waits until the host's own DNS knows a name: otherwise it would prove nothing that tenants do not.
+async fn knows_on_host(world: &World, name: &str) {
+    let services: Api<Service> = Api::namespaced(world.client.clone(), "kube-system");
+    let service = services.get("kube-dns").await.unwrap();
+    let address = service.spec.and_then(|spec| spec.cluster_ip).unwrap();
+    let server = SocketAddr::new(address.parse::<IpAddr>().unwrap(), 53);
+    until("the host's DNS knows its Service", SOON, async || {
+        let answer = ask(server, TYPE::A, name).await?;
+        if answer.records.is_empty() {
+            Err(format!("{answer:?}"))
+        } else {
+            Ok(())
+        }
     })
     .await;
 }

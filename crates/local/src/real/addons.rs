@@ -55,14 +55,18 @@ fn cluster_role(name: &str, rules: &Value) -> Value {
 
 fn coredns(address: Ipv4Addr) -> Vec<Value> {
     const NAME: &str = "kube-dns";
-    // There is no world outside: other names do not exist.
+    // There is no world outside: other names do not exist. They have a block of their own, since CoreDNS asks `template` before
+    // `kubernetes`, in whatever order they are written.
     let corefile = "\
-.:5353 {
+cluster.local:5353 in-addr.arpa:5353 ip6.arpa:5353 {
     errors
     health :8080
     ready :8181
     kubernetes cluster.local in-addr.arpa ip6.arpa
     cache 10
+}
+.:5353 {
+    errors
     template ANY ANY {
         rcode NXDOMAIN
     }
