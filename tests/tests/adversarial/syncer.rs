@@ -9,16 +9,20 @@ use berth_tests::{
 };
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
+    batch::v1::Job,
     core::v1::{ConfigMap, Namespace, Node, Pod, Secret, ServiceAccount},
 };
 use kube::{
     Api, Client, Resource,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     config::KubeConfigOptions,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::{fmt::Debug, sync::Arc};
+
+/// The platform's own namespace.
+const SYSTEM: &str = "berth-system";
 
 /// A client with the syncer's own kubeconfig and token.
 pub(crate) async fn as_syncer(world: &World, tenant: &Tenant) -> Client {
@@ -101,6 +105,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<W
             .patch("gpu-h100-01", &PatchParams::default(), &Patch::Merge(&label))
             .await,
     );
+    nothing_of_a_hand_over_is_its_own(&world, &client, &a).await;
     let nodes: Api<berth_api::TenantNode> = Api::namespaced(client.clone(), &home);
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
@@ -139,6 +144,140 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<W
         other => panic!("{other:?}"),
     }
     tokio::join!(a.delete(&world), b.delete(&world));
+}
+
+/// What says whose a node is and whether it is clean.
+async fn nothing_of_a_hand_over_is_its_own(world: &World, client: &Client, a: &Tenant) {
+    let params = PatchParams::default();
+    let nodes: Api<Node> = Api::all(client.clone());
+    for (what, body) in [
+        (
+            "an owner",
+            json!({"metadata": {"annotations": {"berth.dev/owner-uid": "stolen"}}}),
+        ),
+        ("a state", json!({"metadata": {"labels": {"berth.dev/state": null}}})),
+        (
+            "a release from quarantine",
+            json!({"metadata": {"annotations": {"berth.dev/release-quarantine": "yes"}}}),
+        ),
+        ("no taint", json!({"spec": {"taints": null}})),
+        ("no cordon", json!({"spec": {"unschedulable": null}})),
+    ] {
+        for node in ["gpu-h100-01", "gpu-l40s-01"] {
+            forbidden(what, nodes.patch(node, &params, &Patch::Merge(&body)).await);
+            forbidden(what, nodes.patch_status(node, &params, &Patch::Merge(&body)).await);
+        }
+    }
+    forbidden(
+        "a node's end",
+        nodes.delete("gpu-l40s-01", &DeleteParams::default()).await.map(drop),
+    );
+
+    // A Job that cleans a node, and the mark that says that the node is not clean.
+    let meta = |label: &str, value: &str| json!({"name": "adv-handover", "labels": {label: value}});
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": meta("berth.dev/node-job", "scrub"),
+        "spec": {"suspend": true, "template": {"spec": {"restartPolicy": "Never",
+            "containers": [{"name": "c", "image": "i"}]}}}});
+    let mark = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("berth.dev/node-mark", "true")});
+    for object in [&job, &mark] {
+        apply(&world.client, SYSTEM, object).await.unwrap();
+    }
+    let jobs: Api<Job> = Api::namespaced(client.clone(), SYSTEM);
+    let done = json!({"status": {"conditions": [{"type": "Complete", "status": "True"}]}});
+    forbidden("Jobs of nodes", list(jobs.clone()).await);
+    forbidden(
+        "a Job that is done",
+        jobs.patch_status("adv-handover", &params, &Patch::Merge(&done)).await,
+    );
+    forbidden(
+        "another Job",
+        jobs.patch(
+            "adv-handover",
+            &params,
+            &Patch::Merge(json!({"spec": {"suspend": false}})),
+        )
+        .await,
+    );
+    forbidden(
+        "no Job",
+        jobs.delete("adv-handover", &DeleteParams::default()).await.map(drop),
+    );
+    let own: Job = serde_json::from_value(job.clone()).unwrap();
+    forbidden("a Job of its own", jobs.create(&PostParams::default(), &own).await);
+    let marks: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM);
+    forbidden("marks of nodes", list(marks.clone()).await);
+    forbidden(
+        "no mark",
+        marks.delete("adv-handover", &DeleteParams::default()).await.map(drop),
+    );
+    forbidden(
+        "another mark",
+        marks
+            .patch("adv-handover", &params, &Patch::Merge(json!({"data": {}})))
+            .await,
+    );
+    let all_jobs: Api<Job> = Api::namespaced(world.client.clone(), SYSTEM);
+    let all_marks: Api<ConfigMap> = Api::namespaced(world.client.clone(), SYSTEM);
+    all_jobs
+        .delete("adv-handover", &DeleteParams::background())
+        .await
+        .unwrap();
+    all_marks
+        .delete("adv-handover", &DeleteParams::default())
+        .await
+        .unwrap();
+
+    reaches_no_other_node(client, a).await;
+}
+
+/// Pods on nodes of another tenant, or of nobody: by name, by selector, by toleration of what keeps everybody away.
+async fn reaches_no_other_node(client: &Client, a: &Tenant) {
+    let slug = a.id.slug();
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &a.id.workload_namespace());
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let tolerates = |value: &str| {
+        json!({"tolerations": [
+        {"key": "berth.dev/tenant", "operator": "Equal", "value": value, "effect": "NoExecute"}]})
+    };
+    for (what, more) in [
+        ("by name", json!({"nodeName": "gpu-l40s-01"})),
+        (
+            "by no selector",
+            json!({"nodeSelector": {"kubernetes.io/hostname": "gpu-l40s-01"}}),
+        ),
+        (
+            "by another's selector",
+            json!({"nodeSelector": {"berth.dev/tenant": "another"}}),
+        ),
+        ("by its pool", json!({"nodeSelector": {"berth.dev/pool": "l40s"}})),
+        ("while it is cleaned", tolerates("handover")),
+        ("of another", tolerates("another")),
+        (
+            "of anybody",
+            json!({"tolerations": [{"key": "berth.dev/tenant", "operator": "Exists"}]}),
+        ),
+        ("of whatever there is", json!({"tolerations": [{"operator": "Exists"}]})),
+    ] {
+        let mut spec = json!({
+            "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": slug},
+            "automountServiceAccountToken": false, "dnsPolicy": "Default",
+        });
+        for (key, value) in more.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        let labels = json!({"berth.dev/tenant": slug, "berth.dev/managed-by": "syncer"});
+        let pod = json!({"metadata": {"name": "elsewhere", "labels": labels}, "spec": spec});
+        forbidden(what, pods.create(&dry_run, &serde_json::from_value(pod).unwrap()).await);
+    }
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "any"},
+        "target": {"kind": "Node", "name": "gpu-l40s-01"}});
+    let bound: kube::Result<Value> = pods
+        .create_subresource("binding", "any", &PostParams::default(), &binding)
+        .await;
+    forbidden("a pod bound to a node", bound);
 }
 
 pub(crate) async fn the_host_refuses_pods_that_leave_their_container(world: Arc<World>) {
