@@ -151,6 +151,7 @@ impl Round<'_> {
                         self.release_as_idle(at);
                     }
                     self.await_node(at, asker);
+                    self.holdings[asker].awaited_for_floor.push(at);
                     left -= 1;
                 }
             }
@@ -175,6 +176,7 @@ impl Round<'_> {
             self.holdings[asker].floor_why = Some(Why::Coming);
         }
         self.await_node(machine, asker);
+        self.holdings[asker].awaited_for_floor.push(machine);
         true
     }
 

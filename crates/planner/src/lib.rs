@@ -8,6 +8,7 @@
 //! 4. Demand is served, by guarantee, priority and fair share ([`serve`], [`claim`]); what cannot be had now is waited for, and
 //!    taken back from borrowers where that is due ([`reclaim`], [`gather`]).
 //! 5. Idle nodes, promises that came to nothing and reclaims that nobody waits for any more are undone ([`release`]).
+//! 6. What is still missing in a pool to which somebody may add nodes is listed ([`growth`]).
 //!
 //! docs/adr/0011 says which rules were chosen, and why.
 
@@ -15,6 +16,7 @@ mod claim;
 mod excess;
 mod floors;
 mod gather;
+mod growth;
 mod model;
 mod packing;
 mod patience;

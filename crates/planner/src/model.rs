@@ -50,6 +50,21 @@ pub struct Pool {
     /// How long a gang that is next may be overtaken by smaller demand before free nodes are kept for it. None: ten
     /// minutes.
     pub patience: Option<Seconds>,
+    /// Whether, and how far, somebody adds nodes to the pool who sees what it lacks. None: nobody does.
+    pub growth: Option<Growth>,
+}
+
+/// How far a pool may grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Growth {
+    /// Nodes that it may have in all. None: as many as whoever adds them allows.
+    pub most_nodes: Option<u32>,
+    /// What a new node holds, as long as there is none to look at; what is not named it holds in plenty. None: nobody
+    /// knows.
+    pub node: Option<Amounts>,
+    /// Pods that may be asked for at the same time. None: no limit.
+    pub most_pods: Option<u32>,
 }
 
 /// For whom nodes are taken back from those who hold more than they are guaranteed.
@@ -102,6 +117,8 @@ pub struct Node {
     pub gangs: BTreeSet<String>,
     /// It has an owner and is of no use now (not Ready, cordoned by people): it counts, but nothing can be placed on it.
     pub broken: bool,
+    /// It has no owner, and cannot be given yet because it came a short while ago.
+    pub starting: bool,
     /// Where it stands.
     pub state: NodeState,
 }
@@ -240,7 +257,7 @@ pub struct Demand {
 }
 
 /// Pods that are alike.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Pods {
     /// How many.
@@ -308,6 +325,51 @@ pub struct Plan {
     pub groups: BTreeMap<String, BTreeMap<String, Standing>>,
     /// When to plan again although nothing changes: the next time at which a span (tenure, idleness, grace) ends.
     pub again_at: Option<Seconds>,
+    /// What pools that may grow lack, by pool.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub asks: BTreeMap<String, Ask>,
+}
+
+/// What a pool that may grow lacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Ask {
+    /// Nodes that have to come, as far as their size is known.
+    pub nodes: u32,
+    /// For what.
+    pub shortages: Vec<Shortage>,
+    /// Why more is not asked for, in words for people.
+    pub held_back: Option<String>,
+}
+
+impl Ask {
+    /// Pods that are asked for.
+    pub fn pods(&self) -> u32 {
+        let pods = self.shortages.iter().flat_map(|shortage| &shortage.pods);
+        pods.fold(0, |sum, pods| sum.saturating_add(pods.count))
+    }
+}
+
+/// Pods for which there are not enough nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Shortage {
+    /// UID of the tenant.
+    pub tenant: String,
+    /// Its node group.
+    pub group: String,
+    /// The pod's name, or the gang's; empty for nodes that the group has whatever happens.
+    pub name: String,
+    /// All of them or none.
+    pub gang: bool,
+    /// Each needs a node of its own: whole nodes are asked for.
+    pub whole_nodes: bool,
+    /// All in one topology domain.
+    pub one_domain: bool,
+    /// Pods that are alike, with their number.
+    pub pods: Vec<Pods>,
+    /// Labels that their nodes must carry.
+    pub selector: BTreeMap<String, String>,
 }
 
 /// Where a node group stands, in numbers and words.

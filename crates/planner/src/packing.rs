@@ -62,6 +62,38 @@ impl Load {
         self.parts.iter().any(|part| fit(&part.each, room) > 0)
     }
 
+    /// Pods of it.
+    pub fn count(&self) -> u32 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.left))
+    }
+
+    /// Places one pod, wherever, and says how many that were.
+    pub fn place_one(&mut self) -> u32 {
+        let Some(first) = self.parts.first_mut() else { return 0 };
+        first.left -= 1;
+        self.parts.retain(|part| part.left > 0);
+        1
+    }
+
+    /// Takes one of the smallest pods out.
+    pub fn drop_one(&mut self) {
+        if let Some(last) = self.parts.last_mut() {
+            last.left -= 1;
+        }
+        self.parts.retain(|part| part.left > 0);
+    }
+
+    /// The pods of this load that `rest` has not.
+    pub fn without(&self, rest: &Self) -> Self {
+        let mut parts = self.parts.clone();
+        for part in &mut parts {
+            let same = rest.parts.iter().find(|other| other.each == part.each);
+            part.left -= same.map_or(0, |same| same.left.min(part.left));
+        }
+        parts.retain(|part| part.left > 0);
+        Self { parts }
+    }
+
     /// Nodes with room for `capacity` each that it takes; `None`: a pod of it fits on none of them.
     pub fn nodes_of(&self, capacity: &[u64]) -> Option<u32> {
         if let [part] = self.parts.as_slice() {

@@ -58,6 +58,8 @@ pub(crate) struct Holding {
     pub awaited: usize,
     /// What its floor lacks.
     pub missing: u32,
+    /// Nodes that are free or will be, and kept for its floor.
+    pub awaited_for_floor: Vec<usize>,
     pub floor_why: Option<Why>,
 }
 
@@ -127,6 +129,7 @@ impl<'a> Round<'a> {
                 home: BTreeSet::new(),
                 awaited: 0,
                 missing: 0,
+                awaited_for_floor: Vec::new(),
                 floor_why: None,
             };
             for number in &asker.machines {
@@ -316,12 +319,16 @@ impl<'a> Round<'a> {
     /// Adds what was decided to the plan.
     pub fn conclude(mut self, plan: &mut Plan) {
         let stock = self.stock();
+        let asked = self.ask();
         for asker in 0..self.view.askers.len() {
-            let standing = self.standing(asker, &stock);
+            let standing = self.standing(asker, &stock, asked.as_ref());
             let groups = plan.groups.entry(self.view.askers[asker].of.uid.clone()).or_default();
             groups
                 .entry(self.view.askers[asker].group.name.clone())
                 .or_insert(standing);
+        }
+        if let Some(asked) = asked {
+            plan.asks.insert(self.view.pool.name.clone(), asked.ask);
         }
         for machine in 0..self.view.machines.len() {
             let why = std::mem::take(&mut self.reasons[machine]);

@@ -19,7 +19,7 @@ pub(crate) struct View<'a> {
     /// Their demand.
     pub wants: Vec<Want<'a>>,
     /// Numbers of resources.
-    resources: HashMap<&'a str, usize>,
+    pub resources: HashMap<&'a str, usize>,
 }
 
 impl View<'_> {

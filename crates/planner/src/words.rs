@@ -1,5 +1,6 @@
 //! What is said to people about where they stand.
 
+use crate::growth::Asked;
 use crate::packing::{Load, Part};
 use crate::round::{Fate, Round};
 use crate::supply::Supply;
@@ -74,7 +75,7 @@ impl Round<'_> {
             self.view.askers[wanted.asker].group,
             self.view.askers[wanted.asker].tenant,
         );
-        if self.view.machines.is_empty() || wanted.load.is_empty() {
+        if !self.knows_a_node() || wanted.load.is_empty() {
             return None;
         }
         let whole = wanted.demand.gang || wanted.demand.one_domain == Domain::Required;
@@ -111,11 +112,23 @@ impl Round<'_> {
         if let Some((share, limit)) = self.tree.never(tenant, fewest) {
             return Some(format!("it needs {fewest} GPUs and {share} has {limit} at most"));
         }
+        if let Some(growth) = &self.view.pool.growth {
+            // What is too small today can be large enough tomorrow.
+            return growth.most_nodes.filter(|most| least > *most).map(|most| {
+                let pool = &self.view.pool.name;
+                format!("it needs {} and pool {pool} may have {most} at most", nodes(least as usize))
+            });
+        }
         let everything = everything.get_or_insert_with(|| self.view.supply(|_| true));
         (!self.view.fits(want, everything)).then(|| match wanted.demand.one_domain {
             Domain::Any => format!("all of pool {} is too small for it", self.view.pool.name),
             Domain::Required => format!("no topology domain of pool {} is large enough", self.view.pool.name),
         })
+    }
+
+    /// Whether there is a node from which can be told what nodes of the pool hold.
+    pub fn knows_a_node(&self) -> bool {
+        self.view.machines.iter().any(|machine| !machine.node.starting)
     }
 
     /// Nodes that a load takes at least.
@@ -155,7 +168,7 @@ impl Round<'_> {
     }
 
     /// Where a group stands after this plan.
-    pub fn standing(&self, asker: usize, stock: &Stock) -> Standing {
+    pub fn standing(&self, asker: usize, stock: &Stock, asked: Option<&Asked>) -> Standing {
         let holding = &self.holdings[asker];
         let group = self.view.askers[asker].group;
         let mut waiting = holding.missing;
@@ -196,6 +209,9 @@ impl Round<'_> {
         }
         if more > 0 {
             words.push(format!("{more} more wait"));
+        }
+        if let Some(number) = asked.map(|asked| asked.by_asker[asker]).filter(|number| *number > 0) {
+            words.push(format!("an autoscaler is asked for {}", nodes(number as usize)));
         }
         Standing {
             desired,

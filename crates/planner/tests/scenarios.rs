@@ -397,6 +397,54 @@ scenario!(
 );
 
 scenario!(
+    a_growing_pool_lacks_what_its_free_nodes_and_those_on_their_way_do_not_hold,
+    "
+    pool h100 gpus=8 grows
+    tenant a
+    group a/burst h100 0..16
+    want a/burst train-8 8x8 gang since=60
+    tenant b
+    group b/web h100 0..4
+    want b/web chat 3x8 zone=c since=5
+    want b/web never 1x8 zone=d since=5
+    node n1..n2 zone=c free
+    node n3 zone=c b/web used=8 age=60
+    node n4 zone=a returning
+    node n5 starting
+    "
+);
+
+scenario!(
+    a_pool_without_nodes_grows_from_nothing,
+    "
+    pool h100 gpus=8 grows
+    tenant a
+    group a/own h100 2..2
+    group a/burst h100 0..8
+    want a/burst train 4x8 gang since=60
+    want a/burst job 3x1 since=5
+    "
+);
+
+scenario!(
+    a_pool_grows_no_further_than_its_bounds,
+    "
+    pool h100 gpus=8 most=4 pods=20 size=8
+    share s limit=32
+    tenant a share=s
+    group a/g h100 0..2
+    want a/g jobs 30x1 since=90
+    tenant b share=s
+    group b/g h100 0..8
+    want b/g train-3 3x8 gang since=60
+    want b/g huge 6x8 gang since=50
+    tenant c
+    group c/g h100 0..8
+    want c/g more 40x1 since=10
+    "
+);
+
+scenario!(
     a_lowered_limit_takes_nodes_back,
     "
     pool h100 gpus=8 grace=300 reclaim=never
@@ -454,6 +502,18 @@ scenario!(
     node n3 rack=r1 a/g used=2 age=60 prio=5
     node n4 rack=r1 a/g used=2 age=60 broken
     node n5 rack=r2 a/g used=8 age=60 cordoned=100
+    "
+);
+
+scenario!(
+    nodes_that_come_are_awaited_and_not_asked_for_twice,
+    "
+    pool h100 gpus=8 most=4
+    tenant a
+    group a/g h100 0..8
+    want a/g train-4 4x8 gang since=90
+    node n1..n2 free
+    node n3 starting
     "
 );
 

@@ -1,7 +1,7 @@
 //! A fleet as text, and a plan as text.
 //!
 //! ```text
-//! pool h100 gpus=8 domains tenure=600 idle=300 grace=300 order=fifo reclaim=fair patience=600
+//! pool h100 gpus=8 domains tenure=600 idle=300 grace=300 order=fifo reclaim=fair patience=600 grows most=9 pods=99 size=8
 //! share vision weight=2 guaranteed=16 lendable=8 limit=32 parent=org
 //! tenant a share=vision weight=2 gone
 //! group a/train h100 0..8
@@ -13,6 +13,7 @@
 //! node n8 a/train reserved=8
 //! node n9 returning
 //! node n10 unavailable
+//! node n11 starting
 //! ```
 //! Times are seconds: ages and `since` count back from now, which is noon. Demand is pods x GPUs.
 
@@ -88,6 +89,10 @@ fn pool(words: &[&str]) -> Pool {
             ("patience", value) => pool.patience = Some(number(value)),
             ("order", "fifo") => pool.order = Order::Fifo,
             ("reclaim", "fair") => pool.reclaim = Reclaim::FairShare,
+            ("grows", _) => drop(pool.growth.get_or_insert_default()),
+            ("most", value) => pool.growth.get_or_insert_default().most_nodes = Some(number(value)),
+            ("pods", value) => pool.growth.get_or_insert_default().most_pods = Some(number(value)),
+            ("size", value) => pool.growth.get_or_insert_default().node = Some(gpus(number(value))),
             ("reclaim", "never") => pool.reclaim = Reclaim::Never,
             other => panic!("what is {other:?} of a pool?"),
         }
@@ -227,6 +232,13 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
                     why: "quarantined".into(),
                 }
             }
+            ("starting", _) => {
+                node.capacity = Amounts::new();
+                node.starting = true;
+                node.state = NodeState::Unavailable {
+                    why: "it is not Ready".into(),
+                }
+            }
             ("cordoned", value) => {
                 set_phase(
                     &mut owner,
@@ -303,6 +315,19 @@ pub fn told(plan: &Plan) -> String {
                 format!(": {}", standing.why)
             };
             writeln!(text, "{why}").unwrap();
+        }
+    }
+    for (pool, ask) in &plan.asks {
+        writeln!(text, "{pool} lacks {} nodes, {} pods wait", ask.nodes, ask.pods()).unwrap();
+        for shortage in &ask.shortages {
+            let pods: Vec<String> = shortage.pods.iter().map(|pods| format!("{}x{:?}", pods.count, pods.each)).collect();
+            let kind = if shortage.gang { " gang" } else { "" };
+            let kind = if shortage.whole_nodes { " whole nodes" } else { kind };
+            let (of, name) = (format!("{}/{}", shortage.tenant, shortage.group), &shortage.name);
+            writeln!(text, "  for {of} {name}{kind}: {} {:?}", pods.join(" "), shortage.selector).unwrap();
+        }
+        if let Some(words) = &ask.held_back {
+            writeln!(text, "  no more: {words}").unwrap();
         }
     }
     if let Some(time) = plan.again_at {

@@ -28,6 +28,7 @@ pub fn pool() -> impl Strategy<Value = Pool> {
             order,
             reclaim,
             patience: Some(patience * 60),
+            growth: None,
         },
     )
 }
