@@ -20,6 +20,8 @@ pub const NODES_READY: &str = "NodesReady";
 pub const READY: &str = "Ready";
 /// `NodePool`: every node can be handed on.
 pub const HEALTHY: &str = "Healthy";
+/// `NodePool`: an autoscaler is asked for nodes.
+pub const NODES_REQUESTED: &str = "NodesRequested";
 /// `TenantCluster`: being deleted; the message says what remains.
 pub const DELETING: &str = "Deleting";
 

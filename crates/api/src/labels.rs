@@ -45,6 +45,18 @@ pub const CORDON: &str = "berth.dev/cordon";
 pub const NODE_JOB: &str = "berth.dev/node-job";
 /// Label of the ConfigMap that marks a node as being in use, and of its Jobs; the value is `true`.
 pub const NODE_MARK: &str = "berth.dev/node-mark";
+/// Annotation on a node: annotations for autoscalers that Berth set there, separated by commas. It takes these off again.
+pub const KEPT_FROM_AUTOSCALERS: &str = "berth.dev/kept-from-autoscalers";
+/// Label of placeholders, the pods that show to autoscalers what tenants wait for; the value is the `NodePool`.
+pub const PLACEHOLDER: &str = "berth.dev/placeholder";
+/// Label of placeholders: whom they stand for, as a hash of tenant and node group. Those of two are never on one node.
+pub const PLACEHOLDER_OWNER: &str = "berth.dev/placeholder-owner";
+/// Label of placeholders: those with the same value are alike.
+pub const PLACEHOLDER_KIND: &str = "berth.dev/placeholder-kind";
+/// Label of placeholders: the slug of the tenant that waits. For people; [`TENANT`] would make them the tenant's own pods.
+pub const PLACEHOLDER_TENANT: &str = "berth.dev/placeholder-tenant";
+/// Annotation on placeholders: the pod or gang that waits.
+pub const PLACEHOLDER_DEMAND: &str = "berth.dev/placeholder-demand";
 /// Name of the `NodePool` through which a node was assigned.
 pub const POOL: &str = "berth.dev/pool";
 /// Name of the group in `TenantCluster.spec.nodes` which a node was assigned to.

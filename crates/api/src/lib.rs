@@ -27,8 +27,8 @@ pub use control_plane::{ControlPlaneSpec, EndpointPolicy, EndpointSpec, Endpoint
 pub use dns_policy::{DnsPolicy, dns_server};
 pub use network::{NetworkLimits, TenantNetwork};
 pub use node_pool::{
-    HandoverTimeouts, NodeCounts, NodePool, NodePoolSpec, NodePoolStatus, NodeProgram, PoolOrder, PoolPolicy,
-    ScrubPolicy, ScrubSpec, ScrubStep, Sharing, ValidateSpec,
+    AutoscalingSpec, HandoverTimeouts, NodeCounts, NodePool, NodePoolSpec, NodePoolStatus, NodeProgram, PoolOrder,
+    PoolPolicy, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing, ValidateSpec,
 };
 pub use share::SharePolicy;
 pub use span::Span;

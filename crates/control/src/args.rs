@@ -67,6 +67,15 @@ pub(crate) struct Args {
     /// Secret in Berth's namespace to pull it with; may be given several times.
     #[arg(long, value_name = "SECRET")]
     pub(crate) scrub_image_pull_secret: Vec<String>,
+    /// Image of the pods that show to autoscalers what tenants wait for: a program that does nothing. It is pulled with the same
+    /// secrets.
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        env = "BERTH_PLACEHOLDER_IMAGE",
+        default_value = "registry.k8s.io/pause:3.10.1"
+    )]
+    pub(crate) placeholder_image: String,
     /// Address of /healthz, /readyz and /metrics.
     #[arg(long, default_value = "127.0.0.1:8080")]
     pub(crate) admin_address: SocketAddr,

@@ -7,7 +7,8 @@ use crate::{
     metrics::Metrics,
     network::{NetworkConfig, Served},
     nodes::{
-        ByNode, clock::Clock, devices::Devices, idle::Idle, jobs::NodeJobs, requests::Requests, shared::SharedPod,
+        ByNode, clock::Clock, devices::Devices, idle::Idle, jobs::NodeJobs, placeholders::Requested, requests::Requests,
+        shared::SharedPod,
         workloads::Workloads,
     },
     runtime::ControlPlaneRuntime,
@@ -16,7 +17,7 @@ use crate::{
 use berth_api::{NodePool, TenantClass, TenantCluster, TenantNode};
 use berth_runtime::queue::{Queue, QueueKey};
 use k8s_openapi::api::{
-    core::v1::{Namespace, Node},
+    core::v1::{Namespace, Node, Pod},
     networking::v1::NetworkPolicy,
     scheduling::v1::PriorityClass,
 };
@@ -79,6 +80,8 @@ pub struct Stores {
     pub devices: Arc<Devices>,
     /// Host pods that may run on shared nodes; those without a node at the empty name.
     pub shared_pods: Arc<ByNode<SharedPod>>,
+    /// Pods that show to autoscalers what tenants wait for.
+    pub placeholders: Store<Pod>,
     /// Namespaces of tenants.
     pub namespaces: Store<PartialObjectMeta<Namespace>>,
     /// NetworkPolicies that control made.
@@ -107,6 +110,8 @@ pub struct Context {
     pub clock: Clock,
     /// Since when nodes are idle.
     pub idle: Idle,
+    /// What autoscalers are asked for.
+    pub requested: Requested,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What is known in memory of each tenant; everything in it can be found out again.

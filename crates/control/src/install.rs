@@ -42,6 +42,7 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
     }
     applier.apply(&manifests::namespace()).await?;
     applier.apply(&manifests::scrub_service_account()).await?;
+    applier.apply(&manifests::placeholder_priority()).await?;
     for role in manifests::cluster_roles() {
         applier.apply(&role).await?;
     }

@@ -121,6 +121,7 @@ async fn lead(
             image: args.scrub_image.clone(),
             pull_policy: args.scrub_image_pull_policy.clone(),
             pull_secrets: args.scrub_image_pull_secret.clone(),
+            placeholder_image: args.placeholder_image.clone(),
         },
         clock: Clock::default(),
         runtime,

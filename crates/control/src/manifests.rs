@@ -1,11 +1,12 @@
 //! What control itself needs on the host: its namespace and its rights.
 
-use crate::walls;
+use crate::{nodes::placeholders, walls};
 use berth_syncer::permissions;
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, ServiceAccount},
         rbac::v1::{AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject},
+        scheduling::v1::PriorityClass,
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
@@ -57,6 +58,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),
         rule("", &["serviceaccounts/token"], &["create"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
+        // Created and deleted: placeholders for autoscalers, with the rights that syncers have as well.
         rule("", &["pods"], &["get", "list", "watch", "deletecollection"]),
         rule("", &["pods/eviction"], &["create"]),
         // Cleaning and checking nodes between two tenants.
@@ -186,6 +188,17 @@ pub fn scrub_service_account() -> ServiceAccount {
         },
         automount_service_account_token: Some(false),
         ..ServiceAccount::default()
+    }
+}
+
+/// What placeholders for autoscalers run with: everything that works goes first, and they displace nothing.
+pub fn placeholder_priority() -> PriorityClass {
+    PriorityClass {
+        metadata: named(placeholders::PRIORITY_CLASS),
+        value: Some(placeholders::PRIORITY),
+        preemption_policy: Some("Never".into()),
+        description: Some("For pods that show to autoscalers what tenants of Berth wait for.".into()),
+        global_default: None,
     }
 }
 

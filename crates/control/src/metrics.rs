@@ -24,6 +24,13 @@ pub struct NodeStateLabels {
     pub state: &'static str,
 }
 
+/// A pool.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PoolLabels {
+    /// Its name.
+    pub pool: String,
+}
+
 /// A state that a node has left.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct HandoverLabels {
@@ -57,6 +64,8 @@ pub struct Metrics {
     pub handover_seconds: Family<HandoverLabels, Histogram>,
     /// Nodes that could not be handed on.
     pub quarantines: Counter,
+    /// Pods that ask autoscalers for nodes, by pool.
+    pub placeholders: Family<PoolLabels, Gauge>,
     /// `TenantClusters` that exist.
     pub tenants: Gauge,
 }
@@ -76,6 +85,7 @@ impl Metrics {
                 Histogram::new([1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 86_400.0])
             }),
             quarantines: Counter::default(),
+            placeholders: Family::default(),
             tenants: Gauge::default(),
         };
         let registry = registry.sub_registry_with_prefix("berth_control");
@@ -106,6 +116,11 @@ impl Metrics {
             "quarantines",
             "Nodes that could not be handed on",
             metrics.quarantines.clone(),
+        );
+        registry.register(
+            "placeholders",
+            "Pods that ask autoscalers for nodes, by pool",
+            metrics.placeholders.clone(),
         );
         registry.register("tenants", "TenantClusters that exist", metrics.tenants.clone());
         metrics

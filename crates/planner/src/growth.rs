@@ -79,7 +79,12 @@ impl Round<'_> {
             .collect();
         wants.sort_by_key(|at| {
             let want = &self.view.wants[*at];
-            (Reverse(want.demand.priority), want.demand.since, want.asker, &want.demand.name)
+            (
+                Reverse(want.demand.priority),
+                want.demand.since,
+                want.asker,
+                &want.demand.name,
+            )
         });
         for want in wants {
             let demand = self.view.wants[want].demand;
@@ -115,7 +120,12 @@ impl Round<'_> {
         let own = |at: usize| self.view.machines[at].asker == Some(asker);
         self.count_on(asking, &mut load, |at| self.is_coming(at) && !own(at), whole);
         let (count, gpus) = (load.count(), self.least_gpus(&asking.growth));
-        self.count_on(asking, &mut load, |at| self.may_hold_pod(at) || self.is_starting(at), whole);
+        self.count_on(
+            asking,
+            &mut load,
+            |at| self.may_hold_pod(at) || self.is_starting(at),
+            whole,
+        );
         let new = load.count();
         let of = &self.view.askers[asker];
         if self.tree.limit(of.tenant, gpus * u64::from(count)).is_some() {
@@ -158,7 +168,12 @@ impl Round<'_> {
         }
         let capacity = |at: usize| Some(self.view.kinds[self.view.machines[at].kind].capacity.clone());
         let matching = |at: usize| self.matches(want, at);
-        self.count_on(asking, &mut load, |at| self.is_coming(at) && !self.is_own(want, at) && matching(at), capacity);
+        self.count_on(
+            asking,
+            &mut load,
+            |at| self.is_coming(at) && !self.is_own(want, at) && matching(at),
+            capacity,
+        );
         let pods = load.clone();
         let shape = self.shape(want, &load, &asking.growth);
         let before = shape.nodes_of(&load);
@@ -168,10 +183,17 @@ impl Round<'_> {
         // As long as nobody knows how large nodes are, the group's own bounds are looked at once they come.
         let known = if shape.capacity.is_some() { before } else { 1 };
         let more = asking.asked.by_asker[asker] + known;
-        if pods.is_empty() || self.may_have(asker, more as usize, shape.gpus * u64::from(known)).is_err() {
+        if pods.is_empty()
+            || self
+                .may_have(asker, more as usize, shape.gpus * u64::from(known))
+                .is_err()
+        {
             return;
         }
-        let name = format!("gang {} of {}", self.view.wants[want].demand.name, self.view.askers[asker].of.name);
+        let name = format!(
+            "gang {} of {}",
+            self.view.wants[want].demand.name, self.view.askers[asker].of.name
+        );
         if asking.may_ask(&name, new, pods.count(), &self.view.pool.name) {
             self.note(want, asking, &shape, new, &pods);
         }
@@ -195,7 +217,10 @@ impl Round<'_> {
                 break;
             }
             if new >= asking.left_nodes {
-                let name = format!("{} of {}", self.view.wants[want].demand.name, self.view.askers[asker].of.name);
+                let name = format!(
+                    "{} of {}",
+                    self.view.wants[want].demand.name, self.view.askers[asker].of.name
+                );
                 asking.hold_back_nodes(&name, 1, &self.view.pool.name);
                 break;
             }

@@ -116,7 +116,10 @@ impl Round<'_> {
             // What is too small today can be large enough tomorrow.
             return growth.most_nodes.filter(|most| least > *most).map(|most| {
                 let pool = &self.view.pool.name;
-                format!("it needs {} and pool {pool} may have {most} at most", nodes(least as usize))
+                format!(
+                    "it needs {} and pool {pool} may have {most} at most",
+                    nodes(least as usize)
+                )
             });
         }
         let everything = everything.get_or_insert_with(|| self.view.supply(|_| true));

@@ -4,7 +4,7 @@
 
 mod support;
 
-use berth_planner::{Demand, Fleet, Node, NodeState, Phase, Plan, Pods, Pool, Reclaim, Share, Step, Tenant, plan};
+use berth_planner::{Demand, Fleet, Growth, Node, NodeState, Phase, Plan, Pods, Pool, Reclaim, Share, Step, Tenant, plan};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::fmt::Write;
@@ -150,6 +150,32 @@ fn nothing_lies_idle(before: &Fleet, made: &Plan) {
     }
 }
 
+/// That somebody adds nodes changes nothing of what is done with those that are there, and no more is asked for than may be.
+fn let_grow(fleet: &Fleet) {
+    let mut growing = fleet.clone();
+    let there = u32::try_from(fleet.nodes.len()).unwrap();
+    for pool in &mut growing.pools {
+        pool.growth = Some(Growth {
+            most_nodes: Some(there + 3),
+            most_pods: Some(40),
+            node: None,
+        });
+    }
+    let (made, grown) = (plan(fleet), plan(&growing));
+    assert_eq!(made.actions, grown.actions);
+    for ask in grown.asks.values() {
+        assert!(ask.nodes <= 3 && ask.pods() <= 40, "{}", told(&grown));
+        assert!(
+            ask.shortages
+                .iter()
+                .all(|one| one.pods.iter().all(|pods| pods.count > 0)),
+            "{}",
+            told(&grown)
+        );
+    }
+    assert!(made.asks.is_empty());
+}
+
 /// The same fleets each time, so that a change is not stopped by what it did not break.
 /// `PROPTEST_CASES=20000 cargo test --release -p berth-planner --test properties` looks at others.
 fn config() -> ProptestConfig {
@@ -181,6 +207,7 @@ proptest! {
             }
             let before = world.fleet.clone();
             look_at(&before, &plan(&before));
+            let_grow(&before);
             world.pass(|node| (step + node.len() + usize::from(node.as_bytes()[2])).is_multiple_of(unlucky));
         }
         for _ in 0..400 {
@@ -293,6 +320,7 @@ proptest! {
         for _ in 0..40 {
             let before = world.fleet.clone();
             look_at(&before, &plan(&before));
+            let_grow(&before);
             world.pass(|_| false);
         }
         prop_assert_eq!(u64::from(held(&world.fleet, "t1")), guaranteed);

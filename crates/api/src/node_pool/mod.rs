@@ -1,12 +1,14 @@
 //! `NodePool`: host nodes of one GPU product that tenants can be given.
 
+mod autoscaling;
 mod policy;
 mod scrub;
 mod status;
 
+pub use autoscaling::AutoscalingSpec;
 pub use policy::{HandoverTimeouts, PoolOrder, PoolPolicy};
 pub use scrub::{NodeProgram, ScrubPolicy, ScrubSpec, ScrubStep, ValidateSpec};
-pub use status::{NodeCounts, NodePoolStatus};
+pub use status::{NodeCounts, NodePoolStatus, RequestedNodes};
 
 use crate::NodeMode;
 use kube::{CustomResource, KubeSchema};
@@ -33,6 +35,7 @@ use std::collections::BTreeMap;
     printcolumn(name = "Returning", type_ = "integer", json_path = ".status.nodes.returning"),
     printcolumn(name = "Quarantined", type_ = "integer", json_path = ".status.nodes.quarantined"),
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".status.gpus"),
+    printcolumn(name = "Requested", type_ = "integer", json_path = ".status.requested.nodes", priority = 1),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
@@ -51,6 +54,13 @@ use std::collections::BTreeMap;
 #[x_kube(validation = Rule::new("!('shared' in self.modes) || self.modes.size() == 1")
     .message("a pool whose nodes several tenants use at the same time has no other mode")
     .field_path(".modes"))]
+#[x_kube(validation = Rule::new("!('shared' in self.modes) || !has(self.autoscaling)")
+    .message("autoscaling is for nodes that are assigned to one tenant; nodes that several tenants use at the same time are asked \
+        for by nobody")
+    .field_path(".autoscaling"))]
+#[x_kube(validation = Rule::new("!has(self.autoscaling) || !has(self.autoscaling.gpusPerNode) || has(self.resource)")
+    .message("autoscaling.gpusPerNode counts what spec.resource names")
+    .field_path(".autoscaling"))]
 #[x_kube(validation = Rule::new("('shared' in self.modes) == ('shared' in oldSelf.modes)")
     .message("whether a pool is shared cannot change; make another pool")
     .field_path(".modes"))]
@@ -127,6 +137,11 @@ pub struct NodePoolSpec {
     /// How long a node may be in each state of its hand-over.
     #[serde(default)]
     pub timeouts: HandoverTimeouts,
+
+    /// Whether an autoscaler adds nodes to the pool: what tenants wait for is shown to it as pending pods. Without this
+    /// nothing is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<AutoscalingSpec>,
 }
 
 impl Default for NodePoolSpec {
@@ -145,6 +160,7 @@ impl Default for NodePoolSpec {
             scrub: ScrubSpec::default(),
             validate: ValidateSpec::default(),
             timeouts: HandoverTimeouts::default(),
+            autoscaling: None,
         }
     }
 }

@@ -33,10 +33,23 @@ pub struct NodePoolStatus {
     /// topologyKey.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<i64>,
+    /// What an autoscaler is asked for. Only for pools with autoscaling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested: Option<RequestedNodes>,
     /// Ready: nodes were found, all of one product, none of them in another pool. Healthy: no node is quarantined.
+    /// NodesRequested: an autoscaler is asked for nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// What an autoscaler is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RequestedNodes {
+    /// Nodes that have to come, as far as Berth knows how large they will be.
+    pub nodes: u32,
+    /// Pending pods in the namespace berth-system that ask for them.
+    pub pods: u32,
 }
 
 /// Counts of a pool's nodes. Each node is in one of them, and in the total.

@@ -1,6 +1,7 @@
 //! What goes from the watches into the planner, and what of the plan concerns tenants.
 
 use super::{
+    demand::Needs,
     fleet::{Input, TenantInput, build},
     idle,
 };
@@ -24,8 +25,8 @@ use kube::{
 /// How many nodes are written at once.
 const AT_ONCE: usize = 16;
 
-/// The fleet as the watches know it.
-pub fn fleet(context: &Context, now: Timestamp) -> Fleet {
+/// The fleet as the watches know it, and what stands behind its demand.
+pub fn fleet(context: &Context, now: Timestamp) -> (Fleet, Needs) {
     let stores = &context.stores;
     let acceptor = tenant::Acceptor::new(context);
     let tenants = stores.tenants.state().into_iter().map(|cluster| TenantInput {

@@ -28,6 +28,8 @@ pub struct NodeJobs {
     pub pull_policy: Option<String>,
     /// Secrets in Berth's namespace to pull it with.
     pub pull_secrets: Vec<String>,
+    /// Image of what shows to autoscalers that nodes are missing.
+    pub placeholder_image: String,
 }
 
 /// What a Job must be told of its node.

@@ -20,6 +20,7 @@ fn jobs_are_as_reviewed() {
         image: "ghcr.io/berth-dev/berth-scrub:0.1.0".into(),
         pull_policy: Some("Always".into()),
         pull_secrets: vec!["registry".into()],
+        placeholder_image: String::new(),
     };
     let pool = pool(&json!({
         "nodeSelector": {"a": "b"}, "resource": "nvidia.com/gpu",

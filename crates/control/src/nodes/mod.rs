@@ -3,6 +3,7 @@
 //! The Node object is the only record of its owner, all of it set in one patch that fails if the node changed meanwhile. What
 //! the planner looks at is made by [`fleet`] from that record and from the pods that wait, see [`demand`].
 
+pub mod autoscalers;
 mod by_node;
 pub mod clock;
 pub mod demand;
@@ -12,6 +13,7 @@ pub mod fleet;
 mod gather;
 pub mod idle;
 pub mod jobs;
+pub mod placeholders;
 pub mod record;
 pub mod requests;
 pub mod shared;

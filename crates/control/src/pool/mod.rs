@@ -7,9 +7,13 @@ mod survey;
 use crate::{
     context::Context,
     error::{ReconcileError, api},
-    nodes::Selectors,
+    nodes::{Selectors, placeholders},
 };
-use berth_api::{NodePool, NodePoolStatus, conditions, labels};
+use berth_api::{
+    NodePool, NodePoolStatus,
+    conditions::{self, Finding, NODES_REQUESTED},
+    labels,
+};
 use jiff::Timestamp;
 use kube::{
     Api, Resource, ResourceExt,
@@ -31,7 +35,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
     };
     let before = pool.status.clone().unwrap_or_default();
     let all = context.stores.nodes.state();
-    let (found, findings) = if pool.spec.is_shared() {
+    let (found, mut findings): (_, Vec<Finding>) = if pool.spec.is_shared() {
         let slices = |node: &str| context.stores.slices.of(node).len();
         let (found, finding) = shared(&pool, &context.stores.pools.state(), &all, slices);
         (found, vec![finding])
@@ -40,10 +44,15 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
         let (found, findings) = survey(&pool, &Selectors::of(context), &all, slices);
         (found, findings.into())
     };
+    let (requested, finding) = placeholders::report(&pool, context.requested.of(name));
+    findings.extend(finding);
+    let mut known = before.conditions.clone();
+    known.retain(|condition| pool.spec.autoscaling.is_some() || condition.type_ != NODES_REQUESTED);
     let after = NodePoolStatus {
+        requested,
         observed_generation: pool.metadata.generation,
         conditions: conditions::merge(
-            &before.conditions,
+            &known,
             &findings,
             pool.metadata.generation,
             Timestamp::now(),
@@ -60,7 +69,10 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
     });
     let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
     match pools.patch_status(name, &params, &Patch::Apply(&body)).await {
-        Ok(_) => Ok(None),
+        Ok(_) => {
+            placeholders::tell(context, &pool, before.requested, after.requested).await;
+            Ok(None)
+        }
         Err(error) if crate::apply::is_status(&error, 404) || crate::apply::is_status(&error, 409) => Ok(None),
         Err(error) => Err(api("write the status of a pool")(error)),
     }

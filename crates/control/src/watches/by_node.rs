@@ -66,7 +66,7 @@ impl Owners {
     }
 }
 
-/// Watches the pods on nodes that are no tenant's. The receiver hears when the first list is complete.
+/// Watches the pods on nodes that are no tenant's; placeholders make room for everybody. The receiver hears when the first list is complete.
 pub(super) fn platform_pods(
     client: &Client,
     owners: Owners,
@@ -77,7 +77,7 @@ pub(super) fn platform_pods(
     let (listed, is_listed) = oneshot::channel();
     let api = Api::<Pod>::all(client.clone());
     let config = watcher::Config::default()
-        .labels(&format!("!{}", labels::TENANT))
+        .labels(&format!("!{},!{}", labels::TENANT, labels::PLACEHOLDER))
         .fields("spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed");
     let (of_task, stop) = (Arc::clone(&index), stop.clone());
     tasks.spawn(async move {

@@ -7,6 +7,7 @@ mod workloads;
 
 use crate::{
     context::{Key, Stores},
+    manifests,
     nodes::{NodeRecord, shared},
 };
 use berth_api::{DEFAULT_CLASS, NodePool, TenantClass, TenantCluster, TenantNode, labels};
@@ -14,7 +15,7 @@ use berth_runtime::queue::Queue;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{Namespace, Node, Secret},
+    core::v1::{Namespace, Node, Pod, Secret},
     networking::v1::NetworkPolicy,
     scheduling::v1::PriorityClass,
 };
@@ -205,6 +206,19 @@ pub async fn start(
             }
         },
     );
+    let placeholder_queue = queue.clone();
+    let (placeholders, starter) = starter.watch(
+        Api::<Pod>::namespaced(client.clone(), manifests::NAMESPACE),
+        watcher::Config::default().labels(labels::PLACEHOLDER),
+        move |pod, seen| {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+            let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
+            let deleted = pod.metadata.deletion_timestamp.is_some();
+            if seen.is_news(&pod.name_any(), &(pod.uid(), node, phase, deleted)) {
+                placeholder_queue.add_after(Key::Fleet, FLEET_PAUSE);
+            }
+        },
+    );
     if uses_pods {
         // Their status is read when a tenant is reconciled; that it changed is seen in the metadata.
         let child_queue = queue.clone();
@@ -237,6 +251,7 @@ pub async fn start(
     tenant_nodes.wait_until_ready().await?;
     namespaces.wait_until_ready().await?;
     secrets.wait_until_ready().await?;
+    placeholders.wait_until_ready().await?;
     network_policies.wait_until_ready().await?;
     // Those that end without a word have nothing to list.
     let _ = tokio::join!(
@@ -256,6 +271,7 @@ pub async fn start(
         slices,
         devices,
         shared_pods,
+        placeholders,
         namespaces,
         network_policies,
         tenant_nodes,

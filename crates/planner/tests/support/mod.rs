@@ -320,11 +320,21 @@ pub fn told(plan: &Plan) -> String {
     for (pool, ask) in &plan.asks {
         writeln!(text, "{pool} lacks {} nodes, {} pods wait", ask.nodes, ask.pods()).unwrap();
         for shortage in &ask.shortages {
-            let pods: Vec<String> = shortage.pods.iter().map(|pods| format!("{}x{:?}", pods.count, pods.each)).collect();
+            let pods: Vec<String> = shortage
+                .pods
+                .iter()
+                .map(|pods| format!("{}x{:?}", pods.count, pods.each))
+                .collect();
             let kind = if shortage.gang { " gang" } else { "" };
             let kind = if shortage.whole_nodes { " whole nodes" } else { kind };
             let (of, name) = (format!("{}/{}", shortage.tenant, shortage.group), &shortage.name);
-            writeln!(text, "  for {of} {name}{kind}: {} {:?}", pods.join(" "), shortage.selector).unwrap();
+            writeln!(
+                text,
+                "  for {of} {name}{kind}: {} {:?}",
+                pods.join(" "),
+                shortage.selector
+            )
+            .unwrap();
         }
         if let Some(words) = &ask.held_back {
             writeln!(text, "  no more: {words}").unwrap();

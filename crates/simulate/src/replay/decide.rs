@@ -43,6 +43,7 @@ impl Decisions {
             order: Order::FairShare,
             reclaim: options.reclaim,
             patience: None,
+            growth: None,
         };
         let node = |number: u32| Node {
             name: format!("node-{:04}", number + 1),

@@ -20,8 +20,9 @@ mod together;
 mod translate;
 mod workload;
 
+pub use affinity::NodeRules;
 pub use translate::{GroupOf, HostNode, Needs, PoolNodes, SATISFIED, Tenant, translate, uses};
-pub use workload::{Claim, DRA, Gang, Place, Spread, Together, Workload, available, is_device};
+pub use workload::{ALONE, Claim, DRA, Gang, Place, SPREAD, Spread, Together, Workload, available, is_device};
 
 #[cfg(test)]
 mod tests;

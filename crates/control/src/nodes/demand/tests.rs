@@ -48,6 +48,7 @@ fn demand_with(pods: &[Workload], used: u64) -> Needs {
         name,
         labels: Some(labels),
         capacity: gpus(count),
+        is_imagined: false,
     };
     let pools = BTreeMap::from([
         ("h100", of_pool(vec![node("h1", &h100, 8), node("h2", &h100, 8)])),
@@ -186,6 +187,7 @@ fn required_affinity_becomes_a_label_of_the_nodes_that_satisfy_it() {
             name: "n",
             labels: Some(&labels),
             capacity: gpus(8),
+            is_imagined: false,
         };
         needs.satisfies(key, "h100", &node)
     };

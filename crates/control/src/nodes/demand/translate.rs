@@ -4,7 +4,7 @@ use super::{
     affinity::NodeRules,
     rooms::{Rooms, holds},
     spread, together,
-    workload::{ALONE, Place, Workload},
+    workload::{ALONE, Place, Workload, is_device},
 };
 use berth_api::labels;
 use berth_planner::{Amounts, Demand, Domain, Pods, Seconds};
@@ -22,6 +22,8 @@ pub struct HostNode<'a> {
     pub labels: Option<&'a BTreeMap<String, String>>,
     /// What an empty one holds.
     pub capacity: Amounts,
+    /// It does not exist yet: of labels and capacity only a part is known.
+    pub is_imagined: bool,
 }
 
 /// A node group of the tenant.
@@ -71,6 +73,9 @@ pub struct Needs {
     /// Resources that keep pods apart, and how much of it every node has.
     pub limits: BTreeMap<String, u64>,
 }
+
+/// Label that names one node.
+const HOST_NAME: &str = "kubernetes.io/hostname";
 
 /// Label and resource look-ups that are the same for all pods of a pool.
 #[derive(Default)]
@@ -238,13 +243,37 @@ impl Asked {
         *self.0.entry(key).or_insert_with(|| {
             nodes
                 .iter()
-                .any(|node| allows(&pod.rules, group, node) && holds(&node.capacity, &pod.amounts))
+                .any(|node| allows(&pod.rules, group, node) && node.could_hold(&pod.amounts))
         })
     }
 }
 
-/// Whether the pod's rules allow a node of the group.
+impl HostNode<'_> {
+    /// Whether an empty one holds these amounts. Of one that does not exist yet only the pool's own GPUs are known, and that
+    /// is what must be asked for if any device is.
+    fn could_hold(&self, asked: &Amounts) -> bool {
+        if !self.is_imagined {
+            return holds(&self.capacity, asked);
+        }
+        let known: Vec<bool> = asked
+            .iter()
+            .filter_map(|(resource, amount)| Some(self.capacity.get(resource)? >= amount))
+            .collect();
+        let is_the_pools = !known.is_empty() || !asked.keys().any(|resource| is_device(resource));
+        known.iter().all(|fits| *fits) && is_the_pools
+    }
+}
+
+/// Whether the pod's rules allow a node of the group. Of a node that does not exist yet, labels that nobody knows may be
+/// whatever a node selector asks for.
 pub(super) fn allows(rules: &NodeRules, group: &GroupOf<'_>, node: &HostNode<'_>) -> bool {
+    if node.is_imagined {
+        let known = |key: &str| label(key, group.name, group.pool, node);
+        let fits = |(key, value): (&String, &String)| known(key).is_none_or(|known| known == value);
+        return !rules.selector.contains_key(HOST_NAME)
+            && rules.selector.iter().all(fits)
+            && rules.terms_allow(node.name, known);
+    }
     rules.allow(node.name, |key| label(key, group.name, group.pool, node))
 }
 

@@ -12,7 +12,7 @@ mod pods;
 mod reserve;
 
 use super::{
-    NodeRecord, Selectors, gather,
+    NodeRecord, Selectors, gather, placeholders,
     record::{State, free_patch},
 };
 use crate::{
@@ -45,16 +45,17 @@ const STALE_POLL: Duration = Duration::from_millis(100);
 /// it the next plan.
 pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileError> {
     let now = context.clock.now();
-    let fleet = gather::fleet(context, now);
+    let (fleet, needs) = gather::fleet(context, now);
     let plan = berth_planner::plan(&fleet);
     gather::tell(context, &plan);
     let soonest = carry_out(context, &plan.actions).await?;
     gather::write_idle(context, &fleet).await?;
+    let repeat = placeholders::reconcile(context, &plan, &needs).await;
     let again = plan.again_at.map(|at| {
         let seconds = u64::try_from(at - fleet.now).unwrap_or_default();
         Duration::from_secs(seconds.max(1))
     });
-    Ok([soonest, again].into_iter().flatten().min())
+    Ok([soonest, again, repeat].into_iter().flatten().min())
 }
 
 /// Carries out a plan and moves nodes on. Returns when to look again, if something is under way.

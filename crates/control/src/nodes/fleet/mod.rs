@@ -1,12 +1,18 @@
 //! The fleet as the planner wants it, from what the watches know. Pure but for what [`Idle`] remembers.
 
+mod growth;
 mod nodes;
 mod tenants;
 mod visible;
 
 pub use visible::is_visible_label;
 
-use super::{demand::Workload, devices::Devices, idle::Idle, requests::Requests};
+use super::{
+    demand::{Needs, Workload},
+    devices::Devices,
+    idle::Idle,
+    requests::Requests,
+};
 use berth_api::{NodePool, PoolOrder, TenantClass, TenantCluster, names::TenantId};
 use berth_planner::{Fleet, Order, Pool, Share, Tenant};
 use jiff::Timestamp;
@@ -50,8 +56,8 @@ pub struct TenantInput {
     pub class: Option<String>,
 }
 
-/// Makes the fleet.
-pub fn build(input: &Input<'_>) -> Fleet {
+/// Makes the fleet. What stands behind the labels that demand asks for comes with it.
+pub fn build(input: &Input<'_>) -> (Fleet, Needs) {
     let now = input.now.as_second();
     let resolved = input.devices.resolve(&input.workloads);
     let mut pools: Vec<&NodePool> = input.pools.iter().map(Arc::as_ref).collect();
@@ -63,7 +69,8 @@ pub fn build(input: &Input<'_>) -> Fleet {
     for workload in &resolved.workloads {
         by_tenant.entry(&workload.tenant).or_default().push(workload);
     }
-    let host_nodes = host_nodes(&seen, &pools, &with_devices);
+    let mut host_nodes = host_nodes(&seen, &pools, &with_devices);
+    growth::imagine_nodes(&mut host_nodes, &pools, &seen, &with_devices, now);
     let mut asked = Asked::default();
     let mut tenants: Vec<Tenant> = input
         .tenants
@@ -98,16 +105,17 @@ pub fn build(input: &Input<'_>) -> Fleet {
         .collect();
     let mut shares: Vec<Share> = input.classes.iter().map(|class| share(class)).collect();
     shares.sort_by(|a, b| a.name.cmp(&b.name));
-    Fleet {
+    let fleet = Fleet {
         now,
-        pools: pools.into_iter().map(pool).collect(),
+        pools: pools.into_iter().map(|one| pool(one, &asked)).collect(),
         nodes,
         tenants,
         shares,
-    }
+    };
+    (fleet, asked.needs)
 }
 
-fn pool(pool: &NodePool) -> Pool {
+fn pool(pool: &NodePool, asked: &Asked) -> Pool {
     let policy = &pool.spec.policy;
     Pool {
         name: pool.name_any(),
@@ -120,6 +128,7 @@ fn pool(pool: &NodePool) -> Pool {
             PoolOrder::FairShare => Order::FairShare,
             PoolOrder::Fifo => Order::Fifo,
         },
+        growth: growth::of_pool(pool, asked.limits.get(&pool.name_any())),
         ..Pool::default()
     }
 }

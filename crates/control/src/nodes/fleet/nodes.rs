@@ -1,8 +1,8 @@
 //! Nodes as the planner sees them, from the Node object, its record and the pods on it.
 
-use super::{Asked, Input};
+use super::{Asked, Input, growth::is_starting};
 use crate::nodes::{
-    NodeRecord, State,
+    NodeRecord, State, autoscalers,
     demand::{self, HostNode, Place, PoolNodes, Workload},
     devices::Resolved,
     is_available, is_ready, requests,
@@ -23,6 +23,8 @@ pub(super) struct Seen<'a> {
     pub(super) pool: String,
     pub(super) overlap: Option<String>,
     pub(super) capacity: Amounts,
+    /// Its pool counts GPUs, and it has no device of any kind.
+    pub(super) lacks_devices: bool,
     pub(super) pods: Vec<&'a Workload>,
 }
 
@@ -56,10 +58,14 @@ pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&NodePool], resolved: &'a 
                 .map(|record| record.pool.clone())
                 .filter(|pool| !pool.is_empty());
             let name = object.name_any();
+            let pool = recorded.or(by_labels)?;
+            let capacity = capacity(object, input, resolved);
+            let counts_gpus = pools.iter().any(|one| one.name_any() == pool && one.spec.resource.is_some());
             Some(Seen {
-                pool: recorded.or(by_labels)?,
+                lacks_devices: counts_gpus && !capacity.keys().any(|resource| demand::is_device(resource)),
+                pool,
                 overlap,
-                capacity: capacity(object, input, resolved),
+                capacity,
                 pods: on.get(name.as_str()).cloned().unwrap_or_default(),
                 object,
                 record,
@@ -128,6 +134,7 @@ pub(super) fn host_node<'a>(node: &'a Seen<'a>) -> HostNode<'a> {
         name: &node.name,
         labels: Some(node.object.labels()),
         capacity: node.capacity.clone(),
+        is_imagined: false,
     }
 }
 
@@ -180,6 +187,7 @@ pub(super) fn planned(
         idle_since,
         gangs: gangs(&node.pods),
         priority: using.iter().map(|pod| pod.priority).max().unwrap_or_default(),
+        starting: matches!(state, NodeState::Unavailable { .. }) && is_starting(node, now),
         broken: matches!(state, NodeState::Owned(_)) && is_broken(node),
         state,
         name: node.name.clone(),
@@ -254,6 +262,12 @@ fn unavailable(node: &Seen<'_>) -> Option<String> {
         "it is not Ready"
     } else if node.object.metadata.deletion_timestamp.is_some() {
         "it is being deleted"
+    } else if let Some(taint) = autoscalers::leaving(node.object) {
+        return Some(format!("an autoscaler is about to remove it (taint {taint})"));
+    } else if let Some(taint) = autoscalers::starting(node.object) {
+        return Some(format!("it is not ready for use (taint {taint})"));
+    } else if node.lacks_devices {
+        "it has no GPUs yet"
     } else if node.object.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
         "it is cordoned"
     } else if was_shared(node.object) {

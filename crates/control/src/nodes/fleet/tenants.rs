@@ -56,7 +56,7 @@ pub(super) struct Asked {
     labels: BTreeMap<String, BTreeSet<String>>,
     /// Affinities, and what stands behind them.
     affinities: BTreeMap<String, BTreeSet<String>>,
-    needs: Needs,
+    pub(super) needs: Needs,
     /// Resources that keep pods apart, and how much of them every node has.
     pub(super) limits: BTreeMap<String, BTreeMap<String, u64>>,
 }

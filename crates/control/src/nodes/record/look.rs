@@ -1,6 +1,6 @@
 //! What a node says of itself besides its record.
 
-use crate::nodes::shared::is_kept;
+use crate::nodes::{autoscalers, shared::is_kept};
 use berth_api::labels;
 use k8s_openapi::api::core::v1::{Node, Taint};
 
@@ -38,12 +38,14 @@ pub fn is_ready(node: &Node) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Whether a node could serve a tenant now: Ready, not cordoned, not being deleted, nothing evicts from it,
-/// and not shared with others, now or since it was cleaned last.
+/// Whether a node could serve a tenant now: Ready and past its start, not cordoned, not about to be removed, nothing evicts
+/// from it, and not shared with others, now or since it was cleaned last.
 pub fn is_available(node: &Node) -> bool {
     is_ready(node)
         && !is_kept(node)
         && node.metadata.deletion_timestamp.is_none()
         && !is_unschedulable(node)
+        && autoscalers::leaving(node).is_none()
+        && autoscalers::starting(node).is_none()
         && !other_taints(node).iter().any(|taint| taint.effect == "NoExecute")
 }

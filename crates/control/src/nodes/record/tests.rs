@@ -1,5 +1,6 @@
 use super::*;
-use k8s_openapi::api::core::v1::Node;
+use crate::nodes::autoscalers;
+use k8s_openapi::api::core::v1::{Node, Taint};
 use serde_json::{Value, json};
 
 /// A free node.
@@ -77,6 +78,7 @@ fn every_state_is_read_as_it_was_written_and_leaves_a_free_node_as_it_was() {
         let (node, record) = in_state(state);
         assert_eq!(NodeRecord::read(&node).as_ref(), Some(&record), "{state:?}");
         assert!(record.is_complete(&node), "{state:?}");
+        assert!(autoscalers::is_protected(&node), "{state:?}");
         assert_eq!(node.labels().contains_key(labels::TENANT), state.serves(), "{state:?}");
         let taint = taints(&node).iter().find(|taint| taint.key == labels::TENANT).unwrap();
         let value = if state.serves() { "vision-abc" } else { HANDOVER };
@@ -185,4 +187,39 @@ fn clocks_that_go_back_end_nothing() {
         times(&cordoned.without_future(at(-500))),
         [at(-500), at(-431), at(-500)]
     );
+}
+
+#[test]
+fn a_node_that_an_autoscaler_may_remove_is_no_tenants() {
+    for state in State::ALL {
+        let (mut node, record) = in_state(state);
+        node.annotations_mut().remove(autoscalers::KEEP[0]);
+        assert!(!record.is_complete(&node), "{state:?}");
+        assert!(record.is_complete(&written(&node, &record)), "{state:?}");
+    }
+}
+
+#[test]
+fn nodes_that_come_or_go_are_not_available() {
+    assert!(is_available(&node()));
+    for key in [
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "karpenter.sh/unregistered",
+        "node.cloudprovider.kubernetes.io/uninitialized",
+        "startup-taint.cluster-autoscaler.kubernetes.io/gpu-driver",
+    ] {
+        let mut node = node();
+        let taint = Taint {
+            key: key.into(),
+            effect: "NoSchedule".into(),
+            ..Taint::default()
+        };
+        node.spec
+            .get_or_insert_default()
+            .taints
+            .get_or_insert_default()
+            .push(taint);
+        assert!(!is_available(&node), "{key}");
+    }
 }

@@ -4,6 +4,7 @@ use super::{
     NodeRecord, State,
     look::{is_unschedulable, other_taints, taints},
 };
+use crate::nodes::autoscalers;
 use berth_api::labels::{self, HANDOVER};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
@@ -83,6 +84,7 @@ impl NodeRecord {
                 .is_some_and(|found| found.value == taint.value && found.effect == taint.effect)
             && tenant_taints.next().is_none()
             && (!self.state.is_cordoned() || is_unschedulable(node))
+            && autoscalers::is_protected(node)
     }
 
     /// The merge patch that writes the record on a node as it is now, with further labels.
@@ -94,6 +96,7 @@ impl NodeRecord {
         all_labels.extend(more.iter().map(|(key, value)| (key.clone(), json!(value))));
         let mut annotations: Map<String, Value> = self.annotations().into_iter().map(owned).collect();
         annotations.insert(labels::RELEASE_QUARANTINE.into(), Value::Null);
+        autoscalers::protect(node, &mut annotations);
         let mut spec = json!({ "taints": taints });
         cordon(node, self.state.is_cordoned(), &mut annotations, &mut spec);
         json!({
@@ -126,6 +129,7 @@ pub fn free_patch(node: &Node) -> Value {
     let gone =
         |keys: &[&str]| -> Map<String, Value> { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };
     let mut annotations = gone(&ANNOTATIONS);
+    autoscalers::unprotect(node, &mut annotations);
     let mut spec = json!({ "taints": other_taints(node) });
     cordon(node, false, &mut annotations, &mut spec);
     json!({

@@ -5,12 +5,18 @@ use super::{
     gpus::{await_mig, await_sharing, wanted_labels},
     into, quarantine,
 };
-use crate::nodes::record::{NodeRecord, State, is_ready};
+use crate::nodes::{
+    autoscalers,
+    record::{NodeRecord, State, is_ready},
+};
 
 pub(super) fn reserved(facts: &Facts<'_>) -> Next {
     let Facts { record, now, pool, .. } = facts;
     if facts.tenant == Tenant::Gone {
         return Next::Free("the tenant it was promised to is gone".into());
+    }
+    if let Some(taint) = autoscalers::leaving(facts.node) {
+        return Next::Free(removed(taint));
     }
     if facts.is_complete_group {
         let joining = record.to(State::Joining, *now, &record.reason);
@@ -25,11 +31,19 @@ pub(super) fn reserved(facts: &Facts<'_>) -> Next {
     Next::Look(limit - record.elapsed(*now))
 }
 
+/// Why a node that no pod of its tenant was on is given up.
+fn removed(taint: &str) -> String {
+    format!("an autoscaler is about to remove it (taint {taint})")
+}
+
 pub(super) fn joining(facts: &Facts<'_>) -> Next {
     let Facts { record, now, pool, .. } = facts;
     if facts.tenant == Tenant::Gone {
         // No pod of it was ever here; the layout of GPUs is the pool's own.
         return Next::Free("the tenant it was prepared for is gone".into());
+    }
+    if let Some(taint) = autoscalers::leaving(facts.node) {
+        return Next::Free(removed(taint));
     }
     let limit = pool.timeouts.join();
     if let Some(config) = &pool.mig_config

@@ -4,8 +4,9 @@
 //! |---|---|---|
 //! | none, shared before | Scrubbing | it is in a pool of single tenants, and no pod of a tenant is left |
 //! | Reserved | Joining | its group has as many nodes as were promised together |
-//! |  | free | they do not come in time, or the tenant is gone |
+//! |  | free | they do not come in time, the tenant is gone, or an autoscaler removes the node |
 //! | Joining | Assigned | MIG layout and sharing of GPUs are as the pool wants them |
+//! |  | free | the tenant is gone, or an autoscaler removes the node |
 //! |  | Quarantined | they fail, or take too long |
 //! | Assigned | Cordoned | the planner says so |
 //! | Cordoned | Draining | its time has come, or the tenant is gone |

@@ -1,0 +1,33 @@
+//! Nodes that Cluster Autoscaler or Karpenter adds to a pool.
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+/// How nodes are asked for that an autoscaler adds.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AutoscalingSpec {
+    /// Nodes that the pool may have at most because Berth asks for them [default: as many as the autoscaler allows].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_nodes: Option<u32>,
+    /// GPUs of a node that the autoscaler adds. Only looked at as long as the pool has no node; without it each waiting pod
+    /// counts as a node towards maxNodes then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub gpus_per_node: Option<u32>,
+    /// Keys of taints that the pool's nodes keep for good, such as `dedicated`. A taint whose key is that of spec.resource
+    /// need not be named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        inner(
+            length(min = 1, max = 317),
+            regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+        )
+    )]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    #[x_kube(validation = Rule::new("self.all(k, !k.startsWith('berth.dev/'))")
+        .message("taints under berth.dev/ are set by Berth itself, and keep everybody off"))]
+    pub tolerated_taints: Vec<String>,
+}
