@@ -161,9 +161,13 @@ impl Round<'_> {
                 load.place(&mut room.clone());
             }
         }
+        let mut kept = Vec::new();
         for own in &self.holdings[asker].cordoned {
-            if self.may_be_kept(*own) && self.matches(want, *own) {
-                load.place(&mut self.view.room(*own));
+            if self.may_be_kept(*own, &kept)
+                && self.matches(want, *own)
+                && load.place(&mut self.view.room(*own)) > 0
+            {
+                kept.push(*own);
             }
         }
         let capacity = |at: usize| Some(self.view.kinds[self.view.machines[at].kind].capacity.clone());

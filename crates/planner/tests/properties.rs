@@ -4,7 +4,9 @@
 
 mod support;
 
-use berth_planner::{Demand, Fleet, Growth, Node, NodeState, Phase, Plan, Pods, Pool, Reclaim, Share, Step, Tenant, plan};
+use berth_planner::{
+    Demand, Fleet, Growth, Node, NodeState, Phase, Plan, Pods, Pool, Reclaim, Share, Step, Tenant, plan,
+};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::fmt::Write;

@@ -2,6 +2,7 @@
 //! everything, and the tests themselves make the host pods that syncers would make: scheduler, evictions and nodes are real.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod autoscaling;
 mod demand;
 mod devices;
 mod explain;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         demand::a_gang_waits_or_gets_all,
         devices::claims_of_devices_bring_nodes,
         devices::a_pool_learns_of_its_products_by_their_devices,
+        autoscaling::what_no_node_is_there_for_is_asked_of_an_autoscaler,
         random::no_node_ever_has_two_tenants,
     ];
     suite::run_groups(setup::world(), vec![Group::alone(scenarios)])

@@ -51,12 +51,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
     let after = NodePoolStatus {
         requested,
         observed_generation: pool.metadata.generation,
-        conditions: conditions::merge(
-            &known,
-            &findings,
-            pool.metadata.generation,
-            Timestamp::now(),
-        ),
+        conditions: conditions::merge(&known, &findings, pool.metadata.generation, Timestamp::now()),
         ..found
     };
     if before == after {

@@ -86,7 +86,11 @@ pub fn validate(spec: &TenantClusterSpec, scheduling: Scheduling, offer: &Offer)
         }
         let sum = asked.entry(&group.pool).or_default();
         *sum = sum.saturating_add(usize::try_from(group.floor()).unwrap_or(usize::MAX));
-        if *sum > *total {
+        // A pool to which an autoscaler adds nodes has those that it may have.
+        let most = pool.spec.autoscaling.as_ref().map(|autoscaling| autoscaling.max_nodes);
+        let most = most.map(|most| most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)));
+        let total = most.unwrap_or_default().max(*total);
+        if *sum > total {
             return refuse(
                 "NotEnoughNodes",
                 format!(

@@ -1,7 +1,11 @@
 //! Pools to which an autoscaler adds nodes: how far they may grow, and what is known of nodes that do not exist yet.
 
 use super::nodes::{HostNodes, Seen};
-use crate::nodes::{autoscalers, demand::{HostNode, PoolNodes}, is_ready, placeholders};
+use crate::nodes::{
+    autoscalers,
+    demand::{HostNode, PoolNodes},
+    is_ready, placeholders,
+};
 use berth_api::NodePool;
 use berth_planner::{Amounts, Growth, Seconds};
 use kube::ResourceExt;
@@ -17,7 +21,12 @@ pub(super) fn of_pool(pool: &NodePool, limits: Option<&BTreeMap<String, u64>>) -
         most_nodes: autoscaling.max_nodes,
         most_pods: Some(placeholders::MOST),
         node: new_node(pool).map(|mut node| {
-            node.extend(limits.into_iter().flatten().map(|(resource, amount)| (resource.clone(), *amount)));
+            node.extend(
+                limits
+                    .into_iter()
+                    .flatten()
+                    .map(|(resource, amount)| (resource.clone(), *amount)),
+            );
             node
         }),
     })
@@ -39,7 +48,9 @@ pub(super) fn imagine_nodes<'a>(
     now: Seconds,
 ) {
     for pool in pools {
-        let Some(name) = pool.metadata.name.as_deref() else { continue };
+        let Some(name) = pool.metadata.name.as_deref() else {
+            continue;
+        };
         let has_nodes = seen.iter().any(|node| node.pool == name && !is_starting(node, now));
         if pool.spec.autoscaling.is_none() || has_nodes {
             continue;

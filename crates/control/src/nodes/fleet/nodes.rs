@@ -60,7 +60,9 @@ pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&NodePool], resolved: &'a 
             let name = object.name_any();
             let pool = recorded.or(by_labels)?;
             let capacity = capacity(object, input, resolved);
-            let counts_gpus = pools.iter().any(|one| one.name_any() == pool && one.spec.resource.is_some());
+            let counts_gpus = pools
+                .iter()
+                .any(|one| one.name_any() == pool && one.spec.resource.is_some());
             Some(Seen {
                 lacks_devices: counts_gpus && !capacity.keys().any(|resource| demand::is_device(resource)),
                 pool,

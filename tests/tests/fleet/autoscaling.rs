@@ -1,0 +1,186 @@
+//! What an autoscaler sees of tenants' demand, and which nodes it may remove. It is played by the test: it adds a node for what
+//! the real scheduler cannot place.
+
+use crate::setup::{SOON, Team, start_control, stop_control, until_all_free};
+use berth_api::{AutoscalingSpec, NodeGroup, NodePool, NodePoolSpec, NodePoolStatus, conditions, labels};
+use berth_control::nodes::autoscalers::KEEP;
+use berth_tests::{
+    objects::simulate_node,
+    wait::{until, until_true},
+    world::World,
+};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The pool, and what selects its nodes.
+const POOL: &str = "cloud";
+const LABEL: &str = "example.com/pool";
+/// Where placeholders are.
+const NAMESPACE: &str = "berth-system";
+
+struct Cloud {
+    world: Arc<World>,
+    pools: Api<NodePool>,
+    nodes: Api<Node>,
+    pods: Api<Pod>,
+}
+
+impl Cloud {
+    /// A pool that an autoscaler adds nodes to, without a node.
+    async fn new(world: &Arc<World>) -> Self {
+        let pools: Api<NodePool> = Api::all(world.client.clone());
+        let mut spec: NodePoolSpec = pools.get("h100").await.unwrap().spec;
+        spec.node_selector = [(LABEL.to_owned(), POOL.to_owned())].into();
+        spec.topology_key = None;
+        spec.autoscaling = Some(AutoscalingSpec::default());
+        pools
+            .create(&PostParams::default(), &NodePool::new(POOL, spec))
+            .await
+            .unwrap();
+        Self {
+            pools,
+            nodes: Api::all(world.client.clone()),
+            pods: Api::namespaced(world.client.clone(), NAMESPACE),
+            world: Arc::clone(world),
+        }
+    }
+
+    async fn add_node(&self, name: &str) {
+        simulate_node(&self.world.client, "gpu-h100-01", name, json!({LABEL: POOL})).await;
+    }
+
+    async fn placeholders(&self) -> Vec<Pod> {
+        let params = ListParams::default().labels(&format!("{}={POOL}", labels::PLACEHOLDER));
+        self.pods.list(&params).await.unwrap().items
+    }
+
+    /// Waits for so many placeholders, of which so many have a node.
+    async fn until_asked(&self, what: &str, all: usize, placed: usize) {
+        until(what, SOON, async || {
+            let pods = self.placeholders().await;
+            let has_node = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+            let found = (pods.len(), pods.iter().filter(has_node).count());
+            if found == (all, placed) {
+                return Ok(());
+            }
+            Err(format!("{found:?}"))
+        })
+        .await;
+    }
+
+    /// Waits until the pool says that so many nodes and pods are asked for.
+    async fn until_told(&self, nodes: u32, pods: u32) -> NodePoolStatus {
+        until("the pool says what is asked for", SOON, async || {
+            let status = self.pools.get(POOL).await.unwrap().status.unwrap_or_default();
+            let found = status.requested.map(|requested| (requested.nodes, requested.pods));
+            if found == Some((nodes, pods)) {
+                return Ok(status);
+            }
+            Err(format!("{found:?}"))
+        })
+        .await
+    }
+
+    async fn bound(&self, most: Value) {
+        let body = json!({"spec": {"autoscaling": {"maxNodes": most}}});
+        self.pools
+            .patch(POOL, &PatchParams::default(), &Patch::Merge(&body))
+            .await
+            .unwrap();
+    }
+
+    /// How many of the pool's nodes autoscalers leave alone.
+    async fn protected(&self) -> usize {
+        let params = ListParams::default().labels(&format!("{LABEL}={POOL}"));
+        let nodes = self.nodes.list(&params).await.unwrap();
+        let keeps = |node: &&Node| KEEP.iter().any(|key| node.annotations().contains_key(*key));
+        nodes.iter().filter(keeps).count()
+    }
+}
+
+pub(crate) async fn what_no_node_is_there_for_is_asked_of_an_autoscaler(world: Arc<World>) {
+    let cloud = Cloud::new(&world).await;
+    let team = Team::create(&world, "grow", None, vec![NodeGroup::dynamic("burst", POOL, 0, 4)]).await;
+    let gang = json!({"metadata": {"annotations": {labels::GANG: "pair", labels::GANG_SIZE: "2"}}});
+    team.run("p0", 8, &gang).await;
+    team.run("p1", 8, &gang).await;
+    cloud.until_asked("both pods of the gang are asked for", 2, 0).await;
+    let status = cloud.until_told(2, 2).await;
+    assert!(conditions::is_true(&status.conditions, conditions::NODES_REQUESTED));
+    until_true("the scheduler says that nodes are missing", SOON, async || {
+        let pods = cloud.placeholders().await;
+        let waits = |pod: &Pod| {
+            let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            conditions
+                .into_iter()
+                .any(|one| one.type_ == "PodScheduled" && one.reason.as_deref() == Some("Unschedulable"))
+        };
+        pods.len() == 2 && pods.iter().all(waits)
+    })
+    .await;
+    for pod in cloud.placeholders().await {
+        let spec = pod.spec.unwrap();
+        assert_eq!(spec.node_selector.unwrap().get(LABEL).map(String::as_str), Some(POOL));
+        assert_eq!(
+            (spec.priority, spec.preemption_policy.as_deref()),
+            (Some(-10), Some("Never"))
+        );
+    }
+
+    // The first node is kept for the gang by a placeholder, and is nobody's.
+    cloud.add_node("cloud-1").await;
+    cloud.until_asked("one has found a node", 2, 1).await;
+    cloud.until_told(1, 2).await;
+    assert_eq!((team.held().await, cloud.protected().await), (0, 0));
+
+    // Another control finds out from what is there what is still to be asked for.
+    stop_control().await;
+    let name = cloud.placeholders().await[0].name_any();
+    let at_once = DeleteParams::default().grace_period(0);
+    cloud.pods.delete(&name, &at_once).await.unwrap();
+    start_control(&world);
+    cloud.until_asked("what is missing was made again", 2, 1).await;
+
+    cloud.add_node("cloud-2").await;
+    until_true("the gang runs", SOON, async || team.running().await == 2).await;
+    cloud.until_asked("nothing is asked for any more", 0, 0).await;
+    let status = cloud.until_told(0, 0).await;
+    assert!(!conditions::is_true(&status.conditions, conditions::NODES_REQUESTED));
+    assert_eq!(cloud.protected().await, 2);
+
+    // More than the pool may have is not asked for, and told.
+    cloud.bound(json!(2)).await;
+    team.run("more", 8, &json!({})).await;
+    until("the bound is told", SOON, async || {
+        let status = cloud.pools.get(POOL).await.unwrap().status.unwrap_or_default();
+        let mut found = status
+            .conditions
+            .iter()
+            .filter(|one| one.type_ == conditions::NODES_REQUESTED);
+        match found.next() {
+            Some(one) if one.reason == "BoundReached" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert!(cloud.placeholders().await.is_empty());
+    cloud.bound(Value::Null).await;
+    cloud.until_asked("it is asked for now", 1, 0).await;
+
+    // With its tenant everything goes: what was asked for, and what kept nodes.
+    team.delete(&world).await;
+    cloud.until_asked("nobody asks any more", 0, 0).await;
+    until_all_free(&world).await;
+    assert_eq!(cloud.protected().await, 0);
+    for name in ["cloud-1", "cloud-2"] {
+        let node = cloud.nodes.get(name).await.unwrap();
+        assert!(!node.annotations().contains_key(labels::KEPT_FROM_AUTOSCALERS));
+        cloud.nodes.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    cloud.pools.delete(POOL, &DeleteParams::default()).await.unwrap();
+}
