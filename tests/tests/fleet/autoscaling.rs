@@ -2,23 +2,23 @@
 //! the real scheduler cannot place.
 
 use crate::setup::{SOON, Team, start_control, stop_control, until_all_free};
-use berth_api::{AutoscalingSpec, NodeGroup, NodePool, NodePoolSpec, NodePoolStatus, conditions, labels};
+use berth_api::{NodeGroup, NodePool, NodePoolStatus, conditions, labels};
 use berth_control::nodes::autoscalers::KEEP;
 use berth_tests::{
-    objects::simulate_node,
+    objects::{apply_example, simulate_node},
     wait::{until, until_true},
     world::World,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The pool, and what selects its nodes.
-const POOL: &str = "cloud";
+/// The pool of the examples, and what selects its nodes.
+const POOL: &str = "h100-cloud";
 const LABEL: &str = "example.com/pool";
 /// Where placeholders are.
 const NAMESPACE: &str = "berth-system";
@@ -34,12 +34,13 @@ impl Cloud {
     /// A pool that an autoscaler adds nodes to, without a node.
     async fn new(world: &Arc<World>) -> Self {
         let pools: Api<NodePool> = Api::all(world.client.clone());
-        let mut spec: NodePoolSpec = pools.get("h100").await.unwrap().spec;
-        spec.node_selector = [(LABEL.to_owned(), POOL.to_owned())].into();
-        spec.topology_key = None;
-        spec.autoscaling = Some(AutoscalingSpec::default());
+        apply_example(&world.client, "", "pools/cloud.yaml").await;
+        let hasty = json!({"spec": {
+            "scrub": {"policy": "None"}, "validate": {"policy": "None"},
+            "policy": {"minimumTenure": "0s", "idleAfter": "2s", "reclaimGrace": "1s"},
+        }});
         pools
-            .create(&PostParams::default(), &NodePool::new(POOL, spec))
+            .patch(POOL, &PatchParams::default(), &Patch::Merge(&hasty))
             .await
             .unwrap();
         Self {

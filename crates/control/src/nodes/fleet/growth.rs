@@ -81,3 +81,7 @@ pub(super) fn is_starting(node: &Seen<'_>, now: Seconds) -> bool {
     let leaves = node.object.metadata.deletion_timestamp.is_some() || autoscalers::leaving(node.object).is_some();
     node.record.is_none() && unfinished && !leaves && now - came < START
 }
+
+#[cfg(test)]
+#[path = "growth_tests.rs"]
+mod tests;

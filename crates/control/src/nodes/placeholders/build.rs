@@ -95,6 +95,11 @@ fn of_shortage(settings: &Settings, pool: &NodePool, slug: &str, shortage: &Shor
         }
     }
     let terms = with_freedom(affinities);
+    let mut resources = shortage.pods.iter().flat_map(|pods| pods.each.keys());
+    // A claim of its own for each placeholder would have to say what the tenant's says; without one it asks for nothing.
+    if resources.any(|resource| resource.starts_with(DRA)) {
+        return Vec::new();
+    }
     if selector.contains_key(HOST_NAME) || terms.is_empty() {
         return Vec::new();
     }
@@ -286,7 +291,7 @@ fn resources(each: &Amounts) -> Value {
     const MEBI: &str = "MiB ";
     let (mut requests, mut limits) = (Map::new(), Map::new());
     for (name, amount) in each {
-        if name == "pods" || name.starts_with(ALONE) || name.starts_with(SPREAD) || name.starts_with(DRA) {
+        if name == "pods" || name.starts_with(ALONE) || name.starts_with(SPREAD) {
             continue;
         }
         let (resource, quantity) = match name.strip_prefix(MEBI) {

@@ -188,6 +188,7 @@ fn nothing_is_asked_for_what_a_new_node_does_not_help() {
     let mut pinned = one();
     pinned.selector.insert(HOST_NAME.into(), "n1".into());
     assert!(placeholders(vec![pinned]).is_empty());
+    assert!(placeholders(vec![shortage("burst", "a", 1, &[("dra:gpu.nvidia.com", 1)])]).is_empty());
     let mut unknown = one();
     unknown.tenant = "gone".into();
     assert!(placeholders(vec![unknown]).is_empty());
@@ -202,7 +203,6 @@ fn amounts_are_asked_for_as_containers_do() {
         ("nvidia.com/mig-1g.10gb", 2),
         ("MiB hugepages-2Mi", 64),
         ("MiB ephemeral-storage", 10),
-        ("dra:gpu.nvidia.com", 1),
         ("own node: {\"a/b\":1}", 1),
     ]));
     assert_eq!(

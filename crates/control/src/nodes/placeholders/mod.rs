@@ -104,9 +104,10 @@ pub async fn reconcile(context: &Context, plan: &Plan, needs: &Needs) -> Option<
     let mut requests: BTreeMap<String, Request> = BTreeMap::new();
     for (pool, ask) in &plan.asks {
         let of_pool = wanted.iter().filter(|one| one.pool == *pool);
+        let pods = of_pool.map(|one| one.count).sum();
         let request = Request {
-            nodes: ask.nodes,
-            pods: of_pool.map(|one| one.count).sum(),
+            nodes: if pods == 0 { 0 } else { ask.nodes },
+            pods,
             held_back: ask.held_back.clone(),
         };
         let gauge = context

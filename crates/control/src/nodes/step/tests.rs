@@ -591,3 +591,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_node_that_an_autoscaler_removes_is_given_up_as_long_as_it_does_not_serve() {
+    let removed = |mut world: World| {
+        let taint = json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}});
+        world.node = patched(&world.node, &taint);
+        let state = world.state();
+        // The patch replaced the list: Berth's own taint is mended first, if it must be.
+        world.settle();
+        (state, world.state())
+    };
+    let mut world = World::new();
+    world.fellows = false;
+    world.reserve();
+    assert_eq!(removed(world.clone()), (Some(State::Reserved), None));
+    world.fellows = true;
+    assert!(world.step());
+    assert_eq!(removed(world.clone()), (Some(State::Joining), None));
+    world.settle();
+    assert_eq!(removed(world), (Some(State::Assigned), Some(State::Assigned)));
+}

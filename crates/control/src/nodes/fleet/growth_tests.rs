@@ -1,0 +1,185 @@
+use crate::nodes::{
+    demand::{NodeRules, Workload},
+    fleet::{Devices, Input, TenantInput, build},
+    idle::Idle,
+    requests::Requests,
+};
+use berth_api::{
+    AutoscalingSpec, NodeGroup, NodePool, NodePoolSpec, TenantCluster, TenantClusterSpec, names::TenantId,
+};
+use berth_planner::{Amounts, Fleet, NodeState};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const GPU: &str = "nvidia.com/gpu";
+const NOW: i64 = 10_000;
+
+struct NoDevices;
+
+impl Devices for NoDevices {
+    fn asked(&self, _: &Workload) -> Amounts {
+        Amounts::new()
+    }
+
+    fn of_node(&self, _: &str) -> Amounts {
+        Amounts::new()
+    }
+}
+
+/// A pool of H100s, a tenant with a group that follows demand, and one pod that waits.
+fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) -> Fleet {
+    let pool = NodePool::new(
+        "h100",
+        NodePoolSpec {
+            node_selector: [("product".to_owned(), "H100".to_owned())].into(),
+            resource: Some(GPU.into()),
+            autoscaling,
+            ..NodePoolSpec::default()
+        },
+    );
+    let spec = TenantClusterSpec {
+        nodes: vec![NodeGroup::dynamic("burst", "h100", 0, 8)],
+        ..TenantClusterSpec::default()
+    };
+    let mut cluster = TenantCluster::new("vision", spec);
+    cluster.metadata.uid = Some("uid".into());
+    let pod = Workload {
+        tenant: TenantId::new("vision", "uid").slug().into(),
+        ..pod.clone()
+    };
+    let nodes = nodes
+        .iter()
+        .map(|node| serde_json::from_value::<Node>(node.clone()).unwrap());
+    let input = Input {
+        now: Timestamp::from_second(NOW).unwrap(),
+        nodes: nodes.map(Arc::new).collect(),
+        pools: vec![Arc::new(pool)],
+        classes: Vec::new(),
+        tenants: vec![TenantInput {
+            cluster: Arc::new(cluster),
+            accepted: true,
+            gone: false,
+            class: None,
+        }],
+        workloads: vec![Arc::new(pod)],
+        platform: &|_| Requests::new(),
+        devices: &NoDevices,
+        idle: &Idle::default(),
+    };
+    build(&input).0
+}
+
+fn pod(amounts: &[(&str, u64)], selector: &[(&str, &str)]) -> Workload {
+    Workload {
+        name: "train".into(),
+        amounts: amounts
+            .iter()
+            .map(|(name, amount)| ((*name).to_owned(), *amount))
+            .collect(),
+        rules: NodeRules {
+            selector: selector
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+            terms: Vec::new(),
+        },
+        ..Workload::default()
+    }
+}
+
+fn node(age: i64, ready: bool, gpus: u32, taint: Option<&str>) -> Value {
+    let taints: Vec<Value> = taint
+        .iter()
+        .map(|key| json!({"key": key, "effect": "NoSchedule"}))
+        .collect();
+    json!({
+        "metadata": {
+            "name": "n1", "labels": {"product": "H100"},
+            "creationTimestamp": Timestamp::from_second(NOW - age).unwrap().to_string(),
+        },
+        "spec": {"taints": taints},
+        "status": {
+            "allocatable": {GPU: gpus.to_string(), "cpu": "8"},
+            "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
+        },
+    })
+}
+
+fn grows() -> Option<AutoscalingSpec> {
+    Some(AutoscalingSpec {
+        gpus_per_node: Some(8),
+        ..AutoscalingSpec::default()
+    })
+}
+
+fn asks(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) -> bool {
+    !fleet(autoscaling, nodes, pod).tenants[0].groups[0].demand.is_empty()
+}
+
+#[test]
+fn an_empty_pool_has_demand_only_if_it_grows_and_new_nodes_could_serve_it() {
+    let train = pod(&[(GPU, 8)], &[("zone", "a"), ("product", "H100")]);
+    assert!(asks(grows(), &[], &train) && asks(Some(AutoscalingSpec::default()), &[], &train));
+    assert!(!asks(None, &[], &train));
+    for (pod, why) in [
+        (pod(&[(GPU, 16)], &[]), "more than a node has"),
+        (pod(&[("amd.com/gpu", 1)], &[]), "other GPUs"),
+        (pod(&[(GPU, 8)], &[("product", "L40S")]), "another product"),
+        (
+            pod(&[(GPU, 8)], &[("kubernetes.io/hostname", "n1")]),
+            "a node that is not there",
+        ),
+        (pod(&[("millicpu", 8)], &[]), "no GPUs"),
+    ] {
+        assert!(!asks(grows(), &[], &pod), "{why}");
+    }
+    // A node says what nodes are like.
+    let there = [node(60, true, 8, None)];
+    assert!(!asks(grows(), &there, &train), "no node has the zone");
+    assert!(asks(grows(), &there, &pod(&[(GPU, 8)], &[])));
+}
+
+#[test]
+fn a_node_that_just_came_says_nothing_yet_and_is_given_to_nobody() {
+    let train = pod(&[(GPU, 8)], &[]);
+    for (node, is_starting) in [
+        (node(60, false, 0, None), true),
+        (node(60, true, 0, None), true),
+        (
+            node(60, true, 8, Some("node.cloudprovider.kubernetes.io/uninitialized")),
+            true,
+        ),
+        (
+            node(
+                60,
+                true,
+                8,
+                Some("startup-taint.cluster-autoscaler.kubernetes.io/driver"),
+            ),
+            true,
+        ),
+        (node(3600, false, 8, None), false),
+        (node(60, false, 8, Some("ToBeDeletedByClusterAutoscaler")), false),
+    ] {
+        let fleet = fleet(grows(), std::slice::from_ref(&node), &train);
+        let planned = &fleet.nodes[0];
+        assert!(matches!(planned.state, NodeState::Unavailable { .. }), "{node}");
+        assert_eq!(planned.starting, is_starting, "{node}");
+        if is_starting {
+            assert!(!fleet.tenants[0].groups[0].demand.is_empty(), "{node}");
+        }
+    }
+    let fleet = fleet(grows(), &[node(60, true, 8, None)], &train);
+    assert_eq!(fleet.nodes[0].state, NodeState::Free);
+}
+
+#[test]
+fn pools_that_do_not_grow_ask_for_nothing() {
+    let train = pod(&[(GPU, 8)], &[]);
+    assert_eq!(fleet(None, &[], &train).pools[0].growth, None);
+    let growth = fleet(grows(), &[], &train).pools[0].growth.clone().unwrap();
+    assert_eq!(growth.node.unwrap()[GPU], 8);
+    assert_eq!(growth.most_pods, Some(500));
+}
