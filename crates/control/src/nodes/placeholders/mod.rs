@@ -110,11 +110,6 @@ pub async fn reconcile(context: &Context, plan: &Plan, needs: &Needs) -> Option<
             pods,
             held_back: ask.held_back.clone(),
         };
-        let gauge = context
-            .metrics
-            .placeholders
-            .get_or_create(&PoolLabels { pool: pool.clone() });
-        gauge.set(i64::from(request.pods));
         requests.insert(pool.clone(), request);
     }
     if let Err(error) = &outcome {
@@ -124,6 +119,9 @@ pub async fn reconcile(context: &Context, plan: &Plan, needs: &Needs) -> Option<
         }
     }
     for pool in context.requested.set(requests) {
+        let labels = PoolLabels { pool: pool.clone() };
+        let pods = context.requested.of(&pool).unwrap_or_default().pods;
+        context.metrics.placeholders.get_or_create(&labels).set(i64::from(pods));
         context.queue.add(Key::Pool(pool));
     }
     outcome.is_err().then_some(AGAIN)
