@@ -83,6 +83,7 @@ impl Control {
             network: berth_control::network::NetworkConfig::default(),
             node_jobs: berth_control::nodes::jobs::NodeJobs {
                 image: "berth:test".into(),
+                placeholder_image: "pause:test".into(),
                 ..Default::default()
             },
             client: world.client.clone(),
