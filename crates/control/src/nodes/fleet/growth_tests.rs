@@ -1,13 +1,14 @@
 use crate::nodes::{
     demand::{NodeRules, Workload},
-    fleet::{Devices, Input, TenantInput, build},
+    devices::Devices,
+    fleet::{Input, TenantInput, build},
     idle::Idle,
     requests::Requests,
 };
 use berth_api::{
     AutoscalingSpec, NodeGroup, NodePool, NodePoolSpec, TenantCluster, TenantClusterSpec, names::TenantId,
 };
-use berth_planner::{Amounts, Fleet, NodeState};
+use berth_planner::{Fleet, NodeState};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -15,18 +16,6 @@ use std::sync::Arc;
 
 const GPU: &str = "nvidia.com/gpu";
 const NOW: i64 = 10_000;
-
-struct NoDevices;
-
-impl Devices for NoDevices {
-    fn asked(&self, _: &Workload) -> Amounts {
-        Amounts::new()
-    }
-
-    fn of_node(&self, _: &str) -> Amounts {
-        Amounts::new()
-    }
-}
 
 /// A pool of H100s, a tenant with a group that follows demand, and one pod that waits.
 fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) -> Fleet {
@@ -65,7 +54,7 @@ fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) 
         }],
         workloads: vec![Arc::new(pod)],
         platform: &|_| Requests::new(),
-        devices: &NoDevices,
+        devices: &Devices::default(),
         idle: &Idle::default(),
     };
     build(&input).0
