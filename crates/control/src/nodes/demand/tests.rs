@@ -213,6 +213,7 @@ fn overflow(pods: &[Workload], left: u32) -> Vec<(String, Vec<String>)> {
         name,
         labels: Some(&labels),
         capacity: gpus(8),
+        is_imagined: false,
     };
     let pools = BTreeMap::from([("h100", of_pool(vec![node("h1")])), ("h200", of_pool(vec![node("b1")]))]);
     let group = |name, pool, left| GroupOf {
