@@ -7,9 +7,8 @@ use crate::{
     metrics::Metrics,
     network::{NetworkConfig, Served},
     nodes::{
-        ByNode, clock::Clock, devices::Devices, idle::Idle, jobs::NodeJobs, placeholders::Requested, requests::Requests,
-        shared::SharedPod,
-        workloads::Workloads,
+        ByNode, clock::Clock, devices::Devices, idle::Idle, jobs::NodeJobs, placeholders::Requested,
+        requests::Requests, shared::SharedPod, workloads::Workloads,
     },
     runtime::ControlPlaneRuntime,
     tenant::Tenants,

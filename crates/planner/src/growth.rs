@@ -163,10 +163,7 @@ impl Round<'_> {
         }
         let mut kept = Vec::new();
         for own in &self.holdings[asker].cordoned {
-            if self.may_be_kept(*own, &kept)
-                && self.matches(want, *own)
-                && load.place(&mut self.view.room(*own)) > 0
-            {
+            if self.may_be_kept(*own, &kept) && self.matches(want, *own) && load.place(&mut self.view.room(*own)) > 0 {
                 kept.push(*own);
             }
         }

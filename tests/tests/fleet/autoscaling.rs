@@ -1,7 +1,7 @@
 //! What an autoscaler sees of tenants' demand, and which nodes it may remove. It is played by the test: it adds a node for what
 //! the real scheduler cannot place.
 
-use crate::setup::{SOON, Team, start_control, stop_control, until_all_free};
+use crate::setup::{Control, SOON, Team, until_all_free};
 use berth_api::{NodeGroup, NodePool, NodePoolStatus, conditions, labels};
 use berth_control::nodes::autoscalers::KEEP;
 use berth_tests::{
@@ -140,11 +140,12 @@ pub(crate) async fn what_no_node_is_there_for_is_asked_of_an_autoscaler(world: A
     assert_eq!((team.held().await, cloud.protected().await), (0, 0));
 
     // Another control finds out from what is there what is still to be asked for.
-    stop_control().await;
+    let first = Control::first().take().unwrap();
+    first.kill();
     let name = cloud.placeholders().await[0].name_any();
     let at_once = DeleteParams::default().grace_period(0);
     cloud.pods.delete(&name, &at_once).await.unwrap();
-    start_control(&world);
+    *Control::first() = Some(Control::start(&world));
     cloud.until_asked("what is missing was made again", 2, 1).await;
 
     cloud.add_node("cloud-2").await;

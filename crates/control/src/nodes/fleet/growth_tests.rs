@@ -96,11 +96,12 @@ fn node(age: i64, ready: bool, gpus: u32, taint: Option<&str>) -> Value {
     })
 }
 
-fn grows() -> Option<AutoscalingSpec> {
-    Some(AutoscalingSpec {
+/// Of a pool that grows by nodes with eight GPUs.
+fn by_eight() -> AutoscalingSpec {
+    AutoscalingSpec {
         gpus_per_node: Some(8),
         ..AutoscalingSpec::default()
-    })
+    }
 }
 
 fn asks(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) -> bool {
@@ -110,7 +111,7 @@ fn asks(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) -
 #[test]
 fn an_empty_pool_has_demand_only_if_it_grows_and_new_nodes_could_serve_it() {
     let train = pod(&[(GPU, 8)], &[("zone", "a"), ("product", "H100")]);
-    assert!(asks(grows(), &[], &train) && asks(Some(AutoscalingSpec::default()), &[], &train));
+    assert!(asks(Some(by_eight()), &[], &train) && asks(Some(AutoscalingSpec::default()), &[], &train));
     assert!(!asks(None, &[], &train));
     for (pod, why) in [
         (pod(&[(GPU, 16)], &[]), "more than a node has"),
@@ -122,12 +123,12 @@ fn an_empty_pool_has_demand_only_if_it_grows_and_new_nodes_could_serve_it() {
         ),
         (pod(&[("millicpu", 8)], &[]), "no GPUs"),
     ] {
-        assert!(!asks(grows(), &[], &pod), "{why}");
+        assert!(!asks(Some(by_eight()), &[], &pod), "{why}");
     }
     // A node says what nodes are like.
     let there = [node(60, true, 8, None)];
-    assert!(!asks(grows(), &there, &train), "no node has the zone");
-    assert!(asks(grows(), &there, &pod(&[(GPU, 8)], &[])));
+    assert!(!asks(Some(by_eight()), &there, &train), "no node has the zone");
+    assert!(asks(Some(by_eight()), &there, &pod(&[(GPU, 8)], &[])));
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn a_node_that_just_came_says_nothing_yet_and_is_given_to_nobody() {
         (node(3600, false, 8, None), false),
         (node(60, false, 8, Some("ToBeDeletedByClusterAutoscaler")), false),
     ] {
-        let fleet = fleet(grows(), std::slice::from_ref(&node), &train);
+        let fleet = fleet(Some(by_eight()), std::slice::from_ref(&node), &train);
         let planned = &fleet.nodes[0];
         assert!(matches!(planned.state, NodeState::Unavailable { .. }), "{node}");
         assert_eq!(planned.starting, is_starting, "{node}");
@@ -160,7 +161,7 @@ fn a_node_that_just_came_says_nothing_yet_and_is_given_to_nobody() {
             assert!(!fleet.tenants[0].groups[0].demand.is_empty(), "{node}");
         }
     }
-    let fleet = fleet(grows(), &[node(60, true, 8, None)], &train);
+    let fleet = fleet(Some(by_eight()), &[node(60, true, 8, None)], &train);
     assert_eq!(fleet.nodes[0].state, NodeState::Free);
 }
 
@@ -168,7 +169,7 @@ fn a_node_that_just_came_says_nothing_yet_and_is_given_to_nobody() {
 fn pools_that_do_not_grow_ask_for_nothing() {
     let train = pod(&[(GPU, 8)], &[]);
     assert_eq!(fleet(None, &[], &train).pools[0].growth, None);
-    let growth = fleet(grows(), &[], &train).pools[0].growth.clone().unwrap();
+    let growth = fleet(Some(by_eight()), &[], &train).pools[0].growth.clone().unwrap();
     assert_eq!(growth.node.unwrap()[GPU], 8);
     assert_eq!(growth.most_pods, Some(500));
 }

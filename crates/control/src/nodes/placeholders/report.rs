@@ -79,24 +79,24 @@ mod tests {
         pool
     }
 
-    fn request(pods: u32, held_back: Option<&str>) -> Option<Request> {
-        Some(Request {
+    fn request(pods: u32, held_back: Option<&str>) -> Request {
+        Request {
             nodes: 1,
             pods,
             held_back: held_back.map(ToOwned::to_owned),
-        })
+        }
     }
 
     #[test]
     fn only_pools_that_grow_say_anything_and_only_what_is_known() {
-        assert_eq!(report(&pool(false), request(1, None)), (None, None));
+        assert_eq!(report(&pool(false), Some(request(1, None))), (None, None));
         let (requested, finding) = report(&pool(true), None);
         assert_eq!((requested.unwrap().pods, finding), (9, None));
     }
 
     #[test]
     fn bounds_are_told() {
-        let of = |pods, words| report(&pool(true), request(pods, words)).1.unwrap();
+        let of = |pods, words| report(&pool(true), Some(request(pods, words))).1.unwrap();
         assert_eq!((of(0, None).status, of(0, None).reason), (Some(false), "NothingWaits"));
         assert_eq!((of(8, None).status, of(8, None).reason), (Some(true), "PodsWait"));
         let bound = of(8, Some("it is full"));
