@@ -3,7 +3,7 @@
 //! Demand that counts on nodes which are on their way, that may not have more, or that no node could serve, is not listed.
 //! A gang is listed as a whole, free nodes included: whoever adds nodes sees these, and must not take them away meanwhile.
 
-use crate::packing::Load;
+use crate::packing::{Load, Part};
 use crate::round::{Fate, Round};
 use crate::words::{Why, nodes};
 use crate::{Ask, Demand, Domain, Growth, Pods, Shortage};
@@ -76,6 +76,7 @@ impl Round<'_> {
         }
         let mut wants: Vec<usize> = (0..self.view.wants.len())
             .filter(|want| self.requests[*want].why == Some(Why::NoneFree))
+            .filter(|want| !self.view.wants[*want].demand.only_known_nodes)
             .collect();
         wants.sort_by_key(|at| {
             let want = &self.view.wants[*at];
@@ -105,7 +106,7 @@ impl Round<'_> {
     }
 
     /// Whole nodes that a group has whatever happens; all of them or none, as they are given.
-    fn ask_for_floor(&self, asker: usize, asking: &mut Asking) {
+    fn ask_for_floor(&mut self, asker: usize, asking: &mut Asking) {
         let holding = &self.holdings[asker];
         if holding.missing == 0 || holding.floor_why != Some(Why::NoneFree) {
             return;
@@ -136,6 +137,9 @@ impl Round<'_> {
             return;
         }
         let resource = self.view.pool.resource.iter().map(|resource| (resource.clone(), gpus));
+        let new_gpus = gpus.saturating_mul(new.into());
+        self.tree.take(of.tenant, new_gpus);
+        asking.taken.push((of.tenant, new_gpus));
         asking.add(
             asker,
             new,
@@ -175,20 +179,28 @@ impl Round<'_> {
             |at| self.is_coming(at) && !self.is_own(want, at) && matching(at),
             capacity,
         );
-        let pods = load.clone();
         let shape = self.shape(want, &load, &asking.growth);
+        if shape.capacity.is_none() {
+            // The first node that comes tells how large nodes are. Until then a pod is a node, and the group may have no more.
+            let of = &self.view.askers[asker];
+            let had = self.holdings[asker].there + asking.asked.by_asker[asker];
+            let left = of.most().saturating_sub(had);
+            while load.count() > left {
+                load.drop_one();
+            }
+        }
+        let pods = load.clone();
         let before = shape.nodes_of(&load);
         self.count_on(asking, &mut load, |at| self.may_hold_pod(at) && matching(at), capacity);
         self.count_on(asking, &mut load, |at| self.is_starting(at), |_| shape.capacity.clone());
         let new = shape.nodes_of(&load);
-        // As long as nobody knows how large nodes are, the group's own bounds are looked at once they come.
-        let known = if shape.capacity.is_some() { before } else { 1 };
-        let more = asking.asked.by_asker[asker] + known;
-        if pods.is_empty()
-            || self
-                .may_have(asker, more as usize, shape.gpus * u64::from(known))
-                .is_err()
-        {
+        let gpus = if shape.capacity.is_some() {
+            shape.gpus.saturating_mul(before.into())
+        } else {
+            self.gpus_of(&pods)
+        };
+        let more = asking.asked.by_asker[asker].saturating_add(before);
+        if pods.is_empty() || self.may_have(asker, more as usize, gpus).is_err() {
             return;
         }
         let name = format!(
@@ -313,8 +325,27 @@ impl Round<'_> {
         }
         Shape {
             capacity: growth.node.as_ref().map(|node| self.view.capacity_of(node)),
-            gpus: self.least_gpus(growth),
+            gpus: self.least_gpus(growth).max(self.largest_pod(load)),
         }
+    }
+
+    /// GPUs that a pod of the load asks for at most.
+    fn largest_pod(&self, load: &Load) -> u64 {
+        let parts = load.parts.iter().map(|part| self.gpus_of_pod(&part.each));
+        parts.max().unwrap_or_default()
+    }
+
+    fn gpus_of(&self, load: &Load) -> u64 {
+        let of_part = |sum: u64, part: &Part| {
+            let gpus = self.gpus_of_pod(&part.each).saturating_mul(part.left.into());
+            sum.saturating_add(gpus)
+        };
+        load.parts.iter().fold(0, of_part)
+    }
+
+    /// A pool's own resource is its first; a node without any counts as one GPU, and so does a pod.
+    fn gpus_of_pod(&self, each: &[u64]) -> u64 {
+        self.view.pool.resource.as_ref().map_or(1, |_| each[0])
     }
 
     /// GPUs of the smallest node.

@@ -254,6 +254,8 @@ pub struct Demand {
     pub one_domain: Domain,
     /// Labels that its nodes must carry.
     pub selector: BTreeMap<String, String>,
+    /// It is served by nodes that are there, and none is asked for in a pool that grows: nobody could say what node it needs.
+    pub only_known_nodes: bool,
 }
 
 /// Pods that are alike.

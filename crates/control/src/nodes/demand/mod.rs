@@ -14,6 +14,7 @@
 //! | no devices asked for, in a pool that has them | no demand, unless it selects the pool or the group |
 
 mod affinity;
+mod asking;
 mod rooms;
 mod spread;
 mod together;

@@ -21,13 +21,20 @@ struct Room<'a> {
 pub(super) struct Rooms<'a> {
     rooms: Vec<Room<'a>>,
     left: BTreeMap<&'a str, u32>,
+    /// Nodes that may still be looked at for this tenant.
+    looks: usize,
 }
+
+/// Nodes that are looked at in all for the pods of a tenant with several groups: some tenths of a second. What comes after
+/// that waits in the first group that could serve it.
+const MOST_LOOKS: usize = 200_000;
 
 impl<'a> Rooms<'a> {
     pub(super) fn new(groups: &[GroupOf<'a>]) -> Self {
         Self {
             rooms: Vec::new(),
             left: groups.iter().map(|group| (group.name, group.left)).collect(),
+            looks: MOST_LOOKS,
         }
     }
 
@@ -68,8 +75,11 @@ impl<'a> Rooms<'a> {
         let mut taken = Vec::new();
         let (rooms, nodes_left) = (self.rooms.len(), self.left.get(group.name).copied().unwrap_or_default());
         for pod in pods {
+            self.looks = self.looks.saturating_sub(self.rooms.len() + pool.len());
             let fits = |room: &Room<'_>| {
-                room.group == group.name && allows(&pod.rules, group, room.node) && holds(&room.free, &pod.amounts)
+                room.group == group.name
+                    && allows(&pod.rules, group, room.node)
+                    && room.node.has_room(&room.free, &pod.amounts)
             };
             let spot = self.rooms.iter_mut().enumerate().find(|(_, room)| fits(room));
             if take(spot, &pod.amounts, &mut taken) {
@@ -77,9 +87,9 @@ impl<'a> Rooms<'a> {
             }
             let new = pool
                 .iter()
-                .find(|node| allows(&pod.rules, group, node) && holds(&node.capacity, &pod.amounts));
+                .find(|node| allows(&pod.rules, group, node) && node.has_room(&node.capacity, &pod.amounts));
             match (new, self.left.get_mut(group.name)) {
-                (Some(node), Some(nodes)) if *nodes > 0 => {
+                (Some(node), Some(nodes)) if *nodes > 0 && self.looks > 0 => {
                     *nodes -= 1;
                     self.add(group.name, node, &pod.amounts, false);
                 }

@@ -2,6 +2,7 @@
 
 use super::{
     affinity::NodeRules,
+    asking,
     rooms::{Rooms, holds},
     spread, together,
     workload::{ALONE, Place, Workload, is_device},
@@ -75,7 +76,7 @@ pub struct Needs {
 }
 
 /// Label that names one node.
-const HOST_NAME: &str = "kubernetes.io/hostname";
+pub(super) const HOST_NAME: &str = "kubernetes.io/hostname";
 
 /// Label and resource look-ups that are the same for all pods of a pool.
 #[derive(Default)]
@@ -146,9 +147,9 @@ pub fn translate(tenant: &Tenant<'_>, pools: &BTreeMap<&str, PoolNodes<'_>>) -> 
             continue;
         }
         // What a group that is full has no room for goes to the next; if none has any, it waits where it would be first.
-        let all = unit.all();
         let mut choices = [(first, first_pool)].into_iter().chain(others);
         let (group, pool) = if dynamic.len() > 1 {
+            let all = unit.all();
             let found = choices.find(|(group, pool)| rooms.take_in(&all, group, &pool.nodes));
             found.unwrap_or((first, first_pool))
         } else {
@@ -252,12 +253,17 @@ impl HostNode<'_> {
     /// Whether an empty one holds these amounts. Of one that does not exist yet only the pool's own GPUs are known, and that
     /// is what must be asked for if any device is.
     fn could_hold(&self, asked: &Amounts) -> bool {
+        self.has_room(&self.capacity, asked)
+    }
+
+    /// The same, as long as only `free` of it is left.
+    pub(super) fn has_room(&self, free: &Amounts, asked: &Amounts) -> bool {
         if !self.is_imagined {
-            return holds(&self.capacity, asked);
+            return holds(free, asked);
         }
         let known: Vec<bool> = asked
             .iter()
-            .filter_map(|(resource, amount)| Some(self.capacity.get(resource)? >= amount))
+            .filter_map(|(resource, amount)| Some(free.get(resource)? >= amount))
             .collect();
         let is_the_pools = !known.is_empty() || !asked.keys().any(|resource| is_device(resource));
         known.iter().all(|fits| *fits) && is_the_pools
@@ -310,6 +316,7 @@ impl Needs {
         for pod in &unit.pods {
             selector.extend(self.selector(&pod.rules, group));
         }
+        let only_known_nodes = !asking::can_be_asked_for(&kinds, &selector, &self.affinities);
         let demand = Demand {
             name: unit.name.clone(),
             priority: unit.priority,
@@ -322,6 +329,7 @@ impl Needs {
                 OneDomain::By(_) | OneDomain::No => Domain::Any,
             },
             selector,
+            only_known_nodes,
         };
         let list = self.demand.entry(group.name.to_owned()).or_default();
         match list.last_mut() {
@@ -365,6 +373,7 @@ fn is_alike(a: &Demand, b: &Demand) -> bool {
         && !b.gang
         && a.priority == b.priority
         && a.selector == b.selector
+        && a.only_known_nodes == b.only_known_nodes
         && a.one_domain == Domain::Any
         && b.one_domain == Domain::Any
         && a.pods.len() == 1

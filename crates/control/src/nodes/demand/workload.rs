@@ -232,10 +232,13 @@ fn together(pod: &Pod) -> Option<Together> {
 }
 
 fn selects_itself(selector: Option<&LabelSelector>, pod: &Pod) -> bool {
-    let labels = selector.and_then(|selector| selector.match_labels.as_ref());
-    let expressions = selector.and_then(|selector| selector.match_expressions.as_ref());
-    labels.is_none_or(|labels| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value)))
-        && expressions.into_iter().flatten().all(|one| {
+    // One that is empty selects every pod, and one that is not there selects none.
+    let Some(selector) = selector else { return false };
+    let (labels, expressions) = (&selector.match_labels, &selector.match_expressions);
+    labels
+        .as_ref()
+        .is_none_or(|labels| labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value)))
+        && expressions.iter().flatten().all(|one| {
             let value = pod.labels().get(&one.key);
             let values = one.values.as_deref().unwrap_or_default();
             match one.operator.as_str() {
@@ -247,13 +250,19 @@ fn selects_itself(selector: Option<&LabelSelector>, pod: &Pod) -> bool {
         })
 }
 
+/// Pods of the largest gang that a syncer writes down. Whoever has stolen one's identity writes what it likes.
+const LARGEST_GANG: u32 = 10_000;
+
 /// The gang as the syncer wrote it down.
 fn gang(pod: &Pod, namespace: &str) -> Option<Gang> {
     let annotation = |key: &str| pod.annotations().get(key).map(String::as_str);
     let name = annotation(labels::GANG).filter(|name| !name.is_empty())?;
     Some(Gang {
         name: format!("{namespace}/{name}"),
-        size: annotation(labels::GANG_SIZE)?.parse().ok()?,
+        size: annotation(labels::GANG_SIZE)?
+            .parse()
+            .ok()
+            .filter(|size| *size <= LARGEST_GANG)?,
         one_domain: annotation(labels::GANG_ONE_DOMAIN) == Some(labels::ONE_DOMAIN_REQUIRED),
     })
 }

@@ -2,6 +2,10 @@
 
 use super::selector::Selector;
 use serde_json::Value;
+use std::sync::Arc;
+
+/// Characters of a request's selectors beyond which they are not looked at.
+const LONGEST: usize = 512;
 
 /// A `DeviceClass`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,7 +46,7 @@ pub struct Kind {
     /// The class.
     pub class: String,
     /// Expressions of the claim which select further.
-    pub selectors: Vec<String>,
+    pub selectors: Arc<[String]>,
 }
 
 /// What a claim has got.
@@ -59,7 +63,7 @@ impl Kind {
     pub fn whole(class: &str) -> Self {
         Self {
             class: class.to_owned(),
-            selectors: Vec::new(),
+            selectors: Arc::default(),
         }
     }
 }
@@ -121,10 +125,20 @@ fn ask(name: String, request: &Value) -> Option<Ask> {
         name,
         kind: Kind {
             class: request["deviceClassName"].as_str()?.to_owned(),
-            selectors: expressions(request).map(ToOwned::to_owned).collect(),
+            selectors: narrow(request),
         },
         count: (!is_all).then(|| request["count"].as_u64().unwrap_or(1)),
     })
+}
+
+/// The selectors of a request; none if they are long, so that the class alone counts: tenants write them, and they are kept
+/// for every node.
+fn narrow(request: &Value) -> Arc<[String]> {
+    let length: usize = expressions(request).map(str::len).sum();
+    if length > LONGEST {
+        return Arc::default();
+    }
+    expressions(request).map(ToOwned::to_owned).collect()
 }
 
 /// The node that a selector of an allocation names.
@@ -174,7 +188,7 @@ mod tests {
             &[("either/a", "gpu", Some(2)), ("either/b", "mig", Some(1))],
         ];
         assert_eq!(read, expected);
-        assert_eq!(claim.requests[1].0[0].kind.selectors, ["big"]);
+        assert_eq!(claim.requests[1].0[0].kind.selectors[..], ["big"]);
         assert_eq!(claim.allocation, None);
     }
 

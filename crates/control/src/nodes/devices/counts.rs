@@ -39,11 +39,17 @@ impl Counts {
         classes: &HashMap<String, Arc<Class>>,
         slices: impl FnOnce() -> BTreeMap<String, Value>,
     ) -> Counted {
-        let counted = self.0.entry(node.to_owned()).or_default();
-        let missing: Vec<&Kind> = kinds.iter().filter(|kind| !counted.contains_key(*kind)).collect();
+        let known = self.0.get(node);
+        let is_missing = |kind: &&Kind| known.is_none_or(|known| !known.contains_key(*kind));
+        let missing: Vec<&Kind> = kinds.iter().filter(is_missing).collect();
         if !missing.is_empty() {
             let slices = slices();
-            let counted = Arc::make_mut(counted);
+            if slices.is_empty() {
+                // Most nodes have none, and nothing is kept of them.
+                self.0.remove(node);
+                return Counted::default();
+            }
+            let counted = Arc::make_mut(self.0.entry(node.to_owned()).or_default());
             if counted.len() + missing.len() > kinds.len() + KEPT {
                 counted.retain(|kind, _| kinds.contains(kind));
             }
@@ -54,7 +60,7 @@ impl Counts {
                 counted.insert(kind.clone(), count);
             }
         }
-        Arc::clone(counted)
+        self.0.get(node).cloned().unwrap_or_default()
     }
 }
 

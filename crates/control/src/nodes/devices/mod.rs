@@ -28,14 +28,14 @@ use counts::{Counted, Counts};
 use serde_json::Value;
 use std::{
     borrow::Cow,
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// Prefix of the resource by which a pod gets devices of a class without a claim.
 const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
 /// Selectors of claims that are looked at, of all tenants together. Of further ones the class alone counts.
-const MOST_NARROW: usize = 200;
+const MOST_NARROW: usize = 64;
 
 /// The host's classes, claims and slices.
 #[derive(Default)]
@@ -215,18 +215,24 @@ impl Devices {
 
 impl Wanted {
     fn new(classes: HashMap<String, Arc<Class>>, found: &[Vec<(String, Found)>], workloads: &[Arc<Workload>]) -> Self {
-        let claims = found.iter().flatten().filter_map(|(_, found)| match found {
-            Found::Asks(claim) | Found::Has(claim) => Some(claim),
-            Found::Missing => None,
-        });
-        let narrow: BTreeSet<&Kind> = claims
-            .flat_map(|claim| claim.requests.iter().flat_map(|request| &request.0))
-            .map(|ask| &ask.kind)
-            .filter(|kind| !kind.selectors.is_empty())
-            .collect();
+        let mut by_tenant: BTreeMap<&str, BTreeSet<&Kind>> = BTreeMap::new();
+        for (workload, found) in workloads.iter().zip(found) {
+            let claims = found.iter().filter_map(|(_, found)| match found {
+                Found::Asks(claim) | Found::Has(claim) => Some(claim),
+                Found::Missing => None,
+            });
+            let kinds = claims
+                .flat_map(|claim| claim.requests.iter().flat_map(|request| &request.0))
+                .map(|ask| &ask.kind)
+                .filter(|kind| !kind.selectors.is_empty());
+            by_tenant.entry(&workload.tenant).or_default().extend(kinds);
+        }
+        // In turns, so that nobody's many leave no room for the few of others.
+        let turn = |number: usize| by_tenant.values().filter_map(move |kinds| kinds.iter().nth(number));
+        let narrow: BTreeSet<&Kind> = (0..MOST_NARROW).flat_map(turn).take(MOST_NARROW).copied().collect();
         let whole = classes.keys().map(|class| Kind::whole(class));
         Self {
-            kinds: whole.chain(narrow.into_iter().take(MOST_NARROW).cloned()).collect(),
+            kinds: whole.chain(narrow.into_iter().cloned()).collect(),
             implicit: workloads
                 .iter()
                 .flat_map(|workload| workload.amounts.keys())
@@ -327,6 +333,7 @@ fn holders(workloads: &[Arc<Workload>], found: &[Vec<(String, Found)>]) -> HashM
 /// asking for a node.
 fn with_claims(workload: &mut Workload, found: &[(String, Found)], extent: &Extent, holds: impl Fn(&str) -> bool) {
     let waits = workload.place == Place::Waiting;
+    let is_of_gang = workload.gang.as_ref().is_some_and(|gang| gang.size > 1);
     for (name, found) in found {
         let is_counted = name.is_empty() || holds(name);
         let claim = match found {
@@ -345,7 +352,8 @@ fn with_claims(workload: &mut Workload, found: &[(String, Found)], extent: &Exte
                 }
                 continue;
             }
-            Found::Asks(_) if waits && !is_counted => {
+            // Of a gang all pods are counted together, whoever of them the claim is counted for.
+            Found::Asks(_) if waits && !is_counted && !is_of_gang => {
                 workload.place = Place::Held;
                 continue;
             }
@@ -357,7 +365,8 @@ fn with_claims(workload: &mut Workload, found: &[(String, Found)], extent: &Exte
                 continue;
             };
             for kind in BTreeSet::from([Kind::whole(&ask.kind.class), extent.kind(ask)]) {
-                *workload.amounts.entry(resource(&kind)).or_default() += amount;
+                let known = workload.amounts.entry(resource(&kind)).or_default();
+                *known = known.saturating_add(amount);
             }
         }
     }
@@ -369,7 +378,11 @@ fn chosen<'c>(request: &'c Request, claim: &Claim, extent: &Extent) -> Option<(&
     let got = allocated.and_then(|allocation| request.0.iter().find(|ask| allocation.requests.contains(&ask.name)));
     let possible = || request.0.iter().find(|ask| extent.amount(ask).is_some());
     let ask = got.or_else(possible).or_else(|| request.0.first())?;
-    let amount = extent.amount(ask).or(ask.count).unwrap_or(1);
+    // How many all are is known once they are there.
+    let held = allocated.map(|allocation| allocation.requests.iter().filter(|name| **name == ask.name).count());
+    let held = held.and_then(|held| u64::try_from(held).ok());
+    let of_all = held.filter(|held| *held > 0 && ask.count.is_none());
+    let amount = of_all.or_else(|| extent.amount(ask)).or(ask.count).unwrap_or(1);
     (amount > 0).then_some((ask, amount))
 }
 

@@ -2,6 +2,7 @@
 
 use super::Wanted;
 use berth_api::labels;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use std::{
@@ -14,11 +15,17 @@ use std::{
 pub(super) struct Difference {
     pub(super) delete: Vec<Arc<Pod>>,
     pub(super) create: Vec<Pod>,
+    /// How many that ended are left for a while.
+    pub(super) resting: usize,
 }
+
+/// Seconds for which one that ended keeps its place: a kubelet that refuses a placeholder refuses the next one as well, and
+/// they would follow each other without a pause.
+pub(super) const REST: i64 = 60;
 
 /// Compares the placeholders that there are with those that are wanted. Names follow from what is there, so that whoever
 /// decides the same twice makes nothing twice.
-pub(super) fn difference(existing: &[Arc<Pod>], wanted: &[Wanted]) -> Difference {
+pub(super) fn difference(existing: &[Arc<Pod>], wanted: &[Wanted], now: Timestamp) -> Difference {
     let mut by_kind: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
     for pod in existing {
         let kind = pod.labels().get(labels::PLACEHOLDER_KIND);
@@ -32,6 +39,10 @@ pub(super) fn difference(existing: &[Arc<Pod>], wanted: &[Wanted]) -> Difference
         let mut there = by_kind.remove(one.kind.as_str()).unwrap_or_default();
         let names: BTreeSet<String> = there.iter().map(|pod| pod.name_any()).collect();
         there.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+        let all = there.len();
+        there.retain(|pod| !rests(pod, now));
+        let resting = all - there.len();
+        difference.resting += resting;
         // Those that still ask for a node are kept before those that have found one.
         there.sort_by_key(|pod| (has_ended(pod), has_node(pod), order(pod)));
         let count = there.iter().take_while(|pod| !has_ended(pod)).count();
@@ -40,7 +51,7 @@ pub(super) fn difference(existing: &[Arc<Pod>], wanted: &[Wanted]) -> Difference
         let free = (0..)
             .map(|number| one.name(number))
             .filter(|name| !names.contains(name));
-        let missing = one.count as usize - keeps;
+        let missing = (one.count as usize - keeps).saturating_sub(resting);
         difference.create.extend(free.take(missing).map(|name| one.pod(&name)));
     }
     let unwanted = by_kind.into_values().flatten();
@@ -63,6 +74,14 @@ fn has_node(pod: &Pod) -> bool {
 fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Whether it ended, and was made a short while ago.
+fn rests(pod: &Pod, now: Timestamp) -> bool {
+    let age = pod
+        .creation_timestamp()
+        .map_or(REST, |made| now.as_second().saturating_sub(made.0.as_second()));
+    has_ended(pod) && (0..REST).contains(&age)
 }
 
 #[cfg(test)]
@@ -92,7 +111,7 @@ mod tests {
     }
 
     fn told(existing: &[Arc<Pod>], all: &[Wanted]) -> (Vec<String>, Vec<String>) {
-        let difference = difference(existing, all);
+        let difference = difference(existing, all, "2026-01-01T00:01:00Z".parse().unwrap());
         let names = |pods: Vec<String>| pods.into_iter().map(|name| name.replace("h100-", "")).collect();
         (
             names(difference.delete.iter().map(|pod| pod.name_any()).collect()),
@@ -140,9 +159,31 @@ mod tests {
     }
 
     #[test]
+    fn one_that_ended_a_moment_ago_keeps_its_place_for_a_while() {
+        let ended = |made: &str| {
+            let fields = json!({"metadata": {"creationTimestamp": made}, "status": {"phase": "Failed"}});
+            pod("a", 0, &fields)
+        };
+        let fresh = ended("2026-01-01T00:00:30Z");
+        assert_eq!(told(&[fresh.clone()], &[wanted("a", 1)]), (vec![], vec![]));
+        assert_eq!(told(&[fresh.clone()], &[wanted("a", 2)]), (vec![], texts(&["a-1"])));
+        assert_eq!(
+            told(&[fresh], &[]),
+            (texts(&["a-0"]), vec![]),
+            "it is not wanted at all"
+        );
+        let old = ended("2026-01-01T00:00:00Z");
+        assert_eq!(told(&[old], &[wanted("a", 1)]), (texts(&["a-0"]), texts(&["a-1"])));
+    }
+
+    #[test]
     fn what_was_decided_once_needs_nothing_more() {
         let all = [wanted("a", 3), wanted("b", 1)];
-        let made: Vec<Arc<Pod>> = difference(&[], &all).create.into_iter().map(Arc::new).collect();
+        let made: Vec<Arc<Pod>> = difference(&[], &all, Timestamp::UNIX_EPOCH)
+            .create
+            .into_iter()
+            .map(Arc::new)
+            .collect();
         assert_eq!(told(&made, &all), (vec![], vec![]));
     }
 }

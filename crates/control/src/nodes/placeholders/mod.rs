@@ -22,8 +22,9 @@ use crate::{
 };
 use berth_api::names::TenantId;
 use berth_planner::Plan;
-use difference::{Difference, difference};
-use futures::{TryStreamExt, stream};
+use difference::{Difference, REST, difference};
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt,
@@ -31,7 +32,7 @@ use kube::{
 };
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -99,7 +100,8 @@ pub async fn reconcile(context: &Context, plan: &Plan, needs: &Needs) -> Option<
         pull_secrets: context.node_jobs.pull_secrets.clone(),
     };
     let wanted = wanted(&settings, &stores.pools.state(), &slugs.collect(), plan, needs);
-    let difference = difference(&stores.placeholders.state(), &wanted);
+    let difference = difference(&stores.placeholders.state(), &wanted, Timestamp::now());
+    let rest = (difference.resting > 0).then(|| Duration::from_secs(REST.unsigned_abs()));
     let outcome = carry_out(context, difference).await;
     let mut requests: BTreeMap<String, Request> = BTreeMap::new();
     for (pool, ask) in &plan.asks {
@@ -124,39 +126,44 @@ pub async fn reconcile(context: &Context, plan: &Plan, needs: &Needs) -> Option<
         context.metrics.placeholders.get_or_create(&labels).set(i64::from(pods));
         context.queue.add(Key::Pool(pool));
     }
-    outcome.is_err().then_some(AGAIN)
+    if outcome.is_err() { Some(AGAIN) } else { rest }
 }
 
+/// Does all of it, whatever of it is refused: the placeholders of one tenant are no reason for another to wait. Gives the first
+/// error.
 async fn carry_out(context: &Context, difference: Difference) -> Result<(), ReconcileError> {
-    let pods: &Api<Pod> = &Api::namespaced(context.client.clone(), manifests::NAMESPACE);
-    stream::iter(difference.delete.into_iter().map(Ok))
-        .try_for_each_concurrent(AT_ONCE, async |pod: std::sync::Arc<Pod>| {
-            let this_very = DeleteParams {
-                grace_period_seconds: Some(0),
-                preconditions: Some(Preconditions {
-                    uid: pod.uid(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            match pods.delete(&pod.name_any(), &this_very).await {
-                Ok(_) => Ok(()),
-                // Gone, or another one by now.
-                Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
-                Err(error) => Err(api("delete a placeholder")(error)),
-            }
-        })
-        .await?;
-    stream::iter(difference.create.into_iter().map(Ok))
-        .try_for_each_concurrent(AT_ONCE, async |pod: Pod| {
-            match pods.create(&PostParams::default(), &pod).await {
-                Ok(_) => Ok(()),
-                // The view lags: it is there already.
-                Err(error) if is_status(&error, 409) => Ok(()),
-                Err(error) => Err(api("make a placeholder")(error)),
-            }
-        })
-        .await
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), manifests::NAMESPACE);
+    let deleted = difference.delete.into_iter().map(|pod| delete(pods.clone(), pod));
+    let deleted: Vec<_> = stream::iter(deleted).buffer_unordered(AT_ONCE).collect().await;
+    let created = difference.create.into_iter().map(|pod| create(pods.clone(), pod));
+    let created: Vec<_> = stream::iter(created).buffer_unordered(AT_ONCE).collect().await;
+    deleted.into_iter().chain(created).collect()
+}
+
+async fn delete(pods: Api<Pod>, pod: Arc<Pod>) -> Result<(), ReconcileError> {
+    let this_very = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions {
+            uid: pod.uid(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match pods.delete(&pod.name_any(), &this_very).await {
+        Ok(_) => Ok(()),
+        // Gone, or another one by now.
+        Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
+        Err(error) => Err(api("delete a placeholder")(error)),
+    }
+}
+
+async fn create(pods: Api<Pod>, pod: Pod) -> Result<(), ReconcileError> {
+    match pods.create(&PostParams::default(), &pod).await {
+        Ok(_) => Ok(()),
+        // The view lags: it is there already.
+        Err(error) if is_status(&error, 409) => Ok(()),
+        Err(error) => Err(api("make a placeholder")(error)),
+    }
 }
 
 #[cfg(test)]

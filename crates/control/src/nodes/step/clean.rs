@@ -2,7 +2,7 @@
 
 use super::{
     Facts, JobKind, JobState, Next, POLL,
-    gpus::{NO_MIG, await_mig},
+    gpus::{NO_MIG, await_mig, forget_mig},
     into, quarantine,
 };
 use crate::nodes::record::{State, is_ready};
@@ -20,7 +20,9 @@ pub(super) fn scrubs(pool: &NodePoolSpec) -> bool {
 pub(super) fn scrubbing(facts: &Facts<'_>) -> Next {
     let Facts { record, now, pool, .. } = facts;
     let limit = pool.timeouts.scrub();
-    if record.elapsed(*now) >= limit + JOB_MARGIN {
+    // A Job that has ended well is as good when control was away for longer than the limit.
+    let is_done = facts.job == JobState::Succeeded && facts.pods.is_empty();
+    if !is_done && record.elapsed(*now) >= limit + JOB_MARGIN {
         return quarantine(facts, &overdue(facts, "cleaning", limit));
     }
     if !facts.pods.is_empty() {
@@ -52,7 +54,7 @@ pub(super) fn validating(facts: &Facts<'_>) -> Next {
         let reason = "a pod of a tenant came while the node was checked: it is cleaned anew";
         return into(record.to_scrubbing(facts.node, *now, reason));
     }
-    if record.elapsed(*now) >= limit + JOB_MARGIN {
+    if facts.job != JobState::Succeeded && record.elapsed(*now) >= limit + JOB_MARGIN {
         return quarantine(facts, &overdue(facts, "checking", limit));
     }
     if pool.validate.policy == ScrubPolicy::Always {
@@ -103,12 +105,16 @@ fn overdue(facts: &Facts<'_>, what: &str, limit: i64) -> String {
 }
 
 pub(super) fn quarantined(facts: &Facts<'_>) -> Next {
-    if facts.node.annotations().contains_key(labels::RELEASE_QUARANTINE) {
-        return into(
-            facts
-                .record
-                .to_scrubbing(facts.node, facts.now, "released from quarantine by people"),
-        );
+    if !facts.node.annotations().contains_key(labels::RELEASE_QUARANTINE) {
+        return Next::Stay;
     }
-    Next::Stay
+    let why = "released from quarantine by people";
+    let record = facts.record.to_scrubbing(facts.node, facts.now, why);
+    // A layout that could not be set is asked for anew: the MIG manager does nothing as long as the label stays the same.
+    let asked_anew = if facts.pool.mig_config.is_some() {
+        forget_mig()
+    } else {
+        Vec::new()
+    };
+    Next::Become(Box::new(record), asked_anew)
 }

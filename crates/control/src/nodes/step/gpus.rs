@@ -37,6 +37,11 @@ fn mig_labels(config: &str) -> [(String, Option<String>); 2] {
     ]
 }
 
+/// Takes back what was asked for, so that it can be asked for anew.
+pub(super) fn forget_mig() -> Vec<(String, Option<String>)> {
+    vec![(MIG_CONFIG.to_owned(), None), (MIG_STATE.to_owned(), None)]
+}
+
 /// How far NVIDIA's MIG manager is with a layout.
 enum Mig {
     Done,

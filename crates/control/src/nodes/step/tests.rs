@@ -226,6 +226,31 @@ fn a_layout_of_mig_is_asked_for_and_awaited_anew_each_time() {
     world.settle();
     assert_eq!(world.state(), Some(State::Quarantined));
     assert!(world.node.annotations()[labels::QUARANTINE].contains("MIG manager"));
+    // People have seen to it: the layout is asked for anew, and what was said of it before counts no more.
+    world
+        .node
+        .annotations_mut()
+        .insert(labels::RELEASE_QUARANTINE.into(), "yes".into());
+    world.settle();
+    assert_eq!(world.state(), Some(State::Scrubbing));
+    assert_eq!(world.node.labels()[MIG_CONFIG], "all-disabled");
+    assert!(!world.node.labels().contains_key(MIG_STATE));
+    world.label(MIG_STATE, "success");
+    world.settle();
+    assert!(world.job_of.is_some(), "cleaning goes on");
+}
+
+#[test]
+fn what_was_done_while_control_was_away_counts() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    world.job = JobState::Succeeded;
+    world.now += 7200;
+    world.settle();
+    assert_ne!(world.state(), Some(State::Quarantined), "the Job had ended well");
 }
 
 #[test]

@@ -97,6 +97,7 @@ const METADATA: &[&str] = &[
     "annotations",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
+    "finalizers",
     "generation",
     "labels",
     "name",
