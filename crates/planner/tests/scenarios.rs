@@ -426,6 +426,25 @@ scenario!(
     "
 );
 
+// As long as nobody knows how large its nodes are, a pod may need one of its own.
+scenario!(
+    an_empty_pool_is_asked_for_no_more_than_groups_may_have,
+    "
+    pool h100 gpus=8 grows most=4
+    share s limit=16
+    tenant a share=s
+    group a/g h100 0..1
+    want a/g trick 500x1 gang since=90
+    tenant b share=s
+    group b/g h100 0..8
+    want b/g jobs 5x8 since=80
+    tenant c
+    group c/g h100 0..8
+    want c/g by-name 2x8 only-known since=70
+    want c/g job 1x8 since=60
+    "
+);
+
 scenario!(
     a_pool_grows_no_further_than_its_bounds,
     "

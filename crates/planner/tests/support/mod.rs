@@ -171,6 +171,7 @@ fn want(fleet: &mut Fleet, words: &[&str]) {
         match split(word) {
             ("gang", _) => demand.gang = true,
             ("one-domain", _) => demand.one_domain = Domain::Required,
+            ("only-known", _) => demand.only_known_nodes = true,
             ("since", value) => demand.since = fleet.now - number::<i64>(value),
             ("prio", value) => demand.priority = number(value),
             (key, "") => {
