@@ -19,7 +19,7 @@ struct Room<'a> {
 /// Room on nodes, and how many nodes each group may still get.
 #[derive(Default)]
 pub(super) struct Rooms<'a> {
-    rooms: Vec<Room<'a>>,
+    all: Vec<Room<'a>>,
     left: BTreeMap<&'a str, u32>,
     /// Nodes that may still be looked at for this tenant.
     looks: usize,
@@ -32,7 +32,7 @@ const MOST_LOOKS: usize = 200_000;
 impl<'a> Rooms<'a> {
     pub(super) fn new(groups: &[GroupOf<'a>]) -> Self {
         Self {
-            rooms: Vec::new(),
+            all: Vec::new(),
             left: groups.iter().map(|group| (group.name, group.left)).collect(),
             looks: MOST_LOOKS,
         }
@@ -41,7 +41,7 @@ impl<'a> Rooms<'a> {
     /// Adds a node, and what pods hold of it.
     pub(super) fn add(&mut self, group: &'a str, node: &'a HostNode<'a>, used: &Amounts, serves: bool) {
         let free = left(&node.capacity, used);
-        self.rooms.push(Room {
+        self.all.push(Room {
             group,
             node,
             free,
@@ -53,7 +53,7 @@ impl<'a> Rooms<'a> {
     pub(super) fn take_elsewhere(&mut self, pods: &[&Workload], group: &str, groups: &[GroupOf<'a>]) -> bool {
         let mut taken = Vec::new();
         let found = pods.iter().all(|pod| {
-            let spot = self.rooms.iter_mut().enumerate().find(|(_, room)| {
+            let spot = self.all.iter_mut().enumerate().find(|(_, room)| {
                 room.serves
                     && room.group != group
                     && pod.apart().next().is_none()
@@ -73,15 +73,15 @@ impl<'a> Rooms<'a> {
     /// Takes room for pods on nodes that the group has or may still get, if there is enough.
     pub(super) fn take_in(&mut self, pods: &[&'a Workload], group: &GroupOf<'a>, pool: &'a [HostNode<'a>]) -> bool {
         let mut taken = Vec::new();
-        let (rooms, nodes_left) = (self.rooms.len(), self.left.get(group.name).copied().unwrap_or_default());
+        let (rooms, nodes_left) = (self.all.len(), self.left.get(group.name).copied().unwrap_or_default());
         for pod in pods {
-            self.looks = self.looks.saturating_sub(self.rooms.len() + pool.len());
+            self.looks = self.looks.saturating_sub(self.all.len() + pool.len());
             let fits = |room: &Room<'_>| {
                 room.group == group.name
                     && allows(&pod.rules, group, room.node)
                     && room.node.has_room(&room.free, &pod.amounts)
             };
-            let spot = self.rooms.iter_mut().enumerate().find(|(_, room)| fits(room));
+            let spot = self.all.iter_mut().enumerate().find(|(_, room)| fits(room));
             if take(spot, &pod.amounts, &mut taken) {
                 continue;
             }
@@ -95,7 +95,7 @@ impl<'a> Rooms<'a> {
                 }
                 _ => {
                     self.give_back(&taken);
-                    self.rooms.truncate(rooms);
+                    self.all.truncate(rooms);
                     self.left.insert(group.name, nodes_left);
                     return false;
                 }
@@ -107,7 +107,7 @@ impl<'a> Rooms<'a> {
     fn give_back(&mut self, taken: &[(usize, &Amounts)]) {
         for (index, amounts) in taken {
             for (resource, amount) in *amounts {
-                *self.rooms[*index].free.entry(resource.clone()).or_default() += amount;
+                *self.all[*index].free.entry(resource.clone()).or_default() += amount;
             }
         }
     }

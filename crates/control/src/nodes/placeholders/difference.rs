@@ -165,8 +165,11 @@ mod tests {
             pod("a", 0, &fields)
         };
         let fresh = ended("2026-01-01T00:00:30Z");
-        assert_eq!(told(&[fresh.clone()], &[wanted("a", 1)]), (vec![], vec![]));
-        assert_eq!(told(&[fresh.clone()], &[wanted("a", 2)]), (vec![], texts(&["a-1"])));
+        assert_eq!(told(std::slice::from_ref(&fresh), &[wanted("a", 1)]), (vec![], vec![]));
+        assert_eq!(
+            told(std::slice::from_ref(&fresh), &[wanted("a", 2)]),
+            (vec![], texts(&["a-1"]))
+        );
         assert_eq!(
             told(&[fresh], &[]),
             (texts(&["a-0"]), vec![]),
