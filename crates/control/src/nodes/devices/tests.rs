@@ -174,6 +174,49 @@ fn a_claim_of_several_pods_counts_once() {
 }
 
 #[test]
+fn pods_of_a_gang_that_share_a_claim_are_all_there() {
+    let devices = devices();
+    put_claim(&devices, "x", &exactly("gpu", 4), &Value::Null);
+    let waiting = ["p", "q"].map(|name| {
+        let mut pod = Arc::unwrap_or_clone(pod(name, "x", Place::Waiting));
+        pod.gang = Some(demand::Gang {
+            name: "g".into(),
+            size: 2,
+            one_domain: false,
+        });
+        Arc::new(pod)
+    });
+    let expected = [(Place::Waiting, of(&[("dra:gpu", 4)])), (Place::Waiting, of(&[]))];
+    assert_eq!(amounts(&devices, &waiting), expected);
+}
+
+#[test]
+fn all_devices_of_a_node_are_as_many_as_were_given() {
+    let devices = devices();
+    let all = json!([{"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "All"}}]);
+    let mut status = on("b");
+    status["allocation"]["devices"] = json!({"results": vec![json!({"request": "r"}); 8]});
+    put_claim(&devices, "x", &all, &status);
+    let there = Place::On("b".into());
+    let expected = [(there.clone(), of(&[("dra:gpu", 8)]))];
+    assert_eq!(
+        amounts(&devices, &[pod("p", "x", there)]),
+        expected,
+        "though another node has four"
+    );
+}
+
+#[test]
+fn long_selectors_of_claims_are_not_looked_at() {
+    let devices = devices();
+    let selectors = json!([{"cel": {"expression": format!("device.driver != '{}'", "x".repeat(600))}}]);
+    let request = json!([{"name": "r", "exactly": {"deviceClassName": "gpu", "count": 1, "selectors": selectors}}]);
+    put_claim(&devices, "x", &request, &Value::Null);
+    let expected = [(Place::Waiting, of(&[("dra:gpu", 1)]))];
+    assert_eq!(amounts(&devices, &[pod("p", "x", Place::Waiting)]), expected);
+}
+
+#[test]
 fn a_template_makes_a_claim_for_each_pod() {
     let devices = devices();
     let template = Claim::read(&json!({"devices": {"requests": exactly("gpu", 1)}}), &Value::Null);
