@@ -138,6 +138,12 @@ impl World {
         self.settle();
     }
 
+    /// What people do when they have seen to a node.
+    fn release_from_quarantine(&mut self) {
+        let annotations = self.node.annotations_mut();
+        annotations.insert(labels::RELEASE_QUARANTINE.into(), "yes".into());
+    }
+
     fn label(&mut self, key: &str, value: &str) {
         self.node.labels_mut().insert(key.into(), value.into());
     }
@@ -227,10 +233,7 @@ fn a_layout_of_mig_is_asked_for_and_awaited_anew_each_time() {
     assert_eq!(world.state(), Some(State::Quarantined));
     assert!(world.node.annotations()[labels::QUARANTINE].contains("MIG manager"));
     // People have seen to it: the layout is asked for anew, and what was said of it before counts no more.
-    world
-        .node
-        .annotations_mut()
-        .insert(labels::RELEASE_QUARANTINE.into(), "yes".into());
+    world.release_from_quarantine();
     world.settle();
     assert_eq!(world.state(), Some(State::Scrubbing));
     assert_eq!(world.node.labels()[MIG_CONFIG], "all-disabled");
@@ -310,10 +313,7 @@ fn a_failed_job_quarantines_until_people_say_so_and_is_then_run_anew() {
     let reason = world.node.annotations()[labels::QUARANTINE].clone();
     assert_eq!(reason, "cleaning failed: gpureset: GPU 3 is busy");
     let first = world.job_of.clone();
-    world
-        .node
-        .annotations_mut()
-        .insert(labels::RELEASE_QUARANTINE.into(), "yes".into());
+    world.release_from_quarantine();
     world.settle();
     assert_eq!(world.state(), Some(State::Scrubbing));
     assert_ne!(world.job_of, first, "what failed once proves nothing");
@@ -603,7 +603,7 @@ proptest! {
                     conditions[0].status = status.into();
                 }
                 Happening::PeopleRelease => {
-                    world.node.annotations_mut().insert(labels::RELEASE_QUARANTINE.into(), "1".into());
+                    world.release_from_quarantine();
                 }
             }
             if by_hand && had_record && world.record().is_none() {
