@@ -4,7 +4,11 @@
 use crate::world::World;
 use futures::future::LocalBoxFuture;
 use libtest_mimic::{Arguments, Trial};
-use std::{process::ExitCode, sync::Arc};
+use std::{
+    panic,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// A test: its name and what it does.
 pub type Test = (&'static str, fn(Arc<World>) -> LocalBoxFuture<'static, ()>);
@@ -73,6 +77,7 @@ pub fn run_groups(start: impl Future<Output = World>, groups: Vec<Group>) -> Exi
     } else {
         Some(Arc::new(runtime.block_on(start)))
     };
+    let panics = record_panics();
     let mut failed = false;
     for Group { threads, tests } in groups {
         if world.is_some() && !tests.iter().any(wanted) {
@@ -94,9 +99,26 @@ pub fn run_groups(start: impl Future<Output = World>, groups: Vec<Group>) -> Exi
     }
     if failed && let Some(world) = &world {
         world.print_logs();
+        // Once more after the long logs: whoever sees only the end of them sees what it was.
+        for panic in panics.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            eprintln!("==> {panic}");
+        }
     }
     drop(world);
     if failed { ExitCode::from(101) } else { ExitCode::SUCCESS }
+}
+
+/// Has the words of every panic from now on kept, beside being printed.
+fn record_panics() -> Arc<Mutex<Vec<String>>> {
+    let panics = Arc::new(Mutex::new(Vec::new()));
+    let (kept, print) = (Arc::clone(&panics), panic::take_hook());
+    panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        kept.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(panic.to_string());
+    }));
+    panics
 }
 
 /// Whether the filter of the command line lets a test through.

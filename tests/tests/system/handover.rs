@@ -9,7 +9,10 @@ use berth_tests::{
     world::World,
 };
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::{batch::v1::Job, core::v1::Node};
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{Event, Node},
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -125,8 +128,21 @@ impl Bench {
             .unwrap();
     }
 
-    fn states(&self) -> String {
-        self.states.lock().unwrap().join(" ")
+    /// Waits until the states that were seen end with these: the watch tells of them a little later. Gives those before.
+    async fn until_states(&self, wanted: &str) -> String {
+        until(&format!("{} was {wanted}", self.name), SOON, async || {
+            let states = self.states.lock().unwrap().join(" ");
+            states.strip_suffix(wanted).map(str::to_owned).ok_or(states)
+        })
+        .await
+    }
+
+    /// How often control told that it mended the node's record.
+    async fn mended(&self) -> usize {
+        let events: Api<Event> = Api::all(self.world.client.clone());
+        let of_node = format!("reason=RecordMended,involvedObject.name={}", self.name);
+        let events = events.list(&ListParams::default().fields(&of_node)).await.unwrap();
+        events.items.len()
     }
 
     async fn remove(&self) {
@@ -148,8 +164,8 @@ pub(crate) async fn every_state_in_its_turn_and_mended_by_the_way(world: Arc<Wor
     let assigned = bench.until_state("Assigned").await;
     assert_eq!(taint(&assigned).as_deref(), Some(slug.as_str()));
 
-    let states = bench.states();
-    assert!(states.ends_with("Reserved Joining Assigned"), "{states}");
+    bench.until_states("Reserved Joining Assigned").await;
+    assert_eq!(bench.mended().await, 0, "nobody touched it");
 
     // What somebody takes off by hand is put back.
     let gone =
@@ -167,9 +183,10 @@ pub(crate) async fn every_state_in_its_turn_and_mended_by_the_way(world: Arc<Wor
     assert!(!free.spec.unwrap_or_default().unschedulable.unwrap_or_default());
     let left: Vec<&String> = free.metadata.annotations.iter().flatten().map(|(key, _)| key).collect();
     assert!(left.iter().all(|key| !key.starts_with("berth.dev/")), "{left:?}");
-    let states = bench.states();
-    let wanted = "Assigned Cordoned Draining Scrubbing Validating Free";
-    assert!(states.ends_with(wanted), "{states}");
+    bench
+        .until_states("Assigned Cordoned Draining Scrubbing Validating Free")
+        .await;
+    assert_eq!(bench.mended().await, 1);
     let jobs: Api<Job> = Api::namespaced(world.client.clone(), "berth-system");
     until_true("the Jobs of the hand-over are gone", SOON, async || {
         let listed = jobs
@@ -219,10 +236,7 @@ pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(world
     let failing = json!({"simulation.berth.dev/run-for": "200ms", "simulation.berth.dev/exit-code": "1"});
     bench.pod_annotations(failing).await;
     bench.patch_node(release.clone()).await;
-    until_true("it was cleaned again, and is in quarantine", SOON, async || {
-        bench.states().ends_with("Quarantined Scrubbing Quarantined")
-    })
-    .await;
+    bench.until_states("Quarantined Scrubbing Quarantined").await;
     bench
         .pod_annotations(json!({"simulation.berth.dev/run-for": null, "simulation.berth.dev/exit-code": null}))
         .await;
@@ -252,12 +266,10 @@ pub(crate) async fn a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_
     // It looks as new. Whoever asks for it gets it clean.
     bench.tenant().await;
     bench.until_state("Assigned").await;
-    let states = bench.states();
-    let wanted = "Scrubbing Validating Free Reserved Joining Assigned";
-    assert!(
-        states.ends_with(wanted) && !states.replace(wanted, "").contains("Reserved"),
-        "{states}"
-    );
+    let before = bench
+        .until_states("Scrubbing Validating Free Reserved Joining Assigned")
+        .await;
+    assert!(!before.contains("Reserved"), "{before}");
     bench.delete_tenant().await;
     bench.until_state("Free").await;
     bench.remove().await;

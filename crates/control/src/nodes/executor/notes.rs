@@ -37,7 +37,7 @@ pub(super) async fn changed(pass: &Pass<'_>, node: &Node, before: Option<&NodeRe
     let words = after.map(|record| record.reason.clone()).unwrap_or_default();
     let (kind, reason) = match (was, is) {
         (Some(State::Draining), Some(State::Draining)) => (EventType::Warning, "DrainBlocked"),
-        (Some(was), Some(is)) if was == is => {
+        (Some(was), Some(is)) if was == is && !is_sooner(before, after) => {
             tracing::warn!(
                 node = node.name_any(),
                 state = is.name(),
@@ -75,6 +75,13 @@ pub(super) async fn changed(pass: &Pass<'_>, node: &Node, before: Option<&NodeRe
     {
         warn_pods(pass, node, after).await;
     }
+}
+
+/// Whether all that changed is when a cordoned node is taken back.
+fn is_sooner(before: Option<&NodeRecord>, after: Option<&NodeRecord>) -> bool {
+    before.zip(after).is_some_and(|(before, after)| {
+        after.state == State::Cordoned && before.since == after.since && before.cordoned_until != after.cordoned_until
+    })
 }
 
 /// Tells the pods of a node that is taken back.

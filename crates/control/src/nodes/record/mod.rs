@@ -16,7 +16,7 @@ use berth_api::{
     labels::{self, HANDOVER},
     names,
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use look::taints;
@@ -178,7 +178,7 @@ impl NodeRecord {
             if ahead > SKEW { ahead } else { 0 }
         };
         let back = |time: Option<Timestamp>, by: i64| {
-            time.map(|time| Timestamp::from_second(time.as_second() - by).unwrap_or(now))
+            time.map(|time| time.checked_sub(SignedDuration::from_secs(by)).unwrap_or(now))
         };
         let by = ahead(self.since);
         Self {

@@ -190,6 +190,18 @@ fn clocks_that_go_back_end_nothing() {
 }
 
 #[test]
+fn times_within_a_second_are_nothing_to_mend() {
+    let now: Timestamp = "2026-11-22T09:39:15.754918321Z".parse().unwrap();
+    let until = "2026-11-22T09:40:15.5Z".parse().unwrap();
+    let record = NodeRecord {
+        cordoned_until: Some(until),
+        ..NodeRecord::reserved("uid-1", "train", "h100", 1, now, "").to(State::Assigned, now, "")
+    };
+    let read = NodeRecord::read(&written(&node(), &record)).unwrap();
+    assert_eq!(read.without_future(now), read);
+}
+
+#[test]
 fn a_node_that_an_autoscaler_may_remove_is_no_tenants() {
     for state in State::ALL {
         let (mut node, record) = in_state(state);
