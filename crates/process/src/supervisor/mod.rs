@@ -12,11 +12,14 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::record::Record;
+use crate::record::{Identity, Record};
 use crate::spec::{Ensured, ProcessSpec, ProcessState, ProcessStatus};
 use crate::{Error, create_private_dir, procfs, reap};
 use handle::Handle;
 use worker::{Command, Current, Worker};
+
+/// Time that a supervisor which was killed in the middle of a start leaves the new process to carry its marker.
+const START: Duration = Duration::from_millis(200);
 
 /// How a supervisor works.
 #[derive(Clone, Debug)]
@@ -235,6 +238,20 @@ fn lock(dir: &Path) -> Result<File, Error> {
     }
 }
 
+/// The process that was started for a record, if there is exactly one.
+fn leader(record: &Path) -> Option<Identity> {
+    let mut leaders = procfs::marked()
+        .into_iter()
+        .filter(|(_, marker)| marker == record)
+        .filter_map(|(pid, _)| Some((pid, procfs::stat(pid)?)))
+        .filter(|(pid, stat)| stat.group == *pid && !stat.zombie);
+    let (pid, stat) = leaders.next()?;
+    leaders.next().is_none().then_some(Identity {
+        pid,
+        start_ticks: stat.start_ticks,
+    })
+}
+
 /// Decides what is adopted, and ends every other marked process of the directory. Removes records of dead processes.
 fn sort_out(dir: &Path) -> Result<Vec<(PathBuf, Record)>, Error> {
     let mut adoptable = Vec::new();
@@ -244,15 +261,10 @@ fn sort_out(dir: &Path) -> Result<Vec<(PathBuf, Record)>, Error> {
             if record.identity.is_some() {
                 return None;
             }
-            let mut leaders = procfs::marked()
-                .into_iter()
-                .filter(|(_, marker)| *marker == path)
-                .filter_map(|(pid, _)| Some((pid, procfs::stat(pid)?)))
-                .filter(|(pid, stat)| stat.group == *pid && !stat.zombie);
-            let (pid, stat) = leaders.next()?;
-            leaders.next().is_none().then_some(crate::record::Identity {
-                pid,
-                start_ticks: stat.start_ticks,
+            leader(&path).or_else(|| {
+                // It may not have become its program yet.
+                std::thread::sleep(START);
+                leader(&path)
             })
         });
         if record.identity.is_some() {
