@@ -74,10 +74,16 @@ impl Kubectl {
     /// Runs a command to its end.
     pub async fn run(&self, arguments: &[&str]) -> Said {
         let mut command = self.command(arguments);
-        let output = timeout(LIMIT, command.output())
-            .await
-            .unwrap_or_else(|_| panic!("kubectl {arguments:?} does not end"))
-            .unwrap();
+        let Ok(output) = timeout(LIMIT, command.output()).await else {
+            // Whoever waits for something asks again.
+            let err = format!("kubectl {arguments:?} does not end within {LIMIT:?}");
+            return Said {
+                success: false,
+                out: String::new(),
+                err,
+            };
+        };
+        let output = output.unwrap();
         Said {
             success: output.status.success(),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),

@@ -1,7 +1,10 @@
 //! Finding and killing processes of a test by what they are, as a fault would hit them.
 
 use berth_process::{ProcessState, ProcessStatus};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, kill_process},
+};
 use std::{path::Path, time::Duration};
 
 /// The supervised process whose name ends with `suffix`, from the records in `dir`.
@@ -11,26 +14,33 @@ pub fn find(dir: &Path, suffix: &str) -> Option<ProcessStatus> {
         .find(|status| status.name.ends_with(suffix))
 }
 
-/// Kills a process with SIGKILL; its id must be known.
+/// Kills a process with SIGKILL, unless it has ended by itself and waits to be started again.
 pub fn kill(status: &ProcessStatus) {
-    signal(status, Signal::KILL);
+    if let Some(pid) = pid(status) {
+        match kill_process(pid, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => panic!("cannot kill {}: {error}", status.name),
+        }
+    }
 }
 
 /// Sends a signal to a process; its id must be known.
 pub fn signal(status: &ProcessStatus, signal: Signal) {
-    let pid = status
+    kill_process(pid(status).expect("a process id"), signal).expect("a signal");
+}
+
+fn pid(status: &ProcessStatus) -> Option<Pid> {
+    status
         .pid
         .and_then(|pid| i32::try_from(pid).ok())
         .and_then(Pid::from_raw)
-        .expect("a process id");
-    kill_process(pid, signal).expect("a signal");
 }
 
 /// Waits until the process of that name runs again under another id than `before`.
 pub async fn until_replaced(dir: &Path, before: &ProcessStatus) {
     crate::wait::until_true(
         &format!("{} runs again", before.name),
-        Duration::from_secs(60),
+        Duration::from_secs(180),
         async || find(dir, &before.name).is_some_and(|now| now.state == ProcessState::Running && now.pid != before.pid),
     )
     .await;

@@ -36,16 +36,20 @@ impl Group {
         }
     }
 
+    /// Tests that do not mind each other: as many at the same time as there are processors.
+    pub fn at_once(tests: Vec<Test>) -> Self {
+        Self { threads: None, tests }
+    }
+
     /// Tests of which each needs the world for itself.
     pub fn alone(tests: Vec<Test>) -> Self {
         Self::together(1, tests)
     }
 }
 
-/// Runs `tests` in a world with these nodes; one after the other if `one_at_a_time`.
-pub fn run(nodes: &str, one_at_a_time: bool, tests: Vec<Test>) -> ExitCode {
-    let threads = one_at_a_time.then_some(1);
-    run_groups(World::start(nodes), vec![Group { threads, tests }])
+/// Runs groups of tests in a world with these nodes.
+pub fn run(nodes: &str, groups: Vec<Group>) -> ExitCode {
+    run_groups(World::start(nodes), groups)
 }
 
 /// Runs groups of tests on one cluster of real nodes with Berth installed by its chart. Needs root; without it nothing is run,

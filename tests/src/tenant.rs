@@ -2,16 +2,16 @@
 
 use crate::{wait::until, world::World};
 use berth_api::{NodeGroup, TenantCluster, TenantClusterSpec, conditions, names::TenantId};
-use berth_runtime::client;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Config, ResourceExt,
     api::{DeleteParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
 };
 use std::time::Duration;
 
 /// Time within which a tenant must be ready on a loaded machine.
-pub const READY_WITHIN: Duration = Duration::from_secs(120);
+pub const READY_WITHIN: Duration = Duration::from_secs(300);
 
 /// A tenant that was ready once.
 pub struct Tenant {
@@ -106,7 +106,7 @@ impl Tenant {
             .unwrap();
         let data = secrets.get(&secret.name).await.unwrap().data.unwrap();
         let kubeconfig = String::from_utf8(data["kubeconfig"].0.clone()).unwrap();
-        let client = client::from_text(&kubeconfig).await.unwrap();
+        let client = patient(&kubeconfig).await;
         let id = TenantId::new(name, &cluster.uid().unwrap());
         Self {
             namespace: namespace.into(),
@@ -123,6 +123,20 @@ impl Tenant {
         tenants.delete(&self.name, &DeleteParams::default()).await.unwrap();
         until_gone(world, &self.namespace, &self.name).await;
     }
+}
+
+/// A client as people have one. It waits longer for a busy API server than Berth's own, which come again by themselves.
+pub async fn patient(kubeconfig: &str) -> Client {
+    patient_with(Kubeconfig::from_yaml(kubeconfig).unwrap()).await
+}
+
+/// The same with a kubeconfig that was changed.
+pub async fn patient_with(kubeconfig: Kubeconfig) -> Client {
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
+    // Who tests wants to see every answer.
+    config.default_retry = false;
+    Client::try_from(config).unwrap()
 }
 
 /// Waits until a `TenantCluster` is gone.

@@ -1,21 +1,15 @@
 //! Whose a token is.
 
+use crate::tenant::patient_with;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
-use kube::{
-    Api, Client, Config,
-    api::PostParams,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::{Api, Client, api::PostParams, config::Kubeconfig};
 
 /// A client that shows a token to the API server of a kubeconfig, and nothing else.
 pub async fn client(kubeconfig: &str, token: &str) -> Client {
     let mut kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
     let user = serde_json::from_value(serde_json::json!({"token": token})).unwrap();
     kubeconfig.auth_infos[0].auth_info = Some(user);
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .unwrap();
-    berth_runtime::client::from_config(config).unwrap()
+    patient_with(kubeconfig).await
 }
 
 /// The user that the API server of a kubeconfig takes the bearer of a token for.

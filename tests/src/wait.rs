@@ -3,6 +3,9 @@
 use std::{fmt::Debug, time::Duration};
 use tokio::time::{Instant, sleep};
 
+/// Time for what should take seconds. It only ends what hangs: any process may stand still for a while on a busy machine.
+pub const SOON: Duration = Duration::from_secs(180);
+
 /// Asks `probe` again and again until it gives a value; panics after `limit` with what it said last.
 ///
 /// `what` completes the sentence "waited in vain until …".

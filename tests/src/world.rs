@@ -162,7 +162,8 @@ impl World {
         };
         for path in logs.filter_map(|entry| Some(entry.ok()?.path())) {
             let text = std::fs::read_to_string(&path).unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
+            // KWOK tells of every Lease; what else it says would be lost among that.
+            let lines: Vec<&str> = text.lines().filter(|line| !line.contains("Syncing lease")).collect();
             let last = lines[lines.len().saturating_sub(40)..].join("\n");
             eprintln!("==> end of {} <==\n{last}", path.display());
         }

@@ -22,7 +22,7 @@ use crate::stages::kwok_configuration;
 use crate::{Error, Home, Ports};
 
 /// How long a part of the cluster may take to get ready. Generous: machines are shared, binaries come from cold disks.
-const READY_TIMEOUT: Duration = Duration::from_mins(2);
+const READY_TIMEOUT: Duration = Duration::from_mins(5);
 /// How often readiness is looked at.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 

@@ -15,7 +15,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
 async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_mins(1);
+    let deadline = Instant::now() + Duration::from_mins(5);
     loop {
         if let Some(found) = look().await {
             return found;
@@ -79,7 +79,8 @@ fn processes_of(home: &Path) -> Vec<String> {
 }
 
 async fn kill(host: &HostCluster, name: &str) {
-    let pid = host.supervisor().status(name).unwrap().pid.unwrap();
+    // It may have ended by itself, for want of what was killed before.
+    let pid = eventually("a process", async || host.supervisor().status(name)?.pid).await;
     let status = tokio::process::Command::new("kill")
         .args(["-9", &pid.to_string()])
         .status()

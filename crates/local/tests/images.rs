@@ -45,7 +45,7 @@ impl Containerd {
             .spawn()
             .unwrap();
         let started = Self { process, dir };
-        let deadline = Instant::now() + Duration::from_mins(1);
+        let deadline = Instant::now() + Duration::from_mins(3);
         while !started.ctr(&["version"]).status.success() {
             let log = || fs::read_to_string(started.dir.path().join("log")).unwrap();
             assert!(Instant::now() < deadline, "containerd does not answer: {}", log());

@@ -85,6 +85,10 @@ pub(crate) fn marker(pid: u32) -> Option<PathBuf> {
         if !environment.is_empty() || begin.elapsed() >= stat(pid)?.environment.patience() {
             break environment;
         }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "as the files are read: blocking, and for a moment"
+        )]
         std::thread::sleep(Duration::from_millis(1));
     };
     environment.split(|byte| *byte == 0).find_map(|entry| {

@@ -1,8 +1,9 @@
 //! Identity: what a tenant's admin holds opens that tenant and nothing else.
 
 use berth_tests::{
-    tenant::{Tenant, cluster},
+    tenant::{READY_WITHIN, Tenant, cluster, patient_with},
     token::client as with_token,
+    wait::until,
     world::World,
 };
 use k8s_openapi::api::{
@@ -10,9 +11,9 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Node, Pod, Secret, ServiceAccount},
 };
 use kube::{
-    Api, Client, Config,
+    Api, Client,
     api::{ListParams, PostParams},
-    config::{KubeConfigOptions, Kubeconfig},
+    config::Kubeconfig,
 };
 use std::sync::Arc;
 
@@ -32,10 +33,7 @@ async fn crossed(credential: &str, target: &str) -> Client {
         .auth_info
         .clone();
     crossed.auth_infos[0].auth_info = user;
-    let config = Config::from_custom_kubeconfig(crossed, &KubeConfigOptions::default())
-        .await
-        .unwrap();
-    berth_runtime::client::from_config(config).unwrap()
+    patient_with(crossed).await
 }
 
 fn host_kubeconfig(world: &World) -> String {
@@ -68,22 +66,26 @@ pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(world: Arc<World>) {
         .cluster
         .unwrap();
     mixed.clusters[0].cluster.as_mut().unwrap().certificate_authority_data = of_b.certificate_authority_data;
-    let config = Config::from_custom_kubeconfig(mixed, &KubeConfigOptions::default())
-        .await
-        .unwrap();
-    let client = berth_runtime::client::from_config(config).unwrap();
     assert!(
-        Api::<Namespace>::all(client)
+        Api::<Namespace>::all(patient_with(mixed).await)
             .list(&ListParams::default())
             .await
             .is_err()
     );
     // Inside its own cluster A sees its own node and no Secret of the control plane.
-    let nodes = Api::<Node>::all(a.client.clone())
-        .list(&ListParams::default())
-        .await
-        .unwrap();
-    assert_eq!(nodes.items.len(), 1);
+    let nodes: Api<Node> = Api::all(a.client.clone());
+    // A tenant is ready once the node is its own; its syncer shows it a moment later.
+    let nodes = until("A sees a node", READY_WITHIN, async || {
+        let list = nodes.list(&ListParams::default()).await;
+        let items = list.map_err(|error| error.to_string())?.items;
+        if items.is_empty() {
+            Err("none".to_owned())
+        } else {
+            Ok(items)
+        }
+    })
+    .await;
+    assert_eq!(nodes.len(), 1);
     let secrets = Api::<Secret>::all(a.client.clone())
         .list(&ListParams::default())
         .await

@@ -7,6 +7,7 @@ use berth_control::control_plane::{API_SERVER, SYNCER};
 use berth_tests::{
     scrape::flag,
     tenant::{Tenant, cluster},
+    wait::{SOON, until},
     world::World,
 };
 use serde_json::Value;
@@ -23,6 +24,9 @@ fn identity(world: &World, tenant: &Tenant) -> (Vec<u8>, Vec<u8>) {
     let part = |name| file(world, tenant, API_SERVER, name);
     (part("egress.crt"), part("egress.key"))
 }
+
+/// A broker that is held up hangs up without a word, and is asked again.
+const HELD_UP: &str = "nothing";
 
 const PROBE: &[u8] = b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
@@ -57,9 +61,11 @@ pub(crate) async fn nobody_but_the_api_server_uses_the_broker(world: Arc<World>)
         }
     }
     let (certificate, key) = identity(&world, &a);
-    let answer = say(&address, &authority, Some((&certificate, &key)), PROBE)
-        .await
-        .unwrap();
+    let answer = until("its own API server is answered", SOON, async || {
+        let answer = say(&address, &authority, Some((&certificate, &key)), PROBE).await;
+        answer.ok().filter(|answer| !answer.is_empty()).ok_or(HELD_UP)
+    })
+    .await;
     assert!(
         answer.starts_with("HTTP/1.1 403 169.254.169.254:80 is a link-local address"),
         "{answer}"
@@ -111,7 +117,12 @@ pub(crate) async fn a_connection_goes_where_its_target_says_or_nowhere(world: Ar
         // A host in the header changes nothing.
         for host in ["127.0.0.1", "hook.default.svc"] {
             let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-            let answer = ask(&request).await;
+            let answer = until(&format!("{target} is answered"), SOON, async || {
+                Some(ask(&request).await)
+                    .filter(|answer| !answer.is_empty())
+                    .ok_or(HELD_UP)
+            })
+            .await;
             let line = answer.lines().next().unwrap_or_default();
             assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer}");
         }

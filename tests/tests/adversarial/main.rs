@@ -9,14 +9,13 @@ mod syncer;
 mod walls;
 mod workloads;
 
-use berth_tests::tests;
+use berth_tests::{suite::Group, tests};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     berth_tests::suite::run(
         "h100=2,l40s=1,cpu=1",
-        true,
-        tests![
+        vec![Group::alone(tests![
             credentials::a_tenants_admin_is_nobody_elsewhere,
             credentials::tokens_are_worth_nothing_elsewhere,
             datastore::a_tenants_etcd_certificate_opens_its_own_keys_only,
@@ -31,6 +30,6 @@ fn main() -> ExitCode {
             egress::nobody_but_the_api_server_uses_the_broker,
             egress::a_connection_goes_where_its_target_says_or_nowhere,
             workloads::reserved_labels_and_owners_do_not_cross,
-        ],
+        ])],
     )
 }

@@ -7,7 +7,7 @@ use berth_tests::{
     objects::apply,
     scrape::flag,
     tenant::{Tenant, cluster},
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::World,
 };
 use k8s_openapi::api::{
@@ -23,13 +23,11 @@ use rustls::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Host objects of a kind that stand for the tenant's.
 async fn on_host<K>(world: &World, tenant: &Tenant) -> Vec<K>

@@ -4,7 +4,7 @@
 use berth_control::control_plane::SYNCER;
 use berth_tests::{
     objects::apply,
-    tenant::{Tenant, cluster},
+    tenant::{Tenant, cluster, patient_with},
     world::World,
 };
 use k8s_openapi::api::{
@@ -15,7 +15,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
-    config::KubeConfigOptions,
+    config::Kubeconfig,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ pub(crate) async fn as_syncer(world: &World, tenant: &Tenant) -> Client {
         .join(tenant.id.hash())
         .join(SYNCER)
         .join("host.kubeconfig");
-    berth_runtime::client::from_file(&file).await.unwrap()
+    patient_with(Kubeconfig::read_from(&file).unwrap()).await
 }
 
 fn forbidden<T>(what: &str, result: kube::Result<T>) {
@@ -131,14 +131,11 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<W
     forbidden("more rights", apply(&client, &own, &role).await);
     // At B's API server the token of the host is nobody's.
     let at_b = b.kubeconfig.clone();
-    let mut kubeconfig = kube::config::Kubeconfig::from_yaml(&at_b).unwrap();
+    let mut kubeconfig = Kubeconfig::from_yaml(&at_b).unwrap();
     let token =
         std::fs::read_to_string(world.host.home().tenants().join(a.id.hash()).join(SYNCER).join("token")).unwrap();
     kubeconfig.auth_infos[0].auth_info = Some(serde_json::from_value(json!({"token": token})).unwrap());
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .unwrap();
-    let client = berth_runtime::client::from_config(config).unwrap();
+    let client = patient_with(kubeconfig).await;
     match list(Api::<Namespace>::all(client)).await {
         Err(kube::Error::Api(status)) => assert_eq!(status.code, 401),
         other => panic!("{other:?}"),

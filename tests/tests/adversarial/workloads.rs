@@ -3,7 +3,7 @@
 use berth_api::labels;
 use berth_tests::{
     tenant::{Tenant, cluster},
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::World,
 };
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -12,9 +12,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(30);
+use std::sync::Arc;
 
 fn pod(name: &str, spec: &Value) -> Pod {
     let mut all = json!({"containers": [{"name": "c", "image": "i"}]});

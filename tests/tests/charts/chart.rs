@@ -80,14 +80,14 @@ impl Helm {
         let install = [
             &["install", chart.name, &folder],
             &files[..],
-            &["--create-namespace", "--wait", "--timeout=180s"],
+            &["--create-namespace", "--wait", "--timeout=400s"],
         ];
         self.run(chart, &install.concat()).await;
     }
 
     /// Removes it.
     pub async fn uninstall(&self, chart: &Chart) {
-        self.run(chart, &["uninstall", chart.name, "--wait", "--timeout=90s"])
+        self.run(chart, &["uninstall", chart.name, "--wait", "--timeout=300s"])
             .await;
     }
 

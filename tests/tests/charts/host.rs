@@ -1,11 +1,15 @@
 //! What the host has of a tenant.
 
 use berth_api::labels;
-use berth_tests::{tenant::Tenant, wait::until, world::World};
+use berth_tests::{
+    tenant::Tenant,
+    wait::{SOON, until},
+    world::World,
+};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde::de::DeserializeOwned;
-use std::{collections::BTreeMap, fmt::Debug, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug};
 
 /// Host objects of one kind by the namespace and name they have in the tenant.
 async fn objects<K>(world: &World, tenant: &Tenant) -> BTreeMap<(String, String), K>
@@ -33,16 +37,18 @@ pub async fn pods(world: &World, tenant: &Tenant, namespace: &str) -> BTreeMap<S
         .collect()
 }
 
-/// The host Service of a tenant's Service.
-pub async fn service(world: &World, tenant: &Tenant, namespace: &str, name: &str) -> Option<Service> {
-    objects(world, tenant)
-        .await
-        .remove(&(namespace.to_owned(), name.to_owned()))
+/// The host Service of a tenant's Service; it comes on its own, perhaps after the pods.
+pub async fn service(world: &World, tenant: &Tenant, namespace: &str, name: &str) -> Service {
+    let key = (namespace.to_owned(), name.to_owned());
+    until(&format!("the host has the Service {name}"), SOON, async || {
+        objects(world, tenant).await.remove(&key).ok_or("none")
+    })
+    .await
 }
 
 /// Waits until the host has nothing of the tenant's any more.
 pub async fn until_nothing_is_left(world: &World, tenant: &Tenant) {
-    until("nothing is left on the host", Duration::from_secs(60), async || {
+    until("nothing is left on the host", SOON, async || {
         let mut left: Vec<String> = Vec::new();
         left.extend(
             objects::<Pod>(world, tenant)

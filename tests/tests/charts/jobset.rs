@@ -3,20 +3,18 @@
 use crate::{
     chart::{Chart, Helm},
     host,
-    team::{container, team},
+    team::{container, refused, taken, team},
 };
 use berth_tests::{
-    objects::{apply, dynamic, phase},
-    tenant::ensure_namespace,
-    wait::{until, until_true},
+    kubectl::Kubectl,
+    objects::{dynamic, phase},
+    tenant::{Tenant, ensure_namespace},
+    wait::{SOON, until, until_true},
     world::World,
 };
-use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(90);
+use std::{collections::BTreeSet, sync::Arc};
 
 /// The operator.
 pub const JOBSET: Chart = Chart {
@@ -27,9 +25,9 @@ pub const JOBSET: Chart = Chart {
     pull_policy: &["image", "pullPolicy"],
 };
 
-/// A run with a coordinator and two groups of workers, of which each has a node to itself.
-pub fn training_run(name: &str) -> Value {
-    let pod = |gpus| json!({"spec": {"restartPolicy": "Never", "containers": [container(gpus, "sleep 8")]}});
+/// A run with a coordinator and two groups of workers, of which each has a node to itself; all run the same shell script.
+pub fn training_run(name: &str, script: &str) -> Value {
+    let pod = |gpus| json!({"spec": {"restartPolicy": "Never", "containers": [container(gpus, script)]}});
     json!({
         "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
         "metadata": {"name": name},
@@ -43,9 +41,25 @@ pub fn training_run(name: &str) -> Value {
     })
 }
 
-/// Whether a pod runs, or has already ended well: a busy machine may look too late to see it run.
-pub fn has_run(pod: &Pod) -> bool {
-    matches!(phase(pod).as_str(), "Running" | "Succeeded")
+/// Runs until [`end`].
+const UNTIL_TOLD: &str = "until [ -e /tmp/end ]; do sleep 0.2; done";
+
+/// Lets a pod end that runs [`UNTIL_TOLD`].
+async fn end(world: &World, tenant: &Tenant, name: &str) {
+    let kubectl = Kubectl::of(tenant);
+    until(&format!("{name} is told to end"), SOON, async || {
+        let said = kubectl
+            .run(&["exec", "-n", "team", name, "--", "touch", "/tmp/end"])
+            .await;
+        // It may be gone before the command is known to have ended.
+        let pods = host::pods(world, tenant, "team").await;
+        if said.success || pods.get(name).is_some_and(|pod| phase(pod) == "Succeeded") {
+            Ok(())
+        } else {
+            Err(said)
+        }
+    })
+    .await;
 }
 
 pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
@@ -54,15 +68,11 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
     helm.install(&world, &JOBSET).await;
     ensure_namespace(&tenant.client, "team").await;
 
-    let mut wrong = training_run("wrong");
+    let mut wrong = training_run("wrong", UNTIL_TOLD);
     wrong["spec"]["replicatedJobs"][0]["dependsOn"] = json!([{"name": "workers", "status": "Ready"}]);
-    let refused = apply(&tenant.client, "team", &wrong).await.unwrap_err().to_string();
-    assert!(
-        refused.contains("DependsOn can't be set for the first ReplicatedJob"),
-        "{refused}"
-    );
+    refused(tenant, &wrong, "DependsOn can't be set for the first ReplicatedJob").await;
 
-    let made = apply(&tenant.client, "team", &training_run("run")).await.unwrap();
+    let made = taken(tenant, &training_run("run", UNTIL_TOLD)).await;
     let jobs = &made.data["spec"]["replicatedJobs"];
     assert_eq!(
         made.data["spec"]["network"]["enableDNSHostnames"], true,
@@ -70,9 +80,10 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
     );
     assert_eq!(jobs[1]["template"]["spec"]["completionMode"], "Indexed");
 
-    let pods = until("all pods run on the host, or did", SOON, async || {
+    // At the same time, or their nodes would prove nothing.
+    let pods = until("all pods run on the host", SOON, async || {
         let pods = host::pods(&world, tenant, "team").await;
-        if pods.values().filter(|pod| has_run(pod)).count() == 5 {
+        if pods.values().filter(|pod| phase(pod) == "Running").count() == 5 {
             Ok(pods)
         } else {
             Err(pods.into_keys().collect::<Vec<_>>())
@@ -99,11 +110,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
         "a group has one node: {nodes_of_groups:?}"
     );
     assert_ne!(first, second, "and has it to itself");
-    let service = host::service(&world, tenant, "team", "run")
-        .await
-        .unwrap()
-        .spec
-        .unwrap();
+    let service = host::service(&world, tenant, "team", "run").await.spec.unwrap();
     assert_eq!(
         service.cluster_ip.as_deref(),
         Some("None"),
@@ -111,6 +118,9 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
     );
     assert_eq!(service.selector.unwrap()["jobset.sigs.k8s.io/jobset-name"], "run");
 
+    for name in pods.keys() {
+        end(&world, tenant, name).await;
+    }
     let runs = dynamic(&tenant.client, "jobset.x-k8s.io", "v1alpha2", "JobSet", "team");
     until_true("the run is complete", SOON, async || {
         runs.get("run")
@@ -119,12 +129,12 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
     })
     .await;
     // One pod fails: the run is started again as a whole, once.
-    let mut broken = training_run("broken");
+    let mut broken = training_run("broken", "sleep 8");
     broken["spec"]["failurePolicy"] = json!({"maxRestarts": 1});
     let coordinator = &mut broken["spec"]["replicatedJobs"][0]["template"]["spec"];
     coordinator["backoffLimit"] = 0.into();
     coordinator["template"]["spec"]["containers"][0] = container(1, "exit 1");
-    apply(&tenant.client, "team", &broken).await.unwrap();
+    taken(tenant, &broken).await;
     until("the run has failed", SOON, async || {
         let status = runs.get("broken").await.unwrap().data["status"].clone();
         if status["terminalState"] == "Failed" && status["restarts"] == 1 {

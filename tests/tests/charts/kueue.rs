@@ -3,13 +3,13 @@
 use crate::{
     chart::{Chart, Helm},
     host,
-    jobset::{JOBSET, has_run, training_run},
-    team::{FOREVER, container, team},
+    jobset::{JOBSET, training_run},
+    team::{FOREVER, container, taken, team},
 };
 use berth_tests::{
-    objects::{apply, dynamic, phase},
+    objects::{dynamic, phase},
     tenant::{Tenant, ensure_namespace},
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::World,
 };
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
@@ -18,9 +18,8 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, PostParams, PropagationPolicy},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-const SOON: Duration = Duration::from_secs(90);
 const LABEL: &str = "kueue.x-k8s.io/queue-name";
 
 /// The operator.
@@ -72,6 +71,11 @@ fn job(name: &str) -> Value {
     })
 }
 
+/// Whether a pod runs, or has already ended well: a busy machine may look too late to see it run.
+fn has_run(pod: &Pod) -> bool {
+    matches!(phase(pod).as_str(), "Running" | "Succeeded")
+}
+
 /// Kueue's values with plain pods among what it manages, as its documentation says.
 fn pods_too(values: &Value) -> Value {
     let text = values["managerConfig"]["controllerManagerConfigYaml"].as_str().unwrap();
@@ -93,10 +97,10 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
     helm.install_with(&world, &KUEUE, pods_too).await;
     ensure_namespace(&tenant.client, "team").await;
     for object in queue() {
-        apply(&tenant.client, "team", &object).await.unwrap();
+        taken(tenant, &object).await;
     }
 
-    let first = apply(&tenant.client, "team", &job("first")).await.unwrap();
+    let first = taken(tenant, &job("first")).await;
     assert_eq!(
         first.data["spec"]["suspend"], true,
         "the webhook suspends Jobs of a queue"
@@ -104,7 +108,7 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
     let jobs: Api<Job> = Api::namespaced(tenant.client.clone(), "team");
     let suspended = async |name: &str| jobs.get(name).await.unwrap().spec.unwrap().suspend.unwrap_or_default();
     until_true("the first Job is admitted", SOON, async || !suspended("first").await).await;
-    apply(&tenant.client, "team", &job("second")).await.unwrap();
+    taken(tenant, &job("second")).await;
     let pods = until("the first Job runs on the host, or did", SOON, async || {
         let mut pods = host::pods(&world, tenant, "team").await;
         pods.retain(|name, pod| name.starts_with("first-") && has_run(pod));
@@ -144,11 +148,11 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
     assert!(started("second").await >= ended, "one after the other");
 
     // A JobSet waits in the same queue, as a whole: five GPUs in three Jobs.
-    let mut run = training_run("run");
+    let mut run = training_run("run", "sleep 8");
     run["metadata"]["labels"] = json!({LABEL: "train"});
     run["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]["containers"][0]["resources"] =
         json!({"limits": {"nvidia.com/gpu": "1"}});
-    let made = apply(&tenant.client, "team", &run).await.unwrap();
+    let made = taken(tenant, &run).await;
     assert_eq!(
         made.data["spec"]["suspend"], true,
         "the webhook suspends JobSets of a queue"
@@ -174,7 +178,14 @@ async fn pods_wait_too(world: &World, tenant: &Tenant) {
         let pod = json!({"metadata": {"name": name, "labels": {LABEL: "train"}},
             "spec": {"containers": [container(5, FOREVER)], "terminationGracePeriodSeconds": 1}});
         let pod = serde_json::from_value(pod).unwrap();
-        pods.create(&PostParams::default(), &pod).await.unwrap();
+        // Kueue is asked about every pod of the namespace.
+        until("the pod is taken", SOON, async || {
+            match pods.create(&PostParams::default(), &pod).await {
+                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+                other => other.map(drop),
+            }
+        })
+        .await;
     };
     let on_host = async |name: &str| host::pods(world, tenant, "team").await.remove(name);
     let runs = async |name: &str| on_host(name).await.is_some_and(|pod| phase(&pod) == "Running");

@@ -3,12 +3,12 @@
 use crate::{
     chart::{Chart, Helm},
     host,
-    team::{FOREVER, container, team},
+    team::{FOREVER, container, refused, taken, team},
 };
 use berth_tests::{
-    objects::{apply, dynamic, phase},
+    objects::{dynamic, phase},
     tenant::{Tenant, ensure_namespace},
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::World,
 };
 use k8s_openapi::api::core::v1::Pod;
@@ -17,9 +17,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(90);
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The operator. Its program is `./cmd`.
 const LWS: Chart = Chart {
@@ -64,10 +62,15 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
 
     let mut wrong = inference(1);
     wrong["metadata"]["name"] = "9".into();
-    let refused = apply(&tenant.client, "team", &wrong).await.unwrap_err().to_string();
-    assert!(refused.contains("vleaderworkerset.kb.io"), "{refused}");
+    // A webhook that does not answer is named as well, in other words.
+    refused(
+        tenant,
+        &wrong,
+        "admission webhook \"vleaderworkerset.kb.io\" denied the request",
+    )
+    .await;
 
-    apply(&tenant.client, "team", &inference(2)).await.unwrap();
+    taken(tenant, &inference(2)).await;
     let pods = running(&world, tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
     let place = |name: &str| pods[name].spec.clone().unwrap().node_name.unwrap();
     assert_eq!(place("chat-0"), place("chat-0-1"), "a group is on one node");
@@ -90,11 +93,7 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
         let group = &name[.."chat-0".len()];
         assert_eq!(leader.unwrap().value, Some(format!("{group}.chat.team")));
     }
-    let service = host::service(&world, tenant, "team", "chat")
-        .await
-        .unwrap()
-        .spec
-        .unwrap();
+    let service = host::service(&world, tenant, "team", "chat").await.spec.unwrap();
     assert_eq!(service.cluster_ip.as_deref(), Some("None"));
     assert_eq!(service.publish_not_ready_addresses, Some(true));
 
@@ -128,7 +127,10 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
     running(&world, tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
 
     let fewer = Patch::Merge(json!({"spec": {"replicas": 1}}));
-    sets.patch("chat", &PatchParams::default(), &fewer).await.unwrap();
+    until("the change is taken", SOON, async || {
+        sets.patch("chat", &PatchParams::default(), &fewer).await
+    })
+    .await;
     running(&world, tenant, &["chat-0", "chat-0-1"]).await;
 
     let params = DeleteParams {

@@ -3,9 +3,12 @@
 use crate::host;
 use berth_local::images::catalog::AGNHOST;
 use berth_tests::{
+    objects::apply,
     tenant::{Tenant, cluster},
+    wait::{SOON, until},
     world::World,
 };
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::OnceCell;
@@ -26,6 +29,28 @@ pub fn container(gpus: u32, script: &str) -> Value {
 
 /// For ever, but ends at once when it is told to.
 pub const FOREVER: &str = "trap 'exit 0' TERM; while true; do sleep 0.2; done";
+
+/// Applies what the webhook of an operator looks at. The webhook may not answer yet, or again: operators end when they lose
+/// their lease, as they do on a machine that stands still.
+pub async fn taken(tenant: &Tenant, object: &Value) -> DynamicObject {
+    until(&format!("{} is taken", object["metadata"]["name"]), SOON, async || {
+        apply(&tenant.client, "team", object).await
+    })
+    .await
+}
+
+/// Waits until the webhook of an operator refuses an object in these words; it must never let it pass.
+pub async fn refused(tenant: &Tenant, object: &Value, words: &str) {
+    let name = &object["metadata"]["name"];
+    until(&format!("{name} is refused: {words}"), SOON, async || {
+        match apply(&tenant.client, "team", object).await {
+            Err(kube::Error::Api(status)) if status.message.contains(words) => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => panic!("{name} is taken"),
+        }
+    })
+    .await;
+}
 
 /// The last of the tests: those before it have removed all that they made.
 pub(crate) async fn nothing_is_left_on_the_host(world: Arc<World>) {

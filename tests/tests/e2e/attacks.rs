@@ -2,7 +2,7 @@
 //! the class of attack; those on API servers alone are in `tests/adversarial`.
 
 use crate::{
-    pods::{IMAGE, SOON, Space, only, script, server},
+    pods::{IMAGE, SOON, Space, only, script, server, with},
     teams::{speech, vision},
 };
 use berth_control::control_plane::SYNCER;
@@ -17,7 +17,7 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{process::Stdio, sync::Arc};
+use std::{collections::BTreeSet, process::Stdio, sync::Arc};
 use tokio::process::{Child, Command};
 
 /// A server at the address of clouds' metadata services on a node, as that of a cloud is: it answers whatever the node
@@ -73,11 +73,31 @@ impl Metadata {
 }
 
 /// A script that says which of these addresses take a connection.
-pub(crate) fn knock(targets: &[String]) -> String {
+fn knock(targets: &[String]) -> String {
     let knocks = targets
         .iter()
         .map(|target| format!("( /agnhost connect {target} --timeout=3s >/dev/null 2>&1 && echo {target} ) &"));
     format!("{}\nwait", knocks.collect::<Vec<_>>().join("\n"))
+}
+
+/// Tries all targets from pods whose spec has these fields as well: what is allowed is reached, and never anything else.
+pub(crate) async fn reaches_only(space: &Space, fields: Value, targets: &[String], allowed: &[String]) {
+    let spec = with(only(script(&knock(targets))), fields);
+    let expected: BTreeSet<&str> = allowed.iter().map(String::as_str).collect();
+    let mut attempt = 0;
+    // Policies reach a node a moment after a pod, and so many programs at once are slow: what is allowed is asked for again.
+    until("what is allowed is reached", SOON, async || {
+        attempt += 1;
+        let said = space.run(&format!("knocker-{attempt}"), spec.clone()).await.said();
+        let reached: BTreeSet<&str> = said.split_whitespace().collect();
+        assert!(reached.is_subset(&expected), "{reached:?} of {targets:?}");
+        if reached == expected {
+            Ok(())
+        } else {
+            Err(format!("only {reached:?} of {expected:?}"))
+        }
+    })
+    .await;
 }
 
 /// Addresses of all nodes of the host, the one named first.
@@ -144,15 +164,9 @@ pub(crate) async fn pods_reach_no_machine_and_no_neighbour(world: Arc<World>) {
     let allowed = [format!("{}:8080", ip(&own)), format!("{kubernetes}:443")];
 
     let targets: Vec<String> = forbidden.iter().chain(&allowed).cloned().collect();
-    let mut spec = only(script(&knock(&targets)));
     // On the node with the metadata service.
-    spec["nodeSelector"] = json!({"kubernetes.io/hostname": own.spec.as_ref().unwrap().node_name});
-    let said = space.run("knocker", spec).await.said();
-    let mut reached: Vec<&str> = said.split_whitespace().collect();
-    reached.sort_unstable();
-    let mut expected: Vec<&str> = allowed.iter().map(String::as_str).collect();
-    expected.sort_unstable();
-    assert_eq!(reached, expected, "of {targets:?}");
+    let there = json!({"nodeSelector": {"kubernetes.io/hostname": own.spec.as_ref().unwrap().node_name}});
+    reaches_only(&space, there, &targets, &allowed).await;
 }
 
 /// Class: pod escape. What `kubectl debug node/…` makes (host namespaces, the node's files) is refused in words and runs

@@ -10,7 +10,10 @@ use berth_tests::{
     wait::until,
     world::World,
 };
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Pod, Service},
+};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
@@ -64,7 +67,12 @@ impl Part {
         let before = self.list().await;
         assert!(!before.is_empty(), "{} has no pods", self.name);
         for pod in &before {
-            self.pods.evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+            let name = pod.name_any();
+            // Refused as long as the disruption budget does not know the pod.
+            until(&format!("{name} may be evicted"), SOON, async || {
+                self.pods.evict(&name, &EvictParams::default()).await
+            })
+            .await;
         }
         self.until_replaced(&before).await;
     }
@@ -93,8 +101,13 @@ impl<'a> Caller<'a> {
         let services: Api<Service> = space.api();
         let service = services.get(service).await.unwrap().spec.unwrap();
         let address = service.cluster_ip.unwrap();
+        // Every node on the way must know both pods before a failure is one: ten calls in a row meet both.
         let calls = format!(
-            "touch /tmp/answered /tmp/failed
+            "n=0
+            while [ $n -lt 10 ]; do
+              if /agnhost connect {address}:8080 --timeout=5s; then n=$((n + 1)); else n=0; sleep 0.2; fi
+            done
+            touch /tmp/answered /tmp/failed
             while true; do
               if /agnhost connect {address}:8080 --timeout=5s; then echo >> /tmp/answered; else echo >> /tmp/failed; fi
               sleep 0.2
@@ -138,11 +151,11 @@ impl<'a> Caller<'a> {
         })
         .await;
         self.until_answered_more_than(before).await;
-        assert_eq!(
-            self.count("/tmp/failed").await,
-            Ok(0),
-            "calls failed while {while_what}"
-        );
+        let failed = until("the caller can be asked", SOON, async || {
+            self.count("/tmp/failed").await
+        })
+        .await;
+        assert_eq!(failed, 0, "calls failed while {while_what}");
     }
 }
 
@@ -176,6 +189,17 @@ pub(crate) async fn a_team_is_served_while_its_control_plane_moves(world: Arc<Wo
             "spec": {"selector": labels, "ports": [{"port": 8080}]}}),
         )
         .await;
+    let deployments: Api<Deployment> = space.api();
+    until("both pods are available", SOON, async || {
+        let web = deployments.get("web").await.map_err(|error| error.to_string())?;
+        let status = web.status.unwrap_or_default();
+        if status.available_replicas == Some(2) {
+            Ok(())
+        } else {
+            Err(format!("{status:?}"))
+        }
+    })
+    .await;
     let caller = Caller::start(&space, "web").await;
 
     Part::of_tenant(&world, tenant, API_SERVER).evict().await;
@@ -206,7 +230,12 @@ pub(crate) async fn a_team_is_served_while_its_control_plane_moves(world: Arc<Wo
 pub(crate) async fn a_rollout_refuses_no_request(world: Arc<World>) {
     let tenant = Tenant::create(&world, "berth-rollout", &cluster("rolled", &[])).await;
     let server = Part::of_tenant(&world, &tenant, API_SERVER);
-    let before = server.list().await;
+    // One that still goes would be waited for below as well.
+    let before = until("there is one API server", SOON, async || match server.list().await {
+        pods if pods.len() == 1 => Ok(pods),
+        pods => Err(pods.len()),
+    })
+    .await;
     let stop = CancellationToken::new();
     let requests = tokio::spawn({
         let (stop, kubeconfig) = (stop.clone(), tenant.kubeconfig.clone());

@@ -1,11 +1,12 @@
 //! What happens to pods when programs of a node die. `docs/operations.md` says the same.
 
 use crate::{
-    pods::{SOON, Space, is_ready, only, script, server, with},
+    pods::{SOON, Space, is_ready, only, script, server, state, with},
     teams::{speech, vision},
 };
 use berth_device_plugin::DeviceList;
 use berth_tests::{
+    objects::phase,
     processes::{find, kill, signal, until_replaced},
     tenant::Tenant,
     wait::until,
@@ -37,6 +38,24 @@ fn on(node: &str, container: Value) -> Value {
     spec
 }
 
+/// What a new pod on a node says. One that comes while programs of the node start again may be refused, or fail, for good, as
+/// everywhere; then there is another one.
+async fn said_on(space: &Space, name: &str, node: &str, container: &Value) -> String {
+    let mut attempt = 0;
+    until(&format!("a pod {name} has run on {node}"), SOON, async || {
+        attempt += 1;
+        let name = format!("{name}-{attempt}");
+        space.create(&name, on(node, container.clone())).await;
+        let has_ended = |pod: &Pod| ["Succeeded", "Failed"].contains(&&*phase(pod));
+        let pod = space.until(&name, "has ended", has_ended).await;
+        match state(&pod, "main").and_then(|state| state.terminated) {
+            Some(end) if end.exit_code == 0 => Ok(end.message.unwrap_or_default().trim().to_owned()),
+            _ => Err(pod.status),
+        }
+    })
+    .await
+}
+
 /// Kills a program of a node; pods go on, and new ones start there.
 async fn pods_survive(world: &World, program: &str, namespace: &'static str) {
     let space = Space::new(vision(world).await, namespace).await;
@@ -47,8 +66,7 @@ async fn pods_survive(world: &World, program: &str, namespace: &'static str) {
     let process = find(&records, &format!("{node}.{program}")).unwrap();
     kill(&process);
     until_replaced(&records, &process).await;
-    let said = space.run("after", on(&node, script("echo here"))).await.said();
-    assert_eq!(said, "here");
+    assert_eq!(said_on(&space, "after", &node, &script("echo here")).await, "here");
     let after = space.ready("served").await;
     assert_eq!(life(&after), life(&before), "the pod was disturbed");
     assert_eq!(space.exec("served", &["echo", "still here"]).await.trim(), "still here");
@@ -67,21 +85,14 @@ pub(crate) async fn devices_stay_with_their_pods_when_the_plugin_dies(world: Arc
     let gpus = |count: &str| json!({"resources": {"limits": {"nvidia.com/gpu": count}}});
     let holds = "echo $NVIDIA_VISIBLE_DEVICES; until [ -e /tmp/end ]; do sleep 0.2; done";
     space.create("holder", only(with(script(holds), gpus("1")))).await;
-    let holder = space
-        .until("holder", "runs", |pod| berth_tests::objects::phase(pod) == "Running")
-        .await;
+    let holder = space.until("holder", "runs", |pod| phase(pod) == "Running").await;
     let node = node_of(&holder);
     let records = world.host.home().run();
     let process = find(&records, &format!("{node}.device-plugin")).unwrap();
     kill(&process);
     until_replaced(&records, &process).await;
-    let other = space
-        .run(
-            "other",
-            on(&node, with(script("echo $NVIDIA_VISIBLE_DEVICES"), gpus("1"))),
-        )
-        .await
-        .said();
+    let tells = with(script("echo $NVIDIA_VISIBLE_DEVICES"), gpus("1"));
+    let other = said_on(&space, "other", &node, &tells).await;
     space.exec("holder", &["touch", "/tmp/end"]).await;
     let held = space.ended("holder").await.said();
     assert_ne!(other, held, "a device was given twice");

@@ -192,9 +192,14 @@ impl Source {
                     format!("( /agnhost connect {target} --timeout=3s >/dev/null 2>&1 && echo {target} ) &")
                 });
                 let script = format!("{}\nwait", knocks.collect::<Vec<_>>().join("\n"));
-                let said = host
-                    .output(&["exec", "-n", namespace, name, "--", "/bin/sh", "-c", &script])
-                    .await;
+                // Who could not even ask was not refused.
+                let said = until(&format!("commands run in {name}"), SOON, async || {
+                    let said = host
+                        .run(&["exec", "-n", namespace, name, "--", "/bin/sh", "-c", &script])
+                        .await;
+                    if said.success { Ok(said.out) } else { Err(said) }
+                })
+                .await;
                 said.split_whitespace().map(str::to_owned).collect()
             }
             Self::Machine(namespace) => {

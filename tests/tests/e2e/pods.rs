@@ -62,10 +62,16 @@ impl Space {
         Kubectl::of(self.tenant)
     }
 
-    /// Runs a command in a pod, as `kubectl exec`, and returns what it printed.
+    /// Runs a command in a pod, as `kubectl exec`, and returns what it printed. It may run more than once: any of the many on
+    /// the way to a container may be too slow for the one before.
     pub(crate) async fn exec(&self, pod: &str, command: &[&str]) -> String {
         let arguments = [&["exec", "-n", self.name, pod, "--"], command].concat();
-        self.kubectl().output(&arguments).await
+        let kubectl = self.kubectl();
+        until(&format!("kubectl {arguments:?} succeeds"), SOON, async || {
+            let said = kubectl.run(&arguments).await;
+            if said.success { Ok(said.out) } else { Err(said) }
+        })
+        .await
     }
 
     /// Creates a pod and waits until its container has ended.
@@ -139,8 +145,10 @@ pub(crate) fn script(text: &str) -> Value {
 
 /// A container `main` that serves HTTP on port 8080 (`/hostname`, `/clientip`, `/shell?cmd=…` and more).
 pub(crate) fn server() -> Value {
+    // Once it is ready, it stays so, even when the machine stands still for a moment.
     json!({"name": "main", "image": IMAGE, "args": ["netexec", "--http-port=8080", "--udp-port=-1"],
-           "readinessProbe": {"httpGet": {"path": "/hostname", "port": 8080}, "periodSeconds": 1}})
+           "readinessProbe": {"httpGet": {"path": "/hostname", "port": 8080},
+                              "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 30}})
 }
 
 /// A pod that ends at once when it is told to, and is not started again.

@@ -114,8 +114,12 @@ pub(crate) async fn pods_serve_webhooks_and_are_proxied_to(world: Arc<World>) {
         "services/web:80/proxy",
         "services/http:web:/proxy",
     ] {
-        let said = raw(path).await;
-        assert_eq!(said.out, "web", "{path}: {said:?}");
+        // The API server learns of endpoints a moment after the pod is ready.
+        until(&format!("{path} is answered"), SOON, async || {
+            let said = raw(path).await;
+            if said.out == "web" { Ok(()) } else { Err(said) }
+        })
+        .await;
     }
     let said = raw("pods/web:9999/proxy").await;
     assert!(!said.success && said.err.contains("does not answer"), "{said:?}");

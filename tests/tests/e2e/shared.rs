@@ -1,8 +1,8 @@
 //! A node that two tenants use at the same time.
 
 use crate::{
-    attacks::{knock, node_addresses},
-    pods::{Space, only, script, server},
+    attacks::{node_addresses, reaches_only},
+    pods::{Space, only, server},
 };
 use berth_api::{NodeGroup, NodeMode, labels};
 use berth_tests::{
@@ -55,12 +55,7 @@ pub(crate) async fn two_tenants_on_one_node_do_not_meet(world: Arc<World>) {
     let node = node_addresses(&world, NODE).await.swap_remove(0);
     let mut targets = vec![mine.clone(), format!("{}:8080", ip(&neighbour))];
     targets.extend([10250, 10255, 9099].map(|port| format!("{node}:{port}")));
-    let said = space.run("knocker", only(script(&knock(&targets)))).await.said();
-    assert_eq!(
-        said.split_whitespace().collect::<Vec<_>>(),
-        [mine.as_str()],
-        "of {targets:?}"
-    );
+    reaches_only(&space, json!({}), &targets, &[mine]).await;
 
     // The node has no address in the tenant: its kubelet is found all the same.
     assert_eq!(space.exec("own", &["hostname"]).await.trim(), "own");

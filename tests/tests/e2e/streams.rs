@@ -48,12 +48,13 @@ async fn talk(mut command: Command, input: &str) -> (Option<i32>, String, String
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(input.as_bytes()).await.unwrap();
-    drop(stdin);
-    let output = tokio::time::timeout(SOON, child.wait_with_output())
-        .await
-        .expect("it ends")
-        .unwrap();
+    // Both at once: an echo that nobody reads stops the input.
+    let write = async move {
+        stdin.write_all(input.as_bytes()).await.unwrap();
+        drop(stdin);
+    };
+    let both = async { tokio::join!(write, child.wait_with_output()).1 };
+    let output = tokio::time::timeout(SOON, both).await.expect("it ends").unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
@@ -62,7 +63,9 @@ pub(crate) async fn logs_are_read_as_from_a_kubelet(world: Arc<World>) {
     let space = Space::new(vision(&world).await, "streams-logs").await;
     let kubectl = space.kubectl();
     let logs = async |more: &[&str]| kubectl.output(&[&["logs", "-n", space.name], more].concat()).await;
-    let text = "for i in 1 2 3 4 5; do echo line $i; done; echo oops >&2; until [ -e /tmp/end ]; do sleep 0.2; done; echo last";
+    // Output and errors are two streams, of which the node may write down either first: the second waits for a word.
+    let text = "for i in 1 2 3 4 5; do echo line $i; done; until [ -e /tmp/oops ]; do sleep 0.2; done; echo oops >&2
+        until [ -e /tmp/end ]; do sleep 0.2; done; echo last";
     let container = json!({"name": "main", "image": IMAGE, "command": ["/bin/sh", "-c", text]});
     space.create("talker", only(container)).await;
     space.ready("talker").await;
@@ -72,6 +75,7 @@ pub(crate) async fn logs_are_read_as_from_a_kubelet(world: Arc<World>) {
     for number in 1..=5 {
         assert_eq!(next(&mut lines).await, format!("line {number}"));
     }
+    space.exec("talker", &["touch", "/tmp/oops"]).await;
     assert_eq!(next(&mut lines).await, "oops");
     // Somebody who goes away in the middle of it leaves nothing behind.
     let (mut other, mut others_lines) = start(kubectl.command(&["logs", "-n", space.name, "-f", "talker"]));
@@ -98,7 +102,12 @@ pub(crate) async fn logs_are_read_as_from_a_kubelet(world: Arc<World>) {
         })
         .await;
     assert_eq!(logs(&["-p", "phoenix"]).await, "first life\n");
-    assert_eq!(logs(&["phoenix"]).await, "second life\n");
+    // It is ready when it runs, a moment before it says anything.
+    until("its second life speaks", SOON, async || {
+        let said = kubectl.run(&["logs", "-n", space.name, "phoenix"]).await;
+        if said.out == "second life\n" { Ok(()) } else { Err(said) }
+    })
+    .await;
     let said = kubectl.run(&["logs", "-n", space.name, "-p", "talker"]).await;
     assert!(
         !said.success

@@ -1,7 +1,10 @@
 //! One test a process, or group of processes, that is killed.
 
 use berth_api::labels;
-use berth_control::control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, SYNCER};
+use berth_control::{
+    apply::is_status,
+    control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, SYNCER},
+};
 use berth_process::ProcessState;
 use berth_tests::{
     objects::{gpu_pod, nodes_of_tenant, phase},
@@ -17,7 +20,8 @@ use kube::{
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-const SOON: Duration = Duration::from_secs(120);
+/// The host's own API server may be what is killed: everything finds it again at a pace of its own.
+const SOON: Duration = Duration::from_secs(240);
 
 /// Every node has at most one owner, and every owner is alive.
 async fn assert_nodes_are_owned_once(world: &World, alive: &[&Tenant]) {
@@ -165,15 +169,14 @@ pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(world: Arc<World
             .iter()
             .filter(|pod| phase(pod) == "Running")
             .count();
-        if here == once && running == here.len() {
+        // Those that end are there, and run, on both sides until the last moment.
+        if here.len() == 80 && here == once && running == here.len() {
             Ok(())
         } else {
             Err(format!("{} here, {} there, {running} running", here.len(), there.len()))
         }
     })
     .await;
-    let (here, _) = both_sides(&world, &tenant).await;
-    assert_eq!(here.len(), 80);
 
     // A restart without changes writes nothing: no host pod gets another resource version.
     let versions = async || -> Vec<(String, Option<String>)> {
@@ -210,16 +213,17 @@ pub(crate) async fn a_tenants_api_server_and_controller_manager(world: Arc<World
         kill(&process);
         until_replaced(&records, &process).await;
     }
-    until_true("the tenant answers again", SOON, async || {
-        tenant.client.apiserver_version().await.is_ok()
+    let before = until("the tenant answers again", SOON, async || pods.get("before").await).await;
+    assert_eq!(phase(&before), "Running", "a status was lost");
+    // Admission begins some time after the first answers.
+    let after = gpu_pod("after", 1);
+    until("pods can be made again", SOON, async || {
+        match pods.create(&PostParams::default(), &after).await {
+            Err(error) if !is_status(&error, 409) => Err(error),
+            _ => Ok(()),
+        }
     })
     .await;
-    assert_eq!(
-        phase(&pods.get("before").await.unwrap()),
-        "Running",
-        "a status was lost"
-    );
-    pods.create(&PostParams::default(), &gpu_pod("after", 1)).await.unwrap();
     until_true("a new pod runs", SOON, async || {
         pods.get("after").await.is_ok_and(|pod| phase(&pod) == "Running")
     })

@@ -3,20 +3,19 @@
 
 mod kills;
 
-use berth_tests::tests;
+use berth_tests::{suite::Group, tests};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     berth_tests::suite::run(
         "h100=3,cpu=1",
-        true,
-        tests![
+        vec![Group::alone(tests![
             kills::control_while_tenants_come_and_go,
             kills::control_is_replaced_by_another,
             kills::syncer_in_the_middle_of_creates_and_deletes,
             kills::a_tenants_api_server_and_controller_manager,
             kills::the_datastore,
             kills::the_hosts_etcd_and_api_server,
-        ],
+        ])],
     )
 }

@@ -4,6 +4,7 @@ use berth_api::{NodeGroup, NodePool, TenantCluster, TenantClusterSpec, labels, n
 use berth_control::{
     ControlConfig, control_plane::HostInput, datastore::DatastoreConfig, metrics::Metrics, nodes::clock::Clock,
 };
+pub(crate) use berth_tests::wait::SOON;
 use berth_tests::{
     fake::FakeRuntime,
     tenant::{ensure_namespace, until_gone},
@@ -17,15 +18,10 @@ use kube::{
 };
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use std::{
-    sync::{Arc, LazyLock, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How long anything may take.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// The namespace of all tenants of these tests.
 pub(crate) const NAMESPACE: &str = "fleet";
 

@@ -8,7 +8,7 @@ use berth_tests::{
     objects::{apply, gpu_pod},
     processes,
     tenant::{Tenant, cluster, ensure_namespace},
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::{World, example},
 };
 use k8s_openapi::api::{
@@ -22,9 +22,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(60);
+use std::{collections::BTreeSet, sync::Arc};
 
 fn class(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": name}, "spec": spec})

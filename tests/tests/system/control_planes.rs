@@ -15,7 +15,7 @@ use berth_control::{
     },
 };
 use berth_tests::{
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::World,
 };
 use jiff::Timestamp;
@@ -29,9 +29,7 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(90);
+use std::{collections::BTreeMap, sync::Arc};
 
 /// A tenant of which there is only the control-plane namespace.
 struct Scene {
@@ -178,10 +176,12 @@ pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(world: Arc<World>) 
     }
     let pods: Api<Pod> = scene.api();
     let budgets: Api<PodDisruptionBudget> = scene.api();
-    assert_eq!(
-        pods.list(&ListParams::default()).await.unwrap().items.len(),
-        components.len()
-    );
+    until_true("each has its pod", SOON, async || {
+        let pods = pods.list(&ListParams::default()).await.unwrap();
+        let lives = |pod: &&Pod| pod.metadata.deletion_timestamp.is_none();
+        pods.iter().filter(lives).count() == components.len()
+    })
+    .await;
     assert!(budgets.get_opt(API_SERVER).await.unwrap().is_none());
 
     // Nothing is done twice.
@@ -215,10 +215,17 @@ pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(world: Arc<World>) 
     deployments.delete(API_SERVER, &DeleteParams::default()).await.unwrap();
     scene.rolled_out(&components, API_SERVER).await;
 
-    scene.runtime.withdraw(&scene.tenant, SCHEDULER).await.unwrap();
+    // As control does: what is not down in time is told, and stopped again.
+    until("it is withdrawn", SOON, async || {
+        scene.runtime.withdraw(&scene.tenant, SCHEDULER).await
+    })
+    .await;
     assert!(deployments.get_opt(SCHEDULER).await.unwrap().is_none());
     assert!(scene.files(SCHEDULER).await.is_empty());
-    scene.runtime.stop(&scene.tenant).await.unwrap();
+    until("all are stopped", SOON, async || {
+        scene.runtime.stop(&scene.tenant).await
+    })
+    .await;
     assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty());
     scene.runtime.stop(&scene.tenant).await.unwrap();
     let namespaces: Api<Namespace> = Api::all(world.client.clone());

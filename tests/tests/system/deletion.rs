@@ -9,7 +9,7 @@ use berth_tests::{
     objects::{gpu_pod, nodes_of_tenant, phase},
     processes,
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::World,
 };
 use k8s_openapi::api::{
@@ -21,8 +21,6 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use std::{sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(60);
 
 /// What is left of a tenant anywhere, in words.
 async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> Vec<String> {
@@ -69,7 +67,11 @@ async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> V
         ca_cert: access.ca_cert,
         ca_key: access.ca_key,
     };
-    remains.extend(Datastore::open(&config).unwrap().remains(id).await.unwrap());
+    match Datastore::open(&config).unwrap().remains(id).await {
+        Ok(found) => remains.extend(found),
+        // Who cannot say what is left is asked again.
+        Err(error) => remains.push(format!("the datastore does not answer: {error}")),
+    }
     let processes = berth_process::statuses(&world.tenant_records());
     remains.extend(
         processes
@@ -115,25 +117,27 @@ pub(crate) async fn nothing_is_left(world: Arc<World>) {
         pods.get("a").await.is_ok_and(|pod| phase(&pod) == "Running")
     })
     .await;
-    let before = remains(&world, "del-full", "full", &tenant.id).await;
-    for kind in [
-        "namespace",
-        "node",
-        "taint",
-        "kubeconfig",
-        "ClusterRole ",
-        "ClusterRoleBinding ",
-        "user",
-        "role",
-        "keys",
-        "process",
-        "full.yaml",
-    ] {
-        assert!(
-            before.iter().any(|thing| thing.contains(kind)),
-            "the check cannot see {kind}: {before:?}"
-        );
-    }
+    until("the check sees everything", SOON, async || {
+        let before = Box::pin(remains(&world, "del-full", "full", &tenant.id)).await;
+        let all = [
+            "namespace",
+            "node",
+            "taint",
+            "kubeconfig",
+            "ClusterRole ",
+            "ClusterRoleBinding ",
+            "user",
+            "role",
+            "keys",
+            "process",
+            "full.yaml",
+        ];
+        let unseen = all
+            .iter()
+            .find(|kind| !before.iter().any(|thing| thing.contains(*kind)));
+        unseen.map_or(Ok(()), |kind| Err(format!("it cannot see {kind}: {before:?}")))
+    })
+    .await;
     tenant.delete(&world).await;
     assert_nothing_remains(&world, "del-full", "full", &tenant.id).await;
 }

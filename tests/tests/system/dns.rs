@@ -7,7 +7,7 @@ use berth_tests::{
     objects::{apply, simulate_node},
     processes,
     tenant::{Tenant, cluster},
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::World,
 };
 use k8s_openapi::{
@@ -20,9 +20,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 use simple_dns::TYPE;
-use std::{net::SocketAddr, sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(90);
+use std::{net::SocketAddr, sync::Arc};
 
 async fn make(world: &World, class: Value, cluster: &TenantCluster) -> Tenant {
     apply(&world.client, "", &class).await.unwrap();
@@ -68,7 +66,11 @@ async fn wake(world: &World, tenant: &Tenant, why: &str) {
 
 async fn create(tenant: &Tenant, objects: &[Value]) {
     for object in objects {
-        apply(&tenant.client, "default", object).await.unwrap();
+        // The platform gives the addresses of Services, and may ask to try again.
+        until("it is stored", SOON, async || {
+            apply(&tenant.client, "default", object).await
+        })
+        .await;
     }
 }
 
@@ -121,7 +123,7 @@ pub(crate) async fn names_of_the_tenant_and_of_nobody_else(world: Arc<World>) {
             json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "alias"}, "spec": {
                 "type": "ExternalName", "externalName": "www.outside.example"}}),
             json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "db"}, "spec": {
-                "serviceName": "db", "replicas": 2, "podManagementPolicy": "Parallel",
+                "serviceName": "db", "replicas": 2,
                 "selector": {"matchLabels": labels},
                 "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}}}}),
         ],
@@ -129,53 +131,57 @@ pub(crate) async fn names_of_the_tenant_and_of_nobody_else(world: Arc<World>) {
     .await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let ip_of = async |name: &str| {
-        until(&format!("{name} has an address"), SOON, async || {
-            let pod = pods.get(name).await.map_err(|error| error.to_string())?;
-            pod.status
-                .and_then(|status| status.pod_ip)
-                .ok_or_else(|| "none".to_owned())
-        })
-        .await
+        let pod = pods.get(name).await.map_err(|error| error.to_string())?;
+        let ip = pod.status.and_then(|status| status.pod_ip);
+        ip.ok_or_else(|| format!("{name} has no address"))
     };
-    let (first, second) = (ip_of("db-0").await, ip_of("db-1").await);
     let web = address_of("web").await;
 
     // Names of the tenant, as the specification of DNS in Kubernetes has them.
     let zone = "default.svc.cluster.local";
     let (db_0, web_name) = (format!("db-0.db.{zone}"), format!("web.{zone}"));
-    let mut both = [first.as_str(), second.as_str()];
-    both.sort_unstable();
-    for (kind, name, answer) in [
-        (TYPE::A, web_name.clone(), Answer::of(&[&web])),
-        (TYPE::AAAA, web_name.clone(), Answer::of(&[])),
-        (
-            TYPE::SRV,
-            format!("_http._tcp.web.{zone}"),
-            Answer::of(&[&format!("80 {web_name}")]),
-        ),
-        (TYPE::A, format!("db.{zone}"), Answer::of(&both)),
-        (TYPE::A, db_0.clone(), Answer::of(&[&first])),
-        (TYPE::A, format!("db-1.db.{zone}"), Answer::of(&[&second])),
-        (TYPE::PTR, reverse(&web), Answer::of(&[&web_name])),
-        (TYPE::PTR, reverse(&first), Answer::of(&[&db_0])),
-        (
-            TYPE::CNAME,
-            format!("alias.{zone}"),
-            Answer::of(&["www.outside.example"]),
-        ),
-        (
-            TYPE::A,
-            "kube-dns.kube-system.svc.cluster.local".into(),
-            Answer::of(&[&address]),
-        ),
-        (
-            TYPE::A,
-            "www.outside.example".into(),
-            Answer::of(&[&Outside::ADDRESS.to_string()]),
-        ),
-    ] {
-        until_answer(server, kind, &name, answer).await;
-    }
+    until("every name is as it should be", SOON, async || {
+        // Looked up each time: a pod that was replaced has another one.
+        let (first, second) = (ip_of("db-0").await?, ip_of("db-1").await?);
+        let mut both = [first.as_str(), second.as_str()];
+        both.sort_unstable();
+        for (kind, name, wanted) in [
+            (TYPE::A, web_name.clone(), Answer::of(&[&web])),
+            (TYPE::AAAA, web_name.clone(), Answer::of(&[])),
+            (
+                TYPE::SRV,
+                format!("_http._tcp.web.{zone}"),
+                Answer::of(&[&format!("80 {web_name}")]),
+            ),
+            (TYPE::A, format!("db.{zone}"), Answer::of(&both)),
+            (TYPE::A, db_0.clone(), Answer::of(&[&first])),
+            (TYPE::A, format!("db-1.db.{zone}"), Answer::of(&[&second])),
+            (TYPE::PTR, reverse(&web), Answer::of(&[&web_name])),
+            (TYPE::PTR, reverse(&first), Answer::of(&[&db_0])),
+            (
+                TYPE::CNAME,
+                format!("alias.{zone}"),
+                Answer::of(&["www.outside.example"]),
+            ),
+            (
+                TYPE::A,
+                "kube-dns.kube-system.svc.cluster.local".into(),
+                Answer::of(&[&address]),
+            ),
+            (
+                TYPE::A,
+                "www.outside.example".into(),
+                Answer::of(&[&Outside::ADDRESS.to_string()]),
+            ),
+        ] {
+            let answer = ask(server, kind, &name).await?;
+            if answer != wanted {
+                return Err(format!("{kind:?} {name}: {answer:?}, not {wanted:?}"));
+            }
+        }
+        Ok(())
+    })
+    .await;
 
     // Nothing of the host, and nobody is asked for it.
     let home = tenant.id.workload_namespace();

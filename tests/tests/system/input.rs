@@ -4,7 +4,7 @@ use berth_api::{Phase, conditions, labels, names::TenantId};
 use berth_tests::{
     objects::apply,
     tenant::{cluster, ensure_namespace},
-    wait::until,
+    wait::{SOON, until},
     world::World,
 };
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -13,9 +13,7 @@ use kube::{
     api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(60);
+use std::sync::Arc;
 
 fn tenant(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name}, "spec": spec})

@@ -8,7 +8,7 @@ use berth_process::{
 use berth_tests::{
     objects::{apply_example, nodes_of_pods, nodes_of_tenant},
     tenant::{Tenant, cluster},
-    wait::until_true,
+    wait::{SOON, until_true},
     world::World,
 };
 use k8s_openapi::api::{
@@ -21,9 +21,7 @@ use kube::{
     api::{ListParams, Patch, PatchParams},
 };
 use serde_json::json;
-use std::{sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(90);
+use std::sync::Arc;
 
 pub(crate) async fn examples_run_on_the_tenants_own_nodes(world: Arc<World>) {
     let vision = cluster("vision", &[("train", "h100", 2)]);

@@ -9,7 +9,7 @@ use berth_control::control_plane::SYNCER;
 use berth_tests::{
     objects::{apply, gpu_pod},
     tenant::{Tenant, cluster, until_gone},
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::World,
 };
 use k8s_openapi::api::{
@@ -22,9 +22,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-const SOON: Duration = Duration::from_secs(60);
 const OF_WORKLOADS: [&str; 5] = [
     "berth-api-server",
     "berth-baseline",

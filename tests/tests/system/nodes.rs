@@ -4,7 +4,7 @@ use berth_api::{Phase, conditions, labels};
 use berth_tests::{
     objects::{gpu_pod, nodes_of_tenant, phase},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::World,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -13,9 +13,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use std::{sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(90);
+use std::sync::Arc;
 
 pub(crate) async fn the_last_node_goes_to_the_first_who_asked(world: Arc<World>) {
     ensure_namespace(&world.client, "nodes-race").await;

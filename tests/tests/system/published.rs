@@ -4,15 +4,13 @@ use berth_api::{TenantNode, TenantNodeStatus};
 use berth_tests::{
     objects::{apply, nodes_of_tenant},
     tenant::{Tenant, cluster},
-    wait::until,
+    wait::{SOON, until},
     world::World,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::DeleteParams};
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(60);
+use std::sync::Arc;
 
 async fn until_status(world: &World, tenant: &Tenant, node: &str, what: &str, is: impl Fn(&TenantNodeStatus) -> bool) {
     let nodes: Api<TenantNode> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());

@@ -4,7 +4,7 @@ use berth_api::{NodeGroup, NodeMode, NodePool, TenantClass, TenantCluster, Tenan
 use berth_tests::{
     objects::{apply, gpu_pod, nodes_of_tenant, phase},
     tenant::{Tenant, cluster},
-    wait::{until, until_true},
+    wait::{SOON, until, until_true},
     world::{World, example},
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -13,9 +13,8 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-const SOON: Duration = Duration::from_secs(90);
 const EXAMPLE: &str = "shared/builds.yaml";
 
 fn pod_on(name: &str, node: &str) -> Pod {
@@ -157,17 +156,24 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
     let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> =
         Api::namespaced(world.client.clone(), &of_before);
     budgets.delete("not-now", &DeleteParams::default()).await.unwrap();
-    let scrubbing = until("it is cleaned", SOON, async || {
-        let node = nodes.get("cpu-01").await.unwrap();
-        match node.annotations().get(labels::NODE_STATE).map(String::as_str) {
-            Some("Scrubbing") => Ok(node),
-            other => Err(format!("{other:?}")),
+    let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(world.client.clone());
+    let about = ListParams::default().fields("regarding.kind=Node,regarding.name=cpu-01");
+    // The state itself may be over before anybody looks.
+    until("it is cleaned because it was shared", SOON, async || {
+        let events = events.list(&about).await.map_err(|error| error.to_string())?;
+        let told: Vec<_> = events
+            .iter()
+            .filter(|event| event.reason.as_deref() == Some("Scrubbing"))
+            .filter_map(|event| event.note.as_deref())
+            .collect();
+        if told.iter().any(|why| why.contains("tenants shared it in the pool cpu")) {
+            Ok(())
+        } else {
+            Err(format!("{told:?}"))
         }
     })
     .await;
     assert!(on_host(world, before, "cpu-01").await.is_empty());
-    let why = &scrubbing.annotations()[labels::REASON];
-    assert!(why.contains("tenants shared it in the pool cpu"), "{why}");
     until("the other one has it alone", SOON, async || {
         let node = nodes.get("cpu-01").await.unwrap();
         if node.labels().get(labels::TENANT).map(String::as_str) == Some(after.id.slug()) {
@@ -177,9 +183,7 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
         }
     })
     .await;
-    let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(world.client.clone());
     until("Events tell of it", SOON, async || {
-        let about = ListParams::default().fields("regarding.kind=Node,regarding.name=cpu-01");
         let events = events.list(&about).await.unwrap();
         let reasons: Vec<_> = events.iter().filter_map(|event| event.reason.clone()).collect();
         let all = ["Scrubbing", "Validating", "Free", "Assigned"];

@@ -1,14 +1,26 @@
 //! The metrics API of a tenant whose host measures nothing. (With a host that does, see the end-to-end suite.)
 
 use berth_tests::{
-    kubectl::Kubectl,
+    kubectl::{Kubectl, Said},
     tenant::{Tenant, cluster, ensure_namespace},
-    wait::until,
+    wait::{SOON, until},
     world::World,
 };
-use std::{sync::Arc, time::Duration};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, api::DeleteParams};
+use std::sync::Arc;
 
-const SOON: Duration = Duration::from_secs(60);
+async fn until_said(kubectl: &Kubectl, arguments: &[&str], is_right: impl Fn(&Said) -> bool) {
+    until(
+        &format!("kubectl {arguments:?} says what it should"),
+        SOON,
+        async || {
+            let said = kubectl.run(arguments).await;
+            if is_right(&said) { Ok(()) } else { Err(said) }
+        },
+    )
+    .await;
+}
 
 pub(crate) async fn a_host_that_measures_nothing_is_told(world: Arc<World>) {
     let tenant = Tenant::create(&world, "usage", &cluster("usage", &[])).await;
@@ -23,21 +35,36 @@ pub(crate) async fn a_host_that_measures_nothing_is_told(world: Arc<World>) {
         resources.contains("PodMetrics") && resources.contains("NodeMetrics"),
         "{resources}"
     );
-    let said = kubectl.run(&["top", "pod"]).await;
-    assert!(
-        !said.success && said.err.contains("its cluster has no metrics.k8s.io"),
-        "{said:?}"
-    );
-    let nodes = kubectl.output(&["get", "nodemetrics", "-o", "name"]).await;
-    assert_eq!(nodes, "", "there are no nodes to ask about");
+    // An aggregated API may be unavailable for a moment.
+    until_said(&kubectl, &["top", "pod"], |said| {
+        !said.success && said.err.contains("its cluster has no metrics.k8s.io")
+    })
+    .await;
+    // There are no nodes to ask about.
+    until_said(&kubectl, &["get", "nodemetrics", "-o", "name"], |said| {
+        said.success && said.out.is_empty()
+    })
+    .await;
     for other in ["/namespaces/default/pods/none", "/nodes/none", "/none"] {
-        let said = kubectl.run(&["get", "--raw", &format!("{path}{other}")]).await;
-        assert!(!said.success && said.err.contains("NotFound"), "{other}: {said:?}");
+        until_said(&kubectl, &["get", "--raw", &format!("{path}{other}")], |said| {
+            !said.success && said.err.contains("NotFound")
+        })
+        .await;
     }
     // An API that does not answer would keep it.
     ensure_namespace(&tenant.client, "short-lived").await;
-    kubectl
-        .output(&["delete", "namespace", "short-lived", "--timeout=50s"])
-        .await;
+    let namespaces: Api<Namespace> = Api::all(tenant.client.clone());
+    namespaces
+        .delete("short-lived", &DeleteParams::default())
+        .await
+        .unwrap();
+    until("the namespace is gone", SOON, async || {
+        match namespaces.get_opt("short-lived").await {
+            Ok(None) => Ok(()),
+            Ok(Some(namespace)) => Err(format!("{:?}", namespace.status)),
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await;
     tenant.delete(&world).await;
 }

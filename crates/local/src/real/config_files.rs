@@ -112,8 +112,8 @@ pub(super) fn cni(node: &str, pods: &str, kubeconfig: &Path) -> String {
                 "ipam": {"type": "host-local", "ranges": [[{"subnet": pods}]], "routes": [{"dst": "0.0.0.0/0"}]},
                 "policy": {"type": "k8s"},
                 "kubernetes": {"kubeconfig": kubeconfig},
-                // A container starts only when its policies are in force.
-                "policy_setup_timeout_seconds": 10,
+                // A container starts only when its policies are in force. After this time it would start without a network.
+                "policy_setup_timeout_seconds": 60,
                 "endpoint_status_dir": "/var/run/calico/endpoint-status",
             },
             {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::images::{Archive, Image};
 
 /// How long a container runtime may take until it accepts images.
-const RUNTIME_READY: Duration = Duration::from_secs(60);
+const RUNTIME_READY: Duration = Duration::from_mins(3);
 
 impl RealNodes {
     /// Makes archives of images and imports them on the nodes, on all of them at a time. What is there is left.

@@ -263,6 +263,7 @@ fn sort_out(dir: &Path) -> Result<Vec<(PathBuf, Record)>, Error> {
             }
             leader(&path).or_else(|| {
                 // It may not have become its program yet.
+                #[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
                 std::thread::sleep(START);
                 leader(&path)
             })

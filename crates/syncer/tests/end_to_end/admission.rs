@@ -4,7 +4,7 @@ use berth_pki::{CertificateAuthority, LeafRequest, Usage};
 use berth_syncer::{admission::Admission, tls::IdentityFiles};
 use serde_json::json;
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -20,10 +20,8 @@ pub struct AdmissionFiles {
 impl AdmissionFiles {
     pub fn new() -> Self {
         let dir = TempDir::with_prefix("berth-admission-").unwrap();
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        // None that an outgoing connection may get before the syncer listens, or while it is started again.
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, berth_process::free_port().unwrap()));
         let authority = CertificateAuthority::create("admission", DAY).unwrap();
         let issue = |name: &str, usage| {
             let mut request = LeafRequest::new(usage, DAY);

@@ -37,7 +37,7 @@ const USER: &str = "berth:syncer";
 /// Controllers whose work the host does: tenants run without them.
 const NOT_IN_TENANTS: [&str; 2] = ["resourceclaim-controller", "device-taint-eviction-controller"];
 /// A long time for a slow machine; nothing waits for it unless something is wrong.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Cluster pairs at a time. Tests run in threads of their own, and a small machine bears two pairs.
 pub static TURNS: Semaphore = Semaphore::const_new(2);
@@ -414,13 +414,21 @@ fn binding(kind: &str) -> Value {
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}]})
 }
 
-/// Creates an object from JSON.
+/// Creates an object from JSON. An API server, or the webhook that it asks, may be busy: whoever is told so tries again.
 pub async fn create<K>(api: &Api<K>, object: Value) -> K
 where
     K: Clone + Debug + DeserializeOwned + serde::Serialize,
 {
     let object: K = serde_json::from_value(object).unwrap();
-    api.create(&PostParams::default(), &object).await.unwrap()
+    let start = Instant::now();
+    loop {
+        match api.create(&PostParams::default(), &object).await {
+            Err(kube::Error::Api(status))
+                if matches!(status.code, 429 | 500 | 503 | 504) && start.elapsed() < PATIENCE => {}
+            result => return result.unwrap(),
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 /// Waits until something holds.
@@ -430,6 +438,20 @@ pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Waits until `look` sees the same for a while: tokens come after their pods, and the host's garbage collector takes its
+/// time.
+pub async fn settled<T: PartialEq>(what: &str, look: impl AsyncFn() -> T) {
+    let mut last = look().await;
+    eventually(what, async || {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let now = look().await;
+        let is_same = now == last;
+        last = now;
+        is_same
+    })
+    .await;
 }
 
 /// The phase of a pod.

@@ -17,7 +17,7 @@ use berth_api::{NodePool, TenantClass, labels};
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
-    wait::until,
+    wait::{SOON, until},
     world::World,
 };
 use k8s_openapi::{
@@ -28,9 +28,7 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
-
-const SOON: Duration = Duration::from_secs(60);
+use std::sync::Arc;
 
 fn dry_run() -> PostParams {
     PostParams {

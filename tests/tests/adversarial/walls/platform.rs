@@ -1,12 +1,12 @@
 //! Nodes, namespaces and what says whose they are; and what the host thinks of the walls themselves.
 
-use super::{SOON, dry_run, refused};
+use super::{dry_run, refused};
 use berth_api::labels;
 use berth_control::walls;
 use berth_tests::{
     objects::{apply, nodes_of_tenant},
-    tenant::{Tenant, cluster},
-    wait::until,
+    tenant::{Tenant, cluster, patient},
+    wait::{SOON, until},
     world::World,
 };
 use k8s_openapi::api::{
@@ -35,7 +35,7 @@ pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platfo
         apply(&world.client, "", object).await.unwrap();
     }
     let kubeconfig = world.host.kubeconfig_for("intruder", &[]).unwrap();
-    let client = berth_runtime::client::from_text(&kubeconfig).await.unwrap();
+    let client = patient(&kubeconfig).await;
     let node = nodes_of_tenant(&world.client, tenant.id.slug()).await.remove(0);
     let params = PatchParams {
         dry_run: true,

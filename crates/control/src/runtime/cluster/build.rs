@@ -36,7 +36,7 @@ const FILE_MODE: i32 = 0o440;
 const TOKEN_SECONDS: i64 = 3600;
 /// Time that an API server which is to end goes on serving, in seconds: until every node knows that it is no longer among
 /// the endpoints of its Service.
-const LINGER_SECONDS: i64 = 10;
+const LINGER_SECONDS: i64 = 15;
 /// Time that requests under way have after that, in seconds.
 const GRACE_SECONDS: i64 = 30;
 /// Time after which a rollout that makes no progress is reported, in seconds.

@@ -3,7 +3,7 @@
 
 mod driver;
 
-use crate::setup::{CONTROL_PLANE, Clusters, Setup, WORKLOADS, create, events, eventually, is_phase, pod};
+use crate::setup::{CONTROL_PLANE, Clusters, Setup, WORKLOADS, create, events, eventually, is_phase, pod, settled};
 use berth_api::TenantNode;
 use berth_syncer::resource::{KindId, Name, host_name};
 use driver::{
@@ -349,6 +349,7 @@ async fn after_a_restart_nothing_is_written(clusters: &Clusters) {
         claims.list(&ListParams::default()).await.unwrap().items.len() == 3
     })
     .await;
+    settled("nothing changes", async || versions(clusters).await).await;
     syncer.stop().await;
     let before = versions(clusters).await;
     let syncer = clusters.syncer().await;
