@@ -8,7 +8,7 @@ use crate::{
     network::{NetworkConfig, Served},
     nodes::{
         ByNode, clock::Clock, devices::Devices, idle::Idle, jobs::NodeJobs, placeholders::Requested,
-        requests::Requests, shared::SharedPod, workloads::Workloads,
+        refusals::Refusals, requests::Requests, shared::SharedPod, workloads::Workloads,
     },
     runtime::ControlPlaneRuntime,
     tenant::Tenants,
@@ -109,6 +109,8 @@ pub struct Context {
     pub clock: Clock,
     /// Since when nodes are idle.
     pub idle: Idle,
+    /// Free nodes that cannot be promised for a while.
+    pub refusals: Refusals,
     /// What autoscalers are asked for.
     pub requested: Requested,
     /// Where control planes run.

@@ -36,6 +36,17 @@ pub enum ReconcileError {
 }
 
 impl ReconcileError {
+    /// What an API server said that understood what was asked and did not want it; none if it did not answer, or is busy.
+    pub fn refusal(&self) -> Option<&str> {
+        match self {
+            Self::Api { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) if !matches!(status.code, 429 | 502..=504) => Some(&status.message),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// A short word of few kinds, for metrics and condition reasons.
     pub fn category(&self) -> &'static str {
         match self {

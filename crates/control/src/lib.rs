@@ -115,6 +115,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         node_jobs,
         clock,
         idle: nodes::idle::Idle::default(),
+        refusals: nodes::refusals::Refusals::default(),
         requested: nodes::placeholders::Requested::default(),
         runtime,
         tenants: tenant::Tenants::default(),

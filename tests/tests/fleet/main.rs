@@ -7,6 +7,7 @@ mod demand;
 mod devices;
 mod explain;
 mod random;
+mod refused;
 mod setup;
 
 use berth_tests::{suite, suite::Group, tests};
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         devices::claims_of_devices_bring_nodes,
         devices::a_pool_learns_of_its_products_by_their_devices,
         autoscaling::what_no_node_is_there_for_is_asked_of_an_autoscaler,
+        refused::another_node_is_promised,
         random::no_node_ever_has_two_tenants,
     ];
     suite::run_groups(setup::world(), vec![Group::alone(scenarios)])

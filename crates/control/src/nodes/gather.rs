@@ -53,6 +53,7 @@ pub fn fleet(context: &Context, now: Timestamp) -> (Fleet, Needs) {
         platform: &platform,
         devices: &stores.devices,
         idle: &context.idle,
+        refusals: &context.refusals,
     })
 }
 
@@ -92,7 +93,14 @@ pub async fn write_idle(context: &Context, fleet: &Fleet) -> Result<(), Reconcil
                 Ok(_) => Ok(()),
                 // It changed meanwhile: the next plan writes it.
                 Err(error) if is_status(&error, 409) || is_status(&error, 404) => Ok(()),
-                Err(error) => Err(api("write since when a node is idle")(error)),
+                Err(error) => match api("write since when a node is idle")(error) {
+                    // It is counted in memory all the same.
+                    error if error.refusal().is_some() => {
+                        tracing::debug!(node = name, %error, "not written");
+                        Ok(())
+                    }
+                    error => Err(error),
+                },
             }
         })
         .await

@@ -15,6 +15,7 @@ pub mod idle;
 pub mod jobs;
 pub mod placeholders;
 pub mod record;
+pub mod refusals;
 pub mod requests;
 pub mod shared;
 pub mod step;

@@ -38,6 +38,9 @@ const NVIDIA: &str = "nvidia.com/gpu";
 /// Pause after which a plan that was made on an old view is made anew.
 const STALE_POLL: Duration = Duration::from_millis(100);
 
+/// Pause after a change of a node was refused.
+const REFUSED_POLL: Duration = Duration::from_secs(5);
+
 /// Plans once and carries the plan out. Returns when to look again, if something is under way.
 ///
 /// # Errors
@@ -55,7 +58,9 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
         let seconds = u64::try_from(at - fleet.now).unwrap_or_default();
         Duration::from_secs(seconds.max(1))
     });
-    Ok([soonest, again, repeat].into_iter().flatten().min())
+    let rested = context.refusals.soonest(now.as_second());
+    let rested = rested.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
+    Ok([soonest, again, repeat, rested].into_iter().flatten().min())
 }
 
 /// Carries out a plan and moves nodes on. Returns when to look again, if something is under way.
@@ -66,8 +71,15 @@ pub async fn carry_out(context: &Context, actions: &[Action]) -> Result<Option<D
     let mut pass = Pass::new(context);
     let mut again = None;
     for action in actions {
-        if !change(&mut pass, action).await? {
-            again = Some(STALE_POLL);
+        match change(&mut pass, action).await {
+            Ok(true) => {}
+            Ok(false) => again = Some(STALE_POLL),
+            // What cannot be done on one node must not hold up the others.
+            Err(error) if error.refusal().is_some() => {
+                tracing::warn!(node = action.node, %error, "a node could not be changed");
+                again = again.or(Some(REFUSED_POLL));
+            }
+            Err(error) => return Err(error),
         }
     }
     if !reserve::all(&mut pass, actions).await? {

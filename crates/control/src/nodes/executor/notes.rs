@@ -77,6 +77,13 @@ pub(super) async fn changed(pass: &Pass<'_>, node: &Node, before: Option<&NodeRe
     }
 }
 
+/// Tells of a free node that cannot be promised.
+pub(super) async fn refused(pass: &Pass<'_>, node: &Node, why: &str) {
+    tracing::warn!(node = node.name_any(), why, "node cannot be promised; others are");
+    let note = format!("no tenant gets the node for now, its record is not accepted: {why}");
+    publish(pass, node, EventType::Warning, "PromiseRefused", &note).await;
+}
+
 /// Whether all that changed is when a cordoned node is taken back.
 fn is_sooner(before: Option<&NodeRecord>, after: Option<&NodeRecord>) -> bool {
     before.zip(after).is_some_and(|(before, after)| {

@@ -1,6 +1,6 @@
 //! Promising free nodes to a tenant: all that a plan has for one of its groups, or none.
 
-use super::{Pass, marks, marks::Marked, pods::PodsOnNode};
+use super::{Pass, marks, marks::Marked, notes, pods::PodsOnNode};
 use crate::{
     error::{ReconcileError, api},
     nodes::{
@@ -135,7 +135,7 @@ async fn lost(
     Ok(Look::Taken)
 }
 
-/// Promises one node. A heartbeat may come in between: that is no reason to leave the tenant with a part of its nodes.
+/// Promises one node, unless the API server does not want it. A heartbeat may come in between: that is no reason to leave the tenant with a part of its nodes.
 async fn promise_one(
     pass: &Pass<'_>,
     mut node: Node,
@@ -147,8 +147,18 @@ async fn promise_one(
     loop {
         let pool = pass.pool_name(&node);
         let record = NodeRecord::reserved(tenant, group, &pool, promise.of, pass.now, promise.why);
-        if let Some(patched) = pass.write(&node, &record, &[]).await? {
-            return Ok(Some(patched));
+        match pass.write(&node, &record, &[]).await {
+            Ok(Some(patched)) => return Ok(Some(patched)),
+            Ok(None) => {}
+            Err(error) => {
+                let Some(why) = error.refusal() else {
+                    return Err(error);
+                };
+                // The next plan has another node in its place.
+                pass.context.refusals.note(promise.node, why, pass.now.as_second());
+                notes::refused(pass, &node, why).await;
+                return Ok(None);
+            }
         }
         match nodes.get_opt(promise.node).await.map_err(api("look at a node"))? {
             Some(newer) if NodeRecord::read(&newer).is_none() && is_available(&newer) => node = newer,

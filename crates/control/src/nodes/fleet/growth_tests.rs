@@ -3,6 +3,7 @@ use crate::nodes::{
     devices::Devices,
     fleet::{Input, TenantInput, build},
     idle::Idle,
+    refusals::Refusals,
     requests::Requests,
 };
 use berth_api::{
@@ -56,6 +57,7 @@ fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) 
         platform: &|_| Requests::new(),
         devices: &Devices::default(),
         idle: &Idle::default(),
+        refusals: &Refusals::default(),
     };
     build(&input).0
 }

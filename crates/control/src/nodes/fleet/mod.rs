@@ -1,4 +1,4 @@
-//! The fleet as the planner wants it, from what the watches know. Pure but for what [`Idle`] remembers.
+//! The fleet as the planner wants it, from what the watches know. Pure but for what [`Idle`] and [`Refusals`] remember.
 
 mod growth;
 mod nodes;
@@ -11,6 +11,7 @@ use super::{
     demand::{Needs, Workload},
     devices::Devices,
     idle::Idle,
+    refusals::Refusals,
     requests::Requests,
 };
 use berth_api::{NodePool, PoolOrder, TenantClass, TenantCluster, names::TenantId};
@@ -42,6 +43,8 @@ pub struct Input<'a> {
     pub devices: &'a Devices,
     /// Since when nodes are idle.
     pub idle: &'a Idle,
+    /// Nodes that cannot be promised for a while.
+    pub refusals: &'a Refusals,
 }
 
 /// A tenant, and what is known of it besides its object.

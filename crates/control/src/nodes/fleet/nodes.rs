@@ -22,6 +22,8 @@ pub(super) struct Seen<'a> {
     pub(super) record: Option<NodeRecord>,
     pub(super) pool: String,
     pub(super) overlap: Option<String>,
+    /// Why its record could not be written a while ago.
+    pub(super) refused: Option<String>,
     pub(super) capacity: Amounts,
     /// Its pool counts GPUs, and it has no device of any kind.
     pub(super) lacks_devices: bool,
@@ -67,6 +69,7 @@ pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&NodePool], resolved: &'a 
                 lacks_devices: counts_gpus && !capacity.keys().any(|resource| demand::is_device(resource)),
                 pool,
                 overlap,
+                refused: input.refusals.of(&name, input.now.as_second()),
                 capacity,
                 pods: on.get(name.as_str()).cloned().unwrap_or_default(),
                 object,
@@ -259,6 +262,9 @@ fn state(node: &Seen<'_>, now: Seconds) -> NodeState {
 fn unavailable(node: &Seen<'_>) -> Option<String> {
     if let Some(overlap) = &node.overlap {
         return Some(overlap.clone());
+    }
+    if let Some(why) = &node.refused {
+        return Some(format!("its record is not accepted: {why}"));
     }
     let why = if !is_ready(node.object) {
         "it is not Ready"

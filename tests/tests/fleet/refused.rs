@@ -1,0 +1,90 @@
+//! A node that somebody else's admission policy guards holds up nobody.
+
+use crate::setup::{SOON, Team, until_all_free};
+use berth_api::{NodeGroup, labels};
+use berth_tests::{
+    objects::apply,
+    wait::{until, until_true},
+    world::World,
+};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    core::v1::{Event, Node},
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use std::{collections::BTreeSet, sync::Arc};
+
+/// The only node of the pool that may get an owner.
+const OPEN: &str = "gpu-h100-04";
+
+pub(crate) async fn another_node_is_promised(world: Arc<World>) {
+    guard(&world).await;
+    let team = Team::create(&world, "refused", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
+    team.run("train", 8, &json!({})).await;
+    until_true("the pod runs", SOON, async || team.running().await == 1).await;
+    let pod = team.pods.get("train").await.unwrap();
+    assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some(OPEN));
+    assert_eq!(team.held().await, 1);
+    let events: Api<Event> = Api::all(world.client.clone());
+    let refused = ListParams::default().fields("reason=PromiseRefused");
+    let told = until("an Event says why", SOON, async || {
+        let events = events.list(&refused).await.map_err(|error| error.to_string())?;
+        let about = |event: &Event| event.involved_object.name.clone();
+        let nodes: BTreeSet<_> = events.iter().filter_map(about).collect();
+        let first = events.items.into_iter().next();
+        first.map(|event| (nodes, event)).ok_or_else(|| "none".to_owned())
+    });
+    let (nodes, event) = told.await;
+    assert!(!nodes.contains(OPEN), "{nodes:?}");
+    let words = event.message.unwrap();
+    assert!(words.contains("hands off"), "{words}");
+
+    // What is wrong is put right: the others can be promised again.
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
+    bindings.delete("hands-off", &DeleteParams::default()).await.unwrap();
+    policies.delete("hands-off", &DeleteParams::default()).await.unwrap();
+    team.run("more", 8, &json!({})).await;
+    until_true("both pods run", SOON, async || team.running().await == 2).await;
+    team.delete(&world).await;
+    until_all_free(&world).await;
+}
+
+/// Refuses an owner on all nodes but one.
+async fn guard(world: &World) {
+    let rule = format!(
+        "object.metadata.name == '{OPEN}' || !has(object.metadata.annotations) || !('{}' in object.metadata.annotations)",
+        labels::OWNER_UID
+    );
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "hands-off"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["nodes"]},
+            ]},
+            "validations": [{"expression": rule, "message": "hands off"}],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "hands-off"}, "spec": {"policyName": "hands-off", "validationActions": ["Deny"]},
+    });
+    for object in [&policy, &binding] {
+        apply(&world.client, "", object).await.unwrap();
+    }
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let own = json!({"metadata": {"annotations": {labels::OWNER_UID: "somebody"}}});
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    until_true("the policy holds", SOON, async || {
+        nodes.patch("gpu-h100-01", &dry_run, &Patch::Merge(&own)).await.is_err()
+    })
+    .await;
+}
