@@ -26,6 +26,8 @@ pub struct Kubectl {
 /// What a command said.
 #[derive(Debug)]
 pub struct Said {
+    /// Whether it ended within its time.
+    pub ended: bool,
     /// Whether it ended with 0.
     pub success: bool,
     /// Standard output.
@@ -78,6 +80,7 @@ impl Kubectl {
             // Whoever waits for something asks again.
             let err = format!("kubectl {arguments:?} does not end within {LIMIT:?}");
             return Said {
+                ended: false,
                 success: false,
                 out: String::new(),
                 err,
@@ -85,6 +88,7 @@ impl Kubectl {
         };
         let output = output.unwrap();
         Said {
+            ended: true,
             success: output.status.success(),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             err: String::from_utf8_lossy(&output.stderr).into_owned(),

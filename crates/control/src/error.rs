@@ -36,15 +36,22 @@ pub enum ReconcileError {
 }
 
 impl ReconcileError {
-    /// What an API server said that understood what was asked and did not want it; none if it did not answer, or is busy.
+    /// Why the API server did not want one object, as an admission policy or webhook can have it. None if it did not answer, is busy
+    /// or fails, and if control may not do such a thing at all.
     pub fn refusal(&self) -> Option<&str> {
-        match self {
-            Self::Api { source, .. } => match source.as_ref() {
-                kube::Error::Api(status) if !matches!(status.code, 429 | 502..=504) => Some(&status.message),
-                _ => None,
-            },
-            _ => None,
-        }
+        let Self::Api { source, .. } = self else {
+            return None;
+        };
+        let kube::Error::Api(status) = source.as_ref() else {
+            return None;
+        };
+        let is_about_all = match status.code {
+            // The words of RBAC, which has no code of its own.
+            403 => status.message.contains(" cannot "),
+            401 | 408 | 429 => true,
+            code => !(400..500).contains(&code),
+        };
+        (!is_about_all).then_some(&*status.message)
     }
 
     /// A short word of few kinds, for metrics and condition reasons.
@@ -64,5 +71,35 @@ pub fn api(what: &'static str) -> impl FnOnce(kube::Error) -> ReconcileError {
     move |source| ReconcileError::Api {
         what,
         source: Box::new(source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    #[test]
+    fn what_is_refused_of_one_object_is_told_from_what_fails_for_all() {
+        let refusal = |code: u16, message: &str| {
+            let status = Status::failure(message, "").with_code(code);
+            let error = api("change a node")(kube::Error::Api(Box::new(status)));
+            error.refusal().is_some()
+        };
+        let policy =
+            "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: hands off";
+        assert!(refusal(422, policy));
+        assert!(refusal(403, "admission webhook \"w\" denied the request: hands off"));
+        assert!(refusal(400, "admission webhook \"w\" denied the request"));
+        let rbac = "nodes \"a\" is forbidden: User \"u\" cannot patch resource \"nodes\" in API group \"\" at the cluster scope";
+        for (code, message) in [
+            (403, rbac),
+            (401, "Unauthorized"),
+            (429, "too many requests"),
+            (500, "etcdserver: request timed out"),
+            (503, "unavailable"),
+        ] {
+            assert!(!refusal(code, message), "{code} {message}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What `/proc` says about processes.
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -20,34 +21,28 @@ pub(crate) struct Stat {
     pub(crate) group: u32,
     /// When it started, in clock ticks since boot. With the process id it tells a process from a later one of the same id.
     pub(crate) start_ticks: u64,
-    environment: Environment,
+    empty: Empty,
 }
 
-/// What a process is known to have as its environment.
+/// What it means that the environment of a process reads as empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Environment {
-    /// It is an ended process or a thread of the kernel.
-    None,
+enum Empty {
+    /// It is an ended or ending process, or a thread of the kernel: it has none.
+    Truly,
     /// It was started without, or is in the middle of `execve` and about to get one.
-    Empty,
-    /// Where it is, is not known: it is in the middle of `execve`. Its old memory is gone.
-    Unknown,
-    Some,
-}
-
-impl Environment {
-    /// How long an empty answer may be wrong, on a machine so busy that the process does not run meanwhile.
-    fn patience(self) -> Duration {
-        match self {
-            Self::None => Duration::ZERO,
-            Self::Empty => Duration::from_millis(50),
-            Self::Unknown | Self::Some => Duration::from_secs(2),
-        }
-    }
+    Perhaps,
+    /// It is, or was just now, in the middle of `execve`: its old memory is gone, and where the new environment is, is not known.
+    Not,
 }
 
 /// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: a thread of the kernel, which never has an environment.
 const KERNEL_THREAD: u64 = 0x0020_0000;
+/// `PF_EXITING` of the same: a process that is ending has given its memory back.
+const EXITING: u64 = 0x4;
+/// How long a process may be in the middle of `execve` on a machine so busy that it does not run meanwhile; and how long in that
+/// part of it in which it looks like one that was started without an environment.
+const BETWEEN_PROGRAMS: Duration = Duration::from_secs(2);
+const LAST_PART: Duration = Duration::from_millis(50);
 
 /// Reads `/proc/<pid>/stat`; none when there is no such process.
 pub(crate) fn stat(pid: u32) -> Option<Stat> {
@@ -59,54 +54,75 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     let zombie = matches!(*fields.first()?, "Z" | "X");
-    let is_of_the_kernel = number(6)? & KERNEL_THREAD != 0;
+    let has_no_memory = zombie || number(6)? & (KERNEL_THREAD | EXITING) != 0;
     // `env_start` and `env_end` of proc_pid_stat(5).
-    let environment = match (number(47), number(48)) {
-        _ if zombie || is_of_the_kernel => Environment::None,
-        (_, None | Some(0)) => Environment::Unknown,
-        (start, end) if start == end => Environment::Empty,
-        _ => Environment::Some,
+    let empty = match (number(47), number(48)) {
+        _ if has_no_memory => Empty::Truly,
+        (start, end @ Some(1..)) if start == end => Empty::Perhaps,
+        _ => Empty::Not,
     };
     Some(Stat {
         zombie,
         group: fields.get(2)?.parse().ok()?,
         start_ticks: number(19)?,
-        environment,
+        empty,
     })
 }
 
-/// The record path a process carries in its environment; none for unmarked, foreign and dead processes.
+/// The record path a process carries in its environment; none for unmarked, foreign and dead processes. Blocks while the process
+/// becomes another program.
 pub(crate) fn marker(pid: u32) -> Option<PathBuf> {
-    let begin = Instant::now();
-    let environment = loop {
-        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-        // A process that becomes another program seems to have no environment for a moment. It must not be taken for
-        // one that nobody knows.
-        if !environment.is_empty() || begin.elapsed() >= stat(pid)?.environment.patience() {
-            break environment;
-        }
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "as the files are read: blocking, and for a moment"
-        )]
-        std::thread::sleep(Duration::from_millis(1));
-    };
-    environment.split(|byte| *byte == 0).find_map(|entry| {
-        let value = entry.strip_prefix(MARKER.as_bytes())?.strip_prefix(b"=")?;
-        Some(PathBuf::from(OsStr::from_bytes(value)))
-    })
+    markers(vec![pid]).pop().map(|(_, marker)| marker)
 }
 
-/// All marked processes with their record paths, without the calling process.
+/// All marked processes with their record paths, without the calling process. Blocks as [`marker`] does.
 pub(crate) fn marked() -> Vec<(u32, PathBuf)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
-    entries
+    let pids = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|pid| *pid != std::process::id())
-        .filter_map(|pid| Some((pid, marker(pid)?)))
-        .collect()
+        .filter(|pid| *pid != std::process::id());
+    markers(pids.collect())
+}
+
+/// The marked ones of these processes. One that becomes another program seems to have no environment for a moment: it is looked
+/// at again, or it would be taken for one that nobody knows.
+fn markers(mut pids: Vec<u32>) -> Vec<(u32, PathBuf)> {
+    let begin = Instant::now();
+    let mut in_last_part = HashMap::new();
+    let mut found = Vec::new();
+    loop {
+        pids.retain(|pid| {
+            let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
+                return false;
+            };
+            if !environment.is_empty() {
+                found.extend(marker_in(&environment).map(|marker| (*pid, marker)));
+                return false;
+            }
+            match stat(*pid).map(|stat| stat.empty) {
+                None | Some(Empty::Truly) => false,
+                Some(Empty::Perhaps) => in_last_part.entry(*pid).or_insert_with(Instant::now).elapsed() < LAST_PART,
+                Some(Empty::Not) => {
+                    in_last_part.remove(pid);
+                    begin.elapsed() < BETWEEN_PROGRAMS
+                }
+            }
+        });
+        if pids.is_empty() {
+            return found;
+        }
+        #[expect(clippy::disallowed_methods, reason = "it reads files, which blocks as well")]
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn marker_in(environment: &[u8]) -> Option<PathBuf> {
+    environment.split(|byte| *byte == 0).find_map(|entry| {
+        let value = entry.strip_prefix(MARKER.as_bytes())?.strip_prefix(b"=")?;
+        Some(PathBuf::from(OsStr::from_bytes(value)))
+    })
 }
 
 #[cfg(test)]
@@ -122,7 +138,7 @@ mod tests {
                 zombie: false,
                 group: 40,
                 start_ticks: 12345,
-                environment: Environment::Unknown,
+                empty: Empty::Not,
             })
         );
         assert_eq!(parse_stat(""), None);
@@ -130,20 +146,21 @@ mod tests {
 
     #[test]
     fn who_becomes_another_program_is_told_from_who_has_no_environment() {
-        let environment = |state: &str, flags: u64, begin: u64, end: u64| {
+        let empty = |state: &str, flags: u64, begin: u64, end: u64| {
             let zeros = |count: usize| vec!["0"; count].join(" ");
             let text = format!(
                 "42 (a) {state} 1 40 40 0 -1 {flags} {} 12345 {} {begin} {end} 0",
                 zeros(12),
                 zeros(27)
             );
-            parse_stat(&text).unwrap().environment
+            parse_stat(&text).unwrap().empty
         };
-        assert_eq!(environment("R", 0, 0, 0), Environment::Unknown);
-        assert_eq!(environment("R", 0, 4096, 4200), Environment::Some);
-        assert_eq!(environment("R", 0, 4096, 4096), Environment::Empty);
-        assert_eq!(environment("Z", 0, 0, 0), Environment::None);
-        assert_eq!(environment("S", KERNEL_THREAD, 0, 0), Environment::None);
+        assert_eq!(empty("R", 0, 0, 0), Empty::Not);
+        assert_eq!(empty("R", 0, 4096, 4200), Empty::Not, "it has just become its program");
+        assert_eq!(empty("R", 0, 4096, 4096), Empty::Perhaps);
+        assert_eq!(empty("R", EXITING, 0, 0), Empty::Truly);
+        assert_eq!(empty("Z", 0, 0, 0), Empty::Truly);
+        assert_eq!(empty("S", KERNEL_THREAD, 0, 0), Empty::Truly);
     }
 
     #[test]
@@ -154,17 +171,19 @@ mod tests {
         let mut command = std::process::Command::new("/bin/sh");
         command.args(["-c", script, script, "3000"]);
         let mut child = command.env(MARKER, "/run/a.json").process_group(0).spawn().unwrap();
-        let (mut looks, mut wrong) = (0, Vec::new());
-        while fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap() != "sleep\n" {
+        let begin = Instant::now();
+        let (mut looks, mut wrong) = (0, None);
+        while wrong.is_none() && fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap() != "sleep\n" {
             let marker = marker(child.id());
-            if marker.as_deref() != Some("/run/a.json".as_ref()) {
-                wrong.push((looks, marker));
+            let has_ended = child.try_wait().unwrap().is_some() || begin.elapsed() > Duration::from_secs(120);
+            if has_ended || marker.as_deref() != Some("/run/a.json".as_ref()) {
+                wrong = Some((looks, has_ended, marker));
             }
             looks += 1;
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert_eq!(wrong, []);
+        assert_eq!(wrong, None);
         assert!(looks > 10, "{looks}");
     }
 }

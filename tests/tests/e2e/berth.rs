@@ -70,7 +70,10 @@ impl Part {
             let name = pod.name_any();
             // Refused as long as the disruption budget does not know the pod.
             until(&format!("{name} may be evicted"), SOON, async || {
-                self.pods.evict(&name, &EvictParams::default()).await
+                match self.pods.evict(&name, &EvictParams::default()).await {
+                    Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+                    other => other.map(drop),
+                }
             })
             .await;
         }

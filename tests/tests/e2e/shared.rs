@@ -71,7 +71,7 @@ pub(crate) async fn two_tenants_on_one_node_do_not_meet(world: Arc<World>) {
             .kubectl()
             .run(&["get", "--raw", &format!("/api/v1/nodes/{NODE}/proxy/{path}")])
             .await;
-        assert!(!said.out.contains("served"), "{path}: {}", said.out);
+        assert!(said.ended && !said.out.contains("served"), "{path}: {said:?}");
     }
 
     tokio::join!(one.delete(&world), other.delete(&world));

@@ -9,7 +9,7 @@ use berth_tests::{
 };
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
-    core::v1::{Event, Node},
+    core::v1::{ConfigMap, Event, Node},
 };
 use kube::{
     Api,
@@ -24,24 +24,60 @@ const OPEN: &str = "gpu-h100-04";
 pub(crate) async fn another_node_is_promised(world: Arc<World>) {
     guard(&world).await;
     let team = Team::create(&world, "refused", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
+    // A gang asks for two: the only open node is promised with a guarded one, or not at all, and is given back.
+    let gang = json!({"metadata": {"annotations": {labels::GANG: "ring", labels::GANG_SIZE: "2"}}});
+    for name in ["r0", "r1"] {
+        team.run(name, 8, &gang).await;
+    }
+    let events: Api<Event> = Api::all(world.client.clone());
+    let refused = ListParams::default().fields("reason=PromiseRefused");
+    let told = until("Events tell of all guarded nodes", SOON, async || {
+        let events = events.list(&refused).await.map_err(|error| error.to_string())?;
+        let about = |event: &Event| event.involved_object.name.clone();
+        let nodes: BTreeSet<String> = events.iter().filter_map(about).collect();
+        if nodes.len() < 3 {
+            Err(format!("{nodes:?}"))
+        } else {
+            Ok((nodes, events))
+        }
+    });
+    let (guarded, told) = told.await;
+    assert!(!guarded.contains(OPEN), "{guarded:?}");
+    for event in told {
+        let words = event.message.unwrap();
+        assert!(words.contains("hands off"), "{words}");
+    }
+    until_true("nothing is held for a part of a gang", SOON, async || {
+        team.held().await == 0
+    })
+    .await;
+    for name in ["r0", "r1"] {
+        team.stop(name).await;
+    }
+    // A node that changes meanwhile is not taken for one that was used.
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    for node in &guarded {
+        let touched = json!({"metadata": {"labels": {"example.com/touched": "yes"}}});
+        nodes
+            .patch(node, &PatchParams::default(), &Patch::Merge(&touched))
+            .await
+            .unwrap();
+    }
     team.run("train", 8, &json!({})).await;
     until_true("the pod runs", SOON, async || team.running().await == 1).await;
     let pod = team.pods.get("train").await.unwrap();
     assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some(OPEN));
     assert_eq!(team.held().await, 1);
-    let events: Api<Event> = Api::all(world.client.clone());
-    let refused = ListParams::default().fields("reason=PromiseRefused");
-    let told = until("an Event says why", SOON, async || {
-        let events = events.list(&refused).await.map_err(|error| error.to_string())?;
-        let about = |event: &Event| event.involved_object.name.clone();
-        let nodes: BTreeSet<_> = events.iter().filter_map(about).collect();
-        let first = events.items.into_iter().next();
-        first.map(|event| (nodes, event)).ok_or_else(|| "none".to_owned())
-    });
-    let (nodes, event) = told.await;
-    assert!(!nodes.contains(OPEN), "{nodes:?}");
-    let words = event.message.unwrap();
-    assert!(words.contains("hands off"), "{words}");
+    let marks: Api<ConfigMap> = Api::namespaced(world.client.clone(), "berth-system");
+    let marks = marks
+        .list(&ListParams::default().labels(labels::NODE_MARK))
+        .await
+        .unwrap();
+    let marked: Vec<_> = marks
+        .iter()
+        .filter_map(|mark| mark.data.as_ref()?.get("node"))
+        .collect();
+    assert_eq!(marked, [OPEN]);
 
     // What is wrong is put right: the others can be promised again.
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());

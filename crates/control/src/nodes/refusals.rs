@@ -31,8 +31,9 @@ impl Refusals {
 
     /// In how many seconds the first of them has rested.
     pub fn soonest(&self, now: Seconds) -> Option<Seconds> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.values().map(|(until, _)| (until - now).clamp(0, REST) + 1).min()
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, (until, _)| (now..=now + REST).contains(until));
+        all.values().map(|(until, _)| until - now + 1).min()
     }
 }
 

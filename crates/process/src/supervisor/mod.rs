@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -19,7 +19,7 @@ use handle::Handle;
 use worker::{Command, Current, Worker};
 
 /// Time that a supervisor which was killed in the middle of a start leaves the new process to carry its marker.
-const START: Duration = Duration::from_millis(200);
+const START: Duration = Duration::from_millis(500);
 
 /// How a supervisor works.
 #[derive(Clone, Debug)]
@@ -261,12 +261,16 @@ fn sort_out(dir: &Path) -> Result<Vec<(PathBuf, Record)>, Error> {
             if record.identity.is_some() {
                 return None;
             }
-            leader(&path).or_else(|| {
-                // It may not have become its program yet.
+            // It may not have become its program yet.
+            let deadline = Instant::now() + START;
+            loop {
+                let found = leader(&path);
+                if found.is_some() || Instant::now() > deadline {
+                    return found;
+                }
                 #[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
-                std::thread::sleep(START);
-                leader(&path)
-            })
+                std::thread::sleep(Duration::from_millis(20));
+            }
         });
         if record.identity.is_some() {
             record.write(&path)?;

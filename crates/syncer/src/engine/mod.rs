@@ -46,10 +46,10 @@ const CONCURRENCY: [usize; 3] = [32, 8, 2];
 const RESYNC: Duration = Duration::from_mins(5);
 /// First and longest wait after failures.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mins(1));
-/// Longest wait while an API server does not answer: what it missed must not wait for long once it is back.
+/// Longest wait while an API server does not answer, or fails: what it missed must not wait for long once it is back.
 const UNAVAILABLE: Duration = Duration::from_secs(15);
-/// Failures in a row of which the log tells.
-const PERSISTENT: u32 = 6;
+/// After so many failures in a row, half a minute at least, the log tells of it, and again after as many more.
+const PERSISTENT: u32 = 10;
 
 /// Keys wait in three queues, so that a burst of pods does not delay the tokens of those that are placed already, and
 /// Events take only what the rest leaves.
@@ -244,7 +244,7 @@ impl Engine {
         let mut failures = lock(&self.failures);
         let count = failures.entry(key.clone()).or_default();
         *count = count.saturating_add(1);
-        if *count == PERSISTENT {
+        if count.is_multiple_of(PERSISTENT) {
             tracing::warn!(%key, %error, "a step fails again and again");
         }
         let wait = BACKOFF.0.saturating_mul(1 << (*count - 1).min(11)).min(BACKOFF.1);

@@ -196,6 +196,7 @@ async fn step(pass: &Pass<'_>, groups: &Groups, node: &Node, record: &NodeRecord
         Next::Stay => return Ok(Done::Wait(None)),
         Next::Look(seconds) => return Ok(Done::Wait(Some(pause(seconds)))),
         Next::Become(record, more) => pass.write(node, &record, &more).await?,
+        Next::Mend(record) => pass.mend(node, &record).await?,
         Next::Free(why) => pass.free(node, Some(record), &why).await?,
         Next::Evict => {
             if let Some(pods) = &pods {

@@ -82,9 +82,8 @@ pub async fn carry_out(context: &Context, actions: &[Action]) -> Result<Option<D
             Err(error) => return Err(error),
         }
     }
-    if !reserve::all(&mut pass, actions).await? {
-        again = Some(STALE_POLL);
-    }
+    let promised = reserve::all(&mut pass, actions).await?;
+    again = [again, promised].into_iter().flatten().min();
     let soonest = advance::all(&mut pass).await?;
     count(&pass);
     Ok([again, soonest].into_iter().flatten().min())
@@ -173,16 +172,36 @@ impl<'a> Pass<'a> {
         record: &NodeRecord,
         more: &[(String, Option<String>)],
     ) -> Result<Option<Node>, ReconcileError> {
+        let patched = self.put(node, record, more, record.state.name()).await?;
+        if patched.is_some() {
+            notes::changed(self, node, NodeRecord::read(node).as_ref(), Some(record)).await;
+        }
+        Ok(patched)
+    }
+
+    /// Writes a record anew on a node whose record somebody changed.
+    async fn mend(&self, node: &Node, record: &NodeRecord) -> Result<Option<Node>, ReconcileError> {
+        let patched = self.put(node, record, &[], "Mend").await?;
+        if patched.is_some() {
+            notes::mended(self, node, record).await;
+        }
+        Ok(patched)
+    }
+
+    async fn put(
+        &self,
+        node: &Node,
+        record: &NodeRecord,
+        more: &[(String, Option<String>)],
+        action: &'static str,
+    ) -> Result<Option<Node>, ReconcileError> {
         let before = NodeRecord::read(node);
-        let is_new_state = before.as_ref().is_none_or(|before| before.state != record.state);
-        let action = if is_new_state { record.state.name() } else { "Mend" };
         let patched = self.patch(node, &record.patch(node, more), action).await?;
         if patched.is_some() {
             if let Some(before) = before.as_ref().filter(|before| before.handover != record.handover) {
                 // What was begun under the old name proves nothing, and must not go on beside the new one.
                 job::remove(self.context, &node.name_any(), before).await?;
             }
-            notes::changed(self, node, before.as_ref(), Some(record)).await;
         }
         Ok(patched)
     }

@@ -37,14 +37,8 @@ pub(super) async fn changed(pass: &Pass<'_>, node: &Node, before: Option<&NodeRe
     let words = after.map(|record| record.reason.clone()).unwrap_or_default();
     let (kind, reason) = match (was, is) {
         (Some(State::Draining), Some(State::Draining)) => (EventType::Warning, "DrainBlocked"),
-        (Some(was), Some(is)) if was == is && !is_sooner(before, after) => {
-            tracing::warn!(
-                node = node.name_any(),
-                state = is.name(),
-                "mended what was taken off the node"
-            );
-            (EventType::Warning, "RecordMended")
-        }
+        // Fellows that it waits for, labels of its GPUs: no news.
+        (Some(was), Some(is)) if was == is && !is_sooner(before, after) => return,
         (_, Some(State::Quarantined)) => {
             metrics.quarantines.inc();
             tracing::warn!(node = node.name_any(), why = words, "node quarantined");
@@ -75,6 +69,14 @@ pub(super) async fn changed(pass: &Pass<'_>, node: &Node, before: Option<&NodeRe
     {
         warn_pods(pass, node, after).await;
     }
+}
+
+/// Tells of a node whose record was put right.
+pub(super) async fn mended(pass: &Pass<'_>, node: &Node, record: &NodeRecord) {
+    let state = record.state.name();
+    tracing::warn!(node = node.name_any(), state, "mended what was taken off the node");
+    let note = format!("what somebody took off the node or changed there is put right: it is {state}");
+    publish(pass, node, EventType::Warning, "RecordMended", &note).await;
 }
 
 /// Tells of a free node that cannot be promised.

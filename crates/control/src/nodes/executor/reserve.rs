@@ -1,6 +1,7 @@
-//! Promising free nodes to a tenant: all that a plan has for one of its groups, or none.
+//! Promising free nodes to a tenant: all that a plan has for one of its groups, or none. Where the API server takes the record of
+//! one and refuses that of another, the one is given back.
 
-use super::{Pass, marks, marks::Marked, notes, pods::PodsOnNode};
+use super::{Pass, REFUSED_POLL, STALE_POLL, marks, marks::Marked, notes, pods::PodsOnNode};
 use crate::{
     error::{ReconcileError, api},
     nodes::{
@@ -12,7 +13,7 @@ use berth_planner::{Action, Step};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 /// A node that the plan promises.
 struct Promise<'a> {
@@ -29,8 +30,18 @@ enum Look {
     Taken,
 }
 
-/// Carries out all promises of a plan. `false`: one was not possible any more, so that the plan is void.
-pub(super) async fn all(pass: &mut Pass<'_>, actions: &[Action]) -> Result<bool, ReconcileError> {
+/// What became of a promise.
+enum Promised {
+    /// The node is promised, as it is now. With its record, if it was free before.
+    Yes(Box<Node>, Option<Box<NodeRecord>>),
+    /// It changed meanwhile.
+    Stale,
+    /// The API server did not want the record.
+    Refused,
+}
+
+/// Carries out all promises of a plan. Returns when to plan anew, if one was not possible any more.
+pub(super) async fn all(pass: &mut Pass<'_>, actions: &[Action]) -> Result<Option<Duration>, ReconcileError> {
     let mut batches: BTreeMap<(&str, &str), Vec<Promise<'_>>> = BTreeMap::new();
     for action in actions {
         if let Step::Reserve { tenant, group, of } = &action.step {
@@ -41,11 +52,12 @@ pub(super) async fn all(pass: &mut Pass<'_>, actions: &[Action]) -> Result<bool,
             });
         }
     }
-    let mut are_kept = true;
+    let mut again = None;
     for ((tenant, group), promises) in batches {
-        are_kept &= batch(pass, tenant, group, &promises).await?;
+        let of_batch = batch(pass, tenant, group, &promises).await?;
+        again = [again, of_batch].into_iter().flatten().min();
     }
-    Ok(are_kept)
+    Ok(again)
 }
 
 /// Promises nodes to one group. The plan was made on a view that may lag behind, even behind this control's own last
@@ -55,9 +67,9 @@ async fn batch(
     tenant: &str,
     group: &str,
     promises: &[Promise<'_>],
-) -> Result<bool, ReconcileError> {
+) -> Result<Option<Duration>, ReconcileError> {
     let Some(slug) = pass.slug(tenant) else {
-        return Ok(false);
+        return Ok(Some(STALE_POLL));
     };
     let looks = promises
         .iter()
@@ -70,24 +82,32 @@ async fn batch(
                 marks::remove(pass.context, &node.name_any()).await?;
             }
         }
-        return Ok(false);
+        return Ok(Some(STALE_POLL));
     }
-    let patched = promises.iter().zip(looks).map(|(promise, look)| async {
+    let promised = promises.iter().zip(looks).map(|(promise, look)| async {
         match look {
             Look::Free(node) => promise_one(pass, *node, promise, tenant, group).await,
             Look::Held => raise(pass, promise, tenant, group).await,
-            Look::Taken => Ok(None),
+            Look::Taken => Ok(Promised::Stale),
         }
     });
-    let patched: Vec<Option<Node>> = try_join_all(patched).await?;
-    let mut all = true;
-    for node in patched {
-        match node {
-            Some(node) => pass.saw(node),
-            None => all = false,
+    let promised: Vec<Promised> = try_join_all(promised).await?;
+    let is_refused = promised.iter().any(|one| matches!(one, Promised::Refused));
+    let mut again = is_refused.then_some(REFUSED_POLL);
+    for one in promised {
+        match one {
+            Promised::Yes(node, Some(record)) if is_refused => {
+                let why = "another node that was promised with it is refused";
+                if let Some(free) = pass.free(&node, Some(&record), why).await? {
+                    pass.saw(free);
+                }
+            }
+            Promised::Yes(node, _) => pass.saw(*node),
+            Promised::Stale => again = Some(STALE_POLL),
+            Promised::Refused => {}
         }
     }
-    Ok(all)
+    Ok(again)
 }
 
 /// Looks at a node as it is now, and marks it if it can be promised.
@@ -131,52 +151,56 @@ async fn lost(
         State::Scrubbing => unclean,
         state => unclean.to(state, pass.now, reason),
     };
-    pass.write(node, &record, &[]).await?;
+    if let Err(error) = pass.write(node, &record, &[]).await {
+        refused(pass, node, error).await?;
+    }
     Ok(Look::Taken)
 }
 
-/// Promises one node, unless the API server does not want it. A heartbeat may come in between: that is no reason to leave the tenant with a part of its nodes.
+/// Has a node rest whose record the API server did not want. Any other error is returned.
+async fn refused(pass: &Pass<'_>, node: &Node, error: ReconcileError) -> Result<(), ReconcileError> {
+    let Some(why) = error.refusal() else {
+        return Err(error);
+    };
+    pass.context.refusals.note(&node.name_any(), why, pass.now.as_second());
+    notes::refused(pass, node, why).await;
+    Ok(())
+}
+
+/// Promises one node. A heartbeat may come in between: that is no reason to leave the tenant with a part of its nodes.
 async fn promise_one(
     pass: &Pass<'_>,
     mut node: Node,
     promise: &Promise<'_>,
     tenant: &str,
     group: &str,
-) -> Result<Option<Node>, ReconcileError> {
+) -> Result<Promised, ReconcileError> {
     let nodes: Api<Node> = Api::all(pass.context.client.clone());
     loop {
         let pool = pass.pool_name(&node);
         let record = NodeRecord::reserved(tenant, group, &pool, promise.of, pass.now, promise.why);
         match pass.write(&node, &record, &[]).await {
-            Ok(Some(patched)) => return Ok(Some(patched)),
+            Ok(Some(patched)) => return Ok(Promised::Yes(Box::new(patched), Some(Box::new(record)))),
             Ok(None) => {}
             Err(error) => {
-                let Some(why) = error.refusal() else {
-                    return Err(error);
-                };
-                // The next plan has another node in its place.
-                pass.context.refusals.note(promise.node, why, pass.now.as_second());
-                notes::refused(pass, &node, why).await;
-                return Ok(None);
+                refused(pass, &node, error).await?;
+                // It is as free as it was. Left there, the mark would have it cleaned.
+                marks::remove(pass.context, promise.node).await?;
+                return Ok(Promised::Refused);
             }
         }
         match nodes.get_opt(promise.node).await.map_err(api("look at a node"))? {
             Some(newer) if NodeRecord::read(&newer).is_none() && is_available(&newer) => node = newer,
-            _ => return Ok(None),
+            _ => return Ok(Promised::Stale),
         }
     }
 }
 
 /// Changes for how many fellows a reserved node waits.
-async fn raise(
-    pass: &Pass<'_>,
-    promise: &Promise<'_>,
-    tenant: &str,
-    group: &str,
-) -> Result<Option<Node>, ReconcileError> {
+async fn raise(pass: &Pass<'_>, promise: &Promise<'_>, tenant: &str, group: &str) -> Result<Promised, ReconcileError> {
     let nodes: Api<Node> = Api::all(pass.context.client.clone());
     let Some(node) = nodes.get_opt(promise.node).await.map_err(api("look at a node"))? else {
-        return Ok(None);
+        return Ok(Promised::Stale);
     };
     match NodeRecord::read(&node) {
         Some(record) if record.state == State::Reserved && record.uid == tenant && record.group == group => {
@@ -185,8 +209,12 @@ async fn raise(
                 reason: promise.why.to_owned(),
                 ..record
             };
-            pass.write(&node, &record, &[]).await
+            match pass.write(&node, &record, &[]).await {
+                Ok(Some(node)) => Ok(Promised::Yes(Box::new(node), None)),
+                Ok(None) => Ok(Promised::Stale),
+                Err(error) => refused(pass, &node, error).await.map(|()| Promised::Refused),
+            }
         }
-        _ => Ok(Some(node)),
+        _ => Ok(Promised::Yes(Box::new(node), None)),
     }
 }

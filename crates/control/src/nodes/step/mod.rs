@@ -110,6 +110,8 @@ pub enum Next {
     Look(i64),
     /// The node gets this record, and these further labels.
     Become(Box<NodeRecord>, Vec<(String, Option<String>)>),
+    /// The node gets this record again: somebody took something of it off, or changed it.
+    Mend(Box<NodeRecord>),
     /// The node is free.
     Free(String),
     /// The pods on the node are asked to leave.
@@ -123,7 +125,7 @@ pub enum Next {
 /// The next step of a node.
 pub fn next(facts: &Facts<'_>) -> Next {
     if let Some(mended) = mended(facts) {
-        return into(mended);
+        return Next::Mend(Box::new(mended));
     }
     match facts.record.state {
         State::Reserved => reserved(facts),

@@ -107,6 +107,7 @@ impl World {
         match self.next() {
             None | Some(Next::Stay | Next::Look(_)) => return false,
             Some(Next::Become(record, more)) => self.write(&record, &more),
+            Some(Next::Mend(record)) => self.write(&record, &[]),
             Some(Next::Free(_)) => {
                 self.node = patched(&self.node, &free_patch(&self.node));
                 self.seen.push("Free");

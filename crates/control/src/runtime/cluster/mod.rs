@@ -56,7 +56,7 @@ const PORTS: Ports = Ports {
 /// Time that pods have to end when a tenant is stopped, in seconds: nobody is served any more.
 const STOP_GRACE_SECONDS: u32 = 2;
 /// Time after which pods that do not end are reported.
-const STOP_WITHIN: Duration = Duration::from_secs(50);
+const STOP_WITHIN: Duration = Duration::from_secs(40);
 /// Pause between looks at pods that are ending.
 const STOP_POLL: Duration = Duration::from_millis(250);
 /// Age at which the platform's pull secrets are read again.
