@@ -21,26 +21,26 @@ pub(crate) struct Stat {
     pub(crate) group: u32,
     /// When it started, in clock ticks since boot. With the process id it tells a process from a later one of the same id.
     pub(crate) start_ticks: u64,
-    empty: Empty,
+    environment: Environment,
 }
 
-/// What it means that the environment of a process reads as empty.
+/// What is known of the environment that a process was started with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Empty {
+enum Environment {
     /// It is an ended or ending process, or a thread of the kernel: it has none.
-    Truly,
-    /// It was started without, or is in the middle of `execve` and about to get one.
-    Perhaps,
-    /// It is, or was just now, in the middle of `execve`: its old memory is gone, and where the new environment is, is not known.
-    Not,
+    None,
+    /// It is in the middle of `execve`: its old memory is gone, and where the new environment is, is not known.
+    Unknown,
+    /// Its bytes. None of them in the last part of `execve`, too.
+    Length(u64),
 }
 
 /// `PF_KTHREAD` of the kernel's `include/linux/sched.h`: a thread of the kernel, which never has an environment.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// `PF_EXITING` of the same: a process that is ending has given its memory back.
 const EXITING: u64 = 0x4;
-/// How long a process may be in the middle of `execve` on a machine so busy that it does not run meanwhile; and how long in that
-/// part of it in which it looks like one that was started without an environment.
+/// How long a process may be in the middle of `execve` on a machine so busy that it does not run meanwhile; and how long it may look
+/// like one that was started without an environment, or with another one than could be read.
 const BETWEEN_PROGRAMS: Duration = Duration::from_secs(2);
 const LAST_PART: Duration = Duration::from_millis(50);
 
@@ -56,16 +56,16 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let zombie = matches!(*fields.first()?, "Z" | "X");
     let has_no_memory = zombie || number(6)? & (KERNEL_THREAD | EXITING) != 0;
     // `env_start` and `env_end` of proc_pid_stat(5).
-    let empty = match (number(47), number(48)) {
-        _ if has_no_memory => Empty::Truly,
-        (start, end @ Some(1..)) if start == end => Empty::Perhaps,
-        _ => Empty::Not,
+    let environment = match (number(47), number(48)) {
+        _ if has_no_memory => Environment::None,
+        (Some(start), Some(end @ 1..)) => Environment::Length(end.saturating_sub(start)),
+        _ => Environment::Unknown,
     };
     Some(Stat {
         zombie,
         group: fields.get(2)?.parse().ok()?,
         start_ticks: number(19)?,
-        empty,
+        environment,
     })
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn marked() -> Vec<(u32, PathBuf)> {
     markers(pids.collect())
 }
 
-/// The marked ones of these processes. One that becomes another program seems to have no environment for a moment: it is looked
-/// at again, or it would be taken for one that nobody knows.
+/// The marked ones of these processes. One that becomes another program seems to have no environment for a moment, or only the
+/// beginning of it: it is looked at again, or it would be taken for one that nobody knows.
 fn markers(mut pids: Vec<u32>) -> Vec<(u32, PathBuf)> {
     let begin = Instant::now();
     let mut in_last_part = HashMap::new();
@@ -97,14 +97,17 @@ fn markers(mut pids: Vec<u32>) -> Vec<(u32, PathBuf)> {
             let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
                 return false;
             };
-            if !environment.is_empty() {
-                found.extend(marker_in(&environment).map(|marker| (*pid, marker)));
+            if let Some(marker) = marker_in(&environment) {
+                found.push((*pid, marker));
                 return false;
             }
-            match stat(*pid).map(|stat| stat.empty) {
-                None | Some(Empty::Truly) => false,
-                Some(Empty::Perhaps) => in_last_part.entry(*pid).or_insert_with(Instant::now).elapsed() < LAST_PART,
-                Some(Empty::Not) => {
+            match stat(*pid).map(|stat| stat.environment) {
+                None | Some(Environment::None) => false,
+                Some(Environment::Length(length @ 1..)) if length == environment.len() as u64 => false,
+                Some(Environment::Length(_)) => {
+                    in_last_part.entry(*pid).or_insert_with(Instant::now).elapsed() < LAST_PART
+                }
+                Some(Environment::Unknown) => {
                     in_last_part.remove(pid);
                     begin.elapsed() < BETWEEN_PROGRAMS
                 }
@@ -138,7 +141,7 @@ mod tests {
                 zombie: false,
                 group: 40,
                 start_ticks: 12345,
-                empty: Empty::Not,
+                environment: Environment::Unknown,
             })
         );
         assert_eq!(parse_stat(""), None);
@@ -146,21 +149,21 @@ mod tests {
 
     #[test]
     fn who_becomes_another_program_is_told_from_who_has_no_environment() {
-        let empty = |state: &str, flags: u64, begin: u64, end: u64| {
+        let environment = |state: &str, flags: u64, start: u64, end: u64| {
             let zeros = |count: usize| vec!["0"; count].join(" ");
             let text = format!(
-                "42 (a) {state} 1 40 40 0 -1 {flags} {} 12345 {} {begin} {end} 0",
+                "42 (a) {state} 1 40 40 0 -1 {flags} {} 12345 {} {start} {end} 0",
                 zeros(12),
                 zeros(27)
             );
-            parse_stat(&text).unwrap().empty
+            parse_stat(&text).unwrap().environment
         };
-        assert_eq!(empty("R", 0, 0, 0), Empty::Not);
-        assert_eq!(empty("R", 0, 4096, 4200), Empty::Not, "it has just become its program");
-        assert_eq!(empty("R", 0, 4096, 4096), Empty::Perhaps);
-        assert_eq!(empty("R", EXITING, 0, 0), Empty::Truly);
-        assert_eq!(empty("Z", 0, 0, 0), Empty::Truly);
-        assert_eq!(empty("S", KERNEL_THREAD, 0, 0), Empty::Truly);
+        assert_eq!(environment("R", 0, 0, 0), Environment::Unknown);
+        assert_eq!(environment("R", 0, 4096, 4200), Environment::Length(104));
+        assert_eq!(environment("R", 0, 4096, 4096), Environment::Length(0));
+        assert_eq!(environment("R", EXITING, 0, 0), Environment::None);
+        assert_eq!(environment("Z", 0, 0, 0), Environment::None);
+        assert_eq!(environment("S", KERNEL_THREAD, 0, 0), Environment::None);
     }
 
     #[test]

@@ -188,6 +188,7 @@ impl<'a> Pass<'a> {
         Ok(patched)
     }
 
+    /// Applies the patch of a record.
     async fn put(
         &self,
         node: &Node,
@@ -195,13 +196,11 @@ impl<'a> Pass<'a> {
         more: &[(String, Option<String>)],
         action: &'static str,
     ) -> Result<Option<Node>, ReconcileError> {
-        let before = NodeRecord::read(node);
         let patched = self.patch(node, &record.patch(node, more), action).await?;
-        if patched.is_some() {
-            if let Some(before) = before.as_ref().filter(|before| before.handover != record.handover) {
-                // What was begun under the old name proves nothing, and must not go on beside the new one.
-                job::remove(self.context, &node.name_any(), before).await?;
-            }
+        let before = NodeRecord::read(node).filter(|before| before.handover != record.handover);
+        if let Some(before) = before.filter(|_| patched.is_some()) {
+            // What was begun under the old name proves nothing, and must not go on beside the new one.
+            job::remove(self.context, &node.name_any(), &before).await?;
         }
         Ok(patched)
     }
