@@ -200,9 +200,13 @@ fn with_time(before: &Value, mut new: Value, now: Timestamp) -> Value {
         .filter(|old| old.get("status") == new.get("status"))
         .and_then(|old| old.get("lastTransitionTime"))
         .cloned();
-    // Kubernetes keeps whole seconds.
-    new["lastTransitionTime"] = since.unwrap_or_else(|| now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
+    new["lastTransitionTime"] = since.unwrap_or_else(|| time(now).into());
     new
+}
+
+/// As Kubernetes writes times, in whole seconds.
+fn time(now: Timestamp) -> String {
+    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 fn synced(before: &Value, refused: &[Refusal], now: Timestamp) -> Value {
@@ -268,10 +272,54 @@ pub fn lost(world: &World, name: &Name, pod: &Value, departed: Option<&Value>, n
         let condition = json!({"type": DISRUPTION_TARGET, "status": "True", "reason": reason, "message": message});
         put(&mut after, with_time(before, condition, now));
     }
+    stop(&mut after, now);
     after["phase"] = "Failed".into();
     after["reason"] = reason.into();
     after["message"] = message.into();
     Some(after)
+}
+
+/// Makes a pod one that is not ready, without a container that runs. Budgets and controllers count by that, whatever the phase.
+fn stop(status: &mut Value, now: Timestamp) {
+    let before = status.clone();
+    for kind in ["ContainersReady", "Ready"] {
+        let mut condition = condition(&before, kind)
+            .cloned()
+            .unwrap_or_else(|| json!({"type": kind}));
+        condition["status"] = "False".into();
+        condition["reason"] = "PodFailed".into();
+        put(status, with_time(&before, condition, now));
+    }
+    for list in [
+        "initContainerStatuses",
+        "containerStatuses",
+        "ephemeralContainerStatuses",
+    ] {
+        let containers = status.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            let Some(running) = container["state"].get("running").cloned() else {
+                continue;
+            };
+            // The words and the code of a kubelet that finds a container no more (its `TerminatePod`).
+            let mut ended = json!({
+                "exitCode": 137,
+                "reason": "ContainerStatusUnknown",
+                "message": "The container could not be located when the pod was terminated",
+                "finishedAt": time(now),
+            });
+            for (field, value) in [
+                ("startedAt", running.get("startedAt")),
+                ("containerID", container.get("containerID")),
+            ] {
+                if let Some(value) = value {
+                    ended[field] = value.clone();
+                }
+            }
+            container["state"] = json!({"terminated": ended});
+            container["ready"] = false.into();
+            container["started"] = false.into();
+        }
+    }
 }
 
 /// Conditions of readiness gates, which the tenant decides, for the host pod; `None` if the host has them.

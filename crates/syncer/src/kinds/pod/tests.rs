@@ -222,7 +222,22 @@ fn a_lost_pod_fails_and_keeps_the_reason_the_host_gave() {
         (&status["phase"], &status["reason"]),
         (&json!("Failed"), &json!("PreemptionByScheduler"))
     );
-    tenant["status"] = json!({"phase": "Running"});
+    tenant["status"] = json!({
+        "phase": "Running",
+        "conditions": [
+            {"type": "Initialized", "status": "True", "lastTransitionTime": "2027-01-15T07:00:00Z"},
+            {"type": "Ready", "status": "True", "observedGeneration": 1, "lastTransitionTime": "2027-01-15T07:00:00Z"},
+            {"type": "ContainersReady", "status": "True", "lastTransitionTime": "2027-01-15T07:00:00Z"},
+        ],
+        "initContainerStatuses": [
+            {"name": "first", "ready": true, "started": false, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+            {"name": "sidecar", "ready": true, "started": true, "state": {"running": {"startedAt": "2027-01-15T07:00:00Z"}}},
+        ],
+        "containerStatuses": [{
+            "name": "main", "ready": true, "started": true, "containerID": "containerd://1", "restartCount": 2,
+            "state": {"running": {"startedAt": "2027-01-15T07:00:00Z"}},
+        }],
+    });
     insta::assert_yaml_snapshot!(Pods.lost(&world(), &name(), &tenant, None, now).unwrap());
     let departed = json!({"status": {"phase": "Succeeded"}});
     assert_eq!(
