@@ -195,6 +195,11 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(world: Arc<World>
         if refused { Ok(()) } else { Err(condition.to_string()) }
     })
     .await;
+    // No namespace of a cluster goes while an API of it does not answer, and others share this one.
+    services
+        .delete("v1.stolen.example.com", &DeleteParams::default())
+        .await
+        .unwrap();
     // The proxy to a Service takes the tenant's word for its endpoints.
     let said = space
         .kubectl()
