@@ -46,8 +46,8 @@ impl ReconcileError {
             return None;
         };
         let is_about_all = match status.code {
-            // The words of RBAC, which has no code of its own.
-            403 => status.message.contains(" cannot "),
+            // The words of RBAC after the user's name; it has no code of its own.
+            403 => status.message.contains("\" cannot "),
             401 | 408 | 429 => true,
             code => !(400..500).contains(&code),
         };
@@ -90,6 +90,10 @@ mod tests {
             "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: hands off";
         assert!(refusal(422, policy));
         assert!(refusal(403, "admission webhook \"w\" denied the request: hands off"));
+        assert!(refusal(
+            403,
+            "admission webhook \"w\" denied the request: you cannot have it"
+        ));
         assert!(refusal(400, "admission webhook \"w\" denied the request"));
         let rbac = "nodes \"a\" is forbidden: User \"u\" cannot patch resource \"nodes\" in API group \"\" at the cluster scope";
         for (code, message) in [
