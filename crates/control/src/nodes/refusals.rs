@@ -23,18 +23,23 @@ impl Refusals {
 
     /// Why a node rests; none if it does not.
     pub fn of(&self, node: &str, now: Seconds) -> Option<String> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A clock that went back must not keep it for longer.
-        all.retain(|_, (until, _)| (now..=now + REST).contains(until));
-        all.get(node).map(|(_, why)| why.clone())
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(node)
+            .filter(|(until, _)| rests(*until, now))
+            .map(|(_, why)| why.clone())
     }
 
-    /// In how many seconds the first of them has rested.
+    /// In how many seconds the first of them has rested. Those that have are forgotten.
     pub fn soonest(&self, now: Seconds) -> Option<Seconds> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|_, (until, _)| (now..=now + REST).contains(until));
+        all.retain(|_, (until, _)| rests(*until, now));
         all.values().map(|(until, _)| until - now + 1).min()
     }
+}
+
+/// Whether it is not over yet. A clock that went back must not keep a node for longer.
+fn rests(until: Seconds, now: Seconds) -> bool {
+    (now..=now + REST).contains(&until)
 }
 
 #[cfg(test)]
