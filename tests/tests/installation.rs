@@ -7,7 +7,7 @@ use berth_control::{control_plane::CONTROLLER_MANAGER, runtime::cluster::APP_NAM
 use berth_local::{ChartInstall, TestHost, obstacle_to_real_nodes};
 use berth_tests::{
     tenant::{Tenant, cluster, ensure_namespace},
-    wait::until,
+    wait::{SOON, until},
     world::{binary, example},
 };
 use k8s_openapi::{
@@ -27,11 +27,10 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use std::{collections::BTreeMap, fmt::Debug, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug};
 
 const TEAMS: &str = "teams";
 const SYSTEM: &str = "berth-system";
-const SOON: Duration = Duration::from_secs(180);
 
 /// Pods of the tenant's control plane and its workloads on the host, by UID, and how often their containers were restarted.
 /// Restarts of the controller manager are left out: it elects a leader, and ends when the machine stands still for ten seconds.

@@ -1,5 +1,6 @@
 //! Pods that run shell scripts, and what became of them.
 
+pub(crate) use berth_tests::wait::SOON;
 use berth_tests::{
     kubectl::Kubectl,
     objects::{apply, phase},
@@ -9,12 +10,9 @@ use berth_tests::{
 use k8s_openapi::api::core::v1::{ContainerState, Pod, ServiceAccount};
 use kube::{Api, Client, api::PostParams};
 use serde_json::{Value, json};
-use std::time::Duration;
 
 /// The image of all test pods, which is on every node.
 pub(crate) const IMAGE: &str = "registry.k8s.io/e2e-test-images/agnhost:2.59";
-/// Time within which containers start on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(180);
 
 /// A namespace of a tenant that belongs to one test.
 pub(crate) struct Space {
