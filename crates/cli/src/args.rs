@@ -52,7 +52,7 @@ pub(crate) enum Command {
     },
     /// Replay a trace of GPU jobs on a fleet: static partitions against nodes that follow demand.
     ///
-    /// The planner that decides is the very one that runs in clusters. docs/simulate.md says what is simulated and how each
+    /// The planner that decides is the very one that runs in clusters. docs/guides/simulate.md says what is simulated and how each
     /// figure is defined.
     #[command(
         after_help = "Examples:\n  berth simulate examples/traces/philly-500.csv\n  berth simulate philly.csv.gz --nodes 128 --load 0.8 -o json\n  berth simulate philly.csv.gz --chart use.svg"

@@ -1,5 +1,5 @@
 //! Replays a trace of GPU jobs on a fleet of GPU nodes, twice: with static partitions, and with nodes that follow demand, as
-//! [`berth_planner::plan`] decides. Between two tenants a node is scrubbed, which takes time. See `docs/simulate.md` for the rules
+//! [`berth_planner::plan`] decides. Between two tenants a node is scrubbed, which takes time. See `docs/guides/simulate.md` for the rules
 //! and for what each figure means.
 //!
 //! Pure but for reading the trace: the same trace and options give the same report.

@@ -1,4 +1,4 @@
-//! Operators that teams with GPUs use, installed into a tenant by their own charts, unchanged; see docs/compatibility.md.
+//! Operators that teams with GPUs use, installed into a tenant by their own charts, unchanged; see docs/reference/compatibility.md.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod chart;

@@ -1,4 +1,4 @@
-//! What teams notice when parts of Berth die or move. `docs/operations.md` says the same.
+//! What teams notice when parts of Berth die or move. `docs/operations/failures.md` says the same.
 
 use crate::{
     pods::{IMAGE, SOON, Space, is_ready, only, script, server},

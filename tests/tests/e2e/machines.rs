@@ -1,4 +1,4 @@
-//! What happens to pods when programs of a node die. `docs/operations.md` says the same.
+//! What happens to pods when programs of a node die. `docs/operations/failures.md` says the same.
 
 use crate::{
     pods::{SOON, Space, is_ready, only, script, server, state, with},

@@ -1,4 +1,4 @@
-//! Who may talk to whom: the table of `docs/networking.md`, every cell with real packets.
+//! Who may talk to whom: the table of `docs/concepts/networking.md`, every cell with real packets.
 
 use crate::{
     pods::{IMAGE, SOON, Space, server},
@@ -47,7 +47,7 @@ type Targets = BTreeMap<String, Vec<String>>;
 
 /// The table of the documentation: for each row the columns and what stands in the cell, dashes left out.
 fn expectations() -> Vec<(String, BTreeMap<String, bool>)> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/networking.md");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/concepts/networking.md");
     let text = std::fs::read_to_string(&file).unwrap();
     let mut lines = text.lines().skip_while(|line| !line.starts_with("| from \\ to |"));
     let cells = |line: &str| -> Vec<String> {

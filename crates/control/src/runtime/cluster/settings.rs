@@ -100,7 +100,7 @@ impl ClusterSettings {
     }
 }
 
-/// CPU and memory that an idle tenant needs with some room (docs/performance.md), and the memory beyond which a component
+/// CPU and memory that an idle tenant needs with some room (docs/operations/performance.md), and the memory beyond which a component
 /// is ended before it takes its neighbours': a busy tenant may use it.
 fn default_resources(component: &str) -> Option<(&'static str, &'static str, &'static str)> {
     match component {
