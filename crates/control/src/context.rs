@@ -1,8 +1,8 @@
 //! What every part of control works with.
 
 use crate::{
-    class::KnownKinds,
     control_plane::HostInput,
+    controllers::{tenant::Tenants, tenant_class::KnownKinds},
     datastore::Datastore,
     metrics::Metrics,
     network::{NetworkConfig, Served},
@@ -11,7 +11,6 @@ use crate::{
         refusals::Refusals, requests::Requests, shared::SharedPod, workloads::Workloads,
     },
     runtime::ControlPlaneRuntime,
-    tenant::Tenants,
 };
 use berth_api::{NodePool, TenantClass, TenantCluster, TenantNode};
 use berth_runtime::queue::{Queue, QueueKey};

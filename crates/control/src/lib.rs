@@ -4,9 +4,9 @@
 //! assignments of the whole fleet. All state lives in the host's objects and in etcd.
 
 pub mod apply;
-pub mod class;
 pub mod context;
 pub mod control_plane;
+pub mod controllers;
 pub mod datastore;
 pub mod error;
 pub mod install;
@@ -17,13 +17,13 @@ pub mod nodes;
 mod pool;
 pub mod runtime;
 pub mod setup;
-pub mod tenant;
 pub mod walls;
 mod watches;
 
 use berth_runtime::queue::{Queue, Taken};
 use context::{Context, Key};
 use control_plane::HostInput;
+use controllers::{tenant, tenant_class};
 use datastore::{Datastore, DatastoreConfig, DatastoreError};
 use error::ReconcileError;
 use kube::{
@@ -119,7 +119,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         requested: nodes::placeholders::Requested::default(),
         runtime,
         tenants: tenant::Tenants::default(),
-        kinds: class::KnownKinds::default(),
+        kinds: tenant_class::KnownKinds::default(),
         queue,
         metrics,
     });
@@ -215,7 +215,7 @@ async fn reconcile(context: &Context, key: &Key) -> Result<Option<Duration>, Rec
     match key {
         Key::Tenant { namespace, name } => tenant::reconcile(context, namespace, name).await,
         Key::Pool(name) => pool::reconcile(context, name).await,
-        Key::Class(name) => class::reconcile(context, name).await,
+        Key::Class(name) => tenant_class::reconcile(context, name).await,
         Key::Fleet => nodes::executor::reconcile(context).await,
         Key::SharedNodes => nodes::shared::reconcile(context).await,
     }

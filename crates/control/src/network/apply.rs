@@ -8,8 +8,8 @@ use super::{
 use crate::{
     apply::{ApplyError, is_status, optional},
     context::Context,
+    controllers::tenant::{HostRanges, TenantMemory},
     error::{ReconcileError, api},
-    tenant::{HostRanges, TenantMemory},
 };
 use berth_api::{labels, names::TenantId};
 use ipnet::IpNet;

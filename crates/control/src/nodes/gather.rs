@@ -8,9 +8,9 @@ use super::{
 use crate::{
     apply::is_status,
     context::{Context, Key},
+    controllers::tenant::{self, class_of},
     error::{ReconcileError, api},
     nodes::requests,
-    tenant::{self, class_of},
 };
 use berth_planner::{Fleet, NodeState, Plan};
 use futures::{TryStreamExt, stream};

@@ -7,8 +7,8 @@
 use super::{host_objects, state::TenantMemory};
 use crate::{
     apply::optional,
-    class,
     context::Context,
+    controllers::tenant_class,
     error::{ReconcileError, api},
     network::{self, Declared},
 };
@@ -113,7 +113,7 @@ pub fn resolve(
     let Some(class) = classes(&name) else {
         return Err(refuse("UnknownClass", unknown(cluster, &name)));
     };
-    if let Some(fault) = class::fault(&class.spec) {
+    if let Some(fault) = tenant_class::fault(&class.spec) {
         return Err(refuse(
             "InvalidClass",
             format!("TenantClass {name} contradicts itself, ask the platform team to mend it: {fault}"),

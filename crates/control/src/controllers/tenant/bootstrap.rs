@@ -3,8 +3,8 @@
 use super::{SERVICE_CIDR_NAME, dns, service_range::HostRanges};
 use crate::{
     apply::{Applier, ApplyError},
-    class::SyncerRules,
     control_plane::{DNS_USER, TENANT_USER},
+    controllers::tenant_class::SyncerRules,
 };
 use berth_api::names;
 use k8s_openapi::{

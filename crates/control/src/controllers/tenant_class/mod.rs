@@ -13,8 +13,8 @@ pub use kinds::{KnownKinds, SyncerRules, Usable};
 use crate::{
     apply::is_status,
     context::Context,
+    controllers::tenant::class_of,
     error::{ReconcileError, api},
-    tenant::class_of,
 };
 use berth_api::{
     TenantClass, TenantClassSpec, TenantClassStatus,

@@ -13,7 +13,7 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt};
 use std::collections::BTreeMap;
 
-use crate::{class::SyncerRules, control_plane::SYNCER};
+use crate::{control_plane::SYNCER, controllers::tenant_class::SyncerRules};
 
 /// Labels of everything that belongs to a tenant on the host.
 pub fn tenant_labels(cluster: &TenantCluster, tenant: &TenantId) -> BTreeMap<String, String> {
