@@ -35,7 +35,7 @@ pub fn cluster(name: &str, groups: &[(&str, &str, u32)]) -> TenantCluster {
     TenantCluster::new(
         name,
         TenantClusterSpec {
-            version: berth_process::binaries::KUBERNETES_DEFAULT.into(),
+            version: berth_kubernetes_versions::KUBERNETES_DEFAULT.into(),
             nodes: nodes.collect(),
             ..TenantClusterSpec::default()
         },

@@ -3,7 +3,7 @@
 use berth_api::{NodePool, TenantClass, TenantCluster};
 use berth_control::install::install;
 use berth_local::{ChartInstall, NodePlan, TestHost};
-use berth_process::{ProcessSpec, Supervisor, SupervisorConfig, binaries, free_port, reap_marked, write_atomic};
+use berth_process::{ProcessSpec, Supervisor, SupervisorConfig, free_port, reap_marked, write_atomic};
 use kube::{Api, Client, api::PostParams};
 use std::{
     path::{Path, PathBuf},
@@ -71,8 +71,8 @@ impl World {
         let host = host.await.unwrap();
         let mut chart = ChartInstall::new(binary("berth-control").parent().unwrap());
         chart.versions = vec![
-            binaries::KUBERNETES_DEFAULT.into(),
-            binaries::KUBERNETES_PREVIOUS.into(),
+            berth_kubernetes_versions::KUBERNETES_DEFAULT.into(),
+            berth_kubernetes_versions::KUBERNETES_PREVIOUS.into(),
         ];
         host.install_chart(&chart).await.unwrap();
         let world = Self::with_pools(host).await;

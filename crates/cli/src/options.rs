@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use berth_local::{Home, NodePlan};
-use berth_process::{binaries, write_atomic};
+use berth_process::write_atomic;
 use serde::{Deserialize, Serialize};
 
 use crate::args::UpArguments;
@@ -27,7 +27,7 @@ impl Default for Options {
         Self {
             nodes: NodePlan::default(),
             real_nodes: false,
-            kubernetes_version: binaries::KUBERNETES_DEFAULT.into(),
+            kubernetes_version: berth_kubernetes_versions::KUBERNETES_DEFAULT.into(),
             control: true,
         }
     }

@@ -64,10 +64,10 @@ pub(crate) fn version() -> Result<ExitCode, Error> {
     };
     say(format_args!(
         "kubernetes {} (found: {kubernetes})",
-        binaries::KUBERNETES_DEFAULT
+        berth_kubernetes_versions::KUBERNETES_DEFAULT
     ))?;
-    say(format_args!("etcd {}", binaries::ETCD))?;
-    say(format_args!("kwok {}", binaries::KWOK))?;
+    say(format_args!("etcd {}", berth_kubernetes_versions::ETCD))?;
+    say(format_args!("kwok {}", berth_kubernetes_versions::KWOK))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,6 @@
 //! The tenants that tests share.
 
-use berth_process::binaries::KUBERNETES_PREVIOUS;
+use berth_kubernetes_versions::KUBERNETES_PREVIOUS;
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},

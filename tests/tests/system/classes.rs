@@ -3,7 +3,7 @@
 
 use berth_api::{Phase, TenantClass, TenantCluster, conditions, labels, sync_policy::PriorityBand};
 use berth_control::control_plane::{API_SERVER, SCHEDULER, SYNCER};
-use berth_process::binaries::KUBERNETES_PREVIOUS;
+use berth_kubernetes_versions::KUBERNETES_PREVIOUS;
 use berth_tests::{
     objects::{apply, gpu_pod},
     processes,

@@ -1,10 +1,7 @@
 //! What a team does all day.
 
 use berth_api::labels;
-use berth_process::{
-    binaries::{KUBERNETES_DEFAULT, KUBERNETES_PREVIOUS},
-    emulation::EMULATED,
-};
+use berth_kubernetes_versions::{KUBERNETES_DEFAULT, KUBERNETES_PREVIOUS, emulation::EMULATED};
 use berth_tests::{
     objects::{apply_example, nodes_of_pods, nodes_of_tenant},
     tenant::{Tenant, cluster},

@@ -100,7 +100,8 @@ pub(super) fn render(
     args.extend(egress);
     args.extend(version_flags(input.version));
     args.extend(
-        berth_process::features::group_scheduling(input.version).map(|on| flag("runtime-config", on.runtime_config)),
+        berth_kubernetes_versions::features::group_scheduling(input.version)
+            .map(|on| flag("runtime-config", on.runtime_config)),
     );
     Ok(Component {
         name: API_SERVER,

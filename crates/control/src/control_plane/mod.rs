@@ -20,7 +20,7 @@ pub use endpoints::{Endpoint, Endpoints, Ports, PublicEndpoint, authority};
 pub use syncer::TENANT_USER;
 
 use berth_api::{NetworkLimits, Scheduling, SyncPolicy, names::TenantId};
-use berth_process::{emulation::emulation, features};
+use berth_kubernetes_versions::{emulation::emulation, features};
 use std::{collections::BTreeMap, net::IpAddr};
 
 /// Name of the component that serves the tenant's API.

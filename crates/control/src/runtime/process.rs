@@ -9,10 +9,11 @@ use crate::control_plane::{
 };
 use async_trait::async_trait;
 use berth_api::names::{self, TenantId};
+use berth_kubernetes_versions::{self as versions, emulation};
 use berth_process::{
     ProcessSpec, ProcessState, ProcessStatus, Supervisor, SupervisorConfig,
     binaries::{self, Binary},
-    create_private_dir, emulation, free_port, write_atomic,
+    create_private_dir, free_port, write_atomic,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -92,7 +93,7 @@ impl ProcessRuntime {
         let version = match program {
             Program::Syncer => return Ok(self.config.syncer.clone()),
             Program::CoreDns => {
-                return binaries::find(Binary::Coredns, binaries::COREDNS)
+                return binaries::find(Binary::Coredns, versions::COREDNS)
                     .map_err(|error| RuntimeError::Program(error.to_string()));
             }
             Program::Kubernetes { version } => version,
@@ -203,7 +204,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
     }
 
     fn has_dns(&self) -> bool {
-        binaries::find(Binary::Coredns, binaries::COREDNS).is_ok()
+        binaries::find(Binary::Coredns, versions::COREDNS).is_ok()
     }
 
     async fn ensure(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {

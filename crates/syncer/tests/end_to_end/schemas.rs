@@ -62,8 +62,8 @@ async fn the_schemas_of_pods_are_the_servers() {
     let _turn = TURNS.acquire().await.unwrap();
     berth_runtime::install_crypto();
     for version in [
-        berth_process::binaries::KUBERNETES_DEFAULT,
-        berth_process::binaries::KUBERNETES_PREVIOUS,
+        berth_kubernetes_versions::KUBERNETES_DEFAULT,
+        berth_kubernetes_versions::KUBERNETES_PREVIOUS,
     ] {
         let host = TestHost::start_with(|config| {
             config.kubernetes_version = version.into();

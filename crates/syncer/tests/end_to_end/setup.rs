@@ -64,7 +64,7 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        let version: String = berth_process::binaries::KUBERNETES_DEFAULT.into();
+        let version: String = berth_kubernetes_versions::KUBERNETES_DEFAULT.into();
         Self {
             policy: SyncPolicy::default(),
             scheduling: Scheduling::Host,

@@ -1,13 +1,14 @@
 //! How long a team waits for its cluster, against what a bare kube-apiserver needs to start on the same machine.
 
 use crate::report::{Report, percentile};
+use berth_kubernetes_versions::KUBERNETES_DEFAULT;
 use berth_pki::{
     CertificateAuthority, LeafRequest, ServiceAccountKey, Usage,
     kubeconfig::{Credential, KubeconfigRequest, kubeconfig},
 };
 use berth_process::{
     ProcessSpec, Supervisor, SupervisorConfig,
-    binaries::{Binary, KUBERNETES_DEFAULT, find},
+    binaries::{Binary, find},
     free_port, write_atomic,
 };
 use berth_tests::{

@@ -2,7 +2,7 @@
 
 use super::super::RuntimeError;
 use crate::control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, Component, Program, SCHEDULER, SYNCER};
-use berth_process::{binaries, emulation};
+use berth_kubernetes_versions::{self as versions, emulation};
 use k8s_openapi::{
     api::core::v1::{ResourceRequirements, Toleration},
     apimachinery::pkg::api::resource::Quantity,
@@ -75,7 +75,7 @@ impl ClusterSettings {
             Program::Kubernetes { version } => {
                 format!("{}/{}:{version}", self.kubernetes_registry, component.name)
             }
-            Program::CoreDns => format!("{}/coredns/coredns:{}", self.kubernetes_registry, binaries::COREDNS),
+            Program::CoreDns => format!("{}/coredns/coredns:{}", self.kubernetes_registry, versions::COREDNS),
             Program::Syncer => self.syncer_image.clone(),
         }
     }

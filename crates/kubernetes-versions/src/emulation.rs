@@ -1,7 +1,7 @@
 //! Versions of Kubernetes that are had from newer programs: kube-apiserver and the others can behave as earlier minors do
 //! (`--emulated-version`).
 
-use crate::binaries::KUBERNETES_DEFAULT;
+use crate::KUBERNETES_DEFAULT;
 
 /// A version without programs of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
+use berth_kubernetes_versions::features::{GroupScheduling, group_scheduling};
 use berth_process::ProcessSpec;
 use berth_process::binaries::{self, Binary};
-use berth_process::features::{GroupScheduling, group_scheduling};
 
 use crate::config::{HostClusterConfig, POD_RANGE};
 use crate::nodes::SIMULATED;
@@ -136,7 +136,13 @@ impl Components<'_> {
         if !self.config.fsync {
             arguments = arguments.with("unsafe-no-fsync", true);
         }
-        self.spec(name, Binary::Etcd, binaries::ETCD, arguments, &[cert, key, ca])
+        self.spec(
+            name,
+            Binary::Etcd,
+            berth_kubernetes_versions::ETCD,
+            arguments,
+            &[cert, key, ca],
+        )
     }
 
     /// kube-apiserver.
@@ -257,7 +263,13 @@ impl Components<'_> {
             )
             .with("node-lease-duration-seconds", 40)
             .with("cidr", POD_RANGE);
-        let mut spec = self.spec(name, Binary::Kwok, binaries::KWOK, arguments, &[kubeconfig, stages])?;
+        let mut spec = self.spec(
+            name,
+            Binary::Kwok,
+            berth_kubernetes_versions::KWOK,
+            arguments,
+            &[kubeconfig, stages],
+        )?;
         // It would mix a configuration of the user's own into ours.
         spec.env.insert("HOME".into(), self.home.run().display().to_string());
         Ok(spec)

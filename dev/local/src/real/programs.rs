@@ -58,11 +58,11 @@ impl Node<'_> {
     /// The container runtime.
     pub(super) fn containerd(&self) -> Result<ProcessSpec, Error> {
         let config = self.files.config("containerd.toml");
-        let program = binaries::find(Binary::Containerd, binaries::CONTAINERD)?;
+        let program = binaries::find(Binary::Containerd, berth_kubernetes_versions::CONTAINERD)?;
         let args = vec!["--config".into(), path(&config), "--log-level".into(), "warn".into()];
         let mut spec = self.spec("containerd", &program, args, &[config])?;
         // Where the process beside each pod looks for runc when it is asked what it can do.
-        let runc = binaries::find(Binary::Runc, binaries::RUNC)?;
+        let runc = binaries::find(Binary::Runc, berth_kubernetes_versions::RUNC)?;
         let dirs = runc
             .parent()
             .into_iter()
@@ -104,7 +104,7 @@ impl Node<'_> {
     /// What enforces network policies.
     pub(super) fn felix(&self) -> Result<ProcessSpec, Error> {
         let kubeconfig = self.kubeconfig("felix");
-        let program = binaries::find(Binary::CalicoFelix, binaries::CALICO)?;
+        let program = binaries::find(Binary::CalicoFelix, berth_kubernetes_versions::CALICO)?;
         let mut spec = self.spec("felix", &program, Vec::new(), std::slice::from_ref(&kubeconfig))?;
         spec.env.extend(config_files::felix(self.files.name(), &kubeconfig));
         spec.stop_signal = StopSignal::Terminate;
@@ -149,7 +149,7 @@ impl Node<'_> {
 
     /// Arguments of `nsenter` that run containerd's client on the node.
     pub(super) fn ctr(&self, args: &[&str]) -> Result<Vec<String>, Error> {
-        let ctr = binaries::find(Binary::Ctr, binaries::CONTAINERD)?;
+        let ctr = binaries::find(Binary::Ctr, berth_kubernetes_versions::CONTAINERD)?;
         let mut all = vec![
             format!("--mount={}", self.files.mounts().display()),
             "--".into(),

@@ -2,6 +2,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
+use berth_kubernetes_versions::KUBERNETES_PREVIOUS;
 
 /// A script that answers `--version` as Kubernetes binaries do.
 fn fake(path: &Path, version: &str) {

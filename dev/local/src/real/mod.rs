@@ -123,7 +123,7 @@ impl RealNodes {
 
     /// Objects that must exist before the nodes' programs start.
     pub(crate) async fn apply_objects(&self, client: &Client) -> Result<(), Error> {
-        let crds = binaries::manifests("calico", binaries::CALICO).ok_or_else(|| {
+        let crds = binaries::manifests("calico", berth_kubernetes_versions::CALICO).ok_or_else(|| {
             Error::NoRealNodes("the definitions of Calico are missing (`make nodes` copies them)".into())
         })?;
         let mut further = vec![
@@ -152,8 +152,8 @@ impl RealNodes {
                 pki.ensure_kubeconfig(&node.kubeconfig(program), server, &user, groups)?;
             }
             let (certificate, key) = pki.ensure_node_certificate(name, place.address.into())?;
-            let shim = binaries::find(Binary::ContainerdShim, binaries::CONTAINERD)?;
-            let runc = binaries::find(Binary::Runc, binaries::RUNC)?;
+            let shim = binaries::find(Binary::ContainerdShim, berth_kubernetes_versions::CONTAINERD)?;
+            let runc = binaries::find(Binary::Runc, berth_kubernetes_versions::RUNC)?;
             let kubelet = config_files::Kubelet {
                 cgroup: files.cgroup(),
                 client_ca: &pki.cert(file::CA),

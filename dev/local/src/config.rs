@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use berth_process::binaries;
-
 use crate::NodePlan;
 
 /// What a host cluster should be.
@@ -38,7 +36,7 @@ impl HostClusterConfig {
     pub fn new(home: impl Into<PathBuf>) -> Self {
         Self {
             home: home.into(),
-            kubernetes_version: binaries::KUBERNETES_DEFAULT.into(),
+            kubernetes_version: berth_kubernetes_versions::KUBERNETES_DEFAULT.into(),
             emulated_version: None,
             nodes: NodePlan::default(),
             real_nodes: false,

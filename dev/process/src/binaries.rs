@@ -9,36 +9,15 @@
 //! A program that Kubernetes versions (kube-apiserver, kubelet, …; not kubectl) in a folder that does not name a version
 //! (2, 3) counts only when its own `--version` says that it is the one wanted.
 
+use berth_kubernetes_versions::{
+    CALICO, CNI_PLUGINS, CONTAINERD, COREDNS, ETCD, HELM, KUBERNETES_DEFAULT, KWOK, METRICS_SERVER, RUNC,
+};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{LazyLock, Mutex, PoisonError};
-
-/// The Kubernetes version of host clusters, and of tenants that ask for none.
-pub const KUBERNETES_DEFAULT: &str = "v1.37.1";
-/// The oldest Kubernetes version that is built and tested.
-pub const KUBERNETES_PREVIOUS: &str = "v1.36.4";
-/// The etcd version.
-pub const ETCD: &str = "v3.6.16";
-/// The kwok version (simulated kubelets).
-pub const KWOK: &str = "v0.8.0";
-
-/// The containerd version (container runtime of real nodes).
-pub const CONTAINERD: &str = "v2.2.9";
-/// The runc version (starts containerd's containers).
-pub const RUNC: &str = "v1.5.2";
-/// The version of the CNI plugins that are nobody's in particular.
-pub const CNI_PLUGINS: &str = "v1.9.1";
-/// The Calico version (network policies of real nodes).
-pub const CALICO: &str = "v3.31.0";
-/// The `CoreDNS` version.
-pub const COREDNS: &str = "v1.14.7";
-/// The metrics-server version.
-pub const METRICS_SERVER: &str = "v0.9.0";
-/// The helm version.
-pub const HELM: &str = "v4.3.1";
 
 /// A program that Berth starts but does not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

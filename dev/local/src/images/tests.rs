@@ -157,9 +157,12 @@ fn images_are_named_as_upstream_names_them() {
     assert_eq!(berth[1].entrypoint, ["/usr/local/bin/berth-syncer"]);
     // The tags are the versions that the images are made of.
     for (reference, version) in [
-        (catalog::ETCD, format!("{}-0", &binaries::ETCD[1..])),
-        (catalog::COREDNS, binaries::COREDNS.to_owned()),
-        (catalog::METRICS_SERVER, binaries::METRICS_SERVER.to_owned()),
+        (catalog::ETCD, format!("{}-0", &berth_kubernetes_versions::ETCD[1..])),
+        (catalog::COREDNS, berth_kubernetes_versions::COREDNS.to_owned()),
+        (
+            catalog::METRICS_SERVER,
+            berth_kubernetes_versions::METRICS_SERVER.to_owned(),
+        ),
     ] {
         assert_eq!(reference.rsplit_once(':').map(|(_, tag)| tag), Some(version.as_str()));
     }

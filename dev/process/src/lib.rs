@@ -13,9 +13,7 @@
 
 mod backoff;
 pub mod binaries;
-pub mod emulation;
 mod error;
-pub mod features;
 mod files;
 mod ports;
 mod procfs;
