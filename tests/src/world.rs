@@ -1,6 +1,6 @@
 //! A host cluster with simulated GPU nodes, and control as a process of its own, as `berth up` runs it.
 
-use berth_api::{NodePool, TenantClass, TenantCluster};
+use berth_api::{HostNodePool, TenantClass, TenantCluster};
 use berth_control::install::install;
 use berth_local::{ChartInstall, NodePlan, TestHost};
 use berth_process::{ProcessSpec, Supervisor, SupervisorConfig, free_port, reap_marked, write_atomic};
@@ -96,8 +96,8 @@ impl World {
             client,
             host,
         };
-        let pools: Api<NodePool> = Api::all(world.client.clone());
-        for pool in example::<NodePool>("pools/gpu.yaml") {
+        let pools: Api<HostNodePool> = Api::all(world.client.clone());
+        for pool in example::<HostNodePool>("pools/gpu.yaml") {
             pools.create(&PostParams::default(), &pool).await.unwrap();
         }
         world

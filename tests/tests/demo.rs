@@ -101,7 +101,7 @@ fn every_example_parses() {
                 let kind = document["kind"].as_str().unwrap_or_default().to_owned();
                 let parsed = match kind.as_str() {
                     "TenantCluster" => serde_json::from_value::<berth_api::TenantCluster>(document).map(drop),
-                    "NodePool" => serde_json::from_value::<berth_api::NodePool>(document).map(drop),
+                    "HostNodePool" => serde_json::from_value::<berth_api::HostNodePool>(document).map(drop),
                     "" => panic!("{}: a document without a kind", path.display()),
                     _ => Ok(()),
                 };

@@ -2,7 +2,7 @@
 //! as long as there are tenants, and leaves nothing once there are none.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use berth_api::{NodePool, TenantCluster, labels};
+use berth_api::{HostNodePool, TenantCluster, labels};
 use berth_control::{control_plane::CONTROLLER_MANAGER, runtime::cluster::APP_NAME};
 use berth_local::{ChartInstall, TestHost, obstacle_to_real_nodes};
 use berth_tests::{
@@ -181,8 +181,8 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
     install.versions.truncate(1);
     host.install_chart(&install).await.unwrap();
 
-    let pools: Api<NodePool> = Api::all(client.clone());
-    for pool in example::<NodePool>("pools/gpu.yaml") {
+    let pools: Api<HostNodePool> = Api::all(client.clone());
+    for pool in example::<HostNodePool>("pools/gpu.yaml") {
         pools.create(&PostParams::default(), &pool).await.unwrap();
     }
     ensure_namespace(&client, TEAMS).await;

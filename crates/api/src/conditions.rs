@@ -16,11 +16,11 @@ pub const ENDPOINT_READY: &str = "EndpointReady";
 pub const SYNCER_READY: &str = "SyncerReady";
 /// `TenantCluster`: every node the spec asks for is assigned.
 pub const NODES_READY: &str = "NodesReady";
-/// `TenantCluster` and `NodePool`: all of the above.
+/// `TenantCluster` and `HostNodePool`: all of the above.
 pub const READY: &str = "Ready";
-/// `NodePool`: every node can be handed on.
+/// `HostNodePool`: every node can be handed on.
 pub const HEALTHY: &str = "Healthy";
-/// `NodePool`: an autoscaler is asked for nodes.
+/// `HostNodePool`: an autoscaler is asked for nodes.
 pub const NODES_REQUESTED: &str = "NodesRequested";
 /// `TenantCluster`: being deleted; the message says what remains.
 pub const DELETING: &str = "Deleting";

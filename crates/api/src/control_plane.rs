@@ -6,19 +6,25 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// How the control plane runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ControlPlaneSpec {
-    /// How many of each component run side by side; the syncer is always one. With more than one, the failure of a node
-    /// goes unnoticed by the team. Where control planes are processes on one machine, it is always one.
+    /// Number of replicas of each control plane component, except the syncer, which always has one. With more than one, the
+    /// API server survives the failure of a host node. Where control planes are processes on one machine, it must be 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 3))]
     pub replicas: u32,
+    /// How clients outside the host cluster reach the API server.
+    #[serde(default)]
+    pub service: ControlPlaneService,
 }
 
 impl Default for ControlPlaneSpec {
     fn default() -> Self {
-        Self { replicas: one() }
+        Self {
+            replicas: one(),
+            service: ControlPlaneService::default(),
+        }
     }
 }
 
@@ -26,16 +32,16 @@ fn one() -> u32 {
     1
 }
 
-/// Where teams reach their API server.
+/// The Service of a tenant's API server.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!has(self.annotations) || self.annotations.size() == 0 || self.type == 'LoadBalancer'")
     .message("annotations are for type LoadBalancer")
     .field_path(".annotations"))]
-pub struct EndpointSpec {
-    /// How far the API server can be reached.
+pub struct ControlPlaneService {
+    /// Type of the Service.
     #[serde(default, rename = "type")]
-    pub kind: EndpointType,
+    pub kind: ControlPlaneServiceType,
     /// Host names or IPv4 addresses under which teams reach the API server. Its certificate is valid for them, and the
     /// first stands in the kubeconfig. Berth makes no DNS records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -53,9 +59,9 @@ pub struct EndpointSpec {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// How far an API server can be reached.
+/// Type of the Service of an API server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum EndpointType {
+pub enum ControlPlaneServiceType {
     /// At an address of the host's Services: from pods and nodes of the host, and wherever that network is routed.
     #[default]
     #[serde(rename = "ClusterIP")]
@@ -66,7 +72,7 @@ pub enum EndpointType {
     LoadBalancer,
 }
 
-impl EndpointType {
+impl ControlPlaneServiceType {
     /// As the API spells it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -77,15 +83,23 @@ impl EndpointType {
     }
 }
 
-/// What tenants may ask for as their endpoint.
+/// What a class allows for the control planes of its tenants.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClassControlPlane {
+    /// What tenants may set in `spec.controlPlane.service`.
+    pub service: ControlPlaneServicePolicy,
+}
+
+/// What tenants may set for the Service of their API server.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct EndpointPolicy {
+pub struct ControlPlaneServicePolicy {
     /// Types that tenants may ask for. Empty: all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3))]
     #[x_kube(merge_strategy = ListMerge::Set)]
-    pub types: Vec<EndpointType>,
+    pub types: Vec<ControlPlaneServiceType>,
     /// Keys of annotations that tenants may give to their load balancer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 316)))]

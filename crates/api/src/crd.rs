@@ -1,13 +1,13 @@
 //! The custom resource definitions, as the API server wants them.
 
-use crate::{NodePool, TenantClass, TenantCluster, TenantNode};
+use crate::{HostNodePool, TenantClass, TenantCluster, TenantNode};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
 /// Every custom resource definition of Berth, in the order they are installed.
 pub fn all() -> Vec<CustomResourceDefinition> {
     vec![
-        NodePool::crd(),
+        HostNodePool::crd(),
         TenantClass::crd(),
         TenantCluster::crd(),
         TenantNode::crd(),

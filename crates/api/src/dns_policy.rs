@@ -35,6 +35,7 @@ pub struct DnsPolicy {
             {"rule": "self.all(c, isCIDR(c))", "message": "every entry must be a network such as 10.20.0.0/16"}
         ])
     )]
+    #[serde(rename = "serverCIDRs")]
     pub server_cidrs: Vec<String>,
 }
 

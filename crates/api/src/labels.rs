@@ -15,41 +15,42 @@ pub const CLASS: &str = "berth.dev/tenant-class";
 pub const TENANT_NAME: &str = "berth.dev/tenant-name";
 /// Namespace of the `TenantCluster` an object was made for; information, never used to decide.
 pub const TENANT_NAMESPACE: &str = "berth.dev/tenant-namespace";
-/// State of a node in its hand-over cycle; absent on a free node. Label, for people, and annotation, which decides.
+/// State of a node's assignment; absent on a free node. The label is for people, the annotation of the same key decides.
 pub const NODE_STATE: &str = "berth.dev/state";
 /// The state of a node that serves a tenant.
 pub const NODE_STATE_ASSIGNED: &str = "Assigned";
 /// Value of the taint [`TENANT`] on a node that is neither free nor serves a tenant: no pod of a tenant tolerates it.
-pub const HANDOVER: &str = "handover";
+pub const RECYCLING: &str = "recycling";
 /// Annotation on a node: since when it is in its state (RFC 3339).
 pub const STATE_SINCE: &str = "berth.dev/state-since";
 /// Annotation on a node: since when it serves its tenant (RFC 3339).
-pub const OWNED_SINCE: &str = "berth.dev/owned-since";
+pub const ASSIGNED_SINCE: &str = "berth.dev/assigned-since";
 /// Annotation on a node: why it is in its state, in words.
 pub const REASON: &str = "berth.dev/reason";
 /// Annotation on a reserved node: how many nodes its group must have before it joins.
 pub const RESERVED_WITH: &str = "berth.dev/reserved-with";
 /// Annotation on a cordoned node: when it is drained (RFC 3339).
-pub const CORDONED_UNTIL: &str = "berth.dev/cordoned-until";
+pub const DRAIN_AT: &str = "berth.dev/drain-at";
 /// Annotation on a node between two tenants: the slug of the one that had it.
 pub const PREVIOUS_TENANT: &str = "berth.dev/previous-tenant";
-/// Annotation on a node between two tenants: names this one hand-over and its Jobs.
-pub const HANDOVER_ID: &str = "berth.dev/handover";
-/// Annotation on a node that could not be handed on: why.
+/// Annotation on a node between two tenants: names this recycling of the node and its Jobs.
+pub const RECYCLING_ID: &str = "berth.dev/recycling-id";
+/// Annotation on a node that could not be recycled: why.
 pub const QUARANTINE: &str = "berth.dev/quarantine";
-/// Annotation by which people send a quarantined node through cleaning again. Any value.
+/// Annotation that sends a quarantined node through recycling again. Any value.
 pub const RELEASE_QUARANTINE: &str = "berth.dev/release-quarantine";
 /// Annotation on a node that Berth cordoned: whether it was `people`'s cordon before, which stays, or is `berth`'s own.
 pub const CORDON: &str = "berth.dev/cordon";
 /// Label of the Jobs that clean and check nodes, and of their pods; the value is `scrub` or `validate`.
 pub const NODE_JOB: &str = "berth.dev/node-job";
 /// Label of the ConfigMap that marks a node as being in use, and of its Jobs; the value is `true`.
-pub const NODE_MARK: &str = "berth.dev/node-mark";
+pub const IN_USE_MARKER: &str = "berth.dev/in-use-marker";
 /// Annotation on a node: annotations for autoscalers that Berth set there, separated by commas. It takes these off again.
-pub const KEPT_FROM_AUTOSCALERS: &str = "berth.dev/kept-from-autoscalers";
-/// Label of placeholders, the pods that show to autoscalers what tenants wait for; the value is the `NodePool`.
+pub const AUTOSCALER_ANNOTATIONS: &str = "berth.dev/autoscaler-annotations";
+/// Label of placeholders, the pods that show to autoscalers what tenants wait for; the value is the `HostNodePool`.
 pub const PLACEHOLDER: &str = "berth.dev/placeholder";
-/// Label of placeholders: whom they stand for, as a hash of tenant and node group. Those of two are never on one node.
+/// Label of placeholders: the node group they stand for, as a hash of tenant and node group. Placeholders of two node groups are
+/// never on one node.
 pub const PLACEHOLDER_OWNER: &str = "berth.dev/placeholder-owner";
 /// Label of placeholders: those with the same value are alike.
 pub const PLACEHOLDER_KIND: &str = "berth.dev/placeholder-kind";
@@ -57,9 +58,9 @@ pub const PLACEHOLDER_KIND: &str = "berth.dev/placeholder-kind";
 pub const PLACEHOLDER_TENANT: &str = "berth.dev/placeholder-tenant";
 /// Annotation on placeholders: the pod or gang that waits.
 pub const PLACEHOLDER_DEMAND: &str = "berth.dev/placeholder-demand";
-/// Name of the `NodePool` through which a node was assigned.
+/// Name of the `HostNodePool` through which a node was assigned.
 pub const POOL: &str = "berth.dev/pool";
-/// Name of the group in `TenantCluster.spec.nodes` which a node was assigned to.
+/// Name of the group in `TenantCluster.spec.nodeGroups` that a node was assigned to.
 pub const NODE_GROUP: &str = "berth.dev/node-group";
 /// Annotation on an assigned node: UID of the owning `TenantCluster`. The label can be read by people, this decides.
 pub const OWNER_UID: &str = "berth.dev/owner-uid";
@@ -73,26 +74,26 @@ pub const IDLE_SINCE: &str = "berth.dev/idle-since";
 pub const GANG_OF_TENANT: &str = "scheduling.berth.dev/gang";
 /// Annotation of a tenant's pod: how many pods its gang has.
 pub const GANG_SIZE_OF_TENANT: &str = "scheduling.berth.dev/gang-size";
-/// Annotation of a tenant's pod: [`ONE_DOMAIN_REQUIRED`] if all nodes of its gang must be of one topology domain.
-pub const ONE_DOMAIN_OF_TENANT: &str = "scheduling.berth.dev/one-domain";
+/// Annotation of a tenant's pod: [`GANG_TOPOLOGY_REQUIRED`] if all nodes of its gang must be of one topology domain.
+pub const GANG_TOPOLOGY_OF_TENANT: &str = "scheduling.berth.dev/gang-topology";
 /// The same three on the host pod, as the syncer understood them.
 pub const GANG: &str = "berth.dev/gang";
 /// See [`GANG`].
 pub const GANG_SIZE: &str = "berth.dev/gang-size";
 /// See [`GANG`].
-pub const GANG_ONE_DOMAIN: &str = "berth.dev/gang-one-domain";
-/// Value of [`ONE_DOMAIN_OF_TENANT`] and [`GANG_ONE_DOMAIN`].
-pub const ONE_DOMAIN_REQUIRED: &str = "required";
+pub const GANG_TOPOLOGY: &str = "berth.dev/gang-topology";
+/// Value of [`GANG_TOPOLOGY_OF_TENANT`] and [`GANG_TOPOLOGY`].
+pub const GANG_TOPOLOGY_REQUIRED: &str = "required";
 
-/// On a host node that several tenants may use at the same time: the `NodePool` that says so. Pods find such nodes by it.
+/// On a host node that several tenants may use at the same time: the `HostNodePool` that says so. Pods find such nodes by it.
 pub const SHARED_POOL: &str = "berth.dev/shared-pool";
-/// Annotation on a host node that several tenants used: the `NodePool` it was in. Such a node is given to no tenant alone
+/// Annotation on a host node that several tenants used: the `HostNodePool` it was in. Such a node is given to no tenant alone
 /// before it was cleaned.
-pub const SHARED_BEFORE: &str = "berth.dev/shared-before";
-/// Label of host pods that may run on shared nodes; the value is [`MAY_SHARE_YES`].
-pub const MAY_SHARE: &str = "berth.dev/may-share";
-/// Value of [`MAY_SHARE`].
-pub const MAY_SHARE_YES: &str = "yes";
+pub const PREVIOUS_SHARED_POOL: &str = "berth.dev/previous-shared-pool";
+/// Label of host pods that may run on shared nodes; the value is [`SHARED_NODES_ALLOWED`].
+pub const SHARED_NODES: &str = "berth.dev/shared-nodes";
+/// Value of [`SHARED_NODES`].
+pub const SHARED_NODES_ALLOWED: &str = "allowed";
 /// Annotation on the same pods: the shared pools that each was made for, separated by commas.
 pub const SHARED_POOLS: &str = "berth.dev/shared-pools";
 /// What part of a tenant a host namespace holds: [`ROLE_CONTROL_PLANE`] or [`ROLE_WORKLOADS`].
@@ -126,7 +127,7 @@ pub const TOKEN_RENEW_AT: &str = "berth.dev/token-renew-at";
 pub const TENANT_OBJECT_NAMESPACE: &str = "berth.dev/namespace";
 
 /// Label of host pods that no policy of their tenant for ingress selects; the value is [`NETWORK_OPEN`]. The platform's own
-/// allowances are for such pods only.
+/// policies are for such pods only.
 pub const NETWORK_INGRESS: &str = "net.berth.dev/ingress";
 /// The same for egress.
 pub const NETWORK_EGRESS: &str = "net.berth.dev/egress";

@@ -3,39 +3,41 @@
 //! Everything here is pure: no client, no clock, no I/O. Control, the syncer, the command line and the
 //! tests all build on these definitions, so a name or a label is decided in exactly one place.
 
-pub mod allowances;
 pub mod conditions;
 mod control_plane;
 pub mod crd;
 mod dns_policy;
+mod duration;
+mod fair_sharing;
+mod host_node_pool;
 pub mod labels;
 pub mod names;
 pub mod network;
-mod node_pool;
+pub mod policy_annotations;
 pub mod quantity;
 pub mod ranges;
-mod share;
 mod shared_nodes;
-mod span;
 pub mod sync_policy;
 mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;
 mod validate;
 
-pub use control_plane::{ControlPlaneSpec, EndpointPolicy, EndpointSpec, EndpointType};
-pub use dns_policy::{DnsPolicy, dns_server};
-pub use network::{NetworkLimits, TenantNetwork};
-pub use node_pool::{
-    AutoscalingSpec, HandoverTimeouts, NodeCounts, NodePool, NodePoolSpec, NodePoolStatus, NodeProgram, PoolOrder,
-    PoolPolicy, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing, ValidateSpec,
+pub use control_plane::{
+    ClassControlPlane, ControlPlaneService, ControlPlaneServicePolicy, ControlPlaneServiceType, ControlPlaneSpec,
 };
-pub use share::SharePolicy;
-pub use span::Span;
+pub use dns_policy::{DnsPolicy, dns_server};
+pub use duration::KubeDuration;
+pub use fair_sharing::{FairSharing, PoolQuota};
+pub use host_node_pool::{
+    AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
+    PoolOrder, PoolPolicy, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing, ValidateSpec,
+};
+pub use network::{NetworkLimits, TenantNetwork};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
-    DEFAULT_VERSION, NodeGroup, NodeGroupStatus, NodeMode, Phase, Scheduling, SecretReference, TenantCluster,
+    DEFAULT_VERSION, NodeGroup, NodeGroupStatus, NodeMode, Phase, SchedulingMode, SecretReference, TenantCluster,
     TenantClusterSpec, TenantClusterStatus, TenantNodeCounts,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};

@@ -1,5 +1,5 @@
-//! Who of outside a tenant's pods may talk to, and who to them. Inside of a tenant its own NetworkPolicies decide; across
-//! its border nothing passes that is not declared here.
+//! Which networks outside a tenant its pods may reach, and which may reach them. Between the pods of a tenant its own
+//! NetworkPolicies decide. To and from the outside, Berth allows only what is declared here.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -9,35 +9,24 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TenantNetwork {
-    /// How the tenant is kept apart from everything else.
-    pub isolation: Isolation,
-    /// Networks outside of the cluster that the tenant's pods may reach. Without it as the tenant's class says.
+    /// Networks outside the cluster that the tenant's pods may reach. Defaults to those of the class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressRules>,
-    /// Who outside of the tenant may reach its pods. Without it as the tenant's class says.
+    /// Networks and host namespaces that may reach the tenant's pods. Defaults to those of the class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ingress: Option<IngressRules>,
 }
 
-/// How a tenant is kept apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Isolation {
-    /// Only what is declared passes the border of the tenant.
-    #[default]
-    Strict,
-}
-
-/// What the tenant's pods may reach.
+/// Networks that the tenant's pods may reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EgressRules {
-    /// Networks, each with ports. What the platform keeps for itself is taken out of them.
+    /// Networks, each with ports. Berth excludes the platform's own networks from them.
     #[schemars(length(max = 64))]
     pub allow: Vec<EgressRule>,
 }
 
-/// Who may reach the tenant's pods.
+/// Sources that may reach the tenant's pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IngressRules {
@@ -65,7 +54,7 @@ pub struct EgressRule {
     pub protocol: Option<Protocol>,
 }
 
-/// Somebody who may reach pods: a network, or the pods of a namespace of the host.
+/// A source that may reach pods: a network, or the pods of a host namespace.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("has(self.cidr) != has(self.namespace)")
@@ -116,22 +105,18 @@ impl Protocol {
     }
 }
 
-/// What of the network a class lets its tenants have: `spec.network` of a TenantClass.
+/// Network rules of a class: `spec.network` of a TenantClass.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClassNetwork {
-    /// What tenants may reach.
+    /// Networks that tenants' pods may reach.
     pub egress: ClassEgress,
-    /// Who may reach tenants.
+    /// Networks and host namespaces that may reach tenants' pods.
     pub ingress: ClassIngress,
-}
-
-/// What tenants of a class may reach.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ClassEgress {
-    /// Networks within which tenants may declare egress; `0.0.0.0/0` and `::/0` for every one. What the platform keeps for
-    /// itself is never opened.
+    /// Hosts that the tenants' API servers may reach.
+    pub api_server_egress: ApiServerEgress,
+    /// Networks, besides the tenant's own pods, in which the endpoints of Services without a selector may lie.
+    #[serde(rename = "endpointCIDRs")]
     #[schemars(
         length(max = 64),
         inner(length(max = 43)),
@@ -139,17 +124,62 @@ pub struct ClassEgress {
             {"rule": "self.all(c, isCIDR(c))", "message": "every entry must be a network such as 10.20.0.0/16"}
         ])
     )]
+    pub endpoint_cidrs: Vec<String>,
+    /// Networks that no tenant may reach or open, besides those that Berth finds by itself: pods, Services and nodes of the
+    /// host, and metadata services.
+    #[serde(rename = "blockedCIDRs")]
+    #[schemars(
+        length(max = 64),
+        inner(length(max = 43)),
+        extend("x-kubernetes-validations" = [
+            {"rule": "self.all(c, isCIDR(c))", "message": "every entry must be a network such as 10.20.0.0/16"}
+        ])
+    )]
+    pub blocked_cidrs: Vec<String>,
+}
+
+/// Hosts that the tenants' API servers may reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiServerEgress {
+    /// Hosts outside the cluster that may serve webhooks and aggregated APIs of tenants: `host` for port 443,
+    /// `host:port` for another. Addresses of the platform cannot be reached even if they are listed.
+    #[schemars(
+        length(max = 64),
+        inner(
+            length(max = 259),
+            regex(
+                pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*|\[[0-9a-f:]+\])(:[0-9]{1,5})?$"
+            )
+        )
+    )]
+    pub hosts: Vec<String>,
+}
+
+/// Networks that the pods of a class's tenants may reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClassEgress {
+    /// Networks within which tenants may declare egress; `0.0.0.0/0` and `::/0` for all. The platform's own networks stay closed.
+    #[schemars(
+        length(max = 64),
+        inner(length(max = 43)),
+        extend("x-kubernetes-validations" = [
+            {"rule": "self.all(c, isCIDR(c))", "message": "every entry must be a network such as 10.20.0.0/16"}
+        ])
+    )]
+    #[serde(rename = "allowedCIDRs")]
     pub allowed_cidrs: Vec<String>,
-    /// What tenants have that declare nothing.
+    /// Rules of tenants that declare none.
     #[schemars(length(max = 64))]
     pub default: Vec<EgressRule>,
 }
 
-/// Who may reach tenants of a class.
+/// Sources that may reach the pods of a class's tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClassIngress {
-    /// Networks that tenants may let in.
+    /// Networks from which tenants may declare ingress.
     #[schemars(
         length(max = 64),
         inner(length(max = 43)),
@@ -157,26 +187,31 @@ pub struct ClassIngress {
             {"rule": "self.all(c, isCIDR(c))", "message": "every entry must be a network such as 10.20.0.0/16"}
         ])
     )]
+    #[serde(rename = "allowedCIDRs")]
     pub allowed_cidrs: Vec<String>,
-    /// Namespaces of the host whose pods tenants may let in.
+    /// Host namespaces from whose pods tenants may declare ingress.
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
     pub allowed_namespaces: Vec<String>,
-    /// What tenants have that declare nothing.
+    /// Rules of tenants that declare none.
     #[schemars(length(max = 64))]
     pub default: Vec<IngressRule>,
 }
 
-/// What of a tenant's network is open towards the outside. Control finds it out and tells the tenant's syncer, which lets no
-/// policy of the tenant open more.
+/// Limits of a tenant's network, which control computes for the tenant's syncer. The syncer lets no object of the tenant open
+/// more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkLimits {
-    /// Networks that stay closed whatever is declared.
+    /// Networks that stay closed even if they are declared.
     pub blocked: Vec<String>,
-    /// What is declared to be reached.
+    /// Declared egress.
     pub egress: Vec<EgressRule>,
-    /// Who is declared to be let in.
+    /// Declared ingress.
     pub ingress: Vec<IngressRule>,
+    /// Networks in which endpoints that the tenant writes itself may lie.
+    pub endpoint_cidrs: Vec<String>,
+    /// Hosts that the tenant's API server may reach: `host` for port 443, `host:port` for another.
+    pub api_server_hosts: Vec<String>,
 }
 
 #[cfg(test)]
@@ -185,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_spec_as_teams_write_it_is_read() {
-        let text = r#"{"isolation": "strict", "egress": {"allow": [{"cidr": "10.20.0.0/16", "ports": [443]}]}}"#;
+        let text = r#"{"egress": {"allow": [{"cidr": "10.20.0.0/16", "ports": [443]}]}}"#;
         let network: TenantNetwork = serde_json::from_str(text).unwrap();
         let allow = network.egress.unwrap().allow;
         assert_eq!(

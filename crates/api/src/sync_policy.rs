@@ -1,7 +1,8 @@
-//! What crosses from a tenant to the host and what of the host it sees. Part of a [`TenantClass`](crate::TenantClass);
-//! control hands the very same structure to the tenant's syncer.
+//! Which objects of a tenant the syncer copies to the host, and which host objects the tenant sees. Part of a
+//! [`TenantClass`](crate::TenantClass); control passes the same structure to the tenant's syncer.
 //!
-//! Everything is an allow-list, and empty by default: what no list names is refused, in words, on the object concerned.
+//! Every list is an allow-list and empty by default. The syncer rejects what no list names, with an Event and a condition on the
+//! object.
 
 pub use crate::shared_nodes::SharedNodesPolicy;
 use kube::KubeSchema;
@@ -28,10 +29,6 @@ pub struct SyncPolicy {
     pub services: ServicePolicy,
     /// Rules for Ingresses and the routes of the Gateway API.
     pub ingress: IngressPolicy,
-    /// Rules for NetworkPolicies.
-    pub network: NetworkRules,
-    /// What the tenants' API servers may reach outside of the cluster.
-    pub egress: EgressPolicy,
     /// Rules for devices by dynamic resource allocation.
     pub devices: DevicePolicy,
     /// Rules for nodes that several tenants use at the same time.
@@ -129,15 +126,6 @@ pub struct ServicePolicy {
     /// Classes of load balancers that may be named, besides the default one; `*` for all.
     #[schemars(length(max = 16))]
     pub load_balancer_classes: Vec<String>,
-    /// Networks, besides the tenant's own pods, in which endpoints that a tenant writes itself may lie.
-    #[schemars(
-        length(max = 64),
-        inner(length(max = 43)),
-        extend("x-kubernetes-validations" = [
-            {"rule": "self.all(c, isCIDR(c))", "message": "every entry must be a network such as 10.20.0.0/16"}
-        ])
-    )]
-    pub endpoint_cidrs: Vec<String>,
 }
 
 /// Rules for Ingresses and routes.
@@ -183,39 +171,6 @@ pub struct GatewayReference {
     pub name: String,
 }
 
-/// Rules for NetworkPolicies.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct NetworkRules {
-    /// Networks that no policy of a tenant may open: the host's pods, Services and nodes, and metadata services.
-    #[schemars(
-        length(max = 64),
-        inner(length(max = 43)),
-        extend("x-kubernetes-validations" = [
-            {"rule": "self.all(c, isCIDR(c))", "message": "every entry must be a network such as 10.20.0.0/16"}
-        ])
-    )]
-    pub blocked_cidrs: Vec<String>,
-}
-
-/// Rules for connections of the tenants' API servers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct EgressPolicy {
-    /// Hosts outside of the cluster that webhooks and aggregated APIs of tenants may be served by: `host` for port 443,
-    /// `host:port` for another. Addresses of the platform cannot be reached whatever is listed here.
-    #[schemars(
-        length(max = 64),
-        inner(
-            length(max = 259),
-            regex(
-                pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*|\[[0-9a-f:]+\])(:[0-9]{1,5})?$"
-            )
-        )
-    )]
-    pub hosts: Vec<String>,
-}
-
 /// Rules for devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -256,9 +211,9 @@ pub struct SyncedKind {
     /// Kind, for example `PodGroup`.
     #[schemars(length(min = 1, max = 63))]
     pub kind: String,
-    /// Name in URLs, for example `podgroups`.
+    /// Name of the resource in URLs, for example `podgroups`.
     #[schemars(length(min = 1, max = 63))]
-    pub plural: String,
+    pub resource: String,
     /// Fields of the object besides its metadata that are copied; everything else is refused.
     #[serde(default = "spec_only")]
     #[schemars(length(min = 1, max = 64))]
@@ -274,10 +229,10 @@ pub struct SyncedKind {
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub selectors: Vec<String>,
-    /// Fields that are refused although a field above them is copied.
+    /// Fields that are rejected although a field above them is copied.
     #[serde(default)]
     #[schemars(length(max = 64))]
-    pub refused: Vec<String>,
+    pub denied_fields: Vec<String>,
 }
 
 fn spec_only() -> Vec<String> {

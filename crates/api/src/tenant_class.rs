@@ -1,6 +1,6 @@
 //! `TenantClass`: the platform's rules for tenants.
 
-use crate::{DnsPolicy, EndpointPolicy, Scheduling, SharePolicy, SyncPolicy, network::ClassNetwork};
+use crate::{ClassControlPlane, DnsPolicy, FairSharing, PoolQuota, SchedulingMode, SyncPolicy, network::ClassNetwork};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -21,7 +21,8 @@ pub const DEFAULT_CLASS: &str = "default";
     category = "berth",
     doc = "The platform's rules for tenants: what they may ask for, and what of the host they see and use.",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
-    printcolumn(name = "Scheduling", type_ = "string", json_path = ".spec.scheduling"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
+    printcolumn(name = "Scheduling", type_ = "string", json_path = ".spec.schedulingMode"),
     printcolumn(name = "Tenants", type_ = "integer", json_path = ".status.tenants"),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -39,13 +40,13 @@ pub struct TenantClassSpec {
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub versions: Vec<String>,
 
-    /// Who places the pods of tenants that do not say it themselves.
+    /// Which scheduler assigns pods to nodes in tenants that do not set spec.schedulingMode.
     #[serde(default)]
-    pub scheduling: Scheduling,
+    pub scheduling_mode: SchedulingMode,
 
-    /// Where tenants may be reached.
+    /// What tenants may set in spec.controlPlane.
     #[serde(default)]
-    pub endpoint: EndpointPolicy,
+    pub control_plane: ClassControlPlane,
 
     /// What crosses from the tenant to the host, and what of the host the tenant sees.
     #[serde(default)]
@@ -55,16 +56,23 @@ pub struct TenantClassSpec {
     #[serde(default)]
     pub dns: DnsPolicy,
 
-    /// What of the network outside the tenants may have.
+    /// Which networks tenants may reach, and which may reach them.
     #[serde(default)]
     pub network: ClassNetwork,
 
-    /// What of the fleet is the tenants' of this class, all of them together.
+    /// How tenants of this class compete with other classes for nodes beyond the nominal quotas.
     #[serde(default)]
-    pub share: SharePolicy,
+    pub fair_sharing: FairSharing,
+
+    /// Quota of each HostNodePool for all tenants of this class together. A pool that is not listed has no nominal quota and no
+    /// borrowing limit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["poolName".to_string()]))]
+    pub quotas: Vec<PoolQuota>,
 }
 
-/// What became of the class.
+/// Observed state of a TenantClass.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantClassStatus {

@@ -1,6 +1,6 @@
 //! `TenantCluster`: what a team asks for.
 
-use crate::{ControlPlaneSpec, EndpointSpec, TenantNetwork};
+use crate::{ControlPlaneService, ControlPlaneSpec, TenantNetwork};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -18,13 +18,15 @@ use serde::{Deserialize, Serialize};
     shortname = "tc",
     category = "berth",
     doc = "A Kubernetes cluster for one team: its own control plane, and GPU nodes that serve this team alone.",
-    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "Version", type_ = "string", json_path = ".spec.version"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes.assigned", description = "Nodes assigned to the tenant"),
     printcolumn(name = "Desired", type_ = "integer", json_path = ".status.nodes.desired", description = "Nodes the tenant should have now"),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message"),
-    printcolumn(name = "Class", type_ = "string", json_path = ".status.class", priority = 1),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", priority = 1),
+    printcolumn(name = "Class", type_ = "string", json_path = ".status.className", priority = 1),
     printcolumn(name = "Endpoint", type_ = "string", json_path = ".status.endpoint", priority = 1),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("self.metadata.name.size() <= 40 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')")
         .message("the name of a TenantCluster must be a DNS label of at most 40 characters that starts with a letter")
@@ -42,41 +44,45 @@ pub struct TenantClusterSpec {
     #[schemars(length(max = 16), regex(pattern = r"^v1\.(0|[1-9][0-9]?)\.(0|[1-9][0-9]?)$"))]
     pub version: String,
 
-    /// TenantClass whose rules apply. Without one it is the class called `default` if there is one, else Berth's own
-    /// defaults.
+    /// Name of the TenantClass whose rules apply. Defaults to the class named `default` if it exists, else to Berth's
+    /// built-in defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
-    pub class: Option<String>,
+    pub class_name: Option<String>,
 
-    /// Who places the tenant's pods on its nodes. Without a word of the tenant it is as its class says.
+    /// Which scheduler assigns the tenant's pods to nodes. Defaults to the mode of the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scheduling: Option<Scheduling>,
+    pub scheduling_mode: Option<SchedulingMode>,
 
     /// How the control plane runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_plane: Option<ControlPlaneSpec>,
 
-    /// Where the team reaches its API server. Without it, at an address of the host's Services.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub endpoint: Option<EndpointSpec>,
-
-    /// Groups of nodes that the tenant gets.
+    /// Groups of host nodes that Berth assigns to the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
-    pub nodes: Vec<NodeGroup>,
+    pub node_groups: Vec<NodeGroup>,
 
-    /// Who of outside the tenant's pods may talk to, and who to them.
+    /// Which networks outside the tenant its pods may reach, and which may reach them.
     #[serde(default)]
     pub network: TenantNetwork,
 }
 
 impl TenantClusterSpec {
-    /// Whether the tenant asks for nodes of a shared pool.
-    pub fn shares(&self, pool: &str) -> bool {
-        self.nodes
+    /// Whether a node group of the tenant uses this shared pool.
+    pub fn uses_shared_pool(&self, pool: &str) -> bool {
+        self.node_groups
             .iter()
-            .any(|group| group.mode == NodeMode::Shared && group.pool == pool)
+            .any(|group| group.mode == NodeMode::Shared && group.pool_name == pool)
+    }
+
+    /// How clients outside the host cluster reach the API server.
+    pub fn service(&self) -> ControlPlaneService {
+        self.control_plane
+            .as_ref()
+            .map(|control_plane| control_plane.service.clone())
+            .unwrap_or_default()
     }
 }
 
@@ -87,11 +93,10 @@ impl Default for TenantClusterSpec {
     fn default() -> Self {
         Self {
             version: default_version(),
-            class: None,
-            scheduling: None,
+            class_name: None,
+            scheduling_mode: None,
             control_plane: None,
-            endpoint: None,
-            nodes: Vec::new(),
+            node_groups: Vec::new(),
             network: TenantNetwork::default(),
         }
     }
@@ -101,54 +106,55 @@ fn default_version() -> String {
     DEFAULT_VERSION.into()
 }
 
-/// Nodes out of one pool.
+/// Nodes of one HostNodePool.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self.mode == 'private' ? has(self.count) : !has(self.count)")
-    .message("mode private needs a count, and no other mode has one")
-    .field_path(".count"))]
-#[x_kube(validation = Rule::new("self.mode == 'dynamic' ? has(self.max) : !has(self.max) && !has(self.min)")
-    .message("mode dynamic needs a max and may have a min, and no other mode has them")
-    .field_path(".max"))]
-#[x_kube(validation = Rule::new("!has(self.min) || !has(self.max) || self.min <= self.max")
-    .message("min must not be above max")
-    .field_path(".min"))]
-#[x_kube(validation = Rule::new("self.pool == oldSelf.pool")
-    .message("the pool of a node group cannot change; add a group with another name and remove this one")
-    .field_path(".pool"))]
+#[x_kube(validation = Rule::new("self.mode == 'Private' ? has(self.replicas) : !has(self.replicas)")
+    .message("mode Private needs replicas, and no other mode has them")
+    .field_path(".replicas"))]
+#[x_kube(validation = Rule::new("self.mode == 'Dynamic' ? has(self.maxReplicas) : !has(self.maxReplicas) && !has(self.minReplicas)")
+    .message("mode Dynamic needs maxReplicas and may have minReplicas, and no other mode has them")
+    .field_path(".maxReplicas"))]
+#[x_kube(validation = Rule::new("!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas")
+    .message("minReplicas must not be greater than maxReplicas")
+    .field_path(".minReplicas"))]
+#[x_kube(validation = Rule::new("self.poolName == oldSelf.poolName")
+    .message("the poolName of a node group is immutable; add a group with another name and remove this one")
+    .field_path(".poolName"))]
 pub struct NodeGroup {
     /// Name of the group, unique within the TenantCluster.
     #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// Name of the NodePool the nodes come from.
+    /// Name of the HostNodePool that the nodes come from.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
-    pub pool: String,
-    /// How the nodes are given: reserved for the tenant as long as the spec asks for them (private), as many as its pods
-    /// need (dynamic), or shared with other tenants for work without GPUs (shared).
+    pub pool_name: String,
+    /// How Berth assigns nodes to the group. Private: a fixed number, reserved for the tenant. Dynamic: as many as the tenant's
+    /// pods need, between minReplicas and maxReplicas. Shared: the group uses the nodes of a shared pool together with other
+    /// tenants, for workloads without GPUs.
     #[serde(default)]
     pub mode: NodeMode,
-    /// Number of nodes, in mode private.
+    /// Number of nodes, in mode Private.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1024))]
-    pub count: Option<u32>,
-    /// Nodes that the group has whatever its pods need, in mode dynamic. Defaults to 0.
+    pub replicas: Option<u32>,
+    /// Minimum number of nodes, in mode Dynamic. Defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1024))]
-    pub min: Option<u32>,
-    /// Nodes that the group has at most, in mode dynamic.
+    pub min_replicas: Option<u32>,
+    /// Maximum number of nodes, in mode Dynamic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
-    pub max: Option<u32>,
+    pub max_replicas: Option<u32>,
 }
 
 impl NodeGroup {
     /// A group of private nodes.
-    pub fn private(name: &str, pool: &str, count: u32) -> Self {
+    pub fn private(name: &str, pool: &str, replicas: u32) -> Self {
         Self {
             name: name.into(),
-            pool: pool.into(),
+            pool_name: pool.into(),
             mode: NodeMode::Private,
-            count: Some(count),
+            replicas: Some(replicas),
             ..Self::default()
         }
     }
@@ -157,63 +163,60 @@ impl NodeGroup {
     pub fn dynamic(name: &str, pool: &str, min: u32, max: u32) -> Self {
         Self {
             name: name.into(),
-            pool: pool.into(),
+            pool_name: pool.into(),
             mode: NodeMode::Dynamic,
-            min: Some(min),
-            max: Some(max),
+            min_replicas: Some(min),
+            max_replicas: Some(max),
             ..Self::default()
         }
     }
 
-    /// Nodes that the group has whatever happens. None of its own in mode shared.
-    pub fn floor(&self) -> u32 {
+    /// Minimum number of nodes of its own; 0 in mode Shared.
+    pub fn minimum(&self) -> u32 {
         match self.mode {
-            NodeMode::Private => self.count.unwrap_or_default(),
-            NodeMode::Dynamic => self.min.unwrap_or_default(),
+            NodeMode::Private => self.replicas.unwrap_or_default(),
+            NodeMode::Dynamic => self.min_replicas.unwrap_or_default(),
             NodeMode::Shared => 0,
         }
     }
 
-    /// Nodes of its own that the group has at most.
-    pub fn ceiling(&self) -> u32 {
+    /// Maximum number of nodes of its own; 0 in mode Shared.
+    pub fn maximum(&self) -> u32 {
         match self.mode {
-            NodeMode::Private => self.count.unwrap_or_default(),
-            NodeMode::Dynamic => self.max.unwrap_or_default().max(self.floor()),
+            NodeMode::Private => self.replicas.unwrap_or_default(),
+            NodeMode::Dynamic => self.max_replicas.unwrap_or_default().max(self.minimum()),
             NodeMode::Shared => 0,
         }
     }
 }
 
-/// How a node group's nodes are given to the tenant.
+/// How Berth assigns nodes to a node group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub enum NodeMode {
-    /// Reserved for one tenant from the moment it asks until it asks no longer.
+    /// A fixed number of nodes, reserved for one tenant.
     #[default]
     Private,
-    /// One tenant's at a time, as long as its pods need them.
+    /// As many nodes as the tenant's pods need. A node belongs to one tenant at a time.
     Dynamic,
-    /// Used by several tenants at the same time, for work without GPUs.
+    /// Nodes that several tenants use at the same time, for workloads without GPUs.
     Shared,
 }
 
-/// Who places pods.
+/// Which scheduler assigns pods to nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum Scheduling {
-    /// The scheduler of the host.
+pub enum SchedulingMode {
+    /// The host's scheduler.
     #[default]
     Host,
-    /// Schedulers in the tenant: a kube-scheduler that Berth runs, and whatever the team installs beside it. The host's
-    /// scheduler only checks what they decide.
+    /// Schedulers in the tenant: the kube-scheduler that Berth runs there, and those that the team installs.
     Tenant,
 }
 
-/// What Berth found and did.
+/// Observed state of a TenantCluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantClusterStatus {
-    /// Where the tenant is in its life.
+    /// Phase of the tenant's life. Use the conditions to make decisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
     /// Generation of the spec that this status speaks of.
@@ -222,13 +225,14 @@ pub struct TenantClusterStatus {
     /// Kubernetes version that the control plane runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// TenantClass whose rules the tenant has. None: Berth's own defaults.
+    /// Name of the TenantClass whose rules apply. Empty if Berth's built-in defaults apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
+    pub class_name: Option<String>,
     /// Address of the tenant's API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// Secret beside the TenantCluster whose key `kubeconfig` gives cluster-admin inside the tenant.
+    /// Secret in the namespace of the TenantCluster with the kubeconfig of the tenant's cluster-admin, under the keys `kubeconfig`
+    /// and `value`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret_ref: Option<SecretReference>,
     /// Host namespace that holds the tenant's control plane.
@@ -240,7 +244,7 @@ pub struct TenantClusterStatus {
     /// Counts of the tenant's nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<TenantNodeCounts>,
-    /// Where each group of nodes stands.
+    /// Status of each node group.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub node_groups: Vec<NodeGroupStatus>,
@@ -250,7 +254,7 @@ pub struct TenantClusterStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Where a tenant is in its life.
+/// Phase of a tenant's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
     /// The spec cannot be carried out as it stands; the condition Accepted says why.
@@ -273,7 +277,7 @@ pub struct SecretReference {
 /// Counts of a tenant's nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantNodeCounts {
-    /// Nodes that the tenant should have now: what private groups count, and what dynamic ones need.
+    /// Nodes that the tenant should have now: the replicas of Private groups, and what the pods of Dynamic groups need.
     pub desired: u32,
     /// Nodes that belong to the tenant.
     pub assigned: u32,
@@ -281,35 +285,35 @@ pub struct TenantNodeCounts {
     pub ready: u32,
 }
 
-/// Where a group of nodes stands.
+/// Status of a node group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeGroupStatus {
-    /// Name of the group. One that the spec has no more is shown until its last node is given back.
+    /// Name of the group. A group that was removed from the spec is listed until its last node is released.
     pub name: String,
-    /// Pool that its nodes come from.
-    pub pool: String,
-    /// How its nodes are given.
+    /// Name of the HostNodePool that its nodes come from.
+    pub pool_name: String,
+    /// How Berth assigns its nodes.
     pub mode: NodeMode,
     /// Nodes that it should have now.
     #[serde(default)]
     pub desired: u32,
-    /// Nodes that serve it.
+    /// Nodes that are assigned to it and ready for its pods.
     #[serde(default)]
     pub assigned: u32,
-    /// Nodes that are promised to it or are being prepared.
+    /// Nodes that are reserved for it or being prepared.
     #[serde(default)]
     pub joining: u32,
-    /// Nodes that it loses: cordoned, or on their way back to the pool.
+    /// Nodes that are being released: cordoned, draining or being scrubbed.
     #[serde(default)]
-    pub returning: u32,
-    /// Nodes that its pods wait for.
+    pub releasing: u32,
+    /// Nodes that its pods need and that it does not have yet.
     #[serde(default)]
-    pub waiting: u32,
-    /// Nodes that it has beyond what its class is guaranteed: others may ask for them back.
+    pub pending: u32,
+    /// Nodes beyond the nominal quota of its class. Berth may reclaim them for others.
     #[serde(default)]
     pub borrowed: u32,
-    /// Why it has what it has and waits for what it waits for.
+    /// Why the group has these nodes, and why it waits for more.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -319,19 +323,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_with_a_count_is_private() {
+    fn a_node_group_with_replicas_only_is_private() {
         let group: NodeGroup =
-            serde_json::from_value(serde_json::json!({"name": "a", "pool": "h100", "count": 2})).unwrap();
+            serde_json::from_value(serde_json::json!({"name": "a", "poolName": "h100", "replicas": 2})).unwrap();
         assert_eq!(group, NodeGroup::private("a", "h100", 2));
-        assert_eq!((group.floor(), group.ceiling()), (2, 2));
+        assert_eq!((group.minimum(), group.maximum()), (2, 2));
     }
 
     #[test]
-    fn a_dynamic_group_has_a_floor_and_a_ceiling() {
-        let group: NodeGroup =
-            serde_json::from_value(serde_json::json!({"name": "a", "pool": "h100", "mode": "dynamic", "max": 8}))
-                .unwrap();
-        assert_eq!((group.floor(), group.ceiling()), (0, 8));
-        assert_eq!(NodeGroup::dynamic("a", "h100", 2, 8).floor(), 2);
+    fn a_dynamic_node_group_has_a_minimum_and_a_maximum() {
+        let group: NodeGroup = serde_json::from_value(
+            serde_json::json!({"name": "a", "poolName": "h100", "mode": "Dynamic", "maxReplicas": 8}),
+        )
+        .unwrap();
+        assert_eq!((group.minimum(), group.maximum()), (0, 8));
+        assert_eq!(NodeGroup::dynamic("a", "h100", 2, 8).minimum(), 2);
     }
 }

@@ -20,8 +20,8 @@ use std::collections::BTreeMap;
     category = "berth",
     doc = "A host node as its tenant may see it. Made by Berth; not meant to be edited.",
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),
-    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool"),
-    printcolumn(name = "Group", type_ = "string", json_path = ".spec.group"),
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolName"),
+    printcolumn(name = "Group", type_ = "string", json_path = ".spec.nodeGroupName"),
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -33,10 +33,10 @@ use std::collections::BTreeMap;
 pub struct TenantNodeSpec {
     /// Name of the host node, which is also its name in the tenant.
     pub node_name: String,
-    /// Name of the NodePool the node was assigned from.
-    pub pool: String,
+    /// Name of the HostNodePool the node was assigned from.
+    pub pool_name: String,
     /// Name of the tenant's node group the node was assigned to.
-    pub group: String,
+    pub node_group_name: String,
     /// Labels the tenant sees.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,

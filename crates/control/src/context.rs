@@ -12,7 +12,7 @@ use crate::{
     },
     runtime::ControlPlaneRuntime,
 };
-use berth_api::{NodePool, TenantClass, TenantCluster, TenantNode};
+use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
 use berth_runtime::queue::{Queue, QueueKey};
 use k8s_openapi::api::{
     core::v1::{Namespace, Node, Pod},
@@ -33,7 +33,7 @@ pub enum Key {
         /// Its name.
         name: String,
     },
-    /// Report on one `NodePool`.
+    /// Report on one `HostNodePool`.
     Pool(String),
     /// See to one `TenantClass`.
     Class(String),
@@ -61,7 +61,7 @@ pub struct Stores {
     /// Tenants.
     pub tenants: Store<TenantCluster>,
     /// Pools.
-    pub pools: Store<NodePool>,
+    pub pools: Store<HostNodePool>,
     /// Classes.
     pub classes: Store<TenantClass>,
     /// The host's PriorityClasses.

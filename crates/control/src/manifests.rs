@@ -40,13 +40,17 @@ pub fn control_rules() -> Vec<PolicyRule> {
     const READ: [&str; 3] = ["get", "list", "watch"];
     const WRITE: [&str; 7] = ["get", "list", "watch", "create", "update", "patch", "delete"];
     let mut rules = vec![
-        rule("berth.dev", &["tenantclusters", "nodepools", "tenantclasses"], &READ),
+        rule(
+            "berth.dev",
+            &["tenantclusters", "hostnodepools", "tenantclasses"],
+            &READ,
+        ),
         rule("berth.dev", &["tenantclusters"], &["patch"]),
         rule(
             "berth.dev",
             &[
                 "tenantclusters/status",
-                "nodepools/status",
+                "hostnodepools/status",
                 "tenantclasses/status",
                 "tenantclusters/finalizers",
             ],

@@ -59,7 +59,7 @@ pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Uncl
         "claims" => wait(|| claims::none_prepared(node)),
         "ephemeral" => wait(|| ephemeral::remove(node)),
         "mig" => gpus::destroy_instances(node),
-        "gpuReset" => gpus::reset(node),
+        "gpu-reset" => gpus::reset(node),
         "images" => images::remove(node, arguments),
         "disks" => disks::empty(node, arguments),
         "check" => check(node),

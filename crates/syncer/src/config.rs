@@ -1,6 +1,6 @@
 //! Command-line flags, and what the rest of the syncer knows about its tenant.
 
-use berth_api::{NetworkLimits, Scheduling, SyncPolicy, labels};
+use berth_api::{NetworkLimits, SchedulingMode, SyncPolicy, labels};
 use berth_runtime::telemetry::LogFormat;
 use clap::Parser;
 use serde::de::DeserializeOwned;
@@ -158,7 +158,7 @@ pub struct Tenant {
     /// Name of the tenant's class.
     pub class_name: String,
     /// Who places the tenant's pods.
-    pub scheduling: Scheduling,
+    pub scheduling: SchedulingMode,
 }
 
 impl Tenant {
@@ -189,8 +189,8 @@ impl TryFrom<&Options> for Tenant {
             network: Arc::new(from_file(options.network.as_deref())?),
             class_name: options.class_name.clone(),
             scheduling: match options.scheduling {
-                SchedulingOption::Host => Scheduling::Host,
-                SchedulingOption::Tenant => Scheduling::Tenant,
+                SchedulingOption::Host => SchedulingMode::Host,
+                SchedulingOption::Tenant => SchedulingMode::Tenant,
             },
         })
     }
@@ -217,6 +217,6 @@ pub(crate) fn test_tenant() -> Tenant {
         policy: Arc::default(),
         network: Arc::default(),
         class_name: berth_api::DEFAULT_CLASS.into(),
-        scheduling: Scheduling::Host,
+        scheduling: SchedulingMode::Host,
     }
 }

@@ -125,7 +125,7 @@ mod tests {
                 group: "example.com".into(),
                 version: "v1".into(),
                 kind: "Gang".into(),
-                plural: "gangs".into(),
+                resource: "gangs".into(),
                 ..Default::default()
             }],
             ..SyncPolicy::default()

@@ -16,7 +16,7 @@ pub struct NodeView {
     pub owner: Option<String>,
     /// Label `berth.dev/node-group`.
     pub group: Option<String>,
-    /// Annotation `berth.dev/handover`.
+    /// Annotation `berth.dev/recycling-id`.
     pub handover: Option<String>,
     /// Annotation `berth.dev/reserved-with`.
     pub together: Option<usize>,

@@ -109,7 +109,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<W
     let nodes: Api<berth_api::TenantNode> = Api::namespaced(client.clone(), &home);
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
-        "spec": {"nodeName": "gpu-l40s-01", "pool": "l40s", "group": "a"},
+        "spec": {"nodeName": "gpu-l40s-01", "poolName": "l40s", "nodeGroupName": "a"},
     }))
     .unwrap();
     forbidden(
@@ -175,7 +175,7 @@ async fn nothing_of_a_hand_over_is_its_own(world: &World, client: &Client, a: &T
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": meta("berth.dev/node-job", "scrub"),
         "spec": {"suspend": true, "template": {"spec": {"restartPolicy": "Never",
             "containers": [{"name": "c", "image": "i"}]}}}});
-    let mark = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("berth.dev/node-mark", "true")});
+    let mark = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("berth.dev/in-use-marker", "true")});
     for object in [&job, &mark] {
         apply(&world.client, SYSTEM, object).await.unwrap();
     }

@@ -254,7 +254,7 @@ pub(crate) async fn a_rollout_refuses_no_request(world: Arc<World>) {
             Ok::<usize, (usize, kube::Error)>(answered)
         }
     });
-    let name = json!({"spec": {"endpoint": {"hostnames": ["rolled.example.com"]}}});
+    let name = json!({"spec": {"controlPlane": {"service": {"hostnames": ["rolled.example.com"]}}}});
     let tenants = world.tenants(&tenant.namespace);
     tenants
         .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&name))

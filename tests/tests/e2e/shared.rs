@@ -20,8 +20,8 @@ const NODE: &str = "cpu-01";
 
 async fn tenant(world: &World, name: &str) -> &'static Tenant {
     let mut wanted = cluster(name, &[]);
-    wanted.spec.class = Some("sharing".into());
-    wanted.spec.nodes = vec![NodeGroup {
+    wanted.spec.class_name = Some("sharing".into());
+    wanted.spec.node_groups = vec![NodeGroup {
         name: "build".into(),
         pool: "system".into(),
         mode: NodeMode::Shared,
@@ -34,8 +34,8 @@ async fn tenant(world: &World, name: &str) -> &'static Tenant {
 /// the tenant's own; nothing there is a device.
 pub(crate) async fn two_tenants_on_one_node_do_not_meet(world: Arc<World>) {
     for object in [
-        json!({"apiVersion": "berth.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "system"},
-            "spec": {"nodeSelector": {"kubernetes.io/hostname": NODE}, "modes": ["shared"]}}),
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "system"},
+            "spec": {"nodeSelector": {"kubernetes.io/hostname": NODE}, "modes": ["Shared"]}}),
         // There is no registry to pull from.
         json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "sharing"},
             "spec": {"sync": {"sharedNodes": {"pools": ["system"], "cachedImages": true}}}}),
@@ -63,7 +63,7 @@ pub(crate) async fn two_tenants_on_one_node_do_not_meet(world: Arc<World>) {
     assert!(!devices.contains("nvidia") && !devices.contains("dri"), "{devices}");
     let host: Api<Pod> = Api::namespaced(world.client.clone(), &one.id.workload_namespace());
     let list = host
-        .list(&kube::api::ListParams::default().labels(labels::MAY_SHARE))
+        .list(&kube::api::ListParams::default().labels(labels::SHARED_NODES))
         .await;
     assert!(!list.unwrap().items.is_empty());
     for path in ["pods", "runningpods/", "stats/summary", "metrics", "logs/"] {
@@ -75,6 +75,6 @@ pub(crate) async fn two_tenants_on_one_node_do_not_meet(world: Arc<World>) {
     }
 
     tokio::join!(one.delete(&world), other.delete(&world));
-    let pools: Api<berth_api::NodePool> = Api::all(world.client.clone());
+    let pools: Api<berth_api::HostNodePool> = Api::all(world.client.clone());
     pools.delete("system", &DeleteParams::default()).await.unwrap();
 }

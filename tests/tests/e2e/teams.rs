@@ -22,10 +22,10 @@ pub(crate) const DECLARED: &str = "198.51.100.10";
 pub(crate) async fn vision(world: &World) -> &'static Tenant {
     let create = async || {
         let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "teams"},
-            "spec": {"network": {"egress": {"allowedCidrs": ["198.51.100.0/24"]}}, "sync": {"devices": {"classes": ["gpu.nvidia.com"]}}}});
+            "spec": {"network": {"egress": {"allowedCIDRs": ["198.51.100.0/24"]}}, "sync": {"devices": {"classes": ["gpu.nvidia.com"]}}}});
         apply(&world.client, "", &class).await.unwrap();
         let mut cluster = cluster("vision", &[("train", "h100", 2)]);
-        cluster.spec.class = Some("teams".into());
+        cluster.spec.class_name = Some("teams".into());
         let declared = json!({"egress": {"allow": [{"cidr": format!("{DECLARED}/32"), "ports": [8080]}]}});
         cluster.spec.network = serde_json::from_value(declared).unwrap();
         Tenant::create(world, NAMESPACE, &cluster).await

@@ -2,7 +2,7 @@
 //! the real scheduler cannot place.
 
 use crate::setup::{Control, SOON, Team, until_all_free};
-use berth_api::{NodeGroup, NodePool, NodePoolStatus, conditions, labels};
+use berth_api::{HostNodePool, HostNodePoolStatus, NodeGroup, conditions, labels};
 use berth_control::nodes::autoscalers::KEEP;
 use berth_tests::{
     objects::{apply_example, simulate_node},
@@ -25,7 +25,7 @@ const NAMESPACE: &str = "berth-system";
 
 struct Cloud {
     world: Arc<World>,
-    pools: Api<NodePool>,
+    pools: Api<HostNodePool>,
     nodes: Api<Node>,
     pods: Api<Pod>,
 }
@@ -33,11 +33,11 @@ struct Cloud {
 impl Cloud {
     /// A pool that an autoscaler adds nodes to, without a node.
     async fn new(world: &Arc<World>) -> Self {
-        let pools: Api<NodePool> = Api::all(world.client.clone());
+        let pools: Api<HostNodePool> = Api::all(world.client.clone());
         apply_example(&world.client, "", "pools/cloud.yaml").await;
         let hasty = json!({"spec": {
             "scrub": {"policy": "None"}, "validate": {"policy": "None"},
-            "policy": {"minimumTenure": "0s", "idleAfter": "2s", "reclaimGrace": "1s"},
+            "policy": {"minHoldDuration": "0s", "idleTimeout": "2s", "reclaimGracePeriod": "1s"},
         }});
         pools
             .patch(POOL, &PatchParams::default(), &Patch::Merge(&hasty))
@@ -75,7 +75,7 @@ impl Cloud {
     }
 
     /// Waits until the pool says that so many nodes and pods are asked for.
-    async fn until_told(&self, nodes: u32, pods: u32) -> NodePoolStatus {
+    async fn until_told(&self, nodes: u32, pods: u32) -> HostNodePoolStatus {
         until("the pool says what is asked for", SOON, async || {
             let status = self.pools.get(POOL).await.unwrap().status.unwrap_or_default();
             let found = status.requested.map(|requested| (requested.nodes, requested.pods));
@@ -181,7 +181,7 @@ pub(crate) async fn what_no_node_is_there_for_is_asked_of_an_autoscaler(world: A
     assert_eq!(cloud.protected().await, 0);
     for name in ["cloud-1", "cloud-2"] {
         let node = cloud.nodes.get(name).await.unwrap();
-        assert!(!node.annotations().contains_key(labels::KEPT_FROM_AUTOSCALERS));
+        assert!(!node.annotations().contains_key(labels::AUTOSCALER_ANNOTATIONS));
         cloud.nodes.delete(name, &DeleteParams::default()).await.unwrap();
     }
     cloud.pools.delete(POOL, &DeleteParams::default()).await.unwrap();

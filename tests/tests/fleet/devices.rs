@@ -2,7 +2,7 @@
 //! allocates.
 
 use crate::setup::{SOON, Team, until_all_free};
-use berth_api::{NodeGroup, NodePool};
+use berth_api::{HostNodePool, NodeGroup};
 use berth_tests::{objects::apply, wait::until, wait::until_true, world::World};
 use k8s_openapi::api::{
     core::v1::Node,
@@ -73,11 +73,11 @@ pub(crate) async fn a_pool_learns_of_its_products_by_their_devices(world: Arc<Wo
     let unlabelled = ListParams::default().labels("!nvidia.com/gpu.product");
     let node = nodes.list(&unlabelled).await.unwrap().items.remove(0).name_any();
     let pool = json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "claimed"},
-        "spec": {"nodeSelector": {"kubernetes.io/hostname": node}, "sharing": "dra"},
+        "apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "claimed"},
+        "spec": {"nodeSelector": {"kubernetes.io/hostname": node}, "sharing": "DRA"},
     });
     apply(&world.client, "", &pool).await.unwrap();
-    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let pools: Api<HostNodePool> = Api::all(world.client.clone());
     let until_status = async |what: &str, product: Option<&str>, sharing: Option<&str>| {
         until(what, SOON, async || {
             let status = pools.get("claimed").await.unwrap().status.unwrap_or_default();

@@ -5,7 +5,7 @@
 //! `BERTH_RANDOM_SECONDS` says how long (30 without it), `BERTH_RANDOM_SEED` which.
 
 use crate::setup::{CLOCK, Control, SOON, Team, until_all_free};
-use berth_api::{NodeGroup, NodePool, labels};
+use berth_api::{HostNodePool, NodeGroup, labels};
 use berth_tests::{observer::Observer, tenant::until_gone, wait::until, world::World};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
@@ -303,7 +303,7 @@ impl<'a> Chaos<'a> {
         let marks: Api<ConfigMap> = Api::namespaced(self.world.client.clone(), "berth-system");
         until("no mark is left", SOON, async || {
             let left = marks
-                .list(&ListParams::default().labels(labels::NODE_MARK))
+                .list(&ListParams::default().labels(labels::IN_USE_MARKER))
                 .await
                 .unwrap();
             let names: Vec<String> = left.iter().map(ResourceExt::name_any).collect();
@@ -348,7 +348,7 @@ async fn set_ready(nodes: &Api<Node>, node: &str, status: &str) {
 }
 
 async fn set_pool(world: &World, spec: &Value) {
-    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let pools: Api<HostNodePool> = Api::all(world.client.clone());
     let body = json!({"spec": spec});
     let patch = Patch::Merge(&body);
     pools.patch("h100", &PatchParams::default(), &patch).await.unwrap();

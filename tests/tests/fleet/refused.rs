@@ -70,7 +70,7 @@ pub(crate) async fn another_node_is_promised(world: Arc<World>) {
     assert_eq!(team.held().await, 1);
     let marks: Api<ConfigMap> = Api::namespaced(world.client.clone(), "berth-system");
     let marks = marks
-        .list(&ListParams::default().labels(labels::NODE_MARK))
+        .list(&ListParams::default().labels(labels::IN_USE_MARKER))
         .await
         .unwrap();
     let marked: Vec<_> = marks

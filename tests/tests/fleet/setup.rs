@@ -1,6 +1,6 @@
 //! A host cluster with control in this process, tenants without control planes, and their pods on the host.
 
-use berth_api::{NodeGroup, NodePool, TenantCluster, TenantClusterSpec, labels, names::TenantId};
+use berth_api::{HostNodePool, NodeGroup, TenantCluster, TenantClusterSpec, labels, names::TenantId};
 use berth_control::{
     ControlConfig, control_plane::HostInput, datastore::DatastoreConfig, metrics::Metrics, nodes::clock::Clock,
 };
@@ -35,10 +35,10 @@ pub(crate) static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::default);
 pub(crate) async fn world() -> World {
     let world = World::without_control("h100=4,cpu=1").await;
     ensure_namespace(&world.client, NAMESPACE).await;
-    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let pools: Api<HostNodePool> = Api::all(world.client.clone());
     let spec = json!({"spec": {
-        "modes": ["private", "dynamic"], "scrub": {"policy": "None"}, "validate": {"policy": "None"},
-        "policy": {"minimumTenure": "0s", "idleAfter": "2s", "reclaimGrace": "1s"},
+        "modes": ["Private", "Dynamic"], "scrub": {"policy": "None"}, "validate": {"policy": "None"},
+        "policy": {"minHoldDuration": "0s", "idleTimeout": "2s", "reclaimGracePeriod": "1s"},
     }});
     pools
         .patch("h100", &PatchParams::default(), &Patch::Merge(&spec))

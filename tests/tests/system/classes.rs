@@ -30,7 +30,7 @@ fn class(name: &str, spec: &Value) -> Value {
 
 fn of_class(name: &str, class: &str) -> TenantCluster {
     let mut cluster = cluster(name, &[]);
-    cluster.spec.class = Some(class.into());
+    cluster.spec.class_name = Some(class.into());
     cluster
 }
 
@@ -96,13 +96,13 @@ pub(crate) async fn schemas_refuse_rules_that_cannot_be(world: Arc<World>) {
             class("c", &json!({"versions": ["v1.37.1", "v1.37.1"]})),
             "duplicate entries",
         ),
-        (class("c", &json!({"scheduling": "nobody"})), "scheduling"),
+        (class("c", &json!({"schedulingMode": "Nobody"})), "schedulingMode"),
         (
-            class("c", &json!({"sync": {"services": {"endpointCidrs": ["10.0.0.0/33"]}}})),
+            class("c", &json!({"network": {"endpointCIDRs": ["10.0.0.0/33"]}})),
             "must be a network",
         ),
         (
-            class("c", &json!({"sync": {"network": {"blockedCidrs": ["10.0.0.1"]}}})),
+            class("c", &json!({"network": {"blockedCIDRs": ["10.0.0.1"]}})),
             "must be a network",
         ),
         (
@@ -234,7 +234,7 @@ pub(crate) async fn a_change_reaches_tenants_and_a_deletion_takes_nothing_down(w
     let tenant = Tenant::ready(&world, "class-change", "gold").await;
     assert_eq!(policy(&world, &tenant)["storage"]["classes"], json!([]));
     // Out of a class by the tenant's own word.
-    let other = json!({"spec": {"class": null}});
+    let other = json!({"spec": {"className": null}});
     world
         .tenants("class-change")
         .patch("gold", &PatchParams::default(), &Patch::Merge(&other))
@@ -248,7 +248,7 @@ pub(crate) async fn a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant
     apply(
         &world.client,
         "",
-        &class("own-scheduler", &json!({"scheduling": "tenant"})),
+        &class("own-scheduler", &json!({"schedulingMode": "Tenant"})),
     )
     .await
     .unwrap();
@@ -271,7 +271,7 @@ pub(crate) async fn a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant
     )
     .await;
 
-    let host = json!({"spec": {"scheduling": "host"}});
+    let host = json!({"spec": {"schedulingMode": "Host"}});
     world
         .tenants("class-scheduler")
         .patch("own", &PatchParams::default(), &Patch::Merge(&host))
@@ -325,7 +325,7 @@ pub(crate) async fn priority_classes_follow_the_band(world: Arc<World>) {
 
 pub(crate) async fn further_kinds_need_the_host_and_rights(world: Arc<World>) {
     let kind = |name: &str, group: &str, version: &str, kind: &str, plural: &str| {
-        let kinds = json!([{"group": group, "version": version, "kind": kind, "plural": plural}]);
+        let kinds = json!([{"group": group, "version": version, "kind": kind, "resource": plural}]);
         class(name, &json!({"sync": {"kinds": kinds}}))
     };
     for (object, reason, words) in [
@@ -395,7 +395,7 @@ pub(crate) async fn a_kind_of_the_host_is_defined_in_the_tenant(world: Arc<World
             }],
         },
     });
-    let kinds = json!([{"group": "example.com", "version": "v1", "kind": "Gang", "plural": "gangs"}]);
+    let kinds = json!([{"group": "example.com", "version": "v1", "kind": "Gang", "resource": "gangs"}]);
     apply(&world.client, "", &class("crd", &json!({"sync": {"kinds": kinds}})))
         .await
         .unwrap();

@@ -2,7 +2,7 @@
 //! out, and what is left. (Nothing answers in simulated pods; tenants with such control planes live in the tests on real
 //! nodes.)
 
-use berth_api::{DnsPolicy, NetworkLimits, Scheduling, SyncPolicy, labels, names::TenantId};
+use berth_api::{DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, labels, names::TenantId};
 use berth_control::{
     apply::Applier,
     control_plane::{
@@ -110,7 +110,7 @@ impl Scene {
             tenant: &self.tenant,
             version: berth_api::DEFAULT_VERSION,
             class: "default",
-            scheduling: Scheduling::Tenant,
+            scheduling: SchedulingMode::Tenant,
             policy: &SyncPolicy::default(),
             network: &NetworkLimits::default(),
             form: self.runtime.form(replicas),

@@ -1,6 +1,6 @@
 //! A tenant's DNS: a real CoreDNS on a real tenant API server.
 
-use berth_api::{NodePool, TenantCluster, labels};
+use berth_api::{HostNodePool, TenantCluster, labels};
 use berth_control::control_plane::COREDNS;
 use berth_tests::{
     dns::{Answer, Outside, ask},
@@ -82,7 +82,7 @@ fn reverse(address: &str) -> String {
 #[expect(clippy::too_many_lines, reason = "one server is asked for every sort of name")]
 pub(crate) async fn names_of_the_tenant_and_of_nobody_else(world: Arc<World>) {
     let outside = Outside::start().await;
-    let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "names"}, "spec": {
+    let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "names"}, "spec": {
         "nodeSelector": {"example.com/pool": "names"}}});
     simulate_node(
         &world.client,
@@ -91,11 +91,11 @@ pub(crate) async fn names_of_the_tenant_and_of_nobody_else(world: Arc<World>) {
         json!({"example.com/pool": "names"}),
     )
     .await;
-    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let pools: Api<HostNodePool> = Api::all(world.client.clone());
     let pool = serde_json::from_value(pool).unwrap();
     pools.create(&PostParams::default(), &pool).await.unwrap();
     let mut cluster = cluster("names", &[("all", "names", 1)]);
-    cluster.spec.class = Some("names".into());
+    cluster.spec.class_name = Some("names".into());
     let dns = json!({"upstreams": [outside.address.to_string()], "blockedDomains": ["k8s.example"]});
     let tenant = make(&world, class("names", &dns), &cluster).await;
     let (address, server) = server(&world, &tenant).await;
@@ -271,7 +271,7 @@ async fn it_answers_again_under_the_same_address(
 
 pub(crate) async fn teams_customise_it_in_words_that_are_checked(world: Arc<World>) {
     let mut cluster = cluster("words", &[]);
-    cluster.spec.class = Some("words".into());
+    cluster.spec.class_name = Some("words".into());
     let dns = json!({"forward": false});
     let tenant = make(&world, class("words", &dns), &cluster).await;
     let (_, server) = server(&world, &tenant).await;

@@ -1,6 +1,6 @@
 //! What happens to a node between two tenants. Each test has a node and a pool of its own.
 
-use berth_api::{NodePool, NodePoolSpec, Span, conditions, labels};
+use berth_api::{HostNodePool, HostNodePoolSpec, KubeDuration, conditions, labels};
 use berth_control::setup::uninstall::remains;
 use berth_tests::{
     objects::{apply, simulate_node},
@@ -40,17 +40,17 @@ struct Bench {
 }
 
 impl Bench {
-    async fn new(world: &Arc<World>, name: &'static str, change: impl FnOnce(&mut NodePoolSpec)) -> Self {
+    async fn new(world: &Arc<World>, name: &'static str, change: impl FnOnce(&mut HostNodePoolSpec)) -> Self {
         let nodes: Api<Node> = Api::all(world.client.clone());
-        let mut spec = NodePoolSpec {
+        let mut spec = HostNodePoolSpec {
             node_selector: BTreeMap::from([(POOL.to_owned(), name.to_owned())]),
             resource: Some("nvidia.com/gpu".into()),
-            ..NodePoolSpec::default()
+            ..HostNodePoolSpec::default()
         };
         change(&mut spec);
-        let pools: Api<NodePool> = Api::all(world.client.clone());
+        let pools: Api<HostNodePool> = Api::all(world.client.clone());
         pools
-            .create(&PostParams::default(), &NodePool::new(name, spec))
+            .create(&PostParams::default(), &HostNodePool::new(name, spec))
             .await
             .unwrap();
         ensure_namespace(&world.client, name).await;
@@ -119,7 +119,7 @@ impl Bench {
     }
 
     async fn pod_annotations(&self, annotations: Value) {
-        let pools: Api<NodePool> = Api::all(self.world.client.clone());
+        let pools: Api<HostNodePool> = Api::all(self.world.client.clone());
         let body = json!({"spec": {"scrub": {"podAnnotations": annotations}}});
         pools
             .patch(self.name, &PatchParams::default(), &Patch::Merge(&body))
@@ -147,7 +147,7 @@ impl Bench {
     }
 
     async fn remove(&self) {
-        let pools: Api<NodePool> = Api::all(self.world.client.clone());
+        let pools: Api<HostNodePool> = Api::all(self.world.client.clone());
         pools.delete(self.name, &DeleteParams::default()).await.unwrap();
         self.nodes.delete(self.name, &DeleteParams::default()).await.unwrap();
     }
@@ -202,7 +202,7 @@ pub(crate) async fn every_state_in_its_turn_and_mended_by_the_way(world: Arc<Wor
 
 pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(world: Arc<World>) {
     let bench = Bench::new(&world, "handover-fails", |spec| {
-        spec.timeouts.scrub = Some(Span::from("4s"));
+        spec.timeouts.scrub = Some(KubeDuration::from("4s"));
     })
     .await;
     // The pod that cleans never ends.
@@ -213,10 +213,10 @@ pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(world
     bench.delete_tenant().await;
     let node = bench.until_state("Quarantined").await;
     assert!(!node.labels().contains_key(labels::TENANT));
-    assert_eq!(taint(&node).as_deref(), Some(labels::HANDOVER));
+    assert_eq!(taint(&node).as_deref(), Some(labels::RECYCLING));
     let why = &node.annotations()[labels::QUARANTINE];
     assert!(why.starts_with("cleaning"), "{why}");
-    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let pools: Api<HostNodePool> = Api::all(world.client.clone());
     until_true("the pool names the node", SOON, async || {
         let status = pools.get(bench.name).await.unwrap().status.unwrap_or_default();
         let healthy = status.conditions.iter().find(|c| c.type_ == conditions::HEALTHY);
@@ -294,35 +294,35 @@ pub(crate) async fn a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_
 
 pub(crate) async fn pools_that_cannot_be_are_refused(world: Arc<World>) {
     let pool = |more: Value| {
-        let mut spec = json!({"nodeSelector": {POOL: "none"}, "resource": "nvidia.com/gpu"});
+        let mut spec = json!({"nodeSelector": {POOL: "none"}, "gpuResourceName": "nvidia.com/gpu"});
         for (key, value) in more.as_object().unwrap() {
             spec[key] = value.clone();
         }
-        json!({"apiVersion": "berth.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": "refused"}, "spec": spec})
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "refused"}, "spec": spec})
     };
     let refused = [
-        (json!({"migConfig": "all-1g.10gb"}), "sharing is mig"),
+        (json!({"nvidia": {"migConfig": "all-1g.10gb"}}), "sharing: MIG"),
         (
-            json!({"devicePluginConfig": "shared-4"}),
-            "sharing is mig, timeSlicing or mps",
+            json!({"nvidia": {"devicePluginConfig": "shared-4"}}),
+            "sharing: MIG, TimeSlicing or MPS",
         ),
-        (json!({"modes": ["shared"]}), "cannot offer the mode shared"),
-        (json!({"scrub": {"steps": []}}), "cleans nothing"),
+        (json!({"modes": ["Shared"]}), "cannot offer the mode Shared"),
+        (json!({"scrub": {"steps": []}}), "scrubs nothing"),
         (
-            json!({"scrub": {"policy": "None", "steps": ["claims"]}}),
+            json!({"scrub": {"policy": "None", "steps": ["Claims"]}}),
             "policy None cleans nothing",
         ),
         (json!({"scrub": {"disks": ["/mnt/nvme0"]}}), "go together"),
         (
-            json!({"scrub": {"steps": ["disks"], "disks": ["/"]}}),
+            json!({"scrub": {"steps": ["Disks"], "disks": ["/"]}}),
             "spec.scrub.disks[0]",
         ),
         (
-            json!({"scrub": {"steps": ["disks"], "disks": ["/mnt/../etc"]}}),
+            json!({"scrub": {"steps": ["Disks"], "disks": ["/mnt/../etc"]}}),
             "spec.scrub.disks[0]",
         ),
         (json!({"timeouts": {"drain": "soon"}}), "spec.timeouts.drain"),
-        (json!({"policy": {"reclaimGrace": "-5m"}}), "spec.policy.reclaimGrace"),
+        (json!({"policy": {"reclaimGracePeriod": "-5m"}}), "spec.policy.reclaimGracePeriod"),
     ];
     for (more, why) in refused {
         let error = apply(&world.client, "", &pool(more.clone()))

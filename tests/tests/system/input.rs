@@ -20,32 +20,32 @@ fn tenant(name: &str, spec: &Value) -> Value {
 }
 
 fn group(name: &str, count: i64) -> Value {
-    json!({"name": name, "pool": "h100", "count": count})
+    json!({"name": name, "poolName": "h100", "replicas": count})
 }
 
 fn group_of(more: &Value) -> Value {
-    let mut group = json!({"name": "a", "pool": "h100"});
+    let mut group = json!({"name": "a", "poolName": "h100"});
     for (key, value) in more.as_object().into_iter().flatten() {
         group[key] = value.clone();
     }
-    tenant("ok", &json!({"nodes": [group]}))
+    tenant("ok", &json!({"nodeGroups": [group]}))
 }
 
 /// Each mode of a node group has fields of its own.
 async fn groups_have_the_fields_of_their_mode(world: &World) {
     for (group, words) in [
         (json!({}), "private needs a count"),
-        (json!({"count": 1, "max": 2}), "mode dynamic needs a max"),
-        (json!({"mode": "dynamic"}), "mode dynamic needs a max"),
+        (json!({"replicas": 1, "maxReplicas": 2}), "mode Dynamic needs maxReplicas"),
+        (json!({"mode": "Dynamic"}), "mode Dynamic needs maxReplicas"),
         (
-            json!({"mode": "dynamic", "max": 2, "count": 2}),
+            json!({"mode": "Dynamic", "maxReplicas": 2, "replicas": 2}),
             "private needs a count",
         ),
         (
-            json!({"mode": "dynamic", "min": 3, "max": 2}),
+            json!({"mode": "Dynamic", "minReplicas": 3, "maxReplicas": 2}),
             "min must not be above max",
         ),
-        (json!({"mode": "shared", "count": 1}), "private needs a count"),
+        (json!({"mode": "Shared", "replicas": 1}), "Private needs replicas"),
     ] {
         let error = apply(&world.client, "input-schema", &group_of(&group)).await;
         let error = error.expect_err(&group.to_string()).to_string();
@@ -65,27 +65,27 @@ pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
         (tenant("ok", &json!({"version": "v1.37"})), "spec.version"),
         (tenant("ok", &json!({"version": "v1.37.1; rm -rf /"})), "spec.version"),
         (
-            tenant("ok", &json!({"nodes": [group("a", -1)]})),
+            tenant("ok", &json!({"nodeGroups": [group("a", -1)]})),
             "greater than or equal to 0",
         ),
         (
-            tenant("ok", &json!({"nodes": [group("a", 1025)]})),
+            tenant("ok", &json!({"nodeGroups": [group("a", 1025)]})),
             "less than or equal to 1024",
         ),
-        (tenant("ok", &json!({"nodes": [group("A b", 1)]})), "spec.nodes[0].name"),
-        (tenant("ok", &json!({"nodes": [group("a", 1), group("a", 1)]})), "a"),
+        (tenant("ok", &json!({"nodeGroups": [group("A b", 1)]})), "spec.nodeGroups[0].name"),
+        (tenant("ok", &json!({"nodeGroups": [group("a", 1), group("a", 1)]})), "a"),
         (
-            tenant("ok", &json!({"nodes": [{"name": "a", "pool": "../etc", "count": 1}]})),
-            "spec.nodes[0].pool",
+            tenant("ok", &json!({"nodeGroups": [{"name": "a", "poolName": "../etc", "replicas": 1}]})),
+            "spec.nodeGroups[0].poolName",
         ),
         (
             tenant(
                 "ok",
-                &json!({"nodes": [{"name": "a", "pool": "h100", "count": 1, "mode": "stolen"}]}),
+                &json!({"nodeGroups": [{"name": "a", "poolName": "h100", "replicas": 1, "mode": "Stolen"}]}),
             ),
             "mode",
         ),
-        (tenant("ok", &json!({"nodes": "all"})), "nodes"),
+        (tenant("ok", &json!({"nodeGroups": "all"})), "nodeGroups"),
         (
             tenant(
                 "ok",
@@ -123,7 +123,7 @@ pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
             .to_string();
         assert!(error.contains(words), "{words:?} is not in: {error}");
     }
-    let pool = |name: &str, spec: Value| json!({"apiVersion": "berth.dev/v1alpha1", "kind": "NodePool", "metadata": {"name": name}, "spec": spec});
+    let pool = |name: &str, spec: Value| json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": name}, "spec": spec});
     let refused = [
         (pool("all", json!({"nodeSelector": {}})), "nodeSelector"),
         (
@@ -131,7 +131,7 @@ pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
             "set by Berth itself",
         ),
         (
-            pool("res", json!({"nodeSelector": {"a": "b"}, "resource": "gpu"})),
+            pool("res", json!({"nodeSelector": {"a": "b"}, "gpuResourceName": "gpu"})),
             "resource",
         ),
         (pool("none", json!({"nodeSelector": {"a": "b"}, "modes": []})), "modes"),
@@ -156,7 +156,7 @@ pub(crate) async fn what_cannot_be_carried_out_is_told_and_makes_nothing(world: 
         (
             cluster("nowhere", &[("a", "b200", 1)]),
             "UnknownPool",
-            "there is no NodePool \"b200\"; use one of ",
+            "there is no HostNodePool \"b200\"; use one of ",
         ),
         (
             cluster("greedy", &[("a", "h100", 900)]),

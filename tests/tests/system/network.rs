@@ -74,10 +74,10 @@ async fn patch(world: &World, tenant: &Tenant, network: Value) {
 
 pub(crate) async fn policies_follow_the_spec_and_heal(world: Arc<World>) {
     let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "bordered"}, "spec": {
-        "network": {"egress": {"allowedCidrs": ["10.0.0.0/8"], "default": [{"cidr": "10.30.0.0/16"}]}}}});
+        "network": {"egress": {"allowedCIDRs": ["10.0.0.0/8"], "default": [{"cidr": "10.30.0.0/16"}]}}}});
     apply(&world.client, "", &class).await.unwrap();
     let mut cluster = cluster("bordered", &[]);
-    cluster.spec.class = Some("bordered".into());
+    cluster.spec.class_name = Some("bordered".into());
     let tenant = Tenant::create(&world, "net-follow", &cluster).await;
     let policies = policies(&world, &tenant.id);
     assert_eq!(names(&policies).await, OF_WORKLOADS);

@@ -77,7 +77,7 @@ pub(crate) async fn a_group_grows_and_shrinks(world: Arc<World>) {
     let tenant = Tenant::create(&world, "nodes-scale", &cluster("scale", &[("train", "h100", 1)])).await;
     let tenants = world.tenants("nodes-scale");
     let scale = async |count: u32| {
-        let body = json!({"spec": {"nodes": [{"name": "train", "pool": "h100", "count": count}]}});
+        let body = json!({"spec": {"nodeGroups": [{"name": "train", "poolName": "h100", "replicas": count}]}});
         tenants
             .patch("scale", &PatchParams::default(), &Patch::Merge(&body))
             .await

@@ -1,6 +1,6 @@
 //! Nodes that several tenants use at the same time, beside nodes of their own.
 
-use berth_api::{NodeGroup, NodeMode, NodePool, TenantClass, TenantCluster, TenantNode, conditions, labels};
+use berth_api::{HostNodePool, NodeGroup, NodeMode, TenantClass, TenantCluster, TenantNode, conditions, labels};
 use berth_tests::{
     objects::{apply, gpu_pod, nodes_of_tenant, phase},
     tenant::{Tenant, cluster},
@@ -45,7 +45,7 @@ async fn label(nodes: &Api<Node>, node: &str, key: &str, value: Value) {
     nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
 }
 
-async fn until_pool_says(pools: &Api<NodePool>, words: &str) {
+async fn until_pool_says(pools: &Api<HostNodePool>, words: &str) {
     until(&format!("the pool says {words}"), SOON, async || {
         let status = pools.get("cpu").await.map_err(|error| error.to_string())?.status;
         let conditions = status.unwrap_or_default().conditions;
@@ -67,30 +67,30 @@ async fn on_host(world: &World, tenant: &Tenant, node: &str) -> Vec<Pod> {
     list.items.into_iter().filter(is_there).collect()
 }
 
-async fn refuses_pools_that_cannot_be(pools: &Api<NodePool>) {
+async fn refuses_pools_that_cannot_be(pools: &Api<HostNodePool>) {
     let dry = PostParams {
         dry_run: true,
         ..PostParams::default()
     };
     for (more, words) in [
-        (json!({"modes": ["shared", "private"]}), "no other mode"),
+        (json!({"modes": ["Shared", "Private"]}), "no other mode"),
         (
-            json!({"modes": ["shared"], "resource": "nvidia.com/gpu"}),
-            "nodes with GPUs serve one tenant",
+            json!({"modes": ["Shared"], "gpuResourceName": "nvidia.com/gpu"}),
+            "a node with GPUs belongs to one tenant",
         ),
     ] {
         let mut spec = json!({"nodeSelector": {"a": "b"}});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let pool = NodePool::new("cannot-be", serde_json::from_value(spec).unwrap());
+        let pool = HostNodePool::new("cannot-be", serde_json::from_value(spec).unwrap());
         let error = pools.create(&dry, &pool).await.unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
-    let change = json!({"spec": {"modes": ["private"]}});
+    let change = json!({"spec": {"modes": ["Private"]}});
     let error = pools
         .patch("cpu", &PatchParams::default(), &Patch::Merge(&change))
         .await;
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("make another pool"), "{error}");
+    assert!(error.contains("create another pool"), "{error}");
 }
 
 /// What a tenant sees of a node that others use as well.
@@ -109,10 +109,10 @@ async fn sees_little(world: &World, tenant: &Tenant) {
 /// A second team that has nothing but the shared pool.
 fn sharing_cluster() -> TenantCluster {
     let mut cluster = cluster("other", &[]);
-    cluster.spec.class = Some("sharing".into());
-    cluster.spec.nodes = vec![NodeGroup {
+    cluster.spec.class_name = Some("sharing".into());
+    cluster.spec.node_groups = vec![NodeGroup {
         name: "build".into(),
-        pool: "cpu".into(),
+        pool_name: "cpu".into(),
         mode: NodeMode::Shared,
         ..NodeGroup::default()
     }];
@@ -122,10 +122,10 @@ fn sharing_cluster() -> TenantCluster {
 /// A node goes from the shared pool into one of single tenants: whoever is there leaves as its budget allows, the node is
 /// cleaned, and then somebody else has it.
 async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after: &Tenant) {
-    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let pools: Api<HostNodePool> = Api::all(world.client.clone());
     let nodes: Api<Node> = Api::all(world.client.clone());
-    let spec = json!({"nodeSelector": {"example.com/pool": "was-shared"}, "modes": ["private"]});
-    let pool = NodePool::new("was-shared", serde_json::from_value(spec).unwrap());
+    let spec = json!({"nodeSelector": {"example.com/pool": "was-shared"}, "modes": ["Private"]});
+    let pool = HostNodePool::new("was-shared", serde_json::from_value(spec).unwrap());
     pools.create(&PostParams::default(), &pool).await.unwrap();
     let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "not-now"},
         "spec": {"maxUnavailable": 0, "selector": {}}});
@@ -137,7 +137,7 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
     let merge = Patch::Merge(&moved);
     nodes.patch("cpu-01", &PatchParams::default(), &merge).await.unwrap();
 
-    let body = json!({"spec": {"nodes": [{"name": "own", "pool": "was-shared", "mode": "private", "count": 1}]}});
+    let body = json!({"spec": {"nodeGroups": [{"name": "own", "poolName": "was-shared", "mode": "Private", "replicas": 1}]}});
     let tenants = world.tenants("shared-other");
     let merge = Patch::Merge(&body);
     tenants.patch("other", &PatchParams::default(), &merge).await.unwrap();
@@ -145,7 +145,7 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
         let status = tenants.get("other").await.unwrap().status.unwrap_or_default();
         let words = format!("{:?}", status.conditions);
         let node = nodes.get("cpu-01").await.unwrap();
-        let waits = node.annotations().contains_key(labels::SHARED_BEFORE)
+        let waits = node.annotations().contains_key(labels::PREVIOUS_SHARED_POOL)
             && !node.labels().contains_key(labels::NODE_STATE)
             && !conditions::is_true(&status.conditions, conditions::NODES_READY);
         if waits { Ok(()) } else { Err(words) }
@@ -196,14 +196,15 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
     .await;
 
     // It goes back the way it came.
-    let none = json!({"spec": {"nodes": []}});
+    let none = json!({"spec": {"nodeGroups": []}});
     tenants
         .patch("other", &PatchParams::default(), &Patch::Merge(&none))
         .await
         .unwrap();
     until_true("it is free", SOON, async || {
         let node = nodes.get("cpu-01").await.unwrap();
-        !node.labels().contains_key(labels::NODE_STATE) && !node.annotations().contains_key(labels::SHARED_BEFORE)
+        !node.labels().contains_key(labels::NODE_STATE)
+            && !node.annotations().contains_key(labels::PREVIOUS_SHARED_POOL)
     })
     .await;
     let back = json!({"metadata": {"labels": {selector: was, "example.com/pool": null}}});
@@ -213,10 +214,10 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
 }
 
 pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
-    let pools: Api<NodePool> = Api::all(world.client.clone());
+    let pools: Api<HostNodePool> = Api::all(world.client.clone());
     let classes: Api<TenantClass> = Api::all(world.client.clone());
     let nodes: Api<Node> = Api::all(world.client.clone());
-    for pool in example::<NodePool>(EXAMPLE) {
+    for pool in example::<HostNodePool>(EXAMPLE) {
         pools.create(&PostParams::default(), &pool).await.unwrap();
     }
     for class in example::<TenantClass>(EXAMPLE) {
@@ -279,14 +280,14 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
     let left = nodes.get("cpu-02").await.unwrap();
     assert!(!left.labels().contains_key(labels::SHARED_POOL));
     assert_eq!(
-        left.annotations().get(labels::SHARED_BEFORE).map(String::as_str),
+        left.annotations().get(labels::PREVIOUS_SHARED_POOL).map(String::as_str),
         Some("cpu")
     );
     label(&nodes, "cpu-02", "nvidia.com/gpu.present", Value::Null).await;
     until_pool_says(&pools, "tenants share 2 of 2 nodes").await;
 
     // Who asks for the pool no longer has to go; the other one stays.
-    let spec = json!({"spec": {"nodes": []}});
+    let spec = json!({"spec": {"nodeGroups": []}});
     let tenants = world.tenants("shared-other");
     let merge = Patch::Merge(&spec);
     tenants.patch("other", &PatchParams::default(), &merge).await.unwrap();

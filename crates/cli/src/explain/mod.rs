@@ -203,7 +203,7 @@ fn node_view(node: &Node, owner: Option<String>, events: Vec<EventView>) -> Node
         group: label(labels::NODE_GROUP),
         reason: annotation(labels::REASON),
         idle_since: annotation(labels::IDLE_SINCE),
-        cordoned_until: annotation(labels::CORDONED_UNTIL),
+        cordoned_until: annotation(labels::DRAIN_AT),
         quarantine: annotation(labels::QUARANTINE),
         events,
     }

@@ -26,20 +26,20 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
                 group.desired,
                 group.assigned,
                 group.joining,
-                group.returning,
-                group.waiting,
+                group.releasing,
+                group.pending,
                 group.borrowed,
             ];
-            let [desired, assigned, joining, returning, waiting, borrowed] = numbers.map(|number| number.to_string());
+            let [desired, assigned, joining, releasing, pending, borrowed] = numbers.map(|number| number.to_string());
             [
                 group.name.clone(),
-                group.pool.clone(),
+                group.pool_name.clone(),
                 mode(group.mode).into(),
                 desired,
                 assigned,
                 joining,
-                returning,
-                waiting,
+                releasing,
+                pending,
                 borrowed,
             ]
         })
@@ -53,8 +53,8 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
                 "DESIRED",
                 "ASSIGNED",
                 "JOINING",
-                "RETURNING",
-                "WAITING",
+                "RELEASING",
+                "PENDING",
                 "BORROWED",
             ],
             &groups,
@@ -91,9 +91,9 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
 
 fn mode(mode: NodeMode) -> &'static str {
     match mode {
-        NodeMode::Private => "private",
-        NodeMode::Dynamic => "dynamic",
-        NodeMode::Shared => "shared",
+        NodeMode::Private => "Private",
+        NodeMode::Dynamic => "Dynamic",
+        NodeMode::Shared => "Shared",
     }
 }
 
@@ -157,13 +157,13 @@ mod tests {
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
             "metadata": {"name": "vision", "namespace": "team-vision"}, "spec": {},
             "status": {
-                "phase": "Ready", "class": "gold",
+                "phase": "Ready", "className": "gold",
                 "conditions": [{
                     "type": "Ready", "status": "True", "reason": "Ready", "message": "the tenant is ready",
                     "lastTransitionTime": "2026-01-01T00:00:00Z",
                 }],
                 "nodeGroups": [{
-                    "name": "burst", "pool": "h100", "mode": "dynamic", "desired": 2, "assigned": 1, "waiting": 1,
+                    "name": "burst", "poolName": "h100", "mode": "Dynamic", "desired": 2, "assigned": 1, "pending": 1,
                     "borrowed": 1, "message": "ml/train needs 1 node more: pool h100 has 0 nodes free",
                 }],
             },
@@ -181,8 +181,8 @@ mod tests {
 TenantCluster team-vision/vision is Ready: the tenant is ready
 Class: gold
 
-GROUP  POOL  MODE     DESIRED  ASSIGNED  JOINING  RETURNING  WAITING  BORROWED
-burst  h100  dynamic  2        1         0        0          1        1
+GROUP  POOL  MODE     DESIRED  ASSIGNED  JOINING  RELEASING  PENDING  BORROWED
+burst  h100  Dynamic  2        1         0        0          1        1
 
 Group burst: ml/train needs 1 node more: pool h100 has 0 nodes free
 

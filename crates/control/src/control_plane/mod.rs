@@ -19,7 +19,7 @@ pub use coredns::{DNS_USER, DnsInput, customisation};
 pub use endpoints::{Endpoint, Endpoints, Ports, PublicEndpoint, authority};
 pub use syncer::TENANT_USER;
 
-use berth_api::{NetworkLimits, Scheduling, SyncPolicy, names::TenantId};
+use berth_api::{NetworkLimits, SchedulingMode, SyncPolicy, names::TenantId};
 use berth_kubernetes_versions::{emulation::emulation, features};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -54,7 +54,7 @@ pub struct ControlPlaneInput<'a> {
     /// Name of the tenant's class.
     pub class: &'a str,
     /// Who places the tenant's pods.
-    pub scheduling: Scheduling,
+    pub scheduling: SchedulingMode,
     /// What crosses from the tenant to the host.
     pub policy: &'a SyncPolicy,
     /// Whether the components are processes or pods.
@@ -235,7 +235,7 @@ pub fn render(
         controller_manager::render(input, authorities, leaves)?,
         syncer::render(input, authorities, leaves)?,
     ];
-    if input.scheduling == Scheduling::Tenant {
+    if input.scheduling == SchedulingMode::Tenant {
         components.push(scheduler::render(input, authorities, leaves)?);
     }
     if let Some(dns) = input.dns {

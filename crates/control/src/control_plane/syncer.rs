@@ -5,7 +5,7 @@ use super::{
     Authorities, CertificateError, Component, ControlPlaneInput, FILES, Health, Leaf, LeafStore, Program, SYNCER,
 };
 use super::{admission, egress, file_flag, flag};
-use berth_api::Scheduling;
+use berth_api::SchedulingMode;
 use berth_pki::{
     Usage,
     kubeconfig::{Credential, KubeconfigRequest, kubeconfig},
@@ -45,8 +45,8 @@ pub(super) fn render(
     let network = serde_json::to_string_pretty(input.network).unwrap_or_default();
     files.insert("network.json".into(), network);
     let scheduling = match input.scheduling {
-        Scheduling::Host => "host",
-        Scheduling::Tenant => "tenant",
+        SchedulingMode::Host => "host",
+        SchedulingMode::Tenant => "tenant",
     };
     let mut args = vec![
         file_flag("host-kubeconfig", "host.kubeconfig"),

@@ -15,7 +15,7 @@ struct Fixture {
     tenant: TenantId,
     endpoints: Endpoints,
     range: ServiceRange,
-    scheduling: Scheduling,
+    scheduling: SchedulingMode,
     form: Form,
     policy: SyncPolicy,
     datastore: DatastoreInput,
@@ -36,7 +36,7 @@ impl Fixture {
                 first: Ipv4Addr::new(10, 96, 0, 49).into(),
                 secondary: None,
             },
-            scheduling: Scheduling::Host,
+            scheduling: SchedulingMode::Host,
             form: Form::Process,
             policy: SyncPolicy::default(),
             datastore: DatastoreInput {
@@ -89,7 +89,7 @@ fn command_lines_are_as_reviewed() {
 #[test]
 fn a_tenant_that_schedules_has_a_scheduler() {
     let mut fixture = Fixture::new();
-    fixture.scheduling = Scheduling::Tenant;
+    fixture.scheduling = SchedulingMode::Tenant;
     let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
     let scheduler = components.iter().find(|component| component.name == SCHEDULER).unwrap();
     insta::assert_yaml_snapshot!(scheduler.args_in("/files"));

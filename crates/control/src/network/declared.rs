@@ -3,7 +3,7 @@
 
 use berth_api::{
     TenantNetwork,
-    network::{ClassEgress, ClassIngress, ClassNetwork, EgressRule, IngressRule, Isolation},
+    network::{ClassEgress, ClassIngress, ClassNetwork, EgressRule, IngressRule},
     ranges,
 };
 use ipnet::IpNet;
@@ -25,7 +25,6 @@ pub struct Declared {
 /// What the class does not allow, in words for the condition Accepted.
 pub fn declared(network: &TenantNetwork, class: &ClassNetwork, blocked: &[IpNet]) -> Result<Declared, String> {
     let TenantNetwork {
-        isolation: Isolation::Strict,
         egress,
         ingress,
     } = network;
@@ -95,10 +94,17 @@ fn any_of(list: &[String]) -> String {
 
 /// What is wrong with the defaults of a class and where, if anything is.
 pub fn fault(class: &ClassNetwork) -> Option<String> {
-    let ClassNetwork { egress, ingress } = class;
+    let ClassNetwork {
+        egress,
+        ingress,
+        // Checked with the lists of the class that are like them.
+        api_server_egress: _,
+        endpoint_cidrs: _,
+        blocked_cidrs: _,
+    } = class;
     let lists = [
-        ("egress.allowedCidrs", &egress.allowed_cidrs),
-        ("ingress.allowedCidrs", &ingress.allowed_cidrs),
+        ("egress.allowedCIDRs", &egress.allowed_cidrs),
+        ("ingress.allowedCIDRs", &ingress.allowed_cidrs),
     ];
     for (path, list) in lists {
         if let Some(why) = list.iter().find_map(|text| ranges::parse(text).err()) {
@@ -126,8 +132,8 @@ mod tests {
 
     fn class() -> ClassNetwork {
         serde_json::from_value(serde_json::json!({
-            "egress": {"allowedCidrs": ["10.0.0.0/8", "0.0.0.0/0"], "default": [{"cidr": "10.1.0.0/16"}]},
-            "ingress": {"allowedCidrs": ["192.0.2.0/24"], "allowedNamespaces": ["ingress-nginx"]},
+            "egress": {"allowedCIDRs": ["10.0.0.0/8", "0.0.0.0/0"], "default": [{"cidr": "10.1.0.0/16"}]},
+            "ingress": {"allowedCIDRs": ["192.0.2.0/24"], "allowedNamespaces": ["ingress-nginx"]},
         }))
         .unwrap()
     }
@@ -218,6 +224,6 @@ mod tests {
         assert!(fault(&bad).unwrap().starts_with("spec.network.egress.default: "));
         let mut bad = class();
         bad.ingress.allowed_cidrs = vec!["x".into()];
-        assert!(fault(&bad).unwrap().starts_with("spec.network.ingress.allowedCidrs: "));
+        assert!(fault(&bad).unwrap().starts_with("spec.network.ingress.allowedCIDRs: "));
     }
 }

@@ -21,7 +21,7 @@ pub use declared::{Declared, declared};
 pub use facts::HostFacts;
 
 use crate::{control_plane::Endpoints, runtime::cluster::APP_NAME};
-use berth_api::{NetworkLimits, labels, names::TenantId, ranges};
+use berth_api::{NetworkLimits, labels, network::ClassNetwork, names::TenantId, ranges};
 use build::{labelled, pods_in};
 use ipnet::IpNet;
 use k8s_openapi::{
@@ -73,7 +73,8 @@ impl Isolation<'_> {
 
 /// What the tenant's syncer and the wall for NetworkPolicies have to know. Closed ranges that concern nothing declared are left
 /// out, so that a node that comes or goes means nothing to most tenants.
-pub fn limits(declared: &Declared, closed: &[IpNet], webhook_hosts: &[String]) -> NetworkLimits {
+pub fn limits(declared: &Declared, class: &ClassNetwork, closed: &[IpNet]) -> NetworkLimits {
+    let webhook_hosts = &class.api_server_egress.hosts;
     let Declared { egress, ingress } = declared;
     let cidrs = egress.iter().map(|rule| &rule.cidr);
     let cidrs = cidrs.chain(ingress.iter().filter_map(|rule| rule.cidr.as_ref()));
@@ -85,6 +86,8 @@ pub fn limits(declared: &Declared, closed: &[IpNet], webhook_hosts: &[String]) -
         blocked: closed.iter().filter(concerns).map(ToString::to_string).collect(),
         egress: egress.clone(),
         ingress: ingress.clone(),
+        endpoint_cidrs: class.endpoint_cidrs.clone(),
+        api_server_hosts: webhook_hosts.clone(),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A node that is anybody's, or on its way, carries the annotations by which Cluster Autoscaler and Karpenter leave it alone:
 //! to them it can look empty while it is promised, cleaned or not yet used. It gets them in the patch that sets its state.
 
-use berth_api::labels::KEPT_FROM_AUTOSCALERS;
+use berth_api::labels::AUTOSCALER_ANNOTATIONS;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 use serde_json::{Map, Value};
@@ -61,7 +61,7 @@ pub fn starting(node: &Node) -> Option<&str> {
 
 /// Which of [`KEEP`] Berth has set.
 fn set_by_berth(node: &Node) -> Vec<&'static str> {
-    let mark = node.annotations().get(KEPT_FROM_AUTOSCALERS);
+    let mark = node.annotations().get(AUTOSCALER_ANNOTATIONS);
     let marked: Vec<&str> = mark.map(|mark| mark.split(',').collect()).unwrap_or_default();
     KEEP.into_iter().filter(|key| marked.contains(key)).collect()
 }
@@ -85,7 +85,7 @@ pub fn protect(node: &Node, annotations: &mut Map<String, Value>) {
         }
     }
     if !ours.is_empty() {
-        annotations.insert(KEPT_FROM_AUTOSCALERS.into(), ours.join(",").into());
+        annotations.insert(AUTOSCALER_ANNOTATIONS.into(), ours.join(",").into());
     }
 }
 
@@ -94,7 +94,7 @@ pub fn unprotect(node: &Node, annotations: &mut Map<String, Value>) {
     for key in set_by_berth(node) {
         annotations.insert(key.into(), Value::Null);
     }
-    annotations.insert(KEPT_FROM_AUTOSCALERS.into(), Value::Null);
+    annotations.insert(AUTOSCALER_ANNOTATIONS.into(), Value::Null);
 }
 
 #[cfg(test)]
@@ -134,10 +134,10 @@ mod tests {
     fn what_people_set_stays() {
         let set = json!({KEEP[0]: "true"});
         let owned = changed(protect, &set);
-        assert_eq!(owned[KEPT_FROM_AUTOSCALERS], KEEP[1]);
+        assert_eq!(owned[AUTOSCALER_ANNOTATIONS], KEEP[1]);
         assert_eq!(changed(unprotect, &owned), set);
         // Taken off by people while the node is somebody's: it is Berth's from then on.
-        let taken_off = json!({KEEP[1]: "true", KEPT_FROM_AUTOSCALERS: KEEP[1]});
+        let taken_off = json!({KEEP[1]: "true", AUTOSCALER_ANNOTATIONS: KEEP[1]});
         let mended = changed(protect, &taken_off);
         assert!(is_protected(&node(&mended, &[])));
         assert_eq!(changed(unprotect, &mended), json!({}));

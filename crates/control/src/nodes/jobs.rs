@@ -5,7 +5,7 @@
 
 use super::{record::NodeRecord, step::JobKind};
 use crate::manifests;
-use berth_api::{NodePoolSpec, NodeProgram, ScrubStep, labels, names};
+use berth_api::{HostNodePoolSpec, NodeProgram, ScrubStep, labels, names};
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ pub struct OnNode<'a> {
     /// Its record.
     pub record: &'a NodeRecord,
     /// Its pool.
-    pub pool: &'a NodePoolSpec,
+    pub pool: &'a HostNodePoolSpec,
     /// UIDs of pods on the node that are no tenant's.
     pub platform_pods: &'a [String],
 }
@@ -67,7 +67,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
         {"name": "BERTH_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
     ]);
     let own = |name: &str, args: &[String]| {
-        let mut container = container(&name.to_lowercase(), image, &env);
+        let mut container = container(name, image, &env);
         container["args"] = json!(args);
         if let Some(policy) = &settings.pull_policy {
             container["imagePullPolicy"] = policy.clone().into();
@@ -106,7 +106,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {
             "name": name(kind, node, record), "namespace": manifests::NAMESPACE, "labels": all,
-            "annotations": {labels::HANDOVER_ID: record.handover, "berth.dev/node": node},
+            "annotations": {labels::RECYCLING_ID: record.handover, "berth.dev/node": node},
         },
         "spec": {
             "backoffLimit": RETRIES, "completions": 1, "parallelism": 1, "podReplacementPolicy": "Failed",
@@ -138,7 +138,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
 }
 
 /// What Berth's program is told for a step.
-fn arguments(step: ScrubStep, pool: &NodePoolSpec) -> Vec<String> {
+fn arguments(step: ScrubStep, pool: &HostNodePoolSpec) -> Vec<String> {
     let mut all = vec![step.name().to_owned()];
     match step {
         ScrubStep::Disks => all.extend(pool.scrub.disks.clone()),

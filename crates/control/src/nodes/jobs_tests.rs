@@ -10,7 +10,7 @@ fn record() -> NodeRecord {
     }
 }
 
-fn pool(spec: &Value) -> NodePoolSpec {
+fn pool(spec: &Value) -> HostNodePoolSpec {
     serde_json::from_value(spec.clone()).unwrap()
 }
 
@@ -23,9 +23,9 @@ fn jobs_are_as_reviewed() {
         placeholder_image: String::new(),
     };
     let pool = pool(&json!({
-        "nodeSelector": {"a": "b"}, "resource": "nvidia.com/gpu",
+        "nodeSelector": {"a": "b"}, "gpuResourceName": "nvidia.com/gpu",
         "scrub": {
-            "steps": ["processes", "claims", "gpuReset", "images", "disks"], "disks": ["/mnt/nvme0"],
+            "steps": ["Processes", "Claims", "GPUReset", "Images", "Disks"], "disks": ["/mnt/nvme0"],
             "keepImages": ["registry.example.com/base/"],
             "custom": [{"name": "cache", "image": "registry.example.com/wipe:1", "args": ["--all"]}],
             "podAnnotations": {"sidecar.istio.io/inject": "false"},
@@ -50,9 +50,9 @@ fn the_default_steps_follow_the_gpus() {
         spec.scrub_steps().into_iter().map(ScrubStep::name).collect::<Vec<_>>()
     };
     let base = ["processes", "claims", "ephemeral"];
-    assert_eq!(names(&json!({"nodeSelector": {}, "resource": "amd.com/gpu"})), base);
-    let nvidia = names(&json!({"nodeSelector": {}, "resource": "nvidia.com/gpu"}));
-    assert_eq!(nvidia, [&base[..], &["mig", "gpuReset"]].concat());
+    assert_eq!(names(&json!({"nodeSelector": {}, "gpuResourceName": "amd.com/gpu"})), base);
+    let nvidia = names(&json!({"nodeSelector": {}, "gpuResourceName": "nvidia.com/gpu"}));
+    assert_eq!(nvidia, [&base[..], &["mig", "gpu-reset"]].concat());
     assert!(names(&json!({"nodeSelector": {}, "scrub": {"policy": "None"}})).is_empty());
 }
 

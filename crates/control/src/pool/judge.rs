@@ -2,7 +2,7 @@
 
 use super::survey::Found;
 use berth_api::{
-    NodePool,
+    HostNodePool,
     conditions::{Finding, HEALTHY, READY},
     labels,
 };
@@ -23,7 +23,7 @@ pub(super) fn health(quarantined: &[String]) -> Finding {
     )
 }
 
-pub(super) fn judge(pool: &NodePool, found: &Found) -> Finding {
+pub(super) fn judge(pool: &HostNodePool, found: &Found) -> Finding {
     let Found {
         counts,
         products,
@@ -56,7 +56,7 @@ pub(super) fn judge(pool: &NodePool, found: &Found) -> Finding {
         );
     }
     let asked = pool.spec.sharing.name();
-    if pool.spec.mig_config.is_none() && sharing.iter().any(|found| found != asked) {
+    if pool.spec.mig_config().is_none() && sharing.iter().any(|found| found != asked) {
         let found: Vec<&str> = sharing.iter().map(String::as_str).collect();
         return Finding::no(
             READY,

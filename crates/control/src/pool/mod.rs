@@ -1,4 +1,4 @@
-//! The `NodePool` controller: reports what a pool consists of. It changes nothing but the pool's status.
+//! The `HostNodePool` controller: reports what a pool consists of. It changes nothing but the pool's status.
 
 mod judge;
 mod shared;
@@ -10,7 +10,7 @@ use crate::{
     nodes::{Selectors, placeholders},
 };
 use berth_api::{
-    NodePool, NodePoolStatus,
+    HostNodePool, HostNodePoolStatus,
     conditions::{self, Finding, NODES_REQUESTED},
     labels,
 };
@@ -48,7 +48,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
     findings.extend(finding);
     let mut known = before.conditions.clone();
     known.retain(|condition| pool.spec.autoscaling.is_some() || condition.type_ != NODES_REQUESTED);
-    let after = NodePoolStatus {
+    let after = HostNodePoolStatus {
         requested,
         observed_generation: pool.metadata.generation,
         conditions: conditions::merge(&known, &findings, pool.metadata.generation, Timestamp::now()),
@@ -57,9 +57,9 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
     if before == after {
         return Ok(None);
     }
-    let pools: Api<NodePool> = Api::all(context.client.clone());
+    let pools: Api<HostNodePool> = Api::all(context.client.clone());
     let body = json!({
-        "apiVersion": NodePool::api_version(&()), "kind": NodePool::kind(&()),
+        "apiVersion": HostNodePool::api_version(&()), "kind": HostNodePool::kind(&()),
         "metadata": {"name": name, "uid": pool.uid()}, "status": after,
     });
     let params = PatchParams::apply(labels::CONTROL_MANAGER).force();

@@ -6,7 +6,7 @@ use crate::nodes::{
     shared::{Standing, standing},
 };
 use berth_api::{
-    NodeCounts, NodePool, NodePoolStatus,
+    HostNodePool, HostNodePoolStatus, NodeCounts,
     conditions::{Finding, READY},
 };
 use k8s_openapi::api::core::v1::Node;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 /// Counts a shared pool's nodes and says which are not shared and why.
 pub(super) fn shared(
-    pool: &NodePool,
-    pools: &[Arc<NodePool>],
+    pool: &HostNodePool,
+    pools: &[Arc<HostNodePool>],
     nodes: &[Arc<Node>],
     slices: impl Fn(&str) -> usize,
-) -> (NodePoolStatus, Finding) {
+) -> (HostNodePoolStatus, Finding) {
     let mut counts = NodeCounts::default();
     let mut refused = Vec::new();
     let mut contested = Vec::new();
@@ -65,9 +65,9 @@ pub(super) fn shared(
             ),
         )
     };
-    let status = NodePoolStatus {
+    let status = HostNodePoolStatus {
         nodes: Some(counts),
-        ..NodePoolStatus::default()
+        ..HostNodePoolStatus::default()
     };
     (status, finding)
 }

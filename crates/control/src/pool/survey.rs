@@ -2,7 +2,7 @@
 
 use super::judge::{health, judge};
 use crate::nodes::{NodeRecord, Selectors, State, is_available, step::MIG_CONFIG};
-use berth_api::{NodeCounts, NodePool, NodePoolStatus, Sharing, conditions::Finding};
+use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, conditions::Finding};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -35,11 +35,11 @@ pub(super) struct Found {
 
 /// Counts a pool's nodes and judges them. `slices` gives the specs of the `ResourceSlices` of a node.
 pub(super) fn survey(
-    pool: &NodePool,
+    pool: &HostNodePool,
     pools: &Selectors,
     nodes: &[Arc<Node>],
     slices: impl Fn(&str) -> Vec<Value>,
-) -> (NodePoolStatus, [Finding; 2]) {
+) -> (HostNodePoolStatus, [Finding; 2]) {
     let mut found = Found::default();
     let name = pool.name_any();
     for node in nodes {
@@ -59,8 +59,8 @@ pub(super) fn survey(
     found.quarantined.sort();
     let findings = [judge(pool, &found), health(&found.quarantined)];
     let joined = |all: &BTreeSet<String>| (!all.is_empty()).then(|| all.iter().cloned().collect::<Vec<_>>().join(", "));
-    let has_gpus = pool.spec.resource.is_some();
-    let status = NodePoolStatus {
+    let has_gpus = pool.spec.gpu_resource_name.is_some();
+    let status = HostNodePoolStatus {
         nodes: Some(found.counts),
         gpus: has_gpus.then_some(found.gpus),
         free_gpus: has_gpus.then_some(found.free_gpus),
@@ -68,13 +68,13 @@ pub(super) fn survey(
         product: joined(&found.products),
         sharing: joined(&found.sharing),
         driver: joined(&found.drivers),
-        ..NodePoolStatus::default()
+        ..HostNodePoolStatus::default()
     };
     (status, findings)
 }
 
 impl Found {
-    fn look_at(&mut self, pool: &NodePool, node: &Node, slices: &[Value]) {
+    fn look_at(&mut self, pool: &HostNodePool, node: &Node, slices: &[Value]) {
         let counts = &mut self.counts;
         counts.total += 1;
         let gpus = gpu_count(pool, node);
@@ -88,7 +88,7 @@ impl Found {
             Some(record) => match record.state {
                 State::Reserved | State::Joining => counts.joining += 1,
                 State::Assigned | State::Cordoned => counts.assigned += 1,
-                State::Draining | State::Scrubbing | State::Validating => counts.returning += 1,
+                State::Draining | State::Scrubbing | State::Validating => counts.recycling += 1,
                 State::Quarantined => {
                     counts.quarantined += 1;
                     self.quarantined.push(format!("{}: {}", node.name_any(), record.reason));
@@ -161,8 +161,8 @@ fn sharing(node: &Node, has_slices: bool, gpus: i64) -> Option<String> {
     Some(found.name().to_owned())
 }
 
-fn gpu_count(pool: &NodePool, node: &Node) -> i64 {
-    let Some(resource) = &pool.spec.resource else { return 0 };
+fn gpu_count(pool: &HostNodePool, node: &Node) -> i64 {
+    let Some(resource) = &pool.spec.gpu_resource_name else { return 0 };
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     allocatable
         .and_then(|all| all.get(resource))

@@ -1,7 +1,7 @@
 use super::{shared, survey};
 use crate::nodes::Selectors;
 use berth_api::{
-    NodeCounts, NodePool, NodePoolSpec,
+    HostNodePool, HostNodePoolSpec, NodeCounts,
     conditions::{Finding, READY},
 };
 use k8s_openapi::api::core::v1::Node;
@@ -9,13 +9,13 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, sync::Arc};
 
-fn pool(name: &str, label: (&str, &str)) -> NodePool {
-    NodePool::new(
+fn pool(name: &str, label: (&str, &str)) -> HostNodePool {
+    HostNodePool::new(
         name,
-        NodePoolSpec {
+        HostNodePoolSpec {
             node_selector: BTreeMap::from([(label.0.into(), label.1.into())]),
             resource: Some("nvidia.com/gpu".into()),
-            ..NodePoolSpec::default()
+            ..HostNodePoolSpec::default()
         },
     )
 }
@@ -40,7 +40,7 @@ fn none(_: &str) -> Vec<Value> {
     Vec::new()
 }
 
-fn selectors(pools: &[&NodePool]) -> Selectors {
+fn selectors(pools: &[&HostNodePool]) -> Selectors {
     Selectors::new(
         pools
             .iter()
@@ -71,7 +71,7 @@ fn nodes_and_gpus_are_counted() {
     assert!(health.is_true());
     assert_eq!(
         (status.free_gpus, status.sharing.as_deref()),
-        (Some(8), Some("exclusive"))
+        (Some(8), Some("Exclusive"))
     );
 }
 
@@ -122,7 +122,7 @@ fn domains_that_are_broken_up_count_as_fragments_and_quarantine_is_told() {
 #[test]
 fn devices_tell_product_and_driver_where_labels_do_not() {
     let mut dra = pool("dra", ("gpu", "yes"));
-    dra.spec.resource = None;
+    dra.spec.gpu_resource_name = None;
     let mut node = node("n1", "", None);
     Arc::make_mut(&mut node).labels_mut().remove("nvidia.com/gpu.product");
     let slices = |_: &str| {
@@ -139,7 +139,7 @@ fn devices_tell_product_and_driver_where_labels_do_not() {
 #[test]
 fn a_shared_pool_says_which_nodes_it_refuses() {
     let mut cpu = pool("cpu", ("gpu", "yes"));
-    (cpu.spec.modes, cpu.spec.resource) = (vec![berth_api::NodeMode::Shared], None);
+    (cpu.spec.modes, cpu.spec.gpu_resource_name) = (vec![berth_api::NodeMode::Shared], None);
     let pools = [Arc::new(cpu.clone())];
     let mut plain = node("n1", "", None).as_ref().clone();
     plain.labels_mut().remove("nvidia.com/gpu.product");

@@ -1,7 +1,7 @@
 //! Claims of devices: of classes that are offered, never with a look at others' devices.
 
 use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule};
-use berth_api::allowances;
+use berth_api::policy_annotations;
 
 const GROUP: &str = "resource.k8s.io";
 
@@ -35,8 +35,8 @@ fn wall(name: &'static str, about: &'static str, resources: &'static [&'static s
             operations: WRITES,
         }],
         variables: vec![
-            cel::allowed("classes", allowances::DEVICE_CLASSES),
-            cel::allowed("drivers", allowances::CONFIG_DRIVERS),
+            cel::allowed("classes", policy_annotations::DEVICE_CLASSES),
+            cel::allowed("drivers", policy_annotations::CONFIG_DRIVERS),
             ("requests", format!("{devices}.?requests.orValue([])")),
             ("config", format!("{devices}.?config.orValue([])")),
         ],

@@ -1,7 +1,7 @@
 //! Ingresses and routes: classes, Gateways and host names that are offered, and no instructions to shared controllers.
 
 use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule};
-use berth_api::allowances;
+use berth_api::policy_annotations;
 use berth_syncer::kinds::ingress::annotations;
 
 pub(super) fn walls() -> Vec<Wall> {
@@ -10,14 +10,14 @@ pub(super) fn walls() -> Vec<Wall> {
 
 fn variables() -> Vec<(&'static str, String)> {
     vec![
-        cel::allowed("hostnames", allowances::HOSTNAMES),
-        cel::allowed("annotations", allowances::INGRESS_ANNOTATIONS),
+        cel::allowed("hostnames", policy_annotations::HOSTNAMES),
+        cel::allowed("annotations", policy_annotations::INGRESS_ANNOTATIONS),
     ]
 }
 
 fn ingresses() -> Wall {
     let mut variables = variables();
-    variables.push(cel::allowed("classes", allowances::INGRESS_CLASSES));
+    variables.push(cel::allowed("classes", policy_annotations::INGRESS_CLASSES));
     variables.push(("rules", "object.spec.?rules.orValue([])".into()));
     Wall {
         name: "berth-ingresses",
@@ -61,7 +61,7 @@ fn ingresses() -> Wall {
 
 fn routes() -> Wall {
     let mut variables = variables();
-    variables.push(cel::allowed("gateways", allowances::GATEWAYS));
+    variables.push(cel::allowed("gateways", policy_annotations::GATEWAYS));
     Wall {
         name: "berth-routes",
         about: "Routes of a tenant are attached to Gateways that are offered to it, for host names that it was given.",

@@ -4,7 +4,7 @@
 //! the thief to the same rules. They are plain data: [`all`] lists them, [`install`](crate::install) applies them to local
 //! clusters, the Helm chart carries the same objects in `charts/berth/files/walls.yaml`.
 //!
-//! What a class allows is read from annotations of the workload namespace ([`berth_api::allowances`]). Walls on what belongs
+//! What a class allows is read from annotations of the workload namespace ([`berth_api::policy_annotations`]). Walls on what belongs
 //! to the platform (nodes, namespaces) ask the host's RBAC instead of knowing names: whoever may `bypass` `walls.berth.dev`
 //! passes. That is control, and cluster-admins, who could delete the walls as well.
 

@@ -1,7 +1,7 @@
 //! Services: no foreign addresses, and ways in from outside only as the class allows.
 
 use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
-use berth_api::allowances;
+use berth_api::policy_annotations;
 use berth_syncer::kinds::service::INTERNAL_NAMES;
 
 pub(super) fn wall() -> Wall {
@@ -17,8 +17,8 @@ pub(super) fn wall() -> Wall {
             operations: WRITES,
         }],
         variables: vec![
-            cel::allowed("types", allowances::SERVICE_TYPES),
-            cel::allowed("classes", allowances::LOAD_BALANCER_CLASSES),
+            cel::allowed("types", policy_annotations::SERVICE_TYPES),
+            cel::allowed("classes", policy_annotations::LOAD_BALANCER_CLASSES),
             ("type", "object.spec.?type.orValue('ClusterIP')".into()),
             ("target", "object.spec.?externalName.orValue('').lowerAscii()".into()),
         ],

@@ -16,7 +16,7 @@ pub(super) fn variables() -> [(&'static str, String); 3] {
         cel::SLUG
     );
     [
-        cel::allowed("sharedPools", allowances::SHARED_POOLS),
+        cel::allowed("sharedPools", policy_annotations::SHARED_POOLS),
         ("terms", format!("{TERMS}.orValue([])")),
         // Whatever its affinity says: a node has either mark, never both.
         ("staysHome", own),
@@ -66,10 +66,10 @@ pub(super) fn wall() -> Wall {
             rule(
                 format!(
                     "variables.mayShare == (variables.labels[?'{}'].orValue('') == '{}')",
-                    labels::MAY_SHARE,
-                    labels::MAY_SHARE_YES
+                    labels::SHARED_NODES,
+                    labels::SHARED_NODES_ALLOWED
                 ),
-                "pods that may run on shared nodes, and only those, carry the label berth.dev/may-share",
+                "pods that may run on shared nodes, and only those, carry the label berth.dev/shared-nodes",
             ),
             at_home_or(
                 "object.spec.?resourceClaims.orValue([]).size() == 0",
@@ -93,12 +93,12 @@ pub(super) fn wall() -> Wall {
                 "spec.priorityClassName: pods that may run on shared nodes preempt nobody",
             ),
             unless(
-                allowances::HOST_USERS,
+                policy_annotations::HOST_USERS,
                 "object.spec.?hostUsers.orValue(true) == false",
                 "spec.hostUsers must be false on shared nodes",
             ),
             unless(
-                allowances::CACHED_IMAGES,
+                policy_annotations::CACHED_IMAGES,
                 "variables.containers.all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
                  object.spec.?ephemeralContainers.orValue([]).all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
                  object.spec.?volumes.orValue([]).all(v, !has(v.image) || v.image.?pullPolicy.orValue('') == 'Always')",
@@ -126,7 +126,7 @@ fn variables_of_containers() -> Vec<(&'static str, String)> {
             labels::SHARED_POOL
         ),
     ));
-    all.push(cel::allowed("refused", allowances::NOT_ON_SHARED_NODES));
+    all.push(cel::allowed("refused", policy_annotations::NOT_ON_SHARED_NODES));
     all.push((
         "resources",
         format!(

@@ -1,7 +1,7 @@
 //! Claims of volumes and snapshots: of classes that are offered, and of no volume or snapshot that is there already.
 
 use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
-use berth_api::allowances;
+use berth_api::policy_annotations;
 
 pub(super) fn walls() -> Vec<Wall> {
     vec![claims(), snapshots()]
@@ -21,8 +21,8 @@ fn claims() -> Wall {
             operations: WRITES,
         }],
         variables: vec![
-            cel::allowed("classes", allowances::STORAGE_CLASSES),
-            cel::allowed("attributes", allowances::ATTRIBUTES_CLASSES),
+            cel::allowed("classes", policy_annotations::STORAGE_CLASSES),
+            cel::allowed("attributes", policy_annotations::ATTRIBUTES_CLASSES),
             ("class", "object.spec.?storageClassName.orValue('')".into()),
             (
                 "attributesClass",
@@ -87,7 +87,7 @@ fn snapshots() -> Wall {
             resources: &["volumesnapshots"],
             operations: WRITES,
         }],
-        variables: vec![cel::allowed("classes", allowances::SNAPSHOT_CLASSES)],
+        variables: vec![cel::allowed("classes", policy_annotations::SNAPSHOT_CLASSES)],
         rules: vec![
             rule(
                 "object.spec.source.?volumeSnapshotContentName.orValue('') == ''",

@@ -48,7 +48,7 @@ impl Owners {
             };
             if let Some(pool) = shared::pool_of(&node) {
                 let tenants = self.tenants.state();
-                for tenant in tenants.iter().filter(|tenant| tenant.spec.shares(pool)) {
+                for tenant in tenants.iter().filter(|tenant| tenant.spec.uses_shared_pool(pool)) {
                     let key = tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any());
                     self.queue.add_after(key, FLEET_PAUSE);
                 }
@@ -103,7 +103,7 @@ pub(super) fn shared_pods(
     let (listed, is_listed) = oneshot::channel();
     let api = Api::<Pod>::all(client.clone());
     let config = watcher::Config::default()
-        .labels(labels::MAY_SHARE)
+        .labels(labels::SHARED_NODES)
         .fields("status.phase!=Succeeded,status.phase!=Failed");
     let (of_task, stop) = (Arc::clone(&index), stop.clone());
     tasks.spawn(async move {

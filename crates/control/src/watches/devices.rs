@@ -13,7 +13,7 @@ use crate::{
         devices::{Claim, Class, Devices},
     },
 };
-use berth_api::NodePool;
+use berth_api::HostNodePool;
 use berth_runtime::queue::Queue;
 use kube::{Client, ResourceExt, api::DynamicObject, runtime::reflector::Store};
 use serde_json::Value;
@@ -36,7 +36,7 @@ pub(super) struct Watched {
 pub(super) fn start(
     client: &Client,
     owners: &Owners,
-    pools: &Store<NodePool>,
+    pools: &Store<HostNodePool>,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
 ) -> Watched {

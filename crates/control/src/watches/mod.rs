@@ -10,7 +10,7 @@ use crate::{
     manifests,
     nodes::{NodeRecord, shared},
 };
-use berth_api::{DEFAULT_CLASS, NodePool, TenantClass, TenantCluster, TenantNode, labels};
+use berth_api::{DEFAULT_CLASS, HostNodePool, TenantClass, TenantCluster, TenantNode, labels};
 use berth_runtime::queue::Queue;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
@@ -58,7 +58,7 @@ pub async fn start(
             tenant_queue.add_after(Key::Fleet, FLEET_PAUSE);
             // Its class, old and new, counts its tenants.
             let earlier = tenant.status.as_ref().and_then(|status| status.class.as_deref());
-            for class in [tenant.spec.class.as_deref().unwrap_or(DEFAULT_CLASS)]
+            for class in [tenant.spec.class_name.as_deref().unwrap_or(DEFAULT_CLASS)]
                 .into_iter()
                 .chain(earlier)
             {
@@ -84,7 +84,7 @@ pub async fn start(
                 class_queue.add_after(Key::Fleet, FLEET_PAUSE);
                 for tenant in of_classes.state() {
                     let earlier = tenant.status.as_ref().and_then(|status| status.class.as_deref());
-                    if tenant.spec.class.as_deref().unwrap_or(DEFAULT_CLASS) == name || earlier == Some(&name) {
+                    if tenant.spec.class_name.as_deref().unwrap_or(DEFAULT_CLASS) == name || earlier == Some(&name) {
                         class_queue.add(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()));
                     }
                 }
@@ -94,7 +94,7 @@ pub async fn start(
     let pool_queue = queue.clone();
     let of_pools = tenants.clone();
     let (pools, starter) = starter.watch(
-        Api::<NodePool>::all(client.clone()),
+        Api::<HostNodePool>::all(client.clone()),
         watcher::Config::default(),
         move |pool, seen| {
             pool_queue.add(Key::Pool(pool.name_any()));
@@ -137,14 +137,14 @@ pub async fn start(
                 node_queue.add_after(Key::Pool(pool.name_any()), FLEET_PAUSE);
             }
             let owner = NodeRecord::read(node).map(|record| record.uid);
-            let pool = shared::pool_of(node).or_else(|| node.annotations().get(labels::SHARED_BEFORE));
+            let pool = shared::pool_of(node).or_else(|| node.annotations().get(labels::PREVIOUS_SHARED_POOL));
             for tenant in of_tenants.state() {
                 // Those who wait for nodes, and the one whose node it is.
                 let waits = tenant
                     .status
                     .as_ref()
                     .is_none_or(|status| status.phase != Some(berth_api::Phase::Ready));
-                let shares = pool.is_some_and(|pool| tenant.spec.shares(pool));
+                let shares = pool.is_some_and(|pool| tenant.spec.uses_shared_pool(pool));
                 if waits
                     || shares
                     || owner == tenant.uid()
@@ -180,7 +180,7 @@ pub async fn start(
         ours.clone(),
         move |namespace, seen| {
             enqueue_owner(&child_queue, namespace.labels());
-            let allowed = namespace.annotations().get(berth_api::allowances::SHARED_POOLS);
+            let allowed = namespace.annotations().get(berth_api::policy_annotations::SHARED_POOLS);
             if seen.is_news(&namespace.name_any(), &allowed) {
                 child_queue.add_after(Key::SharedNodes, FLEET_PAUSE);
             }

@@ -76,7 +76,7 @@ impl Concerned {
             }
         }
         let dynamic =
-            |tenant: &&Arc<TenantCluster>| tenant.spec.nodes.iter().any(|group| group.mode == NodeMode::Dynamic);
+            |tenant: &&Arc<TenantCluster>| tenant.spec.node_groups.iter().any(|group| group.mode == NodeMode::Dynamic);
         let tenants = self.tenants.state();
         let slugs: HashSet<String> = tenants
             .iter()

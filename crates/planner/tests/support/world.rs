@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Time between two steps.
 pub const STEP: Seconds = 60;
 /// How long a node is being handed on.
-pub const HANDOVER: Seconds = 180;
+pub const RECYCLING: Seconds = 180;
 
 /// Work that comes at some step.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl World {
         for at in 0..self.fleet.nodes.len() {
             let node = &mut self.fleet.nodes[at];
             match &mut node.state {
-                NodeState::Returning { since, .. } if *since + HANDOVER <= now => node.state = NodeState::Free,
+                NodeState::Returning { since, .. } if *since + RECYCLING <= now => node.state = NodeState::Free,
                 NodeState::Owned(owner) => match owner.phase {
                     Phase::Reserved { of } if Self::present(&before, &owner.tenant) >= of => {
                         owner.phase = Phase::Joining;

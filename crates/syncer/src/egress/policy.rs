@@ -111,7 +111,7 @@ pub fn route(world: &World, locals: &Locals, target: &Target) -> Result<Route, R
             )),
             None if is_listed(world, target) => Ok(Route::External(target.clone())),
             None => Err(Refusal::forbidden(format!(
-                "{target} is neither a Service of your cluster nor a host that your class lists in sync.egress.hosts; ask the \
+                "{target} is neither a Service of your cluster nor a host that your class lists in network.apiServerEgress.hosts; ask the \
                  platform team to list it"
             ))),
         },
@@ -136,14 +136,14 @@ fn by_address(world: &World, address: IpAddr, target: &Target) -> Result<Route, 
     if is_listed(world, target) {
         return Ok(Route::External(target.clone()));
     }
-    if is_in(&world.tenant.policy.services.endpoint_cidrs, address) {
+    if is_in(&world.tenant.network.endpoint_cidrs, address) {
         return Ok(Route::Addresses(
             "endpoint",
             vec![SocketAddr::new(address, target.port)],
         ));
     }
     Err(Refusal::forbidden(format!(
-        "{target} is no address of your pods or Services, nor one that your class lists in sync.egress.hosts; ask the platform \
+        "{target} is no address of your pods or Services, nor one that your class lists in network.apiServerEgress.hosts; ask the platform \
          team to list it"
     )))
 }
@@ -177,7 +177,7 @@ fn service_of(world: &World, name: &str) -> Option<Name> {
 
 /// Whether the class lists a host: `host` means port 443, `host:port` any other.
 fn is_listed(world: &World, target: &Target) -> bool {
-    let listed = world.tenant.policy.egress.hosts.iter();
+    let listed = world.tenant.network.api_server_hosts.iter();
     let mut listed = listed.filter_map(|text| {
         let target = Target::parse(text).or_else(|_| Target::parse(&format!("{text}:443")));
         target.ok()
@@ -191,16 +191,9 @@ fn is_in(networks: &[String], address: IpAddr) -> bool {
     networks.any(|network| network.contains(&address))
 }
 
-/// Whether an address is in a network that stays closed, as the class and control say.
+/// Whether an address is in a network that stays closed. Control lists those that the class blocks and the platform's own.
 fn is_closed(world: &World, address: IpAddr) -> bool {
-    let tenant = &world.tenant;
-    let listed = tenant
-        .policy
-        .network
-        .blocked_cidrs
-        .iter()
-        .chain(&tenant.network.blocked);
-    let mut closed = ranges::never_open().chain(ranges::blocking(listed));
+    let mut closed = ranges::never_open().chain(ranges::blocking(&world.tenant.network.blocked));
     closed.any(|network| network.contains(&address))
 }
 

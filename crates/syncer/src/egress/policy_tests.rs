@@ -5,7 +5,7 @@ use crate::{
     resource::{Side, host_name},
     store::Stored,
 };
-use berth_api::SyncPolicy;
+use berth_api::NetworkLimits;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -46,12 +46,12 @@ fn service(world: &World, name: &str, spec: &Value) {
 }
 
 fn world() -> World {
-    let mut policy = SyncPolicy::default();
-    policy.egress.hosts = vec!["hooks.example.com".into(), "10.9.9.9:8443".into(), "[fd00::9]".into()];
-    policy.services.endpoint_cidrs = vec!["10.30.0.0/16".into()];
-    policy.network.blocked_cidrs = vec!["10.96.0.0/12".into(), "10.244.0.0/16".into(), "172.18.0.0/16".into()];
+    let mut network = NetworkLimits::default();
+    network.api_server_hosts = vec!["hooks.example.com".into(), "10.9.9.9:8443".into(), "[fd00::9]".into()];
+    network.endpoint_cidrs = vec!["10.30.0.0/16".into()];
+    network.blocked = vec!["10.96.0.0/12".into(), "10.244.0.0/16".into(), "172.18.0.0/16".into()];
     let mut tenant = test_tenant();
-    tenant.policy = Arc::new(policy);
+    tenant.network = Arc::new(network);
     let world = World::new(tenant);
     let node = json!({
         "metadata": {"name": "gpu-1"},

@@ -87,7 +87,7 @@ impl Custom {
     }
 
     fn make(rules: &SyncedKind) -> &'static Self {
-        let plural = leak(rules.plural.clone());
+        let plural = leak(rules.resource.clone());
         let status: &[Right] = if rules.status {
             vec![(leak(format!("{plural}/status")), &["patch"][..])].leak()
         } else {
@@ -162,7 +162,7 @@ impl Down for Custom {
             }
         }
         let mut copied = Value::Object(copied);
-        for path in &self.rules.refused {
+        for path in &self.rules.denied_fields {
             json::each(&copied, path, &mut |value| {
                 if !json::is_unset(value) {
                     findings.refuse(path, "this field is not offered here");
@@ -236,7 +236,7 @@ mod tests {
                 group: "example.com".into(),
                 version: "v1".into(),
                 kind: "Gang".into(),
-                plural: "gangs".into(),
+                resource: "gangs".into(),
                 fields: vec!["spec".into()],
                 status: true,
                 references: vec![
@@ -246,7 +246,7 @@ mod tests {
                     reference("status.parent", "Gang.example.com"),
                 ],
                 selectors: vec!["spec.selector".into()],
-                refused: vec!["spec.hostPath".into()],
+                denied_fields: vec!["spec.hostPath".into()],
             }],
             ..SyncPolicy::default()
         });

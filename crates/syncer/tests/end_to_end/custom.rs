@@ -2,7 +2,7 @@
 
 use crate::setup::{Clusters, WORKLOADS, create, eventually};
 use berth_api::{
-    Scheduling, SyncPolicy, labels,
+    SchedulingMode, SyncPolicy, labels,
     sync_policy::{FieldReference, SyncedKind},
 };
 use k8s_openapi::{
@@ -24,7 +24,7 @@ fn kind() -> SyncedKind {
         group: "example.com".into(),
         version: "v1".into(),
         kind: "Widget".into(),
-        plural: "widgets".into(),
+        resource: "widgets".into(),
         fields: vec!["spec".into()],
         status: true,
         references: vec![
@@ -33,7 +33,7 @@ fn kind() -> SyncedKind {
             reference("status.leader", "Widget.example.com"),
         ],
         selectors: vec!["spec.selector".into()],
-        refused: vec!["spec.hostPath".into()],
+        denied_fields: vec!["spec.hostPath".into()],
     }
 }
 
@@ -89,7 +89,7 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
         kinds: vec![kind()],
         ..SyncPolicy::default()
     };
-    let clusters = Clusters::start_with(policy, Scheduling::Host).await;
+    let clusters = Clusters::start_with(policy, SchedulingMode::Host).await;
     // The tenant may use the kind before the host serves it: it is told, and everything else runs.
     define(&clusters.tenant_admin).await;
     let syncer = clusters.syncer().await;

@@ -3,7 +3,7 @@
 
 use crate::setup::{Clusters, WORKLOADS, create, events, eventually, is_phase, origin, phase, pod};
 use berth_api::{
-    Scheduling, SyncPolicy,
+    SchedulingMode, SyncPolicy,
     labels::{NETWORK_EGRESS, NETWORK_INGRESS},
     names::host_name,
     sync_policy::GatewayReference,
@@ -36,7 +36,6 @@ fn policy() -> SyncPolicy {
         name: "public".into(),
     }];
     policy.ingress.hostnames = vec!["*.team.example.com".into()];
-    policy.services.endpoint_cidrs = vec!["192.0.2.0/24".into()];
     policy
 }
 
@@ -140,7 +139,7 @@ async fn define_gateway_api(client: &Client) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_kinds() {
-    let clusters = Clusters::start_with(policy(), Scheduling::Host).await;
+    let clusters = Clusters::start_with(policy(), SchedulingMode::Host).await;
     for client in [&clusters.host_admin, &clusters.tenant_admin] {
         define_gateway_api(client).await;
     }

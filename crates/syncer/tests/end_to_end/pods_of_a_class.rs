@@ -2,7 +2,7 @@
 
 use crate::setup::{Clusters, create, eventually, is_phase, origin, phase, pod};
 use berth_api::{
-    Scheduling, SyncPolicy,
+    SchedulingMode, SyncPolicy,
     sync_policy::{PRIORITY_STEPS, PriorityBand, ServiceAccountMapping},
 };
 use k8s_openapi::api::{
@@ -33,7 +33,7 @@ fn policy() -> SyncPolicy {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_a_class() {
-    let clusters = Clusters::start_with(policy(), Scheduling::Host).await;
+    let clusters = Clusters::start_with(policy(), SchedulingMode::Host).await;
     // What control does for the class, and what the platform has made.
     let classes: Api<PriorityClass> = Api::all(clusters.host_admin.clone());
     for step in 0..PRIORITY_STEPS {

@@ -2,7 +2,7 @@
 //! This module does what control does in production: namespaces, nodes, roles.
 
 use crate::admission::AdmissionFiles;
-use berth_api::{Scheduling, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, allowances, labels};
+use berth_api::{SchedulingMode, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, allowances, labels};
 use berth_local::{HostCluster, HostClusterConfig, NodePlan, NodeShape, TestHost, process};
 use berth_syncer::{Servers, Tenant, metrics::Metrics, permissions, resource::Side};
 use k8s_openapi::{
@@ -51,7 +51,7 @@ pub struct Setup {
     /// The rules of the tenant's class.
     pub policy: SyncPolicy,
     /// Who places the tenant's pods.
-    pub scheduling: Scheduling,
+    pub scheduling: SchedulingMode,
     /// Kubernetes version of the host.
     pub host_version: String,
     /// Kubernetes version of the tenant.
@@ -67,7 +67,7 @@ impl Default for Setup {
         let version: String = berth_kubernetes_versions::KUBERNETES_DEFAULT.into();
         Self {
             policy: SyncPolicy::default(),
-            scheduling: Scheduling::Host,
+            scheduling: SchedulingMode::Host,
             host_version: version.clone(),
             tenant_version: version,
             emulated: None,
@@ -86,7 +86,7 @@ pub struct Clusters {
     /// The rules of the tenant's class.
     pub policy: SyncPolicy,
     /// Who places the tenant's pods.
-    pub scheduling: Scheduling,
+    pub scheduling: SchedulingMode,
     admission: AdmissionFiles,
     _turn: SemaphorePermit<'static>,
 }
@@ -109,17 +109,17 @@ impl Syncer {
 /// Everything outside is declared, but for one range.
 fn open_network() -> berth_api::NetworkLimits {
     let ranges = json!([{"cidr": "0.0.0.0/0"}, {"cidr": "::/0"}]);
-    serde_json::from_value(json!({"blocked": ["10.0.0.0/8"], "egress": ranges, "ingress": ranges})).unwrap()
+    serde_json::from_value(json!({"blocked": ["10.0.0.0/8"], "egress": ranges, "ingress": ranges, "endpointCidrs": ["192.0.2.0/24"]})).unwrap()
 }
 
 impl Clusters {
     /// Starts both, with two H100 nodes given to the tenant.
     pub async fn start() -> Self {
-        Self::start_with(SyncPolicy::default(), Scheduling::Host).await
+        Self::start_with(SyncPolicy::default(), SchedulingMode::Host).await
     }
 
     /// The same for a tenant of a class with these rules.
-    pub async fn start_with(policy: SyncPolicy, scheduling: Scheduling) -> Self {
+    pub async fn start_with(policy: SyncPolicy, scheduling: SchedulingMode) -> Self {
         let setup = Setup {
             policy,
             scheduling,
@@ -164,7 +164,7 @@ impl Clusters {
         );
         let (host, tenant) = (host.unwrap(), tenant.unwrap());
         tenant.supervisor().stop(process::KWOK, None).await.unwrap();
-        if scheduling == Scheduling::Host {
+        if scheduling == SchedulingMode::Host {
             tenant.supervisor().stop(process::SCHEDULER, None).await.unwrap();
         }
         let (host_admin, tenant_admin) = (host.client().await.unwrap(), tenant.client().await.unwrap());
@@ -188,8 +188,8 @@ impl Clusters {
 
     async fn prepare_host(&self) {
         let namespaces: Api<Namespace> = Api::all(self.host_admin.clone());
-        let mut allowed = allowances::annotations(&self.policy, berth_api::DEFAULT_CLASS, None);
-        allowed.extend(allowances::of_network(&open_network()));
+        let mut allowed = policy_annotations::annotations(&self.policy, berth_api::DEFAULT_CLASS, None);
+        allowed.extend(policy_annotations::of_network(&open_network()));
         for (name, role, annotations) in [
             (WORKLOADS, labels::ROLE_WORKLOADS, json!(allowed)),
             (CONTROL_PLANE, labels::ROLE_CONTROL_PLANE, json!({})),
@@ -276,8 +276,8 @@ impl Clusters {
                 .unwrap();
             let spec = TenantNodeSpec {
                 node_name: (*name).into(),
-                pool: "h100".into(),
-                group: "train".into(),
+                pool_name: "h100".into(),
+                node_group_name: "train".into(),
                 labels: node
                     .metadata
                     .labels

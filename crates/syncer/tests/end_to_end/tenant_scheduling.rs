@@ -1,7 +1,7 @@
 //! A tenant whose own schedulers place its pods.
 
 use crate::setup::{Clusters, create, events, eventually, is_phase, origin, pod};
-use berth_api::{Scheduling, SyncPolicy};
+use berth_api::{SchedulingMode, SyncPolicy};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{Node, Pod},
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn schedulers_in_the_tenant_decide() {
-    let clusters = Clusters::start_with(SyncPolicy::default(), Scheduling::Tenant).await;
+    let clusters = Clusters::start_with(SyncPolicy::default(), SchedulingMode::Tenant).await;
     let syncer = clusters.syncer().await;
     let nodes: Api<Node> = Api::all(clusters.tenant_admin.clone());
     eventually("two nodes", async || {

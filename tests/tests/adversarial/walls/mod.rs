@@ -13,7 +13,7 @@ pub(crate) use platform::{
 };
 
 use crate::syncer::as_syncer;
-use berth_api::{NodePool, TenantClass, labels};
+use berth_api::{HostNodePool, TenantClass, labels};
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
@@ -143,7 +143,6 @@ fn refused<T>(words: &str, result: kube::Result<T>) {
 
 fn class() -> TenantClass {
     let sync = json!({
-        "network": {"blockedCidrs": ["10.20.7.0/24"]},
         "pods": {"runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100}},
         "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
         "services": {"nodePorts": true},
@@ -155,6 +154,7 @@ fn class() -> TenantClass {
     });
     serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "walls"}, "spec": {"sync": sync, "network": {
+            "blockedCIDRs": ["10.20.7.0/24"],
             "egress": {"default": [{"cidr": "10.20.0.0/16"}, {"cidr": "192.0.2.0/24"}]},
             "ingress": {"default": [{"namespace": "ingress-nginx"}, {"cidr": "198.51.100.0/24"}]},
         }},
@@ -185,12 +185,12 @@ pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(
     let classes: Api<TenantClass> = Api::all(admin.clone());
     classes.create(&PostParams::default(), &class()).await.unwrap();
     let mut wanted = cluster("walls", &[]);
-    wanted.spec.class = Some("walls".into());
-    let pools: Api<NodePool> = Api::all(admin.clone());
+    wanted.spec.class_name = Some("walls".into());
+    let pools: Api<HostNodePool> = Api::all(admin.clone());
     for pool in shared::pools() {
         pools.create(&PostParams::default(), &pool).await.unwrap();
     }
-    wanted.spec.nodes = vec![shared::group()];
+    wanted.spec.node_groups = vec![shared::group()];
     let tenant = Tenant::create(&world, "adv-walls", &wanted).await;
     let crds: Api<CustomResourceDefinition> = Api::all(admin.clone());
     for definition in definitions() {

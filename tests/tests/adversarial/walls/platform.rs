@@ -98,7 +98,7 @@ pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platfo
     let home = tenant.id.control_plane_namespace();
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
-        "spec": {"nodeName": "gpu-l40s-01", "pool": "l40s", "group": "a"},
+        "spec": {"nodeName": "gpu-l40s-01", "poolName": "l40s", "nodeGroupName": "a"},
     }))
     .unwrap();
     let tenant_nodes: Api<berth_api::TenantNode> = Api::namespaced(client, &home);

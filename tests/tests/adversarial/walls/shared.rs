@@ -2,14 +2,14 @@
 //! tenant's images.
 
 use super::{Thief, with};
-use berth_api::{NodeGroup, NodeMode, NodePool, labels};
+use berth_api::{HostNodePool, NodeGroup, NodeMode, labels};
 use serde_json::{Value, json};
 
 /// A pool that the tenant asks for, and one that its class would allow as well.
-pub(super) fn pools() -> [NodePool; 2] {
+pub(super) fn pools() -> [HostNodePool; 2] {
     ["walls-cpu", "walls-other"].map(|name| {
-        let spec = json!({"nodeSelector": {"walls.example.com/pool": name}, "modes": ["shared"]});
-        NodePool::new(name, serde_json::from_value(spec).unwrap())
+        let spec = json!({"nodeSelector": {"walls.example.com/pool": name}, "modes": ["Shared"]});
+        HostNodePool::new(name, serde_json::from_value(spec).unwrap())
     })
 }
 
@@ -45,7 +45,7 @@ fn pod(thief: &Thief, more: &Value) -> Value {
     let pod = with(&thief.pod(&with(&spec, more)), &json!({"spec": {"nodeSelector": null}}));
     with(
         &pod,
-        &json!({"metadata": {"labels": {labels::MAY_SHARE: labels::MAY_SHARE_YES}}}),
+        &json!({"metadata": {"labels": {labels::SHARED_NODES: labels::SHARED_NODES_ALLOWED}}}),
     )
 }
 
@@ -124,10 +124,10 @@ pub(super) async fn pods(thief: &Thief) {
     // The label by which the platform finds such pods goes with the affinity.
     let unmarked = with(
         &pod(thief, &json!({})),
-        &json!({"metadata": {"labels": {labels::MAY_SHARE: null}}}),
+        &json!({"metadata": {"labels": {labels::SHARED_NODES: null}}}),
     );
-    thief.refused("berth.dev/may-share", &unmarked).await;
-    let marked = json!({"metadata": {"labels": {labels::MAY_SHARE: labels::MAY_SHARE_YES}}});
+    thief.refused("berth.dev/shared-nodes", &unmarked).await;
+    let marked = json!({"metadata": {"labels": {labels::SHARED_NODES: labels::SHARED_NODES_ALLOWED}}});
     let marked = with(&thief.pod(&json!({})), &marked);
-    thief.refused("berth.dev/may-share", &marked).await;
+    thief.refused("berth.dev/shared-nodes", &marked).await;
 }

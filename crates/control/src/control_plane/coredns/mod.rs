@@ -4,7 +4,7 @@
 //! Its pods listen on [`Ports::dns`](super::Ports) over UDP and TCP, behind port 53 of the host Service `kube-dns` of the
 //! control-plane namespace; 8080 (`/health`), 8181 (`/ready`) and 9153 (`/metrics`) are for the node and for monitoring.
 //! They must be reached from the tenant's pods, and must reach the tenant's API server and port 53 of the servers that
-//! the class lists: the node's resolver, `dns.upstreams` and `dns.serverCidrs`.
+//! the class lists: the node's resolver, `dns.upstreams` and `dns.serverCIDRs`.
 
 mod corefile;
 pub mod customisation;

@@ -11,7 +11,7 @@ use crate::{
     runtime::{Owner, cluster::pod_selector},
 };
 use berth_api::{
-    EndpointSpec, EndpointType, TenantCluster,
+    ControlPlaneService, ControlPlaneServiceType, TenantCluster,
     conditions::{ENDPOINT_READY, Finding},
 };
 use k8s_openapi::{
@@ -44,7 +44,7 @@ pub(super) async fn ensure(
         return Ok(None);
     }
     let services: Api<Service> = Api::namespaced(context.client.clone(), &owner.tenant.control_plane_namespace());
-    if spec.kind == EndpointType::ClusterIp {
+    if spec.kind == ControlPlaneServiceType::ClusterIp {
         let left = optional(services.get_metadata(NAME).await).map_err(api("look for the external Service"))?;
         if left.is_some() {
             let deleted = services.delete(NAME, &DeleteParams::default()).await;
@@ -60,7 +60,7 @@ pub(super) async fn ensure(
     let made = services.get(NAME).await.map_err(api("read the external Service"))?;
     let earlier = cluster.status.as_ref().and_then(|status| status.endpoint.as_deref());
     let found = match spec.kind {
-        EndpointType::NodePort => at_node(spec, &made, &context.stores.nodes.state(), earlier),
+        ControlPlaneServiceType::NodePort => at_node(spec, &made, &context.stores.nodes.state(), earlier),
         _ => at_load_balancer(spec, &made),
     };
     Ok(Some(match found {
@@ -76,7 +76,7 @@ fn url(host: &str, port: u16) -> String {
     format!("https://{}", authority(host, port))
 }
 
-fn service(owner: Owner<'_>, spec: &EndpointSpec, target: u16) -> Service {
+fn service(owner: Owner<'_>, spec: &ControlPlaneService, target: u16) -> Service {
     Service {
         metadata: ObjectMeta {
             name: Some(NAME.into()),
@@ -103,7 +103,7 @@ fn service(owner: Owner<'_>, spec: &EndpointSpec, target: u16) -> Service {
 
 /// At the port that the host chose: of the first host name, or of one node.
 fn at_node(
-    spec: &EndpointSpec,
+    spec: &ControlPlaneService,
     service: &Service,
     nodes: &[Arc<Node>],
     earlier: Option<&str>,
@@ -143,7 +143,7 @@ fn address(node: &Node) -> Option<String> {
 }
 
 /// At the load balancer: under the first host name, or its own name or address.
-fn at_load_balancer(spec: &EndpointSpec, service: &Service) -> Result<PublicEndpoint, Finding> {
+fn at_load_balancer(spec: &ControlPlaneService, service: &Service) -> Result<PublicEndpoint, Finding> {
     let ingress = service
         .status
         .as_ref()
@@ -176,11 +176,11 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn spec(kind: EndpointType, hostnames: &[&str]) -> EndpointSpec {
-        EndpointSpec {
+    fn spec(kind: ControlPlaneServiceType, hostnames: &[&str]) -> ControlPlaneService {
+        ControlPlaneService {
             kind,
             hostnames: hostnames.iter().map(ToString::to_string).collect(),
-            ..EndpointSpec::default()
+            ..ControlPlaneService::default()
         }
     }
 
@@ -203,14 +203,14 @@ mod tests {
     fn a_node_port_is_reached_at_a_name_or_at_one_node_for_good() {
         let nodes = [node("a", "10.0.0.1", "False"), node("b", "10.0.0.2", "True")];
         let by_name = at_node(
-            &spec(EndpointType::NodePort, &["k.example.com"]),
+            &spec(ControlPlaneServiceType::NodePort, &["k.example.com"]),
             &with_port(),
             &nodes,
             None,
         )
         .unwrap();
         assert_eq!(by_name.url, "https://k.example.com:30443");
-        let plain = spec(EndpointType::NodePort, &[]);
+        let plain = spec(ControlPlaneServiceType::NodePort, &[]);
         let first = at_node(&plain, &with_port(), &nodes, None).unwrap();
         assert_eq!(
             (first.url.as_str(), first.hosts),
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_load_balancer_is_waited_for() {
-        let plain = spec(EndpointType::LoadBalancer, &[]);
+        let plain = spec(ControlPlaneServiceType::LoadBalancer, &[]);
         assert_eq!(
             at_load_balancer(&plain, &with_port()).unwrap_err().reason,
             "LoadBalancerPending"
@@ -236,7 +236,11 @@ mod tests {
         let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}});
         let served: Service = serde_json::from_value(status).unwrap();
         assert_eq!(at_load_balancer(&plain, &served).unwrap().url, "https://192.0.2.7:443");
-        let named = at_load_balancer(&spec(EndpointType::LoadBalancer, &["k.example.com"]), &served).unwrap();
+        let named = at_load_balancer(
+            &spec(ControlPlaneServiceType::LoadBalancer, &["k.example.com"]),
+            &served,
+        )
+        .unwrap();
         assert_eq!(named.url, "https://k.example.com:443");
         assert_eq!(named.hosts, ["k.example.com", "192.0.2.7"]);
     }

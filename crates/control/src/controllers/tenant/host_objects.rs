@@ -190,10 +190,12 @@ pub fn kubeconfig_secret(cluster: &TenantCluster, tenant: &TenantId, kubeconfig:
     }]);
     Secret {
         metadata,
-        data: Some(BTreeMap::from([(
-            "kubeconfig".into(),
-            ByteString(kubeconfig.as_bytes().to_vec()),
-        )])),
+        // Cluster API's controllers and providers, Argo CD and Flux read the key `value`.
+        data: Some(
+            ["kubeconfig", "value"]
+                .map(|key| (key.into(), ByteString(kubeconfig.as_bytes().to_vec())))
+                .into(),
+        ),
         type_: Some("Opaque".into()),
         ..Secret::default()
     }

@@ -21,9 +21,9 @@ pub(super) fn groups(
         .iter()
         .map(|group| NodeGroupStatus {
             name: group.name.clone(),
-            pool: group.pool.clone(),
+            pool_name: group.pool_name.clone(),
             mode: group.mode,
-            desired: group.floor(),
+            desired: group.minimum(),
             ..NodeGroupStatus::default()
         })
         .collect();
@@ -32,7 +32,7 @@ pub(super) fn groups(
         let index = index.unwrap_or_else(|| {
             groups.push(NodeGroupStatus {
                 name: record.group.clone(),
-                pool: record.pool.clone(),
+                pool_name: record.pool.clone(),
                 ..NodeGroupStatus::default()
             });
             groups.len() - 1
@@ -41,7 +41,7 @@ pub(super) fn groups(
         match record.state {
             State::Reserved | State::Joining => group.joining += 1,
             State::Assigned => group.assigned += 1,
-            _ => group.returning += 1,
+            _ => group.releasing += 1,
         }
     }
     for group in &mut groups {
@@ -56,7 +56,7 @@ pub(super) fn groups(
             why,
         } = standing;
         group.desired = (*desired).max(group.desired);
-        group.waiting = *waiting;
+        group.pending = *waiting;
         group.borrowed = *borrowed;
         group.message.clone_from(why);
     }
@@ -68,9 +68,9 @@ pub(super) fn groups(
 pub(super) fn finding(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[Arc<Node>]) -> Finding {
     let floor_of = |name: &str| {
         let group = spec.iter().find(|group| group.name == name);
-        group.map_or(0, NodeGroup::floor)
+        group.map_or(0, NodeGroup::minimum)
     };
-    let floor: u64 = spec.iter().map(|group| u64::from(group.floor())).sum();
+    let floor: u64 = spec.iter().map(|group| u64::from(group.minimum())).sum();
     let there: u64 = groups
         .iter()
         .map(|group| u64::from(group.assigned.min(floor_of(&group.name))))
@@ -81,7 +81,7 @@ pub(super) fn finding(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[A
         .collect();
     let waiting: Vec<&str> = short
         .iter()
-        .filter(|group| group.waiting > 0 && !group.message.is_empty())
+        .filter(|group| group.pending > 0 && !group.message.is_empty())
         .map(|group| group.message.as_str())
         .collect();
     if !waiting.is_empty() {
@@ -89,7 +89,7 @@ pub(super) fn finding(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[A
             NODES_READY,
             "InsufficientCapacity",
             format!(
-                "{there} of {floor} nodes are assigned: {}; wait until another tenant gives nodes back, lower the count, or \
+                "{there} of {floor} nodes are assigned: {}; wait until another tenant gives nodes back, lower spec.nodeGroups[].replicas, or \
                  add nodes to the pool",
                 waiting.join("; ")
             ),
@@ -106,7 +106,7 @@ pub(super) fn finding(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[A
     let draining: u32 = groups
         .iter()
         .filter(|group| group.mode != NodeMode::Dynamic)
-        .map(|group| group.returning)
+        .map(|group| group.releasing)
         .sum();
     if draining > 0 {
         return Finding::no(
@@ -161,14 +161,14 @@ pub(super) fn news(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> Vec
             );
             news.push(("NodesBorrowed", words));
         }
-        if group.returning > earlier.returning {
+        if group.releasing > earlier.releasing {
             let words = format!(
-                "group {name}: {} nodes are on their way back to pool {}",
-                group.returning, group.pool
+                "group {name}: {} nodes are being released to pool {}",
+                group.releasing, group.pool_name
             );
-            news.push(("NodesReturning", words));
+            news.push(("NodesReleasing", words));
         }
-        if group.waiting > 0 && earlier.waiting == 0 {
+        if group.pending > 0 && earlier.pending == 0 {
             news.push(("WaitingForNodes", format!("group {name}: {}", group.message)));
         }
     }
@@ -227,7 +227,7 @@ mod tests {
         let found = finding(&spec, &all, &nodes);
         assert_eq!((found.status, found.reason), (Some(false), "InsufficientCapacity"));
         assert!(
-            found.message.contains("1 of 2") && found.message.contains("lower the count"),
+            found.message.contains("1 of 2") && found.message.contains("lower spec.nodeGroups"),
             "{found:?}"
         );
         let all = groups(&spec, &nodes, None);
@@ -257,12 +257,12 @@ mod tests {
 
     #[test]
     fn news_are_told_once() {
-        let group = |borrowed, returning, waiting| NodeGroupStatus {
+        let group = |borrowed, releasing, pending| NodeGroupStatus {
             name: "a".into(),
             mode: NodeMode::Dynamic,
             borrowed,
-            returning,
-            waiting,
+            releasing,
+            pending,
             ..NodeGroupStatus::default()
         };
         let reasons = |before: &[NodeGroupStatus], after| -> Vec<&str> {
@@ -270,7 +270,7 @@ mod tests {
         };
         assert_eq!(
             reasons(&[], group(1, 1, 1)),
-            ["NodesBorrowed", "NodesReturning", "WaitingForNodes"]
+            ["NodesBorrowed", "NodesReleasing", "WaitingForNodes"]
         );
         assert!(reasons(&[group(1, 1, 1)], group(1, 1, 2)).is_empty());
         assert!(reasons(&[group(1, 1, 1)], group(0, 0, 0)).is_empty());

@@ -59,14 +59,14 @@ pub(super) async fn run(
     let facts = network::host_facts(context, &host_ranges).await?;
     let priorities = context.stores.priority_classes.state();
     let default_priority = priorities.iter().find(|class| class.global_default == Some(true));
-    let mut allowances = allowances::annotations(
+    let mut allowances = policy_annotations::annotations(
         &settings.sync,
         settings.class_name(),
         default_priority.map(|class| class.name_any()).as_deref(),
     );
-    let closed = facts.closed_with(&ranges::blocking(&settings.sync.network.blocked_cidrs));
-    let limits = network::limits(&settings.network, &closed, &settings.sync.egress.hosts);
-    allowances.extend(allowances::of_network(&limits));
+    let closed = facts.closed_with(&ranges::blocking(&settings.class_network.blocked_cidrs));
+    let limits = network::limits(&settings.network, &closed, &settings.network.apiServerEgress.hosts);
+    allowances.extend(policy_annotations::of_network(&limits));
     for namespace in host_objects::namespaces(cluster, tenant, &allowances) {
         memory.host.apply(&namespace).await?;
     }
@@ -101,7 +101,7 @@ pub(super) async fn run(
             .iter()
             .filter_map(|text| dns_server(text))
             .collect(),
-        webhook_hosts: &settings.sync.egress.hosts,
+        webhook_hosts: &settings.network.apiServerEgress.hosts,
         datastore: context.datastore.endpoints(),
     };
     // Before anything runs, and before the syncer may make pods.
@@ -175,8 +175,8 @@ pub(super) async fn run(
     let nodes = owned_nodes(context, cluster);
     publish::publish(context, cluster, tenant, settings, &nodes).await?;
     let standings = cluster.uid().and_then(|uid| context.tenants.standing(&uid));
-    let groups = node_groups::groups(&cluster.spec.nodes, &nodes, standings.as_ref());
-    findings.add(node_groups::finding(&cluster.spec.nodes, &groups, &nodes));
+    let groups = node_groups::groups(&cluster.spec.node_groups, &nodes, standings.as_ref());
+    findings.add(node_groups::finding(&cluster.spec.node_groups, &groups, &nodes));
     Ok(())
 }
 

@@ -51,10 +51,10 @@ pub async fn publish(
     let shared = shared::nodes_of(context, &settings.sync.shared_nodes.pools).into_values();
     let shared = shared.filter_map(|node| {
         let pool = shared::pool_of(&node)?.clone();
-        let groups = &cluster.spec.nodes;
+        let groups = &cluster.spec.node_groups;
         let group = groups
             .iter()
-            .find(|group| group.mode == NodeMode::Shared && group.pool == pool);
+            .find(|group| group.mode == NodeMode::Shared && group.pool_name == pool);
         let group = group.map_or_else(|| pool.clone(), |group| group.name.clone());
         Some((node, Source::Shared { pool, group }))
     });
@@ -143,8 +143,8 @@ fn view(node: &Node, source: &Source, topology_key: Option<&str>) -> (TenantNode
     let taints = spec.and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let view = TenantNodeSpec {
         node_name: node.name_any(),
-        pool: source.pool().into(),
-        group: source.group().into(),
+        pool_name: source.pool().into(),
+        node_group_name: source.group().into(),
         labels: node
             .labels()
             .iter()

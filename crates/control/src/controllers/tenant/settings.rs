@@ -13,10 +13,11 @@ use crate::{
     network::{self, Declared},
 };
 use berth_api::{
-    DEFAULT_CLASS, DnsPolicy, EndpointPolicy, EndpointSpec, NodeMode, Scheduling, SyncPolicy, TenantClass,
-    TenantClassSpec, TenantCluster,
+    ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, NodeMode, SchedulingMode, SyncPolicy,
+    TenantClass, TenantClassSpec, TenantCluster,
     conditions::{ACCEPTED, Finding},
     names::TenantId,
+    network::ClassNetwork,
     sync_policy::{SharedNodesPolicy, allows},
 };
 use ipnet::IpNet;
@@ -39,18 +40,21 @@ pub struct Settings {
     /// The class; none when these are Berth's own defaults.
     pub class: Option<String>,
     /// Who places pods.
-    pub scheduling: Scheduling,
+    pub scheduling: SchedulingMode,
     /// How many of each component of the control plane that more than one can run of.
     #[serde(default = "one")]
     pub replicas: u32,
     /// Where the team reaches its API server.
     #[serde(default)]
-    pub endpoint: EndpointSpec,
+    pub endpoint: ControlPlaneService,
     /// What crosses to the host.
     pub sync: SyncPolicy,
     /// What its DNS answers.
     #[serde(default)]
     pub dns: DnsPolicy,
+    /// The network rules of its class.
+    #[serde(default)]
+    pub class_network: ClassNetwork,
     /// What passes the tenant's border in the network. Nothing for tenants that were accepted before there was one.
     #[serde(default)]
     pub network: Declared,
@@ -71,10 +75,10 @@ impl Settings {
 /// The name of the class that applies to a tenant: the one it names, else `default` if that exists or if its rules are
 /// what the tenant has now. A class that vanishes must not change what a running tenant may do without anybody's word.
 pub fn class_of(cluster: &TenantCluster, exists: impl Fn(&str) -> bool) -> Option<String> {
-    if let Some(named) = &cluster.spec.class {
+    if let Some(named) = &cluster.spec.class_name {
         return Some(named.clone());
     }
-    let earlier = cluster.status.as_ref().and_then(|status| status.class.as_deref());
+    let earlier = cluster.status.as_ref().and_then(|status| status.class_name.as_deref());
     (exists(DEFAULT_CLASS) || earlier == Some(DEFAULT_CLASS)).then(|| DEFAULT_CLASS.to_owned())
 }
 
@@ -93,18 +97,19 @@ pub fn resolve(
         let settings = Settings {
             version: spec.version.clone(),
             class,
-            scheduling: spec.scheduling.unwrap_or(rules.scheduling),
+            scheduling: spec.scheduling_mode.unwrap_or(rules.scheduling_mode),
             replicas: spec.control_plane.as_ref().map_or(1, |wanted| wanted.replicas),
-            endpoint: spec.endpoint.clone().unwrap_or_default(),
+            endpoint: spec.service(),
             sync: SyncPolicy {
                 shared_nodes: shared_nodes(cluster, &rules.sync.shared_nodes),
                 ..rules.sync.clone()
             },
             dns: rules.dns.clone(),
+            class_network: rules.network.clone(),
             network: network.map_err(|why| refuse("NetworkNotAllowed", why))?,
         };
         let refusal =
-            disallowed(&settings, &rules.endpoint).or_else(|| not_shared(&settings, &rules.sync.shared_nodes));
+            disallowed(&settings, &rules.control_plane.service).or_else(|| not_shared(&settings, &rules.sync.shared_nodes));
         refusal.map_or(Ok(settings), Err)
     };
     let Some(name) = class_of(cluster, |name| classes(name).is_some()) else {
@@ -135,8 +140,8 @@ pub fn resolve(
 
 /// The rules for shared nodes with the pools that the tenant asks for instead of those that its class lists.
 fn shared_nodes(cluster: &TenantCluster, rules: &SharedNodesPolicy) -> SharedNodesPolicy {
-    let groups = cluster.spec.nodes.iter().filter(|group| group.mode == NodeMode::Shared);
-    let pools: BTreeSet<&str> = groups.map(|group| group.pool.as_str()).collect();
+    let groups = cluster.spec.node_groups.iter().filter(|group| group.mode == NodeMode::Shared);
+    let pools: BTreeSet<&str> = groups.map(|group| group.pool_name.as_str()).collect();
     SharedNodesPolicy {
         pools: pools.into_iter().map(ToOwned::to_owned).collect(),
         ..rules.clone()
@@ -151,26 +156,26 @@ fn not_shared(settings: &Settings, rules: &SharedNodesPolicy) -> Option<Finding>
         return Some(refuse(
             "SharedPoolNotAllowed",
             format!(
-                "TenantClass {class} does not allow the shared pool {foreign}; remove the group from spec.nodes, or ask \
+                "TenantClass {class} does not allow the shared pool {foreign}; remove the group from spec.nodeGroups, or ask \
                  the platform team to list the pool in the class's spec.sync.sharedNodes.pools"
             ),
         ));
     }
     // It would have to see what others use of the nodes.
-    (!asked.is_empty() && settings.scheduling == Scheduling::Tenant).then(|| {
+    (!asked.is_empty() && settings.scheduling == SchedulingMode::Tenant).then(|| {
         refuse(
             "SharedPoolNotAllowed",
-            "a scheduler in the tenant does not know what others use of shared nodes; set spec.scheduling to host, or \
-             remove the groups of mode shared from spec.nodes"
+            "a scheduler in the tenant does not know what others use of shared nodes; set spec.schedulingMode to Host, or \
+             remove the groups of mode Shared from spec.nodeGroups"
                 .into(),
         )
     })
 }
 
 /// What a class has against an endpoint.
-fn disallowed(settings: &Settings, rules: &EndpointPolicy) -> Option<Finding> {
+fn disallowed(settings: &Settings, rules: &ControlPlaneServicePolicy) -> Option<Finding> {
     let class = settings.class_name();
-    let EndpointSpec {
+    let ControlPlaneService {
         kind,
         hostnames: _,
         annotations,
@@ -181,7 +186,7 @@ fn disallowed(settings: &Settings, rules: &EndpointPolicy) -> Option<Finding> {
             ACCEPTED,
             "EndpointNotAllowed",
             format!(
-                "TenantClass {class} does not allow endpoints of type {}; set spec.endpoint.type to one of {}",
+                "TenantClass {class} does not allow endpoints of type {}; set spec.controlPlane.service.type to one of {}",
                 kind.as_str(),
                 types.join(", ")
             ),
@@ -192,21 +197,21 @@ fn disallowed(settings: &Settings, rules: &EndpointPolicy) -> Option<Finding> {
         ACCEPTED,
         "EndpointNotAllowed",
         format!(
-            "TenantClass {class} does not allow the annotation {foreign}; remove it from spec.endpoint.annotations, or \
-             ask the platform team to list it in the class's spec.endpoint.annotations"
+            "TenantClass {class} does not allow the annotation {foreign}; remove it from spec.controlPlane.service.annotations, or \
+             ask the platform team to list it in the class's spec.controlPlane.service.annotations"
         ),
     ))
 }
 
 fn unknown(cluster: &TenantCluster, name: &str) -> String {
-    let earlier = cluster.status.as_ref().and_then(|status| status.class.as_deref());
+    let earlier = cluster.status.as_ref().and_then(|status| status.class_name.as_deref());
     if earlier == Some(name) {
         format!(
             "TenantClass {name} was deleted; the tenant goes on with the rules it had. Create the class again, or set \
-             spec.class to another"
+             spec.className to another"
         )
     } else {
-        format!("there is no TenantClass {name:?}; set spec.class to one that exists, or remove it")
+        format!("there is no TenantClass {name:?}; set spec.className to one that exists, or remove it")
     }
 }
 
@@ -250,16 +255,16 @@ pub async fn recorded(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{EndpointType, NodeGroup, TenantClusterSpec, TenantClusterStatus};
+    use berth_api::{ControlPlaneServiceType, ControlPlaneSpec, NodeGroup, TenantClusterSpec, TenantClusterStatus};
 
     fn cluster(class: Option<&str>, earlier: Option<&str>) -> TenantCluster {
         let spec = TenantClusterSpec {
-            class: class.map(Into::into),
+            class_name: class.map(Into::into),
             ..TenantClusterSpec::default()
         };
         let mut cluster = TenantCluster::new("a", spec);
         cluster.status = Some(TenantClusterStatus {
-            class: earlier.map(Into::into),
+            class_name: earlier.map(Into::into),
             ..TenantClusterStatus::default()
         });
         cluster
@@ -267,7 +272,7 @@ mod tests {
 
     fn class(name: &str) -> Arc<TenantClass> {
         let mut spec = TenantClassSpec {
-            scheduling: Scheduling::Tenant,
+            scheduling_mode: SchedulingMode::Tenant,
             ..TenantClassSpec::default()
         };
         spec.sync.storage.classes = vec![name.into()];
@@ -282,21 +287,24 @@ mod tests {
     fn a_tenant_without_class_has_the_default_one_or_berths_defaults() {
         let none = resolve(&cluster(None, None), with(&["gold"]), &[]).unwrap();
         assert_eq!((none.class.as_deref(), none.class_name()), (None, "default"));
-        assert_eq!((none.sync, none.scheduling), (SyncPolicy::default(), Scheduling::Host));
+        assert_eq!(
+            (none.sync, none.scheduling),
+            (SyncPolicy::default(), SchedulingMode::Host)
+        );
         let default = resolve(&cluster(None, None), with(&["default", "gold"]), &[]).unwrap();
         assert_eq!(default.class.as_deref(), Some("default"));
         assert_eq!(default.sync.storage.classes, ["default"]);
         let gold = resolve(&cluster(Some("gold"), None), with(&["default", "gold"]), &[]).unwrap();
-        assert_eq!((gold.class_name(), gold.scheduling), ("gold", Scheduling::Tenant));
+        assert_eq!((gold.class_name(), gold.scheduling), ("gold", SchedulingMode::Tenant));
     }
 
     #[test]
     fn what_the_tenant_says_on_scheduling_wins() {
         let mut cluster = cluster(Some("gold"), None);
-        cluster.spec.scheduling = Some(Scheduling::Host);
+        cluster.spec.scheduling_mode = Some(SchedulingMode::Host);
         assert_eq!(
             resolve(&cluster, with(&["gold"]), &[]).unwrap().scheduling,
-            Scheduling::Host
+            SchedulingMode::Host
         );
     }
 
@@ -339,36 +347,44 @@ mod tests {
     fn a_class_limits_endpoints() {
         let with = |kind, key: Option<&str>| {
             let mut cluster = cluster(Some("gold"), None);
-            cluster.spec.endpoint = Some(EndpointSpec {
-                kind,
-                hostnames: Vec::new(),
-                annotations: key.map(|key| (key.to_owned(), String::new())).into_iter().collect(),
+            cluster.spec.control_plane = Some(ControlPlaneSpec {
+                service: ControlPlaneService {
+                    kind,
+                    hostnames: Vec::new(),
+                    annotations: key.map(|key| (key.to_owned(), String::new())).into_iter().collect(),
+                },
+                ..ControlPlaneSpec::default()
             });
             cluster
         };
         let limited = |_: &str| {
             let mut class = class("gold").as_ref().clone();
-            class.spec.endpoint = EndpointPolicy {
-                types: vec![EndpointType::LoadBalancer],
+            class.spec.control_plane.service = ControlPlaneServicePolicy {
+                types: vec![ControlPlaneServiceType::LoadBalancer],
                 annotations: vec!["example.com/pool".into()],
             };
             Some(Arc::new(class))
         };
-        let balanced = with(EndpointType::LoadBalancer, Some("example.com/pool"));
+        let balanced = with(ControlPlaneServiceType::LoadBalancer, Some("example.com/pool"));
         assert_eq!(
             resolve(&balanced, limited, &[]).unwrap().endpoint.kind,
-            EndpointType::LoadBalancer
+            ControlPlaneServiceType::LoadBalancer
         );
-        let refusal = resolve(&with(EndpointType::NodePort, None), limited, &[]).unwrap_err();
+        let refusal = resolve(&with(ControlPlaneServiceType::NodePort, None), limited, &[]).unwrap_err();
         assert!(
             refusal.message.ends_with("to one of LoadBalancer"),
             "{}",
             refusal.message
         );
-        let refusal = resolve(&with(EndpointType::LoadBalancer, Some("other/key")), limited, &[]).unwrap_err();
+        let refusal = resolve(
+            &with(ControlPlaneServiceType::LoadBalancer, Some("other/key")),
+            limited,
+            &[],
+        )
+        .unwrap_err();
         assert!(refusal.message.contains("annotation other/key"), "{}", refusal.message);
         let mut unclassed = balanced;
-        unclassed.spec.class = None;
+        unclassed.spec.class_name = None;
         assert_eq!(
             resolve(&unclassed, |_| None, &[]).unwrap_err().reason,
             "EndpointNotAllowed"
@@ -379,8 +395,8 @@ mod tests {
     fn a_class_limits_shared_pools_and_only_the_host_places_pods_there() {
         let asking = |scheduling| {
             let mut cluster = cluster(Some("gold"), None);
-            cluster.spec.scheduling = Some(scheduling);
-            cluster.spec.nodes = vec![
+            cluster.spec.scheduling_mode = Some(scheduling);
+            cluster.spec.node_groups = vec![
                 NodeGroup::private("train", "h100", 1),
                 NodeGroup {
                     name: "build".into(),
@@ -400,17 +416,17 @@ mod tests {
             }
         };
         for pools in [&["*"][..], &["other", "cpu"]] {
-            let shared = resolve(&asking(Scheduling::Host), listing(pools), &[])
+            let shared = resolve(&asking(SchedulingMode::Host), listing(pools), &[])
                 .unwrap()
                 .sync
                 .shared_nodes;
             assert_eq!((shared.pools, shared.user_namespaces), (vec!["cpu".to_owned()], true));
         }
-        let refusal = resolve(&asking(Scheduling::Host), listing(&["other"]), &[]).unwrap_err();
+        let refusal = resolve(&asking(SchedulingMode::Host), listing(&["other"]), &[]).unwrap_err();
         assert!(refusal.message.contains("shared pool cpu"), "{}", refusal.message);
-        let refusal = resolve(&asking(Scheduling::Tenant), listing(&["*"]), &[]).unwrap_err();
+        let refusal = resolve(&asking(SchedulingMode::Tenant), listing(&["*"]), &[]).unwrap_err();
         assert!(
-            refusal.message.contains("spec.scheduling to host"),
+            refusal.message.contains("spec.schedulingMode to Host"),
             "{}",
             refusal.message
         );
@@ -443,11 +459,11 @@ mod tests {
     fn a_class_that_contradicts_itself_is_not_used() {
         let broken = |_: &str| {
             let mut class = class("gold").as_ref().clone();
-            class.spec.sync.network.blocked_cidrs = vec!["10.0.0.0/99".into()];
+            class.spec.network.blocked_cidrs = vec!["10.0.0.0/99".into()];
             Some(Arc::new(class))
         };
         let refusal = resolve(&cluster(Some("gold"), None), broken, &[]).unwrap_err();
         assert_eq!(refusal.reason, "InvalidClass");
-        assert!(refusal.message.contains("blockedCidrs"), "{}", refusal.message);
+        assert!(refusal.message.contains("blockedCIDRs"), "{}", refusal.message);
     }
 }

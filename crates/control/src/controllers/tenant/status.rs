@@ -50,7 +50,7 @@ pub(super) async fn write(
     all.push(readiness(findings));
     let nodes = owned_nodes(context, cluster);
     let standings = cluster.uid().and_then(|uid| context.tenants.standing(&uid));
-    let groups = node_groups::groups(&cluster.spec.nodes, &nodes, standings.as_ref());
+    let groups = node_groups::groups(&cluster.spec.node_groups, &nodes, standings.as_ref());
     let mut serving = nodes;
     serving.retain(|node| NodeRecord::read(node).is_some_and(|record| record.state.serves()));
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);

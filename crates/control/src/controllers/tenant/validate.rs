@@ -1,7 +1,8 @@
 //! Whether a spec can be carried out: pure, so that every refusal has a test.
 
 use berth_api::{
-    EndpointType, NodeMode, NodePool, Scheduling, TenantClusterSpec, conditions::ACCEPTED, conditions::Finding,
+    ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantClusterSpec, conditions::ACCEPTED,
+    conditions::Finding,
 };
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ pub struct Offer {
     /// Kubernetes versions that can be run, newest first.
     pub versions: Vec<String>,
     /// Pools by name, with the number of nodes that belong to each (whoever has them now).
-    pub pools: BTreeMap<String, (NodePool, usize)>,
+    pub pools: BTreeMap<String, (HostNodePool, usize)>,
     /// Whether control planes are pods, which Services can lead to.
     pub uses_pods: bool,
 }
@@ -20,16 +21,15 @@ pub struct Offer {
 ///
 /// # Errors
 /// The finding for the condition Accepted, whose message says what to change.
-pub fn validate(spec: &TenantClusterSpec, scheduling: Scheduling, offer: &Offer) -> Result<(), Finding> {
+pub fn validate(spec: &TenantClusterSpec, scheduling: SchedulingMode, offer: &Offer) -> Result<(), Finding> {
     let TenantClusterSpec {
         version,
-        nodes,
+        node_groups,
         // Resolved together with the class.
-        class: _,
-        scheduling: _,
-        // As many as can be: always one where they are processes.
+        class_name: _,
+        scheduling_mode: _,
+        // Of replicas there are as many as can be: always one where they are processes.
         control_plane: _,
-        endpoint,
         network: _,
     } = spec;
     if !offer.versions.contains(version) {
@@ -41,26 +41,26 @@ pub fn validate(spec: &TenantClusterSpec, scheduling: Scheduling, offer: &Offer)
             ),
         );
     }
-    let kind = endpoint.as_ref().map(|endpoint| endpoint.kind).unwrap_or_default();
-    if !offer.uses_pods && kind != EndpointType::ClusterIp {
+    let kind = spec.service().kind;
+    if !offer.uses_pods && kind != ControlPlaneServiceType::ClusterIp {
         return refuse(
             "EndpointNotOffered",
             format!(
-                "control planes are processes of one machine here and are reached there; set spec.endpoint.type to {}",
-                EndpointType::ClusterIp.as_str()
+                "control planes are processes of one machine here and are reached there; set spec.controlPlane.service.type to {}",
+                ControlPlaneServiceType::ClusterIp.as_str()
             ),
         );
     }
     let mut asked: BTreeMap<&str, usize> = BTreeMap::new();
-    for group in nodes {
-        let Some((pool, total)) = offer.pools.get(&group.pool) else {
+    for group in node_groups {
+        let Some((pool, total)) = offer.pools.get(&group.pool_name) else {
             let names: Vec<String> = offer.pools.keys().cloned().collect();
             return refuse(
                 "UnknownPool",
                 format!(
-                    "spec.nodes[{}]: there is no NodePool {:?}; use {}",
+                    "spec.nodeGroups[{}]: there is no HostNodePool {:?}; use {}",
                     group.name,
-                    group.pool,
+                    group.pool_name,
                     any_of(&names)
                 ),
             );
@@ -69,23 +69,23 @@ pub fn validate(spec: &TenantClusterSpec, scheduling: Scheduling, offer: &Offer)
             return refuse(
                 "ModeNotOffered",
                 format!(
-                    "spec.nodes[{}]: pool {} does not offer mode {:?}",
-                    group.name, group.pool, group.mode
+                    "spec.nodeGroups[{}]: pool {} does not offer mode {:?}",
+                    group.name, group.pool_name, group.mode
                 ),
             );
         }
-        if group.mode == NodeMode::Dynamic && scheduling == Scheduling::Tenant {
+        if group.mode == NodeMode::Dynamic && scheduling == SchedulingMode::Tenant {
             return refuse(
                 "DynamicNeedsHostScheduling",
                 format!(
-                    "spec.nodes[{}]: nodes follow pods that wait on the host, and with scheduling: tenant they wait in the \
-                     tenant, where nobody sees them; set spec.scheduling to host, or the group's mode to private",
+                    "spec.nodeGroups[{}]: nodes follow pods that wait on the host, and with schedulingMode: Tenant they wait in the \
+                     tenant, where nobody sees them; set spec.schedulingMode to Host, or the group's mode to Private",
                     group.name
                 ),
             );
         }
-        let sum = asked.entry(&group.pool).or_default();
-        *sum = sum.saturating_add(usize::try_from(group.floor()).unwrap_or(usize::MAX));
+        let sum = asked.entry(&group.pool_name).or_default();
+        *sum = sum.saturating_add(usize::try_from(group.minimum()).unwrap_or(usize::MAX));
         // A pool to which an autoscaler adds nodes has those that it may have.
         let most = pool.spec.autoscaling.as_ref().map(|autoscaling| autoscaling.max_nodes);
         let most = most.map(|most| most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)));
@@ -94,9 +94,9 @@ pub fn validate(spec: &TenantClusterSpec, scheduling: Scheduling, offer: &Offer)
             return refuse(
                 "NotEnoughNodes",
                 format!(
-                    "spec.nodes[{}]: {sum} nodes of pool {} are asked for in all, and the pool has {total}; lower the \
-                     count or add nodes that match the pool's nodeSelector",
-                    group.name, group.pool
+                    "spec.nodeGroups[{}]: {sum} nodes of pool {} are asked for in all, and the pool has {total}; lower the \
+                     number of replicas or add nodes that match the pool's nodeSelector",
+                    group.name, group.pool_name
                 ),
             );
         }
@@ -119,13 +119,13 @@ fn any_of(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{EndpointSpec, NodeGroup, NodePoolSpec};
+    use berth_api::{ControlPlaneService, ControlPlaneSpec, HostNodePoolSpec, NodeGroup};
 
     fn offer() -> Offer {
-        let spec = NodePoolSpec::default();
+        let spec = HostNodePoolSpec::default();
         Offer {
             versions: vec!["v1.37.1".into(), "v1.36.4".into()],
-            pools: BTreeMap::from([("h100".into(), (NodePool::new("h100", spec), 4))]),
+            pools: BTreeMap::from([("h100".into(), (HostNodePool::new("h100", spec), 4))]),
             uses_pods: false,
         }
     }
@@ -136,13 +136,13 @@ mod tests {
             .map(|(name, pool, count)| NodeGroup::private(name, pool, *count));
         TenantClusterSpec {
             version: version.into(),
-            nodes: nodes.collect(),
+            node_groups: nodes.collect(),
             ..TenantClusterSpec::default()
         }
     }
 
     fn refusal(spec: &TenantClusterSpec) -> (&'static str, String) {
-        let finding = validate(spec, Scheduling::Host, &offer()).unwrap_err();
+        let finding = validate(spec, SchedulingMode::Host, &offer()).unwrap_err();
         assert_eq!(finding.status, Some(false), "{finding:?}");
         (finding.reason, finding.message)
     }
@@ -152,12 +152,12 @@ mod tests {
         assert!(
             validate(
                 &spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 1)]),
-                Scheduling::Host,
+                SchedulingMode::Host,
                 &offer()
             )
             .is_ok()
         );
-        assert!(validate(&spec("v1.36.4", &[]), Scheduling::Host, &offer()).is_ok());
+        assert!(validate(&spec("v1.36.4", &[]), SchedulingMode::Host, &offer()).is_ok());
     }
 
     #[test]
@@ -178,20 +178,23 @@ mod tests {
             "{message}"
         );
         let mut exposed = spec("v1.37.1", &[]);
-        exposed.endpoint = Some(EndpointSpec {
-            kind: EndpointType::NodePort,
-            ..EndpointSpec::default()
+        exposed.control_plane = Some(ControlPlaneSpec {
+            service: ControlPlaneService {
+                kind: ControlPlaneServiceType::NodePort,
+                ..ControlPlaneService::default()
+            },
+            ..ControlPlaneSpec::default()
         });
         assert_eq!(refusal(&exposed).0, "EndpointNotOffered");
         let mut dynamic = spec("v1.37.1", &[]);
-        dynamic.nodes = vec![NodeGroup::dynamic("a", "h100", 0, 8)];
+        dynamic.node_groups = vec![NodeGroup::dynamic("a", "h100", 0, 8)];
         let mut offer = offer();
         offer
             .pools
             .values_mut()
             .for_each(|(pool, _)| pool.spec.modes.push(NodeMode::Dynamic));
-        assert!(validate(&dynamic, Scheduling::Host, &offer).is_ok());
-        let finding = validate(&dynamic, Scheduling::Tenant, &offer).unwrap_err();
+        assert!(validate(&dynamic, SchedulingMode::Host, &offer).is_ok());
+        let finding = validate(&dynamic, SchedulingMode::Tenant, &offer).unwrap_err();
         assert_eq!(finding.reason, "DynamicNeedsHostScheduling");
         let huge = spec("v1.37.1", &[("a", "h100", u32::MAX), ("b", "h100", u32::MAX)]);
         assert_eq!(refusal(&huge).0, "NotEnoughNodes");

@@ -25,22 +25,21 @@ const POWERFUL_GROUPS: [&str; 8] = [
 pub fn fault(spec: &TenantClassSpec) -> Option<String> {
     let TenantClassSpec {
         versions,
-        scheduling: _,
-        endpoint: _,
+        scheduling_mode: _,
+        control_plane: _,
         sync,
         dns,
         network: border,
-        // Its schema says all there is to say.
-        share: _,
+        // Their schemas say all there is to say.
+        fair_sharing: _,
+        quotas: _,
     } = spec;
     if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
         return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
     }
     let SyncPolicy {
         pods,
-        services,
-        network,
-        egress,
+        services: _,
         service_accounts,
         kinds,
         storage: _,
@@ -52,9 +51,9 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
         return Some("spec.sync.pods.priority: lowest must be less than highest".into());
     }
     let networks = [
-        ("spec.sync.services.endpointCidrs", &services.endpoint_cidrs),
-        ("spec.sync.network.blockedCidrs", &network.blocked_cidrs),
-        ("spec.dns.serverCidrs", &dns.server_cidrs),
+        ("spec.network.endpointCIDRs", &border.endpoint_cidrs),
+        ("spec.network.blockedCIDRs", &border.blocked_cidrs),
+        ("spec.dns.serverCIDRs", &dns.server_cidrs),
     ];
     for (path, list) in networks {
         if let Some(bad) = list.iter().find(|text| !is_network(text)) {
@@ -66,9 +65,9 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
             "spec.dns.upstreams: {bad:?} is not an address such as 10.0.0.53 or 10.0.0.53:5353"
         ));
     }
-    if let Some(bad) = egress.hosts.iter().find(|text| !is_host(text)) {
+    if let Some(bad) = border.api_server_egress.hosts.iter().find(|text| !is_host(text)) {
         return Some(format!(
-            "spec.sync.egress.hosts: {bad:?} is not a host such as hooks.example.com or hooks.example.com:8443"
+            "spec.network.apiServerEgress.hosts: {bad:?} is not a host such as hooks.example.com or hooks.example.com:8443"
         ));
     }
     if let Some(fault) = declared::fault(border) {
@@ -145,7 +144,7 @@ mod tests {
         assert_eq!(fault(&TenantClassSpec::default()), None);
         let fine = fault_of(|spec| {
             spec.versions = vec!["v1.37.1".into()];
-            spec.sync.services.endpoint_cidrs = vec!["10.0.0.0/8".into(), "fd00::/8".into(), "0.0.0.0/0".into()];
+            spec.network.endpoint_cidrs = vec!["10.0.0.0/8".into(), "fd00::/8".into(), "0.0.0.0/0".into()];
         });
         assert_eq!(fine, "");
     }
@@ -153,17 +152,17 @@ mod tests {
     #[test]
     fn faults_name_the_field() {
         for bad in ["10.0.0.0", "10.0.0.0/33", "fd00::/129", "x/8", "10.0.0.0/-1", ""] {
-            let words = fault_of(|spec| spec.sync.services.endpoint_cidrs = vec![bad.into()]);
+            let words = fault_of(|spec| spec.network.endpoint_cidrs = vec![bad.into()]);
             assert!(
-                words.starts_with("spec.sync.services.endpointCidrs: "),
+                words.starts_with("spec.network.endpointCIDRs: "),
                 "{bad}: {words}"
             );
         }
         let words = fault_of(|spec| spec.dns.upstreams = vec!["10.0.0.53".into(), "dns.example.com".into()]);
         assert!(words.starts_with("spec.dns.upstreams: \"dns.example.com\""), "{words}");
         for bad in ["https://hooks.example.com", "127.1", "hooks.example.com:0", "*", ""] {
-            let words = fault_of(|spec| spec.sync.egress.hosts = vec![bad.into()]);
-            assert!(words.starts_with("spec.sync.egress.hosts: "), "{bad}: {words}");
+            let words = fault_of(|spec| spec.network.api_server_egress.hosts = vec![bad.into()]);
+            assert!(words.starts_with("spec.network.apiServerEgress.hosts: "), "{bad}: {words}");
         }
         let words = fault_of(|spec| spec.versions = vec!["1.37".into()]);
         assert!(words.starts_with("spec.versions: "), "{words}");

@@ -79,7 +79,7 @@ impl KnownKinds {
     /// # Errors
     /// The host does not answer.
     pub async fn usable(&self, context: &Context, kind: &SyncedKind) -> Result<Usable, ReconcileError> {
-        let key = format!("{}/{}/{}/{}", kind.group, kind.version, kind.plural, kind.kind);
+        let key = format!("{}/{}/{}/{}", kind.group, kind.version, kind.resource, kind.kind);
         if let Some(known) = recall(&self.usable, &key) {
             return Ok(known);
         }
@@ -97,7 +97,7 @@ impl KnownKinds {
         context: &Context,
         kind: &SyncedKind,
     ) -> Result<Option<Arc<CustomResourceDefinition>>, ReconcileError> {
-        let name = format!("{}.{}", kind.plural, kind.group);
+        let name = format!("{}.{}", kind.resource, kind.group);
         if let Some(known) = recall(&self.definitions, &name) {
             return Ok(known);
         }
@@ -139,7 +139,7 @@ async fn ask(context: &Context, kind: &SyncedKind) -> Result<Usable, ReconcileEr
         if !allowed(context, kind, verb).await? {
             return Ok(Usable::NotPermitted(format!(
                 "Berth may not {verb} {}.{}; give it all of {} with a ClusterRole that carries the label {}: \"true\"",
-                kind.plural,
+                kind.resource,
                 kind.group,
                 VERBS.join(", "),
                 crate::manifests::AGGREGATE_LABEL
@@ -152,15 +152,15 @@ async fn ask(context: &Context, kind: &SyncedKind) -> Result<Usable, ReconcileEr
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => return Err(api("ask which kinds the host serves")(error)),
     };
-    Ok(match served.iter().find(|resource| resource.name == kind.plural) {
-        None => Usable::NotServed(format!("the host does not serve {} of {group_version}", kind.plural)),
+    Ok(match served.iter().find(|resource| resource.name == kind.resource) {
+        None => Usable::NotServed(format!("the host does not serve {} of {group_version}", kind.resource)),
         Some(found) if found.kind != kind.kind => Usable::NotServed(format!(
             "{} of {group_version} is of kind {}, not {}",
-            kind.plural, found.kind, kind.kind
+            kind.resource, found.kind, kind.kind
         )),
         Some(found) if !found.namespaced => Usable::NotServed(format!(
             "{} of {group_version} is not namespaced, and only namespaced kinds can be synced",
-            kind.plural
+            kind.resource
         )),
         Some(_) => Usable::Yes,
     })
@@ -171,7 +171,7 @@ async fn allowed(context: &Context, kind: &SyncedKind, verb: &str) -> Result<boo
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
                 group: Some(kind.group.clone()),
-                resource: Some(kind.plural.clone()),
+                resource: Some(kind.resource.clone()),
                 verb: Some(verb.into()),
                 ..ResourceAttributes::default()
             }),

@@ -263,7 +263,7 @@ fn gang(pod: &Pod, namespace: &str) -> Option<Gang> {
             .parse()
             .ok()
             .filter(|size| *size <= LARGEST_GANG)?,
-        one_domain: annotation(labels::GANG_ONE_DOMAIN) == Some(labels::ONE_DOMAIN_REQUIRED),
+        one_domain: annotation(labels::GANG_TOPOLOGY) == Some(labels::GANG_TOPOLOGY_REQUIRED),
     })
 }
 
@@ -367,7 +367,7 @@ mod tests {
     fn gangs_and_claims() {
         let read = pod(&json!({
             "metadata": {"annotations": {
-                "berth.dev/gang": "train", "berth.dev/gang-size": "4", "berth.dev/gang-one-domain": "required",
+                "berth.dev/gang": "train", "berth.dev/gang-size": "4", "berth.dev/gang-topology": "required",
             }},
             "spec": {"resourceClaims": [
                 {"name": "a", "resourceClaimName": "x"}, {"name": "b", "resourceClaimTemplateName": "y"},

@@ -43,7 +43,7 @@ pub(super) async fn set(context: &Context, node: &Node, slug: &str) -> Result<Ma
     let version = node.resource_version().unwrap_or_default();
     let uid = node.uid().unwrap_or_default();
     let mark: ConfigMap = serde_json::from_value(json!({
-        "metadata": {"name": name(&node.name_any()), "labels": {labels::NODE_MARK: "true"}},
+        "metadata": {"name": name(&node.name_any()), "labels": {labels::IN_USE_MARKER: "true"}},
         "data": {"node": node.name_any(), "uid": uid, "resourceVersion": version, "tenant": slug},
     }))
     .unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::{
     error::{ReconcileError, api},
     metrics::{ActionLabels, NodeStateLabels},
 };
-use berth_api::{NodePoolSpec, TenantCluster, names::TenantId};
+use berth_api::{HostNodePoolSpec, TenantCluster, names::TenantId};
 use berth_planner::{Action, Step};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -96,7 +96,7 @@ struct Pass<'a> {
     nodes: BTreeMap<String, Arc<Node>>,
     tenants: BTreeMap<String, Arc<TenantCluster>>,
     pools: Selectors,
-    specs: BTreeMap<String, NodePoolSpec>,
+    specs: BTreeMap<String, HostNodePoolSpec>,
     /// UIDs of all `TenantClusters`, asked of the API server once if one is missing in the view.
     known: OnceCell<Vec<String>>,
 }
@@ -147,16 +147,16 @@ impl<'a> Pass<'a> {
     }
 
     /// What a node's pool asks for. A node whose pool is gone is treated as the defaults say.
-    fn pool_spec(&self, node: &Node, record: &NodeRecord) -> NodePoolSpec {
+    fn pool_spec(&self, node: &Node, record: &NodeRecord) -> HostNodePoolSpec {
         let by_labels = || self.specs.get(&self.pool_name(node));
         if let Some(spec) = self.specs.get(&record.pool).or_else(by_labels) {
             return spec.clone();
         }
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
         let has_gpus = capacity.is_some_and(|capacity| capacity.contains_key(NVIDIA));
-        NodePoolSpec {
+        HostNodePoolSpec {
             resource: has_gpus.then(|| NVIDIA.to_owned()),
-            ..NodePoolSpec::default()
+            ..HostNodePoolSpec::default()
         }
     }
 

@@ -6,7 +6,7 @@ use crate::nodes::{
     demand::{HostNode, PoolNodes},
     is_ready, placeholders,
 };
-use berth_api::NodePool;
+use berth_api::HostNodePool;
 use berth_planner::{Amounts, Growth, Seconds};
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const START: Seconds = 15 * 60;
 
 /// How far a pool may grow. `limits` are resources that keep pods apart, and how much of them every node has.
-pub(super) fn of_pool(pool: &NodePool, limits: Option<&BTreeMap<String, u64>>) -> Option<Growth> {
+pub(super) fn of_pool(pool: &HostNodePool, limits: Option<&BTreeMap<String, u64>>) -> Option<Growth> {
     let autoscaling = pool.spec.autoscaling.as_ref()?;
     Some(Growth {
         most_nodes: autoscaling.max_nodes,
@@ -33,16 +33,16 @@ pub(super) fn of_pool(pool: &NodePool, limits: Option<&BTreeMap<String, u64>>) -
 }
 
 /// What a new node of the pool holds, as far as the pool says.
-fn new_node(pool: &NodePool) -> Option<Amounts> {
+fn new_node(pool: &HostNodePool) -> Option<Amounts> {
     let gpus = pool.spec.autoscaling.as_ref()?.gpus_per_node?;
-    Some([(pool.spec.resource.clone()?, u64::from(gpus))].into())
+    Some([(pool.spec.gpu_resource_name.clone()?, u64::from(gpus))].into())
 }
 
 /// Gives pools that grow and have no node to look at one that stands for those that may come: it has the labels that the pool
 /// selects, and others that nobody knows.
 pub(super) fn imagine_nodes<'a>(
     nodes: &mut HostNodes<'a>,
-    pools: &[&'a NodePool],
+    pools: &[&'a HostNodePool],
     seen: &[Seen<'_>],
     with_devices: &BTreeSet<String>,
     now: Seconds,
@@ -56,7 +56,7 @@ pub(super) fn imagine_nodes<'a>(
             continue;
         }
         let unknown = || {
-            let resource = pool.spec.resource.iter();
+            let resource = pool.spec.gpu_resource_name.iter();
             resource.map(|resource| (resource.clone(), u64::MAX)).collect()
         };
         let imagined = HostNode {

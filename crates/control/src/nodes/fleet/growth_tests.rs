@@ -7,7 +7,7 @@ use crate::nodes::{
     requests::Requests,
 };
 use berth_api::{
-    AutoscalingSpec, NodeGroup, NodePool, NodePoolSpec, TenantCluster, TenantClusterSpec, names::TenantId,
+    AutoscalingSpec, HostNodePool, HostNodePoolSpec, NodeGroup, TenantCluster, TenantClusterSpec, names::TenantId,
 };
 use berth_planner::{Fleet, NodeState};
 use jiff::Timestamp;
@@ -20,13 +20,13 @@ const NOW: i64 = 10_000;
 
 /// A pool of H100s, a tenant with a group that follows demand, and one pod that waits.
 fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) -> Fleet {
-    let pool = NodePool::new(
+    let pool = HostNodePool::new(
         "h100",
-        NodePoolSpec {
+        HostNodePoolSpec {
             node_selector: [("product".to_owned(), "H100".to_owned())].into(),
             resource: Some(GPU.into()),
             autoscaling,
-            ..NodePoolSpec::default()
+            ..HostNodePoolSpec::default()
         },
     );
     let spec = TenantClusterSpec {

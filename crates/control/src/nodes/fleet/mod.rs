@@ -14,7 +14,7 @@ use super::{
     refusals::Refusals,
     requests::Requests,
 };
-use berth_api::{NodePool, PoolOrder, TenantClass, TenantCluster, names::TenantId};
+use berth_api::{HostNodePool, PoolOrder, PoolQuota, TenantClass, TenantCluster, names::TenantId};
 use berth_planner::{Fleet, Order, Pool, Share, Tenant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
@@ -30,7 +30,7 @@ pub struct Input<'a> {
     /// Host nodes.
     pub nodes: Vec<Arc<HostObject>>,
     /// Pools.
-    pub pools: Vec<Arc<NodePool>>,
+    pub pools: Vec<Arc<HostNodePool>>,
     /// Classes.
     pub classes: Vec<Arc<TenantClass>>,
     /// Tenants.
@@ -63,7 +63,7 @@ pub struct TenantInput {
 pub fn build(input: &Input<'_>) -> (Fleet, Needs) {
     let now = input.now.as_second();
     let resolved = input.devices.resolve(&input.workloads);
-    let mut pools: Vec<&NodePool> = input.pools.iter().map(Arc::as_ref).collect();
+    let mut pools: Vec<&HostNodePool> = input.pools.iter().map(Arc::as_ref).collect();
     pools.sort_by_key(|pool| pool.name_any());
     let seen = look(input, &pools, &resolved);
     let with_devices = pools_with_devices(&pools, &seen);
@@ -118,15 +118,15 @@ pub fn build(input: &Input<'_>) -> (Fleet, Needs) {
     (fleet, asked.needs)
 }
 
-fn pool(pool: &NodePool, asked: &Asked) -> Pool {
+fn pool(pool: &HostNodePool, asked: &Asked) -> Pool {
     let policy = &pool.spec.policy;
     Pool {
         name: pool.name_any(),
-        resource: pool.spec.resource.clone(),
+        resource: pool.spec.gpu_resource_name.clone(),
         has_domains: pool.spec.topology_key.is_some(),
-        minimum_tenure: policy.minimum_tenure(),
-        idle_after: policy.idle_after(),
-        reclaim_grace: policy.reclaim_grace(),
+        minimum_tenure: policy.min_hold_duration(),
+        idle_after: policy.idle_timeout(),
+        reclaim_grace: policy.reclaim_grace_period(),
         order: match policy.order {
             PoolOrder::FairShare => Order::FairShare,
             PoolOrder::Fifo => Order::Fifo,
@@ -137,13 +137,18 @@ fn pool(pool: &NodePool, asked: &Asked) -> Pool {
 }
 
 fn share(class: &TenantClass) -> Share {
-    let share = &class.spec.share;
+    let quotas = || class.spec.quotas.iter();
+    let of = |quota: &PoolQuota, amount: u64| (quota.pool_name.clone(), amount);
     Share {
         name: class.name_any(),
         parent: None,
-        weight: share.weight,
-        guaranteed: share.guaranteed.clone(),
-        lendable: share.lendable.clone(),
-        limit: share.limit.clone(),
+        weight: class.spec.fair_sharing.weight,
+        guaranteed: quotas().map(|quota| of(quota, quota.nominal_quota)).collect(),
+        lendable: quotas()
+            .filter_map(|quota| Some(of(quota, quota.lending_limit?)))
+            .collect(),
+        limit: quotas()
+            .filter_map(|quota| Some(of(quota, quota.nominal_quota.saturating_add(quota.borrowing_limit?))))
+            .collect(),
     }
 }

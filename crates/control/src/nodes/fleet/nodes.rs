@@ -8,7 +8,7 @@ use crate::nodes::{
     is_available, is_ready, requests,
     shared::was_shared,
 };
-use berth_api::NodePool;
+use berth_api::HostNodePool;
 use berth_planner::{Amounts, Node, NodeState, Owner, Phase, Seconds, pool_of};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
@@ -31,7 +31,7 @@ pub(super) struct Seen<'a> {
 }
 
 /// Nodes of pools, and nodes that somebody owns or owned, in the order of their names.
-pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&NodePool], resolved: &'a Resolved<'_>) -> Vec<Seen<'a>> {
+pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&HostNodePool], resolved: &'a Resolved<'_>) -> Vec<Seen<'a>> {
     let mut on: HashMap<&str, Vec<&Workload>> = HashMap::new();
     for workload in &resolved.workloads {
         if let Place::On(node) = &workload.place {
@@ -64,7 +64,7 @@ pub(super) fn look<'a>(input: &'a Input<'_>, pools: &[&NodePool], resolved: &'a 
             let capacity = capacity(object, input, resolved);
             let counts_gpus = pools
                 .iter()
-                .any(|one| one.name_any() == pool && one.spec.resource.is_some());
+                .any(|one| one.name_any() == pool && one.spec.gpu_resource_name.is_some());
             Some(Seen {
                 lacks_devices: counts_gpus && !capacity.keys().any(|resource| demand::is_device(resource)),
                 pool,
@@ -100,8 +100,8 @@ fn capacity(node: &HostObject, input: &Input<'_>, resolved: &Resolved<'_>) -> Am
 }
 
 /// Pools whose nodes have devices of any kind.
-pub(super) fn pools_with_devices(pools: &[&NodePool], seen: &[Seen<'_>]) -> BTreeSet<String> {
-    let declared = pools.iter().filter(|pool| pool.spec.resource.is_some());
+pub(super) fn pools_with_devices(pools: &[&HostNodePool], seen: &[Seen<'_>]) -> BTreeSet<String> {
+    let declared = pools.iter().filter(|pool| pool.spec.gpu_resource_name.is_some());
     let mut found: BTreeSet<String> = declared.map(|pool| pool.name_any()).collect();
     for node in seen {
         if node.capacity.keys().any(|resource| demand::is_device(resource)) {
@@ -116,7 +116,7 @@ pub(super) type HostNodes<'a> = BTreeMap<&'a str, PoolNodes<'a>>;
 
 pub(super) fn host_nodes<'a>(
     seen: &'a [Seen<'a>],
-    pools: &[&'a NodePool],
+    pools: &[&'a HostNodePool],
     with_devices: &BTreeSet<String>,
 ) -> HostNodes<'a> {
     let mut nodes = HostNodes::new();
@@ -161,7 +161,7 @@ pub(super) fn planned(
     node: &Seen<'_>,
     input: &Input<'_>,
     now: Seconds,
-    pools: &[&NodePool],
+    pools: &[&HostNodePool],
     with_devices: &BTreeSet<String>,
     asked: &Asked,
 ) -> Node {

@@ -18,14 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// what it has: a mistake in a spec must not cost a running tenant its nodes.
 pub(super) fn groups(tenant: &TenantInput, uid: &str, seen: &[Seen<'_>]) -> Vec<Group> {
     if tenant.accepted && tenant.cluster.meta().deletion_timestamp.is_none() {
-        let own = tenant.cluster.spec.nodes.iter();
+        let own = tenant.cluster.spec.node_groups.iter();
         return own
             .filter(|group| group.mode != NodeMode::Shared)
             .map(|group| Group {
                 name: group.name.clone(),
-                pool: group.pool.clone(),
-                min: group.floor(),
-                max: group.ceiling(),
+                pool: group.pool_name.clone(),
+                min: group.minimum(),
+                max: group.maximum(),
                 demand: Vec::new(),
             })
             .collect();
@@ -71,7 +71,7 @@ impl Asked {
         nodes: &HostNodes<'_>,
         groups: &mut [Group],
     ) {
-        let spec = &tenant.cluster.spec.nodes;
+        let spec = &tenant.cluster.spec.node_groups;
         let dynamic = spec.iter().any(|group| group.mode == NodeMode::Dynamic);
         if !dynamic || !workloads.iter().any(|workload| workload.place == Place::Waiting) {
             return;
@@ -100,7 +100,7 @@ impl Asked {
         }
         let left = |group: &NodeGroup| {
             let held = held.get(group.name.as_str()).copied().unwrap_or_default();
-            group.ceiling().saturating_sub(held)
+            group.maximum().saturating_sub(held)
         };
         let needs = demand::translate(
             &demand::Tenant {
@@ -108,7 +108,7 @@ impl Asked {
                     .iter()
                     .map(|group| GroupOf {
                         name: &group.name,
-                        pool: &group.pool,
+                        pool: &group.pool_name,
                         is_dynamic: group.mode == NodeMode::Dynamic,
                         left: left(group),
                     })

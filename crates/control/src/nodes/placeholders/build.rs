@@ -5,7 +5,7 @@ use crate::{
     manifests,
     nodes::demand::{ALONE, DRA, Needs, NodeRules, SPREAD, is_device},
 };
-use berth_api::{NodePool, labels, names};
+use berth_api::{HostNodePool, labels, names};
 use berth_planner::{Amounts, Plan, Shortage};
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
 use kube::ResourceExt;
@@ -59,7 +59,7 @@ impl Wanted {
 /// The placeholders that a plan calls for. `slugs` are those of tenants by UID.
 pub fn wanted(
     settings: &Settings,
-    pools: &[Arc<NodePool>],
+    pools: &[Arc<HostNodePool>],
     slugs: &BTreeMap<String, String>,
     plan: &Plan,
     needs: &Needs,
@@ -86,7 +86,13 @@ pub fn wanted(
     all.into_values().collect()
 }
 
-fn of_shortage(settings: &Settings, pool: &NodePool, slug: &str, shortage: &Shortage, needs: &Needs) -> Vec<Wanted> {
+fn of_shortage(
+    settings: &Settings,
+    pool: &HostNodePool,
+    slug: &str,
+    shortage: &Shortage,
+    needs: &Needs,
+) -> Vec<Wanted> {
     let (mut selector, mut affinities) = (pool.spec.node_selector.clone(), Vec::new());
     for (key, value) in &shortage.selector {
         match needs.affinities.get(key) {
@@ -188,7 +194,7 @@ fn with_freedom(affinities: Vec<Vec<NodeSelectorTerm>>) -> Vec<NodeSelectorTerm>
 
 /// Where the placeholders of a shortage may run.
 struct Placement<'a> {
-    pool: &'a NodePool,
+    pool: &'a HostNodePool,
     slug: &'a str,
     shortage: &'a Shortage,
     selector: BTreeMap<String, String>,
@@ -277,7 +283,7 @@ impl Placement<'_> {
             .autoscaling
             .iter()
             .flat_map(|spec| &spec.tolerated_taints);
-        let mut keys: Vec<&String> = self.pool.spec.resource.iter().chain(named).collect();
+        let mut keys: Vec<&String> = self.pool.spec.gpu_resource_name.iter().chain(named).collect();
         keys.sort();
         keys.dedup();
         keys.iter()

@@ -1,13 +1,13 @@
 use super::*;
-use berth_api::{AutoscalingSpec, NodePoolSpec};
+use berth_api::{AutoscalingSpec, HostNodePoolSpec};
 use berth_planner::{Ask, Pods};
 
 const GPU: &str = "nvidia.com/gpu";
 
-fn pool() -> NodePool {
-    NodePool::new(
+fn pool() -> HostNodePool {
+    HostNodePool::new(
         "h100",
-        NodePoolSpec {
+        HostNodePoolSpec {
             node_selector: [("product".to_owned(), "H100".to_owned())].into(),
             resource: Some(GPU.into()),
             topology_key: Some("rack".into()),
@@ -15,7 +15,7 @@ fn pool() -> NodePool {
                 tolerated_taints: vec!["dedicated".into()],
                 ..AutoscalingSpec::default()
             }),
-            ..NodePoolSpec::default()
+            ..HostNodePoolSpec::default()
         },
     )
 }
@@ -51,7 +51,7 @@ fn plan(shortages: Vec<Shortage>) -> Plan {
     }
 }
 
-fn placeholders_with(pool: NodePool, shortages: Vec<Shortage>, needs: &Needs) -> Vec<Wanted> {
+fn placeholders_with(pool: HostNodePool, shortages: Vec<Shortage>, needs: &Needs) -> Vec<Wanted> {
     let settings = Settings {
         image: "registry.example.com/pause:1".into(),
         pull_secrets: vec!["pull".into()],

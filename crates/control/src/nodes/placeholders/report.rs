@@ -3,7 +3,7 @@
 use super::Request;
 use crate::{context::Context, manifests::NAMESPACE};
 use berth_api::{
-    NodePool, RequestedNodes,
+    HostNodePool, RequestedNodes,
     conditions::{Finding, NODES_REQUESTED},
 };
 use kube::{
@@ -13,7 +13,7 @@ use kube::{
 
 /// The pool's numbers and its condition; nothing for a pool without autoscaling. Before the first plan nobody knows, and
 /// what was said last stays.
-pub fn report(pool: &NodePool, request: Option<Request>) -> (Option<RequestedNodes>, Option<Finding>) {
+pub fn report(pool: &HostNodePool, request: Option<Request>) -> (Option<RequestedNodes>, Option<Finding>) {
     if pool.spec.autoscaling.is_none() {
         return (None, None);
     }
@@ -43,7 +43,12 @@ fn finding(request: &Request) -> Finding {
 }
 
 /// Tells of nodes that were not asked for before.
-pub async fn tell(context: &Context, pool: &NodePool, before: Option<RequestedNodes>, after: Option<RequestedNodes>) {
+pub async fn tell(
+    context: &Context,
+    pool: &HostNodePool,
+    before: Option<RequestedNodes>,
+    after: Option<RequestedNodes>,
+) {
     let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
     if after.nodes <= before.nodes {
         return;
@@ -67,14 +72,14 @@ pub async fn tell(context: &Context, pool: &NodePool, before: Option<RequestedNo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{AutoscalingSpec, NodePoolSpec, NodePoolStatus};
+    use berth_api::{AutoscalingSpec, HostNodePoolSpec, HostNodePoolStatus};
 
-    fn pool(autoscaling: bool) -> NodePool {
-        let mut pool = NodePool::new("h100", NodePoolSpec::default());
+    fn pool(autoscaling: bool) -> HostNodePool {
+        let mut pool = HostNodePool::new("h100", HostNodePoolSpec::default());
         pool.spec.autoscaling = autoscaling.then(AutoscalingSpec::default);
-        pool.status = Some(NodePoolStatus {
+        pool.status = Some(HostNodePoolStatus {
             requested: Some(RequestedNodes { nodes: 3, pods: 9 }),
-            ..NodePoolStatus::default()
+            ..HostNodePoolStatus::default()
         });
         pool
     }

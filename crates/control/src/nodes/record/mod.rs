@@ -13,7 +13,7 @@ pub use state::State;
 pub use write::free_patch;
 
 use berth_api::{
-    labels::{self, HANDOVER},
+    labels::{self, RECYCLING},
     names,
 };
 use jiff::{SignedDuration, Timestamp};
@@ -55,7 +55,7 @@ impl NodeRecord {
             labels::OWNER_UID,
             labels::NODE_STATE,
             labels::PREVIOUS_TENANT,
-            labels::HANDOVER_ID,
+            labels::RECYCLING_ID,
             labels::QUARANTINE,
             labels::RESERVED_WITH,
         ];
@@ -73,7 +73,7 @@ impl NodeRecord {
         let uid = annotation(labels::OWNER_UID);
         let tainted = taint
             .and_then(|taint| taint.value.as_deref())
-            .filter(|value| *value != HANDOVER)
+            .filter(|value| *value != RECYCLING)
             .unwrap_or_default();
         let slug = [label(labels::TENANT), tainted, annotation(labels::PREVIOUS_TENANT)]
             .into_iter()
@@ -95,10 +95,10 @@ impl NodeRecord {
             group: label(labels::NODE_GROUP).into(),
             pool: label(labels::POOL).into(),
             since: time(labels::STATE_SINCE),
-            owned_since: time(labels::OWNED_SINCE),
+            owned_since: time(labels::ASSIGNED_SINCE),
             reserved_with: annotation(labels::RESERVED_WITH).parse().unwrap_or(1),
-            cordoned_until: time(labels::CORDONED_UNTIL),
-            handover: annotation(labels::HANDOVER_ID).into(),
+            cordoned_until: time(labels::DRAIN_AT),
+            handover: annotation(labels::RECYCLING_ID).into(),
             reason: annotation(labels::REASON).into(),
         })
     }

@@ -81,7 +81,7 @@ fn every_state_is_read_as_it_was_written_and_leaves_a_free_node_as_it_was() {
         assert!(autoscalers::is_protected(&node), "{state:?}");
         assert_eq!(node.labels().contains_key(labels::TENANT), state.serves(), "{state:?}");
         let taint = taints(&node).iter().find(|taint| taint.key == labels::TENANT).unwrap();
-        let value = if state.serves() { "vision-abc" } else { HANDOVER };
+        let value = if state.serves() { "vision-abc" } else { RECYCLING };
         assert_eq!(
             (taint.value.as_deref(), taint.effect.as_str()),
             (Some(value), "NoExecute")

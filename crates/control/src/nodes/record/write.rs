@@ -5,7 +5,7 @@ use super::{
     look::{is_unschedulable, other_taints, taints},
 };
 use crate::nodes::autoscalers;
-use berth_api::labels::{self, HANDOVER};
+use berth_api::labels::{self, RECYCLING};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
@@ -38,15 +38,15 @@ impl NodeRecord {
             (labels::OWNER_UID, filled(&self.uid)),
             (labels::NODE_STATE, Some(self.state.name().to_owned())),
             (labels::STATE_SINCE, time(self.since)),
-            (labels::OWNED_SINCE, time(self.owned_since)),
+            (labels::ASSIGNED_SINCE, time(self.owned_since)),
             (labels::REASON, filled(&self.reason)),
             (
                 labels::RESERVED_WITH,
                 (self.state == State::Reserved).then(|| self.reserved_with.to_string()),
             ),
-            (labels::CORDONED_UNTIL, time(self.cordoned_until)),
+            (labels::DRAIN_AT, time(self.cordoned_until)),
             (labels::PREVIOUS_TENANT, filled(&self.slug).filter(|_| is_over)),
-            (labels::HANDOVER_ID, filled(&self.handover).filter(|_| is_over)),
+            (labels::RECYCLING_ID, filled(&self.handover).filter(|_| is_over)),
             (
                 labels::QUARANTINE,
                 (self.state == State::Quarantined).then(|| self.reason.clone()),
@@ -58,7 +58,7 @@ impl NodeRecord {
         let value = if self.state.serves() && !self.slug.is_empty() {
             &self.slug
         } else {
-            HANDOVER
+            RECYCLING
         };
         Taint {
             key: labels::TENANT.into(),
@@ -115,16 +115,16 @@ pub fn free_patch(node: &Node) -> Value {
         labels::OWNER_UID,
         labels::NODE_STATE,
         labels::STATE_SINCE,
-        labels::OWNED_SINCE,
+        labels::ASSIGNED_SINCE,
         labels::REASON,
         labels::RESERVED_WITH,
-        labels::CORDONED_UNTIL,
+        labels::DRAIN_AT,
         labels::PREVIOUS_TENANT,
-        labels::HANDOVER_ID,
+        labels::RECYCLING_ID,
         labels::QUARANTINE,
         labels::RELEASE_QUARANTINE,
         labels::IDLE_SINCE,
-        labels::SHARED_BEFORE,
+        labels::PREVIOUS_SHARED_POOL,
     ];
     let gone =
         |keys: &[&str]| -> Map<String, Value> { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };

@@ -2,7 +2,7 @@
 
 use super::devices;
 use crate::nodes::NodeRecord;
-use berth_api::{NodePool, labels};
+use berth_api::{HostNodePool, labels};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub enum Standing {
 }
 
 /// Where a node should stand. `slices` is how many `ResourceSlices` are published for it.
-pub fn standing(node: &Node, pools: &[Arc<NodePool>], slices: usize) -> Standing {
+pub fn standing(node: &Node, pools: &[Arc<HostNodePool>], slices: usize) -> Standing {
     let mut matching = pools.iter().filter(|pool| pool.spec.selects(node.labels()));
     let Some(pool) = matching.next() else {
         return Standing::Elsewhere;
@@ -55,12 +55,12 @@ pub fn pool_of(node: &Node) -> Option<&String> {
 
 /// Whether a node is used by several tenants, or was and has not been cleaned since. No tenant can have it alone.
 pub fn is_kept(node: &Node) -> bool {
-    pool_of(node).is_some() || node.annotations().contains_key(labels::SHARED_BEFORE)
+    pool_of(node).is_some() || node.annotations().contains_key(labels::PREVIOUS_SHARED_POOL)
 }
 
 /// Whether tenants shared a node and do no longer, and it was not cleaned since.
 pub fn was_shared(node: &Node) -> bool {
-    pool_of(node).is_none() && node.annotations().contains_key(labels::SHARED_BEFORE)
+    pool_of(node).is_none() && node.annotations().contains_key(labels::PREVIOUS_SHARED_POOL)
 }
 
 /// A host pod that may run on shared nodes.
@@ -97,7 +97,7 @@ pub fn may_stay(pod: &SharedPod, node: Option<&Node>, has_devices: bool, allowed
     if node.labels().get(labels::TENANT) == Some(&pod.tenant) {
         return Stay::Yes;
     }
-    let before = node.annotations().get(labels::SHARED_BEFORE);
+    let before = node.annotations().get(labels::PREVIOUS_SHARED_POOL);
     match pool_of(node).or(before) {
         Some(pool) if !allowed.contains(pool) || has_devices => Stay::No,
         Some(_) if pool_of(node).is_some() => Stay::Yes,
@@ -109,14 +109,14 @@ pub fn may_stay(pod: &SharedPod, node: Option<&Node>, has_devices: bool, allowed
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{NodeMode, NodePoolSpec};
+    use berth_api::{HostNodePoolSpec, NodeMode};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
-    fn pool(name: &str, key: &str, mode: NodeMode) -> Arc<NodePool> {
+    fn pool(name: &str, key: &str, mode: NodeMode) -> Arc<HostNodePool> {
         let spec = json!({"nodeSelector": {key: "yes"}, "modes": [mode]});
-        let spec: NodePoolSpec = serde_json::from_value(spec).unwrap();
-        Arc::new(NodePool::new(name, spec))
+        let spec: HostNodePoolSpec = serde_json::from_value(spec).unwrap();
+        Arc::new(HostNodePool::new(name, spec))
     }
 
     fn node(labels: &Value) -> Node {
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(may_stay(&pod, Some(&own), true, &none), Stay::Yes);
         let mut left = node(&json!({}));
         assert_eq!(may_stay(&pod, Some(&left), false, &mine), Stay::No);
-        left.metadata.annotations = Some(BTreeMap::from([(labels::SHARED_BEFORE.into(), "cpu".into())]));
+        left.metadata.annotations = Some(BTreeMap::from([(labels::PREVIOUS_SHARED_POOL.into(), "cpu".into())]));
         assert_eq!(may_stay(&pod, Some(&left), false, &mine), Stay::Drain);
         assert!(is_kept(&left) && is_kept(&shared) && !is_kept(&own));
         assert!(was_shared(&left) && !was_shared(&shared) && !was_shared(&own));

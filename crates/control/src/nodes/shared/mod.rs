@@ -131,7 +131,7 @@ fn judge(context: &Context, name: &str, node: Option<&Node>, pod: &SharedPod, al
 
 /// The shared pools that a workload namespace may use, as the host's admission policies read them.
 fn allowed(namespace: &PartialObjectMeta<Namespace>) -> Vec<String> {
-    let list = namespace.annotations().get(allowances::SHARED_POOLS);
+    let list = namespace.annotations().get(policy_annotations::SHARED_POOLS);
     let pools = list.map(String::as_str).unwrap_or_default().split(',');
     pools.filter(|pool| !pool.is_empty()).map(ToOwned::to_owned).collect()
 }
@@ -175,7 +175,7 @@ fn join_patch(node: &Node, pool: &str) -> Value {
     json!({"metadata": {
         "resourceVersion": node.resource_version(),
         "labels": {labels::SHARED_POOL: pool, labels::POOL: pool},
-        "annotations": {labels::SHARED_BEFORE: null},
+        "annotations": {labels::PREVIOUS_SHARED_POOL: null},
     }})
 }
 
@@ -184,7 +184,7 @@ fn leave_patch(node: &Node) -> Value {
     json!({"metadata": {
         "resourceVersion": node.resource_version(),
         "labels": {labels::SHARED_POOL: null, labels::POOL: null},
-        "annotations": {labels::SHARED_BEFORE: pool_of(node)},
+        "annotations": {labels::PREVIOUS_SHARED_POOL: pool_of(node)},
     }})
 }
 

@@ -6,14 +6,14 @@ use super::{
     into, quarantine,
 };
 use crate::nodes::record::{State, is_ready};
-use berth_api::{NodePoolSpec, ScrubPolicy, labels};
+use berth_api::{HostNodePoolSpec, ScrubPolicy, labels};
 use kube::ResourceExt;
 
 /// How much longer than the Job itself control waits for one that does not end.
 const JOB_MARGIN: i64 = 30;
 
 /// Whether the pool's nodes are cleaned at all.
-pub(super) fn scrubs(pool: &NodePoolSpec) -> bool {
+pub(super) fn scrubs(pool: &HostNodePoolSpec) -> bool {
     pool.scrub.policy == ScrubPolicy::Always
 }
 
@@ -33,7 +33,7 @@ pub(super) fn scrubbing(facts: &Facts<'_>) -> Next {
         let reason = "a pod of a tenant came while the node was cleaned: it is cleaned anew";
         return into(record.to_scrubbing(facts.node, *now, reason));
     }
-    if pool.mig_config.is_some()
+    if pool.mig_config().is_some()
         && let Some(wait) = await_mig(facts, NO_MIG, limit)
     {
         return wait;
@@ -79,7 +79,7 @@ fn ill(facts: &Facts<'_>) -> Option<String> {
     if !is_ready(facts.node) {
         return Some("the node is not Ready".into());
     }
-    let resource = facts.pool.resource.as_ref()?;
+    let resource = facts.pool.gpu_resource_name.as_ref()?;
     let status = facts.node.status.as_ref()?;
     let amount = |all: Option<&std::collections::BTreeMap<String, _>>| -> i64 {
         all.and_then(|all| all.get(resource))
@@ -111,7 +111,7 @@ pub(super) fn quarantined(facts: &Facts<'_>) -> Next {
     let why = "released from quarantine by people";
     let record = facts.record.to_scrubbing(facts.node, facts.now, why);
     // A layout that could not be set is asked for anew: the MIG manager does nothing as long as the label stays the same.
-    let asked_anew = if facts.pool.mig_config.is_some() {
+    let asked_anew = if facts.pool.mig_config().is_some() {
         forget_mig()
     } else {
         Vec::new()

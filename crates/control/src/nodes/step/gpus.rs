@@ -2,7 +2,7 @@
 //! plugin.
 
 use super::{Facts, Next, POLL, quarantine};
-use berth_api::{NodePoolSpec, Sharing};
+use berth_api::{HostNodePoolSpec, Sharing};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
@@ -18,12 +18,12 @@ const SHARING_STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
 pub(super) const NO_MIG: &str = "all-disabled";
 
 /// The labels by which the pool's MIG layout and device plugin configuration are asked for.
-pub(super) fn wanted_labels(pool: &NodePoolSpec) -> Vec<(String, Option<String>)> {
+pub(super) fn wanted_labels(pool: &HostNodePoolSpec) -> Vec<(String, Option<String>)> {
     let mut labels = Vec::new();
-    if let Some(config) = &pool.device_plugin_config {
+    if let Some(config) = pool.device_plugin_config() {
         labels.push((DEVICE_PLUGIN_CONFIG.to_owned(), Some(config.clone())));
     }
-    if let Some(config) = &pool.mig_config {
+    if let Some(config) = pool.mig_config() {
         labels.extend(mig_labels(config));
     }
     labels
@@ -85,7 +85,7 @@ pub(super) fn await_mig(facts: &Facts<'_>, config: &str, limit: i64) -> Option<N
 /// sharing is taken as it is.
 pub(super) fn await_sharing(facts: &Facts<'_>, limit: i64) -> Option<Next> {
     let Facts { record, now, pool, .. } = facts;
-    let config = pool.device_plugin_config.as_ref()?;
+    let config = pool.device_plugin_config()?;
     let wanted = match pool.sharing {
         Sharing::TimeSlicing => "time-slicing",
         Sharing::Mps => "mps",

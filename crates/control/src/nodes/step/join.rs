@@ -46,7 +46,7 @@ pub(super) fn joining(facts: &Facts<'_>) -> Next {
         return Next::Free(removed(taint));
     }
     let limit = pool.timeouts.join();
-    if let Some(config) = &pool.mig_config
+    if let Some(config) = pool.mig_config()
         && let Some(wait) = await_mig(facts, config, limit)
     {
         return wait;

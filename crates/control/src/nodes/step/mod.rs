@@ -27,7 +27,7 @@ mod leave;
 pub use gpus::{DEVICE_PLUGIN_CONFIG, MIG_CONFIG, MIG_STATE};
 
 use super::record::{NodeRecord, State};
-use berth_api::{NodePoolSpec, labels};
+use berth_api::{HostNodePoolSpec, labels};
 use clean::{quarantined, scrubbing, validating};
 use jiff::Timestamp;
 use join::{joining, reserved};
@@ -90,7 +90,7 @@ pub struct Facts<'a> {
     /// Its record.
     pub record: &'a NodeRecord,
     /// Its pool.
-    pub pool: &'a NodePoolSpec,
+    pub pool: &'a HostNodePoolSpec,
     /// Whose it is.
     pub tenant: Tenant,
     /// For a reserved node: whether its group has all the nodes that it waits for.
@@ -141,7 +141,7 @@ pub fn next(facts: &Facts<'_>) -> Next {
 
 /// The next step of a node without a record that several tenants shared and that now belongs to this pool of single tenants.
 /// Its pods leave as from a drained node, which [`super::shared`] sees to; `pods` are those that have not.
-pub fn after_sharing(now: Timestamp, node: &Node, pool: (&str, &NodePoolSpec), pods: &[String]) -> Next {
+pub fn after_sharing(now: Timestamp, node: &Node, pool: (&str, &HostNodePoolSpec), pods: &[String]) -> Next {
     let (name, spec) = pool;
     if !pods.is_empty() {
         return Next::Look(POLL);
@@ -149,7 +149,7 @@ pub fn after_sharing(now: Timestamp, node: &Node, pool: (&str, &NodePoolSpec), p
     if !clean::scrubs(spec) {
         return Next::Free("no pod is left of those who shared it; its pool asks for no cleaning".into());
     }
-    let before = node.annotations().get(labels::SHARED_BEFORE);
+    let before = node.annotations().get(labels::PREVIOUS_SHARED_POOL);
     let reason = format!(
         "tenants shared it in the pool {}: it is cleaned before one has it alone",
         before.map(String::as_str).unwrap_or_default()

@@ -17,7 +17,7 @@ fn alive() -> Tenant {
 struct World {
     now: i64,
     node: Node,
-    pool: NodePoolSpec,
+    pool: HostNodePoolSpec,
     tenant: Tenant,
     fellows: bool,
     pods: Vec<String>,
@@ -41,9 +41,9 @@ impl World {
         Self {
             now: 100,
             node: serde_json::from_value(node).unwrap(),
-            pool: NodePoolSpec {
+            pool: HostNodePoolSpec {
                 resource: Some("nvidia.com/gpu".into()),
-                ..NodePoolSpec::default()
+                ..HostNodePoolSpec::default()
             },
             tenant: alive(),
             fellows: true,
@@ -206,7 +206,7 @@ fn a_tenant_that_goes_in_the_middle_leaves_nothing() {
 #[test]
 fn a_layout_of_mig_is_asked_for_and_awaited_anew_each_time() {
     let mut world = World::new();
-    world.pool.mig_config = Some("all-1g.10gb".into());
+    world.pool.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
     world.label(MIG_CONFIG, "all-1g.10gb");
     world.label(MIG_STATE, "success");
     world.reserve();
@@ -260,7 +260,7 @@ fn what_was_done_while_control_was_away_counts() {
 #[test]
 fn what_takes_too_long_is_quarantined_or_stays_and_says_why() {
     let mut world = World::new();
-    world.pool.mig_config = Some("all-1g.10gb".into());
+    world.pool.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
     world.reserve();
     world.settle();
     world.now += 900;
@@ -333,7 +333,7 @@ fn a_job_that_is_gone_is_made_again_and_a_lost_name_begins_anew() {
     assert_eq!(world.next(), Some(Next::Start(JobKind::Scrub)));
     world.settle();
     world.job = JobState::Succeeded;
-    world.node.annotations_mut().remove(labels::HANDOVER_ID);
+    world.node.annotations_mut().remove(labels::RECYCLING_ID);
     world.settle();
     assert_eq!(
         (world.state(), &world.job),
@@ -398,7 +398,7 @@ fn sharing_of_gpus_is_awaited_where_something_tells_of_it() {
     let sharing = || {
         let mut world = World::new();
         world.pool.sharing = Sharing::TimeSlicing;
-        world.pool.device_plugin_config = Some("four".into());
+        world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("four".into());
         world.reserve();
         world
     };
@@ -430,7 +430,7 @@ fn a_node_that_was_shared_is_cleaned_like_any_other() {
     world
         .node
         .annotations_mut()
-        .insert(labels::SHARED_BEFORE.into(), "cpu".into());
+        .insert(labels::PREVIOUS_SHARED_POOL.into(), "cpu".into());
     let begin = |world: &World, pods: &[String]| after_sharing(at(100), &world.node, ("own", &world.pool), pods);
     assert_eq!(begin(&world, &["berth-x/p".into()]), Next::Look(1), "they leave first");
     let Next::Become(record, _) = begin(&world, &[]) else {
@@ -447,7 +447,7 @@ fn a_node_that_was_shared_is_cleaned_like_any_other() {
     world
         .node
         .annotations_mut()
-        .insert(labels::SHARED_BEFORE.into(), "cpu".into());
+        .insert(labels::PREVIOUS_SHARED_POOL.into(), "cpu".into());
     world.pool.scrub.policy = ScrubPolicy::None;
     assert!(matches!(begin(&world, &[]), Next::Free(_)));
 }

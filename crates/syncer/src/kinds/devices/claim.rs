@@ -135,7 +135,7 @@ impl Down for Claims {
 mod tests {
     use super::*;
     use crate::{config::test_tenant, resource::KindId};
-    use berth_api::{Scheduling, SyncPolicy};
+    use berth_api::{SchedulingMode, SyncPolicy};
     use jiff::Timestamp;
     use std::sync::Arc;
 
@@ -197,7 +197,7 @@ mod tests {
             ["spec.devices.requests[0].exactly.deviceClassName: the device class gpu.example.com is not offered here"]
         );
         world = self::world();
-        world.tenant.scheduling = Scheduling::Tenant;
+        world.tenant.scheduling = SchedulingMode::Tenant;
         assert_eq!(translate(&world, &devices).unwrap_err().len(), 1);
     }
 

@@ -13,7 +13,7 @@ use crate::{
     store::WatchSpec,
     world::World,
 };
-use berth_api::{Scheduling, sync_policy::allows};
+use berth_api::{SchedulingMode, sync_policy::allows};
 use serde_json::{Value, json};
 
 const DEVICE_CLASS: Resource = resource("DeviceClass", "deviceclasses");
@@ -45,7 +45,7 @@ impl View for Classes {
 
     fn desired(&self, world: &World, name: &Name) -> Option<Value> {
         // A scheduler in the tenant would allocate devices past the host's.
-        if !is_offered(world, &name.name) || world.tenant.scheduling == Scheduling::Tenant {
+        if !is_offered(world, &name.name) || world.tenant.scheduling == SchedulingMode::Tenant {
             return None;
         }
         let host = world.stores.host(KindId::DeviceClass).get(name)?.object();
@@ -84,7 +84,7 @@ mod tests {
         insta::assert_yaml_snapshot!(shown(&world, "gpu.example.com").unwrap());
         assert_eq!(shown(&world, "secret.example.com"), None);
         assert_eq!(shown(&world, "absent.example.com"), None);
-        world.tenant.scheduling = Scheduling::Tenant;
+        world.tenant.scheduling = SchedulingMode::Tenant;
         assert_eq!(shown(&world, "gpu.example.com"), None);
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     store::WatchSpec,
     world::World,
 };
-use berth_api::Scheduling;
+use berth_api::SchedulingMode;
 use serde_json::{Value, json};
 
 const RESOURCE_SLICE: Resource = resource("ResourceSlice", "resourceslices");
@@ -49,7 +49,7 @@ impl View for Slices {
     }
 
     fn desired(&self, world: &World, name: &Name) -> Option<Value> {
-        if world.tenant.scheduling == Scheduling::Tenant {
+        if world.tenant.scheduling == SchedulingMode::Tenant {
             return None;
         }
         let node = world.shown().source(&KindId::ResourceSlice.key(name.clone()))?;

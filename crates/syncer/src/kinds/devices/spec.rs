@@ -15,7 +15,7 @@ use crate::{
     world::World,
 };
 use berth_api::{
-    Scheduling, labels,
+    SchedulingMode, labels,
     sync_policy::{ANY, allows},
 };
 use serde_json::{Map, Value};
@@ -67,7 +67,7 @@ const OPAQUE: Fields = &[("driver", Rule::Copy), ("parameters", Rule::Copy)];
 
 /// The host's `ResourceClaimSpec` for a tenant's. `path` names it in refusals.
 pub fn translate(world: &World, spec: &Value, path: &str, findings: &mut Findings) -> Value {
-    if world.tenant.scheduling == Scheduling::Tenant {
+    if world.tenant.scheduling == SchedulingMode::Tenant {
         findings.refuse(
             format!("{path}.devices"),
             "devices are allocated by the host's scheduler, which does not place the pods of this tenant",

@@ -111,7 +111,7 @@ pub(crate) fn refused(world: &World, address: &Value) -> Option<String> {
     if !networks::is_workload_address(address) {
         return Some(format!("{address} is not an address of a workload"));
     }
-    let listed = world.tenant.policy.services.endpoint_cidrs.iter();
+    let listed = world.tenant.network.endpoint_cidrs.iter();
     // A range of the class that cannot be read allows nothing.
     let is_listed = listed
         .filter_map(|range| berth_api::ranges::parse(range).ok())
@@ -204,8 +204,7 @@ mod tests {
 
     fn world() -> World {
         let mut tenant = test_tenant();
-        let policy = Arc::make_mut(&mut tenant.policy);
-        policy.services.endpoint_cidrs = vec!["192.0.2.0/24".into(), "oops".into()];
+        Arc::make_mut(&mut tenant.network).endpoint_cidrs = vec!["192.0.2.0/24".into(), "oops".into()];
         let world = World::new(tenant);
         for (name, spec) in [
             ("db", json!({})),

@@ -5,7 +5,7 @@ use crate::{config::test_tenant, resource::host_name, store::Stored};
 use berth_api::sync_policy::{PriorityBand, ServiceAccountMapping, SyncPolicy, SyncedKind};
 use std::sync::Arc;
 
-fn world(scheduling: Scheduling, change: impl FnOnce(&mut SyncPolicy)) -> World {
+fn world(scheduling: SchedulingMode, change: impl FnOnce(&mut SyncPolicy)) -> World {
     let mut policy = SyncPolicy::default();
     change(&mut policy);
     let mut tenant = test_tenant();
@@ -48,7 +48,7 @@ fn notes(world: &World, spec: &Value) -> usize {
 
 #[test]
 fn priorities_become_steps_of_the_band() {
-    let world = world(Scheduling::Host, |policy| {
+    let world = world(SchedulingMode::Host, |policy| {
         policy.pods.priority = Some(PriorityBand {
             lowest: 0,
             highest: 1100,
@@ -68,7 +68,7 @@ fn priorities_become_steps_of_the_band() {
 
 #[test]
 fn without_a_band_priorities_are_told_to_have_no_effect() {
-    let world = world(Scheduling::Host, |_| {});
+    let world = world(SchedulingMode::Host, |_| {});
     let system = json!({"priority": 2_000_000_000, "priorityClassName": "system-cluster-critical"});
     assert_eq!(spec(&world, &system).get("priorityClassName"), None);
     assert_eq!((notes(&world, &system), notes(&world, &json!({}))), (1, 0));
@@ -76,7 +76,7 @@ fn without_a_band_priorities_are_told_to_have_no_effect() {
 
 #[test]
 fn accounts_of_the_class_run_under_the_hosts_accounts() {
-    let world = world(Scheduling::Host, |policy| {
+    let world = world(SchedulingMode::Host, |policy| {
         policy.service_accounts = vec![ServiceAccountMapping {
             namespace: "research".into(),
             name: "s3-reader".into(),
@@ -94,7 +94,7 @@ fn accounts_of_the_class_run_under_the_hosts_accounts() {
 
 #[test]
 fn runtime_classes_and_schedulers_are_those_of_the_class() {
-    let world = world(Scheduling::Host, |policy| {
+    let world = world(SchedulingMode::Host, |policy| {
         policy.pods.runtime_classes = vec!["kata".into()];
         policy.pods.schedulers = vec!["kai-scheduler".into()];
     });
@@ -113,12 +113,12 @@ fn runtime_classes_and_schedulers_are_those_of_the_class() {
 #[test]
 fn groups_of_pods_are_named_by_their_host_names() {
     let group = json!({"schedulingGroup": {"podGroupName": "ring"}});
-    let listed = world(Scheduling::Host, |policy| {
+    let listed = world(SchedulingMode::Host, |policy| {
         policy.kinds = vec![SyncedKind {
             group: "scheduling.k8s.io".into(),
             version: "v1beta1".into(),
             kind: "PodGroup".into(),
-            plural: "podgroups".into(),
+            resource: "podgroups".into(),
             ..SyncedKind::default()
         }];
     });
@@ -140,16 +140,16 @@ fn groups_of_pods_are_named_by_their_host_names() {
     let target = Target { kind, name: ring };
     assert!(Pods.references(&listed, &name(), &pod(&group)).contains(&target));
     assert_eq!(
-        refused(&world(Scheduling::Host, |_| {}), &group),
+        refused(&world(SchedulingMode::Host, |_| {}), &group),
         ["spec.schedulingGroup"]
     );
-    let decided = world(Scheduling::Tenant, |_| {});
+    let decided = world(SchedulingMode::Tenant, |_| {});
     assert_eq!(spec(&decided, &group).get("schedulingGroup"), None);
 }
 
 #[test]
 fn host_names_are_those_of_a_cluster_of_ones_own() {
-    let world = world(Scheduling::Host, |_| {});
+    let world = world(SchedulingMode::Host, |_| {});
     let plain = spec(&world, &json!({"hostname": "db-0", "subdomain": "db"}));
     assert_eq!(
         (&plain["hostname"], &plain["subdomain"]),
@@ -177,7 +177,7 @@ fn host_names_are_those_of_a_cluster_of_ones_own() {
 
 #[test]
 fn tenants_select_nodes_by_the_labels_they_see() {
-    let world = world(Scheduling::Host, |_| {});
+    let world = world(SchedulingMode::Host, |_| {});
     let seen = json!({"nodeSelector": {labels::POOL: "h100", labels::NODE_GROUP: "train"}});
     assert_eq!(spec(&world, &seen)["nodeSelector"][labels::POOL], "h100");
     let hidden = json!({"nodeSelector": {labels::OWNER_UID: "x"}});
@@ -186,7 +186,7 @@ fn tenants_select_nodes_by_the_labels_they_see() {
 
 #[test]
 fn devices_are_not_chosen_by_variables_however_they_come() {
-    let world = world(Scheduling::Host, |_| {});
+    let world = world(SchedulingMode::Host, |_| {});
     let with = |container: Value| json!({"containers": [container]});
     let off = with(json!({"name": "a", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}));
     assert_eq!(spec(&world, &off)["containers"][0]["env"].as_array().unwrap().len(), 9);
@@ -209,7 +209,7 @@ fn devices_are_not_chosen_by_variables_however_they_come() {
 
 #[test]
 fn a_schedulers_decision_in_the_tenant_is_the_only_place_on_the_host() {
-    let world = world(Scheduling::Tenant, |_| {});
+    let world = world(SchedulingMode::Tenant, |_| {});
     let waiting = pod(&json!({"schedulerName": "volcano"}));
     assert_eq!(Pods.want(&world, &name(), &waiting), Want::Leave);
     let placed = json!({"nodeName": "gpu-1", "schedulerName": "volcano", "nodeSelector": {"mine": "yes"},
@@ -237,7 +237,7 @@ fn a_schedulers_decision_in_the_tenant_is_the_only_place_on_the_host() {
 
 #[test]
 fn a_host_pod_from_before_schedulers_moved_into_the_tenant_goes() {
-    let world = world(Scheduling::Tenant, |_| {});
+    let world = world(SchedulingMode::Tenant, |_| {});
     let mut host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {}});
     let hosts = world.stores.host(KindId::Pod);
     hosts.written(name(), Stored::new(&host));
@@ -254,7 +254,7 @@ fn a_host_pod_from_before_schedulers_moved_into_the_tenant_goes() {
 
 #[test]
 fn what_the_tenants_scheduler_said_stays_and_the_hosts_trouble_is_told() {
-    let world = world(Scheduling::Tenant, |_| {});
+    let world = world(SchedulingMode::Tenant, |_| {});
     let mut tenant = pod(&json!({"nodeName": "gpu-1"}));
     tenant["status"] = json!({"phase": "Pending", "nominatedNodeName": "gpu-1",
         "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
@@ -276,7 +276,7 @@ fn what_the_tenants_scheduler_said_stays_and_the_hosts_trouble_is_told() {
 
 #[test]
 fn resizes_and_custom_conditions_come_back() {
-    let world = world(Scheduling::Host, |_| {});
+    let world = world(SchedulingMode::Host, |_| {});
     let conditions = json!([
         {"type": "PodResizePending", "status": "True", "reason": "Deferred", "observedGeneration": 7, "message": "Node didn't have enough resource: cpu"},
         {"type": "PodResizeInProgress", "status": "True", "observedGeneration": 7},

@@ -9,13 +9,13 @@
 //! | label `kueue.x-k8s.io/pod-group-name` | its value | annotation `kueue.x-k8s.io/pod-group-total-count` |
 //! | label `leaderworkerset.sigs.k8s.io/group-key` | its value | annotation `leaderworkerset.sigs.k8s.io/size` |
 //!
-//! The annotation `scheduling.berth.dev/one-domain: required` asks for one topology domain, whatever names the gang; so do
+//! The annotation `scheduling.berth.dev/gang-topology: required` asks for one topology domain, whatever names the gang; so do
 //! Kueue's `kueue.x-k8s.io/podset-required-topology` and LeaderWorkerSet's `leaderworkerset.sigs.k8s.io/exclusive-topology`, and
 //! JobSet's `alpha.jobset.sigs.k8s.io/exclusive-topology` where the gang is one job, each but for the topology of single nodes.
 //! PodGroups count if the tenant's class lists their kind.
 
 use crate::{json, resource::Name, world::World};
-use berth_api::{Scheduling, labels};
+use berth_api::{SchedulingMode, labels};
 use serde_json::{Map, Value};
 
 /// More pods than any gang has.
@@ -64,7 +64,7 @@ enum Named {
 /// Annotations of the host pod that say which gang it belongs to.
 pub(super) fn annotations(world: &World, name: &Name, pod: &Value) -> Map<String, Value> {
     // Schedulers in the tenant know their gangs themselves.
-    if world.tenant.scheduling == Scheduling::Tenant {
+    if world.tenant.scheduling == SchedulingMode::Tenant {
         return Map::new();
     }
     let Some((gang, size)) = gang(world, name, pod).filter(|(_, size)| (1..=MOST).contains(size)) else {
@@ -74,14 +74,14 @@ pub(super) fn annotations(world: &World, name: &Name, pod: &Value) -> Map<String
     annotations.insert(labels::GANG.into(), gang.into());
     annotations.insert(labels::GANG_SIZE.into(), size.to_string().into());
     if needs_one_domain(pod) {
-        annotations.insert(labels::GANG_ONE_DOMAIN.into(), labels::ONE_DOMAIN_REQUIRED.into());
+        annotations.insert(labels::GANG_TOPOLOGY.into(), labels::GANG_TOPOLOGY_REQUIRED.into());
     }
     annotations
 }
 
 fn needs_one_domain(pod: &Value) -> bool {
     let of_nodes = |key: &&str| annotation(pod, key).is_some_and(|topology| topology != HOST);
-    annotation(pod, labels::ONE_DOMAIN_OF_TENANT) == Some(labels::ONE_DOMAIN_REQUIRED)
+    annotation(pod, labels::GANG_TOPOLOGY_OF_TENANT) == Some(labels::GANG_TOPOLOGY_REQUIRED)
         || ONE_DOMAIN.iter().any(of_nodes)
         || (of_nodes(&ONE_DOMAIN_OF_JOB) && annotation(pod, JOBS) == Some("1"))
 }
@@ -148,10 +148,10 @@ mod tests {
     fn a_gang_by_annotations() {
         let pod = json!({"metadata": {"annotations": {
             "scheduling.berth.dev/gang": "train", "scheduling.berth.dev/gang-size": "8",
-            "scheduling.berth.dev/one-domain": "required",
+            "scheduling.berth.dev/gang-topology": "required",
         }}});
         let expected =
-            json!({"berth.dev/gang": "train", "berth.dev/gang-size": "8", "berth.dev/gang-one-domain": "required"});
+            json!({"berth.dev/gang": "train", "berth.dev/gang-size": "8", "berth.dev/gang-topology": "required"});
         assert_eq!(Value::Object(found(&pod)), expected);
     }
 
@@ -172,7 +172,7 @@ mod tests {
             for (key, value) in more {
                 pod["metadata"]["annotations"][key] = (*value).into();
             }
-            found(&pod).contains_key("berth.dev/gang-one-domain")
+            found(&pod).contains_key("berth.dev/gang-topology")
         };
         for key in ONE_DOMAIN {
             assert!(one_domain(&[(key, "topology.example.com/rack")]), "{key}");

@@ -55,7 +55,7 @@ use crate::{
     store::WatchSpec,
     world::World,
 };
-use berth_api::{Scheduling, labels};
+use berth_api::{SchedulingMode, labels};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -146,11 +146,11 @@ impl Down for Pods {
         // What ran cannot be made again: a second one would be another pod.
         match world.tenant.scheduling {
             _ if status::is_finished(&pod["status"]) => Want::Leave,
-            Scheduling::Host if is_placed && status::is_bound(pod) => Want::Once,
-            Scheduling::Tenant if is_placed && status::has_started(&pod["status"]) => Want::Once,
+            SchedulingMode::Host if is_placed && status::is_bound(pod) => Want::Once,
+            SchedulingMode::Tenant if is_placed && status::has_started(&pod["status"]) => Want::Once,
             // Schedulers in the tenant decide first. A host pod that is not placed was made when the host's scheduler
             // still did, and would be placed somewhere else.
-            Scheduling::Tenant if !is_placed => {
+            SchedulingMode::Tenant if !is_placed => {
                 let host = world.stores.host(KindId::Pod).get(name).map(|host| host.object());
                 let waits = host.is_some_and(|host| json::text(&host, &["spec", "nodeName"]).is_none());
                 if waits { Want::Absent } else { Want::Leave }
@@ -181,11 +181,11 @@ impl Down for Pods {
             let is_new = !world.stores.host(KindId::Pod).contains(name);
             let is_ours = || world.stores.host(KindId::Node).contains(&Name::new("", node));
             match world.tenant.scheduling {
-                Scheduling::Host if !status::is_bound(pod) => findings.refuse(
+                SchedulingMode::Host if !status::is_bound(pod) => findings.refuse(
                     "spec.nodeName",
                     "pods are placed by the scheduler: use a node selector or affinity",
                 ),
-                Scheduling::Tenant if is_new && !is_ours() => {
+                SchedulingMode::Tenant if is_new && !is_ours() => {
                     findings.refuse("spec.nodeName", format!("{node} is not a node of this cluster"));
                 }
                 _ => {}
@@ -203,7 +203,7 @@ impl Down for Pods {
             "spec": spec.spec,
         });
         if !spec.shared_pools.is_empty() {
-            object["metadata"]["labels"][labels::MAY_SHARE] = labels::MAY_SHARE_YES.into();
+            object["metadata"]["labels"][labels::SHARED_NODES] = labels::SHARED_NODES_ALLOWED.into();
             object["metadata"]["annotations"][labels::SHARED_POOLS] = spec.shared_pools.join(",").into();
         }
         let of_namespace = namespace::labels_of(world, &name.namespace);

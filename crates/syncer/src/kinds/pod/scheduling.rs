@@ -70,7 +70,7 @@ pub(super) fn is_hidden(key: &str) -> bool {
 pub fn translate(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
     let mut selector = json!({});
     match world.tenant.scheduling {
-        Scheduling::Host => {
+        SchedulingMode::Host => {
             for (key, value) in json::strings(source, &["nodeSelector"]) {
                 if is_hidden(&key) {
                     findings.refuse(format!("spec.nodeSelector[{key}]"), RESERVED);
@@ -82,7 +82,7 @@ pub fn translate(world: &World, name: &Name, source: &Value, spec: &mut Map<Stri
             scheduler(world, source, spec, findings);
             group(world, name, source, spec, findings);
         }
-        Scheduling::Tenant => {
+        SchedulingMode::Tenant => {
             if let Some(node) = json::text(source, &["nodeName"]) {
                 stay_on(node, spec);
             }
@@ -118,7 +118,7 @@ fn scheduler(world: &World, source: &Value, spec: &mut Map<String, Value>, findi
 /// The PodGroup that a pod belongs to, if it names one and the class lists the kind.
 pub fn group_of(world: &World, pod: &Value) -> Option<(KindId, String)> {
     let group = json::text(pod, &["spec", "schedulingGroup", "podGroupName"]).filter(|group| !group.is_empty())?;
-    (world.tenant.scheduling == Scheduling::Host)
+    (world.tenant.scheduling == SchedulingMode::Host)
         .then(|| world.kind_named(POD_GROUP))
         .flatten()
         .map(|kind| (kind, group.to_owned()))

@@ -17,7 +17,7 @@ use crate::{
     world::World,
 };
 use berth_api::{
-    Scheduling, labels,
+    SchedulingMode, labels,
     sync_policy::{PriorityBand, SharedNodesPolicy},
 };
 use serde_json::{Map, Value, json};
@@ -32,7 +32,7 @@ const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContain
 pub fn open(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>) -> Vec<String> {
     let rules = &world.tenant.policy.shared_nodes;
     let pools = pools(world, name, rules);
-    if pools.is_empty() || world.tenant.scheduling != Scheduling::Host || !may_share(source, spec, rules) {
+    if pools.is_empty() || world.tenant.scheduling != SchedulingMode::Host || !may_share(source, spec, rules) {
         return Vec::new();
     }
     let Some(terms) = terms(&world.tenant.slug, &pools, spec) else {
@@ -179,7 +179,7 @@ mod tests {
 
     fn shares(host: &Value) -> bool {
         let (label, selector) = (
-            json::text(host, &["metadata", "labels", labels::MAY_SHARE]).is_some(),
+            json::text(host, &["metadata", "labels", labels::SHARED_NODES]).is_some(),
             json::text(host, &["spec", "nodeSelector", labels::TENANT]).is_none(),
         );
         assert_eq!(label, selector, "{host}");
@@ -191,7 +191,7 @@ mod tests {
         let host = host(&world(|_| ()), &json!({"nodeSelector": {"disk": "ssd"}}));
         assert!(shares(&host));
         insta::assert_yaml_snapshot!(json!({
-            "labels": host["metadata"]["labels"][labels::MAY_SHARE],
+            "labels": host["metadata"]["labels"][labels::SHARED_NODES],
             "pools": host["metadata"]["annotations"][labels::SHARED_POOLS],
             "nodeSelector": host["spec"]["nodeSelector"],
             "affinity": host["spec"]["affinity"],
@@ -264,7 +264,7 @@ mod tests {
     fn without_shared_pools_or_with_a_scheduler_of_its_own_everything_stays_at_home() {
         assert!(!shares(&host(&world(|rules| rules.pools.clear()), &json!({}))));
         let mut own = world(|_| ());
-        own.tenant.scheduling = Scheduling::Tenant;
+        own.tenant.scheduling = SchedulingMode::Tenant;
         assert!(!shares(&host(&own, &json!({}))));
     }
 }

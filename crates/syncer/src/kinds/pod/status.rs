@@ -20,7 +20,7 @@ use crate::{
     resource::{KindId, Name},
     world::World,
 };
-use berth_api::Scheduling;
+use berth_api::SchedulingMode;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -132,7 +132,7 @@ fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
         // It tells bound pods from those with a node name set by hand, so it must not get lost.
         conditions.push(scheduled.clone());
     }
-    if world.tenant.scheduling == Scheduling::Tenant {
+    if world.tenant.scheduling == SchedulingMode::Tenant {
         keep_placement((world, name), report, fields, &mut conditions);
     }
     if !report.refused.is_empty() {

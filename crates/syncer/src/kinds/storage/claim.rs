@@ -30,7 +30,7 @@ use crate::{
     store::WatchSpec,
     world::World,
 };
-use berth_api::{Scheduling, labels, sync_policy::allows};
+use berth_api::{SchedulingMode, labels, sync_policy::allows};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::{cmp::Reverse, collections::BTreeSet};
@@ -306,7 +306,7 @@ fn annotations(world: &World, claim: &Value, findings: &mut Findings) -> Map<Str
     for (key, value) in json::strings(claim, &["metadata", "annotations"]) {
         if key == NODE {
             let is_tenants = world.stores.host(KindId::Node).contains(&Name::new("", &value));
-            if world.tenant.scheduling == Scheduling::Tenant && is_tenants {
+            if world.tenant.scheduling == SchedulingMode::Tenant && is_tenants {
                 copied.insert(key, value.into());
             }
         } else if !labels::is_reserved(&key) && !LOCAL.iter().any(|domain| key.starts_with(domain)) {

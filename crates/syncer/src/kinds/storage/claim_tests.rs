@@ -91,7 +91,7 @@ fn the_class_is_never_left_to_the_host() {
 #[test]
 fn the_tenants_scheduler_chooses_among_its_own_nodes() {
     let mut tenant = crate::config::test_tenant();
-    tenant.scheduling = Scheduling::Tenant;
+    tenant.scheduling = SchedulingMode::Tenant;
     let mut policy = SyncPolicy::default();
     policy.storage.classes = vec!["*".into()];
     tenant.policy = Arc::new(policy);

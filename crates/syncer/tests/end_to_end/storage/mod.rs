@@ -3,7 +3,7 @@
 mod provisioner;
 
 use crate::setup::{Clusters, WORKLOADS, create, events, eventually, is_phase, origin, pod};
-use berth_api::{Scheduling, SyncPolicy, sync_policy::StoragePolicy};
+use berth_api::{SchedulingMode, SyncPolicy, sync_policy::StoragePolicy};
 use k8s_openapi::{
     api::{apps::v1::StatefulSet, core::v1::Pod},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -164,7 +164,7 @@ async fn volumes() {
         },
         ..SyncPolicy::default()
     };
-    let clusters = Clusters::start_with(policy, Scheduling::Host).await;
+    let clusters = Clusters::start_with(policy, SchedulingMode::Host).await;
     prepare(&clusters).await;
     let provisioner = Provisioner::start(clusters.host_admin.clone());
     let syncer = clusters.syncer().await;

@@ -1,32 +1,31 @@
-//! What is done with a node between two tenants.
+//! How Berth scrubs and validates a node between two tenants.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is cleaned on a node before another tenant gets it.
+/// What Berth scrubs on a node between two tenants.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.policy != 'None' || (!has(self.steps) && !has(self.disks) && !has(self.custom))")
-    .message("policy None cleans nothing: remove steps, disks and custom, or set policy to Always"))]
-#[x_kube(validation = Rule::new("(has(self.steps) && 'disks' in self.steps) == (has(self.disks) && self.disks.size() > 0)")
-    .message("the step disks and the list disks go together")
+    .message("policy None scrubs nothing: remove steps, disks and custom, or set policy to Always"))]
+#[x_kube(validation = Rule::new("(has(self.steps) && 'Disks' in self.steps) == (has(self.disks) && self.disks.size() > 0)")
+    .message("the step Disks and the list disks go together")
     .field_path(".disks"))]
 #[x_kube(validation = Rule::new("!has(self.steps) || self.steps.size() > 0 || (has(self.custom) && self.custom.size() > 0)")
-    .message("a scrub without a step cleans nothing: leave steps out for the default ones, or set policy to None")
+    .message("a scrub without steps scrubs nothing: leave steps out for the default ones, or set policy to None")
     .field_path(".steps"))]
 pub struct ScrubSpec {
-    /// Always, or None: nodes go from one tenant to the next as they are. None is unsafe wherever tenants do not trust each
-    /// other with their data; it is for simulated nodes.
+    /// Whether Berth scrubs nodes. None is for simulated nodes: it leaves the data of a tenant to the next one.
     #[serde(default)]
     pub policy: ScrubPolicy,
-    /// What is cleaned, in this order [default: processes, claims, ephemeral, and mig and gpuReset for NVIDIA GPUs].
+    /// Scrub steps, in this order. Defaults to Processes, Claims, Ephemeral, and MIG and GPUReset for NVIDIA GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 7))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub steps: Option<Vec<ScrubStep>>,
-    /// Folders on local disks, emptied by the step disks.
+    /// Folders on local disks that the step Disks empties.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
@@ -34,39 +33,38 @@ pub struct ScrubSpec {
     )]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub disks: Vec<String>,
-    /// Images that the step images keep beside those that the platform's pods use: beginnings of their names.
+    /// Prefixes of the names of images that the step Images keeps, besides those that the platform's pods use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub keep_images: Vec<String>,
-    /// Steps of the platform's own, after the others.
+    /// Steps of the platform, run after the others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
     pub custom: Vec<NodeProgram>,
-    /// Image of Berth's own steps [default: as installed].
+    /// Image of Berth's steps. Defaults to the installed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     pub image: Option<String>,
-    /// Annotations of the pods that clean and check nodes, for what admission webhooks of the platform look at.
+    /// Annotations of the pods that scrub and validate nodes, for admission webhooks of the platform.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub pod_annotations: BTreeMap<String, String>,
 }
 
-/// Whether nodes are cleaned between two tenants.
+/// Whether a check or a scrub is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ScrubPolicy {
-    /// They are.
+    /// It is done.
     #[default]
     Always,
-    /// They are not.
+    /// It is not done.
     None,
 }
 
-/// Something that is cleaned on a node.
+/// A scrub step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
 pub enum ScrubStep {
     /// Ends containers and processes that are left of tenants' pods; nothing may hold a GPU.
     Processes,
@@ -75,8 +73,10 @@ pub enum ScrubStep {
     /// Removes what is left of tenants' pods: emptyDirs and other folders of the kubelet, logs.
     Ephemeral,
     /// Destroys MIG instances.
+    #[serde(rename = "MIG")]
     Mig,
     /// Resets GPUs, which clears their memory.
+    #[serde(rename = "GPUReset")]
     GpuReset,
     /// Removes images that no pod of the platform uses.
     Images,
@@ -85,34 +85,34 @@ pub enum ScrubStep {
 }
 
 impl ScrubStep {
-    /// Its name, as in the API.
+    /// Name of its container and of the command of the scrub program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Processes => "processes",
             Self::Claims => "claims",
             Self::Ephemeral => "ephemeral",
             Self::Mig => "mig",
-            Self::GpuReset => "gpuReset",
+            Self::GpuReset => "gpu-reset",
             Self::Images => "images",
             Self::Disks => "disks",
         }
     }
 }
 
-/// What is checked on a clean node before it is free.
+/// What Berth checks on a scrubbed node before it is free.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ValidateSpec {
-    /// Always, or None: a node is free as soon as it is clean.
+    /// Whether Berth validates nodes. With None, a node is free once it is scrubbed.
     #[serde(default)]
     pub policy: ScrubPolicy,
-    /// Checks of the platform's own, after Berth's: nothing is left of tenants, all GPUs are there and healthy.
+    /// Checks of the platform, run after Berth's own: nothing is left of the tenant, all GPUs are present and healthy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub custom: Vec<NodeProgram>,
 }
 
-/// A program that is run on a node as root, with the node's files at /host. It has done its work when it ends with 0.
+/// A program that runs on a node as root, with the node's root file system at /host. It succeeds with exit code 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeProgram {
@@ -122,7 +122,7 @@ pub struct NodeProgram {
     /// Its image.
     #[schemars(length(min = 1, max = 512))]
     pub image: String,
-    /// The command [default: the image's].
+    /// The command. Defaults to the image's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub command: Vec<String>,

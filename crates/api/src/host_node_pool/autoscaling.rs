@@ -3,11 +3,11 @@
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
 
-/// How nodes are asked for that an autoscaler adds.
+/// How Berth requests nodes from an autoscaler.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalingSpec {
-    /// Nodes that the pool may have at most because Berth asks for them [default: as many as the autoscaler allows].
+    /// Maximum number of nodes up to which Berth requests more. Defaults to no limit of Berth's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub max_nodes: Option<u32>,
@@ -16,8 +16,8 @@ pub struct AutoscalingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub gpus_per_node: Option<u32>,
-    /// Keys of taints that the pool's nodes keep for good, such as `dedicated`. A taint whose key is that of spec.resource
-    /// need not be named.
+    /// Keys of taints that the pool's nodes keep for good, such as `dedicated`. A taint whose key is that of
+    /// spec.gpuResourceName need not be listed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
@@ -28,6 +28,6 @@ pub struct AutoscalingSpec {
     )]
     #[x_kube(merge_strategy = ListMerge::Set)]
     #[x_kube(validation = Rule::new("self.all(k, !k.startsWith('berth.dev/'))")
-        .message("taints under berth.dev/ are set by Berth itself, and keep everybody off"))]
+        .message("taints under berth.dev/ are set by Berth itself and keep all pods off"))]
     pub tolerated_taints: Vec<String>,
 }

@@ -1,23 +1,23 @@
-//! What a pool consists of.
+//! Observed state of a pool.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the pool consists of.
+/// Observed state of a HostNodePool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct NodePoolStatus {
+pub struct HostNodePoolStatus {
     /// Generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// GPU product that labels and ResourceSlices of the nodes name.
+    /// GPU product, from the labels and ResourceSlices of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub product: Option<String>,
-    /// How the nodes' labels and ResourceSlices say that GPUs are shared.
+    /// How GPUs are shared, from the labels and ResourceSlices of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sharing: Option<String>,
-    /// Version of the GPU driver on the nodes, as labels and ResourceSlices name it.
+    /// Version of the GPU driver, from the labels and ResourceSlices of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// Counts of nodes.
@@ -33,7 +33,7 @@ pub struct NodePoolStatus {
     /// topologyKey.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<i64>,
-    /// What an autoscaler is asked for. Only for pools with autoscaling.
+    /// Nodes that Berth requests from an autoscaler. Only for pools with autoscaling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<RequestedNodes>,
     /// Ready: nodes were found, all of one product, none of them in another pool. Healthy: no node is quarantined.
@@ -43,7 +43,7 @@ pub struct NodePoolStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// What an autoscaler is asked for.
+/// Nodes that Berth requests from an autoscaler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestedNodes {
     /// Nodes that have to come, as far as Berth knows how large they will be.
@@ -59,15 +59,15 @@ pub struct NodeCounts {
     pub total: u32,
     /// Nodes that could be assigned now: no owner, Ready, schedulable.
     pub free: u32,
-    /// Nodes that are promised to a tenant or being prepared for it.
+    /// Nodes that are reserved for a tenant or being prepared for it.
     #[serde(default)]
     pub joining: u32,
-    /// Nodes that serve a tenant.
+    /// Nodes that are assigned to a tenant.
     pub assigned: u32,
-    /// Nodes between two tenants: being drained, cleaned or checked.
+    /// Nodes between two tenants: being drained, scrubbed or validated.
     #[serde(default)]
-    pub returning: u32,
-    /// Nodes that could not be handed on; the annotation berth.dev/quarantine on each says why.
+    pub recycling: u32,
+    /// Nodes that could not be recycled. The annotation berth.dev/quarantine of each says why.
     #[serde(default)]
     pub quarantined: u32,
     /// Nodes without an owner that cannot be assigned: not Ready, cordoned, or being deleted.

@@ -7,9 +7,9 @@ use std::borrow::Cow;
 /// A span of time: whole hours, minutes and seconds, such as `90s`, `10m` or `1h30m`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Span(String);
+pub struct KubeDuration(String);
 
-impl Span {
+impl KubeDuration {
     /// A span of so many seconds.
     pub fn of_seconds(seconds: u32) -> Self {
         Self(format!("{seconds}s"))
@@ -37,15 +37,15 @@ impl Span {
     }
 }
 
-impl From<&str> for Span {
+impl From<&str> for KubeDuration {
     fn from(text: &str) -> Self {
         Self(text.into())
     }
 }
 
-impl JsonSchema for Span {
+impl JsonSchema for KubeDuration {
     fn schema_name() -> Cow<'static, str> {
-        "Span".into()
+        "KubeDuration".into()
     }
 
     fn inline_schema() -> bool {
@@ -64,7 +64,7 @@ impl JsonSchema for Span {
 
 #[cfg(test)]
 mod tests {
-    use super::Span;
+    use super::KubeDuration;
 
     #[test]
     fn hours_minutes_and_seconds_add_up() {
@@ -76,8 +76,8 @@ mod tests {
             ("0s", 0),
             ("x", 0),
         ] {
-            assert_eq!(Span::from(text).seconds(), seconds, "{text}");
+            assert_eq!(KubeDuration::from(text).seconds(), seconds, "{text}");
         }
-        assert_eq!(Span::of_seconds(5).seconds(), 5);
+        assert_eq!(KubeDuration::of_seconds(5).seconds(), 5);
     }
 }

@@ -1,7 +1,7 @@
-//! What a class allows its tenants, as annotations on a tenant's workload namespace: the host's own admission policies
-//! (the walls) read them there, so that they hold a syncer to its class even if somebody else uses its credential.
+//! Policy annotations: what a class allows its tenants, as annotations of a tenant's workload namespace. The host's admission
+//! policies (ValidatingAdmissionPolicy) read them, so that they confine a syncer to its class even if its credential is stolen.
 //!
-//! Each annotation is a list, separated by commas; no annotation allows nothing. Only control may change them.
+//! Each annotation is a list, separated by commas. Without the annotation nothing is allowed. Only control may change them.
 
 use crate::NetworkLimits;
 use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SharedNodesPolicy, SyncPolicy};
@@ -39,7 +39,7 @@ pub const HOSTNAMES: &str = "allow.berth.dev/hostnames";
 pub const DEVICE_CLASSES: &str = "allow.berth.dev/device-classes";
 /// Drivers to which claims may carry configuration.
 pub const CONFIG_DRIVERS: &str = "allow.berth.dev/config-drivers";
-/// NodePools of mode shared on whose nodes pods may run.
+/// HostNodePools of mode shared on whose nodes pods may run.
 pub const SHARED_POOLS: &str = "allow.berth.dev/shared-pools";
 /// What pods that may run on shared nodes must do without: [`CACHED_IMAGES`], [`HOST_USERS`].
 pub const NOT_ON_SHARED_NODES: &str = "deny.berth.dev/on-shared-nodes";
@@ -55,14 +55,16 @@ pub const INGRESS_CIDRS: &str = "allow.berth.dev/ingress-cidrs";
 /// Namespaces of the host that NetworkPolicies may let in.
 pub const INGRESS_NAMESPACES: &str = "allow.berth.dev/ingress-namespaces";
 /// Networks within those that NetworkPolicies must leave closed.
-pub const CLOSED_CIDRS: &str = "deny.berth.dev/cidrs";
+pub const BLOCKED_CIDRS: &str = "deny.berth.dev/cidrs";
 
-/// The annotations on what is open of the network outside.
+/// The annotations for networks outside the tenant.
 pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
     let NetworkLimits {
         blocked,
         egress,
         ingress,
+        endpoint_cidrs: _,
+        api_server_hosts: _,
     } = limits;
     [
         (EGRESS_CIDRS, egress.iter().map(|rule| rule.cidr.clone()).collect()),
@@ -74,7 +76,7 @@ pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
             INGRESS_NAMESPACES,
             ingress.iter().filter_map(|rule| rule.namespace.clone()).collect(),
         ),
-        (CLOSED_CIDRS, blocked.clone()),
+        (BLOCKED_CIDRS, blocked.clone()),
     ]
     .into_iter()
     .filter(|(_, list): &(&str, Vec<String>)| !list.is_empty())
