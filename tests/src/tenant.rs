@@ -36,7 +36,7 @@ pub fn cluster(name: &str, groups: &[(&str, &str, u32)]) -> TenantCluster {
         name,
         TenantClusterSpec {
             version: berth_kubernetes_versions::KUBERNETES_DEFAULT.into(),
-            nodes: nodes.collect(),
+            node_groups: nodes.collect(),
             ..TenantClusterSpec::default()
         },
     )

@@ -114,7 +114,7 @@ pub struct EgressOptions {
     pub kubelet_ca_key: PathBuf,
 }
 
-/// [`Scheduling`] as a flag.
+/// [`SchedulingMode`] as a flag.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum SchedulingOption {
     /// The host's scheduler.

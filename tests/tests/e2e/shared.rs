@@ -23,7 +23,7 @@ async fn tenant(world: &World, name: &str) -> &'static Tenant {
     wanted.spec.class_name = Some("sharing".into());
     wanted.spec.node_groups = vec![NodeGroup {
         name: "build".into(),
-        pool: "system".into(),
+        pool_name: "system".into(),
         mode: NodeMode::Shared,
         ..NodeGroup::default()
     }];

@@ -4,7 +4,7 @@ use crate::{
     explain,
     setup::{SOON, Team, until_all_free},
 };
-use berth_api::{NodeGroup, SharePolicy, TenantClass, TenantClassSpec, conditions, labels};
+use berth_api::{NodeGroup, PoolQuota, TenantClass, TenantClassSpec, conditions, labels};
 use berth_tests::{observer::Observer, wait::until, wait::until_true, world::World};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -45,10 +45,11 @@ pub(crate) async fn a_guarantee_is_taken_back_from_whoever_borrowed(world: Arc<W
     let observer = Observer::start(&world.client, false);
     let classes: Api<TenantClass> = Api::all(world.client.clone());
     let spec = TenantClassSpec {
-        share: SharePolicy {
-            guaranteed: [("h100".to_owned(), 16)].into(),
-            ..SharePolicy::default()
-        },
+        quotas: vec![PoolQuota {
+            pool_name: "h100".into(),
+            nominal_quota: 16,
+            ..PoolQuota::default()
+        }],
         ..TenantClassSpec::default()
     };
     classes
@@ -93,7 +94,7 @@ pub(crate) async fn a_gang_waits_or_gets_all(world: Arc<World>) {
     }
     until("it is told what it waits for", SOON, async || {
         let group = team.group().await;
-        if group.waiting > 0 && group.message.contains("ring") {
+        if group.pending > 0 && group.message.contains("ring") {
             Ok(())
         } else {
             Err(format!("{group:?}"))

@@ -117,8 +117,8 @@ impl Team {
     pub(crate) async fn create(world: &World, name: &str, class: Option<&str>, groups: Vec<NodeGroup>) -> Self {
         let clusters = world.tenants(NAMESPACE);
         let spec = TenantClusterSpec {
-            class: class.map(Into::into),
-            nodes: groups,
+            class_name: class.map(Into::into),
+            node_groups: groups,
             ..TenantClusterSpec::default()
         };
         let cluster = clusters

@@ -210,7 +210,7 @@ pub(crate) async fn a_change_reaches_tenants_and_a_deletion_takes_nothing_down(w
     classes.delete("gold", &DeleteParams::default()).await.unwrap();
     let (told, message) = until_accepted(&world, "class-change", "gold", "UnknownClass").await;
     assert!(message.contains("goes on with the rules it had"), "{message}");
-    assert_eq!(told.status.unwrap().class.as_deref(), Some("gold"));
+    assert_eq!(told.status.unwrap().class_name.as_deref(), Some("gold"));
     assert_eq!(pid(&world, &tenant, API_SERVER), server);
     assert_eq!(policy(&world, &tenant)["storage"]["classes"], json!(["fast", "slow"]));
     // What control takes care of goes on: tokens are renewed, for one.

@@ -44,7 +44,7 @@ impl Bench {
         let nodes: Api<Node> = Api::all(world.client.clone());
         let mut spec = HostNodePoolSpec {
             node_selector: BTreeMap::from([(POOL.to_owned(), name.to_owned())]),
-            resource: Some("nvidia.com/gpu".into()),
+            gpu_resource_name: Some("nvidia.com/gpu".into()),
             ..HostNodePoolSpec::default()
         };
         change(&mut spec);
@@ -322,7 +322,10 @@ pub(crate) async fn pools_that_cannot_be_are_refused(world: Arc<World>) {
             "spec.scrub.disks[0]",
         ),
         (json!({"timeouts": {"drain": "soon"}}), "spec.timeouts.drain"),
-        (json!({"policy": {"reclaimGracePeriod": "-5m"}}), "spec.policy.reclaimGracePeriod"),
+        (
+            json!({"policy": {"reclaimGracePeriod": "-5m"}}),
+            "spec.policy.reclaimGracePeriod",
+        ),
     ];
     for (more, why) in refused {
         let error = apply(&world.client, "", &pool(more.clone()))

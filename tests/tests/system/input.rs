@@ -35,7 +35,10 @@ fn group_of(more: &Value) -> Value {
 async fn groups_have_the_fields_of_their_mode(world: &World) {
     for (group, words) in [
         (json!({}), "private needs a count"),
-        (json!({"replicas": 1, "maxReplicas": 2}), "mode Dynamic needs maxReplicas"),
+        (
+            json!({"replicas": 1, "maxReplicas": 2}),
+            "mode Dynamic needs maxReplicas",
+        ),
         (json!({"mode": "Dynamic"}), "mode Dynamic needs maxReplicas"),
         (
             json!({"mode": "Dynamic", "maxReplicas": 2, "replicas": 2}),
@@ -72,10 +75,19 @@ pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
             tenant("ok", &json!({"nodeGroups": [group("a", 1025)]})),
             "less than or equal to 1024",
         ),
-        (tenant("ok", &json!({"nodeGroups": [group("A b", 1)]})), "spec.nodeGroups[0].name"),
-        (tenant("ok", &json!({"nodeGroups": [group("a", 1), group("a", 1)]})), "a"),
         (
-            tenant("ok", &json!({"nodeGroups": [{"name": "a", "poolName": "../etc", "replicas": 1}]})),
+            tenant("ok", &json!({"nodeGroups": [group("A b", 1)]})),
+            "spec.nodeGroups[0].name",
+        ),
+        (
+            tenant("ok", &json!({"nodeGroups": [group("a", 1), group("a", 1)]})),
+            "a",
+        ),
+        (
+            tenant(
+                "ok",
+                &json!({"nodeGroups": [{"name": "a", "poolName": "../etc", "replicas": 1}]}),
+            ),
             "spec.nodeGroups[0].poolName",
         ),
         (

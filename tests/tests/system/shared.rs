@@ -137,7 +137,8 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
     let merge = Patch::Merge(&moved);
     nodes.patch("cpu-01", &PatchParams::default(), &merge).await.unwrap();
 
-    let body = json!({"spec": {"nodeGroups": [{"name": "own", "poolName": "was-shared", "mode": "Private", "replicas": 1}]}});
+    let body =
+        json!({"spec": {"nodeGroups": [{"name": "own", "poolName": "was-shared", "mode": "Private", "replicas": 1}]}});
     let tenants = world.tenants("shared-other");
     let merge = Patch::Merge(&body);
     tenants.patch("other", &PatchParams::default(), &merge).await.unwrap();

@@ -181,7 +181,7 @@ fn tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<EventVi
         name: tenant.name_any(),
         phase: status.phase.map(|phase| format!("{phase:?}")),
         message: ready.map(|condition| condition.message.clone()).unwrap_or_default(),
-        class: status.class,
+        class: status.class_name,
         groups: status.node_groups,
         nodes,
         events,

@@ -24,10 +24,7 @@ pub struct Declared {
 /// # Errors
 /// What the class does not allow, in words for the condition Accepted.
 pub fn declared(network: &TenantNetwork, class: &ClassNetwork, blocked: &[IpNet]) -> Result<Declared, String> {
-    let TenantNetwork {
-        egress,
-        ingress,
-    } = network;
+    let TenantNetwork { egress, ingress } = network;
     let egress = match egress {
         None => class.egress.default.clone(),
         Some(rules) => {

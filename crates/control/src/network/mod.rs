@@ -21,7 +21,7 @@ pub use declared::{Declared, declared};
 pub use facts::HostFacts;
 
 use crate::{control_plane::Endpoints, runtime::cluster::APP_NAME};
-use berth_api::{NetworkLimits, labels, network::ClassNetwork, names::TenantId, ranges};
+use berth_api::{NetworkLimits, labels, names::TenantId, network::ClassNetwork, ranges};
 use build::{labelled, pods_in};
 use ipnet::IpNet;
 use k8s_openapi::{

@@ -123,9 +123,18 @@ fn the_administrators_tier_is_as_reviewed() {
 #[test]
 fn syncers_hear_of_closed_ranges_that_concern_them_only() {
     let case = Case::new("vision");
-    let blocked = |declared: Value| limits(&serde_json::from_value(declared).unwrap(), &case.closed(), &[]).blocked;
+    let blocked = |declared: Value| {
+        limits(
+            &serde_json::from_value(declared).unwrap(),
+            &ClassNetwork::default(),
+            &case.closed(),
+        )
+        .blocked
+    };
     assert_eq!(
-        limits(&case.declared, &case.closed(), &[]).blocked.len(),
+        limits(&case.declared, &ClassNetwork::default(), &case.closed())
+            .blocked
+            .len(),
         case.closed().len() - 4,
         "all of IPv4"
     );

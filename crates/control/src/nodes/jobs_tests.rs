@@ -50,7 +50,10 @@ fn the_default_steps_follow_the_gpus() {
         spec.scrub_steps().into_iter().map(ScrubStep::name).collect::<Vec<_>>()
     };
     let base = ["processes", "claims", "ephemeral"];
-    assert_eq!(names(&json!({"nodeSelector": {}, "gpuResourceName": "amd.com/gpu"})), base);
+    assert_eq!(
+        names(&json!({"nodeSelector": {}, "gpuResourceName": "amd.com/gpu"})),
+        base
+    );
     let nvidia = names(&json!({"nodeSelector": {}, "gpuResourceName": "nvidia.com/gpu"}));
     assert_eq!(nvidia, [&base[..], &["mig", "gpu-reset"]].concat());
     assert!(names(&json!({"nodeSelector": {}, "scrub": {"policy": "None"}})).is_empty());

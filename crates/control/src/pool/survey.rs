@@ -162,7 +162,9 @@ fn sharing(node: &Node, has_slices: bool, gpus: i64) -> Option<String> {
 }
 
 fn gpu_count(pool: &HostNodePool, node: &Node) -> i64 {
-    let Some(resource) = &pool.spec.gpu_resource_name else { return 0 };
+    let Some(resource) = &pool.spec.gpu_resource_name else {
+        return 0;
+    };
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     allocatable
         .and_then(|all| all.get(resource))

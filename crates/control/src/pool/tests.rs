@@ -14,7 +14,7 @@ fn pool(name: &str, label: (&str, &str)) -> HostNodePool {
         name,
         HostNodePoolSpec {
             node_selector: BTreeMap::from([(label.0.into(), label.1.into())]),
-            resource: Some("nvidia.com/gpu".into()),
+            gpu_resource_name: Some("nvidia.com/gpu".into()),
             ..HostNodePoolSpec::default()
         },
     )

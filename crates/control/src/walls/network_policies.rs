@@ -5,7 +5,7 @@
 
 use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
 use crate::network::NAMESPACE_NAME;
-use berth_api::{allowances, labels};
+use berth_api::{labels, policy_annotations};
 
 pub(super) fn walls() -> [Wall; 2] {
     [written(), removed()]

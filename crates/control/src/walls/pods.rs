@@ -4,7 +4,7 @@
 //! Security refuses already: the workload namespace enforces `baseline`.
 
 use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule, shared};
-use berth_api::{allowances, labels};
+use berth_api::{labels, policy_annotations};
 use berth_syncer::kinds::{
     metadata::REFUSED_ANNOTATIONS,
     pod::{DEVICE_VARIABLES, NO_DEVICE},

@@ -2,7 +2,7 @@
 //! without what the class keeps from such nodes.
 
 use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule};
-use berth_api::{allowances, labels};
+use berth_api::{labels, policy_annotations};
 use berth_syncer::kinds::pod::GPU_RUNTIMES;
 
 const TERMS: &str =

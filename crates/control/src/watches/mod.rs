@@ -57,7 +57,7 @@ pub async fn start(
             tenant_queue.add(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()));
             tenant_queue.add_after(Key::Fleet, FLEET_PAUSE);
             // Its class, old and new, counts its tenants.
-            let earlier = tenant.status.as_ref().and_then(|status| status.class.as_deref());
+            let earlier = tenant.status.as_ref().and_then(|status| status.class_name.as_deref());
             for class in [tenant.spec.class_name.as_deref().unwrap_or(DEFAULT_CLASS)]
                 .into_iter()
                 .chain(earlier)
@@ -83,7 +83,7 @@ pub async fn start(
             ) {
                 class_queue.add_after(Key::Fleet, FLEET_PAUSE);
                 for tenant in of_classes.state() {
-                    let earlier = tenant.status.as_ref().and_then(|status| status.class.as_deref());
+                    let earlier = tenant.status.as_ref().and_then(|status| status.class_name.as_deref());
                     if tenant.spec.class_name.as_deref().unwrap_or(DEFAULT_CLASS) == name || earlier == Some(&name) {
                         class_queue.add(tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any()));
                     }

@@ -75,8 +75,13 @@ impl Concerned {
                 return slugs.contains(slug);
             }
         }
-        let dynamic =
-            |tenant: &&Arc<TenantCluster>| tenant.spec.node_groups.iter().any(|group| group.mode == NodeMode::Dynamic);
+        let dynamic = |tenant: &&Arc<TenantCluster>| {
+            tenant
+                .spec
+                .node_groups
+                .iter()
+                .any(|group| group.mode == NodeMode::Dynamic)
+        };
         let tenants = self.tenants.state();
         let slugs: HashSet<String> = tenants
             .iter()

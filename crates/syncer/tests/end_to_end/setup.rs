@@ -2,7 +2,7 @@
 //! This module does what control does in production: namespaces, nodes, roles.
 
 use crate::admission::AdmissionFiles;
-use berth_api::{SchedulingMode, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, allowances, labels};
+use berth_api::{SchedulingMode, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, labels, policy_annotations};
 use berth_local::{HostCluster, HostClusterConfig, NodePlan, NodeShape, TestHost, process};
 use berth_syncer::{Servers, Tenant, metrics::Metrics, permissions, resource::Side};
 use k8s_openapi::{
@@ -109,7 +109,10 @@ impl Syncer {
 /// Everything outside is declared, but for one range.
 fn open_network() -> berth_api::NetworkLimits {
     let ranges = json!([{"cidr": "0.0.0.0/0"}, {"cidr": "::/0"}]);
-    serde_json::from_value(json!({"blocked": ["10.0.0.0/8"], "egress": ranges, "ingress": ranges, "endpointCidrs": ["192.0.2.0/24"]})).unwrap()
+    serde_json::from_value(
+        json!({"blocked": ["10.0.0.0/8"], "egress": ranges, "ingress": ranges, "endpointCidrs": ["192.0.2.0/24"]}),
+    )
+    .unwrap()
 }
 
 impl Clusters {

@@ -17,7 +17,7 @@ pub(super) fn pools() -> [HostNodePool; 2] {
 pub(super) fn group() -> NodeGroup {
     NodeGroup {
         name: "build".into(),
-        pool: "walls-cpu".into(),
+        pool_name: "walls-cpu".into(),
         mode: NodeMode::Shared,
         ..NodeGroup::default()
     }

@@ -36,7 +36,11 @@ pub(super) fn meta(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, 
 
 /// The control-plane namespace and the workload namespace. On the latter stands what the tenant's class allows, for the
 /// walls to read.
-pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId, allowances: &BTreeMap<String, String>) -> [Namespace; 2] {
+pub fn namespaces(
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+    policy_annotations: &BTreeMap<String, String>,
+) -> [Namespace; 2] {
     [
         (
             tenant.control_plane_namespace(),
@@ -57,7 +61,7 @@ pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId, allowances: &BTree
             .into_iter()
             .collect();
         if role == labels::ROLE_WORKLOADS {
-            annotations.extend(allowances.clone());
+            annotations.extend(policy_annotations.clone());
         }
         Namespace {
             metadata: ObjectMeta {

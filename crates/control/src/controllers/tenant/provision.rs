@@ -19,11 +19,11 @@ use crate::{
     runtime::{ComponentState, Owner},
 };
 use berth_api::{
-    NetworkLimits, TenantCluster, allowances,
+    NetworkLimits, TenantCluster,
     conditions::{ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, Finding, SYNCER_READY},
     dns_server, labels,
     names::TenantId,
-    ranges,
+    policy_annotations, ranges,
 };
 use berth_pki::{Usage, kubeconfig::Credential};
 use berth_syncer::admission::configuration;
@@ -59,15 +59,15 @@ pub(super) async fn run(
     let facts = network::host_facts(context, &host_ranges).await?;
     let priorities = context.stores.priority_classes.state();
     let default_priority = priorities.iter().find(|class| class.global_default == Some(true));
-    let mut allowances = policy_annotations::annotations(
+    let mut annotations = policy_annotations::annotations(
         &settings.sync,
         settings.class_name(),
         default_priority.map(|class| class.name_any()).as_deref(),
     );
     let closed = facts.closed_with(&ranges::blocking(&settings.class_network.blocked_cidrs));
-    let limits = network::limits(&settings.network, &closed, &settings.network.apiServerEgress.hosts);
-    allowances.extend(policy_annotations::of_network(&limits));
-    for namespace in host_objects::namespaces(cluster, tenant, &allowances) {
+    let limits = network::limits(&settings.network, &settings.class_network, &closed);
+    annotations.extend(policy_annotations::of_network(&limits));
+    for namespace in host_objects::namespaces(cluster, tenant, &annotations) {
         memory.host.apply(&namespace).await?;
     }
     settings::record(memory, cluster, tenant, settings).await?;
@@ -101,7 +101,7 @@ pub(super) async fn run(
             .iter()
             .filter_map(|text| dns_server(text))
             .collect(),
-        webhook_hosts: &settings.network.apiServerEgress.hosts,
+        webhook_hosts: &settings.class_network.api_server_egress.hosts,
         datastore: context.datastore.endpoints(),
     };
     // Before anything runs, and before the syncer may make pods.

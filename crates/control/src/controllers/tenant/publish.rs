@@ -267,7 +267,10 @@ mod tests {
             group: "build".into(),
         };
         let (spec, status) = view(&node, &source, None);
-        assert_eq!((spec.pool.as_str(), spec.group.as_str()), ("cpu", "build"));
+        assert_eq!(
+            (spec.pool_name.as_str(), spec.node_group_name.as_str()),
+            ("cpu", "build")
+        );
         let labels: Vec<&str> = spec.labels.keys().map(String::as_str).collect();
         assert_eq!(
             labels,

@@ -108,8 +108,8 @@ pub fn resolve(
             class_network: rules.network.clone(),
             network: network.map_err(|why| refuse("NetworkNotAllowed", why))?,
         };
-        let refusal =
-            disallowed(&settings, &rules.control_plane.service).or_else(|| not_shared(&settings, &rules.sync.shared_nodes));
+        let refusal = disallowed(&settings, &rules.control_plane.service)
+            .or_else(|| not_shared(&settings, &rules.sync.shared_nodes));
         refusal.map_or(Ok(settings), Err)
     };
     let Some(name) = class_of(cluster, |name| classes(name).is_some()) else {
@@ -140,7 +140,11 @@ pub fn resolve(
 
 /// The rules for shared nodes with the pools that the tenant asks for instead of those that its class lists.
 fn shared_nodes(cluster: &TenantCluster, rules: &SharedNodesPolicy) -> SharedNodesPolicy {
-    let groups = cluster.spec.node_groups.iter().filter(|group| group.mode == NodeMode::Shared);
+    let groups = cluster
+        .spec
+        .node_groups
+        .iter()
+        .filter(|group| group.mode == NodeMode::Shared);
     let pools: BTreeSet<&str> = groups.map(|group| group.pool_name.as_str()).collect();
     SharedNodesPolicy {
         pools: pools.into_iter().map(ToOwned::to_owned).collect(),
@@ -400,7 +404,7 @@ mod tests {
                 NodeGroup::private("train", "h100", 1),
                 NodeGroup {
                     name: "build".into(),
-                    pool: "cpu".into(),
+                    pool_name: "cpu".into(),
                     mode: NodeMode::Shared,
                     ..NodeGroup::default()
                 },

@@ -60,7 +60,7 @@ pub(super) async fn write(
         phase: Some(phase(accepted, findings)),
         observed_generation: cluster.metadata.generation,
         version: settings.map_or_else(|| before.version.clone(), |settings| Some(settings.version.clone())),
-        class: settings.map_or_else(|| before.class.clone(), |settings| settings.class.clone()),
+        class_name: settings.map_or_else(|| before.class_name.clone(), |settings| settings.class.clone()),
         kubeconfig_secret_ref: has_kubeconfig.then(|| SecretReference {
             name: host_objects::kubeconfig_secret_name(cluster),
         }),

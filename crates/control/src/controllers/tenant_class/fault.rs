@@ -153,16 +153,16 @@ mod tests {
     fn faults_name_the_field() {
         for bad in ["10.0.0.0", "10.0.0.0/33", "fd00::/129", "x/8", "10.0.0.0/-1", ""] {
             let words = fault_of(|spec| spec.network.endpoint_cidrs = vec![bad.into()]);
-            assert!(
-                words.starts_with("spec.network.endpointCIDRs: "),
-                "{bad}: {words}"
-            );
+            assert!(words.starts_with("spec.network.endpointCIDRs: "), "{bad}: {words}");
         }
         let words = fault_of(|spec| spec.dns.upstreams = vec!["10.0.0.53".into(), "dns.example.com".into()]);
         assert!(words.starts_with("spec.dns.upstreams: \"dns.example.com\""), "{words}");
         for bad in ["https://hooks.example.com", "127.1", "hooks.example.com:0", "*", ""] {
             let words = fault_of(|spec| spec.network.api_server_egress.hosts = vec![bad.into()]);
-            assert!(words.starts_with("spec.network.apiServerEgress.hosts: "), "{bad}: {words}");
+            assert!(
+                words.starts_with("spec.network.apiServerEgress.hosts: "),
+                "{bad}: {words}"
+            );
         }
         let words = fault_of(|spec| spec.versions = vec!["1.37".into()]);
         assert!(words.starts_with("spec.versions: "), "{words}");

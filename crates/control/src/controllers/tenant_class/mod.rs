@@ -63,7 +63,7 @@ fn is_remembered(context: &Context, name: &str) -> bool {
     let tenants = context.stores.tenants.state();
     tenants
         .iter()
-        .any(|tenant| tenant.status.as_ref().and_then(|status| status.class.as_deref()) == Some(name))
+        .any(|tenant| tenant.status.as_ref().and_then(|status| status.class_name.as_deref()) == Some(name))
 }
 
 /// What is to be said of a class whose rules are consistent.

@@ -155,7 +155,7 @@ impl<'a> Pass<'a> {
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
         let has_gpus = capacity.is_some_and(|capacity| capacity.contains_key(NVIDIA));
         HostNodePoolSpec {
-            resource: has_gpus.then(|| NVIDIA.to_owned()),
+            gpu_resource_name: has_gpus.then(|| NVIDIA.to_owned()),
             ..HostNodePoolSpec::default()
         }
     }

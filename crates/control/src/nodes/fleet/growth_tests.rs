@@ -24,13 +24,13 @@ fn fleet(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) 
         "h100",
         HostNodePoolSpec {
             node_selector: [("product".to_owned(), "H100".to_owned())].into(),
-            resource: Some(GPU.into()),
+            gpu_resource_name: Some(GPU.into()),
             autoscaling,
             ..HostNodePoolSpec::default()
         },
     );
     let spec = TenantClusterSpec {
-        nodes: vec![NodeGroup::dynamic("burst", "h100", 0, 8)],
+        node_groups: vec![NodeGroup::dynamic("burst", "h100", 0, 8)],
         ..TenantClusterSpec::default()
     };
     let mut cluster = TenantCluster::new("vision", spec);

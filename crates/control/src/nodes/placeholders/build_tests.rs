@@ -9,7 +9,7 @@ fn pool() -> HostNodePool {
         "h100",
         HostNodePoolSpec {
             node_selector: [("product".to_owned(), "H100".to_owned())].into(),
-            resource: Some(GPU.into()),
+            gpu_resource_name: Some(GPU.into()),
             topology_key: Some("rack".into()),
             autoscaling: Some(AutoscalingSpec {
                 tolerated_taints: vec!["dedicated".into()],

@@ -16,7 +16,7 @@ use crate::{
     error::{ReconcileError, api},
     metrics::ActionLabels,
 };
-use berth_api::{allowances, labels};
+use berth_api::{labels, policy_annotations};
 use decide::{Stay, may_stay};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{

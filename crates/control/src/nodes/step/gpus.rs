@@ -21,7 +21,7 @@ pub(super) const NO_MIG: &str = "all-disabled";
 pub(super) fn wanted_labels(pool: &HostNodePoolSpec) -> Vec<(String, Option<String>)> {
     let mut labels = Vec::new();
     if let Some(config) = pool.device_plugin_config() {
-        labels.push((DEVICE_PLUGIN_CONFIG.to_owned(), Some(config.clone())));
+        labels.push((DEVICE_PLUGIN_CONFIG.to_owned(), Some(config.to_owned())));
     }
     if let Some(config) = pool.mig_config() {
         labels.extend(mig_labels(config));

@@ -42,7 +42,7 @@ impl World {
             now: 100,
             node: serde_json::from_value(node).unwrap(),
             pool: HostNodePoolSpec {
-                resource: Some("nvidia.com/gpu".into()),
+                gpu_resource_name: Some("nvidia.com/gpu".into()),
                 ..HostNodePoolSpec::default()
             },
             tenant: alive(),

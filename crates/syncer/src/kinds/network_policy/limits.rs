@@ -44,6 +44,9 @@ impl Limits {
             blocked,
             egress,
             ingress,
+            // Not about policies.
+            endpoint_cidrs: _,
+            api_server_hosts: _,
         } = limits;
         Self {
             blocked: ranges::never_open().chain(ranges::blocking(blocked)).collect(),

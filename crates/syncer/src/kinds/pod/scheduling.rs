@@ -25,7 +25,7 @@ use crate::{
     world::World,
 };
 use berth_api::{
-    Scheduling,
+    SchedulingMode,
     labels::{self, is_reserved},
     sync_policy::{PriorityBand, allows},
 };
