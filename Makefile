@@ -12,6 +12,9 @@ export CARGO_TARGET_DIR ?= $(BERTH_CACHE)/target
 # Further arguments of `cargo test`, for example: make test BERTH_TEST_ARGS='-p berth-api -- names'
 BERTH_TEST_ARGS ?=
 
+# chartgen writes parts of the chart; the help texts of the others are a page of the reference.
+GENERATORS := --bin chartgen --bin berth --bin berth-control --bin berth-syncer
+
 RELEASE_BINARIES := $(CARGO_TARGET_DIR)/release
 
 .PHONY: help
@@ -66,8 +69,13 @@ bench: cluster release ## Run the benchmarks; tables on stdout, JSON in target/b
 	"$(RELEASE_BINARIES)/bench" all
 
 .PHONY: generate
-generate: ## Write the parts of the chart anew that follow from the code
-	cargo build --quiet --workspace --locked --bin chartgen && "$(CARGO_TARGET_DIR)/debug/chartgen"
+generate: ## Write the parts of the chart and of the reference anew that follow from the code
+	cargo build --quiet --workspace --locked $(GENERATORS) && "$(CARGO_TARGET_DIR)/debug/chartgen"
+	@hack/reference --commands "$(CARGO_TARGET_DIR)/debug"
+
+.PHONY: docs
+docs: ## Build the documentation as a book in target/book
+	@hack/docs
 
 .PHONY: fmt
 fmt: ## Format the Rust code
@@ -86,16 +94,18 @@ check-scripts: ## Lint the shell scripts
 	@git ls-files --cached --others --exclude-standard -z -- hack .ci | xargs -0 grep -lE '^#!.*\b(ba)?sh$$' | xargs shellcheck
 
 .PHONY: check-docs
-check-docs: ## Do links, anchors and make targets in the documentation exist
+check-docs: ## Check links, paths, reasons and words in the documentation, and whether the reference is up to date
 	@hack/check-docs
+	@hack/reference --check
 
 .PHONY: check-format
 check-format: ## Is the Rust code formatted
 	cargo fmt --all --check
 
 .PHONY: check-generated
-check-generated: ## Do the generated parts of the chart match the code
-	cargo build --quiet --workspace --locked --bin chartgen && "$(CARGO_TARGET_DIR)/debug/chartgen" --check
+check-generated: ## Do the generated parts of the chart and of the reference match the code
+	cargo build --quiet --workspace --locked $(GENERATORS) && "$(CARGO_TARGET_DIR)/debug/chartgen" --check
+	@hack/reference --check --commands "$(CARGO_TARGET_DIR)/debug"
 
 .PHONY: check-lints
 check-lints: ## Lint the Rust code
