@@ -2,7 +2,8 @@
 //! `cargo run --release -p berth-planner --example scale`. Fails if 10,000 nodes take more than 50 ms.
 
 use berth_planner::{
-    Amounts, Demand, Domain, Fleet, Group, Node, NodeState, Owner, Phase, Pods, Pool, Reclaim, Share, Tenant, plan,
+    Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Owner, Phase, PodSet, Pool, Quota, Reclaim, Tenant, Topology,
+    plan,
 };
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -96,22 +97,22 @@ fn fleet(case: Case, nodes: usize) -> Fleet {
         now: NOW,
         pools: vec![Pool {
             name: "h100".into(),
-            resource: Some(GPU.into()),
+            gpu_resource_name: Some(GPU.into()),
             has_domains: true,
-            minimum_tenure: 600,
-            idle_after: 300,
-            reclaim_grace: 300,
+            min_hold_duration: 600,
+            idle_timeout: 300,
+            reclaim_grace_period: 300,
             reclaim: Reclaim::FairShare,
             ..Pool::default()
         }],
         nodes: (0..nodes).map(|at| node(case, at, nodes)).collect(),
         tenants: (0..TENANTS).map(|at| tenant(at, each)).collect(),
-        shares: (0..SHARES)
-            .map(|at| Share {
+        quotas: (0..SHARES)
+            .map(|at| Quota {
                 name: format!("class-{at}"),
                 weight: 1 + u32::try_from(at % 3).unwrap_or(0),
-                guaranteed: [("h100".to_string(), guaranteed)].into(),
-                ..Share::default()
+                nominal_quota: [("h100".to_string(), guaranteed)].into(),
+                ..Quota::default()
             })
             .collect(),
     }
@@ -121,7 +122,7 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
     let owner = |tenant: usize| {
         NodeState::Owned(Owner {
             tenant: format!("uid-{tenant}"),
-            group: "train".into(),
+            node_group: "train".into(),
             since: NOW - 5_000,
             phase: Phase::Assigned,
         })
@@ -131,8 +132,11 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         Case::Busy => match at % 20 {
             0 => (NodeState::Free, false),
             1 => {
-                let from = "somebody".into();
-                (NodeState::Returning { from, since: NOW - 60 }, false)
+                let state = NodeState::Recycling {
+                    previous_tenant: "somebody".into(),
+                    since: NOW - 60,
+                };
+                (state, false)
             }
             number => (owner(at * TENANTS / nodes), number == 2),
         },
@@ -165,19 +169,19 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
 fn tenant(at: usize, each: u32) -> Tenant {
     let demand = |name: &str, since: i64, count: u32, number: u64| Demand {
         name: name.into(),
-        since: NOW - since,
-        pods: vec![Pods {
+        waiting_since: NOW - since,
+        pod_sets: vec![PodSet {
             count,
-            each: gpus(number),
+            requests: gpus(number),
         }],
         ..Demand::default()
     };
     let gang = Demand {
         gang: true,
-        one_domain: if at.is_multiple_of(10) {
-            Domain::Required
+        topology: if at.is_multiple_of(10) {
+            Topology::SingleDomain
         } else {
-            Domain::Any
+            Topology::Any
         },
         ..demand("gang", 900, each.min(8), 8)
     };
@@ -187,12 +191,12 @@ fn tenant(at: usize, each: u32) -> Tenant {
         uid: format!("uid-{at}"),
         name: format!("team/{at}"),
         created: i64::try_from(at).unwrap_or(0),
-        share: Some(format!("class-{}", at % SHARES)),
-        groups: vec![Group {
+        quota: Some(format!("class-{}", at % SHARES)),
+        node_groups: vec![NodeGroup {
             name: "train".into(),
             pool: "h100".into(),
-            min: 0,
-            max: 1000,
+            min_nodes: 0,
+            max_nodes: 1000,
             demand: vec![gang, demand("many", 60, each * 4, 2), zoned],
         }],
         ..Tenant::default()

@@ -1,7 +1,7 @@
 //! Serving one demand: what fits on nodes of its group is placed there, then cordoned nodes are kept, then free ones are
 //! promised, and what is still missing is waited for or taken back from borrowers.
 
-use crate::Domain;
+use crate::Topology;
 use crate::packing::Load;
 use crate::rooms::Picks;
 use crate::round::Round;
@@ -33,7 +33,7 @@ impl Round<'_> {
     /// One step for a demand: a gang gets all or nothing, anything else a node at a time.
     pub fn turn(&mut self, want: usize, band: Band) -> Turn {
         let demand = self.view.wants[want].demand;
-        if demand.gang || demand.one_domain == Domain::Required {
+        if demand.gang || demand.topology == Topology::SingleDomain {
             self.gang_turn(want, band)
         } else {
             self.node_turn(want, band)
@@ -130,9 +130,9 @@ impl Round<'_> {
     fn gang_turn(&mut self, want: usize, band: Band) -> Turn {
         let asker = self.view.wants[want].asker;
         let tenant = self.view.askers[asker].tenant;
-        let picks = match self.view.wants[want].demand.one_domain {
-            Domain::Any => self.gang_anywhere(want),
-            Domain::Required => self.gang_in_one_domain(want),
+        let picks = match self.view.wants[want].demand.topology {
+            Topology::Any => self.gang_anywhere(want),
+            Topology::SingleDomain => self.gang_in_one_domain(want),
         };
         let complete = picks.rest.is_empty();
         let fresh: u64 = picks.free.iter().map(|at| self.view.gpus(*at)).sum();

@@ -33,7 +33,7 @@ impl Round<'_> {
             let floor = if floors_too {
                 0
             } else {
-                self.view.askers[asker].group.min
+                self.view.askers[asker].group.min_nodes
             };
             let spare = holding.kept.saturating_sub(floor);
             if spare > 0 {
@@ -84,7 +84,13 @@ impl Round<'_> {
                 gang(*at),
                 machine.node.pods,
             );
-            (serving, !machine.node.broken, use_of_it, neighbours(*at), Reverse(*at))
+            (
+                serving,
+                !machine.node.unusable,
+                use_of_it,
+                neighbours(*at),
+                Reverse(*at),
+            )
         });
         staying
     }

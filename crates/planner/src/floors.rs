@@ -35,7 +35,7 @@ impl Round<'_> {
     fn lacks(&self, asker: usize) -> u32 {
         self.view.askers[asker]
             .group
-            .min
+            .min_nodes
             .saturating_sub(self.holdings[asker].kept)
     }
 
@@ -82,7 +82,7 @@ impl Round<'_> {
             for node in nodes {
                 let why = format!(
                     "{} asks for {} nodes",
-                    self.view.askers[asker].of.name, self.view.askers[asker].group.min
+                    self.view.askers[asker].of.name, self.view.askers[asker].group.min_nodes
                 );
                 self.reserve(node, asker, true, why);
                 plan.push((node, asker));
@@ -186,7 +186,7 @@ impl Round<'_> {
             .map(|asker| {
                 self.holdings[asker]
                     .kept
-                    .saturating_sub(self.view.askers[asker].group.min)
+                    .saturating_sub(self.view.askers[asker].group.min_nodes)
             })
             .sum();
         let coming = self

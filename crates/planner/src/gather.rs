@@ -6,7 +6,7 @@ use crate::packing::Load;
 use crate::rooms::Picks;
 use crate::round::{Fate, Round};
 use crate::words::Why;
-use crate::{Domain, Phase};
+use crate::{Phase, Topology};
 
 impl Round<'_> {
     /// A gang that would fit if it had what is on its way, and what others borrowed, is next: these are kept for it, and
@@ -16,9 +16,9 @@ impl Round<'_> {
         if self.coming.is_empty() && self.victims.as_ref().is_none_or(|victims| victims.askers.is_empty()) {
             return None;
         }
-        let found = match self.view.wants[want].demand.one_domain {
-            Domain::Any => self.gather_anywhere(want, there.clone()),
-            Domain::Required => self.gather_in_one_domain(want),
+        let found = match self.view.wants[want].demand.topology {
+            Topology::Any => self.gather_anywhere(want, there.clone()),
+            Topology::SingleDomain => self.gather_in_one_domain(want),
         };
         let (picks, later) = found?;
         let asker = self.view.wants[want].asker;
@@ -174,7 +174,7 @@ impl Round<'_> {
         let fair = taken.iter().all(|at| {
             let of_group = self.view.machines[*at].asker;
             let above_floor =
-                of_group.is_some_and(|asker| self.holdings[asker].kept >= self.view.askers[asker].group.min);
+                of_group.is_some_and(|asker| self.holdings[asker].kept >= self.view.askers[asker].group.min_nodes);
             above_floor && (self.is_expired(*at) || self.may_take(want, *at, wanted, 0))
         });
         for machine in &taken {

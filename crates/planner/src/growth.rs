@@ -6,20 +6,20 @@
 use crate::packing::{Load, Part};
 use crate::round::{Fate, Round};
 use crate::words::{Why, nodes};
-use crate::{Ask, Demand, Domain, Growth, Pods, Shortage};
+use crate::{Demand, PodSet, ScaleUp, ScaleUpLimits, Shortage, Topology};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// What is asked for.
 pub(crate) struct Asked {
-    pub ask: Ask,
+    pub ask: ScaleUp,
     /// Nodes that have to come, by asker.
     pub by_asker: Vec<u32>,
 }
 
 /// What has been asked for so far.
 struct Asking {
-    growth: Growth,
+    growth: ScaleUpLimits,
     asked: Asked,
     /// Nodes that the pool may still get.
     left_nodes: u32,
@@ -28,7 +28,7 @@ struct Asking {
     used: Vec<bool>,
     /// What was added to the tree for the time being: tenant and GPUs.
     taken: Vec<(usize, u64)>,
-    held_back: usize,
+    limited_by: usize,
 }
 
 /// A node that does not exist yet.
@@ -57,39 +57,39 @@ impl Shape {
 impl Round<'_> {
     /// What the pool lacks; nothing for one that does not grow.
     pub fn ask(&mut self) -> Option<Asked> {
-        let growth = self.view.pool.growth.clone()?;
+        let growth = self.view.pool.scale_up.clone()?;
         let there = u32::try_from(self.view.machines.len()).unwrap_or(u32::MAX);
         let mut asking = Asking {
-            left_nodes: growth.most_nodes.map_or(u32::MAX, |most| most.saturating_sub(there)),
-            left_pods: growth.most_pods.unwrap_or(u32::MAX),
+            left_nodes: growth.max_nodes.map_or(u32::MAX, |most| most.saturating_sub(there)),
+            left_pods: growth.max_pods.unwrap_or(u32::MAX),
             growth,
             asked: Asked {
-                ask: Ask::default(),
+                ask: ScaleUp::default(),
                 by_asker: vec![0; self.view.askers.len()],
             },
             used: vec![false; self.view.machines.len()],
             taken: Vec::new(),
-            held_back: 0,
+            limited_by: 0,
         };
         for asker in 0..self.view.askers.len() {
             self.ask_for_floor(asker, &mut asking);
         }
         let mut wants: Vec<usize> = (0..self.view.wants.len())
             .filter(|want| self.requests[*want].why == Some(Why::NoneFree))
-            .filter(|want| !self.view.wants[*want].demand.only_known_nodes)
+            .filter(|want| !self.view.wants[*want].demand.existing_nodes_only)
             .collect();
         wants.sort_by_key(|at| {
             let want = &self.view.wants[*at];
             (
                 Reverse(want.demand.priority),
-                want.demand.since,
+                want.demand.waiting_since,
                 want.asker,
                 &want.demand.name,
             )
         });
         for want in wants {
             let demand = self.view.wants[want].demand;
-            if demand.gang || demand.one_domain == Domain::Required {
+            if demand.gang || demand.topology == Topology::SingleDomain {
                 self.ask_for_gang(want, &mut asking);
             } else {
                 self.ask_for_pods(want, &mut asking);
@@ -99,8 +99,8 @@ impl Round<'_> {
             self.tree.give_back(tenant, gpus);
         }
         let mut asked = asking.asked;
-        if let Some(words) = asked.ask.held_back.as_mut().filter(|_| asking.held_back > 1) {
-            *words = format!("{words}; the same holds for {} more", asking.held_back - 1);
+        if let Some(words) = asked.ask.limited_by.as_mut().filter(|_| asking.limited_by > 1) {
+            *words = format!("{words}; the same holds for {} more", asking.limited_by - 1);
         }
         Some(asked)
     }
@@ -136,7 +136,12 @@ impl Round<'_> {
         if !asking.may_ask(&name, new, count, &self.view.pool.name) {
             return;
         }
-        let resource = self.view.pool.resource.iter().map(|resource| (resource.clone(), gpus));
+        let resource = self
+            .view
+            .pool
+            .gpu_resource_name
+            .iter()
+            .map(|resource| (resource.clone(), gpus));
         let new_gpus = gpus.saturating_mul(new.into());
         self.tree.take(of.tenant, new_gpus);
         asking.taken.push((of.tenant, new_gpus));
@@ -145,11 +150,11 @@ impl Round<'_> {
             new,
             Shortage {
                 tenant: of.of.uid.clone(),
-                group: of.group.name.clone(),
+                node_group: of.group.name.clone(),
                 whole_nodes: true,
-                pods: vec![Pods {
+                pod_sets: vec![PodSet {
                     count,
-                    each: resource.collect(),
+                    requests: resource.collect(),
                 }],
                 ..Shortage::default()
             },
@@ -262,12 +267,12 @@ impl Round<'_> {
         asking.taken.push((of.tenant, gpus));
         let shortage = Shortage {
             tenant: of.of.uid.clone(),
-            group: of.group.name.clone(),
+            node_group: of.group.name.clone(),
             name: demand.name.clone(),
             gang: demand.gang,
             whole_nodes: false,
-            one_domain: demand.one_domain == Domain::Required,
-            pods: self.view.pods_of(pods),
+            single_domain: demand.topology == Topology::SingleDomain,
+            pod_sets: self.view.pods_of(pods),
             selector: demand.selector.clone(),
         };
         asking.add(asker, new, shortage);
@@ -311,7 +316,7 @@ impl Round<'_> {
     }
 
     /// The kind of node that takes the fewest for a load.
-    fn shape(&self, want: usize, load: &Load, growth: &Growth) -> Shape {
+    fn shape(&self, want: usize, load: &Load, growth: &ScaleUpLimits) -> Shape {
         let selector = self.view.wants[want].selector;
         if self.knows_a_node() {
             let kinds = self.view.kinds.iter().filter(|kind| kind.matches[selector]);
@@ -324,7 +329,7 @@ impl Round<'_> {
             }
         }
         Shape {
-            capacity: growth.node.as_ref().map(|node| self.view.capacity_of(node)),
+            capacity: growth.node_capacity.as_ref().map(|node| self.view.capacity_of(node)),
             gpus: self.least_gpus(growth).max(self.largest_pod(load)),
         }
     }
@@ -345,13 +350,19 @@ impl Round<'_> {
 
     /// A pool's own resource is its first; a node without any counts as one GPU, and so does a pod.
     fn gpus_of_pod(&self, each: &[u64]) -> u64 {
-        self.view.pool.resource.as_ref().map_or(1, |_| each[0])
+        self.view.pool.gpu_resource_name.as_ref().map_or(1, |_| each[0])
     }
 
     /// GPUs of the smallest node.
-    fn least_gpus(&self, growth: &Growth) -> u64 {
+    fn least_gpus(&self, growth: &ScaleUpLimits) -> u64 {
         let known = self.view.machines.iter().filter(|machine| !machine.node.starting);
-        let declared = || growth.node.as_ref()?.get(self.view.pool.resource.as_ref()?).copied();
+        let declared = || {
+            growth
+                .node_capacity
+                .as_ref()?
+                .get(self.view.pool.gpu_resource_name.as_ref()?)
+                .copied()
+        };
         let least = known.map(|machine| self.view.kinds[machine.kind].gpus).min();
         least.or_else(declared).unwrap_or(1)
     }
@@ -372,7 +383,7 @@ impl Asking {
     }
 
     fn hold_back_nodes(&mut self, name: &str, new: u32, pool: &str) {
-        let most = self.growth.most_nodes.unwrap_or_default();
+        let most = self.growth.max_nodes.unwrap_or_default();
         self.hold_back(format!(
             "{name} needs {} more, and pool {pool} may have {most} in all",
             nodes(new as usize)
@@ -380,17 +391,17 @@ impl Asking {
     }
 
     fn hold_back_pods(&mut self, pool: &str) {
-        let most = self.growth.most_pods.unwrap_or_default();
+        let most = self.growth.max_pods.unwrap_or_default();
         self.hold_back(format!("for pool {pool} {most} pods are asked for at most"));
     }
 
     fn hold_back(&mut self, words: String) {
-        self.held_back += 1;
-        self.asked.ask.held_back.get_or_insert(words);
+        self.limited_by += 1;
+        self.asked.ask.limited_by.get_or_insert(words);
     }
 
     fn add(&mut self, asker: usize, new: u32, shortage: Shortage) {
-        let pods: u32 = shortage.pods.iter().map(|pods| pods.count).sum();
+        let pods: u32 = shortage.pod_sets.iter().map(|pods| pods.count).sum();
         self.left_nodes = self.left_nodes.saturating_sub(new);
         self.left_pods = self.left_pods.saturating_sub(pods);
         self.asked.by_asker[asker] += new;
@@ -401,12 +412,12 @@ impl Asking {
 
 impl crate::view::View<'_> {
     /// Pods with their amounts by name.
-    fn pods_of(&self, load: &Load) -> Vec<Pods> {
+    fn pods_of(&self, load: &Load) -> Vec<PodSet> {
         let pods = load.parts.iter().map(|part| {
             let amounts = self.resources.iter().filter(|(_, number)| part.each[**number] > 0);
-            Pods {
+            PodSet {
                 count: part.left,
-                each: amounts
+                requests: amounts
                     .map(|(name, number)| ((*name).to_owned(), part.each[*number]))
                     .collect(),
             }

@@ -14,12 +14,13 @@
 
 mod claim;
 mod excess;
+mod fleet;
 mod floors;
 mod gather;
 mod growth;
-mod model;
 mod packing;
 mod patience;
+mod plan;
 mod reclaim;
 mod release;
 mod rooms;
@@ -31,7 +32,8 @@ mod tree;
 mod view;
 mod words;
 
-pub use model::*;
+pub use fleet::*;
+pub use plan::*;
 pub use selection::pool_of;
 
 use round::Round;
@@ -51,13 +53,13 @@ pub fn plan(fleet: &Fleet) -> Plan {
             // Nodes of a pool that is gone stay with those who have them.
             unknown = Pool {
                 name: name.to_string(),
-                idle_after: Seconds::MAX / 4,
+                idle_timeout: Seconds::MAX / 4,
                 reclaim: Reclaim::Never,
                 ..Pool::default()
             };
             &unknown
         };
-        let tree = Tree::new(&pool.name, &fleet.shares, &catalog.tenants);
+        let tree = Tree::new(&pool.name, &fleet.quotas, &catalog.tenants);
         let mut round = Round::new(catalog.view(fleet.now, pool), tree);
         round.release_orphans(&catalog);
         round.take_excess();

@@ -3,7 +3,7 @@
 use crate::packing::Load;
 use crate::rooms::Picks;
 use crate::round::Round;
-use crate::{Domain, Seconds};
+use crate::{Seconds, Topology};
 use std::cmp::Reverse;
 
 /// How long a gang may be overtaken unless the pool says otherwise.
@@ -13,8 +13,8 @@ impl Round<'_> {
     /// A gang that is next and has waited long enough has free nodes kept for it, as they come, until it can have them all.
     /// Only one at a time, so that the pool does not stand still.
     pub fn be_patient(&mut self, want: usize, picks: Picks) {
-        let since = self.view.wants[want].demand.since;
-        let from = since + self.view.pool.patience.unwrap_or(PATIENCE);
+        let since = self.view.wants[want].demand.waiting_since;
+        let from = since + self.view.pool.starvation_limit.unwrap_or(PATIENCE);
         if from > self.view.now {
             self.wake(from);
             return;
@@ -24,9 +24,9 @@ impl Round<'_> {
         }
         self.holds_for_gang = true;
         let asker = self.view.wants[want].asker;
-        let (free, rest) = match self.view.wants[want].demand.one_domain {
-            Domain::Any => (picks.free, picks.rest),
-            Domain::Required => self.most_promising_domain(want),
+        let (free, rest) = match self.view.wants[want].demand.topology {
+            Topology::Any => (picks.free, picks.rest),
+            Topology::SingleDomain => self.most_promising_domain(want),
         };
         self.requests[want].rest = rest;
         // Nodes that the gang's group has are not held for it: they go back when they have been idle for long enough.
@@ -68,7 +68,7 @@ impl Round<'_> {
         let view = &self.view;
         let mut follows_demand = vec![true; view.machines.len()];
         for asker in &view.askers {
-            for at in asker.machines.iter().take(asker.group.min as usize) {
+            for at in asker.machines.iter().take(asker.group.min_nodes as usize) {
                 follows_demand[*at] = false;
             }
         }
@@ -79,7 +79,7 @@ impl Round<'_> {
                 Some(_) => follows_demand[at],
                 None => machine.is_free() || machine.is_returning(),
             };
-            hoped && !machine.node.broken
+            hoped && !machine.node.unusable
         }));
     }
 }

@@ -33,24 +33,24 @@ impl<'a> Round<'a> {
         if self.victims.is_some() {
             return;
         }
-        let grace = self.view.pool.reclaim_grace;
+        let grace = self.view.pool.reclaim_grace_period;
         let mut lists = vec![Vec::new(); self.view.askers.len()];
         let mut next = None;
         for (asker, list) in lists.iter_mut().enumerate() {
             if self.view.pool.reclaim == Reclaim::Never
-                || self.holdings[asker].kept <= self.view.askers[asker].group.min
+                || self.holdings[asker].kept <= self.view.askers[asker].group.min_nodes
             {
                 continue;
             }
             for at in self.view.askers[asker].machines.iter().copied() {
                 let machine = &self.view.machines[at];
                 let Some(owner) = machine.owner() else { continue };
-                if owner.phase != Phase::Assigned || machine.node.broken || !self.is_open(at) {
+                if owner.phase != Phase::Assigned || machine.node.unusable || !self.is_open(at) {
                     continue;
                 }
                 // Cordoned now, it can be drained when the warning time is over; its tenure must be over by then.
                 let warning = if machine.node.idle_since.is_some() { 0 } else { grace };
-                let from = owner.since + self.view.pool.minimum_tenure - warning;
+                let from = owner.since + self.view.pool.min_hold_duration - warning;
                 if from <= self.view.now {
                     list.push(at);
                 } else {
@@ -139,7 +139,7 @@ impl<'a> Round<'a> {
         let victims = self.victims.as_ref()?;
         let claimant = self.view.askers[self.view.wants[want].asker].tenant;
         let from_group = |asker: usize| {
-            if self.holdings[asker].kept <= self.view.askers[asker].group.min {
+            if self.holdings[asker].kept <= self.view.askers[asker].group.min_nodes {
                 return None;
             }
             let fits = |at: &usize| {
@@ -246,7 +246,7 @@ impl<'a> Round<'a> {
     /// When a node that is taken from somebody is drained, and how that is said: whoever uses it is warned.
     pub fn warning(&self, machine: usize) -> (Seconds, String) {
         let idle = self.view.machines[machine].node.idle_since.is_some();
-        let until = self.view.now + if idle { 0 } else { self.view.pool.reclaim_grace };
+        let until = self.view.now + if idle { 0 } else { self.view.pool.reclaim_grace_period };
         let words = if until > self.view.now {
             format!(", drained from {}", clock(until))
         } else {

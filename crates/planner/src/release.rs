@@ -48,7 +48,7 @@ impl Round<'_> {
             }
             let spare = self.holdings[asker]
                 .kept
-                .saturating_sub(self.view.askers[asker].group.min) as usize;
+                .saturating_sub(self.view.askers[asker].group.min_nodes) as usize;
             let mut idle: Vec<usize> = self.view.askers[asker].machines.clone();
             idle.retain(|at| {
                 let machine = &self.view.machines[*at];
@@ -63,7 +63,13 @@ impl Round<'_> {
             let neighbours = self.neighbours(&staying.filter(|at| !self.is_leaving(*at)).collect::<Vec<_>>());
             idle.sort_by_key(|at| {
                 let node = self.view.machines[*at].node;
-                (!node.broken, node.pods, neighbours(*at), node.idle_since, Reverse(*at))
+                (
+                    !node.unusable,
+                    node.pods,
+                    neighbours(*at),
+                    node.idle_since,
+                    Reverse(*at),
+                )
             });
             let mut left = spare;
             for at in idle {
@@ -83,7 +89,7 @@ impl Round<'_> {
     pub fn idle_until(&self, machine: usize) -> Option<Seconds> {
         let machine = &self.view.machines[machine];
         let (since, owner) = (machine.node.idle_since?, machine.owner()?);
-        Some((since + self.view.pool.idle_after).max(owner.since + self.view.pool.minimum_tenure))
+        Some((since + self.view.pool.idle_timeout).max(owner.since + self.view.pool.min_hold_duration))
     }
 
     pub fn release_as_idle(&mut self, machine: usize) {
@@ -100,7 +106,7 @@ impl Round<'_> {
     /// Promises that nothing came of are taken back.
     pub fn take_promises_back(&mut self) {
         for asker in 0..self.view.askers.len() {
-            let floor = self.view.askers[asker].group.min;
+            let floor = self.view.askers[asker].group.min_nodes;
             let mut promised: Vec<usize> = self.view.askers[asker].machines.clone();
             promised.retain(|at| self.fates[*at] == Fate::Open && self.view.machines[*at].reserved_of().is_some());
             for at in promised.into_iter().rev() {

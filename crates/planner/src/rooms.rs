@@ -1,6 +1,6 @@
 //! What a group has: room on its nodes, which demand is placed on before any node is given.
 
-use crate::Domain;
+use crate::Topology;
 use crate::packing::Load;
 use crate::round::{Fate, Round};
 use std::cmp::Reverse;
@@ -33,7 +33,7 @@ impl Round<'_> {
         for want in self.in_order_of_groups() {
             let gang = self.view.wants[want].demand.gang;
             let picks = self.own_room(want);
-            if picks.rest.is_empty() || (!gang && self.view.wants[want].demand.one_domain == Domain::Any) {
+            if picks.rest.is_empty() || (!gang && self.view.wants[want].demand.topology == Topology::Any) {
                 self.settle(want, picks);
             }
         }
@@ -47,7 +47,13 @@ impl Round<'_> {
         wants.sort_by_key(|at| {
             let want = &self.view.wants[*at];
             let demand = want.demand;
-            (want.asker, Reverse(demand.priority), demand.since, &demand.name, *at)
+            (
+                want.asker,
+                Reverse(demand.priority),
+                demand.waiting_since,
+                &demand.name,
+                *at,
+            )
         });
         wants
     }
@@ -56,7 +62,7 @@ impl Round<'_> {
     pub fn own_room(&self, want: usize) -> Picks {
         let (asker, demand) = (self.view.wants[want].asker, self.view.wants[want].demand);
         let rooms = &self.holdings[asker].rooms;
-        if demand.one_domain == Domain::Any {
+        if demand.topology == Topology::Any {
             return self.pack(want, rooms.iter());
         }
         let homes = self.holdings[asker].home.iter();
@@ -114,7 +120,7 @@ impl Round<'_> {
     /// Whether a cordoned node may still stay with its group, together with `others`: nobody who goes first claims it, it was
     /// not given up, and the group and its shares may have so much.
     pub fn may_be_kept(&self, machine: usize, others: &[usize]) -> bool {
-        let open = self.fates[machine] == Fate::Open && !self.view.machines[machine].node.broken;
+        let open = self.fates[machine] == Fate::Open && !self.view.machines[machine].node.unusable;
         let asker = self.view.machines[machine].asker.filter(|_| open);
         asker.is_some_and(|asker| {
             let gpus: u64 = others.iter().chain([&machine]).map(|at| self.view.gpus(*at)).sum();

@@ -6,7 +6,7 @@ use crate::supply::Supply;
 use crate::tree::Tree;
 use crate::view::View;
 use crate::words::Why;
-use crate::{Action, Phase, Plan, Seconds, Step};
+use crate::{Action, ActionKind, Phase, Plan, Seconds};
 use std::collections::BTreeSet;
 
 /// What becomes of a node.
@@ -80,7 +80,7 @@ pub(crate) struct Round<'a> {
     pub short: Vec<(usize, usize)>,
     /// Free GPUs were kept for a gang that waited too long.
     pub holds_for_gang: bool,
-    pub again_at: Option<Seconds>,
+    pub replan_at: Option<Seconds>,
     /// Whole-pool searches that may still be made.
     pub searches: u32,
     /// All nodes that demand may hope for, once somebody asked.
@@ -108,7 +108,7 @@ impl<'a> Round<'a> {
             coming: Vec::new(),
             short: Vec::new(),
             holds_for_gang: false,
-            again_at: None,
+            replan_at: None,
             searches: 8,
             reachable: None,
             victims: None,
@@ -183,7 +183,7 @@ impl<'a> Round<'a> {
             return true;
         };
         match self.fates[machine] {
-            Fate::Open => owner != asker && self.holdings[owner].kept > self.view.askers[owner].group.min,
+            Fate::Open => owner != asker && self.holdings[owner].kept > self.view.askers[owner].group.min_nodes,
             fate => matches!(fate, Fate::Release { .. }),
         }
     }
@@ -191,7 +191,7 @@ impl<'a> Round<'a> {
     /// Plans again at `time` at the latest.
     pub fn wake(&mut self, time: Seconds) {
         if time > self.view.now {
-            self.again_at = Some(self.again_at.map_or(time, |other| other.min(time)));
+            self.replan_at = Some(self.replan_at.map_or(time, |other| other.min(time)));
         }
     }
 
@@ -292,7 +292,7 @@ impl<'a> Round<'a> {
         let (group, tenant) = (self.view.askers[asker].group, self.view.askers[asker].tenant);
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         if self.holdings[asker].there.saturating_add(nodes) > self.view.askers[asker].most() {
-            return Err(Why::Ceiling { max: group.max });
+            return Err(Why::Ceiling { max: group.max_nodes });
         }
         if let Some((share, limit)) = self.tree.limit(tenant, gpus) {
             return Err(Why::Limit {
@@ -322,38 +322,41 @@ impl<'a> Round<'a> {
         let asked = self.ask();
         for asker in 0..self.view.askers.len() {
             let standing = self.standing(asker, &stock, asked.as_ref());
-            let groups = plan.groups.entry(self.view.askers[asker].of.uid.clone()).or_default();
+            let groups = plan
+                .node_groups
+                .entry(self.view.askers[asker].of.uid.clone())
+                .or_default();
             groups
                 .entry(self.view.askers[asker].group.name.clone())
                 .or_insert(standing);
         }
         if let Some(asked) = asked {
-            plan.asks.insert(self.view.pool.name.clone(), asked.ask);
+            plan.scale_ups.insert(self.view.pool.name.clone(), asked.ask);
         }
         for machine in 0..self.view.machines.len() {
-            let why = std::mem::take(&mut self.reasons[machine]);
-            if let Some(step) = self.step(machine) {
+            let reason = std::mem::take(&mut self.reasons[machine]);
+            if let Some(kind) = self.step(machine) {
                 plan.actions.push(Action {
                     node: self.view.machines[machine].node.name.clone(),
-                    step,
-                    why,
+                    kind,
+                    reason,
                 });
             }
         }
-        plan.again_at = match (plan.again_at, self.again_at) {
+        plan.replan_at = match (plan.replan_at, self.replan_at) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
     }
 
-    fn step(&self, number: usize) -> Option<Step> {
+    fn step(&self, number: usize) -> Option<ActionKind> {
         let machine = &self.view.machines[number];
         let reserve = |of: u32| {
             let asker = &self.view.askers[machine.asker?];
-            Some(Step::Reserve {
+            Some(ActionKind::Reserve {
                 tenant: asker.of.uid.clone(),
-                group: asker.group.name.clone(),
-                of,
+                node_group: asker.group.name.clone(),
+                required_nodes: of,
             })
         };
         match self.fates[number] {
@@ -364,13 +367,13 @@ impl<'a> Round<'a> {
                 let (kept, of) = (self.holdings[machine.asker?].kept, machine.reserved_of()?);
                 (of > self.joined_by_now(machine.asker?) && of != kept).then(|| reserve(kept))?
             }
-            Fate::Unreserve => Some(Step::Unreserve),
+            Fate::Unreserve => Some(ActionKind::CancelReservation),
             Fate::Release { until } => match machine.owner()?.phase {
-                Phase::Cordoned { until: already } if already <= until => None,
-                Phase::Reserved { .. } => Some(Step::Unreserve),
-                _ => Some(Step::Release { until }),
+                Phase::Cordoned { drain_at: already } if already <= until => None,
+                Phase::Reserved { .. } => Some(ActionKind::CancelReservation),
+                _ => Some(ActionKind::Release { drain_at: until }),
             },
-            Fate::Keep => Some(Step::Keep),
+            Fate::Keep => Some(ActionKind::CancelRelease),
             Fate::Open | Fate::Awaited | Fate::Lent { .. } => None,
         }
     }

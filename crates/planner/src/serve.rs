@@ -42,7 +42,7 @@ impl Round<'_> {
         // Who waits longest first; the age of the tenant decides where that is the same.
         wants.sort_by_key(|at| {
             let want = &self.view.wants[*at];
-            (want.demand.since, want.asker, &want.demand.name, *at)
+            (want.demand.waiting_since, want.asker, &want.demand.name, *at)
         });
         match self.view.pool.order {
             Order::Fifo => {

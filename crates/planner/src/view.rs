@@ -2,7 +2,7 @@
 
 use crate::packing::Load;
 use crate::supply::{Search, Supply};
-use crate::{Demand, Domain, Group, Node, NodeState, Owner, Phase, Pool, Seconds, Tenant};
+use crate::{Demand, Node, NodeGroup, NodeState, Owner, Phase, Pool, Seconds, Tenant, Topology};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One pool: its nodes, and the groups that ask for them.
@@ -26,7 +26,7 @@ impl View<'_> {
     /// What the pods on a machine leave free.
     pub fn room(&self, machine: usize) -> Vec<u64> {
         let machine = &self.machines[machine];
-        if machine.node.broken {
+        if machine.node.unusable {
             return vec![0; self.resources.len() + 1];
         }
         let mut room = self.kinds[machine.kind].capacity.clone();
@@ -72,7 +72,7 @@ impl View<'_> {
             load: &wanted.load,
             selector: wanted.selector,
             home: &BTreeSet::new(),
-            one_domain: wanted.demand.one_domain == Domain::Required,
+            one_domain: wanted.demand.topology == Topology::SingleDomain,
             first: false,
         };
         nodes.find(&search, &self.kinds).rest.is_empty()
@@ -108,7 +108,7 @@ pub(crate) struct Asker<'a> {
     /// Number of the tenant in the [`Catalog`].
     pub tenant: usize,
     pub of: &'a Tenant,
-    pub group: &'a Group,
+    pub group: &'a NodeGroup,
     /// Its nodes, by name.
     pub machines: Vec<usize>,
 }
@@ -116,7 +116,7 @@ pub(crate) struct Asker<'a> {
 impl Asker<'_> {
     /// Nodes that it may have at most.
     pub fn most(&self) -> u32 {
-        self.group.max.max(self.group.min)
+        self.group.max_nodes.max(self.group.min_nodes)
     }
 }
 
@@ -138,14 +138,14 @@ impl Machine<'_> {
 
     pub fn cordoned_until(&self) -> Option<Seconds> {
         match self.owner()?.phase {
-            Phase::Cordoned { until } => Some(until),
+            Phase::Cordoned { drain_at } => Some(drain_at),
             _ => None,
         }
     }
 
     pub fn reserved_of(&self) -> Option<u32> {
         match self.owner()?.phase {
-            Phase::Reserved { of } => Some(of),
+            Phase::Reserved { required_nodes } => Some(required_nodes),
             _ => None,
         }
     }
@@ -159,7 +159,7 @@ impl Machine<'_> {
     }
 
     pub fn is_returning(&self) -> bool {
-        matches!(self.node.state, NodeState::Returning { .. })
+        matches!(self.node.state, NodeState::Recycling { .. })
     }
 }
 
@@ -168,7 +168,7 @@ pub(crate) struct Catalog<'a> {
     /// The oldest first.
     pub tenants: Vec<&'a Tenant>,
     by_uid: HashMap<&'a str, usize>,
-    groups: HashMap<&'a str, Vec<(usize, &'a Group)>>,
+    groups: HashMap<&'a str, Vec<(usize, &'a NodeGroup)>>,
     nodes: HashMap<&'a str, Vec<&'a Node>>,
 }
 
@@ -177,9 +177,9 @@ impl<'a> Catalog<'a> {
         let mut sorted: Vec<&Tenant> = tenants.iter().collect();
         sorted.sort_by(|a, b| (a.created, &a.uid).cmp(&(b.created, &b.uid)));
         sorted.dedup_by(|a, b| a.uid == b.uid);
-        let mut groups: HashMap<&str, Vec<(usize, &Group)>> = HashMap::new();
-        for (number, tenant) in sorted.iter().enumerate().filter(|(_, tenant)| !tenant.gone) {
-            for group in &tenant.groups {
+        let mut groups: HashMap<&str, Vec<(usize, &NodeGroup)>> = HashMap::new();
+        for (number, tenant) in sorted.iter().enumerate().filter(|(_, tenant)| !tenant.terminated) {
+            for group in &tenant.node_groups {
                 groups.entry(&group.pool).or_default().push((number, group));
             }
         }
@@ -209,7 +209,7 @@ impl<'a> Catalog<'a> {
         self.by_uid
             .get(uid)
             .copied()
-            .filter(|number| !self.tenants[*number].gone)
+            .filter(|number| !self.tenants[*number].terminated)
     }
 
     /// What concerns one pool.
@@ -249,7 +249,7 @@ impl<'a> Catalog<'a> {
                     of_tenant
                         .iter()
                         .copied()
-                        .find(|asker| askers[*asker].group.name == owner.group)
+                        .find(|asker| askers[*asker].group.name == owner.node_group)
                 }),
                 _ => None,
             };
@@ -300,12 +300,13 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     fn of(pool: &'a Pool, askers: &[Asker<'a>]) -> Self {
-        let mut resources: HashMap<&str, usize> = pool.resource.iter().map(|name| (name.as_str(), 0)).collect();
+        let mut resources: HashMap<&str, usize> =
+            pool.gpu_resource_name.iter().map(|name| (name.as_str(), 0)).collect();
         let mut label_keys: Vec<&str> = Vec::new();
         let mut label_values = HashMap::new();
         let mut selectors = HashMap::from([(&NO_SELECTOR, ANY)]);
         for demand in askers.iter().flat_map(|asker| &asker.group.demand) {
-            for name in demand.pods.iter().flat_map(|pods| pods.each.keys()) {
+            for name in demand.pod_sets.iter().flat_map(|pods| pods.requests.keys()) {
                 let next = resources.len();
                 resources.entry(name).or_insert(next);
             }
@@ -362,7 +363,7 @@ impl<'a> Names<'a> {
         }
         Kind {
             // A node without GPUs still is a node: it counts as one.
-            gpus: pool.resource.as_ref().map_or(1, |_| capacity[0].max(1)),
+            gpus: pool.gpu_resource_name.as_ref().map_or(1, |_| capacity[0].max(1)),
             capacity: capacity.to_vec(),
             matches,
         }
@@ -372,9 +373,9 @@ impl<'a> Names<'a> {
         let mut wants = Vec::new();
         for (number, asker) in askers.iter().enumerate() {
             for demand in &asker.group.demand {
-                let pods = demand.pods.iter().map(|pods| {
+                let pods = demand.pod_sets.iter().map(|pods| {
                     let mut each = vec![0; self.resources.len() + 1];
-                    for (name, amount) in &pods.each {
+                    for (name, amount) in &pods.requests {
                         each[self.resources[name.as_str()]] = *amount;
                     }
                     (pods.count, each)

@@ -4,7 +4,7 @@ use crate::growth::Asked;
 use crate::packing::{Load, Part};
 use crate::round::{Fate, Round};
 use crate::supply::Supply;
-use crate::{Domain, Seconds, Standing};
+use crate::{NodeGroupPlan, Seconds, Topology};
 use std::collections::BTreeSet;
 
 /// Why demand waits.
@@ -78,7 +78,7 @@ impl Round<'_> {
         if !self.knows_a_node() || wanted.load.is_empty() {
             return None;
         }
-        let whole = wanted.demand.gang || wanted.demand.one_domain == Domain::Required;
+        let whole = wanted.demand.gang || wanted.demand.topology == Topology::SingleDomain;
         for part in &wanted.load.parts {
             let pod = Load {
                 parts: vec![Part {
@@ -97,24 +97,24 @@ impl Round<'_> {
         if !whole {
             return None;
         }
-        if wanted.demand.one_domain == Domain::Required && self.view.domains.is_empty() {
+        if wanted.demand.topology == Topology::SingleDomain && self.view.domains.is_empty() {
             return Some(format!("pool {} has no topology domains", self.view.pool.name));
         }
         let least = self.nodes_for(want, &wanted.load);
-        if least > group.max {
+        if least > group.max_nodes {
             return Some(format!(
                 "it needs {} and the group has {} at most",
                 nodes(least as usize),
-                group.max
+                group.max_nodes
             ));
         }
         let fewest = self.view.kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1) * u64::from(least);
         if let Some((share, limit)) = self.tree.never(tenant, fewest) {
             return Some(format!("it needs {fewest} GPUs and {share} has {limit} at most"));
         }
-        if let Some(growth) = &self.view.pool.growth {
+        if let Some(growth) = &self.view.pool.scale_up {
             // What is too small today can be large enough tomorrow.
-            return growth.most_nodes.filter(|most| least > *most).map(|most| {
+            return growth.max_nodes.filter(|most| least > *most).map(|most| {
                 let pool = &self.view.pool.name;
                 format!(
                     "it needs {} and pool {pool} may have {most} at most",
@@ -123,9 +123,9 @@ impl Round<'_> {
             });
         }
         let everything = everything.get_or_insert_with(|| self.view.supply(|_| true));
-        (!self.view.fits(want, everything)).then(|| match wanted.demand.one_domain {
-            Domain::Any => format!("all of pool {} is too small for it", self.view.pool.name),
-            Domain::Required => format!("no topology domain of pool {} is large enough", self.view.pool.name),
+        (!self.view.fits(want, everything)).then(|| match wanted.demand.topology {
+            Topology::Any => format!("all of pool {} is too small for it", self.view.pool.name),
+            Topology::SingleDomain => format!("no topology domain of pool {} is large enough", self.view.pool.name),
         })
     }
 
@@ -147,7 +147,7 @@ impl Round<'_> {
     /// Why a node is given.
     pub fn gift_words(&self, want: usize, gang: bool) -> String {
         let demand = self.view.wants[want].demand;
-        let waited = span((self.view.now - demand.since).max(0));
+        let waited = span((self.view.now - demand.waiting_since).max(0));
         let name = &self.view.askers[self.view.wants[want].asker].of.name;
         format!(
             "{}{} of {name} waited {waited}",
@@ -171,7 +171,7 @@ impl Round<'_> {
     }
 
     /// Where a group stands after this plan.
-    pub fn standing(&self, asker: usize, stock: &Stock, asked: Option<&Asked>) -> Standing {
+    pub fn standing(&self, asker: usize, stock: &Stock, asked: Option<&Asked>) -> NodeGroupPlan {
         let holding = &self.holdings[asker];
         let group = self.view.askers[asker].group;
         let mut waiting = holding.missing;
@@ -181,7 +181,7 @@ impl Round<'_> {
             words.push(format!(
                 "{} of {} missing: {}",
                 holding.missing,
-                nodes(group.min as usize),
+                nodes(group.min_nodes as usize),
                 self.why(why, &[], stock)
             ));
         }
@@ -216,12 +216,12 @@ impl Round<'_> {
         if let Some(number) = asked.map(|asked| asked.by_asker[asker]).filter(|number| *number > 0) {
             words.push(format!("an autoscaler is asked for {}", nodes(number as usize)));
         }
-        Standing {
+        NodeGroupPlan {
             desired,
             held: holding.there,
             waiting,
             borrowed: self.borrowed_nodes(asker),
-            why: words.join("; "),
+            reason: words.join("; "),
         }
     }
 
@@ -233,7 +233,7 @@ impl Round<'_> {
     fn borrowed_nodes(&self, asker: usize) -> u32 {
         let of_demand = self.holdings[asker]
             .kept
-            .saturating_sub(self.view.askers[asker].group.min);
+            .saturating_sub(self.view.askers[asker].group.min_nodes);
         let gpus = self.view.askers[asker]
             .machines
             .first()

@@ -5,7 +5,7 @@
 mod support;
 
 use berth_planner::{
-    Demand, Fleet, Growth, Node, NodeState, Phase, Plan, Pods, Pool, Reclaim, Share, Step, Tenant, plan,
+    ActionKind, Demand, Fleet, Node, NodeState, Phase, Plan, PodSet, Pool, Quota, Reclaim, ScaleUpLimits, Tenant, plan,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -24,20 +24,20 @@ fn held(fleet: &Fleet, uid: &str) -> u32 {
 }
 
 /// GPUs that the tenants below a share have.
-fn of_share(fleet: &Fleet, share: &Share) -> u64 {
+fn of_share(fleet: &Fleet, share: &Quota) -> u64 {
     let tenants = fleet.tenants.iter().filter(|tenant| is_below(tenant, share));
     tenants
         .map(|tenant| u64::from(held(fleet, &tenant.uid)) * GPUS)
         .sum::<u64>()
 }
 
-fn is_below(tenant: &Tenant, share: &Share) -> bool {
-    tenant.share.as_ref() == Some(&share.name) || share.name == "share-1" && tenant.share.as_deref() == Some("share-2")
+fn is_below(tenant: &Tenant, share: &Quota) -> bool {
+    tenant.quota.as_ref() == Some(&share.name) || share.name == "share-1" && tenant.quota.as_deref() == Some("share-2")
 }
 
 /// Whether a share of the tenant has more than its limit: what is beyond is taken from floors, too.
 fn is_beyond_limit(fleet: &Fleet, tenant: &Tenant) -> bool {
-    let shares = fleet.shares.iter().filter(|share| is_below(tenant, share));
+    let shares = fleet.quotas.iter().filter(|share| is_below(tenant, share));
     shares.into_iter().any(|share| {
         share
             .limit
@@ -55,7 +55,7 @@ fn look_at(before: &Fleet, made: &Plan) {
     for action in made
         .actions
         .iter()
-        .filter(|action| matches!(action.step, Step::Release { .. }))
+        .filter(|action| matches!(action.kind, ActionKind::Release { .. }))
     {
         let node = before.nodes.iter().find(|node| node.name == action.node).unwrap();
         assert!(matches!(node.state, NodeState::Owned(_)), "{} is nobody's", node.name);
@@ -83,24 +83,24 @@ fn look_at(before: &Fleet, made: &Plan) {
     );
 
     for tenant in &before.tenants {
-        let group = &tenant.groups[0];
+        let group = &tenant.node_groups[0];
         let (then, now) = (held(before, &tenant.uid), held(&after, &tenant.uid));
         assert!(
-            now <= group.max || now <= then,
+            now <= group.max_nodes || now <= then,
             "{} has {now} of {}",
             tenant.name,
-            group.max
+            group.max_nodes
         );
         let staying = World::present(&after, &tenant.uid);
         assert!(
-            staying >= World::present(before, &tenant.uid).min(group.min) || is_beyond_limit(before, tenant),
+            staying >= World::present(before, &tenant.uid).min(group.min_nodes) || is_beyond_limit(before, tenant),
             "{} falls below its floor",
             tenant.name
         );
         // A gang is promised all that it needs, in one plan.
         for node in &after.nodes {
             if let NodeState::Owned(owner) = &node.state
-                && let Phase::Reserved { of } = owner.phase
+                && let Phase::Reserved { required_nodes: of } = owner.phase
                 && owner.tenant == tenant.uid
             {
                 assert!(
@@ -112,7 +112,7 @@ fn look_at(before: &Fleet, made: &Plan) {
             }
         }
     }
-    for share in &before.shares {
+    for share in &before.quotas {
         if let Some(limit) = share.limit.get("h100") {
             let (then, now) = (of_share(before, share), of_share(&after, share));
             assert!(now <= *limit || now <= then, "{} has {now} of {limit}", share.name);
@@ -123,10 +123,10 @@ fn look_at(before: &Fleet, made: &Plan) {
     let taken = made
         .actions
         .iter()
-        .filter(|action| action.why.starts_with("borrowed"))
+        .filter(|action| action.reason.starts_with("borrowed"))
         .count();
     let waiting: u32 = made
-        .groups
+        .node_groups
         .values()
         .flat_map(|groups| groups.values())
         .map(|standing| standing.waiting)
@@ -136,7 +136,7 @@ fn look_at(before: &Fleet, made: &Plan) {
     let mut turned = before.clone();
     turned.nodes.reverse();
     turned.tenants.reverse();
-    turned.shares.reverse();
+    turned.quotas.reverse();
     assert_eq!(&plan(&turned), made, "the order of the input matters");
 }
 
@@ -146,8 +146,8 @@ fn nothing_lies_idle(before: &Fleet, made: &Plan) {
     executor::apply(&mut after, made);
     let free = after.nodes.iter().filter(|node| node.state == NodeState::Free).count();
     for tenant in &before.tenants {
-        let standing = &made.groups[&tenant.uid]["g"];
-        let could = standing.waiting > 0 && standing.held < tenant.groups[0].max;
+        let standing = &made.node_groups[&tenant.uid]["g"];
+        let could = standing.waiting > 0 && standing.held < tenant.node_groups[0].max_nodes;
         assert!(free == 0 || !could, "{free} nodes are free\n{}", told(made));
     }
 }
@@ -157,25 +157,25 @@ fn let_grow(fleet: &Fleet) {
     let mut growing = fleet.clone();
     let there = u32::try_from(fleet.nodes.len()).unwrap();
     for pool in &mut growing.pools {
-        pool.growth = Some(Growth {
-            most_nodes: Some(there + 3),
-            most_pods: Some(40),
-            node: None,
+        pool.scale_up = Some(ScaleUpLimits {
+            max_nodes: Some(there + 3),
+            max_pods: Some(40),
+            node_capacity: None,
         });
     }
     let (made, grown) = (plan(fleet), plan(&growing));
     assert_eq!(made.actions, grown.actions);
-    for ask in grown.asks.values() {
-        assert!(ask.nodes <= 3 && ask.pods() <= 40, "{}", told(&grown));
+    for ask in grown.scale_ups.values() {
+        assert!(ask.nodes <= 3 && ask.count_pods() <= 40, "{}", told(&grown));
         assert!(
             ask.shortages
                 .iter()
-                .all(|one| one.pods.iter().all(|pods| pods.count > 0)),
+                .all(|one| one.pod_sets.iter().all(|pods| pods.count > 0)),
             "{}",
             told(&grown)
         );
     }
-    assert!(made.asks.is_empty());
+    assert!(made.scale_ups.is_empty());
 }
 
 /// The same fleets each time, so that a change is not stopped by what it did not break.
@@ -218,11 +218,11 @@ proptest! {
         let made = plan(&world.fleet);
         prop_assert!(made.actions.is_empty(), "{}", told(&made));
         for tenant in &world.fleet.tenants {
-            let standing = &made.groups[&tenant.uid]["g"];
-            prop_assert!(World::present(&world.fleet, &tenant.uid) <= tenant.groups[0].min, "{}", told(&made));
+            let standing = &made.node_groups[&tenant.uid]["g"];
+            prop_assert!(World::present(&world.fleet, &tenant.uid) <= tenant.node_groups[0].min_nodes, "{}", told(&made));
             // Whoever still waits is limited, by itself or by what others do not lend or have for good.
             let words = ["never", "at most", "kept for those they belong to"];
-            let limited = words.iter().any(|words| standing.why.contains(words));
+            let limited = words.iter().any(|words| standing.reason.contains(words));
             let free = world.fleet.nodes.iter().filter(|node| node.state == NodeState::Free).count();
             prop_assert!(standing.waiting as usize > free || standing.waiting == 0 || limited, "{}", told(&made));
         }
@@ -240,17 +240,17 @@ proptest! {
                 world.ask(arrival.tenant, arrival.demand.clone(), 1_000_000);
             }
             if step == when {
-                world.fleet.shares[share].limit.insert("h100".into(), limit * GPUS);
-                let group = &mut world.fleet.tenants[group].groups[0];
-                group.max = most.max(group.min);
+                world.fleet.quotas[share].limit.insert("h100".into(), limit * GPUS);
+                let group = &mut world.fleet.tenants[group].node_groups[0];
+                group.max_nodes = most.max(group.min_nodes);
             }
             let before = world.fleet.clone();
             look_at(&before, &plan(&before));
             world.pass(|_| false);
         }
-        prop_assert!(of_share(&world.fleet, &world.fleet.shares[share]) <= limit * GPUS);
+        prop_assert!(of_share(&world.fleet, &world.fleet.quotas[share]) <= limit * GPUS);
         let tenant = &world.fleet.tenants[group];
-        prop_assert!(held(&world.fleet, &tenant.uid) <= tenant.groups[0].max);
+        prop_assert!(held(&world.fleet, &tenant.uid) <= tenant.node_groups[0].max_nodes);
     }
 
     /// Where there are no gangs, floors and limits, no node is free while somebody waits.
@@ -258,11 +258,11 @@ proptest! {
     fn work_is_conserved(fleet in fleet(), arrivals in arrivals()) {
         let mut fleet = fleet;
         for tenant in &mut fleet.tenants {
-            tenant.groups[0].min = 0;
+            tenant.node_groups[0].min_nodes = 0;
         }
-        for share in &mut fleet.shares {
+        for share in &mut fleet.quotas {
             share.limit.clear();
-            share.lendable.clear();
+            share.lending_limit.clear();
         }
         let mut world = World::new(fleet);
         for step in 0..40 {
@@ -284,7 +284,7 @@ proptest! {
         }
         writeln!(text, "node n1..n{nodes} free").unwrap();
         let made = plan(&support::fleet(&text));
-        let has: Vec<u32> = (0..weights.len()).map(|at| made.groups[&format!("t{at}")]["g"].held).collect();
+        let has: Vec<u32> = (0..weights.len()).map(|at| made.node_groups[&format!("t{at}")]["g"].held).collect();
         for (a, weight_a) in has.iter().zip(&weights) {
             for (b, weight_b) in has.iter().zip(&weights) {
                 prop_assert!(a.saturating_sub(1) * weight_b <= b * weight_a, "{:?} by {:?}", has, weights);
@@ -296,7 +296,7 @@ proptest! {
     #[test]
     fn guarantees_are_honoured(pool in pool(), nodes in 1..10_u64, guaranteed in 1..10_u64, gang in any::<bool>()) {
         let guaranteed = guaranteed.min(nodes);
-        let reclaim = if pool.reclaim == Reclaim::Never { Reclaim::Guaranteed } else { pool.reclaim };
+        let reclaim = if pool.reclaim == Reclaim::Never { Reclaim::NominalQuota } else { pool.reclaim };
         let mut fleet = support::fleet(&format!("
             pool h100 gpus=8
             share own guaranteed={}
@@ -309,7 +309,7 @@ proptest! {
         fleet.pools[0] = Pool { reclaim, has_domains: false, ..pool };
         let job = |name: &str, count: u64, gang: bool| Demand {
             name: name.into(),
-            pods: vec![Pods { count: u32::try_from(count).unwrap(), each: gpus(GPUS) }],
+            pod_sets: vec![PodSet { count: u32::try_from(count).unwrap(), requests: gpus(GPUS) }],
             gang,
             ..Demand::default()
         };

@@ -35,11 +35,11 @@ pub struct Options {
     /// From the decision to give a free node to a tenant until pods can start on it.
     pub join: Seconds,
     /// How long a node must have been idle before it goes back.
-    pub idle_after: Seconds,
+    pub idle_timeout: Seconds,
     /// How long a node stays with a tenant at least.
-    pub minimum_tenure: Seconds,
+    pub min_hold_duration: Seconds,
     /// Warning time before a borrowed node is drained.
-    pub reclaim_grace: Seconds,
+    pub reclaim_grace_period: Seconds,
     /// For whom borrowed nodes are taken back.
     pub reclaim: Reclaim,
     /// What an evicted job has left of its work.
@@ -56,9 +56,9 @@ impl Default for Options {
             load: 0.9,
             scrub: 300,
             join: 5,
-            idle_after: 60,
-            minimum_tenure: 600,
-            reclaim_grace: 300,
+            idle_timeout: 60,
+            min_hold_duration: 600,
+            reclaim_grace_period: 300,
             reclaim: Reclaim::default(),
             checkpoint: Checkpoint::Every(1800),
             plan_every: 5,
@@ -152,9 +152,9 @@ fn check(options: &Options) -> Result<(), Error> {
         load,
         scrub,
         join,
-        idle_after,
-        minimum_tenure,
-        reclaim_grace,
+        idle_timeout,
+        min_hold_duration,
+        reclaim_grace_period,
         reclaim: _,
         checkpoint,
         plan_every,
@@ -165,7 +165,14 @@ fn check(options: &Options) -> Result<(), Error> {
     if !(0.01..=10.0).contains(&load) {
         return Err(Error::Option("the load must be between 0.01 and 10"));
     }
-    let spans = [scrub, join, idle_after, minimum_tenure, reclaim_grace, plan_every];
+    let spans = [
+        scrub,
+        join,
+        idle_timeout,
+        min_hold_duration,
+        reclaim_grace_period,
+        plan_every,
+    ];
     let year = 365 * 24 * 3600;
     let fits = |span: &Seconds| (0..=year).contains(span);
     if !spans.iter().all(fits) || matches!(checkpoint, Checkpoint::Every(span) if !fits(&span)) {

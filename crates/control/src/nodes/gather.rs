@@ -59,7 +59,7 @@ pub fn fleet(context: &Context, now: Timestamp) -> (Fleet, Needs) {
 
 /// Keeps what the plan says of each tenant, and has those told of whom it says something new.
 pub fn tell(context: &Context, plan: &Plan) {
-    let changed = context.tenants.set_standings(&plan.groups);
+    let changed = context.tenants.set_standings(&plan.node_groups);
     if changed.is_empty() {
         return;
     }

@@ -7,7 +7,7 @@ mod tests;
 
 pub(crate) use borrowers::Claim;
 
-use crate::{Share, Tenant};
+use crate::{Quota, Tenant};
 use std::collections::{BTreeSet, HashMap};
 
 /// Number of the root.
@@ -43,18 +43,18 @@ pub(crate) type Ratio = (u64, u64);
 
 impl<'a> Tree<'a> {
     /// The tree as it is in `pool`. `tenants` are known by their position from then on.
-    pub fn new(pool: &str, shares: &'a [Share], tenants: &[&'a Tenant]) -> Self {
+    pub fn new(pool: &str, shares: &'a [Quota], tenants: &[&'a Tenant]) -> Self {
         let mut branches = vec![Branch::new("", ROOT, 1)];
         let mut numbers: HashMap<&str, usize> = HashMap::new();
-        let mut sorted: Vec<&Share> = shares.iter().collect();
+        let mut sorted: Vec<&Quota> = shares.iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
         for share in &sorted {
             if numbers.contains_key(share.name.as_str()) {
                 continue;
             }
             numbers.insert(&share.name, branches.len());
-            let guaranteed = share.guaranteed.get(pool).copied().unwrap_or(0);
-            let lendable = share.lendable.get(pool).copied().unwrap_or(guaranteed);
+            let guaranteed = share.nominal_quota.get(pool).copied().unwrap_or(0);
+            let lendable = share.lending_limit.get(pool).copied().unwrap_or(guaranteed);
             branches.push(Branch {
                 guaranteed,
                 kept: guaranteed.saturating_sub(lendable),
@@ -79,7 +79,7 @@ impl<'a> Tree<'a> {
         }
         let mut paths = Vec::with_capacity(tenants.len());
         for (number, tenant) in tenants.iter().enumerate() {
-            let share = tenant.share.as_deref().and_then(|name| numbers.get(name));
+            let share = tenant.quota.as_deref().and_then(|name| numbers.get(name));
             let mut path = vec![branches.len()];
             let mut above = share.copied().unwrap_or(ROOT);
             branches.push(Branch {

@@ -3,14 +3,14 @@
 use super::*;
 use std::collections::BTreeMap;
 
-fn share(name: &str, parent: &str, guaranteed: u64, limit: Option<u64>) -> Share {
+fn share(name: &str, parent: &str, guaranteed: u64, limit: Option<u64>) -> Quota {
     let of = |amount| BTreeMap::from([("h100".to_string(), amount)]);
-    Share {
+    Quota {
         name: name.into(),
         parent: (!parent.is_empty()).then(|| parent.into()),
-        guaranteed: of(guaranteed),
+        nominal_quota: of(guaranteed),
         limit: limit.map(of).unwrap_or_default(),
-        ..Share::default()
+        ..Quota::default()
     }
 }
 
@@ -18,14 +18,14 @@ fn tenant(name: &str, share: &str, weight: u32) -> Tenant {
     Tenant {
         uid: name.into(),
         name: name.into(),
-        share: Some(share.into()),
+        quota: Some(share.into()),
         weight,
         ..Tenant::default()
     }
 }
 
 /// Tenants 0 and 1 of one team, 2 of another, both of one organization; 3 beside it.
-fn shares() -> Vec<Share> {
+fn shares() -> Vec<Quota> {
     vec![
         share("org", "", 0, Some(40)),
         share("red", "org", 16, Some(24)),
@@ -162,7 +162,7 @@ fn fairness_leaves_the_other_with_no_less() {
 #[test]
 fn what_is_not_lent_is_kept() {
     let mut own = share("own", "", 24, None);
-    own.lendable.insert("h100".into(), 8);
+    own.lending_limit.insert("h100".into(), 8);
     let (shares, tenants) = ([own], [tenant("a", "own", 1), tenant("b", "", 1)]);
     let mut tree = Tree::new("h100", &shares, &tenants.iter().collect::<Vec<_>>());
     assert!(tree.keeps());

@@ -1,6 +1,6 @@
 //! What the executor does with a plan, in a few lines.
 
-use berth_planner::{Fleet, NodeState, Owner, Phase, Plan, Step};
+use berth_planner::{ActionKind, Fleet, NodeState, Owner, Phase, Plan};
 
 /// Carries a plan out as far as it can be at once: promises are made, nodes cordoned, and drained when that is due.
 pub fn apply(fleet: &mut Fleet, plan: &Plan) {
@@ -11,28 +11,32 @@ pub fn apply(fleet: &mut Fleet, plan: &Plan) {
             .iter_mut()
             .find(|node| node.name == action.node)
             .expect("a node of the fleet");
-        match &action.step {
-            Step::Reserve { tenant, group, of } => match &mut node.state {
+        match &action.kind {
+            ActionKind::Reserve {
+                tenant,
+                node_group: group,
+                required_nodes: of,
+            } => match &mut node.state {
                 NodeState::Free => {
                     node.idle_since = Some(now);
                     node.state = NodeState::Owned(Owner {
                         tenant: tenant.clone(),
-                        group: group.clone(),
+                        node_group: group.clone(),
                         since: now,
-                        phase: Phase::Reserved { of: *of },
+                        phase: Phase::Reserved { required_nodes: *of },
                     });
                 }
-                NodeState::Owned(owner) if &owner.tenant == tenant && &owner.group == group => {
+                NodeState::Owned(owner) if &owner.tenant == tenant && &owner.node_group == group => {
                     assert!(
                         matches!(owner.phase, Phase::Reserved { .. }),
                         "{} is not promised",
                         node.name
                     );
-                    owner.phase = Phase::Reserved { of: *of };
+                    owner.phase = Phase::Reserved { required_nodes: *of };
                 }
                 other => panic!("{} was promised to {tenant} and is {other:?}", node.name),
             },
-            Step::Unreserve => {
+            ActionKind::CancelReservation => {
                 let NodeState::Owned(Owner {
                     phase: Phase::Reserved { .. },
                     ..
@@ -43,13 +47,13 @@ pub fn apply(fleet: &mut Fleet, plan: &Plan) {
                 node.state = NodeState::Free;
                 node.idle_since = None;
             }
-            Step::Release { until } => {
+            ActionKind::Release { drain_at: until } => {
                 let NodeState::Owned(owner) = &mut node.state else {
                     panic!("{} has no owner to be released from", node.name);
                 };
-                owner.phase = Phase::Cordoned { until: *until };
+                owner.phase = Phase::Cordoned { drain_at: *until };
             }
-            Step::Keep => {
+            ActionKind::CancelRelease => {
                 let NodeState::Owned(owner) = &mut node.state else {
                     panic!("{} has no owner to be kept by", node.name);
                 };

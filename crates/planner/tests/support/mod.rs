@@ -25,8 +25,8 @@ pub mod random;
 pub mod world;
 
 use berth_planner::{
-    Amounts, Demand, Domain, Fleet, Group, Node, NodeState, Order, Owner, Phase, Plan, Pods, Pool, Reclaim, Seconds,
-    Share, Step, Tenant,
+    ActionKind, Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Order, Owner, Phase, Plan, PodSet, Pool, Quota,
+    Reclaim, Seconds, Tenant, Topology,
 };
 use std::fmt::Write;
 
@@ -51,7 +51,7 @@ pub fn fleet(text: &str) -> Fleet {
             "pool" => fleet.pools.push(pool(&words[1..])),
             "share" => {
                 let share = share(&words[1..], &fleet.pools);
-                fleet.shares.push(share);
+                fleet.quotas.push(share);
             }
             "tenant" => {
                 let tenant = tenant(&words[1..], fleet.tenants.len());
@@ -81,18 +81,18 @@ fn pool(words: &[&str]) -> Pool {
     };
     for word in &words[1..] {
         match split(word) {
-            ("gpus", _) => pool.resource = Some(GPU.into()),
+            ("gpus", _) => pool.gpu_resource_name = Some(GPU.into()),
             ("domains", _) => pool.has_domains = true,
-            ("tenure", value) => pool.minimum_tenure = number(value),
-            ("idle", value) => pool.idle_after = number(value),
-            ("grace", value) => pool.reclaim_grace = number(value),
-            ("patience", value) => pool.patience = Some(number(value)),
+            ("tenure", value) => pool.min_hold_duration = number(value),
+            ("idle", value) => pool.idle_timeout = number(value),
+            ("grace", value) => pool.reclaim_grace_period = number(value),
+            ("patience", value) => pool.starvation_limit = Some(number(value)),
             ("order", "fifo") => pool.order = Order::Fifo,
             ("reclaim", "fair") => pool.reclaim = Reclaim::FairShare,
-            ("grows", _) => drop(pool.growth.get_or_insert_default()),
-            ("most", value) => pool.growth.get_or_insert_default().most_nodes = Some(number(value)),
-            ("pods", value) => pool.growth.get_or_insert_default().most_pods = Some(number(value)),
-            ("size", value) => pool.growth.get_or_insert_default().node = Some(gpus(number(value))),
+            ("grows", _) => drop(pool.scale_up.get_or_insert_default()),
+            ("most", value) => pool.scale_up.get_or_insert_default().max_nodes = Some(number(value)),
+            ("pods", value) => pool.scale_up.get_or_insert_default().max_pods = Some(number(value)),
+            ("size", value) => pool.scale_up.get_or_insert_default().node_capacity = Some(gpus(number(value))),
             ("reclaim", "never") => pool.reclaim = Reclaim::Never,
             other => panic!("what is {other:?} of a pool?"),
         }
@@ -100,10 +100,10 @@ fn pool(words: &[&str]) -> Pool {
     pool
 }
 
-fn share(words: &[&str], pools: &[Pool]) -> Share {
-    let mut share = Share {
+fn share(words: &[&str], pools: &[Pool]) -> Quota {
+    let mut share = Quota {
         name: words[0].into(),
-        ..Share::default()
+        ..Quota::default()
     };
     for word in &words[1..] {
         let (key, value) = split(word);
@@ -111,8 +111,8 @@ fn share(words: &[&str], pools: &[Pool]) -> Share {
         match key {
             "parent" => share.parent = Some(value.into()),
             "weight" => share.weight = number(value),
-            "guaranteed" => share.guaranteed = of_all(value),
-            "lendable" => share.lendable = of_all(value),
+            "guaranteed" => share.nominal_quota = of_all(value),
+            "lendable" => share.lending_limit = of_all(value),
             "limit" => share.limit = of_all(value),
             other => panic!("what is {other} of a share?"),
         }
@@ -129,9 +129,9 @@ fn tenant(words: &[&str], age: usize) -> Tenant {
     };
     for word in &words[1..] {
         match split(word) {
-            ("share", value) => tenant.share = Some(value.into()),
+            ("share", value) => tenant.quota = Some(value.into()),
             ("weight", value) => tenant.weight = number(value),
-            ("gone", _) => tenant.gone = true,
+            ("gone", _) => tenant.terminated = true,
             other => panic!("what is {other:?} of a tenant?"),
         }
     }
@@ -146,11 +146,11 @@ fn group(fleet: &mut Fleet, words: &[&str]) {
         .iter_mut()
         .find(|known| known.uid == tenant)
         .expect("the tenant of a group");
-    tenant.groups.push(Group {
+    tenant.node_groups.push(NodeGroup {
         name: name.into(),
         pool: words[1].into(),
-        min: number(min),
-        max: number(max),
+        min_nodes: number(min),
+        max_nodes: number(max),
         demand: Vec::new(),
     });
 }
@@ -164,23 +164,23 @@ fn want(fleet: &mut Fleet, words: &[&str]) {
     let (tenant, name) = words[0].split_once('/').unwrap();
     let mut demand = Demand {
         name: words[1].into(),
-        since: fleet.now,
+        waiting_since: fleet.now,
         ..Demand::default()
     };
     for word in &words[2..] {
         match split(word) {
             ("gang", _) => demand.gang = true,
-            ("one-domain", _) => demand.one_domain = Domain::Required,
-            ("only-known", _) => demand.only_known_nodes = true,
-            ("since", value) => demand.since = fleet.now - number::<i64>(value),
+            ("one-domain", _) => demand.topology = Topology::SingleDomain,
+            ("only-known", _) => demand.existing_nodes_only = true,
+            ("since", value) => demand.waiting_since = fleet.now - number::<i64>(value),
             ("prio", value) => demand.priority = number(value),
             (key, "") => {
                 let (count, each) = key
                     .split_once('x')
                     .unwrap_or_else(|| panic!("what is {key} of demand?"));
-                demand.pods.push(Pods {
+                demand.pod_sets.push(PodSet {
                     count: number(count),
-                    each: gpus(number(each)),
+                    requests: gpus(number(each)),
                 });
             }
             (label, value) => drop(demand.selector.insert(label.into(), value.into())),
@@ -192,7 +192,7 @@ fn want(fleet: &mut Fleet, words: &[&str]) {
         .find(|known| known.uid == tenant)
         .expect("the tenant of demand");
     let group = tenant
-        .groups
+        .node_groups
         .iter_mut()
         .find(|known| known.name == name)
         .expect("the group of demand");
@@ -210,7 +210,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
     for word in &words[1..] {
         match split(word) {
             ("free", _) => {}
-            ("broken", _) => node.broken = true,
+            ("broken", _) => node.unusable = true,
             ("rack", value) => node.domain = Some(value.into()),
             ("pool", value) => node.pool = value.into(),
             ("gpus", value) => node.capacity = gpus(number(value)),
@@ -223,38 +223,43 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ("prio", value) => node.priority = number(value),
             ("gang", value) => drop(node.gangs.insert(value.into())),
             ("returning", _) => {
-                node.state = NodeState::Returning {
-                    from: "somebody".into(),
+                node.state = NodeState::Recycling {
+                    previous_tenant: "somebody".into(),
                     since: fleet.now,
                 }
             }
             ("unavailable", _) => {
                 node.state = NodeState::Unavailable {
-                    why: "quarantined".into(),
+                    reason: "quarantined".into(),
                 }
             }
             ("starting", _) => {
                 node.capacity = Amounts::new();
                 node.starting = true;
                 node.state = NodeState::Unavailable {
-                    why: "it is not Ready".into(),
+                    reason: "it is not Ready".into(),
                 }
             }
             ("cordoned", value) => {
                 set_phase(
                     &mut owner,
                     Phase::Cordoned {
-                        until: fleet.now + number::<i64>(value),
+                        drain_at: fleet.now + number::<i64>(value),
                     },
                 );
             }
-            ("reserved", value) => set_phase(&mut owner, Phase::Reserved { of: number(value) }),
+            ("reserved", value) => set_phase(
+                &mut owner,
+                Phase::Reserved {
+                    required_nodes: number(value),
+                },
+            ),
             ("joining", _) => set_phase(&mut owner, Phase::Joining),
             (of, "") => {
                 let (tenant, group) = of.split_once('/').unwrap_or_else(|| panic!("what is {of} of a node?"));
                 owner = Some(Owner {
                     tenant: tenant.into(),
-                    group: group.into(),
+                    node_group: group.into(),
                     since: 0,
                     phase: Phase::Assigned,
                 });
@@ -293,15 +298,19 @@ fn clock(time: Seconds) -> String {
 pub fn told(plan: &Plan) -> String {
     let mut text = String::new();
     for action in &plan.actions {
-        let step = match &action.step {
-            Step::Reserve { tenant, group, of } => format!("reserved for {tenant}/{group} of {of}"),
-            Step::Unreserve => "promise taken back".into(),
-            Step::Release { until } => format!("released at {}", clock(*until)),
-            Step::Keep => "kept".into(),
+        let step = match &action.kind {
+            ActionKind::Reserve {
+                tenant,
+                node_group: group,
+                required_nodes: of,
+            } => format!("reserved for {tenant}/{group} of {of}"),
+            ActionKind::CancelReservation => "promise taken back".into(),
+            ActionKind::Release { drain_at: until } => format!("released at {}", clock(*until)),
+            ActionKind::CancelRelease => "kept".into(),
         };
-        writeln!(text, "{}: {step} ({})", action.node, action.why).unwrap();
+        writeln!(text, "{}: {step} ({})", action.node, action.reason).unwrap();
     }
-    for (tenant, groups) in &plan.groups {
+    for (tenant, groups) in &plan.node_groups {
         for (group, standing) in groups {
             let (desired, held, waiting, borrowed) =
                 (standing.desired, standing.held, standing.waiting, standing.borrowed);
@@ -310,25 +319,25 @@ pub fn told(plan: &Plan) -> String {
                 "{tenant}/{group} has {held}, should have {desired}, waits for {waiting}, borrows {borrowed}"
             )
             .unwrap();
-            let why = if standing.why.is_empty() {
+            let why = if standing.reason.is_empty() {
                 String::new()
             } else {
-                format!(": {}", standing.why)
+                format!(": {}", standing.reason)
             };
             writeln!(text, "{why}").unwrap();
         }
     }
-    for (pool, ask) in &plan.asks {
-        writeln!(text, "{pool} lacks {} nodes, {} pods wait", ask.nodes, ask.pods()).unwrap();
+    for (pool, ask) in &plan.scale_ups {
+        writeln!(text, "{pool} lacks {} nodes, {} pods wait", ask.nodes, ask.count_pods()).unwrap();
         for shortage in &ask.shortages {
             let pods: Vec<String> = shortage
-                .pods
+                .pod_sets
                 .iter()
-                .map(|pods| format!("{}x{:?}", pods.count, pods.each))
+                .map(|pods| format!("{}x{:?}", pods.count, pods.requests))
                 .collect();
             let kind = if shortage.gang { " gang" } else { "" };
             let kind = if shortage.whole_nodes { " whole nodes" } else { kind };
-            let (of, name) = (format!("{}/{}", shortage.tenant, shortage.group), &shortage.name);
+            let (of, name) = (format!("{}/{}", shortage.tenant, shortage.node_group), &shortage.name);
             writeln!(
                 text,
                 "  for {of} {name}{kind}: {} {:?}",
@@ -337,11 +346,11 @@ pub fn told(plan: &Plan) -> String {
             )
             .unwrap();
         }
-        if let Some(words) = &ask.held_back {
+        if let Some(words) = &ask.limited_by {
             writeln!(text, "  no more: {words}").unwrap();
         }
     }
-    if let Some(time) = plan.again_at {
+    if let Some(time) = plan.replan_at {
         writeln!(text, "again at {}", clock(time)).unwrap();
     }
     text

@@ -2,7 +2,7 @@
 
 use super::world::Arrival;
 use super::{GPU, gpus};
-use berth_planner::{Demand, Fleet, Group, Node, NodeState, Order, Pods, Pool, Reclaim, Share, Tenant};
+use berth_planner::{Demand, Fleet, Node, NodeGroup, NodeState, Order, PodSet, Pool, Quota, Reclaim, Tenant};
 use proptest::prelude::*;
 
 /// GPUs of each node.
@@ -12,37 +12,36 @@ pub const GPUS: u64 = 8;
 pub fn pool() -> impl Strategy<Value = Pool> {
     let reclaim = prop_oneof![
         Just(Reclaim::Never),
-        Just(Reclaim::Guaranteed),
+        Just(Reclaim::NominalQuota),
         Just(Reclaim::FairShare)
     ];
     let order = prop_oneof![Just(Order::FairShare), Just(Order::Fifo)];
     (any::<bool>(), 0..4_i64, 0..4_i64, 0..4_i64, reclaim, order, 0..10_i64).prop_map(
         |(has_domains, tenure, idle, grace, reclaim, order, patience)| Pool {
             name: "h100".into(),
-            resource: Some(GPU.into()),
+            gpu_resource_name: Some(GPU.into()),
             has_domains,
-            minimum_tenure: tenure * 120,
-            idle_after: idle * 60,
-            reclaim_grace: grace * 60,
-            handover: 180,
+            min_hold_duration: tenure * 120,
+            idle_timeout: idle * 60,
+            reclaim_grace_period: grace * 60,
             order,
             reclaim,
-            patience: Some(patience * 60),
-            growth: None,
+            starvation_limit: Some(patience * 60),
+            scale_up: None,
         },
     )
 }
 
-fn share(number: usize) -> impl Strategy<Value = Share> {
+fn share(number: usize) -> impl Strategy<Value = Quota> {
     let some = |most: u64| prop::option::of((0..=most).prop_map(|nodes| nodes * GPUS));
     (0..3_u32, some(3), some(3), some(8)).prop_map(move |(weight, guaranteed, lendable, limit)| {
         let of = |amount: Option<u64>| amount.map(|amount| ("h100".to_string(), amount)).into_iter().collect();
-        Share {
+        Quota {
             name: format!("share-{number}"),
             parent: (number == 2).then(|| "share-1".into()),
             weight,
-            guaranteed: of(guaranteed),
-            lendable: of(lendable),
+            nominal_quota: of(guaranteed),
+            lending_limit: of(lendable),
             limit: of(limit.filter(|limit| *limit > 0)),
         }
     })
@@ -53,16 +52,16 @@ fn tenant(number: usize) -> impl Strategy<Value = Tenant> {
         uid: format!("t{number}"),
         name: format!("t{number}"),
         created: i64::try_from(number).unwrap(),
-        share: (share < 3).then(|| format!("share-{share}")),
+        quota: (share < 3).then(|| format!("share-{share}")),
         weight,
-        groups: vec![Group {
+        node_groups: vec![NodeGroup {
             name: "g".into(),
             pool: "h100".into(),
-            min: if number == 0 { min } else { 0 },
-            max: min + more,
+            min_nodes: if number == 0 { min } else { 0 },
+            max_nodes: min + more,
             demand: Vec::new(),
         }],
-        gone: false,
+        terminated: false,
     })
 }
 
@@ -80,7 +79,7 @@ pub fn fleet() -> impl Strategy<Value = Fleet> {
                 capacity: gpus(GPUS),
                 state: if at == 9 {
                     NodeState::Unavailable {
-                        why: "quarantined".into(),
+                        reason: "quarantined".into(),
                     }
                 } else {
                     NodeState::Free
@@ -89,7 +88,7 @@ pub fn fleet() -> impl Strategy<Value = Fleet> {
             })
             .collect(),
         tenants: vec![tenants.0, tenants.1, tenants.2, tenants.3],
-        shares: vec![shares.0, shares.1, shares.2],
+        quotas: vec![shares.0, shares.1, shares.2],
     })
 }
 
@@ -114,9 +113,9 @@ pub fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
                 demand: Demand {
                     name: format!("job-{number:02}"),
                     priority,
-                    pods: vec![Pods {
+                    pod_sets: vec![PodSet {
                         count,
-                        each: gpus(1 << size),
+                        requests: gpus(1 << size),
                     }],
                     gang,
                     ..Demand::default()

@@ -49,9 +49,9 @@ impl World {
 
     /// New demand of a tenant's first group.
     pub fn ask(&mut self, tenant: usize, mut demand: Demand, runs: usize) {
-        demand.since = self.fleet.now;
+        demand.waiting_since = self.fleet.now;
         self.runs.insert(demand.name.clone(), runs);
-        self.fleet.tenants[tenant].groups[0].demand.push(demand);
+        self.fleet.tenants[tenant].node_groups[0].demand.push(demand);
     }
 
     /// Pods that are over leave; then a plan is made and carried out, except for nodes that `fails` names; then time passes.
@@ -94,18 +94,21 @@ impl World {
         for at in 0..self.fleet.nodes.len() {
             let node = &mut self.fleet.nodes[at];
             match &mut node.state {
-                NodeState::Returning { since, .. } if *since + RECYCLING <= now => node.state = NodeState::Free,
+                NodeState::Recycling { since, .. } if *since + RECYCLING <= now => node.state = NodeState::Free,
                 NodeState::Owned(owner) => match owner.phase {
-                    Phase::Reserved { of } if Self::present(&before, &owner.tenant) >= of => {
+                    Phase::Reserved { required_nodes: of } if Self::present(&before, &owner.tenant) >= of => {
                         owner.phase = Phase::Joining;
                     }
                     Phase::Joining => owner.phase = Phase::Assigned,
-                    Phase::Cordoned { until } if until <= now => {
+                    Phase::Cordoned { drain_at: until } if until <= now => {
                         let from = owner.tenant.clone();
                         self.stop(at);
                         let node = &mut self.fleet.nodes[at];
                         node.idle_since = None;
-                        node.state = NodeState::Returning { from, since: now };
+                        node.state = NodeState::Recycling {
+                            previous_tenant: from,
+                            since: now,
+                        };
                     }
                     _ => {}
                 },
@@ -128,13 +131,13 @@ impl World {
             for pod in &stopped {
                 self.take_off(pod);
             }
-            let waiting = &mut self.fleet.tenants[tenant].groups[0].demand;
+            let waiting = &mut self.fleet.tenants[tenant].node_groups[0].demand;
             if let Some(known) = waiting.iter_mut().find(|known| known.name == demand.name) {
-                known.pods[0].count += 1;
+                known.pod_sets[0].count += 1;
             } else {
                 let mut again = demand;
-                again.since = self.fleet.now;
-                again.pods[0].count = u32::try_from(stopped.len()).unwrap();
+                again.waiting_since = self.fleet.now;
+                again.pod_sets[0].count = u32::try_from(stopped.len()).unwrap();
                 self.runs.insert(again.name.clone(), runs);
                 waiting.push(again);
             }
@@ -156,10 +159,10 @@ impl World {
     fn schedule(&mut self) {
         for tenant in 0..self.fleet.tenants.len() {
             let uid = self.fleet.tenants[tenant].uid.clone();
-            let mut waiting = std::mem::take(&mut self.fleet.tenants[tenant].groups[0].demand);
-            waiting.sort_by_key(|demand| (-demand.priority, demand.since));
+            let mut waiting = std::mem::take(&mut self.fleet.tenants[tenant].node_groups[0].demand);
+            waiting.sort_by_key(|demand| (-demand.priority, demand.waiting_since));
             for demand in &mut waiting {
-                let (count, each) = (demand.pods[0].count, demand.pods[0].each[GPU]);
+                let (count, each) = (demand.pod_sets[0].count, demand.pod_sets[0].requests[GPU]);
                 let mut rooms: Vec<(usize, u64)> = Vec::new();
                 for (at, node) in self.fleet.nodes.iter().enumerate() {
                     let serves = match &node.state {
@@ -177,7 +180,7 @@ impl World {
                     continue;
                 }
                 let runs = self.runs[&demand.name];
-                demand.pods[0].count -= u32::try_from(places.len()).unwrap();
+                demand.pod_sets[0].count -= u32::try_from(places.len()).unwrap();
                 for node in places {
                     let on = &mut self.fleet.nodes[node];
                     *on.used.entry(GPU.into()).or_default() += each;
@@ -185,7 +188,7 @@ impl World {
                     on.idle_since = None;
                     on.priority = on.priority.max(demand.priority);
                     let mut single = demand.clone();
-                    single.pods[0].each = gpus(each);
+                    single.pod_sets[0].requests = gpus(each);
                     self.pods.push(Pod {
                         node,
                         gpus: each,
@@ -196,8 +199,8 @@ impl World {
                     });
                 }
             }
-            waiting.retain(|demand| demand.pods[0].count > 0);
-            self.fleet.tenants[tenant].groups[0].demand = waiting;
+            waiting.retain(|demand| demand.pod_sets[0].count > 0);
+            self.fleet.tenants[tenant].node_groups[0].demand = waiting;
         }
     }
 }

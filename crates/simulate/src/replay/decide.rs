@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use berth_planner::{
-    Action, Amounts, Demand, Fleet, Group, Node, NodeState, Order, Owner, Phase, Plan, Pods, Pool, Seconds, Share,
-    Step, Tenant, plan,
+    Action, ActionKind, Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Order, Owner, Phase, Plan, PodSet, Pool,
+    Quota, Seconds, Tenant, plan,
 };
 
 use super::Events;
@@ -34,16 +34,15 @@ impl Decisions {
         let per_node = options.gpus_per_node;
         let pool = Pool {
             name: POOL.into(),
-            resource: Some(RESOURCE.into()),
+            gpu_resource_name: Some(RESOURCE.into()),
             has_domains: false,
-            minimum_tenure: options.minimum_tenure,
-            idle_after: options.idle_after,
-            reclaim_grace: options.reclaim_grace,
-            handover: options.scrub,
+            min_hold_duration: options.min_hold_duration,
+            idle_timeout: options.idle_timeout,
+            reclaim_grace_period: options.reclaim_grace_period,
             order: Order::FairShare,
             reclaim: options.reclaim,
-            patience: None,
-            growth: None,
+            starvation_limit: None,
+            scale_up: None,
         };
         let node = |number: u32| Node {
             name: format!("node-{:04}", number + 1),
@@ -54,22 +53,22 @@ impl Decisions {
             ..Node::default()
         };
         // A tenant's guarantee and its weight for more is what its static partition would be.
-        let share = |(name, nodes): (&String, &u32)| Share {
+        let share = |(name, nodes): (&String, &u32)| Quota {
             name: name.clone(),
             weight: *nodes,
-            guaranteed: BTreeMap::from([(POOL.into(), u64::from(*nodes) * u64::from(per_node))]),
-            ..Share::default()
+            nominal_quota: BTreeMap::from([(POOL.into(), u64::from(*nodes) * u64::from(per_node))]),
+            ..Quota::default()
         };
         let tenant = |name: &String| Tenant {
             uid: name.clone(),
             name: name.clone(),
-            share: Some(name.clone()),
+            quota: Some(name.clone()),
             weight: 1,
-            groups: vec![Group {
+            node_groups: vec![NodeGroup {
                 name: GROUP.into(),
                 pool: POOL.into(),
-                min: 0,
-                max: options.nodes,
+                min_nodes: 0,
+                max_nodes: options.nodes,
                 demand: Vec::new(),
             }],
             ..Tenant::default()
@@ -79,7 +78,7 @@ impl Decisions {
             pools: vec![pool],
             nodes: (0..options.nodes).map(node).collect(),
             tenants: trace.tenants.iter().map(tenant).collect(),
-            shares: trace.tenants.iter().zip(partitions).map(share).collect(),
+            quotas: trace.tenants.iter().zip(partitions).map(share).collect(),
         };
         let number = |(at, name): (usize, &String)| (name.clone(), at);
         Self {
@@ -116,13 +115,13 @@ impl Decisions {
             self.show_node(cluster, node);
         }
         for tenant in std::mem::take(&mut cluster.demand_changed) {
-            self.fleet.tenants[tenant].groups[0].demand = demand(cluster, tenant, self.per_node);
+            self.fleet.tenants[tenant].node_groups[0].demand = demand(cluster, tenant, self.per_node);
         }
         self.fleet.now = now;
         self.asked = Some(now);
         self.plans += 1;
         self.last = plan(&self.fleet);
-        self.due = self.last.again_at.map(|at| at.max(now + 1));
+        self.due = self.last.replan_at.map(|at| at.max(now + 1));
         std::mem::take(&mut self.last.actions)
     }
 
@@ -132,19 +131,19 @@ impl Decisions {
         let owned = |tenant: usize, phase| {
             NodeState::Owned(Owner {
                 tenant: cluster.trace().tenants[tenant].clone(),
-                group: GROUP.into(),
+                node_group: GROUP.into(),
                 since: is.owned_since,
                 phase,
             })
         };
         shown.state = match is.stand {
             Stand::Free => NodeState::Free,
-            Stand::Reserved { tenant, of } => owned(tenant, Phase::Reserved { of }),
+            Stand::Reserved { tenant, of } => owned(tenant, Phase::Reserved { required_nodes: of }),
             Stand::Joining { tenant } => owned(tenant, Phase::Joining),
             Stand::Open { tenant } => owned(tenant, Phase::Assigned),
-            Stand::Cordoned { tenant, until } => owned(tenant, Phase::Cordoned { until }),
-            Stand::Returning { from, since } => NodeState::Returning {
-                from: cluster.trace().tenants[from].clone(),
+            Stand::Cordoned { tenant, until } => owned(tenant, Phase::Cordoned { drain_at: until }),
+            Stand::Returning { from, since } => NodeState::Recycling {
+                previous_tenant: cluster.trace().tenants[from].clone(),
                 since,
             },
         };
@@ -159,26 +158,30 @@ impl Decisions {
     /// What the planner says about a tenant.
     pub(super) fn why(&self, tenant: usize) -> String {
         let uid = &self.fleet.tenants[tenant].uid;
-        let group = self.last.groups.get(uid).and_then(|groups| groups.get(GROUP));
-        group.map(|group| group.why.clone()).unwrap_or_default()
+        let group = self.last.node_groups.get(uid).and_then(|groups| groups.get(GROUP));
+        group.map(|group| group.reason.clone()).unwrap_or_default()
     }
 }
 
 /// Does what the planner decided.
 pub(super) fn apply(actions: &[Action], of: &Decisions, cluster: &mut Cluster<'_>, now: Seconds, events: &mut Events) {
-    for Action { node, step, why: _ } in actions {
+    for Action { node, kind, reason: _ } in actions {
         let Some(node) = of.nodes.get(node).copied() else {
             continue;
         };
-        match step {
-            Step::Reserve { tenant, of: count, .. } => {
+        match kind {
+            ActionKind::Reserve {
+                tenant,
+                required_nodes: count,
+                ..
+            } => {
                 if let Some(tenant) = of.tenants.get(tenant) {
                     cluster.reserve(node, *tenant, *count, now);
                 }
             }
-            Step::Unreserve => cluster.unreserve(node, now),
-            Step::Release { until } => cluster.release(node, *until, now, events),
-            Step::Keep => cluster.keep(node),
+            ActionKind::CancelReservation => cluster.unreserve(node, now),
+            ActionKind::Release { drain_at: until } => cluster.release(node, *until, now, events),
+            ActionKind::CancelRelease => cluster.keep(node),
         }
     }
     cluster.join_complete(now, events);
@@ -204,7 +207,7 @@ fn demand(cluster: &Cluster<'_>, tenant: usize, per_node: u32) -> Vec<Demand> {
         let gang = size > per_node;
         if !gang
             && let Some(same) = of_size[size as usize].and_then(|at| result.get_mut(at))
-            && let Some(pods) = same.pods.first_mut()
+            && let Some(pods) = same.pod_sets.first_mut()
         {
             pods.count += 1;
             continue;
@@ -212,16 +215,16 @@ fn demand(cluster: &Cluster<'_>, tenant: usize, per_node: u32) -> Vec<Demand> {
         if !gang {
             of_size[size as usize] = Some(result.len());
         }
-        let pods = |(count, each): (u32, u32)| Pods {
+        let pods = |(count, each): (u32, u32)| PodSet {
             count,
-            each: gpus(each.into()),
+            requests: gpus(each.into()),
         };
         let parts = [(size / per_node, per_node), (1, size % per_node)];
         let parts = parts.into_iter().filter(|(count, each)| count * each > 0);
         result.push(Demand {
             name: format!("job-{job}"),
-            since: cluster.runs_since(*job),
-            pods: parts.map(pods).collect(),
+            waiting_since: cluster.runs_since(*job),
+            pod_sets: parts.map(pods).collect(),
             gang,
             ..Demand::default()
         });

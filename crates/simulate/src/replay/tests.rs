@@ -35,9 +35,9 @@ fn options(nodes: u32) -> Options {
         gpus_per_node: 4,
         scrub: 100,
         join: 10,
-        idle_after: 50,
-        minimum_tenure: 200,
-        reclaim_grace: 30,
+        idle_timeout: 50,
+        min_hold_duration: 200,
+        reclaim_grace_period: 30,
         checkpoint: Checkpoint::Every(60),
         plan_every: 0,
         ..Options::default()
@@ -236,7 +236,7 @@ proptest! {
         jobs in prop::collection::vec((0_usize..4, 0_i64..5000, 1_i64..3000, prop_oneof![4 => 1_u32..=4, 1 => 5_u32..=9]), 1..60),
         checkpoint in prop_oneof![Just(Checkpoint::Never), (0_i64..500).prop_map(Checkpoint::Every)],
         plan_every in 0_i64..30,
-        reclaim in prop_oneof![Just(crate::Reclaim::Never), Just(crate::Reclaim::Guaranteed), Just(crate::Reclaim::FairShare)],
+        reclaim in prop_oneof![Just(crate::Reclaim::Never), Just(crate::Reclaim::NominalQuota), Just(crate::Reclaim::FairShare)],
     ) {
         let trace = trace(&jobs);
         let partitions: Vec<u32> = trace.tenants.iter().map(|_| 3).collect();

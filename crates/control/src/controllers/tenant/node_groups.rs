@@ -5,7 +5,7 @@ use berth_api::{
     NodeGroup, NodeGroupStatus, NodeMode,
     conditions::{Finding, NODES_READY},
 };
-use berth_planner::Standing;
+use berth_planner::NodeGroupPlan;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use std::{collections::BTreeMap, sync::Arc};
@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, sync::Arc};
 pub(super) fn groups(
     spec: &[NodeGroup],
     nodes: &[Arc<Node>],
-    standings: Option<&BTreeMap<String, Standing>>,
+    standings: Option<&BTreeMap<String, NodeGroupPlan>>,
 ) -> Vec<NodeGroupStatus> {
     let mut groups: Vec<NodeGroupStatus> = spec
         .iter()
@@ -48,17 +48,17 @@ pub(super) fn groups(
         let Some(standing) = standings.and_then(|standings| standings.get(&group.name)) else {
             continue;
         };
-        let Standing {
+        let NodeGroupPlan {
             desired,
             held: _,
             waiting,
             borrowed,
-            why,
+            reason,
         } = standing;
         group.desired = (*desired).max(group.desired);
         group.pending = *waiting;
         group.borrowed = *borrowed;
-        group.message.clone_from(why);
+        group.message.clone_from(reason);
     }
     groups
 }
@@ -192,13 +192,13 @@ mod tests {
         Arc::new(serde_json::from_value(node).unwrap())
     }
 
-    fn standings(waiting: u32, why: &str) -> BTreeMap<String, Standing> {
-        let standing = Standing {
+    fn standings(waiting: u32, why: &str) -> BTreeMap<String, NodeGroupPlan> {
+        let standing = NodeGroupPlan {
             desired: 3,
             held: 1,
             waiting,
             borrowed: 1,
-            why: why.into(),
+            reason: why.into(),
         };
         [("a".to_owned(), standing)].into()
     }

@@ -7,7 +7,7 @@ use crate::{
     control_plane::{Authorities, LeafStore},
 };
 use berth_api::conditions::Finding;
-use berth_planner::Standing;
+use berth_planner::NodeGroupPlan;
 use kube::Client;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,7 +39,7 @@ pub struct Tenants {
 }
 
 /// Where node groups stand, by the tenant's UID and the group's name.
-pub type Standings = BTreeMap<String, BTreeMap<String, Standing>>;
+pub type Standings = BTreeMap<String, BTreeMap<String, NodeGroupPlan>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -80,7 +80,7 @@ impl Tenants {
     }
 
     /// Where a tenant's node groups stand. None: nothing was planned yet.
-    pub fn standing(&self, uid: &str) -> Option<BTreeMap<String, Standing>> {
+    pub fn standing(&self, uid: &str) -> Option<BTreeMap<String, NodeGroupPlan>> {
         lock(&self.standings).get(uid).cloned()
     }
 

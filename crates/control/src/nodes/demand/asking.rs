@@ -1,7 +1,7 @@
 //! What an autoscaler can be asked for: demand that a pod without the tenant's claims, volumes and names can stand for.
 
 use super::{affinity::NodeRules, translate::HOST_NAME, workload::DRA};
-use berth_planner::Pods;
+use berth_planner::PodSet;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ const MOST_EXPRESSIONS: usize = 256;
 /// Whether nodes can be asked for: not for claims of devices, nor for nodes by their names, nor where affinities come to more
 /// than can be written down.
 pub(super) fn can_be_asked_for(
-    pods: &[Pods],
+    pods: &[PodSet],
     selector: &BTreeMap<String, String>,
     affinities: &BTreeMap<String, (NodeRules, String)>,
 ) -> bool {
     let has_claims = pods
         .iter()
-        .flat_map(|pods| pods.each.keys())
+        .flat_map(|pods| pods.requests.keys())
         .any(|resource| resource.starts_with(DRA));
     if has_claims || selector.contains_key(HOST_NAME) {
         return false;
@@ -73,9 +73,9 @@ mod tests {
 
     fn asks(each: &str, all: &[Value]) -> bool {
         let (selector, known) = affinities(all);
-        let pods = Pods {
+        let pods = PodSet {
             count: 1,
-            each: [(each.to_owned(), 1)].into(),
+            requests: [(each.to_owned(), 1)].into(),
         };
         can_be_asked_for(&[pods], &selector, &known)
     }

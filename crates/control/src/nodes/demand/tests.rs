@@ -1,5 +1,5 @@
 use super::{affinity::NodeRules, *};
-use berth_planner::{Amounts, Demand, Domain};
+use berth_planner::{Amounts, Demand, Topology};
 use std::collections::BTreeMap;
 
 fn gpus(count: u64) -> Amounts {
@@ -136,7 +136,7 @@ fn room_on_nodes_of_other_groups_comes_first() {
 #[test]
 fn pods_that_are_alike_are_told_as_one() {
     let demand = demand(&[pod("a", 8), pod("b", 8), pod("c", 4)]);
-    let counts: Vec<u32> = demand["burst"].iter().map(|one| one.pods[0].count).collect();
+    let counts: Vec<u32> = demand["burst"].iter().map(|one| one.pod_sets[0].count).collect();
     assert_eq!(counts, [2, 1]);
 }
 
@@ -144,16 +144,16 @@ fn pods_that_are_alike_are_told_as_one() {
 fn a_gang_is_one_demand_with_the_pods_that_are_to_come() {
     let demand = demand(&[member("a", 4, Place::Waiting), member("b", 4, Place::Waiting)]);
     let gang = &demand["burst"][0];
-    assert!(gang.gang && gang.one_domain == Domain::Required);
-    assert_eq!((gang.pods[0].count, gang.name.as_str()), (4, "train"));
+    assert!(gang.gang && gang.topology == Topology::SingleDomain);
+    assert_eq!((gang.pod_sets[0].count, gang.name.as_str()), (4, "train"));
 }
 
 #[test]
 fn what_is_missing_of_a_gang_that_has_started_is_not_awaited() {
     let done = demand(&[member("a", 4, Place::Done), member("b", 4, Place::Waiting)]);
-    assert_eq!(done["burst"][0].pods[0].count, 1);
+    assert_eq!(done["burst"][0].pod_sets[0].count, 1);
     let running = demand(&[member("a", 4, Place::On("h1".into())), member("b", 4, Place::Waiting)]);
-    assert_eq!(running["burst"][0].pods[0].count, 1);
+    assert_eq!(running["burst"][0].pod_sets[0].count, 1);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn pods_beyond_a_gangs_size_come_one_by_one() {
     let demand = demand(&pods);
     let kinds: Vec<(bool, u32)> = demand["burst"]
         .iter()
-        .map(|one| (one.gang, one.pods[0].count))
+        .map(|one| (one.gang, one.pod_sets[0].count))
         .collect();
     assert_eq!(kinds, [(false, 1), (true, 2)]);
 }
@@ -202,7 +202,7 @@ fn pods_that_stay_apart_each_need_a_node() {
     });
     let needs = demand_with(&apart, 0);
     assert_eq!(needs.limits["own node: app=a"], 1);
-    assert_eq!(needs.demand["burst"][0].pods[0].each["own node: app=a"], 1);
+    assert_eq!(needs.demand["burst"][0].pod_sets[0].requests["own node: app=a"], 1);
 }
 
 /// A tenant with two dynamic groups of pools whose nodes have 8 GPUs, of which the first may get `left` more nodes and has
@@ -230,7 +230,7 @@ fn overflow(pods: &[Workload], left: u32) -> Vec<(String, Vec<String>)> {
         coming: vec![("first", &coming)],
     };
     let names = |demand: Vec<Demand>| {
-        let pods = |one: Demand| (0..one.pods.iter().map(|pods| pods.count).sum()).map(move |_| one.name.clone());
+        let pods = |one: Demand| (0..one.pod_sets.iter().map(|pods| pods.count).sum()).map(move |_| one.name.clone());
         demand.into_iter().flat_map(pods).collect()
     };
     let demand = translate(&tenant, &pools).demand;
@@ -321,7 +321,7 @@ fn pods_are_spread_over_as_many_nodes_as_they_say() {
         let needs = demand_with(&pods, 0);
         assert_eq!(needs.limits.get(key).copied(), expected, "{skew} {nodes}");
         if expected.is_some() {
-            assert_eq!(needs.demand["burst"][0].pods[0].each[key], 1);
+            assert_eq!(needs.demand["burst"][0].pod_sets[0].requests[key], 1);
         }
     }
 }
@@ -348,9 +348,9 @@ fn companion(name: &str, topology: &str, place: Place) -> Workload {
 fn pods_that_must_be_on_one_node_ask_for_one() {
     let waiting = ["a", "b", "c"].map(|name| companion(name, "kubernetes.io/hostname", Place::Waiting));
     let demand = demand(&waiting);
-    let pods = &demand["burst"][0].pods;
+    let pods = &demand["burst"][0].pod_sets;
     assert_eq!(
-        (pods[0].count, pods[0].each["nvidia.com/gpu"]),
+        (pods[0].count, pods[0].requests["nvidia.com/gpu"]),
         (1, 6),
         "a third has no room there"
     );
@@ -364,13 +364,13 @@ fn pods_that_must_be_in_one_domain_get_it_together() {
     let in_rack = demand(&waiting("rack"));
     let one = &in_rack["burst"][0];
     assert_eq!(
-        (one.one_domain, one.gang, one.pods[0].count),
-        (Domain::Required, false, 3)
+        (one.topology, one.gang, one.pod_sets[0].count),
+        (Topology::SingleDomain, false, 3)
     );
     let in_zone = demand(&waiting("zone"));
     assert_eq!(
-        in_zone["burst"][0].one_domain,
-        Domain::Any,
+        in_zone["burst"][0].topology,
+        Topology::Any,
         "domains that the pool does not know"
     );
     // Others run already: in their domain, as the label says (here one that each product has).

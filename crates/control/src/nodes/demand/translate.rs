@@ -8,7 +8,7 @@ use super::{
     workload::{ALONE, Place, Workload, is_device},
 };
 use berth_api::labels;
-use berth_planner::{Amounts, Demand, Domain, Pods, Seconds};
+use berth_planner::{Amounts, Demand, PodSet, Seconds, Topology};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
@@ -301,12 +301,15 @@ impl Needs {
     }
 
     fn add(&mut self, group: &GroupOf<'_>, pool: &PoolNodes<'_>, unit: &Unit<'_>) {
-        let mut kinds: Vec<Pods> = Vec::new();
+        let mut kinds: Vec<PodSet> = Vec::new();
         for pod in &unit.pods {
             let each = self.amounts(pod);
-            match kinds.iter_mut().find(|kind| kind.each == each) {
+            match kinds.iter_mut().find(|kind| kind.requests == each) {
                 Some(kind) => kind.count += 1,
-                None => kinds.push(Pods { count: 1, each }),
+                None => kinds.push(PodSet {
+                    count: 1,
+                    requests: each,
+                }),
             }
         }
         if let Some(last) = kinds.last_mut() {
@@ -316,24 +319,24 @@ impl Needs {
         for pod in &unit.pods {
             selector.extend(self.selector(&pod.rules, group));
         }
-        let only_known_nodes = !asking::can_be_asked_for(&kinds, &selector, &self.affinities);
+        let existing_nodes_only = !asking::can_be_asked_for(&kinds, &selector, &self.affinities);
         let demand = Demand {
             name: unit.name.clone(),
             priority: unit.priority,
-            since: unit.since,
-            pods: kinds,
+            waiting_since: unit.since,
+            pod_sets: kinds,
             gang: unit.is_gang,
-            one_domain: match unit.one_domain {
-                OneDomain::Yes => Domain::Required,
-                OneDomain::By(label) if pool.topology == Some(label) => Domain::Required,
-                OneDomain::By(_) | OneDomain::No => Domain::Any,
+            topology: match unit.one_domain {
+                OneDomain::Yes => Topology::SingleDomain,
+                OneDomain::By(label) if pool.topology == Some(label) => Topology::SingleDomain,
+                OneDomain::By(_) | OneDomain::No => Topology::Any,
             },
             selector,
-            only_known_nodes,
+            existing_nodes_only,
         };
         let list = self.demand.entry(group.name.to_owned()).or_default();
         match list.last_mut() {
-            Some(last) if is_alike(last, &demand) => last.pods[0].count += 1,
+            Some(last) if is_alike(last, &demand) => last.pod_sets[0].count += 1,
             _ => list.push(demand),
         }
     }
@@ -373,10 +376,10 @@ fn is_alike(a: &Demand, b: &Demand) -> bool {
         && !b.gang
         && a.priority == b.priority
         && a.selector == b.selector
-        && a.only_known_nodes == b.only_known_nodes
-        && a.one_domain == Domain::Any
-        && b.one_domain == Domain::Any
-        && a.pods.len() == 1
-        && b.pods.len() == 1
-        && a.pods[0].each == b.pods[0].each
+        && a.existing_nodes_only == b.existing_nodes_only
+        && a.topology == Topology::Any
+        && b.topology == Topology::Any
+        && a.pod_sets.len() == 1
+        && b.pod_sets.len() == 1
+        && a.pod_sets[0].requests == b.pod_sets[0].requests
 }

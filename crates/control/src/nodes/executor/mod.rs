@@ -22,7 +22,7 @@ use crate::{
     metrics::{ActionLabels, NodeStateLabels},
 };
 use berth_api::{HostNodePoolSpec, TenantCluster, names::TenantId};
-use berth_planner::{Action, Step};
+use berth_planner::{Action, ActionKind};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -54,7 +54,7 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
     let soonest = carry_out(context, &plan.actions).await?;
     gather::write_idle(context, &fleet).await?;
     let repeat = placeholders::reconcile(context, &plan, &needs).await;
-    let again = plan.again_at.map(|at| {
+    let again = plan.replan_at.map(|at| {
         let seconds = u64::try_from(at - fleet.now).unwrap_or_default();
         Duration::from_secs(seconds.max(1))
     });
@@ -246,31 +246,31 @@ async fn change(pass: &mut Pass<'_>, action: &Action) -> Result<bool, ReconcileE
     let Some(record) = NodeRecord::read(&node) else {
         return Ok(true);
     };
-    let patched = match &action.step {
+    let patched = match &action.kind {
         // Nothing of the tenant was ever on it.
-        Step::Unreserve | Step::Release { .. } if record.state.is_coming() => {
-            pass.free(&node, Some(&record), &action.why).await?
+        ActionKind::CancelReservation | ActionKind::Release { .. } if record.state.is_coming() => {
+            pass.free(&node, Some(&record), &action.reason).await?
         }
-        Step::Reserve { .. } | Step::Unreserve => return Ok(true),
-        Step::Release { until } => {
+        ActionKind::Reserve { .. } | ActionKind::CancelReservation => return Ok(true),
+        ActionKind::Release { drain_at: until } => {
             let until = Timestamp::from_second(*until).unwrap_or(pass.now);
             let released = match record.state {
                 State::Assigned => NodeRecord {
                     cordoned_until: Some(until),
-                    ..record.to(State::Cordoned, pass.now, &action.why)
+                    ..record.to(State::Cordoned, pass.now, &action.reason)
                 },
                 State::Cordoned if record.cordoned_until.is_none_or(|earlier| until < earlier) => NodeRecord {
                     cordoned_until: Some(until),
-                    reason: action.why.clone(),
+                    reason: action.reason.clone(),
                     ..record
                 },
                 _ => return Ok(true),
             };
             pass.write(&node, &released, &[]).await?
         }
-        Step::Keep => match record.state {
+        ActionKind::CancelRelease => match record.state {
             State::Cordoned => {
-                let kept = record.to(State::Assigned, pass.now, &action.why);
+                let kept = record.to(State::Assigned, pass.now, &action.reason);
                 pass.write(&node, &kept, &[]).await?
             }
             _ => return Ok(true),

@@ -9,7 +9,7 @@ use crate::{
         record::{NodeRecord, State},
     },
 };
-use berth_planner::{Action, Step};
+use berth_planner::{Action, ActionKind};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
@@ -44,11 +44,16 @@ enum Promised {
 pub(super) async fn all(pass: &mut Pass<'_>, actions: &[Action]) -> Result<Option<Duration>, ReconcileError> {
     let mut batches: BTreeMap<(&str, &str), Vec<Promise<'_>>> = BTreeMap::new();
     for action in actions {
-        if let Step::Reserve { tenant, group, of } = &action.step {
-            batches.entry((tenant, group)).or_default().push(Promise {
+        if let ActionKind::Reserve {
+            tenant,
+            node_group,
+            required_nodes,
+        } = &action.kind
+        {
+            batches.entry((tenant, node_group)).or_default().push(Promise {
                 node: &action.node,
-                of: *of,
-                why: &action.why,
+                of: *required_nodes,
+                why: &action.reason,
             });
         }
     }

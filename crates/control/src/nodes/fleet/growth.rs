@@ -7,7 +7,7 @@ use crate::nodes::{
     is_ready, placeholders,
 };
 use berth_api::HostNodePool;
-use berth_planner::{Amounts, Growth, Seconds};
+use berth_planner::{Amounts, ScaleUpLimits, Seconds};
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 const START: Seconds = 15 * 60;
 
 /// How far a pool may grow. `limits` are resources that keep pods apart, and how much of them every node has.
-pub(super) fn of_pool(pool: &HostNodePool, limits: Option<&BTreeMap<String, u64>>) -> Option<Growth> {
+pub(super) fn of_pool(pool: &HostNodePool, limits: Option<&BTreeMap<String, u64>>) -> Option<ScaleUpLimits> {
     let autoscaling = pool.spec.autoscaling.as_ref()?;
-    Some(Growth {
-        most_nodes: autoscaling.max_nodes,
-        most_pods: Some(placeholders::MOST),
-        node: new_node(pool).map(|mut node| {
+    Some(ScaleUpLimits {
+        max_nodes: autoscaling.max_nodes,
+        max_pods: Some(placeholders::MOST),
+        node_capacity: new_node(pool).map(|mut node| {
             node.extend(
                 limits
                     .into_iter()

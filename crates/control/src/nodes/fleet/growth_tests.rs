@@ -107,7 +107,9 @@ fn by_eight() -> AutoscalingSpec {
 }
 
 fn asks(autoscaling: Option<AutoscalingSpec>, nodes: &[Value], pod: &Workload) -> bool {
-    !fleet(autoscaling, nodes, pod).tenants[0].groups[0].demand.is_empty()
+    !fleet(autoscaling, nodes, pod).tenants[0].node_groups[0]
+        .demand
+        .is_empty()
 }
 
 #[test]
@@ -160,7 +162,7 @@ fn a_node_that_just_came_says_nothing_yet_and_is_given_to_nobody() {
         assert!(matches!(planned.state, NodeState::Unavailable { .. }), "{node}");
         assert_eq!(planned.starting, is_starting, "{node}");
         if is_starting {
-            assert!(!fleet.tenants[0].groups[0].demand.is_empty(), "{node}");
+            assert!(!fleet.tenants[0].node_groups[0].demand.is_empty(), "{node}");
         }
     }
     let fleet = fleet(Some(by_eight()), &[node(60, true, 8, None)], &train);
@@ -170,8 +172,8 @@ fn a_node_that_just_came_says_nothing_yet_and_is_given_to_nobody() {
 #[test]
 fn pools_that_do_not_grow_ask_for_nothing() {
     let train = pod(&[(GPU, 8)], &[]);
-    assert_eq!(fleet(None, &[], &train).pools[0].growth, None);
-    let growth = fleet(Some(by_eight()), &[], &train).pools[0].growth.clone().unwrap();
-    assert_eq!(growth.node.unwrap()[GPU], 8);
-    assert_eq!(growth.most_pods, Some(500));
+    assert_eq!(fleet(None, &[], &train).pools[0].scale_up, None);
+    let growth = fleet(Some(by_eight()), &[], &train).pools[0].scale_up.clone().unwrap();
+    assert_eq!(growth.node_capacity.unwrap()[GPU], 8);
+    assert_eq!(growth.max_pods, Some(500));
 }

@@ -15,7 +15,7 @@ use super::{
     requests::Requests,
 };
 use berth_api::{HostNodePool, PoolOrder, PoolQuota, TenantClass, TenantCluster, names::TenantId};
-use berth_planner::{Fleet, Order, Pool, Share, Tenant};
+use berth_planner::{Fleet, Order, Pool, Quota, Tenant};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node as HostObject;
 use kube::ResourceExt;
@@ -93,10 +93,10 @@ pub fn build(input: &Input<'_>) -> (Fleet, Needs) {
                     tenant.cluster.name_any()
                 ),
                 created: tenant.cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
-                share: tenant.class.clone(),
+                quota: tenant.class.clone(),
                 weight: 1,
-                groups,
-                gone: tenant.gone,
+                node_groups: groups,
+                terminated: tenant.gone,
                 uid,
             })
         })
@@ -106,14 +106,14 @@ pub fn build(input: &Input<'_>) -> (Fleet, Needs) {
         .iter()
         .map(|node| planned(node, input, now, &pools, &with_devices, &asked))
         .collect();
-    let mut shares: Vec<Share> = input.classes.iter().map(|class| share(class)).collect();
+    let mut shares: Vec<Quota> = input.classes.iter().map(|class| quota(class)).collect();
     shares.sort_by(|a, b| a.name.cmp(&b.name));
     let fleet = Fleet {
         now,
         pools: pools.into_iter().map(|one| pool(one, &asked)).collect(),
         nodes,
         tenants,
-        shares,
+        quotas: shares,
     };
     (fleet, asked.needs)
 }
@@ -122,29 +122,29 @@ fn pool(pool: &HostNodePool, asked: &Asked) -> Pool {
     let policy = &pool.spec.policy;
     Pool {
         name: pool.name_any(),
-        resource: pool.spec.gpu_resource_name.clone(),
+        gpu_resource_name: pool.spec.gpu_resource_name.clone(),
         has_domains: pool.spec.topology_key.is_some(),
-        minimum_tenure: policy.min_hold_duration(),
-        idle_after: policy.idle_timeout(),
-        reclaim_grace: policy.reclaim_grace_period(),
+        min_hold_duration: policy.min_hold_duration(),
+        idle_timeout: policy.idle_timeout(),
+        reclaim_grace_period: policy.reclaim_grace_period(),
         order: match policy.order {
             PoolOrder::FairShare => Order::FairShare,
             PoolOrder::Fifo => Order::Fifo,
         },
-        growth: growth::of_pool(pool, asked.limits.get(&pool.name_any())),
+        scale_up: growth::of_pool(pool, asked.limits.get(&pool.name_any())),
         ..Pool::default()
     }
 }
 
-fn share(class: &TenantClass) -> Share {
+fn quota(class: &TenantClass) -> Quota {
     let quotas = || class.spec.quotas.iter();
     let of = |quota: &PoolQuota, amount: u64| (quota.pool_name.clone(), amount);
-    Share {
+    Quota {
         name: class.name_any(),
         parent: None,
         weight: class.spec.fair_sharing.weight,
-        guaranteed: quotas().map(|quota| of(quota, quota.nominal_quota)).collect(),
-        lendable: quotas()
+        nominal_quota: quotas().map(|quota| of(quota, quota.nominal_quota)).collect(),
+        lending_limit: quotas()
             .filter_map(|quota| Some(of(quota, quota.lending_limit?)))
             .collect(),
         limit: quotas()

@@ -193,7 +193,7 @@ pub(super) fn planned(
         gangs: gangs(&node.pods),
         priority: using.iter().map(|pod| pod.priority).max().unwrap_or_default(),
         starting: matches!(state, NodeState::Unavailable { .. }) && is_starting(node, now),
-        broken: matches!(state, NodeState::Owned(_)) && is_broken(node),
+        unusable: matches!(state, NodeState::Owned(_)) && is_broken(node),
         state,
         name: node.name.clone(),
     }
@@ -226,33 +226,33 @@ fn state(node: &Seen<'_>, now: Seconds) -> NodeState {
     let Some(record) = &node.record else {
         return match unavailable(node) {
             None => NodeState::Free,
-            Some(why) => NodeState::Unavailable { why },
+            Some(why) => NodeState::Unavailable { reason: why },
         };
     };
     let phase = match record.state {
         State::Reserved => Phase::Reserved {
-            of: record.reserved_with,
+            required_nodes: record.reserved_with,
         },
         State::Joining => Phase::Joining,
         State::Assigned => Phase::Assigned,
         State::Cordoned => Phase::Cordoned {
-            until: second(record.cordoned_until),
+            drain_at: second(record.cordoned_until),
         },
         State::Draining | State::Scrubbing | State::Validating => {
-            return NodeState::Returning {
-                from: record.slug.clone(),
+            return NodeState::Recycling {
+                previous_tenant: record.slug.clone(),
                 since: second(record.since),
             };
         }
         State::Quarantined => {
             return NodeState::Unavailable {
-                why: format!("quarantined: {}", record.reason),
+                reason: format!("quarantined: {}", record.reason),
             };
         }
     };
     NodeState::Owned(Owner {
         tenant: record.uid.clone(),
-        group: record.group.clone(),
+        node_group: record.group.clone(),
         since: second(record.owned_since.or(record.since)),
         phase,
     })

@@ -10,22 +10,22 @@ use crate::nodes::{
     is_available,
 };
 use berth_api::{NodeGroup, NodeMode};
-use berth_planner::{Amounts, Group};
+use berth_planner::{self as planner, Amounts};
 use kube::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a tenant asks for besides its pods' demand. One that is being deleted, or whose spec cannot be carried out, keeps
 /// what it has: a mistake in a spec must not cost a running tenant its nodes.
-pub(super) fn groups(tenant: &TenantInput, uid: &str, seen: &[Seen<'_>]) -> Vec<Group> {
+pub(super) fn groups(tenant: &TenantInput, uid: &str, seen: &[Seen<'_>]) -> Vec<planner::NodeGroup> {
     if tenant.accepted && tenant.cluster.meta().deletion_timestamp.is_none() {
         let own = tenant.cluster.spec.node_groups.iter();
         return own
             .filter(|group| group.mode != NodeMode::Shared)
-            .map(|group| Group {
+            .map(|group| planner::NodeGroup {
                 name: group.name.clone(),
                 pool: group.pool_name.clone(),
-                min: group.minimum(),
-                max: group.maximum(),
+                min_nodes: group.minimum(),
+                max_nodes: group.maximum(),
                 demand: Vec::new(),
             })
             .collect();
@@ -39,11 +39,11 @@ pub(super) fn groups(tenant: &TenantInput, uid: &str, seen: &[Seen<'_>]) -> Vec<
         }
     }
     held.into_iter()
-        .map(|((name, pool), count)| Group {
+        .map(|((name, pool), count)| planner::NodeGroup {
             name: name.into(),
             pool: pool.into(),
-            min: count,
-            max: count,
+            min_nodes: count,
+            max_nodes: count,
             demand: Vec::new(),
         })
         .collect()
@@ -69,7 +69,7 @@ impl Asked {
         workloads: &[&Workload],
         seen: &[Seen<'_>],
         nodes: &HostNodes<'_>,
-        groups: &mut [Group],
+        groups: &mut [planner::NodeGroup],
     ) {
         let spec = &tenant.cluster.spec.node_groups;
         let dynamic = spec.iter().any(|group| group.mode == NodeMode::Dynamic);

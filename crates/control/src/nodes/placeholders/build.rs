@@ -65,7 +65,7 @@ pub fn wanted(
     needs: &Needs,
 ) -> Vec<Wanted> {
     let mut all: BTreeMap<String, Wanted> = BTreeMap::new();
-    for (name, ask) in &plan.asks {
+    for (name, ask) in &plan.scale_ups {
         let Some(pool) = pools.iter().find(|pool| pool.name_any() == *name) else {
             continue;
         };
@@ -101,7 +101,7 @@ fn of_shortage(
         }
     }
     let terms = with_freedom(affinities);
-    let mut resources = shortage.pods.iter().flat_map(|pods| pods.each.keys());
+    let mut resources = shortage.pod_sets.iter().flat_map(|pods| pods.requests.keys());
     // A claim of its own for each placeholder would have to say what the tenant's says; without one it asks for nothing.
     if resources.any(|resource| resource.starts_with(DRA)) {
         return Vec::new();
@@ -115,15 +115,15 @@ fn of_shortage(
         shortage,
         selector,
         terms,
-        owner: names::hash(&["placeholder", &shortage.tenant, &shortage.group]),
+        owner: names::hash(&["placeholder", &shortage.tenant, &shortage.node_group]),
     };
-    let pods = shortage.pods.iter();
+    let pods = shortage.pod_sets.iter();
     pods.map(|pods| {
-        let mut template = placement.pod(settings, &pods.each, "");
+        let mut template = placement.pod(settings, &pods.requests, "");
         let gang = if shortage.gang { shortage.name.as_str() } else { "" };
         let spec = serde_json::to_string(&template["spec"]).unwrap_or_default();
         let kind = names::hash(&[&pool.name_any(), &placement.owner, gang, &spec]);
-        template = placement.pod(settings, &pods.each, &kind);
+        template = placement.pod(settings, &pods.requests, &kind);
         Wanted {
             pool: pool.name_any(),
             kind,
@@ -266,7 +266,7 @@ impl Placement<'_> {
             .spec
             .topology_key
             .as_ref()
-            .filter(|_| self.shortage.one_domain)
+            .filter(|_| self.shortage.single_domain)
         {
             affinity["podAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution": [
                 {"topologyKey": key, "labelSelector": alike},

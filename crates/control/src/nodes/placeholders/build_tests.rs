@@ -1,6 +1,6 @@
 use super::*;
 use berth_api::{AutoscalingSpec, HostNodePoolSpec};
-use berth_planner::{Ask, Pods};
+use berth_planner::{PodSet, ScaleUp};
 
 const GPU: &str = "nvidia.com/gpu";
 
@@ -30,23 +30,23 @@ fn amounts(pairs: &[(&str, u64)]) -> Amounts {
 fn shortage(group: &str, name: &str, count: u32, each: &[(&str, u64)]) -> Shortage {
     Shortage {
         tenant: "uid".into(),
-        group: group.into(),
+        node_group: group.into(),
         name: name.into(),
-        pods: vec![Pods {
+        pod_sets: vec![PodSet {
             count,
-            each: amounts(each),
+            requests: amounts(each),
         }],
         ..Shortage::default()
     }
 }
 
 fn plan(shortages: Vec<Shortage>) -> Plan {
-    let ask = Ask {
+    let ask = ScaleUp {
         shortages,
-        ..Ask::default()
+        ..ScaleUp::default()
     };
     Plan {
-        asks: [("h100".to_owned(), ask)].into(),
+        scale_ups: [("h100".to_owned(), ask)].into(),
         ..Plan::default()
     }
 }
@@ -136,7 +136,7 @@ fn pods_that_need_nodes_of_their_own_stay_apart() {
 #[test]
 fn gangs_of_one_domain_ask_for_one() {
     let mut gang = shortage("burst", "a", 2, &[(GPU, 8)]);
-    gang.one_domain = true;
+    gang.single_domain = true;
     let one = &placeholders(vec![gang])[0];
     let affinity = spec(one)["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"].clone();
     assert_eq!(affinity[0]["topologyKey"], "rack");

@@ -104,13 +104,13 @@ pub async fn reconcile(context: &Context, plan: &Plan, needs: &Needs) -> Option<
     let rest = (difference.resting > 0).then(|| Duration::from_secs(REST.unsigned_abs()));
     let outcome = carry_out(context, difference).await;
     let mut requests: BTreeMap<String, Request> = BTreeMap::new();
-    for (pool, ask) in &plan.asks {
+    for (pool, ask) in &plan.scale_ups {
         let of_pool = wanted.iter().filter(|one| one.pool == *pool);
         let pods = of_pool.map(|one| one.count).sum();
         let request = Request {
             nodes: if pods == 0 { 0 } else { ask.nodes },
             pods,
-            held_back: ask.held_back.clone(),
+            held_back: ask.limited_by.clone(),
         };
         requests.insert(pool.clone(), request);
     }

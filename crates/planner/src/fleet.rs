@@ -1,0 +1,281 @@
+//! What goes into the planner: a snapshot of the fleet.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A time in seconds since the epoch, or a duration in seconds.
+pub type Seconds = i64;
+
+/// Whole units of resources by name: `nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`, `dra:gpu.nvidia.com`, …
+pub type Amounts = BTreeMap<String, u64>;
+
+/// Everything that a plan depends on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Fleet {
+    /// The time at which the plan is made.
+    pub now: Seconds,
+    /// Each is planned by itself.
+    pub pools: Vec<Pool>,
+    /// A node belongs to one pool at most.
+    pub nodes: Vec<Node>,
+    /// All tenants, those without any node included.
+    pub tenants: Vec<Tenant>,
+    /// The quota tree above the tenants. A tenant whose `quota` names none of these is below the root, with weight 1.
+    pub quotas: Vec<Quota>,
+}
+
+/// Nodes of one product, and the policy by which they are assigned.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Pool {
+    /// Unique in the fleet.
+    pub name: String,
+    /// The resource that counts GPUs, which is the unit of quotas. None: each node counts as one GPU.
+    pub gpu_resource_name: Option<String>,
+    /// Whether the pool has a topology key, so that whole topology domains are kept together.
+    pub has_domains: bool,
+    /// How long a node stays with a tenant at least, unless the tenant itself gives it back.
+    pub min_hold_duration: Seconds,
+    /// How long a node must be idle before it is released.
+    pub idle_timeout: Seconds,
+    /// Time between the decision to reclaim a borrowed node and the start of its drain.
+    pub reclaim_grace_period: Seconds,
+    /// Who is served first.
+    pub order: Order,
+    /// When borrowed nodes are taken back.
+    pub reclaim: Reclaim,
+    /// How long smaller requests may overtake a gang that is next. After that, free nodes are kept for the gang. None: ten
+    /// minutes.
+    pub starvation_limit: Option<Seconds>,
+    /// How far an autoscaler may extend the pool. None: the pool is not scaled.
+    pub scale_up: Option<ScaleUpLimits>,
+}
+
+/// How far an autoscaler may extend a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ScaleUpLimits {
+    /// The most nodes that the pool may have in all. None: the autoscaler decides.
+    pub max_nodes: Option<u32>,
+    /// Capacity of a new node, used while the pool has no node to learn it from. A resource that is missing here does not
+    /// limit what fits. None: unknown.
+    pub node_capacity: Option<Amounts>,
+    /// The most pods for which nodes are requested at the same time. None: no limit.
+    pub max_pods: Option<u32>,
+}
+
+/// When a borrowed node is taken back for another tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reclaim {
+    /// Never: a node stays until its tenant no longer uses it.
+    Never,
+    /// For a request within its nominal quota, and for a request of higher priority than what runs on the node.
+    #[default]
+    NominalQuota,
+    /// Also for a tenant below its fair share, from a tenant above its own.
+    FairShare,
+}
+
+/// In which order waiting requests of a pool are served, after nominal quotas and priorities.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Order {
+    /// The tenant with the least of its fair share first.
+    #[default]
+    FairShare,
+    /// The request that waits longest first.
+    Fifo,
+}
+
+/// A node as the planner sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Node {
+    /// Unique in the fleet.
+    pub name: String,
+    /// Name of the pool that it belongs to.
+    pub pool: String,
+    /// Topology domain within the pool: an NVLink clique, a rack.
+    pub domain: Option<String>,
+    /// Labels that selectors of requests may ask for.
+    pub labels: BTreeMap<String, String>,
+    /// What the node can hold when it is empty.
+    pub capacity: Amounts,
+    /// What running pods of its tenant hold. The rest is free for the tenant.
+    pub used: Amounts,
+    /// Pods of its tenant on it.
+    pub pods: u32,
+    /// Since when no pod with GPUs runs on it. None: it is in use.
+    pub idle_since: Option<Seconds>,
+    /// The highest priority among the pods that use it.
+    pub priority: i32,
+    /// Gangs that run on this node and on others. A gang that loses one of its nodes stops on all of them.
+    pub gangs: BTreeSet<String>,
+    /// It has an owner and cannot run pods now (not Ready, or cordoned by an administrator): it counts, but nothing is placed
+    /// on it.
+    pub unusable: bool,
+    /// It has no owner and is too new to be assigned yet.
+    pub starting: bool,
+    /// Whether it is free, and whose it is.
+    pub state: NodeState,
+}
+
+/// Where a node is between two tenants.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "is")]
+pub enum NodeState {
+    /// No owner, clean and Ready: can be assigned to any tenant.
+    #[default]
+    Free,
+    /// No owner, and cannot be assigned: not Ready, cordoned by an administrator, quarantined.
+    Unavailable {
+        /// A message for people.
+        reason: String,
+    },
+    /// Assigned to a tenant, or reserved for it.
+    Owned(Owner),
+    /// Between two tenants: being drained, scrubbed or validated. Free soon.
+    Recycling {
+        /// Slug of the tenant that had it.
+        previous_tenant: String,
+        /// When its drain began.
+        since: Seconds,
+    },
+}
+
+/// To which node group a node is assigned.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Owner {
+    /// UID of the tenant.
+    pub tenant: String,
+    /// Name of the tenant's node group.
+    pub node_group: String,
+    /// When it was reserved.
+    pub since: Seconds,
+    /// How far the assignment is.
+    pub phase: Phase,
+}
+
+/// How far the assignment of a node is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "phase")]
+pub enum Phase {
+    /// Reserved; pods cannot come yet. It joins as soon as the node group has `required_nodes` nodes that are Reserved, Joining
+    /// or Assigned, this one included. The reservation is cancelled if the others do not come.
+    Reserved {
+        /// All nodes of the gang that the node is reserved for; 1 for a request without a gang.
+        required_nodes: u32,
+    },
+    /// Being prepared for the tenant.
+    Joining,
+    /// Serves the tenant.
+    #[default]
+    Assigned,
+    /// Cordoned before its release: no new pods, but running ones may stay until `drain_at`. The release can still be
+    /// cancelled.
+    Cordoned {
+        /// When the drain begins.
+        drain_at: Seconds,
+    },
+}
+
+/// A node of the quota tree: an organization, a project, a class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Quota {
+    /// Unique in the tree.
+    pub name: String,
+    /// The quota above. None: the root.
+    pub parent: Option<String>,
+    /// Its weight among its siblings where they compete for GPUs beyond nominal quotas. 0 counts as 1.
+    pub weight: u32,
+    /// GPUs of each pool that are its own: it gets them back from borrowers whenever it asks.
+    pub nominal_quota: BTreeMap<String, u64>,
+    /// How many GPUs of its nominal quota others may borrow while it does not use them. Absent: all of them.
+    pub lending_limit: BTreeMap<String, u64>,
+    /// The most GPUs of each pool that it may have, borrowed ones included. Absent: no limit. Kueue's `borrowingLimit` is
+    /// the same without the nominal quota.
+    pub limit: BTreeMap<String, u64>,
+}
+
+/// A tenant as the planner sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Tenant {
+    /// UID of the `TenantCluster`.
+    pub uid: String,
+    /// `namespace/name`, for messages.
+    pub name: String,
+    /// When it was created: the last tie-breaker.
+    pub created: Seconds,
+    /// The quota that it belongs to.
+    pub quota: Option<String>,
+    /// Its weight among the tenants of its quota. 0 counts as 1.
+    pub weight: u32,
+    /// What it asks for.
+    pub node_groups: Vec<NodeGroup>,
+    /// It is being deleted and none of its pods run: its nodes can be released at once.
+    pub terminated: bool,
+}
+
+/// A node group of a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeGroup {
+    /// Unique within the tenant.
+    pub name: String,
+    /// The pool that its nodes come from.
+    pub pool: String,
+    /// Nodes that it has without any demand: all nodes of a private group, `minReplicas` of a dynamic one.
+    pub min_nodes: u32,
+    /// The most nodes that it may have. Equal to `min_nodes` for a private group.
+    pub max_nodes: u32,
+    /// What waits for nodes of this group.
+    pub demand: Vec<Demand>,
+}
+
+/// Pods that wait together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Demand {
+    /// Name of the pod or the gang, for messages.
+    pub name: String,
+    /// Higher is served first, and reclaims what lower priorities borrowed.
+    pub priority: i32,
+    /// When the first of its pods began to wait.
+    pub waiting_since: Seconds,
+    /// More than one entry only for gangs.
+    pub pod_sets: Vec<PodSet>,
+    /// All of its pods or none of them are placed. Otherwise each pod is served by itself.
+    pub gang: bool,
+    /// Whether all of its nodes must be in one domain.
+    pub topology: Topology,
+    /// Labels that its nodes must carry.
+    pub selector: BTreeMap<String, String>,
+    /// No new nodes are requested for it, because what it needs of a node cannot be said of one that does not exist yet.
+    pub existing_nodes_only: bool,
+}
+
+/// Pods that are alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodSet {
+    /// How many there are.
+    pub count: u32,
+    /// What each of them requests.
+    pub requests: Amounts,
+}
+
+/// Which topology domains the nodes of a request may be in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Topology {
+    /// Any; still as few domains as possible.
+    #[default]
+    Any,
+    /// All nodes in one domain.
+    SingleDomain,
+}

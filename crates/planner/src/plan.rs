@@ -1,0 +1,115 @@
+//! What comes out of the planner.
+
+use crate::{PodSet, Seconds};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What the planner decided.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// Sorted by node; one for a node at most.
+    pub actions: Vec<Action>,
+    /// What is planned for each node group, by tenant UID and group name.
+    pub node_groups: BTreeMap<String, BTreeMap<String, NodeGroupPlan>>,
+    /// When to plan again although nothing changes: the next time at which a hold, an idle timeout or a grace period ends.
+    pub replan_at: Option<Seconds>,
+    /// Nodes that an autoscaler is to add, by pool.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub scale_ups: BTreeMap<String, ScaleUp>,
+}
+
+/// One change of one node, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Action {
+    /// Name of the node.
+    pub node: String,
+    /// What to do with it.
+    pub kind: ActionKind,
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// What to do with a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "do")]
+pub enum ActionKind {
+    /// Reserve a free node for a node group. On a node that is reserved for this very group: change `required_nodes`.
+    Reserve {
+        /// UID of the tenant.
+        tenant: String,
+        /// Name of the tenant's node group.
+        node_group: String,
+        /// See [`Phase::Reserved`](crate::Phase::Reserved).
+        required_nodes: u32,
+    },
+    /// Free a reserved node that has not joined yet.
+    CancelReservation,
+    /// Take a node from its tenant: cordon it now, drain it from `drain_at` on. A node that is cordoned already gets the
+    /// earlier time.
+    Release {
+        /// Now for an idle node, later for one whose borrower is warned.
+        drain_at: Seconds,
+    },
+    /// Leave a cordoned node to its tenant after all.
+    CancelRelease,
+}
+
+/// What is planned for a node group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NodeGroupPlan {
+    /// Nodes that it should have now: its minimum, and what its requests need and its quota allows.
+    pub desired: u32,
+    /// Nodes that it has, reserved and cordoned ones included.
+    pub held: u32,
+    /// Nodes that its requests need beyond what it holds or gets by this plan.
+    pub waiting: u32,
+    /// Nodes that it holds beyond its nominal quota.
+    pub borrowed: u32,
+    /// Why it waits, for people. Empty: it does not.
+    pub reason: String,
+}
+
+/// Nodes that an autoscaler is to add to a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ScaleUp {
+    /// How many nodes, as far as their size is known.
+    pub nodes: u32,
+    /// For which pods.
+    pub shortages: Vec<Shortage>,
+    /// Why not more nodes are requested, for people.
+    pub limited_by: Option<String>,
+}
+
+impl ScaleUp {
+    /// Counts the pods for which nodes are requested.
+    pub fn count_pods(&self) -> u32 {
+        let pod_sets = self.shortages.iter().flat_map(|shortage| &shortage.pod_sets);
+        pod_sets.fold(0, |sum, pods| sum.saturating_add(pods.count))
+    }
+}
+
+/// Pods for which a pool has too few nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Shortage {
+    /// UID of the tenant.
+    pub tenant: String,
+    /// Name of the tenant's node group.
+    pub node_group: String,
+    /// Name of the pod or the gang; empty for the minimum of a node group.
+    pub name: String,
+    /// All of the pods or none.
+    pub gang: bool,
+    /// Each pod needs a node of its own.
+    pub whole_nodes: bool,
+    /// All nodes in one topology domain.
+    pub single_domain: bool,
+    /// The pods; for the minimum of a node group, one for each node.
+    pub pod_sets: Vec<PodSet>,
+    /// Labels that the nodes must carry.
+    pub selector: BTreeMap<String, String>,
+}
