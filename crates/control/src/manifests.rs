@@ -1,7 +1,7 @@
 //! What control itself needs on the host: its namespace and its rights.
 
 use crate::{nodes::placeholders, walls};
-use berth_syncer::permissions;
+use berth_sync_rules::permissions;
 use k8s_openapi::{
     api::{
         core::v1::{Namespace, ServiceAccount},

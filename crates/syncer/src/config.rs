@@ -1,7 +1,8 @@
 //! Command-line flags, and what the rest of the syncer knows about its tenant.
 
-use berth_api::{NetworkLimits, SchedulingMode, SyncPolicy, labels};
+use berth_api::SchedulingMode;
 use berth_runtime::telemetry::LogFormat;
+use berth_sync_rules::Tenant;
 use clap::Parser;
 use serde::de::DeserializeOwned;
 use std::{
@@ -134,45 +135,6 @@ pub enum PolicyError {
     Parse(PathBuf, #[source] serde_json::Error),
 }
 
-/// The tenant and its place on the host: what translation needs to know.
-#[derive(Clone, Debug)]
-pub struct Tenant {
-    /// Value of the tenant's label and taint on host nodes and objects.
-    pub slug: String,
-    /// Host namespace for everything the syncer creates.
-    pub workload_namespace: String,
-    /// Host namespace of `TenantNode` objects.
-    pub control_plane_namespace: String,
-    /// Host of the tenant's API server as pods reach it.
-    pub api_server_host: String,
-    /// Port of the tenant's API server as pods reach it.
-    pub api_server_port: u16,
-    /// Address of the tenant's DNS server, if it has one.
-    pub dns_address: Option<String>,
-    /// DNS domain of the tenant's cluster.
-    pub cluster_domain: String,
-    /// The rules of the tenant's class.
-    pub policy: Arc<SyncPolicy>,
-    /// What is open of the network outside of the tenant.
-    pub network: Arc<NetworkLimits>,
-    /// Name of the tenant's class.
-    pub class_name: String,
-    /// Who places the tenant's pods.
-    pub scheduling: SchedulingMode,
-}
-
-impl Tenant {
-    /// Labels that every host object of this tenant carries, given the tenant namespace it comes from.
-    pub fn labels(&self, namespace: &str) -> [(&'static str, String); 3] {
-        [
-            (labels::TENANT, self.slug.clone()),
-            (labels::MANAGED_BY, labels::MANAGED_BY_SYNCER.to_owned()),
-            // A namespace's name is a DNS label, so it always fits a label's value.
-            (labels::TENANT_OBJECT_NAMESPACE, namespace.to_owned()),
-        ]
-    }
-}
-
 impl TryFrom<&Options> for Tenant {
     type Error = PolicyError;
 
@@ -201,22 +163,4 @@ fn from_file<T: DeserializeOwned + Default>(path: Option<&Path>) -> Result<T, Po
     let Some(path) = path else { return Ok(T::default()) };
     let text = std::fs::read(path).map_err(|error| PolicyError::Read(path.into(), error))?;
     serde_json::from_slice(&text).map_err(|error| PolicyError::Parse(path.into(), error))
-}
-
-/// Fixed values for unit tests.
-#[cfg(test)]
-pub(crate) fn test_tenant() -> Tenant {
-    Tenant {
-        slug: "vision-aaaaaaaaaaaaa".into(),
-        workload_namespace: "berth-vision-aaaaaaaaaaaaa".into(),
-        control_plane_namespace: "berth-vision-aaaaaaaaaaaaa-cp".into(),
-        api_server_host: "10.96.0.49".into(),
-        api_server_port: 443,
-        dns_address: None,
-        cluster_domain: "cluster.local".into(),
-        policy: Arc::default(),
-        network: Arc::default(),
-        class_name: berth_api::DEFAULT_CLASS.into(),
-        scheduling: SchedulingMode::Host,
-    }
 }

@@ -7,28 +7,23 @@
 //! - [`egress`] leads the tenant's API server to the tenant's pods, Services and nodes, and nowhere else.
 //! - [`kubelet`] answers it in the place of the nodes' kubelets.
 //! - [`engine`] has the queue and is the only part that writes.
-//! - [`kinds`] has the rules of each kind: pure functions from objects to objects.
-//! - [`store`] keeps what both sides look like.
+//! - [`store`] fills the stores of what both sides look like.
 //! - [`usage`] serves the tenant's metrics API.
-//! - [`permissions`] says what the syncer may do, for whoever grants it.
+//!
+//! The rules of each kind, pure functions from objects to objects, are in `berth-sync-rules`.
 
 pub mod admission;
 pub mod config;
 pub mod egress;
 pub mod engine;
-pub mod json;
-pub mod kinds;
 pub mod kubelet;
 pub mod metrics;
-pub mod permissions;
-pub mod resource;
 pub mod serve;
 pub mod store;
 pub mod tls;
 pub mod usage;
-pub mod world;
 
-pub use config::{Options, Tenant};
+pub use config::Options;
 
 use admission::Admission;
 use berth_pki::CertificateAuthority;
@@ -37,16 +32,20 @@ use berth_runtime::{
     client::{self, ConnectError},
     shutdown,
 };
+use berth_sync_rules::{
+    Tenant,
+    resource::Side,
+    usage::{DNS_NAME, HOST},
+    world::World,
+};
 use egress::Egress;
 use engine::{Engine, api::Api};
 use kube::{Client, Config};
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
-use resource::Side;
 use std::{net::IpAddr, sync::Arc};
 use tls::IdentityFiles;
 use tokio_util::sync::CancellationToken;
-use world::World;
 
 /// Why the syncer could not run.
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +151,7 @@ impl Servers {
         let egress = async {
             if let Some(mut egress) = self.egress {
                 let metrics = usage::router(Arc::clone(&engine), host);
-                egress.serve_locally(usage::HOST, usage::DNS_NAME, metrics);
+                egress.serve_locally(HOST, DNS_NAME, metrics);
                 egress.serve(Arc::clone(&engine)).await;
             }
         };

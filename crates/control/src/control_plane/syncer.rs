@@ -1,5 +1,5 @@
 //! The tenant's syncer: on the host a service account of the control-plane namespace, in the tenant a client
-//! certificate with exactly the permissions that `berth_syncer::permissions` lists.
+//! certificate with exactly the permissions that `berth_sync_rules::permissions` lists.
 
 use super::{
     Authorities, CertificateError, Component, ControlPlaneInput, FILES, Health, Leaf, LeafStore, Program, SYNCER,

@@ -18,7 +18,7 @@ use crate::{
     runtime::cluster::APP_NAME,
 };
 use berth_api::network::Protocol;
-use berth_syncer::egress::target::Target;
+use berth_sync_rules::egress::target::Target;
 use k8s_openapi::{
     api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort},
     apimachinery::pkg::apis::meta::v1::LabelSelector,

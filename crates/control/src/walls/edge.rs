@@ -2,7 +2,7 @@
 
 use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule};
 use berth_api::policy_annotations;
-use berth_syncer::kinds::ingress::annotations;
+use berth_sync_rules::kinds::ingress::annotations;
 
 pub(super) fn walls() -> Vec<Wall> {
     vec![ingresses(), routes()]

@@ -2,7 +2,7 @@
 //! theirs are mistaken for each other's. The API server itself refuses loopback, link-local and multicast addresses.
 
 use super::{Place, Requests, WRITES, Wall, Who, rule};
-use berth_syncer::kinds::endpoint_slice::{MANAGED_BY, SYNCER};
+use berth_sync_rules::kinds::endpoint_slice::{MANAGED_BY, SYNCER};
 
 pub(super) fn wall() -> Wall {
     let is_syncers = |object: &str| format!("{object}.metadata.?labels[?'{MANAGED_BY}'].orValue('') == '{SYNCER}'");

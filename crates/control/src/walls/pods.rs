@@ -5,7 +5,7 @@
 
 use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule, shared};
 use berth_api::{labels, policy_annotations};
-use berth_syncer::kinds::{
+use berth_sync_rules::kinds::{
     metadata::REFUSED_ANNOTATIONS,
     pod::{DEVICE_VARIABLES, NO_DEVICE},
 };

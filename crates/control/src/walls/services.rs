@@ -2,7 +2,7 @@
 
 use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
 use berth_api::policy_annotations;
-use berth_syncer::kinds::service::INTERNAL_NAMES;
+use berth_sync_rules::kinds::service::INTERNAL_NAMES;
 
 pub(super) fn wall() -> Wall {
     Wall {

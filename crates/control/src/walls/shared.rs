@@ -3,7 +3,7 @@
 
 use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule};
 use berth_api::{labels, policy_annotations};
-use berth_syncer::kinds::pod::GPU_RUNTIMES;
+use berth_sync_rules::kinds::pod::GPU_RUNTIMES;
 
 const TERMS: &str =
     "object.spec.?affinity.?nodeAffinity.?requiredDuringSchedulingIgnoredDuringExecution.?nodeSelectorTerms";

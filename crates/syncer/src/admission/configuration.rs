@@ -1,21 +1,16 @@
-//! What the tenant's API server is told: to ask the syncer about Services. The tenant may edit or delete it, as it may
-//! everything in its cluster; it is put back at once, because a Service that was admitted without it may not get its
-//! address on the host.
+//! Keeps the webhook configuration in the tenant as it should be.
 
 use crate::{
     engine::api::{Api, CallError},
-    json,
-    resource::{self, Resource},
     store::Object,
 };
-use futures::{StreamExt, pin_mut};
-use k8s_openapi::{
-    ByteString,
-    api::admissionregistration::v1::{
-        MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, WebhookClientConfig,
-    },
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
+use berth_sync_rules::{
+    admission::configuration::NAME,
+    json,
+    resource::{self, Resource},
 };
+use futures::{StreamExt, pin_mut};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::{
     api::Patch,
     runtime::{
@@ -26,87 +21,10 @@ use kube::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Name of the configuration.
-pub const NAME: &str = "berth-services";
-/// Name of the webhook, which the API server puts before every denial.
-const WEBHOOK: &str = "services.berth.dev";
-/// Path that the server answers at.
-pub const PATH: &str = "/services";
-/// Seconds that the API server waits for an answer.
-const TIMEOUT_SECONDS: i32 = 10;
-/// What is asked about, as (name, CEL expression). Everything else works without the syncer.
-const CONDITIONS: [(&str, &str); 5] = [
-    // A name that is to be generated is not there yet.
-    (
-        "not-the-api-server",
-        "!(request.namespace == 'default' && has(request.name) && request.name == 'kubernetes')",
-    ),
-    (
-        "not-the-dns",
-        "!(request.namespace == 'kube-system' && has(request.name) && request.name == 'kube-dns')",
-    ),
-    (
-        "not-headless",
-        "!(has(object.spec.clusterIP) && object.spec.clusterIP == 'None')",
-    ),
-    (
-        "not-external",
-        "!(has(object.spec.type) && object.spec.type == 'ExternalName')",
-    ),
-    (
-        "not-only-metadata",
-        "request.operation == 'CREATE' || object.spec != oldObject.spec",
-    ),
-];
 /// Pause after the configuration was put back, and after that failed: whoever fights for it wins nothing by haste.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Where it is served.
 const RESOURCE: Resource = resource::MUTATING_WEBHOOK_CONFIGURATION;
-
-fn condition((name, expression): (&str, &str)) -> MatchCondition {
-    MatchCondition {
-        name: name.into(),
-        expression: expression.into(),
-    }
-}
-
-/// The configuration, for a server that is reached at `authority` (`host:port`) with a certificate signed by `ca_pem`. Every field that the API server
-/// would fill in is given, so that what is read can be compared.
-pub fn configuration(authority: &str, ca_pem: &str) -> MutatingWebhookConfiguration {
-    let texts = |list: &[&str]| Some(list.iter().map(|text| (*text).to_owned()).collect());
-    let webhook = MutatingWebhook {
-        name: WEBHOOK.into(),
-        admission_review_versions: vec!["v1".into()],
-        client_config: WebhookClientConfig {
-            url: Some(format!("https://{authority}{PATH}")),
-            ca_bundle: Some(ByteString(ca_pem.as_bytes().to_vec())),
-            service: None,
-        },
-        rules: Some(vec![RuleWithOperations {
-            api_groups: texts(&[""]),
-            api_versions: texts(&["v1"]),
-            operations: texts(&["CREATE", "UPDATE"]),
-            resources: texts(&["services"]),
-            scope: Some("Namespaced".into()),
-        }]),
-        match_conditions: Some(CONDITIONS.map(condition).to_vec()),
-        // A Service without its address would be worse than none.
-        failure_policy: Some("Fail".into()),
-        match_policy: Some("Equivalent".into()),
-        namespace_selector: Some(LabelSelector::default()),
-        object_selector: Some(LabelSelector::default()),
-        reinvocation_policy: Some("Never".into()),
-        side_effects: "NoneOnDryRun".into(),
-        timeout_seconds: Some(TIMEOUT_SECONDS),
-    };
-    MutatingWebhookConfiguration {
-        metadata: ObjectMeta {
-            name: Some(NAME.into()),
-            ..ObjectMeta::default()
-        },
-        webhooks: Some(vec![webhook]),
-    }
-}
 
 /// Puts the configuration back whenever it is edited or deleted, for ever.
 pub(crate) async fn keep(tenant: Api, wanted: &MutatingWebhookConfiguration) {
@@ -166,14 +84,4 @@ async fn put_back(tenant: &Api, wanted: &Value, live: Option<&Value>) -> Result<
     tracing::info!("put the webhook configuration for Services back");
     tokio::time::sleep(PAUSE).await;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_configuration_is_as_reviewed() {
-        insta::assert_yaml_snapshot!(configuration("127.0.0.1:8443", "certificate"));
-    }
 }

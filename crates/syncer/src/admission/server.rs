@@ -1,11 +1,7 @@
 //! The server that the tenant's API server asks. Whoever cannot show a certificate of the tenant's own authority for
 //! this purpose does not get past the handshake.
 
-use super::{
-    configuration::{self, configuration},
-    review::{Denial, Request, Verdict},
-    services,
-};
+use super::{configuration, services};
 use crate::{
     engine::{Engine, api::Api},
     metrics::AdmissionLabels,
@@ -13,6 +9,10 @@ use crate::{
     tls::{Acceptor, IdentityFiles, TlsError},
 };
 use axum::{Json, Router, extract::DefaultBodyLimit, extract::State, http::StatusCode, routing::post};
+use berth_sync_rules::admission::{
+    configuration::{PATH, configuration},
+    review::{Denial, Request, Verdict},
+};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use serde_json::Value;
 use std::{
@@ -104,7 +104,7 @@ impl Admission {
 
 fn router(engine: Arc<Engine>) -> Router {
     Router::new()
-        .route(configuration::PATH, post(answer))
+        .route(PATH, post(answer))
         .layer(DefaultBodyLimit::max(LARGEST))
         .with_state(engine)
 }

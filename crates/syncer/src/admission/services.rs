@@ -1,12 +1,12 @@
 //! What to answer about a Service.
 
-use super::review::{Denial, Operation, Request, Verdict};
-use crate::{
-    engine::{
-        Engine,
-        api::CallError,
-        reserve::{ReserveError, Wish},
-    },
+use crate::engine::{
+    Engine,
+    api::CallError,
+    reserve::{ReserveError, Wish},
+};
+use berth_sync_rules::admission::review::{Denial, Operation, Request, Verdict};
+use berth_sync_rules::{
     json,
     kinds::{Want, refusal, service::allocation, text},
     resource::{KindId, Name},

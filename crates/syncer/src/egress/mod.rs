@@ -7,17 +7,13 @@
 //!    logs, exec, attach, port-forward)           └──────► kubelet, and servers in this process
 //! ```
 //!
-//! - [`target`] reads what a CONNECT names.
-//! - [`policy`] decides where it goes; [`services`] knows the pods behind a Service.
+//! - [`berth_sync_rules::egress`] reads what a CONNECT names and decides where it goes.
 //! - [`local`] are servers of the syncer's own.
 //!
 //! Names are resolved here, once, and what they are resolved to is looked at before it is connected to. A refusal stands
 //! in the status line, because that is the part of it which the API server repeats.
 
 pub mod local;
-pub mod policy;
-pub mod services;
-pub mod target;
 
 use crate::{
     engine::Engine,
@@ -26,7 +22,6 @@ use crate::{
         certificates::{Certificates, Subject},
     },
     metrics::EgressLabels,
-    resource::{KindId, Name, Side},
     serve::{self, Answer},
     tls::{self, Acceptor, IdentityFiles, TlsError},
 };
@@ -36,11 +31,16 @@ use axum::{
     http::{Method, Request, Response, StatusCode},
 };
 use berth_pki::CertificateAuthority;
+use berth_sync_rules::egress::{
+    local::Locals,
+    policy::{self, Refusal, Route},
+    target::{Host, Target},
+};
+use berth_sync_rules::resource::{KindId, Name, Side};
 use hyper::{body::Incoming, ext::ReasonPhrase, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use kube::Client;
-use local::{Local, Locals};
-use policy::{Refusal, Route};
+use local::Local;
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
@@ -49,7 +49,6 @@ use std::{
     },
     time::Duration,
 };
-use target::{Host, Target};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -105,7 +104,7 @@ struct Broker {
     acceptor: Acceptor,
     certificates: Arc<Certificates>,
     kubelet: Kubelet,
-    locals: Locals,
+    locals: Locals<Local>,
     platform: Vec<IpAddr>,
     tunnels: Arc<Semaphore>,
     /// Endpoints take turns.
@@ -265,7 +264,7 @@ impl Broker {
         }
     }
 
-    async fn take(&self, engine: &Engine, target: &Target, route: Route) -> Result<Next, Refusal> {
+    async fn take(&self, engine: &Engine, target: &Target, route: Route<Local>) -> Result<Next, Refusal> {
         let place = || {
             Arc::clone(&self.tunnels).try_acquire_owned().map_err(|_| {
                 Refusal::unavailable(format!(

@@ -1,11 +1,9 @@
 //! Calls to one API server: every call has a time limit and is measured, and every failure is sorted by what to do
 //! about it.
 
-use crate::{
-    metrics::{CallLabels, Metrics},
-    resource::{Resource, Side},
-};
+use crate::metrics::{CallLabels, Metrics};
 use berth_api::labels::SYNCER_MANAGER;
+use berth_sync_rules::resource::{Resource, Side};
 use kube::{
     Client,
     api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
@@ -141,7 +139,7 @@ impl Api {
         let parameters = ListParams::default().labels(labels).limit(1);
         let request = Request::new(resource.path(namespace)).list_metadata(&parameters);
         let list = self.call("list", resource.plural, request).await?;
-        Ok(!crate::json::items(&list, &["items"]).is_empty())
+        Ok(!berth_sync_rules::json::items(&list, &["items"]).is_empty())
     }
 
     /// Creates an object.

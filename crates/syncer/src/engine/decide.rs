@@ -1,6 +1,6 @@
 //! What to do about an object, given what is known of it on both sides. Pure; the table is in the tests.
 
-use crate::{kinds::Want, store::Deletion};
+use berth_sync_rules::{kinds::Want, store::Deletion};
 use std::time::Duration;
 
 /// What matters of the tenant's object.

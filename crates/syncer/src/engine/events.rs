@@ -1,7 +1,7 @@
 //! A step of a host Event: told in the tenant, then forgotten.
 
 use super::{Done, Engine, api::CallError};
-use crate::{
+use berth_sync_rules::{
     kinds::{self, event::Told},
     resource::{self, KindId, Name},
 };

@@ -15,21 +15,23 @@ mod decide;
 mod down;
 mod events;
 mod nodes;
+mod queued;
 mod recorder;
 pub(crate) mod reserve;
 mod tokens;
 mod views;
 mod watches;
 
-use crate::{
-    kinds::{self, Flow},
-    metrics::{KindLabels, Metrics, StepLabels},
-    resource::{Key, KindId, Name, Side},
-    store,
-    world::World,
-};
+use crate::metrics::{KindLabels, Metrics, StepLabels};
 use api::{Api, CallError};
 use berth_runtime::queue::{Queue, Taken};
+use berth_sync_rules::{
+    kinds::{self, Flow},
+    resource::{Key, KindId, Name, Side},
+    store::Stored,
+    world::World,
+};
+use queued::Queued;
 use recorder::{Level, Recorder};
 use serde_json::Value;
 use std::{
@@ -67,7 +69,7 @@ pub struct Engine {
     tenant: Api,
     host: Api,
     /// One queue for each [`lane`].
-    queues: [Queue<Key>; 3],
+    queues: [Queue<Queued>; 3],
     recorder: Recorder,
     metrics: Metrics,
     /// Failures in a row.
@@ -160,7 +162,7 @@ impl Engine {
         }
     }
 
-    async fn run_lane(self: Arc<Self>, queue: Queue<Key>, concurrency: usize) {
+    async fn run_lane(self: Arc<Self>, queue: Queue<Queued>, concurrency: usize) {
         let mut steps = JoinSet::new();
         loop {
             tokio::select! {
@@ -174,12 +176,15 @@ impl Engine {
 
     /// Puts a key into its queue.
     fn add(&self, key: Key) {
-        self.queues[lane(key.kind)].add(key);
+        self.queues[lane(key.kind)].add(Queued(key));
     }
 
     /// One step of one key, and what follows from its result.
-    async fn work(self: Arc<Self>, taken: Taken<Key>) {
-        let Taken { key, queued_for } = taken;
+    async fn work(self: Arc<Self>, taken: Taken<Queued>) {
+        let Taken {
+            key: Queued(key),
+            queued_for,
+        } = taken;
         let queue = &self.queues[lane(key.kind)];
         self.metrics.queued.observe(queued_for.as_secs_f64());
         let waiting: usize = self.queues.iter().map(Queue::len).sum();
@@ -199,7 +204,7 @@ impl Engine {
                     .inc();
                 tracing::debug!(%key, result = done.result, "step");
                 if let Some(after) = done.again {
-                    queue.add_after(key.clone(), after);
+                    queue.add_after(Queued(key.clone()), after);
                 }
             }
             Err(error) => {
@@ -214,10 +219,10 @@ impl Engine {
                     let message = kinds::text::sanitize(&self.world, &key.name, message);
                     self.tell(&key, Level::Warning, "SyncFailed", &message).await;
                 }
-                queue.add_after(key.clone(), wait);
+                queue.add_after(Queued(key.clone()), wait);
             }
         }
-        queue.done(&key);
+        queue.done(&Queued(key));
     }
 
     async fn step(&self, key: &Key, seen: Instant) -> Result<Done, CallError> {
@@ -268,7 +273,7 @@ impl Engine {
             self.world
                 .stores
                 .of(side, id)
-                .written(name.clone(), store::Stored::new(&object));
+                .written(name.clone(), Stored::new(&object));
             self.add_dependents(side, id, name);
         }
     }

@@ -6,12 +6,12 @@ use super::{
     down::status_patch,
     recorder::Level,
 };
-use crate::{
+use berth_api::labels;
+use berth_sync_rules::{
     json,
     kinds::node,
     resource::{self, KindId, Name, Side},
 };
-use berth_api::labels;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use kube::api::Patch;

@@ -2,9 +2,9 @@
 //! count up instead of repeating, and each object has its allowance.
 
 use super::api::Api;
-use crate::{
+use crate::metrics::Metrics;
+use berth_sync_rules::{
     kinds::{self, event::event_name},
-    metrics::Metrics,
     resource::{self, Key, Name},
 };
 use jiff::Timestamp;

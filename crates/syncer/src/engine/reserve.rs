@@ -10,12 +10,12 @@
 //! it arrives, steps leave the host object alone: it is *held*.
 
 use super::{Engine, api::CallError, api::Delete, down, lock};
-use crate::{
+use berth_api::labels;
+use berth_sync_rules::{
     json,
     kinds::Down,
     resource::{KindId, Name, Side, host_name},
 };
-use berth_api::labels;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use std::{

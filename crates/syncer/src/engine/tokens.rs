@@ -1,13 +1,13 @@
 //! A step of a pod's tokens: minted in the tenant, written to a host Secret that the host pod owns.
 
 use super::{Done, Engine, api::CallError, lock};
-use crate::{
+use berth_api::labels;
+use berth_sync_rules::{
     json,
     kinds::{is_origin, pod::token},
     resource::{self, KindId, Name, Side, host_name},
     store::Stored,
 };
-use berth_api::labels;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use std::time::Duration;

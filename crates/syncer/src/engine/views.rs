@@ -7,7 +7,7 @@ use super::{
     lock,
     recorder::Level,
 };
-use crate::{
+use berth_sync_rules::{
     kinds::{
         View,
         view::{content, dressed, is_shown},
@@ -64,7 +64,7 @@ async fn bring_up_to_date(
 ) -> Result<Done, CallError> {
     let key = id.key(name.clone());
     let wanted = dressed(view.resource(), name, desired, Some(object));
-    let hash = crate::json::hash(&content(&wanted));
+    let hash = berth_sync_rules::json::hash(&content(&wanted));
     // Defaults of another Kubernetes version may make the two differ for ever: what was written once is good as long as
     // nobody touches it.
     let fingerprint = u64::from_str_radix(&hash[..16], 16).unwrap_or_default();
@@ -81,7 +81,7 @@ async fn bring_up_to_date(
             .await
         {
             Ok(written) => {
-                let version = crate::json::text(&written, &["metadata", "resourceVersion"])
+                let version = berth_sync_rules::json::text(&written, &["metadata", "resourceVersion"])
                     .and_then(|version| version.parse().ok())
                     .unwrap_or_default();
                 lock(&engine.agreed).insert(key.clone(), (version, fingerprint));
@@ -148,7 +148,7 @@ async fn remove(
     object: &Value,
 ) -> Result<Done, CallError> {
     let last = view.last_status().map(|status| json!({"status": status}));
-    if let Some(mut patch) = last.filter(|patch| !crate::json::is_patched(object, patch)) {
+    if let Some(mut patch) = last.filter(|patch| !berth_sync_rules::json::is_patched(object, patch)) {
         patch["metadata"]["uid"] = (*live.uid).into();
         let (resource, patch) = (view.resource(), Patch::Merge(patch));
         let written = engine

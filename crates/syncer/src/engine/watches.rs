@@ -6,12 +6,15 @@
 
 use super::{Engine, api::CallError};
 use crate::{
-    kinds::{self, Flow, HostNamespace, Kind},
     metrics::SideLabels,
-    resource::{Key, KindId, Name, Side},
-    store::{self, Hooks, Unavailable, WatchSpec},
+    store::{self, Hooks},
 };
 use berth_api::SyncPolicy;
+use berth_sync_rules::{
+    kinds::{self, Flow, HostNamespace, Kind},
+    resource::{Key, KindId, Name, Side},
+    store::{Unavailable, WatchSpec},
+};
 use std::{sync::Arc, time::Duration};
 
 /// Time between looks at whether the first lists are complete.

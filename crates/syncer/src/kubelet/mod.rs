@@ -19,16 +19,18 @@ pub mod request;
 
 use crate::{
     engine::Engine,
-    json,
-    kinds::{is_origin, text},
-    resource::{KindId, Name, POD},
     serve::{self, Answer},
     tls,
-    world::World,
 };
 use axum::{
     body::Body,
     http::{HeaderMap, Method, Request, Response, StatusCode, header},
+};
+use berth_sync_rules::{
+    json,
+    kinds::{is_origin, text},
+    resource::{KindId, Name, POD},
+    world::World,
 };
 use certificates::{Certificates, Subject};
 use hyper::{body::Incoming, upgrade::OnUpgrade};

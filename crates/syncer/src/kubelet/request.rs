@@ -8,8 +8,8 @@
 //! | `/attach/{namespace}/{pod}/{container}` | `attach`: the same without `command` |
 //! | `/portForward/{namespace}/{pod}` | `portforward`: `port` as `ports` |
 
-use crate::resource::Name;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use berth_sync_rules::resource::Name;
 
 /// What is refused, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! `metrics.k8s.io` in the tenant: what its pods and nodes use, for `kubectl top` and for autoscalers.
 //!
-//! The tenant's API server reaches this through the egress broker, as an aggregated API behind the Service [`SERVICE`];
+//! The tenant's API server reaches this through the egress broker, as an aggregated API behind the Service [`berth_sync_rules::usage::SERVICE`];
 //! nobody else can. It has authenticated the user and asked its own RBAC before it does, with the very resource, verb,
 //! namespace and name of the request, so nothing is asked again here.
 //!
@@ -9,19 +9,9 @@
 //! without such an API is told in words; the API itself is served all the same, because one that is registered and does
 //! not answer would keep namespaces from being deleted.
 //!
-//! - [`selection`] reads selectors, [`translate`] makes the tenant's objects, [`table`] writes them as tables.
+//! [`berth_sync_rules::usage`] reads selectors, makes the tenant's objects and writes them as tables.
 
-pub mod selection;
-pub mod table;
-pub mod translate;
-
-use crate::{
-    engine::Engine,
-    json,
-    resource::{KindId, Name, Resource, host_name},
-    store::Stored,
-    world::World,
-};
+use crate::engine::Engine;
 use axum::{
     Json, Router,
     extract::{Query, State},
@@ -29,26 +19,26 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use berth_api::labels;
+use berth_sync_rules::usage::{
+    selection::Selection,
+    table::{self, Include},
+    translate,
+};
+use berth_sync_rules::{
+    json,
+    resource::{KindId, Name, Resource, host_name},
+    store::Stored,
+    world::World,
+};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::{
     Client,
     api::{GetParams, ListParams},
     core::Request,
 };
-use selection::Selection;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
-use table::Include;
-
-/// Name of the Service in the tenant that stands for this API, in `kube-system`.
-pub const SERVICE: &str = "berth-metrics";
-/// Namespace of the Service.
-pub const NAMESPACE: &str = "kube-system";
-/// Host that the Service names; it is one only for the egress broker.
-pub const HOST: &str = "metrics.berth.internal";
-/// DNS name that the certificate is for: the aggregator knows the server under it.
-pub const DNS_NAME: &str = "berth-metrics.kube-system.svc";
 
 /// Time that the host may take.
 const TIME_LIMIT: Duration = Duration::from_secs(10);

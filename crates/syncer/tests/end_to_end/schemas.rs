@@ -76,7 +76,7 @@ async fn the_schemas_of_pods_are_the_servers() {
         let request = Request::get("/openapi/v3/api/v1").body(Vec::new()).unwrap();
         let document: Value = client.request(request).await.unwrap();
         let types = extract(&document["components"]["schemas"]);
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("schemas/pod-{version}.json"));
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../sync-rules/schemas/pod-{version}.json"));
         if std::env::var_os("BERTH_UPDATE_SCHEMAS").is_some() {
             let text = serde_json::to_string_pretty(&types).unwrap() + "\n";
             std::fs::write(&file, text).unwrap();

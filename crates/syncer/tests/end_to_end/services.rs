@@ -8,7 +8,7 @@ use berth_api::{
     labels::{ORIGIN_UID, RESERVED_AT},
     sync_policy::ServicePolicy,
 };
-use berth_syncer::admission::configuration;
+use berth_sync_rules::admission::configuration;
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
     core::v1::{Namespace, ResourceQuota, Service},

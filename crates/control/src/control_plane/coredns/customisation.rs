@@ -11,7 +11,7 @@
 //! `#` begins a comment. What cannot be had is left out and told; the rest holds.
 
 use berth_api::{DnsPolicy, ranges};
-use berth_syncer::kinds::networks;
+use berth_sync_rules::kinds::networks;
 use ipnet::IpNet;
 use std::{collections::BTreeMap, net::IpAddr};
 

@@ -1,7 +1,7 @@
 //! The objects on the host that every tenant gets: two namespaces, the syncer's identity and its rights.
 
 use berth_api::{TenantCluster, labels, names::TenantId};
-use berth_syncer::permissions;
+use berth_sync_rules::permissions;
 use k8s_openapi::{
     ByteString,
     api::{

@@ -26,7 +26,7 @@ use berth_api::{
     policy_annotations, ranges,
 };
 use berth_pki::{Usage, kubeconfig::Credential};
-use berth_syncer::admission::configuration;
+use berth_sync_rules::admission::configuration::configuration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Api, ResourceExt};

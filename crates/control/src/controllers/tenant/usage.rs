@@ -5,7 +5,7 @@ use crate::{
     error::{ReconcileError, api},
 };
 use berth_api::labels;
-use berth_syncer::usage;
+use berth_sync_rules::usage;
 use k8s_openapi::{
     ByteString,
     api::{

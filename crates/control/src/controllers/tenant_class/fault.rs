@@ -3,7 +3,7 @@
 
 use crate::network::declared;
 use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server};
-use berth_syncer::{
+use berth_sync_rules::{
     egress::target::Target,
     kinds::{KindId, kind as syncer_kind},
 };

@@ -7,7 +7,7 @@ use crate::{
     error::{ReconcileError, api},
 };
 use berth_api::{SyncPolicy, sync_policy::SyncedKind};
-use berth_syncer::permissions;
+use berth_sync_rules::permissions;
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
     rbac::v1::PolicyRule,

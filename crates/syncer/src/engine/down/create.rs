@@ -1,17 +1,17 @@
 //! Creating the host object.
 
 use super::Step;
-use crate::{
-    engine::{
-        Done,
-        api::{CallError, Delete},
-    },
+use crate::engine::{
+    Done,
+    api::{CallError, Delete},
+};
+use berth_api::labels;
+use berth_sync_rules::{
     json,
     kinds::{Creation, Translated, refusal},
     resource::{Key, Side},
     store::Stored,
 };
-use berth_api::labels;
 use serde_json::Value;
 use std::time::Duration;
 

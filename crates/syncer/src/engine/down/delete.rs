@@ -6,8 +6,10 @@ use crate::{
         Done,
         api::{CallError, Delete},
     },
-    kinds::{Report, TenantWrite},
     metrics::KindLabels,
+};
+use berth_sync_rules::{
+    kinds::{Report, TenantWrite},
     resource::Side,
     store::Stored,
 };

@@ -13,14 +13,14 @@ use super::{
     decide::{Action, HostFacts, TenantFacts, decide},
     lock, reserve,
 };
-use crate::{
+use berth_api::labels;
+use berth_sync_rules::{
     json,
     kinds::{self, Down, is_origin},
     resource::{Key, KindId, Name, host_name},
     store::{Detail, Stored},
     world::World,
 };
-use berth_api::labels;
 use jiff::Timestamp;
 use serde_json::Value;
 use std::time::Instant;

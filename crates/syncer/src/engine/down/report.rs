@@ -3,9 +3,11 @@
 use super::Step;
 use crate::{
     engine::{Done, api::CallError, lock, recorder::Level},
+    metrics::ReasonLabels,
+};
+use berth_sync_rules::{
     json,
     kinds::{Report, TenantWrite, refusal},
-    metrics::ReasonLabels,
     resource::Side,
     store::Stored,
 };

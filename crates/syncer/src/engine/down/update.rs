@@ -1,8 +1,8 @@
 //! Bringing the host object up to date.
 
 use super::Step;
-use crate::{
-    engine::{Done, api::CallError, lock},
+use crate::engine::{Done, api::CallError, lock};
+use berth_sync_rules::{
     json,
     kinds::{self, HostWrite, Translated},
     resource::Side,

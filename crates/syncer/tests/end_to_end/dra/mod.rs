@@ -5,7 +5,7 @@ mod driver;
 
 use crate::setup::{CONTROL_PLANE, Clusters, Setup, WORKLOADS, create, events, eventually, is_phase, pod, settled};
 use berth_api::TenantNode;
-use berth_syncer::resource::{KindId, Name, host_name};
+use berth_sync_rules::resource::{KindId, Name, host_name};
 use driver::{
     CLASS, DEVICES, NODES, PROTECTION, allocated, delete_pods, gone, install_driver, request, reserved, running,
     with_claim,

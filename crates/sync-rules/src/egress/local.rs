@@ -1,0 +1,26 @@
+//! Which targets mean servers of the syncer's own.
+
+use super::target::Target;
+use std::collections::BTreeMap;
+
+/// The servers of the syncer's own, by the target that means them.
+#[derive(Clone, Debug)]
+pub struct Locals<L>(BTreeMap<Target, L>);
+
+impl<L> Default for Locals<L> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<L: Clone> Locals<L> {
+    /// Adds a server.
+    pub fn add(&mut self, target: Target, local: L) {
+        self.0.insert(target, local);
+    }
+
+    /// The server that a target means.
+    pub fn get(&self, target: &Target) -> Option<L> {
+        self.0.get(target).cloned()
+    }
+}

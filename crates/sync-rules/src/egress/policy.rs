@@ -1,0 +1,222 @@
+//! Where the tenant's API server may connect to. Everything that is not named here is refused, in words that the API
+//! server passes on to whoever caused the connection.
+//!
+//! | target | goes to |
+//! |---|---|
+//! | a server of the syncer's own ([`Locals`]) | that server, in this process |
+//! | a node of the tenant (name or address), port 10250 | the syncer's kubelet endpoint |
+//! | a ClusterIP, or `<service>.<namespace>.svc`, of the tenant | the Service's ready pods, as the host knows them |
+//! | an address of one of the tenant's pods | the pod, at any port |
+//! | an address in a network that the class offers for endpoints | there |
+//! | a host that the class lists | there, if its address is none of the platform's |
+
+use super::{
+    local::Locals,
+    services,
+    target::{self, Host, Target},
+};
+use crate::{
+    json,
+    resource::{KindId, Name},
+    world::World,
+};
+use berth_api::ranges;
+use http::StatusCode;
+use std::net::{IpAddr, SocketAddr};
+
+/// The kubelet's port, on every node of a tenant.
+pub const KUBELET_PORT: u16 = 10250;
+
+/// Where a connection goes.
+#[derive(Clone, Debug)]
+pub enum Route<L> {
+    /// To a server of the syncer's own.
+    Local(L),
+    /// To the kubelet endpoint of a node.
+    Kubelet(Name),
+    /// To the first of these that answers.
+    Addresses(&'static str, Vec<SocketAddr>),
+    /// To a host outside, whose address has to be found and [looked at](check_external).
+    External(Target),
+}
+
+impl<L> Route<L> {
+    /// For metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Local(_) => "local",
+            Self::Kubelet(_) => "kubelet",
+            Self::Addresses(kind, _) => kind,
+            Self::External(_) => "external",
+        }
+    }
+}
+
+/// Why a connection is not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// As HTTP says it.
+    pub status: StatusCode,
+    /// For the tenant.
+    pub words: String,
+}
+
+impl Refusal {
+    /// It is not allowed.
+    pub fn forbidden(words: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, words)
+    }
+
+    /// There is no such thing.
+    pub fn unknown(words: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, words)
+    }
+
+    /// It is not there now.
+    pub fn unavailable(words: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, words)
+    }
+
+    fn new(status: StatusCode, words: impl Into<String>) -> Self {
+        Self {
+            status,
+            words: words.into(),
+        }
+    }
+}
+
+/// Where a connection to `target` goes.
+///
+/// # Errors
+/// Why nowhere.
+pub fn route<L: Clone>(world: &World, locals: &Locals<L>, target: &Target) -> Result<Route<L>, Refusal> {
+    if let Some(local) = locals.get(target) {
+        return Ok(Route::Local(local));
+    }
+    if let Some(node) = node(world, &target.host) {
+        return if target.port == KUBELET_PORT {
+            Ok(Route::Kubelet(node))
+        } else {
+            Err(Refusal::forbidden(format!(
+                "{target}: ports of nodes cannot be reached through the API server"
+            )))
+        };
+    }
+    match &target.host {
+        Host::Address(address) => by_address(world, *address, target),
+        Host::Name(name) => match service_of(world, name) {
+            Some(service) => Ok(Route::Addresses(
+                "service",
+                services::endpoints(world, &service, target.port)?,
+            )),
+            None if is_listed(world, target) => Ok(Route::External(target.clone())),
+            None => Err(Refusal::forbidden(format!(
+                "{target} is neither a Service of your cluster nor a host that your class lists in network.apiServerEgress.hosts; ask the \
+                 platform team to list it"
+            ))),
+        },
+    }
+}
+
+fn by_address<L>(world: &World, address: IpAddr, target: &Target) -> Result<Route<L>, Refusal> {
+    if let Some(kind) = target::special(address) {
+        return Err(Refusal::forbidden(format!(
+            "{target} is {kind}: nothing of yours can be there"
+        )));
+    }
+    if world.addresses().contains(address) {
+        return Ok(Route::Addresses("pod", vec![SocketAddr::new(address, target.port)]));
+    }
+    if let Some(service) = services::by_address(world, address) {
+        return Ok(Route::Addresses(
+            "service",
+            services::endpoints(world, &service, target.port)?,
+        ));
+    }
+    if is_listed(world, target) {
+        return Ok(Route::External(target.clone()));
+    }
+    if is_in(&world.tenant.network.endpoint_cidrs, address) {
+        return Ok(Route::Addresses(
+            "endpoint",
+            vec![SocketAddr::new(address, target.port)],
+        ));
+    }
+    Err(Refusal::forbidden(format!(
+        "{target} is no address of your pods or Services, nor one that your class lists in network.apiServerEgress.hosts; ask the platform \
+         team to list it"
+    )))
+}
+
+/// The tenant's node with this name or address, as the host knows it.
+fn node(world: &World, host: &Host) -> Option<Name> {
+    let nodes = world.stores.host(KindId::Node);
+    match host {
+        Host::Name(name) => Some(Name::new("", name)).filter(|name| nodes.contains(name)),
+        Host::Address(address) => {
+            let has_it = |object: &serde_json::Value| {
+                let addresses = json::items(object, &["status", "node", "addresses"]).iter();
+                let mut texts = addresses.filter_map(|address| json::text(address, &["address"]));
+                texts.any(|text| text.parse() == Ok(*address))
+            };
+            let text = address.to_string();
+            let mut all = nodes.all().into_iter();
+            all.find(|(_, node)| node.mentions(&text) && has_it(&node.object()))
+                .map(|(name, _)| name)
+        }
+    }
+}
+
+/// The Service that a DNS name of the tenant's cluster means, whether it exists or not.
+fn service_of(world: &World, name: &str) -> Option<Name> {
+    let suffix = format!(".svc.{}", world.tenant.cluster_domain);
+    let name = name.strip_suffix(&suffix).or_else(|| name.strip_suffix(".svc"))?;
+    let (service, namespace) = name.split_once('.')?;
+    (!namespace.contains('.')).then(|| Name::new(namespace, service))
+}
+
+/// Whether the class lists a host: `host` means port 443, `host:port` any other.
+fn is_listed(world: &World, target: &Target) -> bool {
+    let listed = world.tenant.network.api_server_hosts.iter();
+    let mut listed = listed.filter_map(|text| {
+        let target = Target::parse(text).or_else(|_| Target::parse(&format!("{text}:443")));
+        target.ok()
+    });
+    listed.any(|listed| listed == *target)
+}
+
+/// A network that cannot be read contains nothing.
+fn is_in(networks: &[String], address: IpAddr) -> bool {
+    let mut networks = networks.iter().filter_map(|network| ranges::parse(network).ok());
+    networks.any(|network| network.contains(&address))
+}
+
+/// Whether an address is in a network that stays closed. Control lists those that the class blocks and the platform's own.
+fn is_closed(world: &World, address: IpAddr) -> bool {
+    let mut closed = ranges::never_open().chain(ranges::blocking(&world.tenant.network.blocked));
+    closed.any(|network| network.contains(&address))
+}
+
+/// Whether a host outside may be reached at this address, which its name has been resolved to. `platform` are addresses
+/// of the host's API server.
+///
+/// # Errors
+/// Why not.
+pub fn check_external(world: &World, platform: &[IpAddr], target: &Target, address: IpAddr) -> Result<(), Refusal> {
+    let why = if let Some(kind) = target::special(address) {
+        kind
+    } else if platform.contains(&address) || node(world, &Host::Address(address)).is_some() {
+        "the platform's own"
+    } else if is_closed(world, address) {
+        "in a network of the platform"
+    } else {
+        return Ok(());
+    };
+    Err(Refusal::forbidden(format!(
+        "{target} leads to an address that is {why}: it cannot be reached"
+    )))
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

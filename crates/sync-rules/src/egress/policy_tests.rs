@@ -1,0 +1,253 @@
+use super::*;
+use crate::{
+    kinds::endpoint_slice::addresses,
+    resource::{Side, host_name},
+    store::Stored,
+    tenant::test_tenant,
+};
+use berth_api::NetworkLimits;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const OWN_POD: &str = "10.244.1.7";
+const OTHER_POD: &str = "10.244.2.9";
+const CLUSTER_IP: &str = "10.96.7.7";
+
+fn put(world: &World, side: Side, kind: KindId, name: &Name, mut object: Value) {
+    object["metadata"]["resourceVersion"] = "1".into();
+    world.stores.of(side, kind).written(name.clone(), Stored::new(&object));
+}
+
+/// A pod of the tenant, and the host's of it.
+fn pod(world: &World, name: &str, labels: &Value, address: &str, ready: &str) {
+    let name = Name::new("default", name);
+    let tenant = json!({
+        "metadata": {"name": name.name.as_ref(), "uid": "u", "labels": labels},
+        "spec": {"containers": [{"name": "main", "ports": [{"name": "web", "containerPort": 8443}]}]},
+    });
+    let host = json!({
+        "metadata": {"name": host_name(KindId::Pod, &name), "uid": "h", "annotations": {"berth.dev/origin-uid": "u"}},
+        "status": {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": ready}]},
+    });
+    world.addresses().set(&name, addresses::of(&host));
+    put(world, Side::Tenant, KindId::Pod, &name, tenant);
+    put(world, Side::Host, KindId::Pod, &name, host);
+}
+
+fn service(world: &World, name: &str, spec: &Value) {
+    let object = json!({"metadata": {"name": name}, "spec": spec});
+    put(
+        world,
+        Side::Tenant,
+        KindId::Service,
+        &Name::new("default", name),
+        object,
+    );
+}
+
+fn world() -> World {
+    let mut network = NetworkLimits::default();
+    network.api_server_hosts = vec!["hooks.example.com".into(), "10.9.9.9:8443".into(), "[fd00::9]".into()];
+    network.endpoint_cidrs = vec!["10.30.0.0/16".into()];
+    network.blocked = vec!["10.96.0.0/12".into(), "10.244.0.0/16".into(), "172.18.0.0/16".into()];
+    let mut tenant = test_tenant();
+    tenant.network = Arc::new(network);
+    let world = World::new(tenant);
+    let node = json!({
+        "metadata": {"name": "gpu-1"},
+        "spec": {"nodeName": "gpu-1"},
+        "status": {"node": {"addresses": [{"type": "InternalIP", "address": "172.18.0.5"}, {"type": "InternalIP", "address": "fd18::5"}]}},
+    });
+    put(&world, Side::Host, KindId::Node, &Name::new("", "gpu-1"), node);
+    pod(&world, "hook", &json!({"app": "hook"}), OWN_POD, "True");
+    pod(&world, "starting", &json!({"app": "hook"}), "10.244.1.8", "False");
+    let ports = json!([{"port": 443, "targetPort": "web"}, {"port": 53, "protocol": "UDP"}, {"port": 80}]);
+    service(
+        &world,
+        "hook",
+        &json!({"clusterIP": CLUSTER_IP, "clusterIPs": [CLUSTER_IP, "fd96::7"], "selector": {"app": "hook"}, "ports": ports}),
+    );
+    world
+}
+
+fn locals() -> Locals<SocketAddr> {
+    let mut locals = Locals::default();
+    let target = Target::parse("127.0.0.1:8443").unwrap();
+    locals.add(target, ([127, 0, 0, 1], 8443).into());
+    locals
+}
+
+fn go(world: &World, target: &str) -> String {
+    match route(world, &locals(), &Target::parse(target).unwrap()) {
+        Ok(Route::Local(local)) => format!("local {local:?}"),
+        Ok(Route::Kubelet(node)) => format!("kubelet {node}"),
+        Ok(Route::Addresses(kind, addresses)) => format!("{kind} {addresses:?}"),
+        Ok(Route::External(target)) => format!("external {target}"),
+        Err(refusal) => format!("{} {}", refusal.status.as_u16(), refusal.words),
+    }
+}
+
+#[test]
+fn the_tenants_own_can_be_reached() {
+    let world = world();
+    for (target, way) in [
+        ("gpu-1:10250", "kubelet gpu-1"),
+        ("172.18.0.5:10250", "kubelet gpu-1"),
+        ("[fd18::5]:10250", "kubelet gpu-1"),
+        ("127.0.0.1:8443", "local At(127.0.0.1:8443)"),
+        ("10.244.1.7:9999", "pod [10.244.1.7:9999]"),
+        ("10.96.7.7:443", "service [10.244.1.7:8443]"),
+        ("10.96.7.7:80", "service [10.244.1.7:80]"),
+        ("[fd96::7]:443", "service [10.244.1.7:8443]"),
+        ("hook.default.svc:443", "service [10.244.1.7:8443]"),
+        ("hook.default.svc.cluster.local.:443", "service [10.244.1.7:8443]"),
+        ("hooks.example.com:443", "external hooks.example.com:443"),
+        ("10.9.9.9:8443", "external 10.9.9.9:8443"),
+        ("[fd00::9]:443", "external [fd00::9]:443"),
+        ("10.30.1.2:5000", "endpoint [10.30.1.2:5000]"),
+    ] {
+        assert_eq!(go(&world, target), way, "{target}");
+    }
+}
+
+#[test]
+fn nothing_else_can_and_the_words_say_why() {
+    let world = world();
+    for (target, words) in [
+        (
+            "169.254.169.254:80",
+            "403 169.254.169.254:80 is a link-local address, where metadata services are",
+        ),
+        (
+            "[fd00:ec2::254]:80",
+            "403 [fd00:ec2::254]:80 is the address of a metadata service",
+        ),
+        ("[::ffff:169.254.169.254]:80", "an IPv6 form of an IPv4 address"),
+        ("[64:ff9b::a9fe:a9fe]:80", "an IPv6 form of an IPv4 address"),
+        ("127.0.0.1:6443", "a loopback address"),
+        ("[::1]:8443", "a loopback address"),
+        ("0.0.0.0:8443", "means no host"),
+        ("224.0.0.1:80", "a multicast address"),
+        ("172.18.0.5:2379", "403 172.18.0.5:2379: ports of nodes"),
+        ("gpu-1:22", "403 gpu-1:22: ports of nodes"),
+        ("172.18.0.6:10250", "is no address of your pods"),
+        (
+            "gpu-2:10250",
+            "neither a Service of your cluster nor a host that your class lists",
+        ),
+        (&format!("{OTHER_POD}:80"), "is no address of your pods"),
+        ("10.96.0.1:443", "is no address of your pods or Services"),
+        (
+            "kubernetes.default.svc:443",
+            "404 there is no Service default/kubernetes",
+        ),
+        ("metadata.google.internal:80", "nor a host that your class lists"),
+        ("localhost:443", "nor a host that your class lists"),
+        ("hooks.example.com:80", "nor a host that your class lists"),
+        ("evil.hooks.example.com:443", "nor a host that your class lists"),
+        ("10.9.9.9:443", "is no address of your pods"),
+        ("10.96.7.7:53", "404 Service default/hook has no TCP port 53"),
+        ("10.96.7.7:10250", "404 Service default/hook has no TCP port 10250"),
+        ("[fd96::8]:443", "is no address of your pods"),
+    ] {
+        let way = go(&world, target);
+        assert!(way.contains(words), "{target}: {way}");
+    }
+}
+
+#[test]
+fn a_pod_that_ends_or_is_another_by_now_is_no_endpoint() {
+    let world = world();
+    let name = Name::new("default", "hook");
+    let words = "503 Service default/hook has no endpoint that is ready and one of your pods";
+    let mut host = world.stores.host(KindId::Pod).get(&name).unwrap().object();
+    host["metadata"]["annotations"]["berth.dev/origin-uid"] = "earlier".into();
+    put(&world, Side::Host, KindId::Pod, &name, host.clone());
+    assert_eq!(go(&world, "10.96.7.7:443"), words);
+    host["metadata"]["annotations"]["berth.dev/origin-uid"] = "u".into();
+    put(&world, Side::Host, KindId::Pod, &name, host.clone());
+    assert_eq!(go(&world, "10.96.7.7:443"), "service [10.244.1.7:8443]");
+    host["status"]["phase"] = "Failed".into();
+    put(&world, Side::Host, KindId::Pod, &name, host.clone());
+    assert_eq!(go(&world, "10.96.7.7:443"), words);
+    world.addresses().set(&name, addresses::of(&host));
+    assert!(
+        go(&world, "10.244.1.7:80").starts_with("403"),
+        "its address may be another tenant's now"
+    );
+}
+
+#[test]
+fn endpoints_that_the_tenant_writes_lead_to_its_own_only() {
+    let world = world();
+    service(
+        &world,
+        "by-hand",
+        &json!({"clusterIP": "10.96.7.9", "ports": [{"name": "a", "port": 443}]}),
+    );
+    let slice = |addresses: &Value| {
+        let name = Name::new("default", "by-hand-1");
+        let object = json!({
+            "metadata": {"name": "by-hand-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "by-hand"}},
+            "addressType": "IPv4",
+            "ports": [{"name": "b", "port": 1}, {"name": "a", "port": 8443}],
+            "endpoints": [{"addresses": addresses}, {"addresses": ["10.244.1.8"], "conditions": {"ready": false}}],
+        });
+        put(&world, Side::Tenant, KindId::EndpointSlice, &name, object);
+        go(&world, "10.96.7.9:443")
+    };
+    let refused = "503 Service default/by-hand has no endpoint that is ready and one of your pods";
+    for address in [
+        OTHER_POD,
+        "169.254.169.254",
+        "127.0.0.1",
+        "10.96.0.1",
+        "172.18.0.5",
+        "8.8.8.8",
+    ] {
+        assert_eq!(slice(&json!([address])), refused, "{address}");
+    }
+    assert_eq!(slice(&json!([OWN_POD, OTHER_POD])), "service [10.244.1.7:8443]");
+    assert_eq!(slice(&json!(["10.30.0.1"])), "service [10.30.0.1:8443]");
+}
+
+#[test]
+fn what_a_name_is_resolved_to_is_looked_at() {
+    let world = world();
+    let platform = ["192.168.1.1".parse().unwrap()];
+    let target = Target::parse("hooks.example.com:443").unwrap();
+    let check = |address: &str| check_external(&world, &platform, &target, address.parse().unwrap());
+    assert_eq!(check("93.184.215.14"), Ok(()));
+    assert_eq!(check("192.168.1.2"), Ok(()));
+    for address in [
+        "169.254.169.254",
+        "127.0.0.1",
+        "::1",
+        "::ffff:93.184.215.14",
+        "fd00:ec2::254",
+        "192.168.1.1",
+        "10.96.0.1",
+        "172.18.0.5",
+        OWN_POD,
+    ] {
+        let words = check(address).unwrap_err().words;
+        assert!(
+            words.starts_with("hooks.example.com:443 leads to an address that is"),
+            "{address}: {words}"
+        );
+        assert!(!words.contains(address), "{words}");
+    }
+}
+
+proptest::proptest! {
+    /// Whatever is asked for: only what was put there can be reached.
+    #[test]
+    fn no_address_is_reached_by_chance(bits: u32, port in 1_u16..) {
+        let world = world();
+        let target = Target { host: Host::Address(std::net::Ipv4Addr::from(bits).into()), port };
+        let known = [[10, 244, 1, 7], [10, 96, 7, 7], [172, 18, 0, 5], [10, 9, 9, 9]].map(u32::from_be_bytes);
+        if !known.contains(&bits) && bits >> 16 != u32::from_be_bytes([0, 0, 10, 30]) {
+            proptest::prop_assert!(route(&world, &Locals::<SocketAddr>::default(), &target).is_err());
+        }
+    }
+}

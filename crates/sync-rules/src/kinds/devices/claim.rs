@@ -1,0 +1,258 @@
+//! ResourceClaims.
+//!
+//! | field | rule |
+//! |---|---|
+//! | labels, annotations | copied but for reserved ones and those of `resource.kubernetes.io` |
+//! | spec | see `spec`; it cannot change |
+//! | status | see `status` |
+//! | finalizer `resource.kubernetes.io/delete-protection` | in the tenant as long as the host has it: a claim in use stays until its pods end |
+//!
+//! The host's scheduler allocates, its controller manager frees. Tenants' controller managers run without the controller
+//! for claims.
+
+use super::{PROTECTION, annotations, resource, spec, status};
+use crate::{
+    json,
+    kinds::{
+        Down, Flow, HostNamespace, HostWrite, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
+        fields::Findings, metadata, own_name, refusal::Refusal,
+    },
+    resource::{Name, Resource},
+    store::{Detail, WatchSpec},
+    world::World,
+};
+use serde_json::{Value, json};
+
+/// `resource.k8s.io/v1/ResourceClaim`.
+pub const RESOURCE_CLAIM: Resource = resource("ResourceClaim", "resourceclaims");
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec {
+        resource: RESOURCE_CLAIM,
+        detail: Detail::Full,
+        // Without those that are shown.
+        labels: "berth.dev/managed-by!=syncer",
+        name: own_name,
+        trim: |_| {},
+    }),
+    host: Some((
+        HostNamespace::Workloads,
+        WatchSpec::synced(RESOURCE_CLAIM).trimmed(trim_host),
+    )),
+    flow: Flow::Down(&Claims),
+    rights: Rights {
+        // From 1.36 on allocations and the status of devices need rights of their own.
+        tenant: &[
+            ("resourceclaims", &["patch"]),
+            ("resourceclaims/status", &["patch"]),
+            ("resourceclaims/binding", &["patch"]),
+            ("resourceclaims/driver", &["arbitrary-node:patch"]),
+        ],
+        host: &[("resourceclaims", WRITE)],
+    },
+};
+
+/// What is asked for is in the tenant's claim.
+fn trim_host(claim: &mut Value) {
+    if let Some(fields) = claim.as_object_mut() {
+        fields.remove("spec");
+    }
+}
+
+/// Updates of kinds whose spec cannot change: labels and annotations only.
+pub fn update(mut desired: Value, live: &Value) -> Vec<HostWrite> {
+    desired["spec"] = live["spec"].clone();
+    vec![HostWrite::Apply(desired)]
+}
+
+/// The finalizers that the tenant's claim should have; `None` if it has them.
+fn finalizers(tenant: &Value, host: &Value) -> Option<Vec<Value>> {
+    let has = |object: &Value| {
+        json::items(object, &["metadata", "finalizers"])
+            .iter()
+            .any(|finalizer| finalizer == PROTECTION)
+    };
+    let mut finalizers = json::items(tenant, &["metadata", "finalizers"]).to_vec();
+    match (has(tenant), has(host)) {
+        // What is being deleted takes no more finalizers.
+        (false, true) if tenant["metadata"].get("deletionTimestamp").is_none() => finalizers.push(PROTECTION.into()),
+        (true, false) => finalizers.retain(|finalizer| finalizer != PROTECTION),
+        _ => return None,
+    }
+    Some(finalizers)
+}
+
+struct Claims;
+
+impl Down for Claims {
+    fn resource(&self) -> Resource {
+        RESOURCE_CLAIM
+    }
+
+    fn want(&self, _world: &World, _name: &Name, _claim: &Value) -> Want {
+        Want::Sync
+    }
+
+    fn translate(&self, world: &World, _name: &Name, claim: &Value) -> Result<Translated, Vec<Refusal>> {
+        let mut findings = Findings::default();
+        let spec = spec::translate(world, &claim["spec"], "spec", &mut findings);
+        let annotations = annotations(claim, &mut findings.refused);
+        let metadata = json!({"labels": metadata::labels(claim), "annotations": annotations});
+        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn changeable(&self, desired: &Value) -> Value {
+        desired["metadata"].clone()
+    }
+
+    fn update_needs_live(&self) -> bool {
+        true
+    }
+
+    fn update(&self, desired: Value, live: &Value) -> Vec<HostWrite> {
+        update(desired, live)
+    }
+
+    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+        let Report { tenant, host, .. } = report;
+        let before = tenant.get("status").cloned().unwrap_or_else(|| json!({}));
+        let status = status::back(world, name, host, &before);
+        // First the finalizer, then the devices; and the other way round.
+        match finalizers(tenant, host) {
+            Some(finalizers) if status.get("allocation").is_some() || status == before => {
+                let version = tenant["metadata"].get("resourceVersion");
+                vec![TenantWrite::Patch(
+                    json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}}),
+                )]
+            }
+            _ => vec![TenantWrite::Status(status)],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{resource::KindId, tenant::test_tenant};
+    use berth_api::{SchedulingMode, SyncPolicy};
+    use jiff::Timestamp;
+    use std::sync::Arc;
+
+    fn world() -> World {
+        let mut tenant = test_tenant();
+        let mut policy = SyncPolicy::default();
+        policy.devices.classes = vec!["gpu.example.com".into(), "mig.example.com".into()];
+        policy.devices.config_drivers = vec!["gpu.example.com".into()];
+        tenant.policy = Arc::new(policy);
+        World::new(tenant)
+    }
+
+    fn claim(devices: &Value) -> Value {
+        json!({"metadata": {"name": "c", "namespace": "research", "labels": {"a": "b"}, "ownerReferences": [{}],
+            "annotations": {"note": "n", "resource.kubernetes.io/extended-resource-claim": "true"}}, "spec": {"devices": devices}})
+    }
+
+    fn translate(world: &World, devices: &Value) -> Result<Value, Vec<String>> {
+        Claims
+            .translate(world, &Name::new("research", "c"), &claim(devices))
+            .map(|translated| translated.object)
+            .map_err(|refused| refused.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_claim_with_everything() {
+        let cel = json!([{"cel": {"expression": "device.attributes['gpu.example.com'].model == 'H100'"}}]);
+        let devices = json!({
+            "requests": [
+                {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "selectors": cel, "allocationMode": "ExactCount", "count": 2,
+                    "capacity": {"requests": {"memory": "40Gi"}}, "tolerations": [{"key": "gpu.example.com/unhealthy", "operator": "Exists", "effect": "NoSchedule"}]}},
+                {"name": "any", "firstAvailable": [
+                    {"name": "big", "deviceClassName": "gpu.example.com", "allocationMode": "All"},
+                    {"name": "small", "deviceClassName": "mig.example.com", "selectors": cel, "count": 1}]}],
+            "constraints": [{"requests": ["gpu"], "matchAttribute": "gpu.example.com/numa"}],
+            "config": [{"requests": ["gpu"], "opaque": {"driver": "gpu.example.com", "parameters": {"kind": "GpuConfig", "sharing": {"strategy": "MPS"}}}}]});
+        insta::assert_yaml_snapshot!(translate(&world(), &devices).unwrap());
+    }
+
+    #[test]
+    fn what_is_not_the_tenants_to_ask_for_is_refused() {
+        let devices = json!({
+            "requests": [
+                {"name": "a", "exactly": {"deviceClassName": "gpu.example.com", "adminAccess": true, "novelty": 1}},
+                {"name": "b", "firstAvailable": [{"name": "x", "deviceClassName": "secret.example.com"},
+                    {"name": "y", "deviceClassName": "gpu.example.com", "tolerations": [{"operator": "Exists"}, {"key": "berth.dev/scrub", "operator": "Exists"}]}]}],
+            "constraints": [{"novelty": 1}],
+            "config": [{"opaque": {"driver": "other.example.com", "parameters": {}}}],
+            "novelty": 1});
+        insta::assert_yaml_snapshot!(translate(&world(), &devices).unwrap_err());
+    }
+
+    #[test]
+    fn without_a_list_and_with_a_scheduler_of_its_own_a_tenant_gets_no_devices() {
+        let devices = json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.example.com"}}]});
+        let mut world = World::new(test_tenant());
+        assert_eq!(
+            translate(&world, &devices).unwrap_err(),
+            ["spec.devices.requests[0].exactly.deviceClassName: the device class gpu.example.com is not offered here"]
+        );
+        world = self::world();
+        world.tenant.scheduling = SchedulingMode::Tenant;
+        assert_eq!(translate(&world, &devices).unwrap_err().len(), 1);
+    }
+
+    #[test]
+    fn only_labels_and_annotations_change() {
+        let devices = json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.example.com"}}]});
+        let desired = translate(&world(), &devices).unwrap();
+        assert_eq!(Claims.changeable(&desired).get("requests"), None);
+        let writes = Claims.update(desired.clone(), &json!({"spec": {"as": "created"}}));
+        let [HostWrite::Apply(applied)] = writes.as_slice() else {
+            panic!("{writes:?}")
+        };
+        assert_eq!(
+            (&applied["spec"], &applied["metadata"]),
+            (&json!({"as": "created"}), &desired["metadata"])
+        );
+    }
+
+    #[test]
+    fn a_claim_in_use_is_protected_in_the_tenant_too() {
+        let world = world();
+        let back = |tenant: &Value, host: &Value| {
+            let report = Report {
+                tenant,
+                host,
+                in_sync: true,
+                refused: &[],
+                now: Timestamp::UNIX_EPOCH,
+            };
+            Claims.back(&world, &Name::new("research", "c"), &report)
+        };
+        let patch = |finalizers: &Value| {
+            vec![TenantWrite::Patch(
+                json!({"metadata": {"finalizers": finalizers, "resourceVersion": "5"}}),
+            )]
+        };
+        let allocated = json!({"allocation": {"devices": {"results": [{"device": "gpu-0"}]}}});
+        let tenant = |finalizers: &Value, status: &Value| json!({"metadata": {"resourceVersion": "5", "finalizers": finalizers}, "status": status});
+        let host = json!({"metadata": {"finalizers": [PROTECTION]}, "status": allocated});
+        let free = json!({"metadata": {}, "status": {}});
+        let protected = json!(["mine", PROTECTION]);
+
+        assert_eq!(back(&tenant(&json!(["mine"]), &json!({})), &host), patch(&protected));
+        assert_eq!(
+            back(&tenant(&protected, &json!({})), &host),
+            [TenantWrite::Status(allocated.clone())]
+        );
+        assert_eq!(
+            back(&tenant(&protected, &allocated), &free),
+            [TenantWrite::Status(json!({}))]
+        );
+        assert_eq!(back(&tenant(&protected, &json!({})), &free), patch(&json!(["mine"])));
+        let mut deleted = tenant(&json!(["mine"]), &json!({}));
+        deleted["metadata"]["deletionTimestamp"] = "now".into();
+        assert_eq!(back(&deleted, &host), [TenantWrite::Status(allocated)]);
+        assert!(matches!(KindId::ResourceClaim.down(), Some(rules) if !rules.finishes_deletion()));
+    }
+}

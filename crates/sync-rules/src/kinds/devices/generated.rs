@@ -1,0 +1,280 @@
+//! ResourceClaims that the host makes for a pod, shown in the tenant as a cluster of its own would have made them: of a
+//! template, by the controller manager, and for extended resources that devices stand behind, by the scheduler.
+//!
+//! | field | rule |
+//! |---|---|
+//! | which | those whose owner is a host pod of the tenant, as long as the tenant's pod exists |
+//! | name | the tenant's pod, which of its claims, and the five characters that make the host's name unique |
+//! | labels, annotations | the host's but for reserved ones |
+//! | owner | the tenant's pod |
+//! | spec | the host's |
+//! | status | see `status` |
+//!
+//! The host's claims are kept under their own names, without namespace: which claim of the tenant one is follows from its
+//! pod, and is kept in [`Shown`](crate::kinds::shown::Shown).
+
+use super::{claim::RESOURCE_CLAIM, status};
+use crate::{
+    json,
+    kinds::{Flow, HostNamespace, Kind, Rights, View, metadata},
+    resource::{Key, KindId, Name, Resource},
+    store::{Detail, WatchSpec},
+    world::World,
+};
+use serde_json::{Value, json};
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec {
+        resource: RESOURCE_CLAIM,
+        detail: Detail::Full,
+        labels: "berth.dev/managed-by=syncer",
+        name: crate::kinds::own_name,
+        trim: |_| {},
+    }),
+    host: Some((
+        HostNamespace::Workloads,
+        WatchSpec {
+            resource: RESOURCE_CLAIM,
+            detail: Detail::Full,
+            labels: "!berth.dev/managed-by",
+            name: host_key,
+            trim: |_| {},
+        },
+    )),
+    flow: Flow::View(&Generated),
+    rights: Rights {
+        tenant: &[
+            ("resourceclaims", &["create", "update", "delete"]),
+            ("resourceclaims/status", &["patch"]),
+        ],
+        host: &[],
+    },
+};
+
+/// Annotation of claims made of a template: which of the pod's claims this is.
+const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
+/// Annotation of claims made for extended resources.
+const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
+/// What stands in the name of a claim for extended resources in place of the name of the pod's claim.
+pub const EXTENDED_CLAIM: &str = "extended-resources";
+/// Characters that an API server adds to a `generateName`.
+const RANDOM: usize = 5;
+/// Characters before those.
+const LONGEST_BASE: usize = 58;
+
+fn host_key(claim: &Value) -> Option<Name> {
+    Some(Name::new("", json::text(claim, &["metadata", "name"])?))
+}
+
+/// The tenant's name of a claim that the host calls `host_name`, for the claim `claim` of the pod `pod`.
+pub fn shown_name(pod: &str, claim: &str, host_name: &str) -> String {
+    let random = &host_name[host_name.floor_char_boundary(host_name.len().saturating_sub(RANDOM))..];
+    let claim = &claim[..claim.floor_char_boundary(LONGEST_BASE / 2)];
+    let room = LONGEST_BASE - claim.len() - 2;
+    let pod = pod[..pod.floor_char_boundary(room)].trim_end_matches(['.', '-']);
+    format!("{pod}-{claim}-{random}")
+}
+
+/// The name of the host's pod that owns a claim, and which of its claims it is.
+fn owner(claim: &Value) -> Option<(&str, &str)> {
+    let pod = json::items(claim, &["metadata", "ownerReferences"])
+        .iter()
+        .find(|owner| json::text(owner, &["kind"]) == Some("Pod"))?;
+    let annotation = |key| json::text(claim, &["metadata", "annotations", key]);
+    let which = match annotation(EXTENDED) {
+        Some("true") => EXTENDED_CLAIM,
+        _ => annotation(POD_CLAIM)?,
+    };
+    Some((json::text(pod, &["name"])?, which))
+}
+
+/// A claim of the host has come, changed or gone.
+pub fn changed(world: &World, host_name: &Name) -> Vec<Key> {
+    let stored = world.stores.host(KindId::GeneratedClaim).get(host_name);
+    let claim = stored.map(|stored| stored.object()).unwrap_or_default();
+    let shown = owner(&claim).and_then(|(pod, which)| {
+        let pod = world.stores.host(KindId::Pod).tenant_name(pod)?;
+        Some(Name::new(
+            &pod.namespace,
+            &shown_name(&pod.name, which, &host_name.name),
+        ))
+    });
+    let keys = shown.map(|name| KindId::GeneratedClaim.key(name)).into_iter().collect();
+    world.shown().set(&KindId::GeneratedClaim.key(host_name.clone()), keys)
+}
+
+/// The tenant's name of what the host calls `host_name`, if that is a claim which is shown.
+pub fn tenant_name(world: &World, host_name: &str) -> Option<Name> {
+    let shown = world.shown();
+    let source = (!shown.is_empty()).then(|| KindId::GeneratedClaim.key(Name::new("", host_name)))?;
+    shown.of(&source).pop().map(|key| key.name)
+}
+
+/// What has to be looked at because a pod of the host has changed: the claims that it says were made for it. They may have
+/// come before it.
+pub fn of_pod(world: &World, pod: &Name) -> Vec<Key> {
+    let pod = world.stores.host(KindId::Pod).get(pod);
+    let Some(pod) = pod.filter(|pod| pod.mentions("resourceClaimName")) else {
+        return Vec::new();
+    };
+    let mut keys = Vec::new();
+    for name in names_in(&pod.object()["status"]) {
+        let name = Name::new("", &name);
+        keys.extend(changed(world, &name));
+        // The store of these claims may wait for the first of them.
+        keys.push(KindId::GeneratedClaim.key(name));
+    }
+    keys
+}
+
+/// The host's names of the claims that were made for a pod with this status.
+fn names_in(status: &Value) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut add = |value: &Value| names.extend(value.as_str().map(ToOwned::to_owned));
+    json::each(status, "resourceClaimStatuses[].resourceClaimName", &mut add);
+    json::each(status, "extendedResourceClaimStatus.resourceClaimName", &mut add);
+    names
+}
+
+struct Generated;
+
+impl View for Generated {
+    fn resource(&self) -> Resource {
+        RESOURCE_CLAIM
+    }
+
+    fn desired(&self, world: &World, name: &Name) -> Option<Value> {
+        let source = world.shown().source(&KindId::GeneratedClaim.key(name.clone()))?;
+        let host = world.stores.host(KindId::GeneratedClaim).get(&source.name)?.object();
+        let pods = world.stores.host(KindId::Pod);
+        let pod_name = pods.tenant_name(owner(&host)?.0)?;
+        let pod = world.stores.tenant(KindId::Pod).get(&pod_name)?;
+        let same = pods.get(&pod_name)?.origin_uid.as_deref() == Some(&*pod.uid);
+        let before = world.stores.tenant(KindId::GeneratedClaim).get(name);
+        let before = before.map(|claim| claim.object()["status"].take()).unwrap_or_default();
+        same.then(|| {
+            json!({
+                "metadata": {
+                    "labels": metadata::labels(&host),
+                    "annotations": metadata::annotations(&host, &mut Vec::new()),
+                    "ownerReferences": [{
+                        "apiVersion": "v1", "kind": "Pod", "name": &*pod_name.name, "uid": &*pod.uid, "controller": true,
+                    }],
+                },
+                "spec": host["spec"],
+                "status": status::back(world, name, &host, &before),
+            })
+        })
+    }
+
+    fn has_status(&self) -> bool {
+        true
+    }
+
+    fn on_demand(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        resource::{Side, host_name},
+        store::Stored,
+        tenant::test_tenant,
+    };
+    use berth_api::labels;
+
+    fn pod() -> Name {
+        Name::new("research", "train-0")
+    }
+
+    fn put_pods(world: &World, status: &Value) -> Vec<Key> {
+        let host = json!({"metadata": {"name": host_name(KindId::Pod, &pod()), "uid": "host-uid", "resourceVersion": "1",
+            "annotations": {labels::ORIGIN_UID: "tenant-uid"}}, "status": status});
+        world.stores.host(KindId::Pod).written(pod(), Stored::new(&host));
+        let tenant = json!({"metadata": {"name": "train-0", "uid": "tenant-uid", "resourceVersion": "1"}});
+        world.stores.tenant(KindId::Pod).written(pod(), Stored::new(&tenant));
+        let mut keys = world.dependents(Side::Host, KindId::Pod, &pod());
+        keys.retain(|key| key.kind == KindId::GeneratedClaim);
+        keys
+    }
+
+    fn put_claim(world: &World, annotations: &Value, name: &str) -> Vec<Key> {
+        let pod = host_name(KindId::Pod, &pod());
+        let claim = json!({"metadata": {"name": name, "resourceVersion": "1", "annotations": annotations, "labels": {"team": "vision"},
+            "finalizers": ["resource.kubernetes.io/delete-protection"],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": "host-uid", "controller": true}]},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]}},
+            "status": {"reservedFor": [{"resource": "pods", "name": pod, "uid": "host-uid"}], "allocation": {"devices": {"results": []}}}});
+        let key = Name::new("", name);
+        world
+            .stores
+            .host(KindId::GeneratedClaim)
+            .written(key.clone(), Stored::new(&claim));
+        world.dependents(Side::Host, KindId::GeneratedClaim, &key)
+    }
+
+    #[test]
+    fn a_claim_of_a_template_is_the_tenants_pods() {
+        let world = World::new(test_tenant());
+        put_pods(&world, &json!({}));
+        let keys = put_claim(
+            &world,
+            &json!({POD_CLAIM: "gpu", "note": "n"}),
+            "train-0-abcdefghijklm-gpu-x7k2p",
+        );
+        let shown = Name::new("research", "train-0-gpu-x7k2p");
+        assert_eq!(keys, [KindId::GeneratedClaim.key(shown.clone())]);
+        insta::assert_yaml_snapshot!(Generated.desired(&world, &shown).unwrap());
+        // The step for the host's own key does nothing.
+        assert_eq!(
+            Generated.desired(&world, &Name::new("", "train-0-abcdefghijklm-gpu-x7k2p")),
+            None
+        );
+    }
+
+    #[test]
+    fn a_claim_that_came_before_its_pod_is_shown_once_the_pod_says_so() {
+        let world = World::new(test_tenant());
+        let host = "train-0-abcdefghijklm-extended-resources-abcde";
+        assert_eq!(put_claim(&world, &json!({EXTENDED: "true"}), host), []);
+        let keys = put_pods(
+            &world,
+            &json!({"extendedResourceClaimStatus": {"resourceClaimName": host}}),
+        );
+        let shown = KindId::GeneratedClaim.key(Name::new("research", "train-0-extended-resources-abcde"));
+        assert_eq!(keys, [shown.clone(), KindId::GeneratedClaim.key(Name::new("", host))]);
+        assert!(Generated.desired(&world, &shown.name).is_some());
+    }
+
+    #[test]
+    fn it_goes_with_the_hosts_claim_and_with_the_tenants_pod() {
+        let world = World::new(test_tenant());
+        put_pods(&world, &json!({}));
+        let host = Name::new("", "train-0-abcdefghijklm-gpu-x7k2p");
+        let shown = put_claim(&world, &json!({POD_CLAIM: "gpu"}), &host.name).remove(0);
+        let recreated = json!({"metadata": {"name": "train-0", "uid": "another", "resourceVersion": "2"}});
+        world.stores.tenant(KindId::Pod).written(pod(), Stored::new(&recreated));
+        assert_eq!(Generated.desired(&world, &shown.name), None);
+        world.stores.host(KindId::GeneratedClaim).forget(&host);
+        assert_eq!(
+            world.dependents(Side::Host, KindId::GeneratedClaim, &host),
+            std::slice::from_ref(&shown)
+        );
+        assert_eq!(world.shown().source(&shown), None);
+    }
+
+    #[test]
+    fn names_are_short_enough_whatever_they_are_made_of() {
+        assert_eq!(shown_name("a", "gpu", "a-abcdefghijklm-gpu-12345"), "a-gpu-12345");
+        let long = shown_name(&format!("{}.b", "a".repeat(200)), &"c".repeat(63), "x-12345");
+        assert!(long.len() <= 63 && long.ends_with("-12345"), "{long}");
+        assert_eq!(
+            shown_name(&format!("{}.b", "a".repeat(52)), "gpu", "x-12345"),
+            format!("{}-gpu-12345", "a".repeat(52))
+        );
+    }
+}

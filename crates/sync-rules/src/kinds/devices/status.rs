@@ -1,0 +1,130 @@
+//! What a claim got, as the tenant sees it.
+//!
+//! | field | rule |
+//! |---|---|
+//! | `allocation` | the host's; nodes have the same names. It can only be set and cleared, never changed |
+//! | `reservedFor` | the tenant's objects, by name and UID, in place of the host's |
+//! | `devices` | the host's; words of conditions mapped back |
+
+use crate::{
+    json,
+    kinds::text,
+    resource::{KindId, Name},
+    world::World,
+};
+use serde_json::{Value, json};
+
+/// The status of a claim of the tenant called `about`, which has the status `before`.
+pub fn back(world: &World, about: &Name, host: &Value, before: &Value) -> Value {
+    let mut status = host
+        .get("status")
+        .filter(|status| status.is_object())
+        .cloned()
+        .unwrap_or_else(|| json!({}));
+    let allocated = before.get("allocation").filter(|allocation| !allocation.is_null());
+    if let (Some(old), Some(new)) = (allocated, status.get("allocation")) {
+        if devices(old) != devices(new) {
+            // The host has allocated anew. An API server takes another allocation only after none.
+            return json!({});
+        }
+        // Fields that the tenant's API server does not know are not worth a write that it refuses.
+        status["allocation"] = old.clone();
+    }
+    let reserved: Vec<Value> = json::items(&status, &["reservedFor"])
+        .iter()
+        .filter_map(|consumer| tenants(world, consumer))
+        .collect();
+    if let Some(fields) = status.as_object_mut() {
+        fields.remove("reservedFor");
+        if !reserved.is_empty() {
+            fields.insert("reservedFor".into(), reserved.into());
+        }
+    }
+    json::each_mut(&mut status, "devices[].conditions", &mut |conditions| {
+        text::map_texts(world, about, conditions);
+    });
+    status
+}
+
+/// Which devices are allocated for which requests.
+fn devices(allocation: &Value) -> Vec<[Option<&str>; 5]> {
+    json::items(allocation, &["devices", "results"])
+        .iter()
+        .map(|result| ["request", "driver", "pool", "device", "shareID"].map(|field| json::text(result, &[field])))
+        .collect()
+}
+
+/// The tenant's object for one that uses a claim on the host. `None` while it is not known, and for what is not the
+/// tenant's.
+fn tenants(world: &World, consumer: &Value) -> Option<Value> {
+    let field = |name: &str| json::text(consumer, &[name]).unwrap_or_default();
+    let (group, plural) = (field("apiGroup"), field("resource"));
+    let kind = world.kinds.iter().copied().find(|id: &KindId| {
+        id.down().is_some_and(|rules| {
+            let resource = rules.resource();
+            resource.group == group && resource.plural == plural
+        })
+    })?;
+    let store = world.stores.host(kind);
+    let name = store.tenant_name(field("name"))?;
+    let host = store.get(&name).filter(|host| *host.uid == *field("uid"))?;
+    let mut consumer = consumer.clone();
+    consumer["name"] = (*name.name).into();
+    consumer["uid"] = host.origin_uid.as_deref()?.into();
+    Some(consumer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{resource::host_name, store::Stored, tenant::test_tenant};
+    use berth_api::labels;
+
+    fn world() -> World {
+        let world = World::new(test_tenant());
+        let name = Name::new("research", "train-0");
+        let host = json!({"metadata": {"name": host_name(KindId::Pod, &name), "uid": "host-uid", "resourceVersion": "1",
+            "annotations": {labels::ORIGIN_UID: "tenant-uid"}}});
+        world.stores.host(KindId::Pod).written(name, Stored::new(&host));
+        world
+    }
+
+    fn allocation(device: &str) -> Value {
+        json!({"devices": {"results": [{"request": "gpu", "driver": "d", "pool": "gpu-1", "device": device}]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}]}]}})
+    }
+
+    fn back(before: &Value, status: &Value) -> Value {
+        super::back(
+            &world(),
+            &Name::new("research", "claim"),
+            &json!({"status": status}),
+            before,
+        )
+    }
+
+    #[test]
+    fn who_uses_a_claim_has_the_tenants_name_and_uid() {
+        let host = host_name(KindId::Pod, &Name::new("research", "train-0"));
+        let status = json!({"allocation": allocation("gpu-0"),
+            "reservedFor": [
+                {"resource": "pods", "name": host, "uid": "host-uid"},
+                {"resource": "pods", "name": host, "uid": "an-earlier-pod"},
+                {"resource": "pods", "name": "other-aaaaaaaaaaaaa", "uid": "x"},
+                {"apiGroup": "other", "resource": "pods", "name": host, "uid": "host-uid"}],
+            "devices": [{"driver": "d", "pool": "gpu-1", "device": "gpu-0", "data": {"a": host},
+                "conditions": [{"type": "Ready", "status": "True", "message": format!("prepared for {host}")}]}]});
+        insta::assert_yaml_snapshot!(back(&json!({}), &status));
+    }
+
+    #[test]
+    fn another_allocation_comes_after_none() {
+        let now = json!({"allocation": allocation("gpu-1")});
+        assert_eq!(back(&json!({"allocation": allocation("gpu-0")}), &now), json!({}));
+        assert_eq!(back(&json!({}), &now), now);
+        let mut newer = now.clone();
+        newer["allocation"]["devices"]["results"][0]["novelty"] = 1.into();
+        assert_eq!(back(&now, &newer), now);
+        assert_eq!(back(&now, &Value::Null), json!({}));
+    }
+}

@@ -1,0 +1,136 @@
+//! ResourceClaimTemplates. The host's controller manager makes a claim of a template for each pod that names it.
+//!
+//! | field | rule |
+//! |---|---|
+//! | labels, annotations, also those for the claims | copied but for reserved ones and those of `resource.kubernetes.io` |
+//! | `spec.spec` | as of a claim, see `spec`; it cannot change |
+//!
+//! A controller of the host may make a template itself, under the name that the tenant's template would have there: pods
+//! that name it get it.
+
+use super::{annotations, claim, resource, spec};
+use crate::{
+    kinds::{
+        Down, Flow, HostNamespace, HostWrite, Kind, Rights, Translated, WRITE, Want,
+        fields::{self, Fields, Findings, Rule},
+        metadata,
+        refusal::Refusal,
+    },
+    resource::{Name, Resource},
+    store::WatchSpec,
+    world::World,
+};
+use serde_json::{Value, json};
+
+const TEMPLATE: Resource = resource("ResourceClaimTemplate", "resourceclaimtemplates");
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec::own(TEMPLATE)),
+    host: Some((HostNamespace::Workloads, WatchSpec::synced(TEMPLATE).trimmed(trim_host))),
+    flow: Flow::Down(&Templates),
+    rights: Rights {
+        tenant: &[],
+        host: &[("resourceclaimtemplates", WRITE)],
+    },
+};
+
+fn trim_host(template: &mut Value) {
+    if let Some(fields) = template.as_object_mut() {
+        fields.remove("spec");
+    }
+}
+
+const SPEC: Fields = &[("metadata", Rule::Rewrite), ("spec", Rule::Rewrite)];
+/// What a template may say about the claims' metadata.
+const METADATA: Fields = &[
+    ("annotations", Rule::Rewrite),
+    ("creationTimestamp", Rule::Ignore("always null")),
+    ("labels", Rule::Rewrite),
+];
+
+struct Templates;
+
+impl Down for Templates {
+    fn resource(&self) -> Resource {
+        TEMPLATE
+    }
+
+    fn want(&self, _world: &World, _name: &Name, _template: &Value) -> Want {
+        Want::Sync
+    }
+
+    fn translate(&self, world: &World, _name: &Name, template: &Value) -> Result<Translated, Vec<Refusal>> {
+        let mut findings = Findings::default();
+        let source = &template["spec"];
+        let mut copied = fields::copy(source, "spec", SPEC, &mut findings);
+        copied.insert(
+            "spec".into(),
+            spec::translate(world, &source["spec"], "spec.spec", &mut findings),
+        );
+        fields::copy(&source["metadata"], "spec.metadata", METADATA, &mut findings);
+        let mut of = |object: &Value| {
+            let annotations = annotations(object, &mut findings.refused);
+            json!({"labels": metadata::labels(object), "annotations": annotations})
+        };
+        copied.insert("metadata".into(), of(source));
+        let object = json!({"metadata": of(template), "spec": copied});
+        findings.into_result(object)
+    }
+
+    fn changeable(&self, desired: &Value) -> Value {
+        desired["metadata"].clone()
+    }
+
+    fn update_needs_live(&self) -> bool {
+        true
+    }
+
+    fn update(&self, desired: Value, live: &Value) -> Vec<HostWrite> {
+        claim::update(desired, live)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenant::test_tenant;
+    use berth_api::SyncPolicy;
+    use std::sync::Arc;
+
+    fn translate(template: &Value) -> Result<Value, Vec<String>> {
+        let mut tenant = test_tenant();
+        let mut policy = SyncPolicy::default();
+        policy.devices.classes = vec!["*".into()];
+        tenant.policy = Arc::new(policy);
+        Templates
+            .translate(&World::new(tenant), &Name::new("research", "t"), template)
+            .map(|translated| translated.object)
+            .map_err(|refused| refused.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn claims_get_their_labels_without_those_that_say_whose_they_are() {
+        let template = json!({"metadata": {"name": "t", "labels": {"a": "b"}}, "spec": {
+            "metadata": {"creationTimestamp": null, "labels": {"team": "vision", "berth.dev/managed-by": "syncer"},
+                "annotations": {"note": "n", "resource.kubernetes.io/pod-claim-name": "other"}},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]}}}});
+        insta::assert_yaml_snapshot!(translate(&template).unwrap());
+    }
+
+    #[test]
+    fn refusals_name_the_field_of_the_template() {
+        let template = json!({"metadata": {}, "spec": {"metadata": {"finalizers": ["f"]}, "novelty": 1,
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "adminAccess": true}}]}}}});
+        let refused = translate(&template).unwrap_err();
+        let fields: Vec<_> = refused.iter().filter_map(|text| text.split(':').next()).collect();
+        assert_eq!(
+            fields,
+            [
+                "spec.novelty",
+                "spec.spec.devices.requests[0].exactly.adminAccess",
+                "spec.metadata.finalizers"
+            ]
+        );
+    }
+}

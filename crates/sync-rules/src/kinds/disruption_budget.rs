@@ -1,0 +1,133 @@
+//! PodDisruptionBudgets, so that a drain on the host keeps to them too.
+//!
+//! | field | rule |
+//! |---|---|
+//! | labels, annotations | copied but for reserved ones |
+//! | `selector` | narrowed to the tenant and the namespace |
+//! | `minAvailable` as a number | copied |
+//! | `minAvailable` in percent, `maxUnavailable` | become the number of pods that the tenant's own controller wants healthy: host pods have no owners whose replicas could be counted. Before it has counted, nothing may be disrupted |
+//! | `unhealthyPodEvictionPolicy` | copied |
+//! | anything else | refused by name |
+//! | status | stays: the tenant's disruption controller writes it from the tenant's pods, and evictions in the tenant go by it. Two writers would fight |
+
+use crate::{
+    json,
+    kinds::{
+        Down, Flow, HostNamespace, Kind, Rights, Translated, WRITE, Want,
+        fields::{self, Fields, Findings, Rule},
+        metadata,
+        pod::scoped,
+        refusal::Refusal,
+    },
+    resource::{Name, Resource},
+    store::WatchSpec,
+    world::World,
+};
+use serde_json::{Value, json};
+
+const RESOURCE: Resource = Resource::new("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets");
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec::own(RESOURCE)),
+    host: Some((
+        HostNamespace::Workloads,
+        WatchSpec::synced(RESOURCE).trimmed(metadata::only),
+    )),
+    flow: Flow::Down(&Budgets),
+    rights: Rights {
+        tenant: &[],
+        host: &[("poddisruptionbudgets", WRITE)],
+    },
+};
+
+const SPEC: Fields = &[
+    ("maxUnavailable", Rule::Rewrite),
+    ("minAvailable", Rule::Rewrite),
+    ("selector", Rule::Rewrite),
+    ("unhealthyPodEvictionPolicy", Rule::Copy),
+];
+
+struct Budgets;
+
+/// Pods that have to be healthy, as the tenant's controller has counted for the current spec.
+fn counted(budget: &Value) -> Option<&Value> {
+    let observed = json::at(budget, &["status", "observedGeneration"])?;
+    (Some(observed) == json::at(budget, &["metadata", "generation"]))
+        .then(|| json::at(budget, &["status", "desiredHealthy"]))
+        .flatten()
+}
+
+impl Down for Budgets {
+    fn resource(&self) -> Resource {
+        RESOURCE
+    }
+
+    fn want(&self, _world: &World, _name: &Name, _budget: &Value) -> Want {
+        Want::Sync
+    }
+
+    fn translate(&self, world: &World, name: &Name, budget: &Value) -> Result<Translated, Vec<Refusal>> {
+        let mut findings = Findings::default();
+        let source = &budget["spec"];
+        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
+        // Without a selector a budget is about no pod; it stays so.
+        if let Some(selector) = source.get("selector").filter(|selector| !selector.is_null()) {
+            let selector = scoped(world, selector, Some(&[&*name.namespace]));
+            spec.insert("selector".into(), selector);
+        }
+        match (source.get("minAvailable"), counted(budget)) {
+            (Some(number), _) if number.is_number() => drop(spec.insert("minAvailable".into(), number.clone())),
+            (_, Some(number)) => drop(spec.insert("minAvailable".into(), number.clone())),
+            (_, None) => drop(spec.insert("maxUnavailable".into(), 0.into())),
+        }
+        let annotations = metadata::annotations(budget, &mut findings.refused);
+        let metadata = json!({"labels": metadata::labels(budget), "annotations": annotations});
+        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenant::test_tenant;
+
+    fn spec(budget: &Value) -> Value {
+        let world = World::new(test_tenant());
+        let translated = Budgets.translate(&world, &Name::new("shop", "web"), budget);
+        translated.unwrap().object["spec"].take()
+    }
+
+    #[test]
+    fn a_number_is_copied_and_the_selector_narrowed() {
+        let budget = json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 2,
+            "selector": {"matchLabels": {"app": "web"}}, "unhealthyPodEvictionPolicy": "AlwaysAllow"}});
+        insta::assert_yaml_snapshot!(spec(&budget));
+    }
+
+    #[test]
+    fn shares_become_what_the_tenants_controller_counted() {
+        let mut budget = json!({"metadata": {"generation": 2}, "spec": {"maxUnavailable": "25%", "selector": {}},
+            "status": {"observedGeneration": 1, "desiredHealthy": 3}});
+        assert_eq!(
+            spec(&budget)["maxUnavailable"],
+            0,
+            "not counted yet: nothing may be disrupted"
+        );
+        budget["status"]["observedGeneration"] = 2.into();
+        assert_eq!(spec(&budget)["minAvailable"], 3);
+        assert_eq!(spec(&budget).get("maxUnavailable"), None);
+        budget["spec"] = json!({"minAvailable": "50%", "selector": {}});
+        assert_eq!(spec(&budget)["minAvailable"], 3);
+    }
+
+    #[test]
+    fn an_empty_selector_means_the_namespace_and_none_means_nothing() {
+        let labels = spec(&json!({"spec": {"minAvailable": 1, "selector": {}}}))["selector"]["matchLabels"].take();
+        assert_eq!(
+            labels,
+            json!({"berth.dev/tenant": "vision-aaaaaaaaaaaaa", "berth.dev/namespace": "shop"})
+        );
+        assert_eq!(spec(&json!({"spec": {"minAvailable": 1}})).get("selector"), None);
+    }
+}

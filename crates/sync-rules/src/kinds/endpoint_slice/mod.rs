@@ -1,0 +1,326 @@
+//! Endpoints that a tenant makes itself, for Services without selector.
+//!
+//! | field | rule |
+//! |---|---|
+//! | which | those of a Service of the tenant that has no selector; the host finds the others' itself |
+//! | labels, annotations | copied but for reserved ones; the name of the Service is the host's, and the manager is the syncer, so that no controller of the host takes the slice for its own |
+//! | `addressType` | IPv4 and IPv6 |
+//! | `endpoints[].addresses` | addresses of the tenant's own pods, and those in ranges that the tenant's class lists; an endpoint with any other is left out, and the tenant is told |
+//! | `endpoints[]`: `conditions`, `hostname`, `zone`, `hints` | copied |
+//! | `endpoints[].nodeName` | copied if it is a node of the tenant |
+//! | `endpoints[]`: `targetRef`, `deprecatedTopology` | stay: nothing on the host reads them |
+//! | `ports` | copied |
+//! | anything else | refused by name |
+//!
+//! Leaving out instead of refusing: an address that was a pod's may be another tenant's tomorrow, and must be gone from
+//! the host then, whatever else the slice says.
+//!
+//! `Endpoints`, the older kind, never go to the host. The tenant's controller manager mirrors them into EndpointSlices,
+//! and those go. Were the Endpoints on the host as well, its controller manager would mirror them a second time.
+
+pub mod addresses;
+
+use crate::{
+    json,
+    kinds::{
+        Down, Flow, HostNamespace, Kind, Rights, Translated, WRITE, Want,
+        fields::{self, Fields, Findings, Rule},
+        metadata, networks, own_name,
+        references::Target,
+        refusal::Refusal,
+    },
+    resource::{Key, KindId, Name, Resource, host_name},
+    store::{Detail, WatchSpec},
+    world::World,
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, net::IpAddr};
+
+const RESOURCE: Resource = Resource::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+/// Label: the Service of a slice.
+const SERVICE: &str = "kubernetes.io/service-name";
+/// Prefix of labels that say who manages a slice, and how.
+const MANAGEMENT: &str = "endpointslice.kubernetes.io/";
+/// Label: who manages a slice.
+pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Manager of the slices on the host.
+pub const SYNCER: &str = "syncer.berth.dev";
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec {
+        resource: RESOURCE,
+        detail: Detail::Full,
+        // Nearly all slices are made from selectors, and of no interest.
+        labels: "endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io",
+        name: own_name,
+        trim: |_| {},
+    }),
+    host: Some((
+        HostNamespace::Workloads,
+        WatchSpec::synced(RESOURCE).trimmed(metadata::only),
+    )),
+    flow: Flow::Down(&Slices),
+    rights: Rights {
+        tenant: &[],
+        host: &[("endpointslices", WRITE)],
+    },
+};
+
+const SLICE: Fields = &[
+    ("addressType", Rule::Copy),
+    ("apiVersion", Rule::Ignore("the engine sets it")),
+    ("endpoints", Rule::Rewrite),
+    ("kind", Rule::Ignore("the engine sets it")),
+    ("metadata", Rule::Rewrite),
+    ("ports", Rule::Rewrite),
+];
+
+const ENDPOINT: Fields = &[
+    ("addresses", Rule::Copy),
+    ("conditions", Rule::Copy),
+    ("deprecatedTopology", Rule::Ignore("nothing reads it")),
+    ("hints", Rule::Copy),
+    ("hostname", Rule::Copy),
+    ("nodeName", Rule::Rewrite),
+    ("targetRef", Rule::Ignore("nothing on the host reads it")),
+    ("zone", Rule::Copy),
+];
+
+const PORT: Fields = &[
+    ("appProtocol", Rule::Copy),
+    ("name", Rule::Copy),
+    ("port", Rule::Copy),
+    ("protocol", Rule::Copy),
+];
+
+struct Slices;
+
+/// The Service that a slice is for.
+pub(crate) fn service(name: &Name, slice: &Value) -> Option<Name> {
+    let service = json::text(slice, &["metadata", "labels", SERVICE]).filter(|service| !service.is_empty())?;
+    Some(Name::new(&name.namespace, service))
+}
+
+/// Why an address cannot be an endpoint, if so.
+pub(crate) fn refused(world: &World, address: &Value) -> Option<String> {
+    let text = address.as_str().unwrap_or_default();
+    let Ok(address) = text.parse::<IpAddr>() else {
+        return Some(format!("{text} is not an IP address"));
+    };
+    if !networks::is_workload_address(address) {
+        return Some(format!("{address} is not an address of a workload"));
+    }
+    let listed = world.tenant.network.endpoint_cidrs.iter();
+    // A range of the class that cannot be read allows nothing.
+    let is_listed = listed
+        .filter_map(|range| berth_api::ranges::parse(range).ok())
+        .any(|range| range.contains(&address));
+    (!is_listed && !world.addresses().contains(address)).then(|| {
+        format!("{address} is neither an address of one of your pods nor in a network that is offered for endpoints")
+    })
+}
+
+impl Down for Slices {
+    fn resource(&self) -> Resource {
+        RESOURCE
+    }
+
+    fn want(&self, world: &World, name: &Name, slice: &Value) -> Want {
+        let own = Name::new("default", "kubernetes");
+        let service = service(name, slice).filter(|service| *service != own);
+        let Some(service) = service.and_then(|service| world.stores.tenant(KindId::Service).get(&service)) else {
+            return Want::Absent;
+        };
+        let service = service.object();
+        if json::strings(&service, &["spec", "selector"]).is_empty()
+            && json::text(&service, &["spec", "type"]) != Some("ExternalName")
+        {
+            Want::Sync
+        } else {
+            Want::Absent
+        }
+    }
+
+    fn references(&self, _world: &World, name: &Name, slice: &Value) -> BTreeSet<Target> {
+        let kind = KindId::Service;
+        service(name, slice)
+            .map(|name| Target { kind, name })
+            .into_iter()
+            .collect()
+    }
+
+    fn needs(&self, _world: &World, _name: &Name, _slice: &Value) -> Vec<Key> {
+        // A slice may be there before its Service.
+        Vec::new()
+    }
+
+    fn translate(&self, world: &World, name: &Name, slice: &Value) -> Result<Translated, Vec<Refusal>> {
+        let mut findings = Findings::default();
+        let mut object = Value::Object(fields::copy(slice, "slice", SLICE, &mut findings));
+        if !matches!(json::text(slice, &["addressType"]), Some("IPv4" | "IPv6")) {
+            findings.refuse("addressType", "endpoints are IPv4 or IPv6 addresses");
+        }
+        let mut endpoints = Vec::new();
+        for (index, endpoint) in json::items(slice, &["endpoints"]).iter().enumerate() {
+            let path = format!("endpoints[{index}]");
+            let addresses = json::items(endpoint, &["addresses"]);
+            if let Some(why) = addresses.iter().find_map(|address| refused(world, address)) {
+                findings.notes.push(Refusal::new(format!("{path}.addresses"), why));
+                continue;
+            }
+            let mut copied = fields::copy(endpoint, &path, ENDPOINT, &mut findings);
+            if let Some(node) = json::text(endpoint, &["nodeName"])
+                && world.stores.host(KindId::Node).contains(&Name::new("", node))
+            {
+                copied.insert("nodeName".into(), node.into());
+            }
+            endpoints.push(Value::Object(copied));
+        }
+        let ports: Vec<Value> = json::items(slice, &["ports"])
+            .iter()
+            .enumerate()
+            .map(|(index, port)| fields::copy(port, &format!("ports[{index}]"), PORT, &mut findings).into())
+            .collect();
+        let mut labels = metadata::labels(slice);
+        labels.retain(|key, _| !key.starts_with(MANAGEMENT));
+        labels.insert(MANAGED_BY.into(), SYNCER.into());
+        if let Some(service) = service(name, slice) {
+            labels.insert(SERVICE.into(), host_name(KindId::Service, &service).into());
+        }
+        let annotations = metadata::annotations(slice, &mut findings.refused);
+        object["metadata"] = json!({"labels": labels, "annotations": annotations});
+        object["endpoints"] = endpoints.into();
+        object["ports"] = ports.into();
+        findings.into_result(object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{resource::Side, store::Stored, tenant::test_tenant};
+    use std::sync::Arc;
+
+    fn world() -> World {
+        let mut tenant = test_tenant();
+        Arc::make_mut(&mut tenant.network).endpoint_cidrs = vec!["192.0.2.0/24".into(), "oops".into()];
+        let world = World::new(tenant);
+        for (name, spec) in [
+            ("db", json!({})),
+            ("web", json!({"selector": {"app": "web"}})),
+            (
+                "outside",
+                json!({"type": "ExternalName", "externalName": "a.example.com"}),
+            ),
+        ] {
+            let service = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": spec});
+            let store = world.stores.tenant(KindId::Service);
+            store.written(Name::new("shop", name), Stored::new(&service));
+        }
+        world
+    }
+
+    fn pod(world: &World, version: u64, phase: &str) -> Vec<Key> {
+        let name = Name::new("shop", "pod");
+        let pod = json!({"metadata": {"name": "pod-x", "resourceVersion": version.to_string()},
+            "status": {"phase": phase, "podIP": "10.1.2.3", "podIPs": [{"ip": "10.1.2.3"}]}});
+        world.stores.host(KindId::Pod).written(name.clone(), Stored::new(&pod));
+        world.dependents(Side::Host, KindId::Pod, &name)
+    }
+
+    fn slice(service: &str, addresses: &[&str]) -> Value {
+        let endpoints: Vec<_> = addresses
+            .iter()
+            .map(|address| json!({"addresses": [address]}))
+            .collect();
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": "db-1", "namespace": "shop", "resourceVersion": "1", "labels": {
+                SERVICE: service, MANAGED_BY: "endpointslicemirroring-controller.k8s.io", "app": "db"}},
+            "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "db", "port": 5432, "protocol": "TCP"}]})
+    }
+
+    fn name() -> Name {
+        Name::new("shop", "db-1")
+    }
+
+    fn addresses(world: &World, slice: &Value) -> (Vec<Value>, Vec<String>) {
+        let translated = Slices.translate(world, &name(), slice).unwrap();
+        let endpoints = json::items(&translated.object, &["endpoints"]).iter();
+        let addresses = endpoints.map(|endpoint| endpoint["addresses"][0].clone()).collect();
+        (addresses, translated.notes.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_slice_of_an_outside_database() {
+        let mut slice = slice("db", &["192.0.2.7"]);
+        slice["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "x"});
+        slice["endpoints"][0]["nodeName"] = "foreign".into();
+        slice["endpoints"][0]["conditions"] = json!({"ready": true});
+        insta::assert_yaml_snapshot!(Slices.translate(&world(), &name(), &slice).unwrap().object);
+    }
+
+    #[test]
+    fn only_services_without_selector_are_given_endpoints() {
+        let world = world();
+        for (service, want) in [
+            ("db", Want::Sync),
+            ("web", Want::Absent),
+            ("outside", Want::Absent),
+            ("missing", Want::Absent),
+        ] {
+            assert_eq!(Slices.want(&world, &name(), &slice(service, &[])), want, "{service}");
+        }
+        let own = slice("kubernetes", &["10.0.0.1"]);
+        assert_eq!(
+            Slices.want(&world, &Name::new("default", "kubernetes"), &own),
+            Want::Absent
+        );
+    }
+
+    #[test]
+    fn a_pods_address_is_good_as_long_as_the_pod_has_it() {
+        let world = world();
+        let slice = slice("db", &["10.1.2.3"]);
+        world
+            .stores
+            .tenant(KindId::EndpointSlice)
+            .written(name(), Stored::new(&slice));
+        assert_eq!(addresses(&world, &slice).1.len(), 1, "no pod yet");
+        let key = KindId::EndpointSlice.key(name());
+        assert!(pod(&world, 1, "Running").contains(&key));
+        assert_eq!(addresses(&world, &slice), (vec![json!("10.1.2.3")], vec![]));
+        assert!(!pod(&world, 2, "Running").contains(&key), "no news");
+        assert!(pod(&world, 3, "Succeeded").contains(&key));
+        assert_eq!(addresses(&world, &slice).0, Vec::<Value>::new());
+    }
+
+    #[test]
+    fn foreign_addresses_are_left_out_and_told() {
+        let slice = slice(
+            "db",
+            &[
+                "169.254.169.254",
+                "10.9.9.9",
+                "192.0.2.8",
+                "127.0.0.1",
+                "224.0.0.1",
+                "0.0.0.0",
+                "db.example.com",
+            ],
+        );
+        let (addresses, notes) = addresses(&world(), &slice);
+        assert_eq!(addresses, [json!("192.0.2.8")]);
+        insta::assert_yaml_snapshot!(notes);
+    }
+
+    #[test]
+    fn names_are_no_endpoints() {
+        let mut slice = slice("db", &[]);
+        slice["addressType"] = "FQDN".into();
+        assert_eq!(
+            Slices.translate(&world(), &name(), &slice).unwrap_err()[0].field,
+            "addressType"
+        );
+    }
+}

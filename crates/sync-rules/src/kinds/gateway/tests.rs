@@ -1,0 +1,233 @@
+use super::*;
+use crate::{
+    kinds::{Down, Report, TenantWrite, Translated, Want, kind},
+    resource::host_name,
+    store::Stored,
+    tenant::test_tenant,
+};
+use berth_api::sync_policy::GatewayReference;
+use serde_json::json;
+use std::sync::Arc;
+
+fn world() -> World {
+    let mut tenant = test_tenant();
+    let policy = Arc::make_mut(&mut tenant.policy);
+    policy.ingress.hostnames = vec!["*.team.example.com".into()];
+    policy.ingress.gateway_classes = vec!["shared".into()];
+    policy.ingress.gateways = [("infra", "public"), ("edge", "public"), ("infra", "internal")]
+        .map(|(namespace, name)| GatewayReference {
+            namespace: namespace.into(),
+            name: name.into(),
+        })
+        .into();
+    let world = World::new(tenant);
+    let put = |id: KindId, namespace: &str, name: &str, spec: Value| {
+        let object = json!({"metadata": {"name": name, "namespace": namespace, "resourceVersion": "1"}, "spec": spec});
+        world
+            .stores
+            .tenant(id)
+            .written(Name::new(namespace, name), Stored::new(&object));
+    };
+    put(KindId::Gateway, "shop", "own", json!({}));
+    put(
+        KindId::ReferenceGrant,
+        "lab",
+        "shop",
+        json!({"from": [{"group": GROUP, "kind": "HTTPRoute", "namespace": "shop"}], "to": [{"group": "", "kind": "Service", "name": "models"}]}),
+    );
+    put(
+        KindId::Service,
+        "shop",
+        "outside",
+        json!({"type": "ExternalName", "externalName": "a.example.com"}),
+    );
+    world
+}
+
+fn name() -> Name {
+    Name::new("shop", "web")
+}
+
+fn rules(id: KindId) -> &'static dyn Down {
+    id.down().unwrap()
+}
+
+fn route() -> Value {
+    json!({"metadata": {"name": "web", "namespace": "shop", "generation": 4, "labels": {"app": "web"}}, "spec": {
+        "parentRefs": [{"name": "public", "namespace": "gateways", "sectionName": "https"}, {"name": "own"},
+            {"group": "", "kind": "Service", "name": "web"}],
+        "hostnames": ["app.team.example.com"],
+        "rules": [{
+            "name": "all", "matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "timeouts": {"request": "10s"},
+            "filters": [
+                {"type": "RequestHeaderModifier", "requestHeaderModifier": {"set": [{"name": "x", "value": "y"}]}},
+                {"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "shadow", "port": 80}, "percent": 10}}],
+            "backendRefs": [
+                {"name": "web", "port": 80, "weight": 9, "group": "", "kind": "Service"},
+                {"name": "models", "namespace": "lab", "port": 8080, "weight": 1,
+                 "filters": [{"type": "URLRewrite", "urlRewrite": {"hostname": "models.internal"}}]}]}]}})
+}
+
+fn translate(id: KindId, route: &Value) -> Result<Translated, Vec<String>> {
+    rules(id)
+        .translate(&world(), &name(), route)
+        .map_err(|refused| refused.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn names_become_the_hosts() {
+    let translated = translate(KindId::HttpRoute, &route()).unwrap();
+    assert!(translated.notes.is_empty(), "{:?}", translated.notes);
+    insta::assert_yaml_snapshot!(translated.object);
+}
+
+#[test]
+fn other_namespaces_are_reached_by_grants_only() {
+    let world = world();
+    for (kind, namespace, service, granted) in [
+        ("HTTPRoute", "shop", ("lab", "models"), true),
+        ("GRPCRoute", "shop", ("lab", "models"), false),
+        ("HTTPRoute", "lab2", ("lab", "models"), false),
+        ("HTTPRoute", "shop", ("lab", "data"), false),
+        ("TLSRoute", "lab", ("lab", "data"), true),
+    ] {
+        let service = Name::new(service.0, service.1);
+        assert_eq!(
+            is_granted(&world, (kind, namespace), &service),
+            granted,
+            "{kind} {namespace} {service}"
+        );
+    }
+    let mut route = route();
+    route["spec"]["rules"][0]["backendRefs"][1]["name"] = "data".into();
+    route["spec"]["rules"][0]["backendRefs"][0]["name"] = "outside".into();
+    let translated = translate(KindId::HttpRoute, &route).unwrap();
+    let backends = &translated.object["spec"]["rules"][0]["backendRefs"];
+    assert_ne!(
+        backends[0]["name"],
+        host_name(KindId::Service, &Name::new("shop", "outside"))
+    );
+    assert_ne!(
+        backends[1]["name"],
+        host_name(KindId::Service, &Name::new("lab", "data"))
+    );
+    let notes: Vec<_> = translated.notes.iter().map(ToString::to_string).collect();
+    insta::assert_yaml_snapshot!(notes);
+}
+
+#[test]
+fn everything_that_reaches_too_far_is_refused_at_once() {
+    let mut route = route();
+    let spec = &mut route["spec"];
+    spec["parentRefs"] = json!([{"name": "secret-gateway"}]);
+    spec["useDefaultGateways"] = "All".into();
+    spec["hostnames"] = json!(["app.team.example.com", "*.example.com"]);
+    spec["somethingNew"] = true.into();
+    let rule = &mut spec["rules"][0];
+    rule["backendRefs"][0]["kind"] = "Bucket".into();
+    rule["filters"] = json!([{"type": "ExtensionRef", "extensionRef": {"group": "a", "kind": "B", "name": "c"}},
+        {"type": "ExternalAuth", "externalAuth": {"protocol": "HTTP"}}, {"type": "New", "new": {"a": "b"}}]);
+    insta::assert_yaml_snapshot!(translate(KindId::HttpRoute, &route).unwrap_err());
+    let mut everyone = self::route();
+    everyone["spec"].as_object_mut().unwrap().remove("hostnames");
+    assert_eq!(translate(KindId::HttpRoute, &everyone).unwrap_err().len(), 1);
+}
+
+#[test]
+fn routes_without_a_parent_on_the_host_stay() {
+    let world = world();
+    let mut route = route();
+    assert_eq!(rules(KindId::HttpRoute).want(&world, &name(), &route), Want::Sync);
+    route["spec"]["parentRefs"].as_array_mut().unwrap().remove(0);
+    assert_eq!(rules(KindId::HttpRoute).want(&world, &name(), &route), Want::Absent);
+    route["spec"]["parentRefs"] = json!([{"name": "typo"}]);
+    assert_eq!(
+        rules(KindId::HttpRoute).want(&world, &name(), &route),
+        Want::Sync,
+        "to be refused in words"
+    );
+}
+
+#[test]
+fn the_namespace_decides_between_gateways_of_one_name() {
+    let mut route = route();
+    route["spec"]["parentRefs"] = json!([{"name": "public", "namespace": "edge"}, {"name": "internal", "port": 443}]);
+    let translated = translate(KindId::GrpcRoute, &route).unwrap();
+    let parents = &translated.object["spec"]["parentRefs"];
+    assert_eq!(
+        (&parents[0]["namespace"], &parents[1]["namespace"]),
+        (&json!("edge"), &json!("infra"))
+    );
+    assert_eq!(parents[1]["port"], 443);
+}
+
+#[test]
+fn a_tls_route_has_backends_only() {
+    let route = json!({"metadata": {"name": "web"}, "spec": {"parentRefs": [{"name": "internal"}], "hostnames": ["db.team.example.com"],
+        "rules": [{"backendRefs": [{"name": "db", "port": 5432}]}]}});
+    insta::assert_yaml_snapshot!(translate(KindId::TlsRoute, &route).unwrap().object["spec"]);
+}
+
+fn host_status(reason: &str, status: &str) -> Value {
+    json!({"metadata": {}, "status": {"parents": [
+        {"controllerName": "example.com/gateway", "parentRef": {"group": GROUP, "kind": "Gateway", "namespace": "infra", "name": "public", "sectionName": "https"},
+         "conditions": [
+            {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "attached to infra/public", "observedGeneration": 1, "lastTransitionTime": "2026-11-21T00:00:00Z"},
+            {"type": "ResolvedRefs", "status": status, "reason": reason, "message": "", "observedGeneration": 1, "lastTransitionTime": "2026-11-21T00:00:00Z"}]},
+        {"controllerName": "example.com/other", "parentRef": {"namespace": "elsewhere", "name": "foreign"}, "conditions": []}]}})
+}
+
+fn back(tenant: &Value, host: &Value) -> Vec<TenantWrite> {
+    let report = Report {
+        tenant,
+        host,
+        in_sync: true,
+        refused: &[],
+        now: jiff::Timestamp::UNIX_EPOCH,
+    };
+    rules(KindId::HttpRoute).back(&world(), &name(), &report)
+}
+
+#[test]
+fn status_comes_back_beside_that_of_the_tenants_own_controllers() {
+    let mut tenant = route();
+    tenant["status"] = json!({"parents": [
+        {"controllerName": "mine", "parentRef": {"name": "own"}, "conditions": []},
+        {"controllerName": "example.com/gateway", "parentRef": {"name": "public", "namespace": "gateways", "sectionName": "https"}, "conditions": []}]});
+    let [TenantWrite::Status(status)] = &back(&tenant, &host_status("ResolvedRefs", "True"))[..] else {
+        panic!()
+    };
+    insta::assert_yaml_snapshot!(status);
+    assert_eq!(back(&route(), &json!({"metadata": {}, "status": null})), []);
+}
+
+#[test]
+fn what_is_not_permitted_is_said_as_the_gateway_api_asks() {
+    let mut tenant = route();
+    tenant["spec"]["rules"][0]["backendRefs"][1]["name"] = "data".into();
+    let [TenantWrite::Status(status)] = &back(&tenant, &host_status("BackendNotFound", "False"))[..] else {
+        panic!()
+    };
+    let condition = &status["parents"][0]["conditions"][1];
+    assert_eq!(condition["reason"], "RefNotPermitted");
+    assert!(condition["message"].as_str().unwrap().contains("namespace lab"));
+}
+
+#[test]
+fn listed_classes_are_shown_without_what_is_the_hosts() {
+    let world = world();
+    for name in ["shared", "private"] {
+        let class = json!({"metadata": {"name": name, "resourceVersion": "1", "labels": {"a": "b"}}, "spec": {"controllerName": "example.com/gateway",
+            "description": "for all", "parametersRef": {"group": "a", "kind": "B", "name": "c", "namespace": "infra"}},
+            "status": {"conditions": [{"type": "Accepted", "status": "True", "observedGeneration": 7}]}});
+        world
+            .stores
+            .host(KindId::GatewayClass)
+            .written(Name::new("", name), Stored::new(&class));
+    }
+    let Flow::View(view) = kind(KindId::GatewayClass).flow else {
+        panic!()
+    };
+    assert_eq!(view.desired(&world, &Name::new("", "private")), None);
+    insta::assert_yaml_snapshot!(view.desired(&world, &Name::new("", "shared")));
+}

@@ -1,0 +1,392 @@
+//! Golden tests, and properties shown with a small model of what a policy engine does.
+
+use super::*;
+use crate::{kinds::namespace, resource::KindId, store::Stored, tenant::test_tenant};
+use berth_api::{NetworkLimits, labels};
+use ipnet::IpNet;
+use proptest::prelude::*;
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+const BLOCKED: &[&str] = &["10.0.0.0/8", "fd00::/16"];
+const NAMESPACES: &[(&str, &str)] = &[("shop", "web"), ("lab", "ml")];
+
+fn world() -> World {
+    world_with(&everything())
+}
+
+/// Everything outside is declared, but for what is blocked.
+fn everything() -> NetworkLimits {
+    let ranges = ["0.0.0.0/0", "::/0"];
+    limits(
+        &ranges.map(|cidr| json!({ "cidr": cidr })),
+        &ranges.map(|cidr| json!({ "cidr": cidr })),
+    )
+}
+
+fn limits(egress: &[Value], ingress: &[Value]) -> NetworkLimits {
+    serde_json::from_value(json!({"blocked": BLOCKED, "egress": egress, "ingress": ingress})).unwrap()
+}
+
+fn world_with(limits: &NetworkLimits) -> World {
+    let mut tenant = test_tenant();
+    tenant.dns_address = Some("10.96.0.53".into());
+    tenant.network = Arc::new(limits.clone());
+    let world = World::new(tenant);
+    for (namespace, team) in NAMESPACES {
+        let object = json!({"metadata": {"name": namespace, "resourceVersion": "1",
+            "labels": {"team": team, "kubernetes.io/metadata.name": namespace}}});
+        let store = world.stores.tenant(KindId::Namespace);
+        store.written(Name::new("", namespace), Stored::new(&object));
+    }
+    world
+}
+
+fn name() -> Name {
+    Name::new("shop", "rules")
+}
+
+fn translate(spec: &Value) -> (Value, Vec<String>) {
+    translate_in(&world(), spec)
+}
+
+fn translate_in(world: &World, spec: &Value) -> (Value, Vec<String>) {
+    let policy = json!({"metadata": {"name": "rules", "namespace": "shop"}, "spec": spec});
+    let translated = Policies.translate(world, &name(), &policy).unwrap();
+    let notes = translated.notes.iter().map(ToString::to_string).collect();
+    (translated.object["spec"].clone(), notes)
+}
+
+#[test]
+fn selectors_become_those_of_the_tenants_pods() {
+    let (spec, notes) = translate(&json!({
+        "podSelector": {"matchLabels": {"app": "db"}}, "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"ports": [{"protocol": "TCP", "port": 5432, "endPort": 5440}], "from": [
+            {"podSelector": {"matchLabels": {"app": "web"}}},
+            {"namespaceSelector": {}},
+            {"namespaceSelector": {"matchLabels": {"team": "web"}},
+             "podSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}},
+            {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "lab"}}}]}],
+        "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["192.0.2.0/24"]}}], "ports": [{"port": "dns"}]}]
+    }));
+    assert!(notes.is_empty(), "{notes:?}");
+    insta::assert_yaml_snapshot!(spec);
+}
+
+#[test]
+fn a_rule_for_everyone_ends_where_the_platform_begins() {
+    let (spec, notes) = translate(&json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}));
+    assert!(notes.is_empty(), "{notes:?}");
+    insta::assert_yaml_snapshot!(spec["egress"]);
+}
+
+#[test]
+fn only_what_is_declared_is_opened_and_at_its_ports() {
+    let egress = [
+        json!({"cidr": "192.0.2.0/24", "ports": [443, 5432]}),
+        json!({"cidr": "198.51.100.0/24"}),
+    ];
+    let ingress = [
+        json!({"cidr": "203.0.113.0/24"}),
+        json!({"namespace": "ingress-nginx", "ports": [8080]}),
+    ];
+    let world = world_with(&limits(&egress, &ingress));
+    let (spec, notes) = translate_in(
+        &world,
+        &json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"],
+            "egress": [
+                {"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}, {"podSelector": {}}], "ports": [{"port": 443}]},
+                {"ports": [{"port": 1, "endPort": 1023}]},
+                {"to": [{"ipBlock": {"cidr": "8.8.8.8/32"}}, {"ipBlock": {"cidr": "10.96.0.53/32"}}]}],
+            "ingress": [{"ports": [{"port": 8080}]}, {"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]}),
+    );
+    insta::assert_yaml_snapshot!((spec, notes));
+}
+
+#[test]
+fn what_cannot_be_had_is_left_out_and_opens_nothing() {
+    let (spec, notes) = translate(&json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [
+        {"from": [{"ipBlock": {"cidr": "10.20.0.0/16"}}]},
+        {"from": [{"ipBlock": {"cidr": "10.20.0.0/16"}}, {"podSelector": {}}]},
+        {"from": [{"podSelector": {"matchExpressions": [{"key": "kueue.x-k8s.io/queue-name", "operator": "DoesNotExist"}]}}]},
+        {"from": [{"serviceSelector": {}}]},
+        {"sources": ["everyone"]},
+        {"ports": [{"port": 80, "weight": 3}]}
+    ]}));
+    assert_eq!(json::items(&spec, &["ingress"]).len(), 1, "{spec}");
+    insta::assert_yaml_snapshot!(notes);
+}
+
+#[test]
+fn a_policy_that_is_not_understood_denies() {
+    for (field, value) in [
+        ("exceptions", json!(["mine"])),
+        (
+            "podSelector",
+            json!({"matchExpressions": [{"key": "berth.dev/tenant", "operator": "DoesNotExist"}]}),
+        ),
+    ] {
+        let mut spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]});
+        spec[field] = value;
+        let (spec, notes) = translate(&spec);
+        assert_eq!(spec.get("ingress"), None);
+        assert_eq!(notes.len(), 1, "{notes:?}");
+    }
+}
+
+fn open(world: &World, namespace: &str, pod_labels: &Value) -> Vec<String> {
+    let pod = json!({"metadata": {"labels": pod_labels}});
+    let labels = isolation::labels_of(world, &Name::new(namespace, "pod"), &pod);
+    labels.into_iter().map(|(label, _)| label).collect()
+}
+
+#[test]
+fn pods_are_open_while_no_policy_selects_them() {
+    let world = world();
+    let put = |name: &str, spec: Value| {
+        let policy = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": spec});
+        let store = world.stores.tenant(KindId::NetworkPolicy);
+        store.written(Name::new("shop", name), Stored::new(&policy));
+    };
+    let both = [labels::NETWORK_EGRESS, labels::NETWORK_INGRESS];
+    assert_eq!(open(&world, "shop", &json!({"app": "db"})), both);
+    put(
+        "db",
+        json!({"podSelector": {"matchLabels": {"app": "db"}}, "policyTypes": ["Ingress"]}),
+    );
+    assert_eq!(open(&world, "shop", &json!({"app": "db"})), [labels::NETWORK_EGRESS]);
+    assert_eq!(open(&world, "shop", &json!({"app": "web"})), both);
+    assert_eq!(
+        open(&world, "lab", &json!({"app": "db"})),
+        both,
+        "policies are about their own namespace"
+    );
+    put("all", json!({"podSelector": {}, "policyTypes": ["Egress"]}));
+    put(
+        "names",
+        json!({"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"],
+            "egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}]}),
+    );
+    assert_eq!(
+        open(&world, "shop", &json!({"app": "web"})),
+        [labels::NETWORK_DNS, labels::NETWORK_INGRESS],
+        "a policy may keep DNS open"
+    );
+    assert!(open(&world, "shop", &json!({"app": "db"})).is_empty());
+    assert_eq!(open(&world, "shop", &json!({})), [labels::NETWORK_INGRESS]);
+    put(
+        "odd",
+        json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Resembles"}]}}),
+    );
+    assert!(
+        open(&world, "shop", &json!({})).is_empty(),
+        "what cannot be read might select anything"
+    );
+}
+
+#[test]
+fn without_types_the_rules_say_what_a_policy_is_about() {
+    assert_eq!(isolation::directions(&json!({})).collect::<Vec<_>>(), ["Ingress"]);
+    let both = json!({"egress": [{}]});
+    assert_eq!(isolation::directions(&both).collect::<Vec<_>>(), ["Ingress", "Egress"]);
+}
+
+/// A pod and what policies see of it.
+#[derive(Clone, Debug)]
+struct Pod {
+    namespace: String,
+    labels: BTreeMap<String, String>,
+    address: IpAddr,
+}
+
+impl Pod {
+    /// The pod as it is on the host.
+    fn on_host(&self, world: &World) -> Self {
+        let object = json!({"metadata": {"labels": self.labels}});
+        let labels = metadata::labels(&object)
+            .into_iter()
+            .chain(namespace::labels_of(world, &self.namespace))
+            .map(|(key, value)| (key, value.as_str().unwrap().to_owned()))
+            .chain(
+                world
+                    .tenant
+                    .labels(&self.namespace)
+                    .map(|(key, value)| (key.to_owned(), value)),
+            )
+            .collect();
+        Self {
+            namespace: world.tenant.workload_namespace.clone(),
+            labels,
+            address: self.address,
+        }
+    }
+}
+
+fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
+    crate::kinds::selector::matches(selector, labels).unwrap()
+}
+
+/// Whether a policy in `namespace` allows `other` on `port`, by a cluster's own rules.
+fn allows(
+    spec: &Value,
+    namespace: &str,
+    other: &Pod,
+    port: u16,
+    labels_of: &dyn Fn(&str) -> BTreeMap<String, String>,
+) -> bool {
+    json::items(spec, &["ingress"]).iter().any(|rule| {
+        let ports = json::items(rule, &["ports"]);
+        let peers = json::items(rule, &["from"]);
+        let port_matches = ports.is_empty() || ports.iter().any(|known| known["port"] == port);
+        let peer_matches = peers.is_empty()
+            || peers.iter().any(|peer| {
+                if let Some(block) = peer.get("ipBlock") {
+                    let contains = |range: &Value| {
+                        range
+                            .as_str()
+                            .unwrap()
+                            .parse::<IpNet>()
+                            .unwrap()
+                            .contains(&other.address)
+                    };
+                    return contains(&block["cidr"]) && !json::items(block, &["except"]).iter().any(contains);
+                }
+                let in_namespace = peer
+                    .get("namespaceSelector")
+                    .map_or(other.namespace == namespace, |selector| {
+                        selects(selector, &labels_of(&other.namespace))
+                    });
+                in_namespace
+                    && peer
+                        .get("podSelector")
+                        .is_none_or(|selector| selects(selector, &other.labels))
+            });
+        port_matches && peer_matches
+    })
+}
+
+fn labels_strategy() -> impl Strategy<Value = BTreeMap<String, String>> {
+    let key = prop::sample::select(vec![
+        "app",
+        "tier",
+        "kueue.x-k8s.io/queue-name",
+        "berth.dev/tenant",
+        "berth.dev/namespace",
+    ]);
+    let value = prop::sample::select(vec!["a", "b", "vision-aaaaaaaaaaaaa", "other-bbbbbbbbbbbbb"]);
+    prop::collection::btree_map(key.prop_map(String::from), value.prop_map(String::from), 0..4)
+}
+
+fn selector_strategy() -> impl Strategy<Value = Value> {
+    let operator = prop::sample::select(vec!["In", "NotIn", "Exists", "DoesNotExist"]);
+    let key = prop::sample::select(vec![
+        "app",
+        "app",
+        "tier",
+        "team",
+        "kueue.x-k8s.io/queue-name",
+        "berth.dev/tenant",
+    ]);
+    let expression = (key, operator).prop_map(|(key, operator)| {
+        let values: &[&str] = if operator.ends_with("In") {
+            &["a", "web", "other-bbbbbbbbbbbbb"]
+        } else {
+            &[]
+        };
+        json!({"key": key, "operator": operator, "values": values})
+    });
+    (labels_strategy(), prop::collection::vec(expression, 0..2), 0..3).prop_map(|(labels, expressions, parts)| match parts {
+        0 => json!({}),
+        1 => json!({ "matchExpressions": expressions }),
+        _ => json!({"matchLabels": labels.into_iter().take(1).collect::<BTreeMap<_, _>>(), "matchExpressions": expressions}),
+    })
+}
+
+fn namespace_selector() -> impl Strategy<Value = Value> {
+    prop::sample::select(vec![
+        json!({}),
+        json!({"matchLabels": {"team": "web"}}),
+        json!({"matchLabels": {"kubernetes.io/metadata.name": "lab"}}),
+        json!({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["web"]}]}),
+        json!({"matchExpressions": [{"key": "berth.dev/tenant", "operator": "DoesNotExist"}]}),
+    ])
+}
+
+fn peer_strategy() -> impl Strategy<Value = Value> {
+    let block = prop::sample::select(vec![
+        "0.0.0.0/0",
+        "10.1.0.0/16",
+        "192.0.2.0/24",
+        "192.0.2.0/25",
+        "::/0",
+        "fd00::/8",
+        "::ffff:10.0.0.0/104",
+    ]);
+    prop_oneof![
+        selector_strategy().prop_map(|pods| json!({"podSelector": pods})),
+        namespace_selector().prop_map(|namespaces| json!({"namespaceSelector": namespaces})),
+        (selector_strategy(), namespace_selector())
+            .prop_map(|(pods, namespaces)| json!({"podSelector": pods, "namespaceSelector": namespaces})),
+        block.prop_map(|cidr| json!({"ipBlock": {"cidr": cidr}})),
+        Just(json!({"futurePeer": {"a": "b"}})),
+    ]
+}
+
+fn spec_strategy() -> impl Strategy<Value = Value> {
+    let rule = (prop::collection::vec(peer_strategy(), 0..3), prop::bool::ANY).prop_map(|(from, port)| {
+        let ports = if port {
+            json!([{"port": 80, "protocol": "TCP"}])
+        } else {
+            json!([])
+        };
+        json!({"from": from, "ports": ports})
+    });
+    (selector_strategy(), prop::collection::vec(rule, 0..3))
+        .prop_map(|(pods, rules)| json!({"podSelector": pods, "policyTypes": ["Ingress"], "ingress": rules}))
+}
+
+fn pod_strategy() -> impl Strategy<Value = Pod> {
+    let address = prop::sample::select(vec!["10.1.2.3", "10.9.9.9", "fd00::5", "169.254.169.254"]);
+    (labels_strategy(), prop::sample::select(NAMESPACES.to_vec()), address).prop_map(
+        |(labels, (namespace, _), address)| Pod {
+            namespace: namespace.into(),
+            labels,
+            address: address.parse().unwrap(),
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn no_policy_reaches_a_pod_of_another_tenant(spec in spec_strategy(), mut foreign in pod_strategy(), port in 80u16..82) {
+        let world = world();
+        let (host, _) = translate(&spec);
+        foreign.labels.insert(labels::TENANT.into(), "other-bbbbbbbbbbbbb".into());
+        foreign.labels.insert(labels::TENANT_OBJECT_NAMESPACE.into(), "shop".into());
+        // Even one in the very namespace of the host.
+        foreign.namespace = world.tenant.workload_namespace.clone();
+        prop_assert!(!selects(&host["podSelector"], &foreign.labels));
+        prop_assert!(!allows(&host, &world.tenant.workload_namespace, &foreign, port, &|_| BTreeMap::new()), "{host}");
+    }
+
+    #[test]
+    fn the_host_allows_what_the_tenant_asked_for_and_never_more(
+        spec in spec_strategy(), selected in pod_strategy(), other in pod_strategy(), port in 80u16..82
+    ) {
+        let world = world();
+        let (host, notes) = translate(&spec);
+        let in_tenant = |namespace: &str| {
+            let team = NAMESPACES.iter().find(|(name, _)| *name == namespace).unwrap().1;
+            BTreeMap::from([("team".to_owned(), team.to_owned()), ("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())])
+        };
+        let asked = allows(&spec, "shop", &other, port, &in_tenant);
+        let (host_selected, host_other) = (selected.on_host(&world), other.on_host(&world));
+        let given = allows(&host, &world.tenant.workload_namespace, &host_other, port, &|_| BTreeMap::new());
+        prop_assert!(asked || !given, "{host} allows what {spec} does not");
+        let selects_in_tenant = selected.namespace == "shop" && selects(&spec["podSelector"], &selected.labels);
+        if notes.is_empty() {
+            prop_assert_eq!(selects_in_tenant, selects(&host["podSelector"], &host_selected.labels));
+            let by_range = spec.to_string().contains("ipBlock");
+            prop_assert!(by_range || asked == given, "{host} is not {spec}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Affinity and topology spread, where the host's scheduler decides.
+//!
+//! | field | rule |
+//! |---|---|
+//! | nodeAffinity | copied, but for labels of nodes that only the platform sees |
+//! | podAffinity, podAntiAffinity, topologySpreadConstraints: labelSelector | narrowed to the tenant and the namespaces meant |
+//! | namespaceSelector | a selector of the labels that host pods carry for those of their namespace |
+//! | namespaces together with a namespaceSelector by labels | refused: "one of both" is no selector |
+//! | matchLabelKeys, mismatchLabelKeys | the tenant's API server has put them into the selector |
+
+use super::{
+    scheduling::{RESERVED, is_hidden},
+    tables::{LABEL_SELECTOR, NODE_AFFINITY},
+};
+use crate::{
+    json,
+    kinds::{
+        fields::{self, Fields, Findings, Rule},
+        namespace,
+    },
+    resource::Name,
+    world::World,
+};
+use berth_api::labels;
+use serde_json::{Map, Value, json};
+
+/// The rules of `Affinity`.
+pub const AFFINITY: Fields = &[
+    ("nodeAffinity", Rule::Within(NODE_AFFINITY)),
+    ("podAffinity", Rule::Rewrite),
+    ("podAntiAffinity", Rule::Rewrite),
+];
+
+/// The rules of `PodAffinity` and `PodAntiAffinity`.
+pub const PODS: Fields = &[
+    ("preferredDuringSchedulingIgnoredDuringExecution", Rule::Rewrite),
+    ("requiredDuringSchedulingIgnoredDuringExecution", Rule::Rewrite),
+];
+
+/// The rules of `WeightedPodAffinityTerm`.
+pub const WEIGHTED: Fields = &[("podAffinityTerm", Rule::Rewrite), ("weight", Rule::Copy)];
+
+/// The rules of `PodAffinityTerm`.
+pub const TERM: Fields = &[
+    ("labelSelector", Rule::Rewrite),
+    (
+        "matchLabelKeys",
+        Rule::Ignore("the tenant's API server has put them into the selector"),
+    ),
+    (
+        "mismatchLabelKeys",
+        Rule::Ignore("the tenant's API server has put them into the selector"),
+    ),
+    ("namespaceSelector", Rule::Rewrite),
+    ("namespaces", Rule::Rewrite),
+    ("topologyKey", Rule::Copy),
+];
+
+/// The rules of `TopologySpreadConstraint`.
+pub const SPREAD: Fields = &[
+    ("labelSelector", Rule::Rewrite),
+    (
+        "matchLabelKeys",
+        Rule::Ignore("the tenant's API server has put them into the selector"),
+    ),
+    ("maxSkew", Rule::Copy),
+    ("minDomains", Rule::Copy),
+    ("nodeAffinityPolicy", Rule::Copy),
+    ("nodeTaintsPolicy", Rule::Copy),
+    ("topologyKey", Rule::Copy),
+    ("whenUnsatisfiable", Rule::Copy),
+];
+
+/// Adds affinity and topology spread constraints to the host pod's spec.
+pub fn translate(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+    if let Some(affinity) = source.get("affinity").filter(|affinity| !json::is_unset(affinity)) {
+        spec.insert("affinity".into(), self::affinity(world, name, affinity, findings));
+    }
+    let constraints: Vec<Value> = json::items(source, &["topologySpreadConstraints"])
+        .iter()
+        .enumerate()
+        .map(|(index, constraint)| {
+            let path = format!("spec.topologySpreadConstraints[{index}]");
+            let mut copied = fields::copy(constraint, &path, SPREAD, findings);
+            if let Some(selector) = constraint.get("labelSelector").filter(|selector| !selector.is_null()) {
+                let selector = fields::within(selector, &format!("{path}.labelSelector"), LABEL_SELECTOR, findings);
+                let scoped = scoped(world, &selector, Some(&[&*name.namespace]));
+                copied.insert("labelSelector".into(), scoped);
+            }
+            copied.into()
+        })
+        .collect();
+    if !constraints.is_empty() {
+        spec.insert("topologySpreadConstraints".into(), constraints.into());
+    }
+}
+
+fn affinity(world: &World, name: &Name, affinity: &Value, findings: &mut Findings) -> Value {
+    let mut translated = fields::copy(affinity, "spec.affinity", AFFINITY, findings);
+    for path in [
+        "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchExpressions[].key",
+        "nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchExpressions[].key",
+    ] {
+        json::each(affinity, path, &mut |key| {
+            if key.as_str().is_some_and(is_hidden) {
+                findings.refuse(format!("spec.affinity.{path}"), RESERVED);
+            }
+        });
+    }
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let Some(value) = affinity.get(kind).filter(|value| !value.is_null()) else {
+            continue;
+        };
+        let path = format!("spec.affinity.{kind}");
+        let mut copied = fields::copy(value, &path, PODS, findings);
+        for (when, _) in PODS {
+            let terms: Vec<Value> = json::items(value, &[when])
+                .iter()
+                .enumerate()
+                .map(|(index, term)| {
+                    let path = format!("{path}.{when}[{index}]");
+                    let Some(inner) = term.get("podAffinityTerm") else {
+                        return pod_term(world, name, term, &path, findings);
+                    };
+                    let mut weighted = fields::copy(term, &path, WEIGHTED, findings);
+                    let path = format!("{path}.podAffinityTerm");
+                    weighted.insert("podAffinityTerm".into(), pod_term(world, name, inner, &path, findings));
+                    weighted.into()
+                })
+                .collect();
+            if !terms.is_empty() {
+                copied.insert((*when).into(), terms.into());
+            }
+        }
+        translated.insert(kind.into(), copied.into());
+    }
+    translated.into()
+}
+
+fn pod_term(world: &World, name: &Name, term: &Value, path: &str, findings: &mut Findings) -> Value {
+    let mut copied = fields::copy(term, path, TERM, findings);
+    let listed: Vec<&str> = json::items(term, &["namespaces"])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let by_labels = term.get("namespaceSelector").filter(|selector| !selector.is_null());
+    // Without a selector a term matches no pod; it stays so.
+    let Some(selector) = term.get("labelSelector").filter(|selector| !selector.is_null()) else {
+        return copied.into();
+    };
+    let mut selector = fields::within(selector, &format!("{path}.labelSelector"), LABEL_SELECTOR, findings);
+    let namespaces = match by_labels {
+        None if listed.is_empty() => Some(vec![&*name.namespace]),
+        None => Some(listed),
+        // An empty selector means every namespace of the tenant, whatever is listed besides.
+        Some(namespaces) if selects_all(namespaces) => None,
+        Some(_) if !listed.is_empty() => {
+            findings.refuse(
+                format!("{path}.namespaces"),
+                "cannot be had together with a namespaceSelector: use one of them, or two terms",
+            );
+            None
+        }
+        Some(namespaces) => {
+            let path = format!("{path}.namespaceSelector");
+            let namespaces = fields::within(namespaces, &path, LABEL_SELECTOR, findings);
+            join(&mut selector, &namespace::selector(&namespaces));
+            None
+        }
+    };
+    copied.insert("labelSelector".into(), scoped(world, &selector, namespaces.as_deref()));
+    copied.into()
+}
+
+fn selects_all(selector: &Value) -> bool {
+    selector
+        .as_object()
+        .is_some_and(|fields| fields.values().all(json::is_unset))
+}
+
+/// Makes a selector ask for what another one asks for as well.
+fn join(selector: &mut Value, other: &Value) {
+    for (key, value) in json::strings(other, &["matchLabels"]) {
+        json::set(selector, &["matchLabels", &key], value);
+    }
+    let mut expressions = json::items(selector, &["matchExpressions"]).to_vec();
+    expressions.extend(json::items(other, &["matchExpressions"]).iter().cloned());
+    if !expressions.is_empty() {
+        json::set(selector, &["matchExpressions"], expressions);
+    }
+}
+
+/// A selector of pods narrowed to the tenant and, unless `None`, to some of its namespaces.
+pub fn scoped(world: &World, selector: &Value, namespaces: Option<&[&str]>) -> Value {
+    let mut scoped = selector.clone();
+    json::set(&mut scoped, &["matchLabels", labels::TENANT], world.tenant.slug.clone());
+    match namespaces {
+        None => {}
+        Some([one]) => json::set(&mut scoped, &["matchLabels", labels::TENANT_OBJECT_NAMESPACE], *one),
+        Some(several) => {
+            let mut expressions = json::items(selector, &["matchExpressions"]).to_vec();
+            expressions.push(json!({"key": labels::TENANT_OBJECT_NAMESPACE, "operator": "In", "values": several}));
+            json::set(&mut scoped, &["matchExpressions"], expressions);
+        }
+    }
+    scoped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenant::test_tenant;
+
+    fn term(term: &Value) -> (Value, Vec<String>) {
+        let world = World::new(test_tenant());
+        let mut findings = Findings::default();
+        let translated = pod_term(&world, &Name::new("research", "p"), term, "t", &mut findings);
+        let refused = findings.refused.into_iter().map(|refusal| refusal.field).collect();
+        (translated, refused)
+    }
+
+    #[test]
+    fn namespaces_are_selected_by_the_labels_that_their_pods_carry() {
+        let (translated, refused) = term(
+            &json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}},
+            "namespaceSelector": {"matchLabels": {"team": "a"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]}}),
+        );
+        assert_eq!(refused, [""; 0]);
+        let selector = &translated["labelSelector"];
+        assert_eq!(selector["matchLabels"]["app"], "web");
+        assert_eq!(selector["matchLabels"][labels::TENANT], test_tenant().slug);
+        assert_eq!(selector["matchLabels"][namespace::label("team")], "a");
+        assert_eq!(selector["matchExpressions"][0]["key"], namespace::label("tier"));
+        assert_eq!(selector["matchLabels"].get(labels::TENANT_OBJECT_NAMESPACE), None);
+        assert_eq!(translated.get("namespaceSelector"), None);
+    }
+
+    #[test]
+    fn every_namespace_and_listed_namespaces_are_the_tenants() {
+        let all = term(&json!({"labelSelector": {}, "namespaceSelector": {}, "namespaces": ["a"]})).0;
+        assert_eq!(
+            all["labelSelector"],
+            json!({"matchLabels": {labels::TENANT: test_tenant().slug}})
+        );
+        let own = term(&json!({"labelSelector": {}})).0;
+        assert_eq!(
+            own["labelSelector"]["matchLabels"][labels::TENANT_OBJECT_NAMESPACE],
+            "research"
+        );
+        let none = term(&json!({"topologyKey": "zone"})).0;
+        assert_eq!(none, json!({"topologyKey": "zone"}));
+    }
+
+    #[test]
+    fn one_of_two_kinds_of_namespaces_is_refused() {
+        let both =
+            json!({"labelSelector": {}, "namespaces": ["a"], "namespaceSelector": {"matchLabels": {"team": "a"}}});
+        assert_eq!(term(&both).1, ["t.namespaces"]);
+    }
+
+    #[test]
+    fn labels_that_only_the_platform_sees_select_nothing() {
+        let world = World::new(test_tenant());
+        let mut findings = Findings::default();
+        let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": labels::POOL, "operator": "Exists"}, {"key": labels::OWNER_UID, "operator": "Exists"}]}]}}});
+        super::affinity(&world, &Name::new("research", "p"), &affinity, &mut findings);
+        assert_eq!(findings.refused.len(), 1, "{findings:?}");
+    }
+}

@@ -1,0 +1,216 @@
+//! Claims of devices in pods.
+//!
+//! | field | rule |
+//! |---|---|
+//! | `resourceClaims[].resourceClaimName`, `resourceClaimTemplateName` | the host's name; refused if the claim or template is |
+//! | `resources.claims` of containers | copied |
+//! | extended resources `deviceclass.resource.kubernetes.io/…` | of device classes that the tenant's class lists |
+//! | `status.resourceClaimStatuses`, `status.extendedResourceClaimStatus` | the claims as they are called in the tenant |
+
+use crate::{
+    json,
+    kinds::{
+        devices::{self, class, generated},
+        fields::{self, Fields, Findings, Rule},
+        references::Target,
+        refusal,
+    },
+    resource::{KindId, Name, host_name},
+    world::World,
+};
+use serde_json::{Map, Value};
+
+/// The rules of `PodResourceClaim`.
+pub const CLAIM: Fields = &[
+    ("name", Rule::Copy),
+    ("resourceClaimName", Rule::Rewrite),
+    ("resourceClaimTemplateName", Rule::Rewrite),
+];
+/// The rules of `ResourceClaim` in a container's resources.
+pub const OF_CONTAINER: Fields = &[("name", Rule::Copy), ("request", Rule::Copy)];
+/// Extended resources under the name of a device class.
+const BY_CLASS: &str = "deviceclass.resource.kubernetes.io/";
+/// Fields that name another object, and its kind.
+const NAMES: [(&str, KindId); 2] = [
+    ("resourceClaimName", KindId::ResourceClaim),
+    ("resourceClaimTemplateName", KindId::ResourceClaimTemplate),
+];
+
+/// Claims and templates that a pod names, with the path of the field.
+pub fn targets(pod: &Value) -> Vec<(String, Target)> {
+    let namespace = json::text(pod, &["metadata", "namespace"]).unwrap_or_default();
+    let claims = json::items(pod, &["spec", "resourceClaims"]).iter().enumerate();
+    claims
+        .flat_map(|(index, claim)| {
+            NAMES.iter().filter_map(move |(field, kind)| {
+                let named = json::text(claim, &[*field]).filter(|named| !named.is_empty())?;
+                let target = Target {
+                    kind: *kind,
+                    name: Name::new(namespace, named),
+                };
+                Some((format!("spec.resourceClaims[{index}].{field}"), target))
+            })
+        })
+        .collect()
+}
+
+/// The host pod's `resourceClaims`; refuses what it cannot have.
+pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Findings) -> Vec<Value> {
+    for (path, target) in targets(pod) {
+        if let Some(refused) = devices::refusal(world, &target) {
+            findings.refuse(
+                path,
+                format!("{} is refused: {}", target.name.name, refusal::message(&refused)),
+            );
+        }
+    }
+    by_class(world, &pod["spec"], findings);
+    json::items(pod, &["spec", "resourceClaims"])
+        .iter()
+        .enumerate()
+        .map(|(index, claim)| {
+            let mut copied = fields::copy(claim, &format!("spec.resourceClaims[{index}]"), CLAIM, findings);
+            for (field, kind) in NAMES {
+                if let Some(named) = json::text(claim, &[field]).filter(|named| !named.is_empty()) {
+                    let target = Name::new(&name.namespace, named);
+                    copied.insert(field.into(), on_host(world, kind, &target).into());
+                }
+            }
+            copied.into()
+        })
+        .collect()
+}
+
+/// The host's name of a claim or template. A claim that the host made itself has a name of its own there.
+fn on_host(world: &World, kind: KindId, name: &Name) -> String {
+    let shown = KindId::GeneratedClaim.key(name.clone());
+    match world.shown().source(&shown) {
+        Some(source) if kind == KindId::ResourceClaim => source.name.name.to_string(),
+        _ => host_name(kind, name),
+    }
+}
+
+/// Refuses extended resources that stand for device classes that are not offered. Those with names of their own are the
+/// platform's to give to all, like those of device plugins.
+fn by_class(world: &World, spec: &Value, findings: &mut Findings) {
+    for list in ["initContainers", "containers"] {
+        for (index, container) in json::items(spec, &[list]).iter().enumerate() {
+            let limits = json::at(container, &["resources", "limits"]).and_then(Value::as_object);
+            for resource in limits.into_iter().flatten().map(|(resource, _)| resource) {
+                if let Some(class) = resource
+                    .strip_prefix(BY_CLASS)
+                    .filter(|class| !class::is_offered(world, class))
+                {
+                    let path = format!("spec.{list}[{index}].resources.limits[{resource}]");
+                    findings.refuse(path, format!("the device class {class} is not offered here"));
+                }
+            }
+        }
+    }
+}
+
+/// Claims of a container.
+pub fn of_container(resources: &Value, path: &str, findings: &mut Findings) -> Vec<Value> {
+    let claims = json::items(resources, &["claims"]).iter().enumerate();
+    claims
+        .map(|(index, claim)| fields::copy(claim, &format!("{path}.claims[{index}]"), OF_CONTAINER, findings).into())
+        .collect()
+}
+
+/// Puts the tenant's names of claims that the host made for the pod into its status.
+pub fn back(pod: &Name, status: &mut Map<String, Value>) {
+    let rename = |entry: &mut Value, claim: &str| {
+        if let Some(host) = json::text(entry, &["resourceClaimName"]) {
+            let shown = generated::shown_name(&pod.name, claim, host);
+            entry["resourceClaimName"] = shown.into();
+        }
+    };
+    let statuses = status.get_mut("resourceClaimStatuses").and_then(Value::as_array_mut);
+    for entry in statuses.into_iter().flatten() {
+        let claim = json::text(entry, &["name"]).unwrap_or_default().to_owned();
+        rename(entry, &claim);
+    }
+    if let Some(extended) = status.get_mut("extendedResourceClaimStatus") {
+        rename(extended, generated::EXTENDED_CLAIM);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{store::Stored, tenant::test_tenant};
+    use berth_api::SyncPolicy;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    fn world() -> World {
+        let mut tenant = test_tenant();
+        let mut policy = SyncPolicy::default();
+        policy.devices.classes = vec!["gpu.example.com".into()];
+        tenant.policy = Arc::new(policy);
+        World::new(tenant)
+    }
+
+    fn name() -> Name {
+        Name::new("research", "train-0")
+    }
+
+    fn put(world: &World, kind: KindId, claim: &str, class: &str) {
+        let object = json!({"metadata": {"name": claim, "resourceVersion": "1"},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": class}}]}}});
+        world
+            .stores
+            .tenant(kind)
+            .written(Name::new("research", claim), Stored::new(&object));
+    }
+
+    fn pod(claims: &Value) -> Value {
+        json!({"metadata": {"name": "train-0", "namespace": "research"}, "spec": {"resourceClaims": claims, "containers": []}})
+    }
+
+    fn translate(world: &World, pod: &Value) -> (Vec<Value>, Vec<String>) {
+        let mut findings = Findings::default();
+        let claims = super::translate(world, &name(), pod, &mut findings);
+        (claims, findings.refused.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn claims_and_templates_have_the_hosts_names_whether_they_exist_or_not() {
+        let world = world();
+        put(&world, KindId::ResourceClaim, "mine", "gpu.example.com");
+        let host = KindId::GeneratedClaim.key(Name::new("", "other-abcdefghijklm-gpu-12345"));
+        let shown = KindId::GeneratedClaim.key(Name::new("research", "other-gpu-12345"));
+        world.shown().set(&host, vec![shown]);
+        let pod = pod(
+            &json!([{"name": "a", "resourceClaimName": "mine"}, {"name": "b", "resourceClaimTemplateName": "of-the-host"},
+            {"name": "c", "resourceClaimName": "other-gpu-12345"}]),
+        );
+        let (claims, refused) = translate(&world, &pod);
+        let host = |kind, name| host_name(kind, &Name::new("research", name));
+        let wanted = json!([
+            {"name": "a", "resourceClaimName": host(KindId::ResourceClaim, "mine")},
+            {"name": "b", "resourceClaimTemplateName": host(KindId::ResourceClaimTemplate, "of-the-host")},
+            {"name": "c", "resourceClaimName": "other-abcdefghijklm-gpu-12345"}]);
+        assert_eq!((Value::from(claims), refused), (wanted, Vec::new()));
+    }
+
+    #[test]
+    fn a_pod_says_why_its_claim_cannot_be_had() {
+        let world = world();
+        put(&world, KindId::ResourceClaim, "mine", "secret.example.com");
+        let mut pod = pod(&json!([{"name": "a", "resourceClaimName": "mine", "novelty": 1}]));
+        pod["spec"]["containers"] = json!([{"resources": {"limits": {
+            "deviceclass.resource.kubernetes.io/secret.example.com": "1", "deviceclass.resource.kubernetes.io/gpu.example.com": "1", "example.com/gpu": "1"}}}]);
+        insta::assert_yaml_snapshot!(translate(&world, &pod).1);
+    }
+
+    #[test]
+    fn the_status_names_the_tenants_claims() {
+        let mut status = json!({
+            "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "train-0-abcdefghijklm-gpu-12345"}, {"name": "unused"}],
+            "extendedResourceClaimStatus": {"resourceClaimName": "train-0-abcdefghijklm-extended-resources-67890",
+                "requestMappings": [{"containerName": "main", "resourceName": "example.com/gpu", "requestName": "container-0-request-0"}]}});
+        back(&name(), status.as_object_mut().unwrap());
+        insta::assert_yaml_snapshot!(status);
+    }
+}

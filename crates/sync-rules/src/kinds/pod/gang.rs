@@ -1,0 +1,198 @@
+//! Pods that start together or not at all. Labels of queues and schedulers stay in the tenant; what they say of a pod's gang
+//! is written on the host pod, so that the platform brings the nodes of a gang together.
+//!
+//! | the tenant's pod has | gang | size |
+//! |---|---|---|
+//! | annotation `scheduling.berth.dev/gang` | its value | annotation `scheduling.berth.dev/gang-size` |
+//! | `spec.schedulingGroup.podGroupName` | the PodGroup of `scheduling.k8s.io` | its `minCount` |
+//! | label `scheduling.x-k8s.io/pod-group`, or annotation `scheduling.k8s.io/group-name` | the PodGroup of `scheduling.x-k8s.io` or Volcano | its `minMember` |
+//! | label `kueue.x-k8s.io/pod-group-name` | its value | annotation `kueue.x-k8s.io/pod-group-total-count` |
+//! | label `leaderworkerset.sigs.k8s.io/group-key` | its value | annotation `leaderworkerset.sigs.k8s.io/size` |
+//!
+//! The annotation `scheduling.berth.dev/gang-topology: required` asks for one topology domain, whatever names the gang; so do
+//! Kueue's `kueue.x-k8s.io/podset-required-topology` and LeaderWorkerSet's `leaderworkerset.sigs.k8s.io/exclusive-topology`, and
+//! JobSet's `alpha.jobset.sigs.k8s.io/exclusive-topology` where the gang is one job, each but for the topology of single nodes.
+//! PodGroups count if the tenant's class lists their kind.
+
+use crate::{json, resource::Name, world::World};
+use berth_api::{SchedulingMode, labels};
+use serde_json::{Map, Value};
+
+/// More pods than any gang has.
+const MOST: u64 = 10_000;
+
+/// Kinds of groups: how a pod names one, the kind, and where it says how many must start together.
+const GROUPS: &[(Named, &str, &[&str])] = &[
+    (
+        Named::Label("scheduling.x-k8s.io/pod-group"),
+        "PodGroup.scheduling.x-k8s.io",
+        &["spec", "minMember"],
+    ),
+    (
+        Named::Annotation("scheduling.k8s.io/group-name"),
+        "PodGroup.scheduling.volcano.sh",
+        &["spec", "minMember"],
+    ),
+];
+
+/// Groups whose size is on the pod itself: the label with the name, the annotation with the size.
+const SIZED: &[(&str, &str)] = &[
+    ("kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"),
+    (
+        "leaderworkerset.sigs.k8s.io/group-key",
+        "leaderworkerset.sigs.k8s.io/size",
+    ),
+];
+
+/// Annotations whose value is the label of the topology that all pods of a gang need one domain of.
+const ONE_DOMAIN: [&str; 2] = [
+    "kueue.x-k8s.io/podset-required-topology",
+    "leaderworkerset.sigs.k8s.io/exclusive-topology",
+];
+/// The same for the pods of each job of a JobSet.
+const ONE_DOMAIN_OF_JOB: &str = "alpha.jobset.sigs.k8s.io/exclusive-topology";
+/// Annotation of a JobSet's pods: how many jobs there are in all.
+const JOBS: &str = "jobset.sigs.k8s.io/global-replicas";
+/// The topology of single nodes: a gang is not one node's.
+const HOST: &str = "kubernetes.io/hostname";
+
+enum Named {
+    Label(&'static str),
+    Annotation(&'static str),
+}
+
+/// Annotations of the host pod that say which gang it belongs to.
+pub(super) fn annotations(world: &World, name: &Name, pod: &Value) -> Map<String, Value> {
+    // Schedulers in the tenant know their gangs themselves.
+    if world.tenant.scheduling == SchedulingMode::Tenant {
+        return Map::new();
+    }
+    let Some((gang, size)) = gang(world, name, pod).filter(|(_, size)| (1..=MOST).contains(size)) else {
+        return Map::new();
+    };
+    let mut annotations = Map::new();
+    annotations.insert(labels::GANG.into(), gang.into());
+    annotations.insert(labels::GANG_SIZE.into(), size.to_string().into());
+    if needs_one_domain(pod) {
+        annotations.insert(labels::GANG_TOPOLOGY.into(), labels::GANG_TOPOLOGY_REQUIRED.into());
+    }
+    annotations
+}
+
+fn needs_one_domain(pod: &Value) -> bool {
+    let of_nodes = |key: &&str| annotation(pod, key).is_some_and(|topology| topology != HOST);
+    annotation(pod, labels::GANG_TOPOLOGY_OF_TENANT) == Some(labels::GANG_TOPOLOGY_REQUIRED)
+        || ONE_DOMAIN.iter().any(of_nodes)
+        || (of_nodes(&ONE_DOMAIN_OF_JOB) && annotation(pod, JOBS) == Some("1"))
+}
+
+fn gang(world: &World, name: &Name, pod: &Value) -> Option<(String, u64)> {
+    if let Some(gang) = annotation(pod, labels::GANG_OF_TENANT) {
+        return Some((
+            gang.to_owned(),
+            annotation(pod, labels::GANG_SIZE_OF_TENANT)?.parse().ok()?,
+        ));
+    }
+    if let Some(group) = json::text(pod, &["spec", "schedulingGroup", "podGroupName"]).filter(|group| !group.is_empty())
+    {
+        let path = ["spec", "schedulingPolicy", "gang", "minCount"];
+        return Some((
+            group.to_owned(),
+            size_of(world, name, super::scheduling::POD_GROUP, group, &path)?,
+        ));
+    }
+    for (named, kind, path) in GROUPS {
+        let group = match named {
+            Named::Label(key) => label(pod, key),
+            Named::Annotation(key) => annotation(pod, key),
+        };
+        if let Some((group, size)) = group.and_then(|group| Some((group, size_of(world, name, kind, group, path)?))) {
+            return Some((group.to_owned(), size));
+        }
+    }
+    SIZED
+        .iter()
+        .find_map(|(group, size)| Some((label(pod, group)?.to_owned(), annotation(pod, size)?.parse().ok()?)))
+}
+
+/// How many pods of a group must start together, as the group's object in the tenant says.
+fn size_of(world: &World, name: &Name, kind: &str, group: &str, path: &[&str]) -> Option<u64> {
+    let kind = world.kind_named(kind)?;
+    let object = world
+        .stores
+        .tenant(kind)
+        .get(&Name::new(&name.namespace, group))?
+        .object();
+    json::at(&object, path)?.as_u64()
+}
+
+fn label<'a>(pod: &'a Value, key: &str) -> Option<&'a str> {
+    json::text(pod, &["metadata", "labels", key]).filter(|value| !value.is_empty())
+}
+
+fn annotation<'a>(pod: &'a Value, key: &str) -> Option<&'a str> {
+    json::text(pod, &["metadata", "annotations", key]).filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenant::test_tenant;
+    use serde_json::json;
+
+    fn found(pod: &Value) -> Map<String, Value> {
+        annotations(&World::new(test_tenant()), &Name::new("ml", "a"), pod)
+    }
+
+    #[test]
+    fn a_gang_by_annotations() {
+        let pod = json!({"metadata": {"annotations": {
+            "scheduling.berth.dev/gang": "train", "scheduling.berth.dev/gang-size": "8",
+            "scheduling.berth.dev/gang-topology": "required",
+        }}});
+        let expected =
+            json!({"berth.dev/gang": "train", "berth.dev/gang-size": "8", "berth.dev/gang-topology": "required"});
+        assert_eq!(Value::Object(found(&pod)), expected);
+    }
+
+    #[test]
+    fn groups_whose_size_is_on_the_pod() {
+        for (group, size) in SIZED {
+            let pod = json!({"metadata": {"labels": {*group: "g"}, "annotations": {*size: "4"}}});
+            assert_eq!(found(&pod)["berth.dev/gang-size"], "4", "{group}");
+        }
+    }
+
+    #[test]
+    fn topologies_of_other_systems() {
+        let one_domain = |more: &[(&str, &str)]| {
+            let mut pod = json!({"metadata": {"annotations": {
+                "scheduling.berth.dev/gang": "train", "scheduling.berth.dev/gang-size": "8",
+            }}});
+            for (key, value) in more {
+                pod["metadata"]["annotations"][key] = (*value).into();
+            }
+            found(&pod).contains_key("berth.dev/gang-topology")
+        };
+        for key in ONE_DOMAIN {
+            assert!(one_domain(&[(key, "topology.example.com/rack")]), "{key}");
+            assert!(!one_domain(&[(key, HOST)]), "{key}");
+        }
+        let rack = (ONE_DOMAIN_OF_JOB, "topology.example.com/rack");
+        assert!(one_domain(&[rack, (JOBS, "1")]));
+        assert!(!one_domain(&[rack, (JOBS, "4")]), "each of the jobs has its own");
+    }
+
+    #[test]
+    fn without_a_sensible_size_there_is_no_gang() {
+        for size in ["", "0", "many", "-1", "99999999"] {
+            let pod = json!({"metadata": {"annotations": {
+                "scheduling.berth.dev/gang": "train", "scheduling.berth.dev/gang-size": size,
+            }}});
+            assert!(found(&pod).is_empty(), "{size:?}");
+        }
+        // Nobody serves PodGroups here.
+        assert!(found(&json!({"spec": {"schedulingGroup": {"podGroupName": "g"}}})).is_empty());
+        assert!(found(&json!({"metadata": {"labels": {"app": "a"}}})).is_empty());
+    }
+}

@@ -1,0 +1,270 @@
+//! Nodes that the tenant shares with others: which pods may also run there, and how.
+//!
+//! | part | rule |
+//! |---|---|
+//! | who may | pods without devices (extended resources, claims, a GPU runtime class), if the tenant has shared pools and the host's scheduler places its pods |
+//! | nodeSelector, affinity | the tenant's own nodes or those of its shared pools, in every term; without that, the own nodes only |
+//! | imagePullPolicy | `Always`, so that nobody uses an image that another tenant has pulled; pods that say `Never` stay on own nodes |
+//! | hostUsers | `false`, if the class wants that; pods that say `true` stay on own nodes |
+//! | priority | as elsewhere, but such pods never preempt: the victims could be others' |
+//!
+//! A pod that exists on the host stays what it is, whatever the tenant's pools are meanwhile.
+
+use super::scheduling::NODE_TERMS;
+use crate::{
+    json,
+    resource::{KindId, Name},
+    world::World,
+};
+use berth_api::{
+    SchedulingMode, labels,
+    sync_policy::{PriorityBand, SharedNodesPolicy},
+};
+use serde_json::{Map, Value, json};
+
+/// Parts of names of RuntimeClasses that bring GPUs into containers.
+pub const GPU_RUNTIMES: &[&str] = &["nvidia", "amd", "habana", "gpu"];
+
+/// Lists of containers.
+const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// Opens the shared pools to a host pod's spec that is otherwise complete. Gives the pools that it may use.
+pub fn open(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>) -> Vec<String> {
+    let rules = &world.tenant.policy.shared_nodes;
+    let pools = pools(world, name, rules);
+    if pools.is_empty() || world.tenant.scheduling != SchedulingMode::Host || !may_share(source, spec, rules) {
+        return Vec::new();
+    }
+    let Some(terms) = terms(&world.tenant.slug, &pools, spec) else {
+        return Vec::new();
+    };
+    let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
+    json::set(affinity, &NODE_TERMS, terms);
+    if let Some(selector) = spec.get_mut("nodeSelector").and_then(Value::as_object_mut) {
+        selector.remove(labels::TENANT);
+        if selector.is_empty() {
+            spec.remove("nodeSelector");
+        }
+    }
+    if world.tenant.policy.pods.priority.is_some() {
+        let step = PriorityBand::step(source.get("priority").and_then(Value::as_i64).unwrap_or_default());
+        let class = PriorityBand::class_name(&world.tenant.class_name, step, false);
+        spec.insert("priorityClassName".into(), class.into());
+    }
+    if rules.user_namespaces {
+        spec.insert("hostUsers".into(), false.into());
+    }
+    if !rules.cached_images {
+        for list in CONTAINERS {
+            for container in items(spec, list) {
+                container["imagePullPolicy"] = "Always".into();
+            }
+        }
+        for volume in items(spec, "volumes") {
+            if let Some(image) = volume.get_mut("image").filter(|image| image.is_object()) {
+                image["pullPolicy"] = "Always".into();
+            }
+        }
+    }
+    pools
+}
+
+/// Of a pod that is on the host already what it was made with, else what the tenant has now.
+fn pools(world: &World, name: &Name, rules: &SharedNodesPolicy) -> Vec<String> {
+    let Some(host) = world.stores.host(KindId::Pod).get(name).map(|host| host.object()) else {
+        return rules.pools.clone();
+    };
+    let list = json::text(&host, &["metadata", "annotations", labels::SHARED_POOLS]).unwrap_or_default();
+    list.split(',')
+        .filter(|pool| !pool.is_empty())
+        .map(ToOwned::to_owned)
+        .collect()
+}
+
+fn may_share(source: &Value, spec: &Map<String, Value>, rules: &SharedNodesPolicy) -> bool {
+    let has_devices = spec.get("resourceClaims").is_some_and(|claims| !json::is_unset(claims))
+        || CONTAINERS.iter().any(|list| {
+            let containers = spec.get(*list).and_then(Value::as_array).into_iter().flatten();
+            containers.into_iter().any(asks_for_devices)
+        })
+        || asks_for_devices(&Value::Object(spec.clone()));
+    let runtime = spec.get("runtimeClassName").and_then(Value::as_str).unwrap_or_default();
+    let is_gpu_runtime = GPU_RUNTIMES.iter().any(|part| runtime.contains(part));
+    let wants_node_users = rules.user_namespaces && source.get("hostUsers") == Some(&Value::Bool(true));
+    !has_devices && !is_gpu_runtime && !wants_node_users && (rules.cached_images || !never_pulls(source))
+}
+
+/// Whether a container, or a pod as a whole, asks for anything but what every node has. All other resources have a domain.
+fn asks_for_devices(container: &Value) -> bool {
+    let claims = json::items(container, &["resources", "claims"]);
+    let named = ["requests", "limits"].into_iter().flat_map(|part| {
+        let resources = container.get("resources").and_then(|resources| resources.get(part));
+        resources.and_then(Value::as_object).into_iter().flatten()
+    });
+    !claims.is_empty() || named.into_iter().any(|(resource, _)| resource.contains('/'))
+}
+
+fn never_pulls(source: &Value) -> bool {
+    let never = Some("Never");
+    CONTAINERS.iter().any(|list| {
+        let containers = json::items(source, &[list]).iter();
+        containers
+            .into_iter()
+            .any(|container| json::text(container, &["imagePullPolicy"]) == never)
+    }) || json::items(source, &["volumes"])
+        .iter()
+        .any(|volume| json::text(volume, &["image", "pullPolicy"]) == never)
+}
+
+/// The node selector terms: each of the pod's own once for the tenant's nodes and once for shared ones. `None` if none of
+/// the pod's own matches anything. What is added comes first: a pod with gates may get more expressions at the end.
+fn terms(slug: &str, pools: &[String], spec: &Map<String, Value>) -> Option<Vec<Value>> {
+    let own = spec
+        .get("affinity")
+        .map(|affinity| json::items(affinity, &NODE_TERMS).to_vec());
+    let own = own
+        .filter(|terms| !terms.is_empty())
+        .unwrap_or_else(|| vec![json!({"matchExpressions": []})]);
+    // A term that says nothing at all matches no node.
+    let is_nothing = |term: &Value| term.as_object().is_none_or(Map::is_empty);
+    let own: Vec<Value> = own.into_iter().filter(|term| !is_nothing(term)).collect();
+    let ways = [
+        json!({"key": labels::TENANT, "operator": "In", "values": [slug]}),
+        json!({"key": labels::SHARED_POOL, "operator": "In", "values": pools}),
+    ];
+    let all = own.iter().flat_map(|term| {
+        ways.iter().map(|way| {
+            let mut term = term.clone();
+            let mut expressions = vec![way.clone()];
+            expressions.extend(json::items(&term, &["matchExpressions"]).iter().cloned());
+            term["matchExpressions"] = expressions.into();
+            term
+        })
+    });
+    (!own.is_empty()).then(|| all.collect())
+}
+
+fn items<'a>(spec: &'a mut Map<String, Value>, list: &str) -> impl Iterator<Item = &'a mut Value> {
+    spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        kinds::{Down, pod::Pods},
+        tenant::test_tenant,
+    };
+    use std::sync::Arc;
+
+    fn world(change: impl FnOnce(&mut SharedNodesPolicy)) -> World {
+        let mut tenant = test_tenant();
+        let policy = Arc::make_mut(&mut tenant.policy);
+        policy.shared_nodes.pools = vec!["cpu".into()];
+        policy.pods.runtime_classes = vec!["*".into()];
+        policy.devices.classes = vec!["*".into()];
+        change(&mut policy.shared_nodes);
+        World::new(tenant)
+    }
+
+    /// The host pod of a pod with this spec.
+    fn host(world: &World, more: &Value) -> Value {
+        let mut spec = json!({"containers": [{"name": "c", "image": "app"}]});
+        for (key, value) in more.as_object().into_iter().flatten() {
+            spec[key] = value.clone();
+        }
+        let pod = json!({"metadata": {"name": "p", "namespace": "research", "uid": "u"}, "spec": spec});
+        Pods.translate(world, &Name::new("research", "p"), &pod).unwrap().object
+    }
+
+    fn shares(host: &Value) -> bool {
+        let (label, selector) = (
+            json::text(host, &["metadata", "labels", labels::SHARED_NODES]).is_some(),
+            json::text(host, &["spec", "nodeSelector", labels::TENANT]).is_none(),
+        );
+        assert_eq!(label, selector, "{host}");
+        label
+    }
+
+    #[test]
+    fn a_pod_without_devices_may_run_on_own_and_on_shared_nodes() {
+        let host = host(&world(|_| ()), &json!({"nodeSelector": {"disk": "ssd"}}));
+        assert!(shares(&host));
+        insta::assert_yaml_snapshot!(json!({
+            "labels": host["metadata"]["labels"][labels::SHARED_NODES],
+            "pools": host["metadata"]["annotations"][labels::SHARED_POOLS],
+            "nodeSelector": host["spec"]["nodeSelector"],
+            "affinity": host["spec"]["affinity"],
+            "pull": host["spec"]["containers"][0]["imagePullPolicy"],
+        }));
+    }
+
+    #[test]
+    fn every_term_of_the_pods_own_holds_on_both_sorts_of_nodes() {
+        let zone = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]});
+        let named = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]});
+        let with = |terms: Value| {
+            let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+            host(&world(|_| ()), &json!({"affinity": {"nodeAffinity": required}}))
+        };
+        let two = with(json!([zone, named, {}]));
+        let terms = json::items(&two["spec"]["affinity"], &NODE_TERMS);
+        assert_eq!(terms.len(), 4, "{terms:?}");
+        assert_eq!(terms[1]["matchExpressions"][0]["key"], labels::SHARED_POOL);
+        assert_eq!(terms[1]["matchExpressions"][1]["key"], "zone");
+        assert!(terms[2]["matchFields"].is_array() && terms[3]["matchFields"].is_array());
+        // What matches no node goes on matching none.
+        assert!(!shares(&with(json!([{}]))));
+    }
+
+    #[test]
+    fn whatever_may_bring_a_device_stays_on_own_nodes() {
+        let limited = |resource: &str| json!({"containers": [{"name": "c", "image": "a", "resources": {"limits": {resource: "1"}}}]});
+        for devices in [
+            limited("nvidia.com/gpu"),
+            limited("nvidia.com/mig-1g.10gb"),
+            limited("deviceclass.resource.kubernetes.io/gpu"),
+            json!({"runtimeClassName": "nvidia"}),
+            json!({"initContainers": [{"name": "i", "image": "a", "resources": {"requests": {"amd.com/gpu": "1"}, "limits": {"amd.com/gpu": "1"}}}]}),
+        ] {
+            assert!(!shares(&host(&world(|_| ()), &devices)), "{devices}");
+        }
+        for plain in [
+            limited("cpu"),
+            limited("hugepages-2Mi"),
+            json!({"runtimeClassName": "kata"}),
+        ] {
+            assert!(shares(&host(&world(|_| ()), &plain)), "{plain}");
+        }
+    }
+
+    #[test]
+    fn what_the_class_wants_on_shared_nodes_holds_or_the_pod_stays_at_home() {
+        let strict = world(|rules| rules.user_namespaces = true);
+        assert_eq!(host(&strict, &json!({}))["spec"]["hostUsers"], false);
+        assert!(!shares(&host(&strict, &json!({"hostUsers": true}))));
+        let never = json!({"containers": [{"name": "c", "image": "a", "imagePullPolicy": "Never"}]});
+        assert!(!shares(&host(&strict, &never)));
+        let cached = host(&world(|rules| rules.cached_images = true), &never);
+        assert!(shares(&cached));
+        assert_eq!(cached["spec"]["containers"][0]["imagePullPolicy"], "Never");
+    }
+
+    #[test]
+    fn a_pod_on_a_shared_node_makes_nobody_leave() {
+        let mut world = world(|_| ());
+        Arc::make_mut(&mut world.tenant.policy).pods.priority = Some(PriorityBand { lowest: 0, highest: 11 });
+        let at_home = host(&world, &json!({"priority": 1000, "runtimeClassName": "nvidia"}));
+        assert_eq!(at_home["spec"]["priorityClassName"], "berth-default-5");
+        let shared = host(&world, &json!({"priority": 1000}));
+        assert_eq!(shared["spec"]["priorityClassName"], "berth-default-5-never");
+    }
+
+    #[test]
+    fn without_shared_pools_or_with_a_scheduler_of_its_own_everything_stays_at_home() {
+        assert!(!shares(&host(&world(|rules| rules.pools.clear()), &json!({}))));
+        let mut own = world(|_| ());
+        own.tenant.scheduling = SchedulingMode::Tenant;
+        assert!(!shares(&host(&own, &json!({}))));
+    }
+}

@@ -1,0 +1,308 @@
+//! Golden tests of pods as a whole; the parts have their own.
+
+use super::*;
+use crate::resource::KindId;
+use crate::{store::Stored, tenant::test_tenant};
+use proptest::prelude::*;
+
+fn world() -> World {
+    let world = World::new(test_tenant());
+    let service = json!({"metadata": {"name": "web", "namespace": "research", "resourceVersion": "1"},
+        "spec": {"clusterIP": "10.96.5.5", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}});
+    world
+        .stores
+        .tenant(KindId::Service)
+        .written(Name::new("research", "web"), Stored::new(&service));
+    world
+}
+
+fn name() -> Name {
+    Name::new("research", "train-0")
+}
+
+/// A pod as the tenant's API server stores it.
+fn pod() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "train-0", "namespace": "research", "uid": "pod-uid", "resourceVersion": "7", "generation": 1,
+            "labels": {"job": "train", "berth.dev/tenant": "other"}, "annotations": {"note": "x", "simulation.berth.dev/run-for": "3s"},
+            "ownerReferences": [{"kind": "Job"}], "finalizers": ["batch.kubernetes.io/job-tracking"]},
+        "spec": {
+            "containers": [{
+                "name": "main", "image": "trainer:1", "command": ["train"], "imagePullPolicy": "IfNotPresent",
+                "env": [
+                    {"name": "POD", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
+                    {"name": "NODE", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}},
+                    {"name": "MODE", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "mode", "optional": true}}},
+                    {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "creds", "key": "key"}}},
+                    {"name": "TWICE", "value": "1"}, {"name": "TWICE", "value": "2"}],
+                "envFrom": [{"configMapRef": {"name": "settings"}}],
+                "resources": {"limits": {"nvidia.com/gpu": "8"}, "requests": {"nvidia.com/gpu": "8", "cpu": "4"}},
+                "ports": [{"containerPort": 80, "protocol": "TCP"}, {"containerPort": 80, "protocol": "TCP"}],
+                "securityContext": {"runAsNonRoot": true},
+                "volumeMounts": [{"name": "api", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true}]
+            }],
+            "volumes": [
+                {"name": "config", "configMap": {"name": "settings", "defaultMode": 420}},
+                {"name": "secret", "secret": {"secretName": "creds", "defaultMode": 420}},
+                {"name": "scratch", "emptyDir": {}},
+                {"name": "info", "downwardAPI": {"items": [{"path": "labels", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.labels"}}]}},
+                {"name": "api", "projected": {"defaultMode": 420, "sources": [
+                    {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+                    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                    {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}}]}}],
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 30, "dnsPolicy": "ClusterFirst", "serviceAccountName": "default",
+            "serviceAccount": "default", "securityContext": {}, "schedulerName": "default-scheduler", "enableServiceLinks": true,
+            "nodeSelector": {"nvidia.com/gpu.product": "H100"}, "imagePullSecrets": [{"name": "registry"}],
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            "priority": 0, "preemptionPolicy": "PreemptLowerPriority",
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"job": "train"}}},
+                {"topologyKey": "kubernetes.io/hostname", "namespaces": ["a", "b"], "labelSelector": {}}]}},
+            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"job": "train"}}}]
+        },
+        "status": {"phase": "Pending", "qosClass": "Burstable"}
+    })
+}
+
+fn translate(pod: &Value) -> Result<Translated, Vec<Refusal>> {
+    Pods.translate(&world(), &name(), pod)
+}
+
+fn refused(pod: &Value) -> Vec<String> {
+    translate(pod)
+        .unwrap_err()
+        .iter()
+        .map(|refusal| refusal.field.clone())
+        .collect()
+}
+
+#[test]
+fn a_training_pod() {
+    insta::assert_yaml_snapshot!(translate(&pod()).unwrap().object);
+}
+
+#[test]
+fn with_a_dns_server_pods_ask_it_and_their_own_settings_are_merged() {
+    let mut world = world();
+    world.tenant.dns_address = Some("10.96.0.50".into());
+    let mut pod = pod();
+    pod["spec"]["dnsConfig"] = json!({"searches": ["corp.example"], "options": [{"name": "ndots", "value": "2"}]});
+    let spec = Pods.translate(&world, &name(), &pod).unwrap().object["spec"].take();
+    assert_eq!(spec["dnsPolicy"], "None");
+    insta::assert_yaml_snapshot!(spec["dnsConfig"]);
+}
+
+#[test]
+fn all_refusals_are_named_at_once() {
+    let mut pod = pod();
+    let spec = &mut pod["spec"];
+    spec["hostNetwork"] = true.into();
+    spec["hostPID"] = true.into();
+    spec["nodeName"] = "gpu-1".into();
+    spec["runtimeClassName"] = "kata".into();
+    spec["schedulerName"] = "mine".into();
+    spec["priorityClassName"] = "system-node-critical".into();
+    spec["somethingNew"] = json!({"a": 1});
+    spec["nodeSelector"]["berth.dev/tenant"] = "other".into();
+    spec["tolerations"] = json!([{"key": "berth.dev/state", "operator": "Exists"}]);
+    spec["volumes"] =
+        json!([{"name": "a", "hostPath": {"path": "/"}}, {"name": "b", "csi": {"driver": "any.example.com"}}]);
+    let container = &mut spec["containers"][0];
+    container["ports"][0]["hostPort"] = 80.into();
+    container["securityContext"]["privileged"] = true.into();
+    container["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+    container["livenessProbe"] = json!({"httpGet": {"host": "169.254.169.254", "port": 80}});
+    let mut fields = refused(&pod);
+    fields.sort();
+    insta::assert_yaml_snapshot!(fields);
+}
+
+#[test]
+fn a_toleration_of_everything_does_not_reach_the_platforms_taints() {
+    let mut pod = pod();
+    pod["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    let object = translate(&pod).unwrap().object;
+    for toleration in json::items(&object, &["spec", "tolerations"]) {
+        let key = json::text(toleration, &["key"]).unwrap();
+        assert!(key == labels::TENANT || !labels::is_reserved(key), "{toleration}");
+    }
+}
+
+#[test]
+fn new_pods_keep_off_cordoned_nodes() {
+    let world = world();
+    let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"unschedulable": true}});
+    world
+        .stores
+        .tenant(KindId::Node)
+        .written(Name::new("", "gpu-1"), Stored::new(&node));
+    let terms = [
+        "spec",
+        "affinity",
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+    ];
+    let translated = Pods.translate(&world, &name(), &pod()).unwrap().object;
+    let expected = json!([{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["gpu-1"]}]}]);
+    assert_eq!(json::at(&translated, &terms), Some(&expected));
+    let mut daemon = pod();
+    daemon["spec"]["tolerations"] = json!([{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]);
+    let translated = Pods.translate(&world, &name(), &daemon).unwrap().object;
+    assert_eq!(json::at(&translated, &terms), None);
+}
+
+#[test]
+fn a_bound_pod_may_have_a_node_name() {
+    let mut pod = pod();
+    pod["spec"]["nodeName"] = "gpu-1".into();
+    pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"}]);
+    assert!(translate(&pod).is_ok());
+    assert_eq!(Pods.want(&world(), &name(), &pod), Want::Once);
+}
+
+#[test]
+fn status_comes_back_with_the_tenants_names_and_generation() {
+    let world = world();
+    let host_name = resource::host_name(KindId::Pod, &name());
+    let host_pod = json!({"metadata": {"name": host_name, "resourceVersion": "9"}, "spec": {"nodeName": "gpu-1"},
+        "status": {"phase": "Running", "podIP": "10.1.0.7", "hostIP": "192.168.0.1", "qosClass": "Burstable", "observedGeneration": 4,
+            "conditions": [{"type": "PodScheduled", "status": "True", "observedGeneration": 4}, {"type": "example.com/gate", "status": "False"}],
+            "containerStatuses": [{"name": "main", "ready": true, "state": {"waiting": {"reason": "X", "message": format!("pod {host_name} waits")}}}]}});
+    world.stores.host(KindId::Pod).written(name(), Stored::new(&host_pod));
+    let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}});
+    world
+        .stores
+        .tenant(KindId::Node)
+        .written(Name::new("", "gpu-1"), Stored::new(&node));
+    let mut tenant = pod();
+    tenant["spec"]["readinessGates"] = json!([{"conditionType": "example.com/gate"}]);
+    tenant["status"]["conditions"] = json!([{"type": "example.com/gate", "status": "True"}]);
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    let refused = [Refusal::new("spec.x", "no")];
+    let report = Report {
+        tenant: &tenant,
+        host: &host_pod,
+        in_sync: true,
+        refused: &refused,
+        now,
+    };
+    assert_eq!(
+        Pods.back(&world, &name(), &report),
+        [TenantWrite::Bind { node: "gpu-1".into() }]
+    );
+    let mut tenant = tenant.clone();
+    tenant["spec"]["nodeName"] = "gpu-1".into();
+    let report = Report {
+        tenant: &tenant,
+        ..report
+    };
+    let writes = Pods.back(&world, &name(), &report);
+    let [TenantWrite::Status(status)] = writes.as_slice() else {
+        panic!("{writes:?}")
+    };
+    insta::assert_yaml_snapshot!(status);
+    let gates = Pods.host_status(&tenant, &host_pod).unwrap();
+    assert_eq!(
+        gates,
+        json!({"conditions": [{"type": "example.com/gate", "status": "True"}]})
+    );
+}
+
+#[test]
+fn a_lost_pod_fails_and_keeps_the_reason_the_host_gave() {
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    let mut tenant = pod();
+    tenant["status"] = json!({"phase": "Running", "conditions": [
+        {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}]});
+    let status = Pods.lost(&world(), &name(), &tenant, None, now).unwrap();
+    assert_eq!(
+        (&status["phase"], &status["reason"]),
+        (&json!("Failed"), &json!("PreemptionByScheduler"))
+    );
+    tenant["status"] = json!({
+        "phase": "Running",
+        "conditions": [
+            {"type": "Initialized", "status": "True", "lastTransitionTime": "2027-01-15T07:00:00Z"},
+            {"type": "Ready", "status": "True", "observedGeneration": 1, "lastTransitionTime": "2027-01-15T07:00:00Z"},
+            {"type": "ContainersReady", "status": "True", "lastTransitionTime": "2027-01-15T07:00:00Z"},
+        ],
+        "initContainerStatuses": [
+            {"name": "first", "ready": true, "started": false, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+            {"name": "sidecar", "ready": true, "started": true, "state": {"running": {"startedAt": "2027-01-15T07:00:00Z"}}},
+        ],
+        "containerStatuses": [{
+            "name": "main", "ready": true, "started": true, "containerID": "containerd://1", "restartCount": 2,
+            "state": {"running": {"startedAt": "2027-01-15T07:00:00Z"}},
+        }],
+    });
+    insta::assert_yaml_snapshot!(Pods.lost(&world(), &name(), &tenant, None, now).unwrap());
+    let departed = json!({"status": {"phase": "Succeeded"}});
+    assert_eq!(
+        Pods.lost(&world(), &name(), &tenant, Some(&departed), now).unwrap()["phase"],
+        "Succeeded"
+    );
+    tenant["status"] = json!({"phase": "Succeeded"});
+    assert_eq!(
+        Pods.lost(&world(), &name(), &tenant, None, now),
+        None,
+        "what finished stays finished"
+    );
+}
+
+fn key() -> impl Strategy<Value = String> {
+    let known = spec::SPEC
+        .iter()
+        .map(|(name, _)| (*name).to_owned())
+        .collect::<Vec<_>>();
+    prop_oneof![prop::sample::select(known), "[a-z]{1,8}"]
+}
+
+fn anything() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i16>().prop_map(Value::from),
+        "[a-z/.]{0,12}".prop_map(Value::from)
+    ];
+    leaf.prop_recursive(4, 32, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map(key(), inner, 0..4).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    /// Whatever a spec holds, translation does not panic, gives the same twice, and never lets a forbidden field through.
+    #[test]
+    fn no_spec_gets_anything_forbidden_through(spec in prop::collection::btree_map(key(), anything(), 0..8)) {
+        let mut pod = pod();
+        for (key, value) in spec {
+            pod["spec"][key] = value;
+        }
+        let (first, second) = (translate(&pod), translate(&pod));
+        match (first, second) {
+            (Ok(first), Ok(second)) => {
+                prop_assert_eq!(json::hash(&first.object), json::hash(&second.object));
+                let spec = first.object["spec"].as_object().unwrap();
+                for (key, value) in spec {
+                    prop_assert!(spec::SPEC.iter().any(|(known, _)| known == key), "{key}");
+                    let forbidden = ["hostNetwork", "hostPID", "hostIPC", "nodeName", "serviceAccountName", "runtimeClassName", "schedulerName"];
+                    prop_assert!(!forbidden.contains(&key.as_str()) || json::is_unset(value), "{key}");
+                }
+                prop_assert_eq!(&spec["nodeSelector"][labels::TENANT], &json!(test_tenant().slug));
+                prop_assert_eq!(&spec["automountServiceAccountToken"], &json!(false));
+                prop_assert_eq!(&spec["enableServiceLinks"], &json!(false));
+                for volume in json::items(&first.object, &["spec", "volumes"]) {
+                    let allowed = ["name", "configMap", "secret", "emptyDir", "image", "downwardAPI", "projected", "persistentVolumeClaim"];
+                    prop_assert!(volume.as_object().unwrap().keys().all(|key| allowed.contains(&key.as_str())), "{volume}");
+                }
+            }
+            (Err(first), Err(second)) => prop_assert_eq!(first, second),
+            _ => prop_assert!(false, "translated once and refused once"),
+        }
+    }
+}

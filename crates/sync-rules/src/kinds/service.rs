@@ -1,0 +1,344 @@
+//! Services.
+//!
+//! | field | rule |
+//! |---|---|
+//! | labels, annotations | copied but for reserved ones |
+//! | `clusterIP(s)`, `ipFamilies`, `ipFamilyPolicy` | copied: one address, inside and out |
+//! | `selector` | narrowed to the tenant and the namespace |
+//! | `ports` | copied; node ports are the same inside and out |
+//! | `type` | ClusterIP and ExternalName; NodePort and LoadBalancer if the class allows |
+//! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
+//! | `loadBalancerClass` | copied if the class lists it |
+//! | `externalIPs`, `loadBalancerIP` | refused |
+//! | `externalName` | copied; a Service for a name inside a cluster stays in the tenant, whose DNS answers for it |
+//! | `default/kubernetes`, `kube-system/kube-dns` | never: they are the tenant's own API server and its DNS; the same of `berth-metrics` |
+//! | status | `loadBalancer` comes back |
+//!
+//! Addresses and ports of nodes are given out by the host before the tenant's object is stored: see [`allocation`] and
+//! [`crate::admission`].
+
+pub mod allocation;
+
+use crate::{
+    json,
+    kinds::{
+        Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
+        fields::{self, Fields, Findings, Rule},
+        metadata,
+        refusal::Refusal,
+    },
+    resource::{self, Name, Resource},
+    store::WatchSpec,
+    usage,
+    world::World,
+};
+use berth_api::{
+    labels,
+    sync_policy::{ServicePolicy, allows},
+};
+use serde_json::{Value, json};
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec::own(resource::SERVICE)),
+    host: Some((HostNamespace::Workloads, WatchSpec::synced(resource::SERVICE))),
+    flow: Flow::Down(&Services),
+    rights: Rights {
+        tenant: &[("services/status", &["patch"])],
+        host: &[("services", WRITE)],
+    },
+};
+
+/// Services of the tenant that stand for parts of its control plane, as (namespace, name). The platform makes what they lead
+/// to; what the tenant writes into them changes nothing.
+pub const OF_THE_CONTROL_PLANE: [(&str, &str); 3] = [
+    ("default", "kubernetes"),
+    ("kube-system", "kube-dns"),
+    (usage::NAMESPACE, usage::SERVICE),
+];
+
+const SPEC: Fields = &[
+    ("allocateLoadBalancerNodePorts", Rule::Copy),
+    ("clusterIP", Rule::Copy),
+    ("clusterIPs", Rule::Copy),
+    ("externalIPs", Rule::Refuse("they could take over foreign addresses")),
+    ("externalName", Rule::Copy),
+    ("externalTrafficPolicy", Rule::Copy),
+    ("healthCheckNodePort", Rule::Copy),
+    ("internalTrafficPolicy", Rule::Copy),
+    ("ipFamilies", Rule::Copy),
+    ("ipFamilyPolicy", Rule::Copy),
+    ("loadBalancerClass", Rule::Copy),
+    (
+        "loadBalancerIP",
+        Rule::Refuse("this field is deprecated; use the annotations of the load balancer's provider"),
+    ),
+    ("loadBalancerSourceRanges", Rule::Copy),
+    ("ports", Rule::Rewrite),
+    ("publishNotReadyAddresses", Rule::Copy),
+    ("selector", Rule::Rewrite),
+    ("sessionAffinity", Rule::Copy),
+    ("sessionAffinityConfig", Rule::Copy),
+    ("trafficDistribution", Rule::Copy),
+    ("type", Rule::Rewrite),
+];
+
+const PORT: Fields = &[
+    ("appProtocol", Rule::Copy),
+    ("name", Rule::Copy),
+    ("nodePort", Rule::Copy),
+    ("port", Rule::Copy),
+    ("protocol", Rule::Copy),
+    ("targetPort", Rule::Copy),
+];
+
+const INGRESS: Fields = &[
+    ("hostname", Rule::Copy),
+    ("ip", Rule::Copy),
+    ("ipMode", Rule::Copy),
+    ("ports", Rule::Copy),
+];
+
+/// Names below which everything is inside the host's cluster or its cloud. A Service for such a name means something in the
+/// tenant, whose own DNS answers for it; controllers of the host would take it for a name of theirs.
+pub const INTERNAL_NAMES: &[&str] = &["cluster.local", "internal", "localhost", "svc"];
+
+/// Whether an external name is one of [`INTERNAL_NAMES`] or below, or no name at all.
+fn is_internal(name: &str) -> bool {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    let is_address = name.contains(':') || name.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let is_below = |domain: &str| {
+        name.strip_suffix(domain)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    is_address || name.contains(".svc.") || INTERNAL_NAMES.iter().any(|domain| is_below(domain))
+}
+
+struct Services;
+
+impl Down for Services {
+    fn resource(&self) -> Resource {
+        resource::SERVICE
+    }
+
+    fn want(&self, _world: &World, name: &Name, service: &Value) -> Want {
+        let leads_inside = json::text(service, &["spec", "type"]) == Some("ExternalName")
+            && json::text(service, &["spec", "externalName"]).is_some_and(is_internal);
+        if leads_inside || OF_THE_CONTROL_PLANE.contains(&(&*name.namespace, &*name.name)) {
+            Want::Absent
+        } else {
+            Want::Sync
+        }
+    }
+
+    fn translate(&self, world: &World, name: &Name, service: &Value) -> Result<Translated, Vec<Refusal>> {
+        let mut findings = Findings::default();
+        let source = &service["spec"];
+        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
+        exposure(source, &world.tenant.policy.services, &mut findings);
+        if let Some(kind) = source.get("type") {
+            spec.insert("type".into(), kind.clone());
+        }
+        let mut selector = json::strings(source, &["selector"]);
+        // Without a selector the tenant makes the endpoints itself.
+        if !selector.is_empty() {
+            selector.insert(labels::TENANT.into(), world.tenant.slug.clone());
+            selector.insert(labels::TENANT_OBJECT_NAMESPACE.into(), name.namespace.to_string());
+            spec.insert("selector".into(), json!(selector));
+        }
+        let ports: Vec<Value> = json::items(source, &["ports"])
+            .iter()
+            .enumerate()
+            .map(|(index, port)| fields::copy(port, &format!("spec.ports[{index}]"), PORT, &mut findings).into())
+            .collect();
+        if !ports.is_empty() {
+            spec.insert("ports".into(), ports.into());
+        }
+        let annotations = metadata::annotations(service, &mut findings.refused);
+        let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
+        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn given(&self, service: &Value) -> Value {
+        allocation::of(service)
+    }
+
+    fn must_replace(&self, desired: &Value, live: &Value) -> bool {
+        allocation::is_another(desired, live)
+    }
+
+    fn back(&self, _world: &World, _name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+        // The tenant's API server itself clears what a Service that is no load balancer any more had.
+        if json::text(report.tenant, &["spec", "type"]) != Some("LoadBalancer") {
+            return Vec::new();
+        }
+        let mut status = report.tenant.get("status").cloned().unwrap_or_else(|| json!({}));
+        let ingress: Vec<Value> = json::items(report.host, &["status", "loadBalancer", "ingress"])
+            .iter()
+            .map(|ingress| fields::copy(ingress, "", INGRESS, &mut Findings::default()).into())
+            .collect();
+        status["loadBalancer"] = if ingress.is_empty() {
+            json!({})
+        } else {
+            json!({"ingress": ingress})
+        };
+        vec![TenantWrite::Status(status)]
+    }
+}
+
+/// Refuses ways in from outside that the class does not allow.
+fn exposure(spec: &Value, policy: &ServicePolicy, findings: &mut Findings) {
+    let kind = json::text(spec, &["type"]).unwrap_or_default();
+    let is_allowed = match kind {
+        "NodePort" => policy.node_ports,
+        "LoadBalancer" => policy.load_balancers,
+        _ => true,
+    };
+    if !is_allowed {
+        findings.refuse("spec.type", format!("{kind} is not offered: use ClusterIP"));
+    }
+    if let Some(class) = json::text(spec, &["loadBalancerClass"])
+        && kind == "LoadBalancer"
+        && !allows(&policy.load_balancer_classes, class)
+    {
+        let classes = &policy.load_balancer_classes;
+        let offered = if classes.is_empty() {
+            "leave it out for the default one".to_owned()
+        } else {
+            format!("leave it out for the default one, or use one of {}", classes.join(", "))
+        };
+        findings.refuse("spec.loadBalancerClass", format!("{class} is not offered: {offered}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenant::test_tenant;
+    use berth_api::SyncPolicy;
+    use std::sync::Arc;
+
+    fn translate(spec: &Value) -> Result<Value, Vec<String>> {
+        translate_with(ServicePolicy::default(), spec)
+    }
+
+    fn translate_with(services: ServicePolicy, spec: &Value) -> Result<Value, Vec<String>> {
+        let mut tenant = test_tenant();
+        let policy = SyncPolicy {
+            services,
+            ..SyncPolicy::default()
+        };
+        tenant.policy = Arc::new(policy);
+        let world = World::new(tenant);
+        let service = json!({"metadata": {"name": "web", "namespace": "shop", "labels": {"a": "b"}}, "spec": spec});
+        Services
+            .translate(&world, &Name::new("shop", "web"), &service)
+            .map(|translated| translated.object)
+            .map_err(|refused| refused.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn the_address_stays_and_the_selector_is_narrowed() {
+        let spec = json!({"type": "ClusterIP", "clusterIP": "10.96.7.7", "clusterIPs": ["10.96.7.7"], "selector": {"app": "web"},
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}], "sessionAffinity": "None",
+            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster"});
+        insta::assert_yaml_snapshot!(translate(&spec).unwrap());
+    }
+
+    #[test]
+    fn what_reaches_beyond_the_tenant_is_refused() {
+        let spec = json!({"type": "NodePort", "externalIPs": ["1.2.3.4"], "loadBalancerIP": "1.2.3.4", "ports": [{"port": 1, "nodePort": 30000}]});
+        insta::assert_yaml_snapshot!(translate(&spec).unwrap_err());
+    }
+
+    #[test]
+    fn a_class_may_offer_ways_in_from_outside() {
+        let policy = ServicePolicy {
+            node_ports: true,
+            load_balancers: true,
+            load_balancer_classes: vec!["metallb".into()],
+            ..ServicePolicy::default()
+        };
+        let spec = json!({"type": "LoadBalancer", "clusterIP": "10.96.7.7", "loadBalancerClass": "metallb",
+            "allocateLoadBalancerNodePorts": true, "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001,
+            "loadBalancerSourceRanges": ["10.0.0.0/8"], "ports": [{"port": 80, "nodePort": 30000}]});
+        insta::assert_yaml_snapshot!(translate_with(policy.clone(), &spec).unwrap());
+        assert!(translate_with(policy.clone(), &json!({"type": "NodePort", "ports": [{"port": 80}]})).is_ok());
+        let other = json!({"type": "LoadBalancer", "loadBalancerClass": "f5"});
+        assert_eq!(
+            translate_with(policy, &other).unwrap_err(),
+            ["spec.loadBalancerClass: f5 is not offered: leave it out for the default one, or use one of metallb"]
+        );
+        // A class that is left over from an earlier type says nothing.
+        assert!(translate(&json!({"type": "ClusterIP"})).is_ok());
+    }
+
+    #[test]
+    fn the_load_balancers_address_comes_back() {
+        let world = World::new(test_tenant());
+        let back = |kind: &str, host: Value| {
+            let tenant = json!({"spec": {"type": kind}, "status": {"conditions": [{"type": "X"}], "loadBalancer": {"ingress": [{"ip": "9.9.9.9"}]}}});
+            let report = Report {
+                tenant: &tenant,
+                host: &host,
+                in_sync: true,
+                refused: &[],
+                now: jiff::Timestamp::UNIX_EPOCH,
+            };
+            Services.back(&world, &Name::new("shop", "web"), &report)
+        };
+        let host =
+            json!({"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4", "ipMode": "VIP", "node": "host-1"}]}}});
+        let status =
+            json!({"conditions": [{"type": "X"}], "loadBalancer": {"ingress": [{"ip": "1.2.3.4", "ipMode": "VIP"}]}});
+        assert_eq!(back("LoadBalancer", host.clone()), [TenantWrite::Status(status)]);
+        assert_eq!(
+            back("LoadBalancer", json!({})),
+            [TenantWrite::Status(
+                json!({"conditions": [{"type": "X"}], "loadBalancer": {}})
+            )]
+        );
+        assert_eq!(back("ClusterIP", host), []);
+    }
+
+    #[test]
+    fn a_service_without_selector_stays_without() {
+        assert_eq!(
+            translate(&json!({"type": "ClusterIP", "clusterIP": "None"})).unwrap()["spec"].get("selector"),
+            None
+        );
+    }
+
+    #[test]
+    fn services_of_the_control_plane_are_never_synced() {
+        let world = World::new(test_tenant());
+        let want = |namespace, name| Services.want(&world, &Name::new(namespace, name), &Value::Null);
+        for (namespace, name) in OF_THE_CONTROL_PLANE {
+            assert_eq!(want(namespace, name), Want::Absent);
+        }
+        assert_eq!(want("shop", "kube-dns"), Want::Sync);
+    }
+
+    #[test]
+    fn names_inside_a_cluster_stay_in_the_tenant() {
+        let world = World::new(test_tenant());
+        let want = |external: &str| {
+            let service = json!({"spec": {"type": "ExternalName", "externalName": external}});
+            Services.want(&world, &Name::new("shop", "db"), &service)
+        };
+        for inside in [
+            "db.other.svc",
+            "db.other.svc.cluster.local.",
+            "kubernetes.default.SVC.k8s.example.com",
+            "metadata.google.internal",
+            "localhost",
+            "10.0.0.1",
+            "fd00::1",
+        ] {
+            assert_eq!(want(inside), Want::Absent, "{inside}");
+        }
+        for outside in ["db.example.com", "svc.example.com", "notlocalhost.example.com"] {
+            assert_eq!(want(outside), Want::Sync, "{outside}");
+        }
+    }
+}

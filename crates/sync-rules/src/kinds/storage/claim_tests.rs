@@ -1,0 +1,188 @@
+//! Tests of [`super`].
+
+use super::*;
+use crate::kinds::storage::fixtures::{self, claim, host_claim, name, put_host, put_tenant};
+use berth_api::SyncPolicy;
+use std::sync::Arc;
+
+const ID: KindId = KindId::PersistentVolumeClaim;
+
+fn translate(world: &World, claim: &Value) -> Result<Translated, Vec<String>> {
+    let translated = Claims.translate(world, &name(), claim);
+    translated.map_err(|refused| refused.iter().map(ToString::to_string).collect())
+}
+
+fn report<'a>(tenant: &'a Value, host: &'a Value) -> Report<'a> {
+    Report {
+        tenant,
+        host,
+        in_sync: true,
+        refused: &[],
+        now: Timestamp::UNIX_EPOCH,
+    }
+}
+
+#[test]
+fn a_claim_with_everything_that_is_offered() {
+    let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"});
+    let mut claim = claim(&json!({
+        "dataSource": snapshot, "dataSourceRef": snapshot, "volumeMode": "Block", "volumeAttributesClassName": "gold",
+        "resources": {"requests": {"storage": "10Gi"}, "limits": {"storage": "20Gi"}},
+    }));
+    claim["metadata"]["labels"] = json!({"app": "db", "berth.dev/tenant": "other"});
+    claim["metadata"]["annotations"] = json!({"import.example.com/volume": "theirs", "volume.kubernetes.io/selected-node": "n1",
+        "volume.kubernetes.io/storage-provisioner": "p"});
+    let translated = translate(&fixtures::world(), &claim).unwrap();
+    insta::assert_yaml_snapshot!(translated.object);
+    let notes: Vec<_> = translated.notes.iter().map(|note| note.field.as_str()).collect();
+    assert_eq!(notes, ["metadata.annotations[import.example.com/volume]"]);
+    let targets = Claims.references(&fixtures::world(), &name(), &claim);
+    let names: Vec<_> = targets.iter().map(|target| target.name.to_string()).collect();
+    assert_eq!(names, ["research/monday"]);
+}
+
+#[test]
+fn what_chooses_a_volume_or_leaves_the_namespace_is_refused() {
+    let claim = claim(&json!({
+        "volumeName": "pvc-of-others", "selector": {"matchLabels": {"a": "b"}}, "storageClassName": "secret",
+        "volumeAttributesClassName": "silver", "novelty": 1, "resources": {"claims": [{"name": "x"}]},
+        "dataSource": {"apiGroup": "populators.example.com", "kind": "Image", "name": "i"},
+        "dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "theirs", "namespace": "other"},
+    }));
+    insta::assert_yaml_snapshot!(translate(&fixtures::world(), &claim).err());
+}
+
+#[test]
+fn the_class_is_never_left_to_the_host() {
+    let world = fixtures::world();
+    let without = || {
+        let mut claim = claim(&json!({}));
+        claim["spec"].as_object_mut().unwrap().remove("storageClassName");
+        claim
+    };
+    let words = |what: &str| Err(vec![format!("spec.storageClassName: {what}: use one of fast")]);
+    let class = |claim: &Value| {
+        let translated = translate(&world, claim)?;
+        Ok(translated.object["spec"]["storageClassName"]
+            .as_str()
+            .unwrap()
+            .to_owned())
+    };
+    let empty = claim(&json!({"storageClassName": ""}));
+    assert_eq!(class(&empty), words("volumes are made by a class"));
+    assert_eq!(class(&without()), words("there is no default class"));
+    // A class that the tenant made is no class of the host.
+    for (name, made) in [("fast", "2026-11-20T10:00:00Z"), ("own", "2026-11-20T09:00:00Z")] {
+        let object = json!({"metadata": {"name": name, "resourceVersion": "1", "creationTimestamp": made,
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}});
+        put_tenant(&world, KindId::StorageClass, &Name::new("", name), &object);
+    }
+    assert_eq!(class(&without()), Ok("fast".into()), "the newest default");
+    let mut beta = without();
+    beta["metadata"]["annotations"][CLASS] = "secret".into();
+    assert_eq!(class(&beta), words("the class secret is not offered"));
+    // What was chosen once stays.
+    let mut host = host_claim();
+    host["spec"]["storageClassName"] = "secret".into();
+    put_host(&world, ID, &name(), &host);
+    assert_eq!(class(&without()), words("the class secret is not offered"));
+}
+
+#[test]
+fn the_tenants_scheduler_chooses_among_its_own_nodes() {
+    let mut tenant = crate::tenant::test_tenant();
+    tenant.scheduling = SchedulingMode::Tenant;
+    let mut policy = SyncPolicy::default();
+    policy.storage.classes = vec!["*".into()];
+    tenant.policy = Arc::new(policy);
+    let world = World::new(tenant);
+    let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}});
+    put_host(&world, KindId::Node, &Name::new("", "gpu-1"), &node);
+    for (node, passed) in [("gpu-1", json!({NODE: "gpu-1"})), ("foreign", json!({}))] {
+        let mut claim = claim(&json!({}));
+        claim["metadata"]["annotations"][NODE] = node.into();
+        let translated = translate(&world, &claim).unwrap().object;
+        assert_eq!(translated["metadata"]["annotations"], passed);
+    }
+}
+
+#[test]
+fn only_size_attributes_and_labels_can_change() {
+    let desired = translate(&fixtures::world(), &claim(&json!({}))).unwrap().object;
+    let before = Claims.changeable(&desired);
+    for (path, changes) in [
+        (["spec", "storageClassName"], false),
+        (["spec", "resources"], true),
+        (["spec", "volumeAttributesClassName"], true),
+        (["metadata", "labels"], true),
+    ] {
+        let mut changed = desired.clone();
+        json::set(&mut changed, &path, "x");
+        assert_eq!(Claims.changeable(&changed) != before, changes, "{path:?}");
+    }
+}
+
+#[test]
+fn binding_is_shown_before_the_status_says_so() {
+    let world = fixtures::world();
+    let (mut tenant, host) = (claim(&json!({})), host_claim());
+    put_host(&world, ID, &name(), &host);
+    let patch =
+        TenantWrite::Patch(json!({"spec": {"volumeName": "pvc-1"}, "metadata": {"annotations": {BOUND: "yes"}}}));
+    assert_eq!(Claims.back(&world, &name(), &report(&tenant, &host)), [patch]);
+    tenant["spec"]["volumeName"] = "pvc-1".into();
+    assert!(translate(&world, &tenant).is_ok(), "the host gave it that volume");
+    let volume = json!({"metadata": {"name": "pvc-1", "resourceVersion": "1"}});
+    put_tenant(&world, KindId::PersistentVolume, &Name::new("", "pvc-1"), &volume);
+    let unused = json!({"type": "Unused", "status": "True"});
+    tenant["status"] = json!({"conditions": [unused]});
+    let mut host = host.clone();
+    let text = format!("resizing {}", host_name(ID, &name()));
+    host["status"]["conditions"] = json!([{"type": "Resizing", "status": "True", "message": text},
+        {"type": "Unused", "status": "False"}]);
+    let writes = Claims.back(&world, &name(), &report(&tenant, &host));
+    let status = json!({"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "10Gi"},
+        "conditions": [{"type": "Resizing", "status": "True", "message": "resizing data"}, unused]});
+    assert_eq!(writes[1..], [TenantWrite::Status(status)]);
+}
+
+#[test]
+fn a_default_class_is_written_into_the_claim() {
+    let world = fixtures::world();
+    let mut tenant = claim(&json!({}));
+    tenant["spec"].as_object_mut().unwrap().remove("storageClassName");
+    let host = json!({"spec": {"storageClassName": "fast"}, "status": {"phase": "Pending"}});
+    let writes = Claims.back(&world, &name(), &report(&tenant, &host));
+    let patch = TenantWrite::Patch(json!({"spec": {"storageClassName": "fast"}}));
+    assert_eq!(writes, [patch, TenantWrite::Status(json!({"phase": "Pending"}))]);
+}
+
+#[test]
+fn a_volume_chosen_by_hand_is_not_written_over() {
+    let world = fixtures::world();
+    let tenant = claim(&json!({"volumeName": "theirs"}));
+    assert_eq!(Claims.back(&world, &name(), &report(&tenant, &host_claim())), []);
+}
+
+#[test]
+fn a_claim_that_had_its_volume_is_lost_without_the_hosts() {
+    let world = fixtures::world();
+    let mut tenant = claim(&json!({}));
+    assert_eq!(Claims.want(&world, &name(), &tenant), Want::Sync);
+    tenant["status"] = json!({"phase": "Bound", "capacity": {"storage": "10Gi"}});
+    assert_eq!(Claims.want(&world, &name(), &tenant), Want::Once);
+    let status = Claims.lost(&world, &name(), &tenant, None, Timestamp::UNIX_EPOCH);
+    assert_eq!(status, Some(json!({"phase": "Lost"})));
+}
+
+#[test]
+fn volumes_are_no_reason_to_wait() {
+    let world = fixtures::world();
+    let source = json!({"kind": "PersistentVolumeClaim", "name": "old"});
+    let cloned = claim(&json!({"volumeName": "pvc-1", "dataSource": source, "dataSourceRef": source}));
+    assert_eq!(Claims.needs(&world, &name(), &cloned), []);
+    assert_eq!(Claims.references(&world, &name(), &cloned).len(), 2);
+    let old = Name::new("research", "old");
+    put_tenant(&world, ID, &old, &claim(&json!({})));
+    assert_eq!(Claims.needs(&world, &name(), &cloned), [ID.key(old)]);
+}

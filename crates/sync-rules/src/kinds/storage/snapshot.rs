@@ -1,0 +1,340 @@
+//! VolumeSnapshots. Off unless the host serves them.
+//!
+//! | field | rule |
+//! |---|---|
+//! | labels | copied but for reserved ones |
+//! | annotations | not passed on |
+//! | `source.persistentVolumeClaimName` | becomes the host claim's |
+//! | `source.volumeSnapshotContentName` | refused: contents belong to the platform |
+//! | `volumeSnapshotClassName` | must be offered; without one, the default class of the claim's driver among those offered |
+//! | status `readyToUse`, `restoreSize`, `creationTime`, `error` | the host's |
+//! | status `boundVolumeSnapshotContentName` and the like | not shown: contents are not |
+//!
+//! VolumeSnapshotContents that a team makes are told to have no effect. A snapshot that was taken and is gone on the host
+//! says so: a new one would have other content.
+
+use super::{classes::offered, filled, on_host, without_last_applied};
+use crate::{
+    json,
+    kinds::{
+        Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, View, WRITE, Want,
+        fields::{self, Fields, Findings, Rule},
+        metadata,
+        references::Target,
+        refusal::Refusal,
+        text,
+    },
+    resource::{KindId, Name, Resource, host_name},
+    store::WatchSpec,
+    world::World,
+};
+use berth_api::sync_policy::allows;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+const GROUP: &str = "snapshot.storage.k8s.io";
+const RESOURCE: Resource = Resource::new(GROUP, "v1", "VolumeSnapshot", "volumesnapshots");
+const CONTENT: Resource = Resource::new(GROUP, "v1", "VolumeSnapshotContent", "volumesnapshotcontents");
+
+/// The kind.
+pub const KIND: Kind = Kind {
+    tenant: Some(WatchSpec::own(RESOURCE).trimmed(without_last_applied)),
+    host: Some((HostNamespace::Workloads, WatchSpec::synced(RESOURCE))),
+    flow: Flow::Down(&Snapshots),
+    rights: Rights {
+        tenant: &[("volumesnapshots", &["patch"]), ("volumesnapshots/status", &["patch"])],
+        host: &[("volumesnapshots", WRITE)],
+    },
+};
+
+/// Contents of snapshots, of which none is shown and none can be made.
+pub const CONTENT_KIND: Kind = Kind {
+    tenant: Some(WatchSpec::own(CONTENT).metadata_only()),
+    host: None,
+    flow: Flow::View(&Contents),
+    rights: Rights { tenant: &[], host: &[] },
+};
+
+const OBJECT: Fields = &[
+    ("apiVersion", Rule::Ignore("the engine sets it")),
+    ("kind", Rule::Ignore("the engine sets it")),
+    ("metadata", Rule::Rewrite),
+    ("spec", Rule::Rewrite),
+    ("status", Rule::Ignore("the host decides it")),
+];
+const SPEC: Fields = &[("source", Rule::Rewrite), ("volumeSnapshotClassName", Rule::Rewrite)];
+const SOURCE: Fields = &[
+    ("persistentVolumeClaimName", Rule::Rewrite),
+    (
+        "volumeSnapshotContentName",
+        Rule::Refuse("contents of snapshots belong to the platform: take a snapshot of a claim"),
+    ),
+];
+
+/// Fields of the status that are reported.
+const STATUS: &[&str] = &["creationTime", "error", "readyToUse", "restoreSize"];
+/// The mark of default classes.
+const DEFAULT: &str = "snapshot.storage.kubernetes.io/is-default-class";
+
+struct Snapshots;
+
+impl Down for Snapshots {
+    fn resource(&self) -> Resource {
+        RESOURCE
+    }
+
+    fn want(&self, _world: &World, _name: &Name, snapshot: &Value) -> Want {
+        if json::text(snapshot, &["status", "creationTime"]).is_some() {
+            Want::Once
+        } else {
+            Want::Sync
+        }
+    }
+
+    fn references(&self, _world: &World, name: &Name, snapshot: &Value) -> BTreeSet<Target> {
+        source(name, snapshot)
+            .map(|name| Target {
+                kind: KindId::PersistentVolumeClaim,
+                name,
+            })
+            .into_iter()
+            .collect()
+    }
+
+    fn translate(&self, world: &World, name: &Name, snapshot: &Value) -> Result<Translated, Vec<Refusal>> {
+        let mut findings = Findings::default();
+        fields::copy(snapshot, RESOURCE.kind, OBJECT, &mut findings);
+        let mut spec = fields::copy(&snapshot["spec"], "spec", SPEC, &mut findings);
+        let mut copied = fields::copy(&snapshot["spec"]["source"], "spec.source", SOURCE, &mut findings);
+        if let Some(claim) = source(name, snapshot) {
+            let claim = host_name(KindId::PersistentVolumeClaim, &claim);
+            copied.insert("persistentVolumeClaimName".into(), claim.into());
+        }
+        spec.insert("source".into(), copied.into());
+        let policy = &world.tenant.policy.storage;
+        let offer = || offered(world, KindId::VolumeSnapshotClass, &policy.snapshot_classes);
+        let refused = match class(world, name, snapshot) {
+            Some(class) if allows(&policy.snapshot_classes, &class) => {
+                spec.insert("volumeSnapshotClassName".into(), class.into());
+                None
+            }
+            Some(class) => Some(format!("the class {class} is not offered: {}", offer())),
+            None => Some(format!("there is no single default class for this volume: {}", offer())),
+        };
+        if let Some(why) = refused {
+            findings.refuse("spec.volumeSnapshotClassName", why);
+        }
+        findings.into_result(json!({"metadata": {"labels": metadata::labels(snapshot)}, "spec": spec}))
+    }
+
+    fn changeable(&self, desired: &Value) -> Value {
+        desired["metadata"].clone()
+    }
+
+    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+        let mut writes = Vec::new();
+        let class = ["spec", "volumeSnapshotClassName"];
+        if json::text(report.tenant, &class).is_none()
+            && let Some(class) = json::text(report.host, &class)
+        {
+            writes.push(TenantWrite::Patch(json!({"spec": {"volumeSnapshotClassName": class}})));
+        }
+        if let Some(hosts) = report.host.get("status") {
+            let mut status = json!({});
+            for field in STATUS {
+                if let Some(value) = hosts.get(*field) {
+                    status[*field] = value.clone();
+                }
+            }
+            text::map_texts(world, name, &mut status);
+            writes.push(TenantWrite::Status(status));
+        }
+        writes
+    }
+
+    fn lost(
+        &self,
+        _world: &World,
+        _name: &Name,
+        snapshot: &Value,
+        _departed: Option<&Value>,
+        now: Timestamp,
+    ) -> Option<Value> {
+        let mut status = snapshot["status"].clone();
+        // Said once: the time is that of the first look.
+        if json::at(&status, &["readyToUse"]) != Some(&Value::Bool(false)) || status.get("error").is_none() {
+            status["readyToUse"] = false.into();
+            let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            status["error"] = json!({"message": "the snapshot does not exist any more", "time": time});
+        }
+        Some(status)
+    }
+}
+
+/// The claim that a snapshot is taken of.
+fn source(name: &Name, snapshot: &Value) -> Option<Name> {
+    let claim = filled(snapshot, &["spec", "source", "persistentVolumeClaimName"])?;
+    Some(Name::new(&name.namespace, claim))
+}
+
+/// The class of a snapshot: what it says, what was chosen for it before, or the only default among those offered.
+fn class(world: &World, name: &Name, snapshot: &Value) -> Option<String> {
+    let path = ["spec", "volumeSnapshotClassName"];
+    let before = || {
+        let host = on_host(world, KindId::VolumeSnapshot, name, snapshot)?;
+        filled(&host, &path).map(ToOwned::to_owned)
+    };
+    let own = filled(snapshot, &path).map(ToOwned::to_owned);
+    own.or_else(before).or_else(|| {
+        let driver = source(name, snapshot).and_then(|claim| driver_of(world, &claim));
+        let classes = world.stores.host(KindId::VolumeSnapshotClass).all().into_iter();
+        let mut defaults = classes.filter_map(|(name, class)| {
+            let class = class.object();
+            let fits = allows(&world.tenant.policy.storage.snapshot_classes, &name.name)
+                && json::text(&class, &["metadata", "annotations", DEFAULT]) == Some("true")
+                && driver.as_deref().is_none_or(|driver| class["driver"] == driver);
+            fits.then(|| name.name.to_string())
+        });
+        let found = defaults.next();
+        // Two defaults decide nothing.
+        found.filter(|_| defaults.next().is_none())
+    })
+}
+
+/// The driver of a claim's volume.
+fn driver_of(world: &World, claim: &Name) -> Option<String> {
+    let object = world.stores.tenant(KindId::PersistentVolumeClaim).get(claim)?.object();
+    let class = filled(&object, &["spec", "storageClassName"])?;
+    let class = world
+        .stores
+        .host(KindId::StorageClass)
+        .get(&Name::new("", class))?
+        .object();
+    filled(&class, &["provisioner"]).map(ToOwned::to_owned)
+}
+
+struct Contents;
+
+impl View for Contents {
+    fn resource(&self) -> Resource {
+        CONTENT
+    }
+
+    fn desired(&self, _world: &World, _name: &Name) -> Option<Value> {
+        None
+    }
+
+    fn without_effect(&self) -> Option<&'static str> {
+        Some("Contents of snapshots belong to the platform: take a snapshot of a claim.")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::storage::fixtures;
+
+    fn name() -> Name {
+        Name::new("research", "monday")
+    }
+
+    fn snapshot(spec: &Value) -> Value {
+        json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "spec": spec,
+            "metadata": {"name": "monday", "uid": "u", "labels": {"a": "b"}, "annotations": {"x": "y"}}})
+    }
+
+    fn refused(world: &World, snapshot: &Value) -> Vec<String> {
+        let refused = Snapshots.translate(world, &name(), snapshot).unwrap_err();
+        refused.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_snapshot_of_a_claim_gets_the_default_class_of_its_driver() {
+        let world = fixtures::world();
+        fixtures::put_tenant(
+            &world,
+            KindId::PersistentVolumeClaim,
+            &fixtures::name(),
+            &fixtures::claim(&json!({})),
+        );
+        let snapshot = snapshot(&json!({"source": {"persistentVolumeClaimName": "data"}}));
+        insta::assert_yaml_snapshot!(Snapshots.translate(&world, &name(), &snapshot).unwrap().object);
+        let targets = Snapshots.references(&world, &name(), &snapshot);
+        assert_eq!(targets.into_iter().next().unwrap().name, fixtures::name());
+    }
+
+    #[test]
+    fn contents_unknown_classes_and_unknown_fields_are_refused() {
+        let world = fixtures::world();
+        let spec = json!({"source": {"volumeSnapshotContentName": "c"}, "volumeSnapshotClassName": "weekly", "new": 1});
+        insta::assert_yaml_snapshot!(refused(&world, &snapshot(&spec)));
+    }
+
+    #[test]
+    fn two_default_classes_decide_nothing() {
+        let mut tenant = crate::tenant::test_tenant();
+        let mut policy = berth_api::SyncPolicy::default();
+        policy.storage.snapshot_classes = vec!["*".into()];
+        tenant.policy = std::sync::Arc::new(policy);
+        let world = World::new(tenant);
+        let snapshot = snapshot(&json!({"source": {"persistentVolumeClaimName": "data"}}));
+        for class in ["a", "b"] {
+            let object = json!({"metadata": {"name": class, "resourceVersion": "1", "annotations": {DEFAULT: "true"}}});
+            fixtures::put_host(&world, KindId::VolumeSnapshotClass, &Name::new("", class), &object);
+            let chosen = super::class(&world, &name(), &snapshot);
+            assert_eq!(chosen.as_deref(), (class == "a").then_some("a"));
+        }
+        let words = "there is no single default class for this volume: use one of a, b";
+        assert_eq!(
+            refused(&world, &snapshot),
+            [format!("spec.volumeSnapshotClassName: {words}")]
+        );
+    }
+
+    #[test]
+    fn the_status_names_no_contents() {
+        let world = fixtures::world();
+        let claim = host_name(KindId::PersistentVolumeClaim, &fixtures::name());
+        fixtures::put_host(
+            &world,
+            KindId::PersistentVolumeClaim,
+            &fixtures::name(),
+            &fixtures::host_claim(),
+        );
+        let tenant = snapshot(&json!({"source": {"persistentVolumeClaimName": "data"}}));
+        let report = Report {
+            tenant: &tenant,
+            host: &json!({"spec": {"volumeSnapshotClassName": "daily"}, "status": {"readyToUse": false, "restoreSize": "1Gi",
+                "boundVolumeSnapshotContentName": "snapcontent-1", "error": {"message": format!("claim {claim} is busy")}}}),
+            in_sync: true,
+            refused: &[],
+            now: Timestamp::UNIX_EPOCH,
+        };
+        let status = json!({"readyToUse": false, "restoreSize": "1Gi", "error": {"message": "claim data is busy"}});
+        assert_eq!(
+            Snapshots.back(&world, &name(), &report),
+            [
+                TenantWrite::Patch(json!({"spec": {"volumeSnapshotClassName": "daily"}})),
+                TenantWrite::Status(status)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_snapshot_that_was_taken_is_not_taken_again() {
+        let world = fixtures::world();
+        let mut snapshot = snapshot(&json!({"source": {"persistentVolumeClaimName": "data"}}));
+        assert_eq!(Snapshots.want(&world, &name(), &snapshot), Want::Sync);
+        snapshot["status"] = json!({"readyToUse": true, "creationTime": "2026-11-20T10:00:00Z"});
+        assert_eq!(Snapshots.want(&world, &name(), &snapshot), Want::Once);
+        let lost = |snapshot: &Value, second| {
+            let now = Timestamp::from_second(second).unwrap();
+            Snapshots.lost(&world, &name(), snapshot, None, now).unwrap()
+        };
+        let first = lost(&snapshot, 1);
+        assert_eq!(first["readyToUse"], false);
+        snapshot["status"] = first.clone();
+        assert_eq!(lost(&snapshot, 2), first);
+    }
+}

@@ -1,0 +1,108 @@
+//! One object as the syncer keeps it: what decisions need is typed, the rest is packed JSON text. A parsed JSON tree
+//! takes thirty times the memory.
+
+use super::text::{Dictionary, Text};
+use crate::json;
+use berth_api::labels;
+use serde_json::Value;
+
+/// That an object is being deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// Seconds that the object has to end; absent for kinds without grace.
+    pub grace_seconds: Option<i64>,
+    /// Whether finalizers keep it.
+    pub held: bool,
+}
+
+impl Deletion {
+    /// Whether its time is over and nothing keeps it, so that it should be gone. An API server writes the end of the grace
+    /// and deletes the object in two steps: a request that is cut off between them leaves it like this for ever, until
+    /// somebody deletes it again.
+    pub fn is_cut_off(self) -> bool {
+        self.grace_seconds == Some(0) && !self.held
+    }
+}
+
+/// An object, trimmed to what its kind needs.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    /// The object's own name (host objects have another one than in the tenant).
+    pub name: Box<str>,
+    /// UID.
+    pub uid: Box<str>,
+    /// Resource version. Kubernetes promises that they can be compared as numbers.
+    pub version: u64,
+    /// Generation of the spec; 0 if the kind has none.
+    pub generation: i64,
+    /// Whether and how the object is being deleted.
+    pub deletion: Option<Deletion>,
+    /// On host objects: UID of the tenant object it was made for.
+    pub origin_uid: Option<Box<str>>,
+    /// On host objects: hash of what was last applied.
+    pub applied_hash: Option<Box<str>>,
+    /// On host objects that were made before the tenant's object: when, in seconds since the epoch.
+    pub reserved_at: Option<i64>,
+    /// On nodes: whether new pods are to stay away.
+    pub unschedulable: bool,
+    json: Text,
+}
+
+impl Stored {
+    /// Keeps an object, which the caller has trimmed.
+    pub fn new(object: &Value) -> Self {
+        let annotation = |key| json::text(object, &["metadata", "annotations", key]).map(Into::into);
+        let meta = |key| json::text(object, &["metadata", key]);
+        Self {
+            name: meta("name").unwrap_or_default().into(),
+            uid: meta("uid").unwrap_or_default().into(),
+            version: meta("resourceVersion")
+                .and_then(|version| version.parse().ok())
+                .unwrap_or_default(),
+            generation: json::at(object, &["metadata", "generation"])
+                .and_then(Value::as_i64)
+                .unwrap_or_default(),
+            deletion: meta("deletionTimestamp").map(|_| Deletion {
+                grace_seconds: json::at(object, &["metadata", "deletionGracePeriodSeconds"]).and_then(Value::as_i64),
+                held: !json::items(object, &["metadata", "finalizers"]).is_empty(),
+            }),
+            origin_uid: annotation(labels::ORIGIN_UID),
+            applied_hash: annotation(labels::APPLIED_HASH),
+            // A mark that cannot be read is as good as one of long ago.
+            reserved_at: json::text(object, &["metadata", "annotations", labels::RESERVED_AT])
+                .map(|time| time.parse().unwrap_or_default()),
+            unschedulable: json::at(object, &["spec", "unschedulable"]) == Some(&Value::Bool(true)),
+            json: Text::new(object.to_string()),
+        }
+    }
+
+    /// The trimmed object.
+    pub fn object(&self) -> Value {
+        // The text was made from a JSON value, so it parses.
+        self.json.read(|text| serde_json::from_slice(text).unwrap_or_default())
+    }
+
+    /// Whether the object's JSON text contains `words`: far cheaper than parsing what most objects do not have.
+    pub fn mentions(&self, words: &str) -> bool {
+        self.json
+            .read(|text| std::str::from_utf8(text).is_ok_and(|text| text.contains(words)))
+    }
+
+    /// The same object with its text packed.
+    pub(super) fn packed(mut self, dictionary: &Dictionary) -> Self {
+        self.json = self.json.packed(dictionary);
+        self
+    }
+
+    /// Bytes kept for this object besides its fixed size.
+    pub fn heap_bytes(&self) -> usize {
+        self.json.len()
+            + self.name.len()
+            + self.uid.len()
+            + [&self.origin_uid, &self.applied_hash]
+                .into_iter()
+                .flatten()
+                .map(|text| text.len())
+                .sum::<usize>()
+    }
+}
