@@ -1,11 +1,12 @@
 //! The kubelet's device plugin API.
 
-/// Version `v1beta1`, the only one there is, as generated from its protocol buffers.
+/// Version `v1beta1`, the only one there is. Generated: see `dev/grpc-generator`.
 #[expect(
     missing_docs,
     clippy::pedantic,
     reason = "generated; the documentation is in proto/api.proto"
 )]
 pub mod v1beta1 {
-    tonic::include_proto!("v1beta1");
+    // Both sides: tests act as the kubelet.
+    include!("generated/v1beta1.rs");
 }

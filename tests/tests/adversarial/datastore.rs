@@ -1,38 +1,48 @@
 //! Datastore crossing: a tenant's etcd certificate opens the keys below the tenant's own prefix and nothing else.
 
 use berth_control::control_plane::API_SERVER;
+use berth_etcd::{
+    Client, ConnectOptions, Status,
+    api::{
+        AuthDisableRequest, AuthUserAddRequest, AuthUserDeleteRequest, AuthUserGrantRoleRequest, AuthUserListRequest,
+        CompactionRequest, Compare, DefragmentRequest, DeleteRangeRequest, LeaseLeasesRequest, PutRequest,
+        RangeRequest, RequestOp, SnapshotRequest, TxnRequest, WatchCreateRequest, WatchRequest,
+        compare::{CompareResult, CompareTarget, TargetUnion},
+        request_op::Request,
+        watch_request::RequestUnion,
+    },
+    prefix_end,
+};
 use berth_tests::{
     tenant::{Tenant, cluster},
     world::World,
 };
-use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, DeleteOptions, Error, GetOptions, Identity, PutOptions,
-    TlsOptions, Txn, TxnOp, WatchOptions,
-};
+use futures::stream;
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 /// Only ends what hangs: a busy etcd is not one that refuses, or allows.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// The end of a range that has none; as its beginning, the first of all keys.
+const OPEN: &[u8] = b"\0";
+
 /// An etcd client with the certificate of a tenant's API server, as whoever broke into that process would have it.
 async fn as_tenant(world: &World, tenant: &Tenant) -> Client {
     let files = world.host.home().tenants().join(tenant.id.hash()).join(API_SERVER);
-    let read = |name: &str| std::fs::read(files.join(name)).unwrap();
-    let tls = TlsOptions::new()
-        .ca_certificate(Certificate::from_pem(read("datastore-ca.crt")))
-        .identity(Identity::from_pem(
-            read("datastore-client.crt"),
-            read("datastore-client.key"),
-        ));
-    let options = ConnectOptions::new().with_tls(tls).with_timeout(PATIENCE);
-    Client::connect([world.host.datastore().endpoint], Some(options))
-        .await
-        .unwrap()
+    let read = |name: &str| std::fs::read_to_string(files.join(name)).unwrap();
+    Client::new(&ConnectOptions {
+        endpoints: &[world.host.datastore().endpoint],
+        ca_certificate: &read("datastore-ca.crt"),
+        certificate: &read("datastore-client.crt"),
+        key: &read("datastore-client.key"),
+        timeout: PATIENCE,
+    })
+    .unwrap()
 }
 
-fn refused<T: Debug>(what: &str, result: Result<T, Error>) {
+fn refused<T: Debug>(what: &str, result: Result<T, Status>) {
     match result {
-        Err(Error::GRpcStatus(status)) => {
+        Err(status) => {
             assert!(
                 status.message().contains("permission denied"),
                 "{what}: refused for another reason: {status}"
@@ -42,6 +52,46 @@ fn refused<T: Debug>(what: &str, result: Result<T, Error>) {
     }
 }
 
+/// A read of the keys from `key` to before `end`; without an end, of one key.
+fn range(key: impl Into<Vec<u8>>, end: impl Into<Vec<u8>>) -> RangeRequest {
+    RangeRequest {
+        key: key.into(),
+        range_end: end.into(),
+        ..RangeRequest::default()
+    }
+}
+
+/// A deletion of the same keys.
+fn delete(key: impl Into<Vec<u8>>, end: impl Into<Vec<u8>>) -> DeleteRangeRequest {
+    DeleteRangeRequest {
+        key: key.into(),
+        range_end: end.into(),
+        ..DeleteRangeRequest::default()
+    }
+}
+
+fn operation(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+/// The first answer to a watch; none if the stream ends without one.
+async fn watch(client: &Client, key: &[u8], end: &[u8]) -> Result<Option<berth_etcd::api::WatchResponse>, Status> {
+    let create = WatchCreateRequest {
+        key: key.to_vec(),
+        range_end: end.to_vec(),
+    };
+    let request = WatchRequest {
+        request_union: Some(RequestUnion::CreateRequest(create)),
+    };
+    client
+        .watches()
+        .watch(stream::iter([request]))
+        .await?
+        .into_inner()
+        .message()
+        .await
+}
+
 #[expect(clippy::too_many_lines, reason = "a list of attacks")]
 pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(world: Arc<World>) {
     let (ca, cb) = (cluster("etcd-a", &[]), cluster("etcd-b", &[]));
@@ -49,112 +99,126 @@ pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(world: Ar
         Tenant::create(&world, "adv-etcd", &ca),
         Tenant::create(&world, "adv-etcd", &cb)
     );
-    let mut client = as_tenant(&world, &a).await;
+    let client = as_tenant(&world, &a).await;
+    let (mut keys, mut auth) = (client.keys(), client.auth());
     let (own, foreign) = (format!("{}/", a.id.etcd_prefix()), format!("{}/", b.id.etcd_prefix()));
     let key = format!("{foreign}namespaces/default");
+    let foreign_end = prefix_end(&foreign);
 
-    let all = client
-        .get(own.as_str(), Some(GetOptions::new().with_prefix().with_count_only()))
+    let all = keys
+        .range(RangeRequest {
+            count_only: true,
+            ..range(own.as_str(), prefix_end(&own))
+        })
         .await
         .unwrap();
-    assert!(all.count() > 0, "its own keys are open to it");
+    assert!(all.get_ref().count > 0, "its own keys are open to it");
 
-    refused("get", client.get(key.as_str(), None).await);
+    refused("get", keys.range(range(key.as_str(), "")).await);
     refused(
         "get of the prefix",
-        client
-            .get(foreign.as_str(), Some(GetOptions::new().with_prefix()))
-            .await,
+        keys.range(range(foreign.as_str(), foreign_end.clone())).await,
     );
-    refused(
-        "get of everything",
-        client.get("", Some(GetOptions::new().with_all_keys())).await,
-    );
+    refused("get of everything", keys.range(range(OPEN, OPEN)).await);
     refused(
         "open-ended get from its own prefix",
-        client.get(own.as_str(), Some(GetOptions::new().with_from_key())).await,
+        keys.range(range(own.as_str(), OPEN)).await,
     );
-    let beyond = GetOptions::new().with_range("/berth0");
-    refused("range across prefixes", client.get("/berth/", Some(beyond)).await);
-    refused("put", client.put(key.as_str(), "x", None).await);
-    refused(
-        "put that asks for the previous value",
-        client
-            .put(key.as_str(), "x", Some(PutOptions::new().with_prev_key()))
-            .await,
-    );
-    refused("delete", client.delete(key.as_str(), None).await);
-    refused(
-        "delete of everything",
-        client.delete("", Some(DeleteOptions::new().with_all_keys())).await,
-    );
+    refused("range across prefixes", keys.range(range("/berth/", "/berth0")).await);
+    let put = |prev_kv| PutRequest {
+        key: key.clone().into(),
+        value: "x".into(),
+        prev_kv,
+    };
+    refused("put", keys.put(put(false)).await);
+    refused("put that asks for the previous value", keys.put(put(true)).await);
+    refused("delete", keys.delete_range(delete(key.as_str(), "")).await);
+    refused("delete of everything", keys.delete_range(delete(OPEN, OPEN)).await);
     refused(
         "delete that asks for the previous value",
-        client
-            .delete(key.as_str(), Some(DeleteOptions::new().with_prev_key()))
-            .await,
+        keys.delete_range(DeleteRangeRequest {
+            prev_kv: true,
+            ..delete(key.as_str(), "")
+        })
+        .await,
     );
 
-    let exists = Compare::version(key.as_str(), CompareOp::Greater, 0);
-    refused("txn that compares", client.txn(Txn::new().when([exists])).await);
-    refused(
-        "txn that gets",
-        client.txn(Txn::new().and_then([TxnOp::get(key.as_str(), None)])).await,
-    );
-    refused(
-        "txn that gets otherwise",
-        client.txn(Txn::new().or_else([TxnOp::get(key.as_str(), None)])).await,
-    );
-    let nested = Txn::new().and_then([TxnOp::put(key.as_str(), "x", None)]);
-    refused(
-        "txn within a txn",
-        client.txn(Txn::new().and_then([TxnOp::txn(nested)])).await,
-    );
-
-    for (what, from, options) in [
-        ("watch of a key", key.as_str(), WatchOptions::new()),
-        ("watch of a prefix", foreign.as_str(), WatchOptions::new().with_prefix()),
-        ("watch of everything", "", WatchOptions::new().with_all_keys()),
+    let exists = Compare {
+        result: CompareResult::Greater.into(),
+        target: CompareTarget::Version.into(),
+        key: key.clone().into(),
+        target_union: Some(TargetUnion::Version(0)),
+    };
+    let get = || operation(Request::RequestRange(range(key.as_str(), "")));
+    let nested = TxnRequest {
+        success: vec![operation(Request::RequestPut(put(false)))],
+        ..TxnRequest::default()
+    };
+    for (what, compare, success, failure) in [
+        ("txn that compares", vec![exists], vec![], vec![]),
+        ("txn that gets", vec![], vec![get()], vec![]),
+        ("txn that gets otherwise", vec![], vec![], vec![get()]),
         (
-            "open-ended watch from its own prefix",
-            own.as_str(),
-            WatchOptions::new().with_from_key(),
+            "txn within a txn",
+            vec![],
+            vec![operation(Request::RequestTxn(nested))],
+            vec![],
         ),
     ] {
+        let transaction = TxnRequest {
+            compare,
+            success,
+            failure,
+        };
+        refused(what, keys.txn(transaction).await);
+    }
+
+    for (what, from, end) in [
+        ("watch of a key", key.as_bytes(), &[][..]),
+        ("watch of a prefix", foreign.as_bytes(), &foreign_end),
+        ("watch of everything", OPEN, OPEN),
+        ("open-ended watch from its own prefix", own.as_bytes(), OPEN),
+    ] {
         // The refusal comes as the cancellation of the watch, or as no watch at all.
-        match client.watch(from, Some(options)).await {
-            Err(_) => {}
-            Ok(mut stream) => {
-                // Less than the client's own limit, whose end would look like a refusal.
-                let first = tokio::time::timeout(PATIENCE / 2, stream.message()).await;
-                match first {
-                    Ok(Ok(Some(response))) => assert!(response.canceled(), "{what}: {response:?}"),
-                    Ok(Err(_) | Ok(None)) => {}
-                    Err(tokio::time::error::Elapsed { .. }) => panic!("{what} is open"),
-                }
-            }
+        // Less than the client's own limit, whose end would look like a refusal.
+        match tokio::time::timeout(PATIENCE / 2, watch(&client, from, end)).await {
+            Ok(Ok(Some(response))) => assert!(response.canceled, "{what}: {response:?}"),
+            Ok(Err(_) | Ok(None)) => {}
+            Err(tokio::time::error::Elapsed { .. }) => panic!("{what} is open"),
         }
     }
 
-    refused("compaction", client.compact(1, None).await);
-    refused("a list of leases", client.leases().await);
-    refused("a list of users", client.user_list().await);
+    refused("compaction", keys.compact(CompactionRequest { revision: 1 }).await);
     refused(
-        "a role for itself",
-        client.user_grant_role(a.id.etcd_user(), "root").await,
+        "a list of leases",
+        client.leases().lease_leases(LeaseLeasesRequest {}).await,
     );
-    refused("a new user", client.user_add("thief", "x", None).await);
-    refused("a user's deletion", client.user_delete(b.id.etcd_user()).await);
-    refused("authentication off", client.auth_disable().await);
+    refused("a list of users", auth.user_list(AuthUserListRequest {}).await);
+    let root_role = AuthUserGrantRoleRequest {
+        user: a.id.etcd_user(),
+        role: "root".into(),
+    };
+    refused("a role for itself", auth.user_grant_role(root_role).await);
+    let thief = AuthUserAddRequest {
+        name: "thief".into(),
+        password: "x".into(),
+        options: None,
+    };
+    refused("a new user", auth.user_add(thief).await);
+    let foreign_user = AuthUserDeleteRequest { name: b.id.etcd_user() };
+    refused("a user's deletion", auth.user_delete(foreign_user).await);
+    refused("authentication off", auth.auth_disable(AuthDisableRequest {}).await);
+    let mut maintenance = client.maintenance();
     // A stream: the refusal is its first message.
-    refused("a snapshot", client.snapshot().await.unwrap().message().await);
-    refused("defragmentation", client.defragment().await);
+    let mut snapshot = maintenance.snapshot(SnapshotRequest {}).await.unwrap().into_inner();
+    refused("a snapshot", snapshot.message().await);
+    refused("defragmentation", maintenance.defragment(DefragmentRequest {}).await);
 
     assert!(b.client.apiserver_version().await.is_ok(), "B is unharmed");
     tokio::join!(a.delete(&world), b.delete(&world));
     // With its user gone the certificate is worth nothing, although it has not expired.
     assert!(
-        client.get(own.as_str(), None).await.is_err(),
+        keys.range(range(own.as_str(), "")).await.is_err(),
         "the certificate of a deleted tenant still opens etcd"
     );
 }

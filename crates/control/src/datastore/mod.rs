@@ -5,11 +5,16 @@
 //! may not compact.
 
 use berth_api::names::TenantId;
-use berth_pki::{CertificateAuthority, LeafRequest, Usage};
-use etcd_client::{
-    Certificate, Client, ConnectOptions, DeleteOptions, Error as EtcdError, GetOptions, Identity, Permission,
-    TlsOptions, UserAddOptions,
+use berth_etcd::{
+    Client, ConnectOptions, Status,
+    api::{
+        AuthEnableRequest, AuthRoleAddRequest, AuthRoleDeleteRequest, AuthRoleGrantPermissionRequest,
+        AuthRoleListRequest, AuthUserAddRequest, AuthUserDeleteRequest, AuthUserGrantRoleRequest, AuthUserListRequest,
+        DeleteRangeRequest, Permission, RangeRequest, UserAddOptions, permission,
+    },
+    prefix_end,
 };
+use berth_pki::{CertificateAuthority, LeafRequest, Usage};
 use std::{collections::HashSet, path::PathBuf, time::Duration};
 use tokio::sync::Mutex;
 
@@ -47,17 +52,20 @@ pub enum DatastoreError {
     /// A certificate cannot be made.
     #[error(transparent)]
     Pki(#[from] berth_pki::Error),
+    /// The endpoints or the certificates are invalid.
+    #[error("the datastore's client cannot be set up: {0}")]
+    Client(#[from] berth_etcd::InvalidOptions),
     /// etcd refused, or did not answer.
     #[error("the datastore could not {what}: {source}")]
     Etcd {
         /// What was asked for.
         what: &'static str,
         /// etcd's answer.
-        source: Box<EtcdError>,
+        source: Box<Status>,
     },
 }
 
-fn failed(what: &'static str) -> impl FnOnce(EtcdError) -> DatastoreError {
+fn failed(what: &'static str) -> impl FnOnce(Status) -> DatastoreError {
     move |source| DatastoreError::Etcd {
         what,
         source: Box::new(source),
@@ -124,22 +132,25 @@ impl Datastore {
         if state.prepared.contains(tenant.hash()) {
             return Ok(());
         }
-        let mut client = self.client(&mut state).await?;
+        let client = self.client(&mut state).await?;
         let name = tenant.etcd_user();
-        existing(client.role_add(name.as_str()).await).map_err(failed("add a role"))?;
-        let range = Permission::read_write(format!("{}/", tenant.etcd_prefix())).with_prefix();
+        add_role(&client, &name).await.map_err(failed("add a role"))?;
+        let prefix = key_prefix(tenant);
+        let range = Permission {
+            perm_type: permission::Type::Readwrite.into(),
+            range_end: prefix_end(&prefix),
+            key: prefix.into(),
+        };
         client
-            .role_grant_permission(name.as_str(), range)
+            .auth()
+            .role_grant_permission(AuthRoleGrantPermissionRequest {
+                name: name.clone(),
+                perm: Some(range),
+            })
             .await
             .map_err(failed("grant a key range"))?;
-        existing(
-            client
-                .user_add(name.as_str(), "", Some(UserAddOptions::new().with_no_pwd()))
-                .await,
-        )
-        .map_err(failed("add a user"))?;
-        client
-            .user_grant_role(name.as_str(), name.as_str())
+        add_user(&client, &name).await.map_err(failed("add a user"))?;
+        grant_role(&client, &name, &name)
             .await
             .map_err(failed("grant a role"))?;
         state.prepared.insert(tenant.hash().to_owned());
@@ -154,13 +165,20 @@ impl Datastore {
     pub async fn remove(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
         let mut state = self.state.lock().await;
         state.prepared.remove(tenant.hash());
-        let mut client = self.client(&mut state).await?;
+        let client = self.client(&mut state).await?;
         let name = tenant.etcd_user();
-        missing(client.user_delete(name.as_str()).await).map_err(failed("delete a user"))?;
-        missing(client.role_delete(name.as_str()).await).map_err(failed("delete a role"))?;
-        let prefix = format!("{}/", tenant.etcd_prefix());
+        let user = AuthUserDeleteRequest { name: name.clone() };
+        ignore_missing(client.auth().user_delete(user).await).map_err(failed("delete a user"))?;
+        let role = AuthRoleDeleteRequest { role: name };
+        ignore_missing(client.auth().role_delete(role).await).map_err(failed("delete a role"))?;
+        let prefix = key_prefix(tenant);
         client
-            .delete(prefix, Some(DeleteOptions::new().with_prefix()))
+            .keys()
+            .delete_range(DeleteRangeRequest {
+                range_end: prefix_end(&prefix),
+                key: prefix.into(),
+                ..DeleteRangeRequest::default()
+            })
             .await
             .map_err(failed("delete a key range"))?;
         Ok(())
@@ -172,24 +190,29 @@ impl Datastore {
     /// etcd refuses or does not answer.
     pub async fn remains(&self, tenant: &TenantId) -> Result<Vec<String>, DatastoreError> {
         let mut state = self.state.lock().await;
-        let mut client = self.client(&mut state).await?;
+        let client = self.client(&mut state).await?;
         let name = tenant.etcd_user();
         let mut remains = Vec::new();
-        let users = client.user_list().await.map_err(failed("list users"))?;
-        if users.users().contains(&name) {
+        let users = client.auth().user_list(AuthUserListRequest {}).await;
+        if users.map_err(failed("list users"))?.get_ref().users.contains(&name) {
             remains.push(format!("user {name}"));
         }
-        let roles = client.role_list().await.map_err(failed("list roles"))?;
-        if roles.roles().contains(&name) {
+        let roles = client.auth().role_list(AuthRoleListRequest {}).await;
+        if roles.map_err(failed("list roles"))?.get_ref().roles.contains(&name) {
             remains.push(format!("role {name}"));
         }
-        let prefix = format!("{}/", tenant.etcd_prefix());
+        let prefix = key_prefix(tenant);
         let keys = client
-            .get(prefix.as_str(), Some(GetOptions::new().with_prefix().with_count_only()))
-            .await
-            .map_err(failed("count keys"))?;
-        if keys.count() > 0 {
-            remains.push(format!("{} keys below {prefix}", keys.count()));
+            .keys()
+            .range(RangeRequest {
+                key: prefix.clone().into(),
+                range_end: prefix_end(&prefix),
+                count_only: true,
+            })
+            .await;
+        let count = keys.map_err(failed("count keys"))?.get_ref().count;
+        if count > 0 {
+            remains.push(format!("{count} keys below {prefix}"));
         }
         Ok(remains)
     }
@@ -204,54 +227,77 @@ impl Datastore {
         let mut request = LeafRequest::new(Usage::Client, CERTIFICATE_VALIDITY);
         request.common_name = ROOT.into();
         let own = authority.issue(&request)?;
-        let tls = TlsOptions::new()
-            .ca_certificate(Certificate::from_pem(&self.ca_cert))
-            .identity(Identity::from_pem(&own.cert_pem, &own.key_pem));
-        let options = ConnectOptions::new()
-            .with_tls(tls)
-            .with_connect_timeout(TIMEOUT)
-            .with_timeout(TIMEOUT)
-            .with_keep_alive(Duration::from_secs(30), TIMEOUT);
-        let mut client = Client::connect(&self.endpoints, Some(options))
-            .await
-            .map_err(failed("be reached"))?;
-        enable_authentication(&mut client).await?;
+        let client = Client::new(&ConnectOptions {
+            endpoints: &self.endpoints,
+            ca_certificate: &self.ca_cert,
+            certificate: &own.cert_pem,
+            key: &own.key_pem,
+            timeout: TIMEOUT,
+        })?;
+        enable_authentication(&client).await?;
         state.connection = Some((client.clone(), tokio::time::Instant::now()));
         Ok(client)
     }
 }
 
+/// The prefix of the tenant's keys. It ends with a slash, so that no tenant's prefix begins with another's.
+fn key_prefix(tenant: &TenantId) -> String {
+    format!("{}/", tenant.etcd_prefix())
+}
+
 /// Makes the root user and turns authentication on. With it on already, nothing changes.
-async fn enable_authentication(client: &mut Client) -> Result<(), DatastoreError> {
-    existing(
-        client
-            .user_add(ROOT, "", Some(UserAddOptions::new().with_no_pwd()))
-            .await,
-    )
-    .map_err(failed("add the root user"))?;
-    existing(client.role_add(ROOT).await).map_err(failed("add the root role"))?;
-    client
-        .user_grant_role(ROOT, ROOT)
+async fn enable_authentication(client: &Client) -> Result<(), DatastoreError> {
+    add_user(client, ROOT).await.map_err(failed("add the root user"))?;
+    add_role(client, ROOT).await.map_err(failed("add the root role"))?;
+    grant_role(client, ROOT, ROOT)
         .await
         .map_err(failed("grant the root role"))?;
-    client.auth_enable().await.map_err(failed("turn authentication on"))?;
+    client
+        .auth()
+        .auth_enable(AuthEnableRequest {})
+        .await
+        .map_err(failed("turn authentication on"))?;
     Ok(())
 }
 
+/// Adds a user without a password. One that exists is left as it is.
+async fn add_user(client: &Client, name: &str) -> Result<(), Status> {
+    let request = AuthUserAddRequest {
+        name: name.to_owned(),
+        options: Some(UserAddOptions { no_password: true }),
+        ..AuthUserAddRequest::default()
+    };
+    ignore_existing(client.auth().user_add(request).await)
+}
+
+/// Adds a role. One that exists is left as it is.
+async fn add_role(client: &Client, name: &str) -> Result<(), Status> {
+    let request = AuthRoleAddRequest { name: name.to_owned() };
+    ignore_existing(client.auth().role_add(request).await)
+}
+
+async fn grant_role(client: &Client, user: &str, role: &str) -> Result<(), Status> {
+    let request = AuthUserGrantRoleRequest {
+        user: user.to_owned(),
+        role: role.to_owned(),
+    };
+    client.auth().user_grant_role(request).await.map(drop)
+}
+
 /// Takes "it exists already" for success.
-fn existing<T>(result: Result<T, EtcdError>) -> Result<(), EtcdError> {
-    tolerate(result, "already exists")
+fn ignore_existing<T>(result: Result<T, Status>) -> Result<(), Status> {
+    ignore_message(result, "already exists")
 }
 
 /// Takes "there is none" for success.
-fn missing<T>(result: Result<T, EtcdError>) -> Result<(), EtcdError> {
-    tolerate(result, "not found")
+fn ignore_missing<T>(result: Result<T, Status>) -> Result<(), Status> {
+    ignore_message(result, "not found")
 }
 
 /// etcd tells these cases apart by text only: every one of them is `FailedPrecondition`.
-fn tolerate<T>(result: Result<T, EtcdError>, text: &str) -> Result<(), EtcdError> {
+fn ignore_message<T>(result: Result<T, Status>, text: &str) -> Result<(), Status> {
     match result {
-        Err(EtcdError::GRpcStatus(status)) if status.message().contains(text) => Ok(()),
+        Err(status) if status.message().contains(text) => Ok(()),
         other => other.map(drop),
     }
 }
