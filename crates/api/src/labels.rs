@@ -138,6 +138,9 @@ pub const NETWORK_API_SERVER: &str = "net.berth.dev/api-server";
 /// Value of [`NETWORK_INGRESS`], [`NETWORK_EGRESS`], [`NETWORK_DNS`] and [`NETWORK_API_SERVER`].
 pub const NETWORK_OPEN: &str = "open";
 
+/// Label that the API server itself puts on every namespace: its name.
+pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
 /// Finalizer on `TenantCluster`: control removes everything it made before the object may go.
 pub const FINALIZER: &str = "berth.dev/tenant-cleanup";
 /// Field manager of control's server-side applies.

@@ -18,6 +18,7 @@ pub mod quantity;
 pub mod ranges;
 mod shared_nodes;
 pub mod sync_policy;
+pub mod system;
 mod tenant_class;
 mod tenant_cluster;
 mod tenant_node;

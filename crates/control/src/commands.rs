@@ -1,7 +1,8 @@
 //! What `berth-control` does besides running: the chart's jobs call it by these subcommands.
 
 use crate::AnyError;
-use berth_control::setup::{
+use berth_api::system;
+use berth_control::install::{
     certificates::{self, Datastore},
     uninstall::{self, Kept},
 };
@@ -50,7 +51,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct CertificatesArgs {
     /// Namespace of the datastore.
-    #[arg(long, default_value = berth_control::manifests::NAMESPACE)]
+    #[arg(long, default_value = system::NAMESPACE)]
     namespace: String,
     /// Service that clients of the datastore connect to.
     #[arg(long)]

@@ -10,14 +10,11 @@ pub mod controllers;
 pub mod datastore;
 pub mod error;
 pub mod install;
-pub mod manifests;
 pub mod metrics;
 pub mod network;
 pub mod nodes;
 mod pool;
 pub mod runtime;
-pub mod setup;
-pub mod walls;
 mod watches;
 
 use berth_runtime::queue::{Queue, Taken};

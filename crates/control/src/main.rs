@@ -5,11 +5,11 @@ mod commands;
 
 use args::{Args, RuntimeKind};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use berth_api::system;
 use berth_control::{
     ControlConfig,
     control_plane::HostInput,
     datastore::DatastoreConfig,
-    manifests,
     metrics::Metrics,
     network::NetworkConfig,
     nodes::{clock::Clock, jobs::NodeJobs},
@@ -74,8 +74,8 @@ async fn run(args: Args) -> Result<(), AnyError> {
         None => client::in_cluster()?,
     };
     let lease = LeaseRequest {
-        namespace: manifests::NAMESPACE.into(),
-        name: manifests::NAME.into(),
+        namespace: system::NAMESPACE.into(),
+        name: system::CONTROL.into(),
         identity: args.identity(),
     };
     let mut outcome = Ok(());

@@ -1,12 +1,12 @@
 //! Attacks on a running system, each from the position of whoever would try it. Every test names the class of attack.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod admission_policies;
 mod credentials;
 mod datastore;
 mod egress;
 mod objects;
 mod syncer;
-mod walls;
 mod workloads;
 
 use berth_tests::{suite::Group, tests};
@@ -21,9 +21,9 @@ fn main() -> ExitCode {
             datastore::a_tenants_etcd_certificate_opens_its_own_keys_only,
             syncer::a_stolen_syncer_identity_ends_at_its_namespaces,
             syncer::the_host_refuses_pods_that_leave_their_container,
-            walls::a_stolen_syncer_credential_makes_only_what_the_class_allows,
-            walls::what_says_whose_a_node_or_namespace_is_belongs_to_the_platform,
-            walls::the_host_finds_nothing_wrong_with_the_walls,
+            admission_policies::a_stolen_syncer_credential_makes_only_what_the_class_allows,
+            admission_policies::what_says_whose_a_node_or_namespace_is_belongs_to_the_platform,
+            admission_policies::the_host_finds_nothing_wrong_with_the_walls,
             workloads::pods_that_reach_for_the_host_are_refused_in_words,
             objects::what_would_reach_beyond_the_tenant_is_refused_in_words,
             objects::nobody_but_the_api_server_asks_the_admission_webhook,

@@ -4,10 +4,9 @@ use crate::{
     pods::{IMAGE, SOON, Space, server},
     teams::{DECLARED, speech, vision},
 };
-use berth_api::{labels, names::host_name};
+use berth_api::{labels, names::host_name, system};
 use berth_control::{
     control_plane::{API_SERVER, COREDNS, SYNCER},
-    manifests,
     runtime::cluster::APP_NAME,
 };
 use berth_process::binaries::{self, Binary};
@@ -285,7 +284,7 @@ async fn targets(world: &World, a: &Space, b: &Space) -> Targets {
         format!("{}:10250", address(addresses))
     });
     // Every Service that serves etcd's port in Berth's own namespace.
-    let services: Api<Service> = Api::namespaced(world.client.clone(), manifests::NAMESPACE);
+    let services: Api<Service> = Api::namespaced(world.client.clone(), system::NAMESPACE);
     let services = services.list(&ListParams::default()).await.unwrap();
     let has_port = |service: &&Service| {
         let spec = service.spec.as_ref().unwrap();

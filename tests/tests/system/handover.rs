@@ -1,7 +1,7 @@
 //! What happens to a node between two tenants. Each test has a node and a pool of its own.
 
 use berth_api::{HostNodePool, HostNodePoolSpec, KubeDuration, conditions, labels};
-use berth_control::setup::uninstall::remains;
+use berth_control::install::uninstall::remains;
 use berth_tests::{
     objects::{apply, simulate_node},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},

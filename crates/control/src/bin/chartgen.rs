@@ -36,18 +36,21 @@ fn files() -> Result<Vec<(String, String)>, Box<dyn Error>> {
         let name = crd.metadata.name.clone().unwrap_or_default();
         files.push((format!("crds/{name}.yaml"), file("crates/api", &[document(&crd)?])));
     }
-    let roles = berth_control::manifests::cluster_roles();
+    let roles = berth_control::install::manifests::cluster_roles();
     let roles: Vec<String> = roles.iter().map(document).collect::<Result<_, _>>()?;
     files.push((
         "cluster-roles.yaml".into(),
-        file("crates/control/src/manifests.rs", &roles),
+        file("crates/control/src/install/manifests.rs", &roles),
     ));
     let mut walls = Vec::new();
-    for wall in berth_control::walls::all() {
+    for wall in berth_admission_policies::all() {
         walls.push(document(&wall.policy())?);
         walls.push(document(&wall.binding())?);
     }
-    files.push(("walls.yaml".into(), file("crates/control/src/walls", &walls)));
+    files.push((
+        "admission-policies.yaml".into(),
+        file("crates/admission-policies", &walls),
+    ));
     Ok(files)
 }
 

@@ -18,9 +18,6 @@ use k8s_openapi::{
 };
 use std::{collections::BTreeMap, net::IpAddr};
 
-/// The label that every API server puts on namespaces: their name.
-pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
-
 /// A selector of what carries all of these labels.
 pub fn labelled<const N: usize>(all: [(&str, &str); N]) -> LabelSelector {
     LabelSelector {

@@ -9,15 +9,14 @@
 
 use super::{
     Isolation,
-    build::{NAMESPACE_NAME, Rules, address, dns, everywhere_but, labelled, pods, pods_in, port},
+    build::{Rules, address, dns, everywhere_but, labelled, pods, pods_in, port},
     workloads::to_declared,
 };
 use crate::{
     control_plane::{API_SERVER, COREDNS, SYNCER},
-    manifests,
     runtime::cluster::APP_NAME,
 };
-use berth_api::network::Protocol;
+use berth_api::{labels::NAMESPACE_NAME, network::Protocol, system};
 use berth_sync_rules::egress::target::Target;
 use k8s_openapi::{
     api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort},
@@ -41,7 +40,7 @@ pub(super) fn policies(isolation: &Isolation<'_>) -> Vec<NetworkPolicy> {
     let api = [tcp(endpoints.api_server.listen.port())];
     let berth = || {
         pods_in(
-            labelled([(NAMESPACE_NAME, manifests::NAMESPACE)]),
+            labelled([(NAMESPACE_NAME, system::NAMESPACE)]),
             LabelSelector::default(),
         )
     };
@@ -127,12 +126,12 @@ fn datastore(
         let pods_of = |namespace: &str| pods_in(labelled([(NAMESPACE_NAME, namespace)]), LabelSelector::default());
         match host.parse::<IpAddr>() {
             Ok(ip) if isolation.facts.services.iter().any(|range| range.contains(&ip)) => {
-                rules.push((vec![pods_of(manifests::NAMESPACE)], ports));
+                rules.push((vec![pods_of(system::NAMESPACE)], ports));
             }
             Ok(ip) => rules.push((vec![address(ip)], ports)),
             Err(_) => {
                 rules.push((
-                    vec![pods_of(host.split('.').nth(1).unwrap_or(manifests::NAMESPACE))],
+                    vec![pods_of(host.split('.').nth(1).unwrap_or(system::NAMESPACE))],
                     ports,
                 ));
                 rules.push((vec![host_dns.clone()], dns(DNS_PORT)));

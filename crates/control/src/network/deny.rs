@@ -5,13 +5,13 @@
 //! Two generations of the API are served by network plug-ins: `ClusterNetworkPolicy` (v1alpha2) and, before it,
 //! `AdminNetworkPolicy` (v1alpha1). The newer one is used where both are.
 
-use super::{Isolation, build::NAMESPACE_NAME};
+use super::Isolation;
 use crate::{
     control_plane::{API_SERVER, COREDNS, SYNCER},
     runtime::cluster::APP_NAME,
 };
 use berth_api::{
-    labels,
+    labels::{self, NAMESPACE_NAME},
     names::TenantId,
     network::{EgressRule, Protocol},
     ranges,

@@ -2,7 +2,7 @@
 //!
 //! [`policies`] are NetworkPolicies for the tenant's two namespaces; [`deny`] is one policy of the administrators' tier, on
 //! hosts that serve it, which no NetworkPolicy can open. Both are pure functions of an [`Isolation`]; [`ensure`] applies them.
-//! A wall (`walls/network_policies.rs`) keeps a syncer from writing policies that open more than is declared.
+//! A wall (`berth_admission_policies::network_policies`) keeps a syncer from writing policies that open more than is declared.
 
 mod apply;
 mod build;
@@ -16,7 +16,6 @@ mod workloads;
 mod tests;
 
 pub use apply::{NetworkConfig, Served, ensure, host_facts, remove};
-pub use build::NAMESPACE_NAME;
 pub use declared::{Declared, declared};
 pub use facts::HostFacts;
 

@@ -193,7 +193,7 @@ fn outside(address: &str) -> End {
 
 /// Labels of the host's namespaces.
 fn labels_of_namespace(name: &str) -> BTreeMap<String, String> {
-    let mut all = map(&[(build::NAMESPACE_NAME, name)]);
+    let mut all = map(&[(labels::NAMESPACE_NAME, name)]);
     for case in NAMES.map(Case::new) {
         for (namespace, role) in [
             (case.tenant.workload_namespace(), labels::ROLE_WORKLOADS),

@@ -11,11 +11,11 @@
 
 use super::{
     Isolation,
-    build::{NAMESPACE_NAME, Rules, address, declared_block, declared_ports, dns, labelled, pods, pods_in, port},
+    build::{Rules, address, declared_block, declared_ports, dns, labelled, pods, pods_in, port},
 };
 use crate::control_plane::{API_SERVER, COREDNS, Endpoint, SYNCER};
 use berth_api::{
-    labels::{NETWORK_API_SERVER, NETWORK_DNS, NETWORK_EGRESS, NETWORK_INGRESS, NETWORK_OPEN, TENANT},
+    labels::{NAMESPACE_NAME, NETWORK_API_SERVER, NETWORK_DNS, NETWORK_EGRESS, NETWORK_INGRESS, NETWORK_OPEN, TENANT},
     network::{EgressRule, IngressRule, Protocol},
 };
 use k8s_openapi::{

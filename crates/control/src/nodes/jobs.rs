@@ -4,14 +4,11 @@
 //! the other: the first that fails ends the Job, and its words are the reason of the quarantine.
 
 use super::{record::NodeRecord, step::JobKind};
-use crate::manifests;
-use berth_api::{HostNodePoolSpec, NodeProgram, ScrubStep, labels, names};
+use berth_api::{HostNodePoolSpec, NodeProgram, ScrubStep, labels, names, system};
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-/// ServiceAccount of the Jobs' pods. It has no rights, and no token of it is mounted.
-pub const SERVICE_ACCOUNT: &str = "berth-scrub";
 /// Where the node's files are in the pods.
 const HOST: &str = "/host";
 /// How long an ended Job stays for people to look at.
@@ -105,7 +102,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
     let job = json!({
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {
-            "name": name(kind, node, record), "namespace": manifests::NAMESPACE, "labels": all,
+            "name": name(kind, node, record), "namespace": system::NAMESPACE, "labels": all,
             "annotations": {labels::RECYCLING_ID: record.handover, "berth.dev/node": node},
         },
         "spec": {
@@ -120,7 +117,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
                     "priorityClassName": "system-node-critical",
                     "restartPolicy": "Never",
                     "terminationGracePeriodSeconds": 5,
-                    "serviceAccountName": SERVICE_ACCOUNT,
+                    "serviceAccountName": system::SCRUB_SERVICE_ACCOUNT,
                     "automountServiceAccountToken": false,
                     "enableServiceLinks": false,
                     // Neither DNS nor a network of pods is needed, and both may be what is broken.

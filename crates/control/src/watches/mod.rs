@@ -7,10 +7,9 @@ mod workloads;
 
 use crate::{
     context::{Key, Stores},
-    manifests,
     nodes::{NodeRecord, shared},
 };
-use berth_api::{DEFAULT_CLASS, HostNodePool, TenantClass, TenantCluster, TenantNode, labels};
+use berth_api::{DEFAULT_CLASS, HostNodePool, TenantClass, TenantCluster, TenantNode, labels, system};
 use berth_runtime::queue::Queue;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
@@ -208,7 +207,7 @@ pub async fn start(
     );
     let placeholder_queue = queue.clone();
     let (placeholders, starter) = starter.watch(
-        Api::<Pod>::namespaced(client.clone(), manifests::NAMESPACE),
+        Api::<Pod>::namespaced(client.clone(), system::NAMESPACE),
         watcher::Config::default().labels(labels::PLACEHOLDER),
         move |pod, seen| {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());

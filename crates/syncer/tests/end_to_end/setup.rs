@@ -218,7 +218,7 @@ impl Clusters {
 
     /// Everything a syncer does in these tests, it does inside the walls that the chart puts up.
     async fn build_walls(&self) {
-        let text = include_str!("../../../../charts/berth/files/walls.yaml");
+        let text = include_str!("../../../../charts/berth/files/admission-policies.yaml");
         let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.host_admin.clone());
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.host_admin.clone());
         for object in serde_saphyr::from_multiple::<Value>(text).unwrap() {

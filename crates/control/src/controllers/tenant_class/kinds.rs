@@ -6,7 +6,7 @@ use crate::{
     context::Context,
     error::{ReconcileError, api},
 };
-use berth_api::{SyncPolicy, sync_policy::SyncedKind};
+use berth_api::{SyncPolicy, sync_policy::SyncedKind, system};
 use berth_sync_rules::permissions;
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
@@ -142,7 +142,7 @@ async fn ask(context: &Context, kind: &SyncedKind) -> Result<Usable, ReconcileEr
                 kind.resource,
                 kind.group,
                 VERBS.join(", "),
-                crate::manifests::AGGREGATE_LABEL
+                system::AGGREGATE_LABEL
             )));
         }
     }

@@ -4,13 +4,13 @@ use crate::{
     apply::{is_status, optional},
     context::Context,
     error::{ReconcileError, api},
-    manifests,
     nodes::{
         jobs::{self, OnNode},
         record::NodeRecord,
         step::{JobKind, JobState},
     },
 };
+use berth_api::system;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
     Api,
@@ -18,7 +18,7 @@ use kube::{
 };
 
 fn all(context: &Context) -> Api<Job> {
-    Api::namespaced(context.client.clone(), manifests::NAMESPACE)
+    Api::namespaced(context.client.clone(), system::NAMESPACE)
 }
 
 /// How far the Job of a hand-over is.
@@ -42,7 +42,7 @@ pub(super) async fn state(
 /// What the container said that failed.
 async fn words(context: &Context, job: &str) -> Option<String> {
     const LONGEST: usize = 600;
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), manifests::NAMESPACE);
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), system::NAMESPACE);
     let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}"));
     let pods = pods.list(&params).await.ok()?.items;
     let statuses = pods.iter().filter_map(|pod| pod.status.as_ref()).flat_map(|status| {

@@ -9,9 +9,8 @@ use crate::{
     apply::{is_status, optional},
     context::Context,
     error::{ReconcileError, api},
-    manifests,
 };
-use berth_api::{labels, names};
+use berth_api::{labels, names, system};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
     Api, ResourceExt,
@@ -35,7 +34,7 @@ fn name(node: &str) -> String {
 }
 
 fn marks(context: &Context) -> Api<ConfigMap> {
-    Api::namespaced(context.client.clone(), manifests::NAMESPACE)
+    Api::namespaced(context.client.clone(), system::NAMESPACE)
 }
 
 /// Marks a node before it is promised to a tenant.

@@ -1,11 +1,7 @@
 //! Which placeholders a plan calls for: pure.
 
-use super::PRIORITY_CLASS;
-use crate::{
-    manifests,
-    nodes::demand::{ALONE, DRA, Needs, NodeRules, SPREAD, is_device},
-};
-use berth_api::{HostNodePool, labels, names};
+use crate::nodes::demand::{ALONE, DRA, Needs, NodeRules, SPREAD, is_device};
+use berth_api::{HostNodePool, labels, names, system};
 use berth_planner::{Amounts, Plan, Shortage};
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
 use kube::ResourceExt;
@@ -209,7 +205,7 @@ impl Placement<'_> {
         json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
-                "namespace": manifests::NAMESPACE,
+                "namespace": system::NAMESPACE,
                 "labels": {
                     labels::PLACEHOLDER: pool,
                     labels::PLACEHOLDER_OWNER: self.owner,
@@ -220,7 +216,7 @@ impl Placement<'_> {
                 "annotations": {SAFE_TO_EVICT: "true", labels::PLACEHOLDER_DEMAND: self.shortage.name},
             },
             "spec": {
-                "priorityClassName": PRIORITY_CLASS,
+                "priorityClassName": system::PLACEHOLDER_PRIORITY_CLASS,
                 "nodeSelector": self.selector,
                 "affinity": self.affinity(each, kind),
                 "tolerations": self.tolerations(),

@@ -17,10 +17,9 @@ use crate::{
     apply::is_status,
     context::{Context, Key},
     error::{ReconcileError, api},
-    manifests,
     metrics::PoolLabels,
 };
-use berth_api::names::TenantId;
+use berth_api::{names::TenantId, system};
 use berth_planner::Plan;
 use difference::{Difference, REST, difference};
 use futures::{StreamExt, stream};
@@ -38,10 +37,6 @@ use std::{
 
 /// Most placeholders of a pool.
 pub const MOST: u32 = 500;
-/// Name of their PriorityClass.
-pub const PRIORITY_CLASS: &str = "berth-placeholder";
-/// Its value: below everything that works, and not below -10, from where on Cluster Autoscaler takes no notice of pods.
-pub const PRIORITY: i32 = -10;
 /// How many are made or deleted at once.
 const AT_ONCE: usize = 16;
 /// Pause before trying again what failed.
@@ -132,7 +127,7 @@ pub async fn reconcile(context: &Context, plan: &Plan, needs: &Needs) -> Option<
 /// Does all of it, whatever of it is refused: the placeholders of one tenant are no reason for another to wait. Gives the first
 /// error.
 async fn carry_out(context: &Context, difference: Difference) -> Result<(), ReconcileError> {
-    let pods: Api<Pod> = Api::namespaced(context.client.clone(), manifests::NAMESPACE);
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), system::NAMESPACE);
     let deleted = difference.delete.into_iter().map(|pod| delete(pods.clone(), pod));
     let deleted: Vec<_> = stream::iter(deleted).buffer_unordered(AT_ONCE).collect().await;
     let created = difference.create.into_iter().map(|pod| create(pods.clone(), pod));

@@ -1,7 +1,8 @@
 //! What is said on a pool about nodes that are asked for.
 
 use super::Request;
-use crate::{context::Context, manifests::NAMESPACE};
+use crate::context::Context;
+use berth_api::system::NAMESPACE;
 use berth_api::{
     HostNodePool, RequestedNodes,
     conditions::{Finding, NODES_REQUESTED},

@@ -18,10 +18,9 @@ pub use build::APP_NAME;
 use crate::{
     apply::optional,
     control_plane::{Component, Endpoint, Endpoints, Form, Ports, PublicEndpoint, ServiceRange},
-    manifests,
 };
 use async_trait::async_trait;
-use berth_api::{labels, names::TenantId};
+use berth_api::{labels, names::TenantId, system};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Pod, Secret, Service},
@@ -155,7 +154,7 @@ impl ClusterRuntime {
     async fn copy_pull_secrets(&self, owner: Owner<'_>) -> Result<(), RuntimeError> {
         let mut known = self.pull_secrets.lock().await;
         if known.as_ref().is_none_or(|(at, _)| at.elapsed() > PULL_SECRETS_AGE) {
-            let ours: Api<Secret> = Api::namespaced(self.host.clone(), manifests::NAMESPACE);
+            let ours: Api<Secret> = Api::namespaced(self.host.clone(), system::NAMESPACE);
             let mut read = Vec::new();
             for name in &self.settings.image_pull_secrets {
                 read.push(ours.get(name).await.map_err(host("read a pull secret"))?);

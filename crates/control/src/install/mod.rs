@@ -1,10 +1,11 @@
-//! Puts onto a host cluster what control needs before it starts: custom resource definitions, its namespace, its rights,
-//! and the walls around tenants.
+//! What an installation puts onto a host cluster and takes off it again: custom resource definitions, control's namespace
+//! and RBAC ([`manifests`]), the admission policies, the datastore's certificates, and what uninstalling checks and removes.
 
-use crate::{
-    apply::{Applier, ApplyError},
-    manifests, walls,
-};
+pub mod certificates;
+pub mod manifests;
+pub mod uninstall;
+
+use crate::apply::{Applier, ApplyError};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt};
 use std::time::Duration;
@@ -12,6 +13,10 @@ use tokio::time::Instant;
 
 /// Time within which a new definition must be served.
 const SERVED_WITHIN: Duration = Duration::from_secs(30);
+/// Label of everything that an installation made without the chart naming it.
+pub const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "berth");
+/// Label value of Secrets that [`certificates`] made.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "berth-control");
 /// Pause between looks at a definition that is not served yet.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -29,7 +34,7 @@ pub enum InstallError {
     },
 }
 
-/// Applies the custom resource definitions, control's namespace, its role, the role's binding to `user`, and the walls;
+/// Applies the custom resource definitions, control's namespace, its role, the role's binding to `user`, and the admission policies;
 /// returns once the definitions are served. Needs cluster-admin. Doing it again upgrades what is there.
 ///
 /// # Errors
@@ -49,9 +54,9 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
     for binding in manifests::cluster_role_bindings(user) {
         applier.apply(&binding).await?;
     }
-    for wall in walls::all() {
-        applier.apply(&wall.policy()).await?;
-        applier.apply(&wall.binding()).await?;
+    for policy in berth_admission_policies::all() {
+        applier.apply(&policy.policy()).await?;
+        applier.apply(&policy.binding()).await?;
     }
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let deadline = Instant::now() + SERVED_WITHIN;

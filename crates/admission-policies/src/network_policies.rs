@@ -1,11 +1,13 @@
 //! NetworkPolicies: a tenant's open nothing outside of the tenant but what is declared for it, and control's own stay.
 //!
 //! Policies only add to what others allow, so each is looked at for itself. Ports are not looked at here: a host with policies
-//! of administrators ([`crate::network::deny`]) keeps them as well.
+//! of administrators (`berth_control::network`) keeps them as well.
 
 use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
-use crate::network::NAMESPACE_NAME;
-use berth_api::{labels, policy_annotations};
+use berth_api::{
+    labels::{self, NAMESPACE_NAME},
+    policy_annotations,
+};
 
 pub(super) fn walls() -> [Wall; 2] {
     [written(), removed()]

@@ -2,11 +2,11 @@
 //! nodes and keys would stay for ever. And after it was removed: what it did not name.
 
 use super::{MANAGED_BY, PART_OF};
-use crate::{
-    apply::optional,
-    manifests::{NAME, NAMESPACE},
+use crate::apply::optional;
+use berth_api::{
+    TenantCluster, labels,
+    system::{CONTROL, NAMESPACE},
 };
-use berth_api::{TenantCluster, labels};
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Namespace, Node, Secret},
@@ -136,7 +136,7 @@ pub async fn clean_up(client: &Client, kept: Kept) -> kube::Result<()> {
             .await?;
     }
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
-    optional(leases.delete(NAME, &DeleteParams::default()).await)?;
+    optional(leases.delete(CONTROL, &DeleteParams::default()).await)?;
     if !kept.classes {
         let priorities: Api<PriorityClass> = Api::all(client.clone());
         let of_classes = ListParams::default().labels(labels::CLASS);

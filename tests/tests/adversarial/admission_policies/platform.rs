@@ -1,8 +1,8 @@
 //! Nodes, namespaces and what says whose they are; and what the host thinks of the walls themselves.
 
 use super::{dry_run, refused};
+use berth_admission_policies as walls;
 use berth_api::labels;
-use berth_control::walls;
 use berth_tests::{
     objects::{apply, nodes_of_tenant},
     tenant::{Tenant, cluster, patient},

@@ -1,6 +1,7 @@
 //! What control itself needs on the host: its namespace and its rights.
 
-use crate::{nodes::placeholders, walls};
+use berth_admission_policies::{BYPASS, RESOURCE};
+use berth_api::system;
 use berth_sync_rules::permissions;
 use k8s_openapi::{
     api::{
@@ -12,14 +13,7 @@ use k8s_openapi::{
 };
 use std::collections::BTreeMap;
 
-/// Namespace of control's lease.
-pub const NAMESPACE: &str = "berth-system";
-/// Name of control's role, binding and lease.
-pub const NAME: &str = "berth-control";
-/// Label of ClusterRoles whose rules control gets as well, so that it can hand them to syncers: for the kinds that classes
-/// list in `sync.kinds`. Naming a kind in a class alone gives nobody any right.
-pub const AGGREGATE_LABEL: &str = "berth.dev/aggregate-to-control";
-/// Name of the role that gathers the rules of ClusterRoles with [`AGGREGATE_LABEL`].
+/// Name of the role that gathers the rules of ClusterRoles with [`system::AGGREGATE_LABEL`].
 const KINDS_NAME: &str = "berth-control-kinds";
 /// Name of the role with the rules for kinds of upstream Kubernetes that only some installations use.
 const UPSTREAM_NAME: &str = "berth-control-kinds-upstream";
@@ -58,7 +52,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
         ),
         rule("berth.dev", &["tenantnodes"], &WRITE),
         rule("berth.dev", &["tenantnodes/status"], &["patch"]),
-        rule("berth.dev", &[walls::RESOURCE], &[walls::BYPASS]),
+        rule("berth.dev", &[RESOURCE], &[BYPASS]),
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),
         rule("", &["serviceaccounts/token"], &["create"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
@@ -134,11 +128,11 @@ fn named(name: &str) -> ObjectMeta {
 pub fn cluster_roles() -> [ClusterRole; 3] {
     const SYNCED: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
     let own = ClusterRole {
-        metadata: named(NAME),
+        metadata: named(system::CONTROL),
         rules: Some(control_rules()),
         aggregation_rule: None,
     };
-    let label = BTreeMap::from([(AGGREGATE_LABEL.to_owned(), "true".to_owned())]);
+    let label = BTreeMap::from([(system::AGGREGATE_LABEL.to_owned(), "true".to_owned())]);
     let gathered = ClusterRole {
         metadata: named(KINDS_NAME),
         // Filled in by the host.
@@ -163,7 +157,7 @@ pub fn cluster_roles() -> [ClusterRole; 3] {
 
 /// Binds control's ClusterRoles to a user.
 pub fn cluster_role_bindings(user: &str) -> [ClusterRoleBinding; 2] {
-    [NAME, KINDS_NAME].map(|name| binding(name, user))
+    [system::CONTROL, KINDS_NAME].map(|name| binding(name, user))
 }
 
 fn binding(name: &str, user: &str) -> ClusterRoleBinding {
@@ -187,8 +181,8 @@ fn binding(name: &str, user: &str) -> ClusterRoleBinding {
 pub fn scrub_service_account() -> ServiceAccount {
     ServiceAccount {
         metadata: ObjectMeta {
-            namespace: Some(NAMESPACE.into()),
-            ..named(crate::nodes::jobs::SERVICE_ACCOUNT)
+            namespace: Some(system::NAMESPACE.into()),
+            ..named(system::SCRUB_SERVICE_ACCOUNT)
         },
         automount_service_account_token: Some(false),
         ..ServiceAccount::default()
@@ -198,8 +192,8 @@ pub fn scrub_service_account() -> ServiceAccount {
 /// What placeholders for autoscalers run with: everything that works goes first, and they displace nothing.
 pub fn placeholder_priority() -> PriorityClass {
     PriorityClass {
-        metadata: named(placeholders::PRIORITY_CLASS),
-        value: Some(placeholders::PRIORITY),
+        metadata: named(system::PLACEHOLDER_PRIORITY_CLASS),
+        value: Some(system::PLACEHOLDER_PRIORITY),
         preemption_policy: Some("Never".into()),
         description: Some("For pods that show to autoscalers what tenants of Berth wait for.".into()),
         global_default: None,
@@ -209,7 +203,7 @@ pub fn placeholder_priority() -> PriorityClass {
 /// Control's namespace.
 pub fn namespace() -> Namespace {
     Namespace {
-        metadata: named(NAMESPACE),
+        metadata: named(system::NAMESPACE),
         ..Namespace::default()
     }
 }

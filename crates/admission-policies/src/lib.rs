@@ -1,8 +1,8 @@
 //! Walls: what the host's own API server refuses, whoever asks with a tenant's credential.
 //!
 //! A syncer follows the rules of its tenant's class. Should its credential be stolen, these ValidatingAdmissionPolicies hold
-//! the thief to the same rules. They are plain data: [`all`] lists them, [`install`](crate::install) applies them to local
-//! clusters, the Helm chart carries the same objects in `charts/berth/files/walls.yaml`.
+//! the thief to the same rules. They are plain data: [`all`] lists them, `berth_control::install` applies them to local
+//! clusters, the Helm chart carries the same objects in `charts/berth/files/admission-policies.yaml`.
 //!
 //! What a class allows is read from annotations of the workload namespace ([`berth_api::policy_annotations`]). Walls on what belongs
 //! to the platform (nodes, namespaces) ask the host's RBAC instead of knowing names: whoever may `bypass` `walls.berth.dev`

@@ -1,0 +1,16 @@
+//! Names of Berth's own objects on the host cluster, as opposed to those of a tenant ([`names`](crate::names)).
+
+/// Namespace that Berth is installed in: control, the datastore, and the pods that control starts on nodes.
+pub const NAMESPACE: &str = "berth-system";
+/// Name of control's ClusterRole, ClusterRoleBinding and Lease.
+pub const CONTROL: &str = "berth-control";
+/// ServiceAccount of the Jobs that scrub and validate nodes. It has no rights, and no token of it is mounted.
+pub const SCRUB_SERVICE_ACCOUNT: &str = "berth-scrub";
+/// PriorityClass of placeholder pods, which show demand to autoscalers.
+pub const PLACEHOLDER_PRIORITY_CLASS: &str = "berth-placeholder";
+/// Value of [`PLACEHOLDER_PRIORITY_CLASS`]: below every workload, and not below -10, from where on Cluster Autoscaler
+/// ignores pods.
+pub const PLACEHOLDER_PRIORITY: i32 = -10;
+/// Label of ClusterRoles whose rules control gets as well, so that it can grant them to syncers: for the kinds that classes
+/// list in `sync.kinds`. Listing a kind in a class grants nothing by itself.
+pub const AGGREGATE_LABEL: &str = "berth.dev/aggregate-to-control";
