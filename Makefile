@@ -15,7 +15,11 @@ BERTH_TEST_ARGS ?=
 # chartgen writes parts of the chart; the help texts of the others are a page of the reference.
 GENERATORS := --bin chartgen --bin berth --bin berth-control --bin berth-syncer
 
+DEVELOPMENT_BINARIES := $(CARGO_TARGET_DIR)/debug
 RELEASE_BINARIES := $(CARGO_TARGET_DIR)/release
+
+# What real nodes need besides a cluster, as hack/kubernetes/versions calls it.
+NODE_COMPONENTS := kubernetes-node containerd runc cni-plugins calico coredns metrics-server helm
 
 .PHONY: help
 help: ## List the targets
@@ -26,12 +30,12 @@ prerequisites: ## Install the system packages that are missing (Debian, Ubuntu)
 	@hack/prerequisites
 
 .PHONY: cluster
-cluster: ## Build the pinned Kubernetes, etcd and kwok binaries (10 minutes the first time, then instant)
+cluster: ## Get the pinned Kubernetes, etcd and kwok binaries (10 minutes if they are compiled, then instant)
 	@hack/kubernetes/build kubernetes etcd kwok
 
 .PHONY: nodes
-nodes: cluster ## The same, and what real nodes need: kubelet, containerd, Calico and more (5 minutes more the first time)
-	@hack/kubernetes/build kubernetes-node containerd runc cni-plugins calico coredns metrics-server helm
+nodes: cluster ## The same, and what real nodes need: kubelet, containerd, Calico and more (5 minutes more)
+	@hack/kubernetes/build $(NODE_COMPONENTS)
 	@hack/charts calico
 
 .PHONY: kubernetes
@@ -47,13 +51,17 @@ build: prerequisites ## Build all of Berth's binaries for development
 release: prerequisites ## Build all of Berth's binaries as they ship
 	cargo build --workspace --bins --locked --release
 
+# Berth first: it compiles in minutes, and what fails should fail soon. The demo runs the binaries that the tests run; what
+# the release profile adds costs minutes of compiling and is measured by `make bench`. One version of Kubernetes is enough.
 .PHONY: demo
-demo: prerequisites nodes release ## Start a host cluster with GPU nodes and two tenants on this machine
-	@PATH="$(RELEASE_BINARIES):$$PATH" hack/demo
+demo: prerequisites build ## Start a host cluster with GPU nodes and two tenants on this machine
+	@hack/kubernetes/build kubernetes@default etcd kwok $(NODE_COMPONENTS)
+	@hack/charts calico
+	@PATH="$(DEVELOPMENT_BINARIES):$$PATH" hack/demo
 
 .PHONY: demo-down
 demo-down: ## Stop the demo and remove everything it left
-	@if [[ -x "$(RELEASE_BINARIES)/berth" ]]; then "$(RELEASE_BINARIES)/berth" down; \
+	@if [[ -x "$(DEVELOPMENT_BINARIES)/berth" ]]; then "$(DEVELOPMENT_BINARIES)/berth" down; \
 	else echo "berth is not built, so no demo runs from this checkout" >&2; fi
 
 .PHONY: test
@@ -83,7 +91,7 @@ fmt: ## Format the Rust code
 
 # The quick ones first: a wrong link should not wait for the compiler.
 .PHONY: check
-check: prerequisites check-versions check-scripts check-docs check-format check-generated check-lints check-dependencies ## Run everything that must hold besides the tests
+check: prerequisites check-versions check-scripts check-downloads check-docs check-format check-generated check-lints check-dependencies ## Run everything that must hold besides the tests
 
 .PHONY: check-versions
 check-versions: ## Do hack/kubernetes/versions and the Go modules agree
@@ -92,6 +100,10 @@ check-versions: ## Do hack/kubernetes/versions and the Go modules agree
 .PHONY: check-scripts
 check-scripts: ## Lint the shell scripts
 	@git ls-files --cached --others --exclude-standard -z -- hack .ci | xargs -0 grep -lE '^#!.*\b(ba)?sh$$' | xargs shellcheck
+
+.PHONY: check-downloads
+check-downloads: ## Are releases downloaded safely (with a server on this machine)
+	@hack/kubernetes/test-downloads
 
 .PHONY: check-docs
 check-docs: ## Check links, paths, reasons and words in the documentation, and whether the reference is up to date
