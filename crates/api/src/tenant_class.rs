@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Name of the class of TenantClusters that name none.
 pub const DEFAULT_CLASS: &str = "default";
 
-/// The platform's rules for tenants: what they may ask for, and what of the host they see and use.
+/// The platform's rules for tenants: what they may ask for, and which parts of the host they see and use.
 #[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "berth.dev",
@@ -19,7 +19,7 @@ pub const DEFAULT_CLASS: &str = "default";
     derive = "PartialEq",
     shortname = "tclass",
     category = "berth",
-    doc = "The platform's rules for tenants: what they may ask for, and what of the host they see and use.",
+    doc = "The platform's rules for tenants: what they may ask for, and which parts of the host they see and use.",
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason"),
     printcolumn(name = "Scheduling", type_ = "string", json_path = ".spec.schedulingMode"),
@@ -48,7 +48,7 @@ pub struct TenantClassSpec {
     #[serde(default)]
     pub control_plane: ClassControlPlane,
 
-    /// What crosses from the tenant to the host, and what of the host the tenant sees.
+    /// Which objects and fields Berth syncs to the host, and which objects of the host the tenant sees.
     #[serde(default)]
     pub sync: SyncPolicy,
 
