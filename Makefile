@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 export BERTH_CACHE ?= $(HOME)/.cache/berth
 export CARGO_TARGET_DIR ?= $(BERTH_CACHE)/target
 
-# Further arguments of `cargo test`, for example: make test BERTH_TEST_ARGS='-p berth-api -- names'
+# Arguments of hack/test and of `cargo nextest run`, for example: make test BERTH_TEST_ARGS='-p berth-api names'
 BERTH_TEST_ARGS ?=
 
 # chartgen writes parts of the chart; the help texts of the others are a page of the reference.
@@ -65,12 +65,12 @@ demo-down: ## Stop the demo and remove everything it left
 	else echo "berth is not built, so no demo runs from this checkout" >&2; fi
 
 .PHONY: test
-test: kubernetes build ## Run all tests (BERTH_TEST_ARGS is passed on to cargo test)
-	cargo test --workspace --locked $(BERTH_TEST_ARGS)
+test: kubernetes build ## Run all tests (BERTH_TEST_ARGS is passed on to hack/test)
+	@hack/test $(BERTH_TEST_ARGS)
 
 .PHONY: e2e
 e2e: nodes build ## Run the tests on real nodes only (as root; part of `make test`)
-	cargo test --workspace --locked --test e2e
+	@hack/test --package berth-tests --test e2e $(BERTH_TEST_ARGS)
 
 .PHONY: bench
 bench: cluster release ## Run the benchmarks; tables on stdout, JSON in target/bench

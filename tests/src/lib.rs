@@ -5,7 +5,9 @@
 
 pub mod dns;
 pub mod fake;
+pub mod files;
 pub mod helm;
+pub mod keeper;
 pub mod kubectl;
 pub mod objects;
 pub mod observer;
@@ -13,6 +15,6 @@ pub mod processes;
 pub mod scrape;
 pub mod suite;
 pub mod tenant;
+pub mod test_cluster;
 pub mod token;
 pub mod wait;
-pub mod world;

@@ -13,7 +13,7 @@ use std::path::Path;
 pub async fn apply_example(client: &Client, namespace: &str, path: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(path);
     let text = std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    for document in crate::world::documents(&text) {
+    for document in crate::files::documents(&text) {
         apply(client, namespace, &document)
             .await
             .unwrap_or_else(|error| panic!("{path}: {error}"));

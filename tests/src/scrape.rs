@@ -1,6 +1,6 @@
 //! Metrics of a tenant's syncer, as its admin endpoint gives them.
 
-use crate::{processes::find, tenant::Tenant, world::World};
+use crate::{processes::find, tenant::Tenant, test_cluster::TestCluster};
 use berth_control::control_plane::SYNCER;
 use std::net::SocketAddr;
 use tokio::{
@@ -35,8 +35,8 @@ impl Metrics {
 }
 
 /// Value of a flag of a tenant's syncer as it runs.
-pub fn flag(world: &World, tenant: &Tenant, name: &str) -> Option<String> {
-    let process = find(&world.tenant_records(), &format!("{}.{SYNCER}", tenant.id.slug()))?;
+pub fn flag(host: &TestCluster, tenant: &Tenant, name: &str) -> Option<String> {
+    let process = find(&host.tenant_records(), &format!("{}.{SYNCER}", tenant.id.slug()))?;
     let command = std::fs::read_to_string(format!("/proc/{}/cmdline", process.pid?)).ok()?;
     let prefix = format!("--{name}=");
     command
@@ -45,8 +45,8 @@ pub fn flag(world: &World, tenant: &Tenant, name: &str) -> Option<String> {
 }
 
 /// Admin address of a tenant's syncer.
-pub fn admin_address(world: &World, tenant: &Tenant) -> Option<SocketAddr> {
-    flag(world, tenant, "admin-address")?.parse().ok()
+pub fn admin_address(host: &TestCluster, tenant: &Tenant) -> Option<SocketAddr> {
+    flag(host, tenant, "admin-address")?.parse().ok()
 }
 
 /// One plain HTTP/1.1 request; head and body of the answer.
@@ -66,8 +66,8 @@ pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
 ///
 /// # Errors
 /// It does not run or does not answer.
-pub async fn scrape(world: &World, tenant: &Tenant) -> std::io::Result<Metrics> {
-    let address = admin_address(world, tenant).ok_or_else(|| std::io::Error::other("the syncer does not run"))?;
+pub async fn scrape(host: &TestCluster, tenant: &Tenant) -> std::io::Result<Metrics> {
+    let address = admin_address(host, tenant).ok_or_else(|| std::io::Error::other("the syncer does not run"))?;
     let text = get(address, "/metrics").await?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     Ok(Metrics(

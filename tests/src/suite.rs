@@ -1,28 +1,39 @@
-//! Runs tests that share one world. The world ends after the last of them, which the standard harness cannot promise:
-//! it never drops what tests share, and processes would be left behind.
+//! Runs tests that share a host cluster. The cluster outlives each of them, see [`crate::keeper`]: with one process for each
+//! test, as `make test` runs them, and with one process for a suite, as `cargo test` does.
 
-use crate::world::World;
-use futures::future::LocalBoxFuture;
+use crate::{
+    keeper::{self, Lease, Turn},
+    test_cluster::TestCluster,
+};
+use futures::{FutureExt, future::LocalBoxFuture};
 use libtest_mimic::{Arguments, Trial};
 use std::{
-    panic,
+    panic::{self, AssertUnwindSafe},
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
+use tokio::task::spawn_blocking;
 
 /// A test: its name and what it does.
-pub type Test = (&'static str, fn(Arc<World>) -> LocalBoxFuture<'static, ()>);
+pub type Test = (&'static str, fn(Arc<TestCluster>) -> LocalBoxFuture<'static, ()>);
 
-/// Names an async function `fn(Arc<World>)` as a [`Test`].
+/// Time for a test from the moment at which it has its cluster. The runner's limit is longer, since tests wait for their turn:
+/// see `.config/nextest.toml`.
+const LIMIT: Duration = Duration::from_mins(15);
+
+/// Names an async function `fn(Arc<TestCluster>)` as a [`Test`].
 #[macro_export]
 macro_rules! tests {
     ($($path:path),+ $(,)?) => {
-        vec![$((stringify!($path), |world| Box::pin($path(world)))),+]
+        vec![$((stringify!($path), |host| Box::pin($path(host)))),+]
     };
 }
 
-/// Tests that run before or after others.
+/// Tests that do not run at the same time as those of other groups.
 pub struct Group {
+    /// The most at the same time in one process (`cargo test`); `.config/nextest.toml` has the same for one process each.
     threads: Option<usize>,
     tests: Vec<Test>,
 }
@@ -41,78 +52,164 @@ impl Group {
         Self { threads: None, tests }
     }
 
-    /// Tests of which each needs the world for itself.
+    /// Tests of which each needs the cluster for itself.
     pub fn alone(tests: Vec<Test>) -> Self {
         Self::together(1, tests)
     }
-}
 
-/// Runs groups of tests in a world with these nodes.
-pub fn run(nodes: &str, groups: Vec<Group>) -> ExitCode {
-    run_groups(World::start(nodes), groups)
-}
-
-/// Runs groups of tests on one cluster of real nodes with Berth installed by its chart. Needs root; without it nothing is run,
-/// which is a failure where the variable `CI` is set.
-pub fn run_on_real_nodes(nodes: &str, groups: Vec<Group>) -> ExitCode {
-    // Whoever has no root has no real nodes, which `berth up` says as well.
-    if let Some(why) = berth_local::obstacle_to_real_nodes() {
-        eprintln!("not run: {why}");
-        return match std::env::var_os("CI") {
-            Some(_) => ExitCode::FAILURE,
-            None => ExitCode::SUCCESS,
-        };
+    fn is_alone(&self) -> bool {
+        self.threads == Some(1)
     }
-    run_groups(World::on_real_nodes(nodes), groups)
 }
 
-/// Runs one group after the other in one world, which is started only if there is something to run in it.
-pub fn run_groups(start: impl Future<Output = World>, groups: Vec<Group>) -> ExitCode {
-    berth_runtime::install_crypto();
-    let arguments = Arguments::from_args();
-    let wanted =
-        |(name, _): &Test| !arguments.skip.iter().any(|skip| name.contains(skip)) && selected(&arguments, name);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    let world = if arguments.list || !groups.iter().flat_map(|group| &group.tests).any(wanted) {
-        None
-    } else {
-        Some(Arc::new(runtime.block_on(start)))
-    };
-    let panics = record_panics();
-    let mut failed = false;
-    for Group { threads, tests } in groups {
-        if world.is_some() && !tests.iter().any(wanted) {
-            continue;
+/// Tests of one host cluster.
+pub struct Suite {
+    nodes: &'static str,
+    start: fn(&'static str) -> LocalBoxFuture<'static, TestCluster>,
+    prepare: fn(&TestCluster),
+    needs_real_nodes: bool,
+    groups: Vec<Group>,
+}
+
+/// Runs tests on a cluster with these simulated nodes.
+pub fn run(nodes: &'static str, groups: Vec<Group>) -> ExitCode {
+    Suite::new(nodes, |nodes| TestCluster::start(nodes).boxed_local(), groups).run()
+}
+
+/// Runs tests on one cluster of real nodes with Berth installed by its chart. Needs root; without it nothing is run, which is
+/// a failure where the variable `CI` is set.
+pub fn run_on_real_nodes(nodes: &'static str, groups: Vec<Group>) -> ExitCode {
+    let mut suite = Suite::new(nodes, |nodes| TestCluster::on_real_nodes(nodes).boxed_local(), groups);
+    suite.needs_real_nodes = true;
+    suite.run()
+}
+
+impl Suite {
+    /// Tests on a cluster with these nodes that `start` starts.
+    pub fn new(
+        nodes: &'static str,
+        start: fn(&'static str) -> LocalBoxFuture<'static, TestCluster>,
+        groups: Vec<Group>,
+    ) -> Self {
+        Self {
+            nodes,
+            start,
+            prepare: |_| {},
+            needs_real_nodes: false,
+            groups,
         }
-        let mut arguments = arguments.clone();
-        arguments.test_threads = threads.or(arguments.test_threads);
-        let trials = tests
-            .into_iter()
-            .map(|(name, test)| {
-                let (world, handle) = (world.clone(), runtime.handle().clone());
-                Trial::test(name, move || {
-                    handle.block_on(test(world.ok_or("no world")?));
-                    Ok(())
+    }
+
+    /// Has `prepare` called in the process of a test before it begins. It may be called several times in one process.
+    #[must_use]
+    pub fn before_each(mut self, prepare: fn(&TestCluster)) -> Self {
+        self.prepare = prepare;
+        self
+    }
+
+    /// Runs the tests that the command line asks for, or keeps their cluster.
+    pub fn run(self) -> ExitCode {
+        berth_runtime::install_crypto();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        if let Some(folder) = keeper::folder_to_keep() {
+            return runtime.block_on(keeper::keep(&folder, self.nodes, (self.start)(self.nodes)));
+        }
+        let arguments = Arguments::from_args();
+        let is_wanted =
+            |(name, _): &Test| !arguments.skip.iter().any(|skip| name.contains(skip)) && selected(&arguments, name);
+        let place = Arc::new(Place {
+            folder: keeper::folder(),
+            groups: self.groups.len(),
+            prepare: self.prepare,
+            needs_real_nodes: self.needs_real_nodes,
+            panics: record_panics(),
+        });
+        let mut failed = false;
+        for (index, group) in self.groups.into_iter().enumerate() {
+            if !arguments.list && !group.tests.iter().any(is_wanted) {
+                continue;
+            }
+            let mut arguments = arguments.clone();
+            arguments.test_threads = group.threads.or(arguments.test_threads);
+            let is_alone = group.is_alone();
+            let trials = group
+                .tests
+                .into_iter()
+                .map(|(name, test)| {
+                    let (place, handle) = (Arc::clone(&place), runtime.handle().clone());
+                    Trial::test(name, move || {
+                        handle.block_on(place.run(index, is_alone, test));
+                        Ok(())
+                    })
                 })
-            })
-            .collect();
-        failed |= libtest_mimic::run(&arguments, trials).has_failed();
-    }
-    if failed && let Some(world) = &world {
-        world.print_logs();
-        // Once more after the long logs: whoever sees only the end of them sees what it was.
-        for panic in panics.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            eprintln!("==> {panic}");
+                .collect();
+            failed |= libtest_mimic::run(&arguments, trials).has_failed();
         }
+        if failed { ExitCode::from(101) } else { ExitCode::SUCCESS }
     }
-    drop(world);
-    if failed { ExitCode::from(101) } else { ExitCode::SUCCESS }
 }
 
-/// Has the words of every panic from now on kept, beside being printed.
+/// Where the tests of a suite run.
+struct Place {
+    folder: PathBuf,
+    groups: usize,
+    prepare: fn(&TestCluster),
+    needs_real_nodes: bool,
+    panics: Arc<Mutex<Vec<String>>>,
+}
+
+impl Place {
+    async fn run(&self, group: usize, is_alone: bool, test: fn(Arc<TestCluster>) -> LocalBoxFuture<'static, ()>) {
+        if self.needs_real_nodes
+            && let Some(why) = berth_local::obstacle_to_real_nodes()
+        {
+            assert!(std::env::var_os("CI").is_none(), "{why}");
+            eprintln!("not run: {why}");
+            return;
+        }
+        let (lease, _turn) = self.wait_for_turn(group, is_alone).await;
+        let host = Arc::new(TestCluster::attach(&lease.access).await);
+        (self.prepare)(&host);
+        let limited = tokio::time::timeout(LIMIT, test(Arc::clone(&host)));
+        let result = AssertUnwindSafe(async { limited.await.unwrap_or_else(|_| panic!("not done within {LIMIT:?}")) })
+            .catch_unwind()
+            .await;
+        if let Err(panic) = result {
+            lease.taint();
+            host.print_logs();
+            // Once more after the long logs: the end of the output says what it was.
+            for panic in self.panics.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+                eprintln!("==> {panic}");
+            }
+            panic::resume_unwind(panic);
+        }
+    }
+
+    /// Waits until there is a cluster in which no test has failed, and it is this group's turn in it.
+    async fn wait_for_turn(&self, group: usize, is_alone: bool) -> (Lease, Turn) {
+        loop {
+            let (folder, groups): (PathBuf, usize) = (self.folder.clone(), self.groups);
+            let take = move || {
+                let folder: &Path = &folder;
+                (Lease::take(folder), Turn::take(folder, groups, group, is_alone))
+            };
+            let taken = spawn_blocking(take)
+                .await
+                .unwrap_or_else(|error| match error.try_into_panic() {
+                    Ok(panic) => panic::resume_unwind(panic),
+                    Err(error) => panic!("{error}"),
+                });
+            if !taken.0.is_tainted() {
+                return taken;
+            }
+        }
+    }
+}
+
+/// Has the text of every panic from now on kept, beside being printed.
 fn record_panics() -> Arc<Mutex<Vec<String>>> {
     let panics = Arc::new(Mutex::new(Vec::new()));
     let (kept, print) = (Arc::clone(&panics), panic::take_hook());

@@ -1,6 +1,9 @@
 //! A tenant of a test: made by its `TenantCluster`, used through its own kubeconfig.
 
-use crate::{wait::until, world::World};
+use crate::{
+    test_cluster::TestCluster,
+    wait::{until, until_true},
+};
 use berth_api::{NodeGroup, TenantCluster, TenantClusterSpec, conditions, names::TenantId};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{
@@ -8,7 +11,8 @@ use kube::{
     api::{DeleteParams, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use std::time::Duration;
+use rustix::fs::{FlockOperation, flock};
+use std::{fs::File, time::Duration};
 
 /// Time within which a tenant must be ready on a loaded machine.
 pub const READY_WITHIN: Duration = Duration::from_secs(300);
@@ -62,19 +66,39 @@ pub async fn ensure_namespace(client: &Client, name: &str) {
 
 impl Tenant {
     /// Creates a tenant and waits until it is ready.
-    pub async fn create(world: &World, namespace: &str, cluster: &TenantCluster) -> Self {
-        ensure_namespace(&world.client, namespace).await;
-        world
-            .tenants(namespace)
+    pub async fn create(host: &TestCluster, namespace: &str, cluster: &TenantCluster) -> Self {
+        ensure_namespace(&host.client, namespace).await;
+        host.tenants(namespace)
             .create(&PostParams::default(), cluster)
             .await
             .unwrap();
-        Self::ready(world, namespace, &cluster.name_any()).await
+        Self::ready(host, namespace, &cluster.name_any()).await
+    }
+
+    /// A tenant that tests share: the first of them that needs it creates it.
+    pub async fn shared(host: &TestCluster, namespace: &str, cluster: &TenantCluster) -> Self {
+        let lock = host.home().run().join(format!("shared-tenant-{}", cluster.name_any()));
+        let lock = File::create(lock).unwrap();
+        // Another process may be at it.
+        until_true("nobody else creates the tenant", READY_WITHIN, async || {
+            flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
+        })
+        .await;
+        if host
+            .tenants(namespace)
+            .get_opt(&cluster.name_any())
+            .await
+            .unwrap()
+            .is_none()
+        {
+            return Self::create(host, namespace, cluster).await;
+        }
+        Self::ready(host, namespace, &cluster.name_any()).await
     }
 
     /// Waits until an existing tenant is ready.
-    pub async fn ready(world: &World, namespace: &str, name: &str) -> Self {
-        Self::ready_on(&world.client, namespace, name).await
+    pub async fn ready(host: &TestCluster, namespace: &str, name: &str) -> Self {
+        Self::ready_on(&host.client, namespace, name).await
     }
 
     /// The same on any host cluster.
@@ -118,10 +142,10 @@ impl Tenant {
     }
 
     /// Deletes the tenant and waits until its object is gone.
-    pub async fn delete(&self, world: &World) {
-        let tenants = world.tenants(&self.namespace);
+    pub async fn delete(&self, host: &TestCluster) {
+        let tenants = host.tenants(&self.namespace);
         tenants.delete(&self.name, &DeleteParams::default()).await.unwrap();
-        until_gone(world, &self.namespace, &self.name).await;
+        until_gone(host, &self.namespace, &self.name).await;
     }
 }
 
@@ -140,8 +164,8 @@ pub async fn patient_with(kubeconfig: Kubeconfig) -> Client {
 }
 
 /// Waits until a `TenantCluster` is gone.
-pub async fn until_gone(world: &World, namespace: &str, name: &str) {
-    let tenants = world.tenants(namespace);
+pub async fn until_gone(host: &TestCluster, namespace: &str, name: &str) {
+    let tenants = host.tenants(namespace);
     until(
         &format!("{namespace}/{name} is gone"),
         READY_WITHIN,

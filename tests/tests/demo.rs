@@ -1,7 +1,7 @@
 //! The README's first command, as a newcomer runs it, but with the binaries of this build and a state folder of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use berth_tests::world::binary;
+use berth_tests::files::binary;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -97,7 +97,7 @@ fn every_example_parses() {
             if path.extension().is_none_or(|extension| extension != "yaml") {
                 continue;
             }
-            for document in berth_tests::world::documents(&fs::read_to_string(&path).unwrap()) {
+            for document in berth_tests::files::documents(&fs::read_to_string(&path).unwrap()) {
                 let kind = document["kind"].as_str().unwrap_or_default().to_owned();
                 let parsed = match kind.as_str() {
                     "TenantCluster" => serde_json::from_value::<berth_api::TenantCluster>(document).map(drop),

@@ -6,9 +6,9 @@ use berth_api::{HostNodePool, TenantCluster, labels};
 use berth_control::{control_plane::CONTROLLER_MANAGER, runtime::cluster::APP_NAME};
 use berth_local::{ChartInstall, TestHost, obstacle_to_real_nodes};
 use berth_tests::{
+    files::{binary, example},
     tenant::{Tenant, cluster, ensure_namespace},
     wait::{SOON, until},
-    world::{binary, example},
 };
 use k8s_openapi::{
     api::{

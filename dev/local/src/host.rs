@@ -97,6 +97,35 @@ impl HostCluster {
         Ok(cluster)
     }
 
+    /// A cluster that another process runs: to use it, not to start or stop anything of it. `config` is what it was
+    /// started with.
+    ///
+    /// # Errors
+    /// [`Error::File`] when it was never started or its files cannot be read.
+    pub fn attach(config: &HostClusterConfig) -> Result<Self, Error> {
+        let home = Home::new(&config.home);
+        let ports = Ports::load_or_choose(&home)?;
+        let real = if config.real_nodes {
+            Some(RealNodes::load(&home, &config.nodes, &config.kubernetes_version)?)
+        } else {
+            None
+        };
+        let address = real.as_ref().map_or(Ipv4Addr::LOCALHOST, RealNodes::machine).into();
+        let service_address = real.as_ref().map_or(SERVICE_ADDRESS, RealNodes::service_address).into();
+        let pki = HostPki::load_or_create(&home, &[service_address, address])?;
+        let supervisor = Supervisor::closed(home.run());
+        Ok(Self {
+            inner: Arc::new(Inner {
+                home,
+                ports,
+                address,
+                real,
+                pki,
+                supervisor,
+            }),
+        })
+    }
+
     async fn bring_up(&self, config: &HostClusterConfig, progress: impl Fn(&str)) -> Result<(), Error> {
         let Inner {
             home,

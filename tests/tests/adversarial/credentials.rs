@@ -2,9 +2,9 @@
 
 use berth_tests::{
     tenant::{READY_WITHIN, Tenant, cluster, patient_with},
+    test_cluster::TestCluster,
     token::client as with_token,
     wait::until,
-    world::World,
 };
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
@@ -36,15 +36,15 @@ async fn crossed(credential: &str, target: &str) -> Client {
     patient_with(crossed).await
 }
 
-fn host_kubeconfig(world: &World) -> String {
-    std::fs::read_to_string(world.host.home().admin_kubeconfig()).unwrap()
+fn host_kubeconfig(host: &TestCluster) -> String {
+    std::fs::read_to_string(host.home().admin_kubeconfig()).unwrap()
 }
 
-pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(world: Arc<World>) {
+pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(host: Arc<TestCluster>) {
     let (ca, cb) = (cluster("alpha", &[("a", "h100", 1)]), cluster("beta", &[]));
     let (a, b) = tokio::join!(
-        Tenant::create(&world, "adv-cred", &ca),
-        Tenant::create(&world, "adv-cred", &cb)
+        Tenant::create(&host, "adv-cred", &ca),
+        Tenant::create(&host, "adv-cred", &cb)
     );
     assert_eq!(try_to_list(&a.client).await, 200);
     assert_eq!(
@@ -53,7 +53,7 @@ pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(world: Arc<World>) {
         "A's certificate at B"
     );
     assert_eq!(
-        try_to_list(&crossed(&a.kubeconfig, &host_kubeconfig(&world)).await).await,
+        try_to_list(&crossed(&a.kubeconfig, &host_kubeconfig(&host)).await).await,
         401,
         "A's certificate at the host"
     );
@@ -99,14 +99,14 @@ pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(world: Arc<World>) {
     // Anonymous requests get nothing.
     let anonymous = with_token(&a.kubeconfig, "").await;
     assert_eq!(try_to_list(&anonymous).await, 401);
-    tokio::join!(a.delete(&world), b.delete(&world));
+    tokio::join!(a.delete(&host), b.delete(&host));
 }
 
-pub(crate) async fn tokens_are_worth_nothing_elsewhere(world: Arc<World>) {
+pub(crate) async fn tokens_are_worth_nothing_elsewhere(host: Arc<TestCluster>) {
     let (ca, cb) = (cluster("gamma", &[]), cluster("delta", &[]));
     let (a, b) = tokio::join!(
-        Tenant::create(&world, "adv-token", &ca),
-        Tenant::create(&world, "adv-token", &cb)
+        Tenant::create(&host, "adv-token", &ca),
+        Tenant::create(&host, "adv-token", &cb)
     );
     let accounts: Api<ServiceAccount> = Api::namespaced(a.client.clone(), "default");
     let request = TokenRequest {
@@ -128,7 +128,7 @@ pub(crate) async fn tokens_are_worth_nothing_elsewhere(world: Arc<World>) {
     assert_eq!(try_to_list(&with_token(&a.kubeconfig, &token).await).await, 403);
     assert_eq!(try_to_list(&with_token(&b.kubeconfig, &token).await).await, 401);
     assert_eq!(
-        try_to_list(&with_token(&host_kubeconfig(&world), &token).await).await,
+        try_to_list(&with_token(&host_kubeconfig(&host), &token).await).await,
         401
     );
     for nonsense in ["x", "eyJhbGciOiJub25lIn0.e30.", "Bearer", &token[..token.len() - 4]] {
@@ -139,7 +139,7 @@ pub(crate) async fn tokens_are_worth_nothing_elsewhere(world: Arc<World>) {
         );
     }
     // A token of the host's, whoever's it is, opens no tenant.
-    let host_accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), "default");
+    let host_accounts: Api<ServiceAccount> = Api::namespaced(host.client.clone(), "default");
     let host_token = host_accounts
         .create_token_request("default", &PostParams::default(), &request)
         .await
@@ -151,5 +151,5 @@ pub(crate) async fn tokens_are_worth_nothing_elsewhere(world: Arc<World>) {
     assert_eq!(try_to_list(&with_token(&a.kubeconfig, &host_token).await).await, 401);
     let pods: Api<Pod> = Api::namespaced(a.client.clone(), "default");
     assert!(pods.list(&ListParams::default()).await.is_ok());
-    tokio::join!(a.delete(&world), b.delete(&world));
+    tokio::join!(a.delete(&host), b.delete(&host));
 }

@@ -15,7 +15,7 @@ use berth_etcd::{
 };
 use berth_tests::{
     tenant::{Tenant, cluster},
-    world::World,
+    test_cluster::TestCluster,
 };
 use futures::stream;
 use std::{fmt::Debug, sync::Arc, time::Duration};
@@ -27,11 +27,11 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const OPEN: &[u8] = b"\0";
 
 /// An etcd client with the certificate of a tenant's API server, as whoever broke into that process would have it.
-async fn as_tenant(world: &World, tenant: &Tenant) -> Client {
-    let files = world.host.home().tenants().join(tenant.id.hash()).join(API_SERVER);
+async fn as_tenant(host: &TestCluster, tenant: &Tenant) -> Client {
+    let files = host.home().tenants().join(tenant.id.hash()).join(API_SERVER);
     let read = |name: &str| std::fs::read_to_string(files.join(name)).unwrap();
     Client::new(&ConnectOptions {
-        endpoints: &[world.host.datastore().endpoint],
+        endpoints: &[host.datastore().endpoint],
         ca_certificate: &read("datastore-ca.crt"),
         certificate: &read("datastore-client.crt"),
         key: &read("datastore-client.key"),
@@ -93,13 +93,13 @@ async fn watch(client: &Client, key: &[u8], end: &[u8]) -> Result<Option<berth_e
 }
 
 #[expect(clippy::too_many_lines, reason = "a list of attacks")]
-pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(world: Arc<World>) {
+pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(host: Arc<TestCluster>) {
     let (ca, cb) = (cluster("etcd-a", &[]), cluster("etcd-b", &[]));
     let (a, b) = tokio::join!(
-        Tenant::create(&world, "adv-etcd", &ca),
-        Tenant::create(&world, "adv-etcd", &cb)
+        Tenant::create(&host, "adv-etcd", &ca),
+        Tenant::create(&host, "adv-etcd", &cb)
     );
-    let client = as_tenant(&world, &a).await;
+    let client = as_tenant(&host, &a).await;
     let (mut keys, mut auth) = (client.keys(), client.auth());
     let (own, foreign) = (format!("{}/", a.id.etcd_prefix()), format!("{}/", b.id.etcd_prefix()));
     let key = format!("{foreign}namespaces/default");
@@ -215,7 +215,7 @@ pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(world: Ar
     refused("defragmentation", maintenance.defragment(DefragmentRequest {}).await);
 
     assert!(b.client.apiserver_version().await.is_ok(), "B is unharmed");
-    tokio::join!(a.delete(&world), b.delete(&world));
+    tokio::join!(a.delete(&host), b.delete(&host));
     // With its user gone the certificate is worth nothing, although it has not expired.
     assert!(
         keys.range(range(own.as_str(), "")).await.is_err(),

@@ -7,21 +7,21 @@ use berth_control::control_plane::{API_SERVER, SYNCER};
 use berth_tests::{
     scrape::flag,
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::{SOON, until},
-    world::World,
 };
 use serde_json::Value;
 use std::sync::Arc;
 
 /// A file of one of the tenant's components.
-fn file(world: &World, tenant: &Tenant, component: &str, name: &str) -> Vec<u8> {
-    let folder = world.host.home().tenants().join(tenant.id.hash()).join(component);
+fn file(host: &TestCluster, tenant: &Tenant, component: &str, name: &str) -> Vec<u8> {
+    let folder = host.home().tenants().join(tenant.id.hash()).join(component);
     std::fs::read(folder.join(name)).unwrap()
 }
 
 /// Certificate and key of a tenant's API server towards its broker.
-fn identity(world: &World, tenant: &Tenant) -> (Vec<u8>, Vec<u8>) {
-    let part = |name| file(world, tenant, API_SERVER, name);
+fn identity(host: &TestCluster, tenant: &Tenant) -> (Vec<u8>, Vec<u8>) {
+    let part = |name| file(host, tenant, API_SERVER, name);
     (part("egress.crt"), part("egress.key"))
 }
 
@@ -30,27 +30,27 @@ const HELD_UP: &str = "nothing";
 
 const PROBE: &[u8] = b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
-pub(crate) async fn nobody_but_the_api_server_uses_the_broker(world: Arc<World>) {
+pub(crate) async fn nobody_but_the_api_server_uses_the_broker(host: Arc<TestCluster>) {
     let (ca, cb) = (cluster("broker-a", &[]), cluster("broker-b", &[]));
     let (a, b) = tokio::join!(
-        Tenant::create(&world, "adv-broker", &ca),
-        Tenant::create(&world, "adv-broker", &cb)
+        Tenant::create(&host, "adv-broker", &ca),
+        Tenant::create(&host, "adv-broker", &cb)
     );
-    let address = flag(&world, &a, "egress-address").expect("the syncer has a broker");
-    let authority = file(&world, &a, SYNCER, "egress-ca.crt");
+    let address = flag(&host, &a, "egress-address").expect("the syncer has a broker");
+    let authority = file(&host, &a, SYNCER, "egress-ca.crt");
     let kubeconfig: Value = serde_saphyr::from_str(&a.kubeconfig).unwrap();
     let pem = |field: &str| {
         let text = kubeconfig["users"][0]["user"][field].as_str().unwrap();
         base64::engine::general_purpose::STANDARD.decode(text).unwrap()
     };
     let admin = (pem("client-certificate-data"), pem("client-key-data"));
-    let part = |name| file(&world, &a, API_SERVER, name);
+    let part = |name| file(&host, &a, API_SERVER, name);
     let for_kubelets = (part("kubelet-client.crt"), part("kubelet-client.key"));
     let for_admission = (part("admission.crt"), part("admission.key"));
     for (who, identity) in [
         ("nobody", None),
         ("the tenant's admin", Some(admin)),
-        ("another tenant's API server", Some(identity(&world, &b))),
+        ("another tenant's API server", Some(identity(&host, &b))),
         ("its certificate for kubelets", Some(for_kubelets)),
         ("its certificate for admission", Some(for_admission)),
     ] {
@@ -60,7 +60,7 @@ pub(crate) async fn nobody_but_the_api_server_uses_the_broker(world: Arc<World>)
             Ok(answer) => assert!(answer.is_empty(), "{who} is answered: {answer}"),
         }
     }
-    let (certificate, key) = identity(&world, &a);
+    let (certificate, key) = identity(&host, &a);
     let answer = until("its own API server is answered", SOON, async || {
         let answer = say(&address, &authority, Some((&certificate, &key)), PROBE).await;
         answer.ok().filter(|answer| !answer.is_empty()).ok_or(HELD_UP)
@@ -70,25 +70,25 @@ pub(crate) async fn nobody_but_the_api_server_uses_the_broker(world: Arc<World>)
         answer.starts_with("HTTP/1.1 403 169.254.169.254:80 is a link-local address"),
         "{answer}"
     );
-    tokio::join!(a.delete(&world), b.delete(&world));
+    tokio::join!(a.delete(&host), b.delete(&host));
 }
 
-pub(crate) async fn a_connection_goes_where_its_target_says_or_nowhere(world: Arc<World>) {
+pub(crate) async fn a_connection_goes_where_its_target_says_or_nowhere(host: Arc<TestCluster>) {
     let (ca, cb) = (cluster("target-a", &[]), cluster("target-b", &[]));
     let (a, b) = tokio::join!(
-        Tenant::create(&world, "adv-target", &ca),
-        Tenant::create(&world, "adv-target", &cb)
+        Tenant::create(&host, "adv-target", &ca),
+        Tenant::create(&host, "adv-target", &cb)
     );
-    let address = flag(&world, &a, "egress-address").unwrap();
-    let authority = file(&world, &a, SYNCER, "egress-ca.crt");
-    let (certificate, key) = identity(&world, &a);
+    let address = flag(&host, &a, "egress-address").unwrap();
+    let authority = file(&host, &a, SYNCER, "egress-ca.crt");
+    let (certificate, key) = identity(&host, &a);
     let ask = async |text: &str| {
         say(&address, &authority, Some((&certificate, &key)), text.as_bytes())
             .await
             .unwrap_or_default()
     };
-    let host_api: http::Uri = world.host.server().parse().unwrap();
-    let port_of = |flag_name: &str| flag(&world, &b, flag_name).unwrap();
+    let host_api: http::Uri = host.server().parse().unwrap();
+    let port_of = |flag_name: &str| flag(&host, &b, flag_name).unwrap();
     for (target, status) in [
         (host_api.authority().unwrap().to_string(), 403),
         (format!("localhost:{}", host_api.port_u16().unwrap()), 403),
@@ -96,11 +96,11 @@ pub(crate) async fn a_connection_goes_where_its_target_says_or_nowhere(world: Ar
         (format!("0.0.0.0:{}", host_api.port_u16().unwrap()), 403),
         (format!("127.1:{}", host_api.port_u16().unwrap()), 400),
         (format!("2130706433:{}", host_api.port_u16().unwrap()), 400),
-        (world.host.datastore().endpoint.replace("https://", ""), 403),
+        (host.datastore().endpoint.replace("https://", ""), 403),
         (port_of("egress-address"), 403),
         (port_of("admission-address"), 403),
         (port_of("admin-address"), 403),
-        (flag(&world, &a, "admin-address").unwrap(), 403),
+        (flag(&host, &a, "admin-address").unwrap(), 403),
         ("169.254.169.254:80".into(), 403),
         ("[fd00:ec2::254]:80".into(), 403),
         ("[64:ff9b::a9fe:a9fe]:80".into(), 403),
@@ -146,5 +146,5 @@ pub(crate) async fn a_connection_goes_where_its_target_says_or_nowhere(world: Ar
     ))
     .await;
     assert!(!answer.contains(" 200 "), "{answer}");
-    tokio::join!(a.delete(&world), b.delete(&world));
+    tokio::join!(a.delete(&host), b.delete(&host));
 }

@@ -7,8 +7,8 @@ use berth_tests::{
     objects::apply,
     scrape::flag,
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Event, PersistentVolumeClaim, Pod, Service},
@@ -30,11 +30,11 @@ use tokio::{
 };
 
 /// Host objects of a kind that stand for the tenant's.
-async fn on_host<K>(world: &World, tenant: &Tenant) -> Vec<K>
+async fn on_host<K>(host: &TestCluster, tenant: &Tenant) -> Vec<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let api: Api<K> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let api: Api<K> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let mine = ListParams::default().labels("berth.dev/managed-by=syncer");
     api.list(&mine).await.unwrap().items
 }
@@ -64,27 +64,27 @@ async fn told(tenant: &Tenant, about: &str) -> String {
     .await
 }
 
-pub(crate) async fn what_would_reach_beyond_the_tenant_is_refused_in_words(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "adv-objects", &cluster("objects", &[("a", "h100", 1)])).await;
+pub(crate) async fn what_would_reach_beyond_the_tenant_is_refused_in_words(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "adv-objects", &cluster("objects", &[("a", "h100", 1)])).await;
     addresses_of_others(&tenant).await;
     names_of_others(&tenant).await;
-    a_policy_that_opens_everything(&world, &tenant).await;
-    devices_past_the_scheduler(&world, &tenant).await;
+    a_policy_that_opens_everything(&host, &tenant).await;
+    devices_past_the_scheduler(&host, &tenant).await;
 
     // None of it is on the host.
-    assert!(on_host::<PersistentVolumeClaim>(&world, &tenant).await.is_empty());
-    assert!(on_host::<Ingress>(&world, &tenant).await.is_empty());
-    assert!(on_host::<ResourceClaim>(&world, &tenant).await.is_empty());
-    for slice in on_host::<EndpointSlice>(&world, &tenant).await {
+    assert!(on_host::<PersistentVolumeClaim>(&host, &tenant).await.is_empty());
+    assert!(on_host::<Ingress>(&host, &tenant).await.is_empty());
+    assert!(on_host::<ResourceClaim>(&host, &tenant).await.is_empty());
+    for slice in on_host::<EndpointSlice>(&host, &tenant).await {
         assert!(
             slice.endpoints.unwrap_or_default().is_empty(),
             "an address of somebody else's is on the host"
         );
     }
-    for service in on_host::<Service>(&world, &tenant).await {
+    for service in on_host::<Service>(&host, &tenant).await {
         assert!(stands_for(&service, "lure"), "{} is on the host", service.name_any());
     }
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
 async fn make(tenant: &Tenant, object: Value) -> kube::Result<kube::api::DynamicObject> {
@@ -170,26 +170,26 @@ async fn names_of_others(tenant: &Tenant) {
     }
 }
 
-async fn a_policy_that_opens_everything(world: &World, tenant: &Tenant) {
+async fn a_policy_that_opens_everything(host: &TestCluster, tenant: &Tenant) {
     // It opens nothing that the platform has not declared: not the metadata service, not the machine.
     let open = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "open"},
         "spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]}});
     make(tenant, open).await.unwrap();
     until_true("the policy is on the host", SOON, async || {
-        on_host::<NetworkPolicy>(world, tenant)
+        on_host::<NetworkPolicy>(host, tenant)
             .await
             .iter()
             .any(|policy| stands_for(policy, "open"))
     })
     .await;
-    let policies = on_host::<NetworkPolicy>(world, tenant).await;
+    let policies = on_host::<NetworkPolicy>(host, tenant).await;
     let policy = policies.iter().find(|policy| stands_for(*policy, "open")).unwrap();
     let spec = serde_json::to_value(&policy.spec).unwrap();
     assert_eq!(spec.get("egress"), None, "nothing is declared: {spec}");
     assert_eq!(spec["podSelector"]["matchLabels"][labels::TENANT], tenant.id.slug());
 }
 
-async fn devices_past_the_scheduler(world: &World, tenant: &Tenant) {
+async fn devices_past_the_scheduler(host: &TestCluster, tenant: &Tenant) {
     let devices = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "devices"},
         "data": {"NVIDIA_VISIBLE_DEVICES": "all", "MODE": "fast"}});
     make(tenant, devices).await.unwrap();
@@ -197,13 +197,13 @@ async fn devices_past_the_scheduler(world: &World, tenant: &Tenant) {
         {"name": "c", "image": "i", "envFrom": [{"configMapRef": {"name": "devices"}}]}]}});
     make(tenant, pod).await.unwrap();
     until_true("the ConfigMap is on the host", SOON, async || {
-        on_host::<ConfigMap>(world, tenant)
+        on_host::<ConfigMap>(host, tenant)
             .await
             .iter()
             .any(|map| stands_for(map, "devices"))
     })
     .await;
-    for map in on_host::<ConfigMap>(world, tenant)
+    for map in on_host::<ConfigMap>(host, tenant)
         .await
         .iter()
         .filter(|map| stands_for(*map, "devices"))
@@ -214,7 +214,7 @@ async fn devices_past_the_scheduler(world: &World, tenant: &Tenant) {
             "{data:?}"
         );
     }
-    for pod in on_host::<Pod>(world, tenant)
+    for pod in on_host::<Pod>(host, tenant)
         .await
         .iter()
         .filter(|pod| stands_for(*pod, "greedy"))
@@ -268,9 +268,9 @@ pub(crate) async fn say(
     }
 }
 
-pub(crate) async fn nobody_but_the_api_server_asks_the_admission_webhook(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "adv-webhook", &cluster("webhook", &[])).await;
-    let address = flag(&world, &tenant, "admission-address").expect("the syncer serves a webhook");
+pub(crate) async fn nobody_but_the_api_server_asks_the_admission_webhook(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "adv-webhook", &cluster("webhook", &[])).await;
+    let address = flag(&host, &tenant, "admission-address").expect("the syncer serves a webhook");
     let webhooks: Api<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration> =
         Api::all(tenant.client.clone());
     let list = webhooks.list(&ListParams::default()).await.unwrap();
@@ -294,5 +294,5 @@ pub(crate) async fn nobody_but_the_api_server_asks_the_admission_webhook(world: 
             Ok(answer) => assert!(answer.is_empty(), "{who} is answered: {answer}"),
         }
     }
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }

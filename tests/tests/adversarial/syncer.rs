@@ -5,7 +5,7 @@ use berth_control::control_plane::SYNCER;
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster, patient_with},
-    world::World,
+    test_cluster::TestCluster,
 };
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
@@ -25,9 +25,8 @@ use std::{fmt::Debug, sync::Arc};
 const SYSTEM: &str = "berth-system";
 
 /// A client with the syncer's own kubeconfig and token.
-pub(crate) async fn as_syncer(world: &World, tenant: &Tenant) -> Client {
-    let file = world
-        .host
+pub(crate) async fn as_syncer(host: &TestCluster, tenant: &Tenant) -> Client {
+    let file = host
         .home()
         .tenants()
         .join(tenant.id.hash())
@@ -51,13 +50,13 @@ where
     Ok(api.list(&ListParams::default()).await?.items.len())
 }
 
-pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<World>) {
+pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(host: Arc<TestCluster>) {
     let (ca, cb) = (cluster("syn-a", &[("a", "h100", 1)]), cluster("syn-b", &[]));
     let (a, b) = tokio::join!(
-        Tenant::create(&world, "adv-syn", &ca),
-        Tenant::create(&world, "adv-syn", &cb)
+        Tenant::create(&host, "adv-syn", &ca),
+        Tenant::create(&host, "adv-syn", &cb)
     );
-    let client = as_syncer(&world, &a).await;
+    let client = as_syncer(&host, &a).await;
     let own = a.id.workload_namespace();
     assert!(
         list(Api::<Pod>::namespaced(client.clone(), &own)).await.is_ok(),
@@ -105,7 +104,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<W
             .patch("gpu-h100-01", &PatchParams::default(), &Patch::Merge(&label))
             .await,
     );
-    nothing_of_a_hand_over_is_its_own(&world, &client, &a).await;
+    nothing_of_a_hand_over_is_its_own(&host, &client, &a).await;
     let nodes: Api<berth_api::TenantNode> = Api::namespaced(client.clone(), &home);
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
@@ -132,19 +131,18 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(world: Arc<W
     // At B's API server the token of the host is nobody's.
     let at_b = b.kubeconfig.clone();
     let mut kubeconfig = Kubeconfig::from_yaml(&at_b).unwrap();
-    let token =
-        std::fs::read_to_string(world.host.home().tenants().join(a.id.hash()).join(SYNCER).join("token")).unwrap();
+    let token = std::fs::read_to_string(host.home().tenants().join(a.id.hash()).join(SYNCER).join("token")).unwrap();
     kubeconfig.auth_infos[0].auth_info = Some(serde_json::from_value(json!({"token": token})).unwrap());
     let client = patient_with(kubeconfig).await;
     match list(Api::<Namespace>::all(client)).await {
         Err(kube::Error::Api(status)) => assert_eq!(status.code, 401),
         other => panic!("{other:?}"),
     }
-    tokio::join!(a.delete(&world), b.delete(&world));
+    tokio::join!(a.delete(&host), b.delete(&host));
 }
 
 /// What says whose a node is and whether it is clean.
-async fn nothing_of_a_hand_over_is_its_own(world: &World, client: &Client, a: &Tenant) {
+async fn nothing_of_a_hand_over_is_its_own(host: &TestCluster, client: &Client, a: &Tenant) {
     let params = PatchParams::default();
     let nodes: Api<Node> = Api::all(client.clone());
     for (what, body) in [
@@ -177,7 +175,7 @@ async fn nothing_of_a_hand_over_is_its_own(world: &World, client: &Client, a: &T
             "containers": [{"name": "c", "image": "i"}]}}}});
     let mark = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("berth.dev/in-use-marker", "true")});
     for object in [&job, &mark] {
-        apply(&world.client, SYSTEM, object).await.unwrap();
+        apply(&host.client, SYSTEM, object).await.unwrap();
     }
     let jobs: Api<Job> = Api::namespaced(client.clone(), SYSTEM);
     let done = json!({"status": {"conditions": [{"type": "Complete", "status": "True"}]}});
@@ -213,8 +211,8 @@ async fn nothing_of_a_hand_over_is_its_own(world: &World, client: &Client, a: &T
             .patch("adv-handover", &params, &Patch::Merge(json!({"data": {}})))
             .await,
     );
-    let all_jobs: Api<Job> = Api::namespaced(world.client.clone(), SYSTEM);
-    let all_marks: Api<ConfigMap> = Api::namespaced(world.client.clone(), SYSTEM);
+    let all_jobs: Api<Job> = Api::namespaced(host.client.clone(), SYSTEM);
+    let all_marks: Api<ConfigMap> = Api::namespaced(host.client.clone(), SYSTEM);
     all_jobs
         .delete("adv-handover", &DeleteParams::background())
         .await
@@ -277,9 +275,9 @@ async fn reaches_no_other_node(client: &Client, a: &Tenant) {
     forbidden("a pod bound to a node", bound);
 }
 
-pub(crate) async fn the_host_refuses_pods_that_leave_their_container(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "adv-psa", &cluster("psa", &[])).await;
-    let client = as_syncer(&world, &tenant).await;
+pub(crate) async fn the_host_refuses_pods_that_leave_their_container(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "adv-psa", &cluster("psa", &[])).await;
+    let client = as_syncer(&host, &tenant).await;
     let pods: Api<Pod> = Api::namespaced(client, &tenant.id.workload_namespace());
     let pod = |name: &str, spec: &Value| -> Pod {
         let mut all = json!({
@@ -333,5 +331,5 @@ pub(crate) async fn the_host_refuses_pods_that_leave_their_container(world: Arc<
         )
         .await;
     assert!(harmless.is_ok(), "the check refuses everything: {harmless:?}");
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }

@@ -3,8 +3,8 @@
 use berth_api::labels;
 use berth_tests::{
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{
@@ -22,8 +22,8 @@ fn pod(name: &str, spec: &Value) -> Pod {
     serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": all})).unwrap()
 }
 
-pub(crate) async fn pods_that_reach_for_the_host_are_refused_in_words(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "adv-pods", &cluster("pods", &[("a", "h100", 1)])).await;
+pub(crate) async fn pods_that_reach_for_the_host_are_refused_in_words(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "adv-pods", &cluster("pods", &[("a", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let events: Api<Event> = Api::namespaced(tenant.client.clone(), "default");
     let container = |extra: Value| {
@@ -101,7 +101,7 @@ pub(crate) async fn pods_that_reach_for_the_host_are_refused_in_words(world: Arc
         })
         .await;
     }
-    let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let on_host: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     assert!(
         on_host.list(&ListParams::default()).await.unwrap().items.is_empty(),
         "one of them reached the host"
@@ -117,11 +117,11 @@ pub(crate) async fn pods_that_reach_for_the_host_are_refused_in_words(world: Arc
         .unwrap_err()
         .to_string();
     assert!(error.contains("privileged"), "{error}");
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
-pub(crate) async fn reserved_labels_and_owners_do_not_cross(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "adv-meta", &cluster("meta", &[("a", "h100", 1)])).await;
+pub(crate) async fn reserved_labels_and_owners_do_not_cross(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "adv-meta", &cluster("meta", &[("a", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let mut sly = pod("sly", &json!({}));
     sly.metadata.labels = Some(
@@ -146,7 +146,7 @@ pub(crate) async fn reserved_labels_and_owners_do_not_cross(world: Arc<World>) {
     );
     sly.metadata.finalizers = Some(vec!["example.com/never".into()]);
     pods.create(&PostParams::default(), &sly).await.unwrap();
-    let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let on_host: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let host_pod = until("the pod is on the host", SOON, async || {
         on_host
             .list(&ListParams::default())
@@ -188,5 +188,5 @@ pub(crate) async fn reserved_labels_and_owners_do_not_cross(world: Arc<World>) {
         on_host.get(&host_pod.name_any()).await.unwrap().labels()[labels::TENANT],
         tenant.id.slug()
     );
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }

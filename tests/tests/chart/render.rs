@@ -1,8 +1,8 @@
 //! What the chart makes of values.
 
 use berth_tests::{
+    files::documents,
     helm::{Helm, chart},
-    world::documents,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -2,9 +2,10 @@
 
 use berth_local::images::Image;
 use berth_tests::{
+    files::documents,
     helm::{self, cache, existing},
     tenant::Tenant,
-    world::{World, documents},
+    test_cluster::TestCluster,
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -56,13 +57,13 @@ impl Helm {
     }
 
     /// Installs a chart with the chart's own values and waits until all of it is ready.
-    pub async fn install(&self, world: &World, chart: &Chart) {
-        self.install_with(world, chart, |_| json!({})).await;
+    pub async fn install(&self, host: &TestCluster, chart: &Chart) {
+        self.install_with(host, chart, |_| json!({})).await;
     }
 
     /// Installs a chart with some values of a team's own, which may be made from the chart's. The image that the chart names is
     /// made of the operator's program.
-    pub async fn install_with(&self, world: &World, chart: &Chart, values: impl FnOnce(&Value) -> Value) {
+    pub async fn install_with(&self, host: &TestCluster, chart: &Chart, values: impl FnOnce(&Value) -> Value) {
         let folder = chart.folder();
         let own = std::fs::read_to_string(folder.join("values.yaml")).unwrap();
         let values = values(&serde_saphyr::from_str(&own).unwrap());
@@ -76,7 +77,7 @@ impl Helm {
         let files: Vec<&str> = files.iter().map(String::as_str).collect();
         let rendered = [&["template", chart.name, &folder], &files[..]].concat();
         let image = image(chart, &self.run(chart, &rendered).await);
-        world.host.import_images(&[image], None).await.unwrap();
+        host.import_images(&[image], None).await.unwrap();
         let install = [
             &["install", chart.name, &folder],
             &files[..],

@@ -3,8 +3,8 @@
 use berth_api::labels;
 use berth_tests::{
     tenant::Tenant,
+    test_cluster::TestCluster,
     wait::{SOON, until},
-    world::World,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::{Api, ResourceExt, api::ListParams};
@@ -12,11 +12,11 @@ use serde::de::DeserializeOwned;
 use std::{collections::BTreeMap, fmt::Debug};
 
 /// Host objects of one kind by the namespace and name they have in the tenant.
-async fn objects<K>(world: &World, tenant: &Tenant) -> BTreeMap<(String, String), K>
+async fn objects<K>(host: &TestCluster, tenant: &Tenant) -> BTreeMap<(String, String), K>
 where
     K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
 {
-    let api: Api<K> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let api: Api<K> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let ours = ListParams::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER));
     let list = api.list(&ours).await.unwrap();
     list.into_iter()
@@ -28,8 +28,8 @@ where
 }
 
 /// Host pods by the names they have in a namespace of the tenant, without what a controller appends to names.
-pub async fn pods(world: &World, tenant: &Tenant, namespace: &str) -> BTreeMap<String, Pod> {
-    objects::<Pod>(world, tenant)
+pub async fn pods(host: &TestCluster, tenant: &Tenant, namespace: &str) -> BTreeMap<String, Pod> {
+    objects::<Pod>(host, tenant)
         .await
         .into_iter()
         .filter(|((space, _), _)| space == namespace)
@@ -38,38 +38,38 @@ pub async fn pods(world: &World, tenant: &Tenant, namespace: &str) -> BTreeMap<S
 }
 
 /// The host Service of a tenant's Service; it comes on its own, perhaps after the pods.
-pub async fn service(world: &World, tenant: &Tenant, namespace: &str, name: &str) -> Service {
+pub async fn service(host: &TestCluster, tenant: &Tenant, namespace: &str, name: &str) -> Service {
     let key = (namespace.to_owned(), name.to_owned());
     until(&format!("the host has the Service {name}"), SOON, async || {
-        objects(world, tenant).await.remove(&key).ok_or("none")
+        objects(host, tenant).await.remove(&key).ok_or("none")
     })
     .await
 }
 
 /// Waits until the host has nothing of the tenant's any more.
-pub async fn until_nothing_is_left(world: &World, tenant: &Tenant) {
+pub async fn until_nothing_is_left(host: &TestCluster, tenant: &Tenant) {
     until("nothing is left on the host", SOON, async || {
         let mut left: Vec<String> = Vec::new();
         left.extend(
-            objects::<Pod>(world, tenant)
+            objects::<Pod>(host, tenant)
                 .await
                 .keys()
                 .map(|key| format!("pod {key:?}")),
         );
         left.extend(
-            objects::<Service>(world, tenant)
+            objects::<Service>(host, tenant)
                 .await
                 .keys()
                 .map(|key| format!("service {key:?}")),
         );
         left.extend(
-            objects::<ConfigMap>(world, tenant)
+            objects::<ConfigMap>(host, tenant)
                 .await
                 .keys()
                 .map(|key| format!("config map {key:?}")),
         );
         left.extend(
-            objects::<Secret>(world, tenant)
+            objects::<Secret>(host, tenant)
                 .await
                 .keys()
                 .map(|key| format!("secret {key:?}")),

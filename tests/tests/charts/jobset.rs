@@ -9,8 +9,8 @@ use berth_tests::{
     kubectl::Kubectl,
     objects::{dynamic, phase},
     tenant::{Tenant, ensure_namespace},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
@@ -45,14 +45,14 @@ pub fn training_run(name: &str, script: &str) -> Value {
 const UNTIL_TOLD: &str = "until [ -e /tmp/end ]; do sleep 0.2; done";
 
 /// Lets a pod end that runs [`UNTIL_TOLD`].
-async fn end(world: &World, tenant: &Tenant, name: &str) {
+async fn end(host: &TestCluster, tenant: &Tenant, name: &str) {
     let kubectl = Kubectl::of(tenant);
     until(&format!("{name} is told to end"), SOON, async || {
         let said = kubectl
             .run(&["exec", "-n", "team", name, "--", "touch", "/tmp/end"])
             .await;
         // It may be gone before the command is known to have ended.
-        let pods = host::pods(world, tenant, "team").await;
+        let pods = host::pods(host, tenant, "team").await;
         if said.success || pods.get(name).is_some_and(|pod| phase(pod) == "Succeeded") {
             Ok(())
         } else {
@@ -62,10 +62,10 @@ async fn end(world: &World, tenant: &Tenant, name: &str) {
     .await;
 }
 
-pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
-    let tenant = team(&world).await;
+pub(crate) async fn replicated_jobs_of_a_training_run(host: Arc<TestCluster>) {
+    let tenant = team(&host).await;
     let helm = Helm::new(tenant);
-    helm.install(&world, &JOBSET).await;
+    helm.install(&host, &JOBSET).await;
     ensure_namespace(&tenant.client, "team").await;
 
     let mut wrong = training_run("wrong", UNTIL_TOLD);
@@ -82,7 +82,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
 
     // At the same time, or their nodes would prove nothing.
     let pods = until("all pods run on the host", SOON, async || {
-        let pods = host::pods(&world, tenant, "team").await;
+        let pods = host::pods(&host, tenant, "team").await;
         if pods.values().filter(|pod| phase(pod) == "Running").count() == 5 {
             Ok(pods)
         } else {
@@ -110,7 +110,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
         "a group has one node: {nodes_of_groups:?}"
     );
     assert_ne!(first, second, "and has it to itself");
-    let service = host::service(&world, tenant, "team", "run").await.spec.unwrap();
+    let service = host::service(&host, tenant, "team", "run").await.spec.unwrap();
     assert_eq!(
         service.cluster_ip.as_deref(),
         Some("None"),
@@ -119,7 +119,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(world: Arc<World>) {
     assert_eq!(service.selector.unwrap()["jobset.sigs.k8s.io/jobset-name"], "run");
 
     for name in pods.keys() {
-        end(&world, tenant, name).await;
+        end(&host, tenant, name).await;
     }
     let runs = dynamic(&tenant.client, "jobset.x-k8s.io", "v1alpha2", "JobSet", "team");
     until_true("the run is complete", SOON, async || {

@@ -9,8 +9,8 @@ use crate::{
 use berth_tests::{
     objects::{dynamic, phase},
     tenant::{Tenant, ensure_namespace},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
@@ -90,11 +90,11 @@ fn cluster_scoped(client: &Client, kind: &str) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &resource)
 }
 
-pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
-    let tenant = team(&world).await;
+pub(crate) async fn jobs_wait_for_their_queue(host: Arc<TestCluster>) {
+    let tenant = team(&host).await;
     let helm = Helm::new(tenant);
-    helm.install(&world, &JOBSET).await;
-    helm.install_with(&world, &KUEUE, pods_too).await;
+    helm.install(&host, &JOBSET).await;
+    helm.install_with(&host, &KUEUE, pods_too).await;
     ensure_namespace(&tenant.client, "team").await;
     for object in queue() {
         taken(tenant, &object).await;
@@ -110,7 +110,7 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
     until_true("the first Job is admitted", SOON, async || !suspended("first").await).await;
     taken(tenant, &job("second")).await;
     let pods = until("the first Job runs on the host, or did", SOON, async || {
-        let mut pods = host::pods(&world, tenant, "team").await;
+        let mut pods = host::pods(&host, tenant, "team").await;
         pods.retain(|name, pod| name.starts_with("first-") && has_run(pod));
         if pods.len() == 2 { Ok(pods) } else { Err(pods.len()) }
     })
@@ -165,14 +165,14 @@ pub(crate) async fn jobs_wait_for_their_queue(world: Arc<World>) {
     })
     .await;
 
-    pods_wait_too(&world, tenant).await;
+    pods_wait_too(&host, tenant).await;
     delete_all(&tenant.client).await;
     helm.uninstall(&KUEUE).await;
     helm.uninstall(&JOBSET).await;
 }
 
 /// Pods wait behind a scheduling gate, on the host too, and keep Kueue's finalizer until it lets go of them.
-async fn pods_wait_too(world: &World, tenant: &Tenant) {
+async fn pods_wait_too(host: &TestCluster, tenant: &Tenant) {
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "team");
     let create = async |name: &str| {
         let pod = json!({"metadata": {"name": name, "labels": {LABEL: "train"}},
@@ -187,7 +187,7 @@ async fn pods_wait_too(world: &World, tenant: &Tenant) {
         })
         .await;
     };
-    let on_host = async |name: &str| host::pods(world, tenant, "team").await.remove(name);
+    let on_host = async |name: &str| host::pods(host, tenant, "team").await.remove(name);
     let runs = async |name: &str| on_host(name).await.is_some_and(|pod| phase(&pod) == "Running");
     create("solo").await;
     until_true("the first pod runs", SOON, async || runs("solo").await).await;

@@ -8,8 +8,8 @@ use crate::{
 use berth_tests::{
     objects::{dynamic, phase},
     tenant::{Tenant, ensure_namespace},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -41,9 +41,9 @@ fn inference(replicas: u32) -> Value {
     })
 }
 
-async fn running(world: &World, tenant: &Tenant, names: &[&str]) -> BTreeMap<String, Pod> {
+async fn running(host: &TestCluster, tenant: &Tenant, names: &[&str]) -> BTreeMap<String, Pod> {
     until(&format!("{names:?} run on the host"), SOON, async || {
-        let pods = host::pods(world, tenant, "team").await;
+        let pods = host::pods(host, tenant, "team").await;
         let found: Vec<_> = pods
             .iter()
             .map(|(name, pod)| format!("{name} {}", phase(pod)))
@@ -54,10 +54,10 @@ async fn running(world: &World, tenant: &Tenant, names: &[&str]) -> BTreeMap<Str
     .await
 }
 
-pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
-    let tenant = team(&world).await;
+pub(crate) async fn groups_of_an_inference_service(host: Arc<TestCluster>) {
+    let tenant = team(&host).await;
     let helm = Helm::new(tenant);
-    helm.install(&world, &LWS).await;
+    helm.install(&host, &LWS).await;
     ensure_namespace(&tenant.client, "team").await;
 
     let mut wrong = inference(1);
@@ -71,7 +71,7 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
     .await;
 
     taken(tenant, &inference(2)).await;
-    let pods = running(&world, tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
+    let pods = running(&host, tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
     let place = |name: &str| pods[name].spec.clone().unwrap().node_name.unwrap();
     assert_eq!(place("chat-0"), place("chat-0-1"), "a group is on one node");
     assert_eq!(place("chat-1"), place("chat-1-1"));
@@ -93,7 +93,7 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
         let group = &name[.."chat-0".len()];
         assert_eq!(leader.unwrap().value, Some(format!("{group}.chat.team")));
     }
-    let service = host::service(&world, tenant, "team", "chat").await.spec.unwrap();
+    let service = host::service(&host, tenant, "team", "chat").await.spec.unwrap();
     assert_eq!(service.cluster_ip.as_deref(), Some("None"));
     assert_eq!(service.publish_not_ready_addresses, Some(true));
 
@@ -124,14 +124,14 @@ pub(crate) async fn groups_of_an_inference_service(world: Arc<World>) {
             .is_ok_and(|pod| pod.is_some_and(|pod| pod.metadata.uid != before))
     })
     .await;
-    running(&world, tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
+    running(&host, tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
 
     let fewer = Patch::Merge(json!({"spec": {"replicas": 1}}));
     until("the change is taken", SOON, async || {
         sets.patch("chat", &PatchParams::default(), &fewer).await
     })
     .await;
-    running(&world, tenant, &["chat-0", "chat-0-1"]).await;
+    running(&host, tenant, &["chat-0", "chat-0-1"]).await;
 
     let params = DeleteParams {
         propagation_policy: Some(PropagationPolicy::Foreground),

@@ -5,8 +5,8 @@ use berth_local::images::catalog::AGNHOST;
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::{SOON, until},
-    world::World,
 };
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
@@ -16,9 +16,9 @@ use tokio::sync::OnceCell;
 static TEAM: OnceCell<Tenant> = OnceCell::const_new();
 
 /// The tenant, with three nodes of 8 GPUs each.
-pub async fn team(world: &World) -> &'static Tenant {
+pub async fn team(host: &TestCluster) -> &'static Tenant {
     let cluster = cluster("team", &[("train", "h100", 3)]);
-    TEAM.get_or_init(|| Tenant::create(world, "charts", &cluster)).await
+    TEAM.get_or_init(|| Tenant::shared(host, "charts", &cluster)).await
 }
 
 /// A container that holds GPUs while it runs a shell script.
@@ -53,8 +53,8 @@ pub async fn refused(tenant: &Tenant, object: &Value, words: &str) {
 }
 
 /// The last of the tests: those before it have removed all that they made.
-pub(crate) async fn nothing_is_left_on_the_host(world: Arc<World>) {
-    let tenant = team(&world).await;
-    host::until_nothing_is_left(&world, tenant).await;
-    tenant.delete(&world).await;
+pub(crate) async fn nothing_is_left_on_the_host(host: Arc<TestCluster>) {
+    let tenant = team(&host).await;
+    host::until_nothing_is_left(&host, tenant).await;
+    tenant.delete(&host).await;
 }

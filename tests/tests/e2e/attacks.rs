@@ -7,7 +7,7 @@ use crate::{
 };
 use berth_control::control_plane::SYNCER;
 use berth_process::binaries::{self, Binary};
-use berth_tests::{token, wait::until, world::World};
+use berth_tests::{test_cluster::TestCluster, token, wait::until};
 use k8s_openapi::api::{
     authentication::v1::TokenRequest,
     core::v1::{Node, Pod, Service, ServiceAccount},
@@ -31,8 +31,8 @@ const METADATA: &str = "169.254.169.254:80";
 
 impl Metadata {
     /// Starts it on the node with this address.
-    async fn start(world: &World, address: &str) -> Self {
-        let network = std::fs::read(world.host.home().run().join("network.config")).unwrap();
+    async fn start(host: &TestCluster, address: &str) -> Self {
+        let network = std::fs::read(host.home().run().join("network.config")).unwrap();
         let network: Value = serde_json::from_slice(&network).unwrap();
         let number = address.rsplit('.').next().unwrap();
         let namespace = format!("berth-{}-{number}", network["id"].as_str().unwrap());
@@ -101,8 +101,8 @@ pub(crate) async fn reaches_only(space: &Space, fields: Value, targets: &[String
 }
 
 /// Addresses of all nodes of the host, the one named first.
-pub(crate) async fn node_addresses(world: &World, first: &str) -> Vec<String> {
-    let nodes: Api<Node> = Api::all(world.client.clone());
+pub(crate) async fn node_addresses(host: &TestCluster, first: &str) -> Vec<String> {
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let mut nodes = nodes.list(&ListParams::default()).await.unwrap().items;
     nodes.sort_by_key(|node| node.name_any() != first);
     let addresses = nodes.into_iter().filter_map(|node| {
@@ -114,8 +114,8 @@ pub(crate) async fn node_addresses(world: &World, first: &str) -> Vec<String> {
 
 /// Class: network. Kubelets, the host's API server, the platform's programs and metadata services are out of reach of pods,
 /// and so is the other tenant.
-pub(crate) async fn pods_reach_no_machine_and_no_neighbour(world: Arc<World>) {
-    let (tenant, other) = tokio::join!(vision(&world), speech(&world));
+pub(crate) async fn pods_reach_no_machine_and_no_neighbour(host: Arc<TestCluster>) {
+    let (tenant, other) = tokio::join!(vision(&host), speech(&host));
     let (space, foreign) = tokio::join!(
         Space::new(tenant, "attack-network"),
         Space::new(other, "attack-network")
@@ -131,16 +131,16 @@ pub(crate) async fn pods_reach_no_machine_and_no_neighbour(world: Arc<World>) {
     let (neighbour, own) = tokio::join!(foreign.ready("served"), space.ready("own"));
     let ip = |pod: &Pod| pod.status.as_ref().unwrap().pod_ip.clone().unwrap();
 
-    let nodes = node_addresses(&world, &own.spec.as_ref().unwrap().node_name.clone().unwrap()).await;
-    let _metadata = Metadata::start(&world, &nodes[0]).await;
+    let nodes = node_addresses(&host, &own.spec.as_ref().unwrap().node_name.clone().unwrap()).await;
+    let _metadata = Metadata::start(&host, &nodes[0]).await;
     let mut forbidden = vec![METADATA.to_owned(), format!("{}:8080", ip(&neighbour))];
     // kubelet (three ports), kube-proxy, Calico's agent.
     for port in [10250, 10255, 10248, 10256, 9099] {
         forbidden.extend(nodes.iter().map(|node| format!("{node}:{port}")));
     }
-    forbidden.push(world.host.server().trim_start_matches("https://").to_owned());
+    forbidden.push(host.server().trim_start_matches("https://").to_owned());
     // The host's own Services, and those of both control planes that are not for pods.
-    let services: Api<Service> = Api::all(world.client.clone());
+    let services: Api<Service> = Api::all(host.client.clone());
     for service in services.list(&ListParams::default()).await.unwrap() {
         let namespace = service.namespace().unwrap_or_default();
         let spec = service.spec.clone().unwrap();
@@ -171,8 +171,8 @@ pub(crate) async fn pods_reach_no_machine_and_no_neighbour(world: Arc<World>) {
 
 /// Class: pod escape. What `kubectl debug node/…` makes (host namespaces, the node's files) is refused in words and runs
 /// nowhere.
-pub(crate) async fn a_shell_on_a_node_is_refused(world: Arc<World>) {
-    let tenant = vision(&world).await;
+pub(crate) async fn a_shell_on_a_node_is_refused(host: Arc<TestCluster>) {
+    let tenant = vision(&host).await;
     let space = Space::new(tenant, "attack-debug").await;
     let nodes: Api<Node> = Api::all(tenant.client.clone());
     let node = nodes
@@ -213,26 +213,26 @@ pub(crate) async fn a_shell_on_a_node_is_refused(world: Arc<World>) {
     for field in ["hostPath", "hostPID", "hostNetwork"] {
         assert!(words.contains(field), "{field} is not named: {words}");
     }
-    let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let on_host: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let on_host = on_host.list(&ListParams::default()).await.unwrap();
     assert!(on_host.iter().all(|pod| !pod.name_any().contains("debugger")));
 }
 
 /// Class: pod escape, syncer bypassed. The best pod that the host lets a stolen syncer's credential make holds no token of
 /// the host and cannot speak to its API server.
-pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(world: Arc<World>) {
-    let tenant = vision(&world).await;
+pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(host: Arc<TestCluster>) {
+    let tenant = vision(&host).await;
     let space = Space::new(tenant, "attack-syncer").await;
     space.create("model", only(server())).await;
     space.ready("model").await;
     let workloads = tenant.id.workload_namespace();
-    let accounts: Api<ServiceAccount> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());
+    let accounts: Api<ServiceAccount> = Api::namespaced(host.client.clone(), &tenant.id.control_plane_namespace());
     let stolen = accounts
         .create_token_request(SYNCER, &PostParams::default(), &TokenRequest::default())
         .await
         .unwrap();
     let stolen = stolen.status.unwrap().token.unwrap();
-    let kubeconfig = world.host.kubeconfig_for("nobody", &[]).unwrap();
+    let kubeconfig = host.kubeconfig_for("nobody", &[]).unwrap();
     let pods: Api<Pod> = Api::namespaced(token::client(&kubeconfig, &stolen).await, &workloads);
     // A pod that the host let pass, with another program in it.
     let all = pods.list(&ListParams::default()).await.unwrap();
@@ -240,7 +240,7 @@ pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(world: Ar
         .into_iter()
         .find(|pod| pod.name_any().starts_with("model-"))
         .unwrap();
-    let services: Api<Service> = Api::namespaced(world.client.clone(), "default");
+    let services: Api<Service> = Api::namespaced(host.client.clone(), "default");
     let kubernetes = services
         .get("kubernetes")
         .await
@@ -249,10 +249,10 @@ pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(world: Ar
         .unwrap()
         .cluster_ip
         .unwrap();
-    let host = world.host.server().trim_start_matches("https://").to_owned();
+    let host_server = host.server().trim_start_matches("https://").to_owned();
     let program = format!(
         "ls /var/run/secrets/kubernetes.io/serviceaccount/token 2>/dev/null; {}",
-        knock(&[host, format!("{kubernetes}:443")])
+        knock(&[host_server, format!("{kubernetes}:443")])
     );
     let attempt = |name: &str, change: Value| {
         let mut spec = serde_json::to_value(model.spec.clone().unwrap()).unwrap();
@@ -288,7 +288,7 @@ pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(world: Ar
     .await
     .unwrap();
     // The syncer takes away what no tenant's object stands behind, or the program ends before; it never finds anything.
-    let admin: Api<Pod> = Api::namespaced(world.client.clone(), &workloads);
+    let admin: Api<Pod> = Api::namespaced(host.client.clone(), &workloads);
     until("the intruder has ended", SOON, async || {
         match admin.get_opt("intruder").await.unwrap() {
             None => Ok::<_, &str>(()),

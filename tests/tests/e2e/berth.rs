@@ -7,8 +7,8 @@ use crate::{
 use berth_control::control_plane::{API_SERVER, CONTROLLER_MANAGER, SYNCER};
 use berth_tests::{
     tenant::{Tenant, cluster, until_gone},
+    test_cluster::TestCluster,
     wait::until,
-    world::World,
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -33,13 +33,13 @@ struct Part {
 }
 
 impl Part {
-    fn of_berth(world: &World, name: &'static str) -> Self {
-        Self::new(Api::namespaced(world.client.clone(), BERTH), name)
+    fn of_berth(host: &TestCluster, name: &'static str) -> Self {
+        Self::new(Api::namespaced(host.client.clone(), BERTH), name)
     }
 
-    fn of_tenant(world: &World, tenant: &Tenant, name: &'static str) -> Self {
+    fn of_tenant(host: &TestCluster, tenant: &Tenant, name: &'static str) -> Self {
         let namespace = tenant.id.control_plane_namespace();
-        Self::new(Api::namespaced(world.client.clone(), &namespace), name)
+        Self::new(Api::namespaced(host.client.clone(), &namespace), name)
     }
 
     fn new(pods: Api<Pod>, name: &'static str) -> Self {
@@ -175,8 +175,8 @@ async fn new_pods_run(space: &Space, name: &str) {
     assert_eq!(space.ended(name).await.said(), "new");
 }
 
-pub(crate) async fn a_team_is_served_while_its_control_plane_moves(world: Arc<World>) {
-    let tenant = vision(&world).await;
+pub(crate) async fn a_team_is_served_while_its_control_plane_moves(host: Arc<TestCluster>) {
+    let tenant = vision(&host).await;
     let space = Space::new(tenant, "berth-parts").await;
     let labels = json!({"app": "web"});
     space
@@ -205,16 +205,16 @@ pub(crate) async fn a_team_is_served_while_its_control_plane_moves(world: Arc<Wo
     .await;
     let caller = Caller::start(&space, "web").await;
 
-    Part::of_tenant(&world, tenant, API_SERVER).evict().await;
+    Part::of_tenant(&host, tenant, API_SERVER).evict().await;
     caller.assert_undisturbed("the API server moved").await;
     new_pods_run(&space, "after-api-server").await;
 
-    Part::of_tenant(&world, tenant, SYNCER).kill().await;
+    Part::of_tenant(&host, tenant, SYNCER).kill().await;
     caller.assert_undisturbed("the syncer was killed").await;
     new_pods_run(&space, "after-syncer").await;
 
-    Part::of_tenant(&world, tenant, CONTROLLER_MANAGER).kill().await;
-    Part::of_berth(&world, "berth-etcd").kill().await;
+    Part::of_tenant(&host, tenant, CONTROLLER_MANAGER).kill().await;
+    Part::of_berth(&host, "berth-etcd").kill().await;
     caller.assert_undisturbed("the datastore was killed").await;
     new_pods_run(&space, "after-datastore").await;
 
@@ -230,9 +230,9 @@ pub(crate) async fn a_team_is_served_while_its_control_plane_moves(world: Arc<Wo
 }
 
 /// A changed certificate makes the API server start anew: a second one is up before the first goes.
-pub(crate) async fn a_rollout_refuses_no_request(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "berth-rollout", &cluster("rolled", &[])).await;
-    let server = Part::of_tenant(&world, &tenant, API_SERVER);
+pub(crate) async fn a_rollout_refuses_no_request(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "berth-rollout", &cluster("rolled", &[])).await;
+    let server = Part::of_tenant(&host, &tenant, API_SERVER);
     // One that still goes would be waited for below as well.
     let before = until("there is one API server", SOON, async || match server.list().await {
         pods if pods.len() == 1 => Ok(pods),
@@ -255,7 +255,7 @@ pub(crate) async fn a_rollout_refuses_no_request(world: Arc<World>) {
         }
     });
     let name = json!({"spec": {"controlPlane": {"service": {"hostnames": ["rolled.example.com"]}}}});
-    let tenants = world.tenants(&tenant.namespace);
+    let tenants = host.tenants(&tenant.namespace);
     tenants
         .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(&name))
         .await
@@ -273,24 +273,24 @@ pub(crate) async fn a_rollout_refuses_no_request(world: Arc<World>) {
     .await;
     stop.cancel();
     assert!(requests.await.unwrap().expect("no request is refused") > 0);
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
-pub(crate) async fn a_tenant_comes_and_goes_while_control_is_killed(world: Arc<World>) {
-    let control = Part::of_berth(&world, "berth-control");
-    berth_tests::tenant::ensure_namespace(&world.client, "berth-moves").await;
-    let tenants = world.tenants("berth-moves");
+pub(crate) async fn a_tenant_comes_and_goes_while_control_is_killed(host: Arc<TestCluster>) {
+    let control = Part::of_berth(&host, "berth-control");
+    berth_tests::tenant::ensure_namespace(&host.client, "berth-moves").await;
+    let tenants = host.tenants("berth-moves");
     tenants
         .create(&kube::api::PostParams::default(), &cluster("moving", &[]))
         .await
         .unwrap();
     control.kill().await;
-    let tenant = Tenant::ready(&world, "berth-moves", "moving").await;
+    let tenant = Tenant::ready(&host, "berth-moves", "moving").await;
     assert!(tenant.client.apiserver_version().await.is_ok());
     tenants.delete("moving", &DeleteParams::default()).await.unwrap();
     control.kill().await;
-    until_gone(&world, "berth-moves", "moving").await;
-    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(world.client.clone());
+    until_gone(&host, "berth-moves", "moving").await;
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(host.client.clone());
     for namespace in [tenant.id.control_plane_namespace(), tenant.id.workload_namespace()] {
         assert!(
             namespaces.get_opt(&namespace).await.unwrap().is_none(),

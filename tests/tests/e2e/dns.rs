@@ -4,7 +4,7 @@ use crate::{
     pods::{SOON, Space, only, script, server},
     teams::vision,
 };
-use berth_tests::{dns::ask, objects::apply, tenant::ensure_namespace, wait::until, world::World};
+use berth_tests::{dns::ask, objects::apply, tenant::ensure_namespace, test_cluster::TestCluster, wait::until};
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use serde_json::json;
@@ -22,8 +22,8 @@ fn connect(targets: &[&str]) -> String {
     tries.collect::<Vec<_>>().join("\n")
 }
 
-pub(crate) async fn pods_find_what_is_theirs_by_name(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "dns-names").await;
+pub(crate) async fn pods_find_what_is_theirs_by_name(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "dns-names").await;
     let labels = json!({"app": "db"});
     for object in [
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
@@ -39,10 +39,10 @@ pub(crate) async fn pods_find_what_is_theirs_by_name(world: Arc<World>) {
     }
     space.ready("db-0").await;
     // A Service of the host, which has the same domain.
-    ensure_namespace(&world.client, "dns-host").await;
+    ensure_namespace(&host.client, "dns-host").await;
     let secret = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "secret"}, "spec": {"ports": [{"port": 80}]}});
-    apply(&world.client, "dns-host", &secret).await.unwrap();
-    knows_on_host(&world, "secret.dns-host.svc.cluster.local").await;
+    apply(&host.client, "dns-host", &secret).await.unwrap();
+    knows_on_host(&host, "secret.dns-host.svc.cluster.local").await;
 
     let own = [
         "web:80",
@@ -69,8 +69,8 @@ pub(crate) async fn pods_find_what_is_theirs_by_name(world: Arc<World>) {
 }
 
 /// Waits until the host's own DNS knows a name: otherwise it would prove nothing that tenants do not.
-async fn knows_on_host(world: &World, name: &str) {
-    let services: Api<Service> = Api::namespaced(world.client.clone(), "kube-system");
+async fn knows_on_host(host: &TestCluster, name: &str) {
+    let services: Api<Service> = Api::namespaced(host.client.clone(), "kube-system");
     let service = services.get("kube-dns").await.unwrap();
     let address = service.spec.and_then(|spec| spec.cluster_ip).unwrap();
     let server = SocketAddr::new(address.parse::<IpAddr>().unwrap(), 53);

@@ -4,8 +4,8 @@ use crate::pods::SOON;
 use berth_api::labels;
 use berth_tests::{
     tenant::{Tenant, cluster, until_gone},
+    test_cluster::TestCluster,
     wait::until,
-    world::World,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -18,9 +18,9 @@ use std::{fs, sync::Arc};
 /// What the kubelet of a node leaves of a pod whose volumes it could not take down: it never looks at it again.
 const ORPHAN: &str = "11111111-2222-4333-8444-555555555555";
 
-pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "handover", &cluster("leaver", &[("own", "l40s", 1)])).await;
-    let nodes: Api<Node> = Api::all(world.client.clone());
+pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "handover", &cluster("leaver", &[("own", "l40s", 1)])).await;
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let own = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.id.slug()));
     let node = nodes.list(&own).await.unwrap().items.remove(0).name_any();
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
@@ -48,7 +48,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(world: Arc<Worl
         }
     })
     .await;
-    let folder = world.host.home().root().join("nodes").join(&node);
+    let folder = host.home().root().join("nodes").join(&node);
     let orphan = folder.join("kubelet/pods").join(ORPHAN);
     let scratch = orphan.join("volumes/kubernetes.io~empty-dir/scratch");
     fs::create_dir_all(&scratch).unwrap();
@@ -60,9 +60,9 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(world: Arc<Worl
     };
     assert!(!logs().is_empty(), "the node has logs of the tenant");
 
-    let tenants = world.tenants("handover");
+    let tenants = host.tenants("handover");
     tenants.delete("leaver", &DeleteParams::default()).await.unwrap();
-    until_gone(&world, "handover", "leaver").await;
+    until_gone(&host, "handover", "leaver").await;
     until("the node is free", SOON, async || {
         let node = nodes.get(&node).await.map_err(|error| error.to_string())?;
         match node.labels().get(labels::NODE_STATE) {

@@ -5,7 +5,7 @@ use crate::{
     pods::{IMAGE, SOON, Space, is_ready, only, script, server, state, with},
     teams::vision,
 };
-use berth_tests::{wait::until, world::World};
+use berth_tests::{test_cluster::TestCluster, wait::until};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::{
     apps::v1::{Deployment, StatefulSet},
@@ -20,8 +20,8 @@ use kube::{
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 
-pub(crate) async fn workloads_of_every_kind_run(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "life-workloads").await;
+pub(crate) async fn workloads_of_every_kind_run(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "life-workloads").await;
     let labels = |app: &str| json!({"app": app});
     let template = |app: &str, spec: Value| json!({"metadata": {"labels": labels(app)}, "spec": spec});
     space
@@ -113,8 +113,8 @@ fn ids(text: &str) -> Vec<String> {
     text.trim().split(',').map(str::to_owned).collect()
 }
 
-pub(crate) async fn every_pod_has_devices_of_its_own(world: Arc<World>) {
-    let tenant = vision(&world).await;
+pub(crate) async fn every_pod_has_devices_of_its_own(host: Arc<TestCluster>) {
+    let tenant = vision(&host).await;
     let space = Space::new(tenant, "life-devices").await;
     let gpus = json!({"resources": {"limits": {"nvidia.com/gpu": "3"}}});
     // Four at a time are more than fit on one node. Each holds its devices until it is told to end.
@@ -171,8 +171,8 @@ fn scheduled(pod: &Pod) -> Option<(String, String)> {
     Some((condition.status.clone(), condition.message.clone().unwrap_or_default()))
 }
 
-pub(crate) async fn changed_configuration_reaches_volumes(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "life-configuration").await;
+pub(crate) async fn changed_configuration_reaches_volumes(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "life-configuration").await;
     let objects = |value: &str| {
         [
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"rate": value}}),
@@ -206,8 +206,8 @@ pub(crate) async fn changed_configuration_reaches_volumes(world: Arc<World>) {
     assert_eq!(space.ended("reader").await.said(), "firstfirstfirst\nsecondsecondfirst");
 }
 
-pub(crate) async fn init_containers_and_sidecars_take_turns(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "life-order").await;
+pub(crate) async fn init_containers_and_sidecars_take_turns(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "life-order").await;
     let container = |name: &str, text: &str| {
         let mounts = json!([{"name": "shared", "mountPath": "/shared"}]);
         json!({"name": name, "image": IMAGE, "command": ["/bin/sh", "-c", text], "volumeMounts": mounts})
@@ -236,8 +236,8 @@ pub(crate) async fn init_containers_and_sidecars_take_turns(world: Arc<World>) {
     assert_eq!(state(&ended, "prepare").unwrap().terminated.unwrap().exit_code, 0);
 }
 
-pub(crate) async fn a_container_that_fails_its_probe_is_restarted(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "life-probes").await;
+pub(crate) async fn a_container_that_fails_its_probe_is_restarted(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "life-probes").await;
     // Its second life has a moment until it is asked for the last time.
     let probe = |path: &str| {
         let command = json!({"command": ["test", "-e", path]});
@@ -288,8 +288,8 @@ pub(crate) async fn a_container_that_fails_its_probe_is_restarted(world: Arc<Wor
     space.pods.delete("probed", &DeleteParams::default()).await.unwrap();
 }
 
-pub(crate) async fn ends_of_containers_are_told(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "life-ends").await;
+pub(crate) async fn ends_of_containers_are_told(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "life-ends").await;
     let little = json!({"resources": {"limits": {"memory": "24Mi", "cpu": "500m"}}});
     let (failed, greedy) = tokio::join!(
         space.run("failed", only(script("echo no such model; exit 3"))),
@@ -303,8 +303,8 @@ pub(crate) async fn ends_of_containers_are_told(world: Arc<World>) {
     );
 }
 
-pub(crate) async fn a_deleted_pod_has_time_to_end(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "life-deletion").await;
+pub(crate) async fn a_deleted_pod_has_time_to_end(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "life-deletion").await;
     // Its own clean-up takes a moment, and it ends with a code of its own.
     let text = "trap 'echo saved > /dev/termination-log; sleep 1; exit 7' TERM; touch /tmp/ready; while true; do sleep 0.1; done";
     let container = json!({"name": "main", "image": IMAGE, "command": ["/bin/sh", "-c", text],
@@ -350,8 +350,8 @@ pub(crate) async fn a_deleted_pod_has_time_to_end(world: Arc<World>) {
     );
 }
 
-pub(crate) async fn an_ephemeral_container_joins_a_pod(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "life-debug").await;
+pub(crate) async fn an_ephemeral_container_joins_a_pod(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "life-debug").await;
     space.create("served", only(server())).await;
     space.ready("served").await;
     let joins = json!({"spec": {"ephemeralContainers": [{
@@ -379,8 +379,8 @@ pub(crate) async fn an_ephemeral_container_joins_a_pod(world: Arc<World>) {
     space.pods.delete("served", &DeleteParams::default()).await.unwrap();
 }
 
-pub(crate) async fn a_claimed_device_is_prepared_on_the_node(world: Arc<World>) {
-    let tenant = vision(&world).await;
+pub(crate) async fn a_claimed_device_is_prepared_on_the_node(host: Arc<TestCluster>) {
+    let tenant = vision(&host).await;
     let space = Space::new(tenant, "life-claims").await;
     let slices: Api<ResourceSlice> = Api::all(tenant.client.clone());
     until("the devices of both nodes are seen", SOON, async || {
@@ -413,8 +413,8 @@ pub(crate) async fn a_claimed_device_is_prepared_on_the_node(world: Arc<World>) 
     assert!(said.starts_with("claim_") && said.ends_with("_gpu"), "{said}");
 }
 
-pub(crate) async fn a_pod_speaks_to_its_own_api_server(world: Arc<World>) {
-    let tenant = vision(&world).await;
+pub(crate) async fn a_pod_speaks_to_its_own_api_server(host: Arc<TestCluster>) {
+    let tenant = vision(&host).await;
     let space = Space::new(tenant, "life-token").await;
     let container = json!({"name": "main", "image": IMAGE, "args": ["inclusterclient", "--poll-interval=1"]});
     space.create("client", json!({"containers": [container]})).await;
@@ -437,9 +437,9 @@ pub(crate) async fn a_pod_speaks_to_its_own_api_server(world: Arc<World>) {
         .await;
     let who = berth_tests::token::user(&tenant.kubeconfig, token.trim()).await;
     assert_eq!(who.as_deref(), Ok("system:serviceaccount:life-token:default"));
-    let host = world.host.kubeconfig_for("somebody", &[]).unwrap();
+    let kubeconfig = host.kubeconfig_for("somebody", &[]).unwrap();
     assert_eq!(
-        berth_tests::token::user(&host, token.trim()).await,
+        berth_tests::token::user(&kubeconfig, token.trim()).await,
         Err(401),
         "the host knows no such token"
     );

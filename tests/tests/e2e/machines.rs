@@ -9,8 +9,8 @@ use berth_tests::{
     objects::phase,
     processes::{find, kill, signal, until_replaced},
     tenant::Tenant,
+    test_cluster::TestCluster,
     wait::until,
-    world::World,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
@@ -57,12 +57,12 @@ async fn said_on(space: &Space, name: &str, node: &str, container: &Value) -> St
 }
 
 /// Kills a program of a node; pods go on, and new ones start there.
-async fn pods_survive(world: &World, program: &str, namespace: &'static str) {
-    let space = Space::new(vision(world).await, namespace).await;
+async fn pods_survive(host: &TestCluster, program: &str, namespace: &'static str) {
+    let space = Space::new(vision(host).await, namespace).await;
     space.create("served", only(server())).await;
     let before = space.ready("served").await;
     let node = node_of(&before);
-    let records = world.host.home().run();
+    let records = host.home().run();
     let process = find(&records, &format!("{node}.{program}")).unwrap();
     kill(&process);
     until_replaced(&records, &process).await;
@@ -72,22 +72,22 @@ async fn pods_survive(world: &World, program: &str, namespace: &'static str) {
     assert_eq!(space.exec("served", &["echo", "still here"]).await.trim(), "still here");
 }
 
-pub(crate) async fn pods_outlive_their_kubelet(world: Arc<World>) {
-    pods_survive(&world, "kubelet", "machines-kubelet").await;
+pub(crate) async fn pods_outlive_their_kubelet(host: Arc<TestCluster>) {
+    pods_survive(&host, "kubelet", "machines-kubelet").await;
 }
 
-pub(crate) async fn pods_outlive_their_container_runtime(world: Arc<World>) {
-    pods_survive(&world, "containerd", "machines-containerd").await;
+pub(crate) async fn pods_outlive_their_container_runtime(host: Arc<TestCluster>) {
+    pods_survive(&host, "containerd", "machines-containerd").await;
 }
 
-pub(crate) async fn devices_stay_with_their_pods_when_the_plugin_dies(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "machines-plugin").await;
+pub(crate) async fn devices_stay_with_their_pods_when_the_plugin_dies(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "machines-plugin").await;
     let gpus = |count: &str| json!({"resources": {"limits": {"nvidia.com/gpu": count}}});
     let holds = "echo $NVIDIA_VISIBLE_DEVICES; until [ -e /tmp/end ]; do sleep 0.2; done";
     space.create("holder", only(with(script(holds), gpus("1")))).await;
     let holder = space.until("holder", "runs", |pod| phase(pod) == "Running").await;
     let node = node_of(&holder);
-    let records = world.host.home().run();
+    let records = host.home().run();
     let process = find(&records, &format!("{node}.device-plugin")).unwrap();
     kill(&process);
     until_replaced(&records, &process).await;
@@ -109,13 +109,13 @@ async fn ready_of(tenant: &Tenant, node: &str) -> Result<String, String> {
         .ok_or_else(|| "no condition".into())
 }
 
-pub(crate) async fn a_node_that_does_not_answer_is_shown_as_such(world: Arc<World>) {
-    let tenant = speech(&world).await;
+pub(crate) async fn a_node_that_does_not_answer_is_shown_as_such(host: Arc<TestCluster>) {
+    let tenant = speech(&host).await;
     let space = Space::new(tenant, "machines-lost").await;
     space.create("served", only(server())).await;
     let before = space.ready("served").await;
     let node = node_of(&before);
-    let kubelet = find(&world.host.home().run(), &format!("{node}.kubelet")).unwrap();
+    let kubelet = find(&host.home().run(), &format!("{node}.kubelet")).unwrap();
     // It hangs: nothing starts another one.
     signal(&kubelet, Signal::STOP);
     until(
@@ -140,8 +140,8 @@ pub(crate) async fn a_node_that_does_not_answer_is_shown_as_such(world: Arc<Worl
     assert_eq!(life(&after), life(&before), "the pod was disturbed");
 }
 
-pub(crate) async fn a_gpu_that_fails_is_no_longer_offered(world: Arc<World>) {
-    let tenant = vision(&world).await;
+pub(crate) async fn a_gpu_that_fails_is_no_longer_offered(host: Arc<TestCluster>) {
+    let tenant = vision(&host).await;
     let nodes: Api<Node> = Api::all(tenant.client.clone());
     let node = nodes
         .list(&ListParams::default())
@@ -150,13 +150,7 @@ pub(crate) async fn a_gpu_that_fails_is_no_longer_offered(world: Arc<World>) {
         .items
         .remove(0)
         .name_any();
-    let failed = world
-        .host
-        .home()
-        .root()
-        .join("nodes")
-        .join(&node)
-        .join("unhealthy-gpus");
+    let failed = host.home().root().join("nodes").join(&node).join("unhealthy-gpus");
     let devices = DeviceList::new(&node, "nvidia.com/gpu", 8);
     let offered = async |count: &str| {
         until(&format!("{count} GPUs are offered"), SOON, async || {

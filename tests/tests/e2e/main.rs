@@ -2,7 +2,7 @@
 //! One cluster for all tests; it is made once a run and leaves nothing, also after a failure.
 //!
 //! # How to add tests
-//! Put them into a file of their subject beside this one, as `pub(crate) async fn name(world: Arc<World>)`, and name them
+//! Put them into a file of their subject beside this one, as `pub(crate) async fn name(host: Arc<TestCluster>)`, and name them
 //! in `main` below: among those that run together if they only need pods, alone if they break or measure something that
 //! others use. Two tenants are there for all tests and are never deleted by one: [`teams::vision`] (two nodes with 8 GPUs
 //! each) and [`teams::speech`] (one node with 4). A test makes a namespace of its own in them ([`pods::Space`]), so that

@@ -14,8 +14,8 @@ use berth_tests::{
     kubectl::Kubectl,
     objects::apply,
     tenant::{Tenant, ensure_namespace},
+    test_cluster::TestCluster,
     wait::until,
-    world::World,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
@@ -110,8 +110,8 @@ struct Outside {
 }
 
 impl Outside {
-    async fn start(world: &World) -> Self {
-        let network = std::fs::read(world.host.home().run().join("network.config")).unwrap();
+    async fn start(host: &TestCluster) -> Self {
+        let network = std::fs::read(host.home().run().join("network.config")).unwrap();
         let network: Value = serde_json::from_slice(&network).unwrap();
         let (id, range) = (network["id"].as_str().unwrap(), network["range"].as_u64().unwrap());
         let (fabric, namespace) = (format!("berth-{id}"), format!("berth-{id}-outside"));
@@ -132,7 +132,7 @@ impl Outside {
         ] {
             ip(&format!("-n {namespace} {line}")).await;
         }
-        let nodes: Api<Node> = Api::all(world.client.clone());
+        let nodes: Api<Node> = Api::all(host.client.clone());
         for node in nodes.list(&ListParams::default()).await.unwrap() {
             let pods = node.spec.unwrap().pod_cidr.unwrap();
             let address = address(&node.status.unwrap().addresses.unwrap());
@@ -226,10 +226,10 @@ fn idle(name: &str, labels: &Value) -> Value {
     }})
 }
 
-async fn running(world: &World, namespace: &str, pod: Value) {
+async fn running(host: &TestCluster, namespace: &str, pod: Value) {
     let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
-    apply(&world.client, namespace, &pod).await.unwrap();
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), namespace);
+    apply(&host.client, namespace, &pod).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(host.client.clone(), namespace);
     until(&format!("{namespace}/{name} runs"), SOON, async || {
         let pod = pods.get(&name).await.unwrap();
         let is_running = pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
@@ -238,8 +238,8 @@ async fn running(world: &World, namespace: &str, pod: Value) {
     .await;
 }
 
-async fn service(world: &World, namespace: &str, name: &str) -> Service {
-    let services: Api<Service> = Api::namespaced(world.client.clone(), namespace);
+async fn service(host: &TestCluster, namespace: &str, name: &str) -> Service {
+    let services: Api<Service> = Api::namespaced(host.client.clone(), namespace);
     services.get(name).await.unwrap()
 }
 
@@ -247,8 +247,8 @@ fn cluster_ip(service: &Service) -> String {
     service.spec.as_ref().unwrap().cluster_ip.clone().unwrap()
 }
 
-async fn api_server(world: &World, tenant: &Tenant) -> String {
-    let service = service(world, &tenant.id.control_plane_namespace(), API_SERVER).await;
+async fn api_server(host: &TestCluster, tenant: &Tenant) -> String {
+    let service = service(host, &tenant.id.control_plane_namespace(), API_SERVER).await;
     format!("{}:443", cluster_ip(&service))
 }
 
@@ -273,18 +273,18 @@ async fn served(space: &Space) -> (String, String) {
 }
 
 /// The columns of the table.
-async fn targets(world: &World, a: &Space, b: &Space) -> Targets {
+async fn targets(host: &TestCluster, a: &Space, b: &Space) -> Targets {
     let ((pod_a, service_a), (pod_b, service_b)) = tokio::join!(served(a), served(b));
     let sealed = a.ready("sealed-in").await;
     let home = a.tenant.id.control_plane_namespace();
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let nodes = nodes.list(&ListParams::default()).await.unwrap();
     let kubelets = nodes.iter().map(|node| {
         let addresses = node.status.as_ref().unwrap().addresses.as_ref().unwrap();
         format!("{}:10250", address(addresses))
     });
     // Every Service that serves etcd's port in Berth's own namespace.
-    let services: Api<Service> = Api::namespaced(world.client.clone(), system::NAMESPACE);
+    let services: Api<Service> = Api::namespaced(host.client.clone(), system::NAMESPACE);
     let services = services.list(&ListParams::default()).await.unwrap();
     let has_port = |service: &&Service| {
         let spec = service.spec.as_ref().unwrap();
@@ -295,8 +295,7 @@ async fn targets(world: &World, a: &Space, b: &Space) -> Targets {
         .filter(has_port)
         .map(|service| format!("{}:2379", cluster_ip(service)));
     let outside = |address: &str| vec![format!("{address}:{OUTSIDE_PORT}")];
-    let host = world.host.server();
-    let dns = cluster_ip(&service(world, &home, "kube-dns").await);
+    let dns = cluster_ip(&service(host, &home, "kube-dns").await);
     let known: [(&str, Vec<String>); 15] = [
         ("pod of A", vec![pod_a.clone()]),
         (
@@ -307,15 +306,15 @@ async fn targets(world: &World, a: &Space, b: &Space) -> Targets {
         // By its name only where the tenant's DNS is asked; its address is that of the pod behind it.
         ("headless Service of A", vec![pod_a]),
         ("DNS of A", vec![format!("{dns}:53")]),
-        ("API server of A", vec![api_server(world, a.tenant).await]),
+        ("API server of A", vec![api_server(host, a.tenant).await]),
         ("pod of B", vec![pod_b]),
         ("Service of B", vec![service_b]),
-        ("API server of B", vec![api_server(world, b.tenant).await]),
+        ("API server of B", vec![api_server(host, b.tenant).await]),
         (
             "host API server",
             vec![
-                host.trim_start_matches("https://").to_owned(),
-                format!("{}:443", cluster_ip(&service(world, "default", "kubernetes").await)),
+                host.server().trim_start_matches("https://").to_owned(),
+                format!("{}:443", cluster_ip(&service(host, "default", "kubernetes").await)),
             ],
         ),
         ("kubelet of a node", kubelets.collect()),
@@ -332,7 +331,7 @@ async fn targets(world: &World, a: &Space, b: &Space) -> Targets {
 }
 
 /// The rows of the table.
-async fn sources(world: &World, a: &Space, b: &Space) -> BTreeMap<String, Source> {
+async fn sources(host: &TestCluster, a: &Space, b: &Space) -> BTreeMap<String, Source> {
     let pod = |labels: Value, name: &str| {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
             "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "main", "image": IMAGE, "args": ["pause"]}]}})
@@ -355,25 +354,25 @@ async fn sources(world: &World, a: &Space, b: &Space) -> BTreeMap<String, Source
         space.ready(name).await;
     }
     let home = a.tenant.id.control_plane_namespace();
-    ensure_namespace(&world.client, HOSTS).await;
+    ensure_namespace(&host.client, HOSTS).await;
     // Where policies take them for the components, and no Service does: those select by the tenant as well.
     for component in [API_SERVER, SYNCER, COREDNS] {
         running(
-            world,
+            host,
             &home,
             idle(&format!("stand-in-{component}"), &json!({APP_NAME: component})),
         )
         .await;
     }
-    running(world, HOSTS, idle("stranger", &json!({}))).await;
+    running(host, HOSTS, idle("stranger", &json!({}))).await;
     let of = |space: &Space, name: &str| {
         Source::Pod(space.tenant.id.workload_namespace(), host_name("Pod", space.name, name))
     };
     let stand_in = |component: &str| Source::Pod(home.clone(), format!("stand-in-{component}"));
     let node = a.ready("open").await.spec.unwrap().node_name.unwrap();
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let addresses = nodes.get(&node).await.unwrap().status.unwrap().addresses.unwrap();
-    let network = std::fs::read(world.host.home().run().join("network.config")).unwrap();
+    let network = std::fs::read(host.home().run().join("network.config")).unwrap();
     let network: Value = serde_json::from_slice(&network).unwrap();
     let number = address(&addresses).rsplit('.').next().unwrap().to_owned();
     let node = Source::Machine(format!("berth-{}-{number}", network["id"].as_str().unwrap()));
@@ -431,12 +430,12 @@ async fn hold(
     .await;
 }
 
-pub(crate) async fn the_table_of_the_documentation_holds(world: Arc<World>) {
-    let (a, b) = tokio::join!(vision(&world), speech(&world));
+pub(crate) async fn the_table_of_the_documentation_holds(host: Arc<TestCluster>) {
+    let (a, b) = tokio::join!(vision(&host), speech(&host));
     let (a, b) = tokio::join!(Space::new(a, "network"), Space::new(b, "network"));
-    let _outside = Outside::start(&world).await;
-    let host = Kubectl::with(&std::fs::read_to_string(world.host.home().admin_kubeconfig()).unwrap());
-    let (targets, sources) = tokio::join!(targets(&world, &a, &b), sources(&world, &a, &b));
+    let _outside = Outside::start(&host).await;
+    let kubectl = Kubectl::with(&std::fs::read_to_string(host.home().admin_kubeconfig()).unwrap());
+    let (targets, sources) = tokio::join!(targets(&host, &a, &b), sources(&host, &a, &b));
     let table = expectations();
     let rows: BTreeSet<&String> = table.iter().map(|(row, _)| row).collect();
     assert_eq!(
@@ -444,14 +443,14 @@ pub(crate) async fn the_table_of_the_documentation_holds(world: Arc<World>) {
         sources.keys().collect(),
         "every row is tried, and every source has a row"
     );
-    hold(&host, &sources, &targets, &table).await;
+    hold(&kubectl, &sources, &targets, &table).await;
     // Names lead where addresses do.
     let name = format!("headless.{}.svc.cluster.local:8080", a.name);
     let own = BTreeSet::from([name]);
     until(
         "names of headless Services are found",
         SOON,
-        async || match sources["pod of A"].reaches(&host, &own).await {
+        async || match sources["pod of A"].reaches(&kubectl, &own).await {
             found if found == own => Ok(()),
             found => Err(found),
         },
@@ -463,7 +462,7 @@ pub(crate) async fn the_table_of_the_documentation_holds(world: Arc<World>) {
     let everything = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": "written-past-the-walls", "labels": {labels::TENANT: a.tenant.id.slug()}},
         "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{}], "egress": [{}]}});
-    apply(&world.client, &workloads, &everything).await.unwrap();
+    apply(&host.client, &workloads, &everything).await.unwrap();
     let inner = [
         "pod of A",
         "Service of A",
@@ -483,27 +482,27 @@ pub(crate) async fn the_table_of_the_documentation_holds(world: Arc<World>) {
             )
         })
         .collect();
-    hold(&host, &sources, &targets, &opened).await;
+    hold(&kubectl, &sources, &targets, &opened).await;
     let foreign: Vec<_> = table
         .iter()
         .filter(|(row, _)| ["pod of B", "pod of the host"].contains(&&**row))
         .cloned()
         .collect();
-    hold(&host, &sources, &targets, &foreign).await;
+    hold(&kubectl, &sources, &targets, &foreign).await;
 
     let policies: Api<k8s_openapi::api::networking::v1::NetworkPolicy> =
-        Api::namespaced(world.client.clone(), &workloads);
+        Api::namespaced(host.client.clone(), &workloads);
     policies
         .delete("written-past-the-walls", &DeleteParams::default())
         .await
         .unwrap();
-    hold(&host, &sources, &targets, &table).await;
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), &a.tenant.id.control_plane_namespace());
+    hold(&kubectl, &sources, &targets, &table).await;
+    let pods: Api<Pod> = Api::namespaced(host.client.clone(), &a.tenant.id.control_plane_namespace());
     for component in [API_SERVER, SYNCER, COREDNS] {
         pods.delete(&format!("stand-in-{component}"), &DeleteParams::default())
             .await
             .unwrap();
     }
-    let strangers: Api<Pod> = Api::namespaced(world.client.clone(), HOSTS);
+    let strangers: Api<Pod> = Api::namespaced(host.client.clone(), HOSTS);
     strangers.delete("stranger", &DeleteParams::default()).await.unwrap();
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use base64::Engine as _;
 use berth_pki::{CertificateAuthority, LeafRequest, Usage};
-use berth_tests::{wait::until, world::World};
+use berth_tests::{test_cluster::TestCluster, wait::until};
 use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::ConfigMap};
 use kube::{
     Api,
@@ -54,8 +54,8 @@ async fn answers(space: &Space, name: &str, client: Value, words: &str) {
     hooks.delete(name, &DeleteParams::default()).await.unwrap();
 }
 
-pub(crate) async fn pods_serve_webhooks_and_are_proxied_to(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "reach-pods").await;
+pub(crate) async fn pods_serve_webhooks_and_are_proxied_to(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "reach-pods").await;
     let kubectl = space.kubectl();
     let authority = CertificateAuthority::create("hooks", DAY).unwrap();
     let mut request = LeafRequest::new(Usage::Server, DAY);
@@ -125,9 +125,9 @@ pub(crate) async fn pods_serve_webhooks_and_are_proxied_to(world: Arc<World>) {
     assert!(!said.success && said.err.contains("does not answer"), "{said:?}");
 }
 
-pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "reach-others").await;
-    let other = Space::new(speech(&world).await, "reach-others").await;
+pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "reach-others").await;
+    let other = Space::new(speech(&host).await, "reach-others").await;
     other.create("web", only(server())).await;
     let foreign = other.ready("web").await.status.unwrap().pod_ip.unwrap();
     let own = "is no address of your pods or Services";
@@ -137,7 +137,7 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(world: Arc<World>
             "https://169.254.169.254/latest".to_owned(),
             "is a link-local address",
         ),
-        ("host", world.host.server(), "code 403"),
+        ("host", host.server(), "code 403"),
         ("kubernetes", "https://10.96.0.1/".to_owned(), own),
         ("foreign-pod", format!("https://{foreign}:8080/"), own),
         (

@@ -8,7 +8,7 @@ use berth_api::{NodeGroup, NodeMode, labels};
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
-    world::World,
+    test_cluster::TestCluster,
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::DeleteParams};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The node that runs the platform.
 const NODE: &str = "cpu-01";
 
-async fn tenant(world: &World, name: &str) -> &'static Tenant {
+async fn tenant(host: &TestCluster, name: &str) -> &'static Tenant {
     let mut wanted = cluster(name, &[]);
     wanted.spec.class_name = Some("sharing".into());
     wanted.spec.node_groups = vec![NodeGroup {
@@ -27,12 +27,12 @@ async fn tenant(world: &World, name: &str) -> &'static Tenant {
         mode: NodeMode::Shared,
         ..NodeGroup::default()
     }];
-    Box::leak(Box::new(Tenant::create(world, "sharing", &wanted).await))
+    Box::leak(Box::new(Tenant::create(host, "sharing", &wanted).await))
 }
 
 /// Class: network, node and kubelet. On one node two tenants' pods do not reach each other, nor the node; logs and exec reach
 /// the tenant's own; nothing there is a device.
-pub(crate) async fn two_tenants_on_one_node_do_not_meet(world: Arc<World>) {
+pub(crate) async fn two_tenants_on_one_node_do_not_meet(host: Arc<TestCluster>) {
     for object in [
         json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "system"},
             "spec": {"nodeSelector": {"kubernetes.io/hostname": NODE}, "modes": ["Shared"]}}),
@@ -40,9 +40,9 @@ pub(crate) async fn two_tenants_on_one_node_do_not_meet(world: Arc<World>) {
         json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "sharing"},
             "spec": {"sync": {"sharedNodes": {"pools": ["system"], "cachedImages": true}}}}),
     ] {
-        apply(&world.client, "", &object).await.unwrap();
+        apply(&host.client, "", &object).await.unwrap();
     }
-    let (one, other) = tokio::join!(tenant(&world, "one"), tenant(&world, "other"));
+    let (one, other) = tokio::join!(tenant(&host, "one"), tenant(&host, "other"));
     let (space, foreign) = tokio::join!(Space::new(one, "shared-node"), Space::new(other, "shared-node"));
     foreign.create("served", only(server())).await;
     space.create("own", only(server())).await;
@@ -52,7 +52,7 @@ pub(crate) async fn two_tenants_on_one_node_do_not_meet(world: Arc<World>) {
     }
     let ip = |pod: &Pod| pod.status.as_ref().unwrap().pod_ip.clone().unwrap();
     let mine = format!("{}:8080", ip(&own));
-    let node = node_addresses(&world, NODE).await.swap_remove(0);
+    let node = node_addresses(&host, NODE).await.swap_remove(0);
     let mut targets = vec![mine.clone(), format!("{}:8080", ip(&neighbour))];
     targets.extend([10250, 10255, 9099].map(|port| format!("{node}:{port}")));
     reaches_only(&space, json!({}), &targets, &[mine]).await;
@@ -61,8 +61,8 @@ pub(crate) async fn two_tenants_on_one_node_do_not_meet(world: Arc<World>) {
     assert_eq!(space.exec("own", &["hostname"]).await.trim(), "own");
     let devices = space.exec("own", &["ls", "/dev"]).await;
     assert!(!devices.contains("nvidia") && !devices.contains("dri"), "{devices}");
-    let host: Api<Pod> = Api::namespaced(world.client.clone(), &one.id.workload_namespace());
-    let list = host
+    let on_host: Api<Pod> = Api::namespaced(host.client.clone(), &one.id.workload_namespace());
+    let list = on_host
         .list(&kube::api::ListParams::default().labels(labels::SHARED_NODES))
         .await;
     assert!(!list.unwrap().items.is_empty());
@@ -74,7 +74,7 @@ pub(crate) async fn two_tenants_on_one_node_do_not_meet(world: Arc<World>) {
         assert!(said.ended && !said.out.contains("served"), "{path}: {said:?}");
     }
 
-    tokio::join!(one.delete(&world), other.delete(&world));
-    let pools: Api<berth_api::HostNodePool> = Api::all(world.client.clone());
+    tokio::join!(one.delete(&host), other.delete(&host));
+    let pools: Api<berth_api::HostNodePool> = Api::all(host.client.clone());
     pools.delete("system", &DeleteParams::default()).await.unwrap();
 }

@@ -5,7 +5,7 @@ use crate::{
     pods::{IMAGE, SOON, Space, is_ready, only, pod, script, server, state, with},
     teams::{speech, vision},
 };
-use berth_tests::{kubectl::Kubectl, wait::until, world::World};
+use berth_tests::{kubectl::Kubectl, test_cluster::TestCluster, wait::until};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use std::{process::Stdio, sync::Arc};
@@ -59,8 +59,8 @@ async fn talk(mut command: Command, input: &str) -> (Option<i32>, String, String
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-pub(crate) async fn logs_are_read_as_from_a_kubelet(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "streams-logs").await;
+pub(crate) async fn logs_are_read_as_from_a_kubelet(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "streams-logs").await;
     let kubectl = space.kubectl();
     let logs = async |more: &[&str]| kubectl.output(&[&["logs", "-n", space.name], more].concat()).await;
     // Output and errors are two streams, of which the node may write down either first: the second waits for a word.
@@ -185,8 +185,8 @@ async fn commands(space: &Space, kubectl: &Kubectl, pod: &str) {
     }
 }
 
-pub(crate) async fn commands_run_in_containers(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "streams-exec").await;
+pub(crate) async fn commands_run_in_containers(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "streams-exec").await;
     let kubectl = space.kubectl();
     space.create("box", only(server())).await;
     space.ready("box").await;
@@ -269,8 +269,8 @@ async fn fetch(port: u16, path: &str) -> std::io::Result<String> {
 }
 
 /// Its protocols between API server and kubelet are another's: what works with the newest is not thereby said of it.
-pub(crate) async fn an_older_api_server_streams_as_well(world: Arc<World>) {
-    let space = Space::new(speech(&world).await, "streams-older").await;
+pub(crate) async fn an_older_api_server_streams_as_well(host: Arc<TestCluster>) {
+    let space = Space::new(speech(&host).await, "streams-older").await;
     let kubectl = space.kubectl();
     space.create("web", only(server())).await;
     space.ready("web").await;
@@ -290,8 +290,8 @@ pub(crate) async fn an_older_api_server_streams_as_well(world: Arc<World>) {
     assert!(logs.contains("8080"), "{logs}");
 }
 
-pub(crate) async fn ports_are_forwarded(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "streams-forward").await;
+pub(crate) async fn ports_are_forwarded(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "streams-forward").await;
     let kubectl = space.kubectl();
     let web = with(
         pod("web", only(server())),
@@ -341,8 +341,8 @@ pub(crate) async fn ports_are_forwarded(world: Arc<World>) {
     child.kill().await.unwrap();
 }
 
-pub(crate) async fn an_edited_node_leads_nowhere_else(world: Arc<World>) {
-    let space = Space::new(vision(&world).await, "streams-nodes").await;
+pub(crate) async fn an_edited_node_leads_nowhere_else(host: Arc<TestCluster>) {
+    let space = Space::new(vision(&host).await, "streams-nodes").await;
     let kubectl = space.kubectl();
     space.create("box", only(server())).await;
     let running = space.ready("box").await;

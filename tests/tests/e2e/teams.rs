@@ -4,7 +4,7 @@ use berth_kubernetes_versions::KUBERNETES_PREVIOUS;
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
-    world::World,
+    test_cluster::TestCluster,
 };
 use serde_json::json;
 use tokio::sync::OnceCell;
@@ -19,23 +19,23 @@ static SPEECH: OnceCell<Tenant> = OnceCell::const_new();
 pub(crate) const DECLARED: &str = "198.51.100.10";
 
 /// A tenant with two nodes of 8 GPUs each.
-pub(crate) async fn vision(world: &World) -> &'static Tenant {
+pub(crate) async fn vision(host: &TestCluster) -> &'static Tenant {
     let create = async || {
         let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "teams"},
             "spec": {"network": {"egress": {"allowedCIDRs": ["198.51.100.0/24"]}}, "sync": {"devices": {"classes": ["gpu.nvidia.com"]}}}});
-        apply(&world.client, "", &class).await.unwrap();
+        apply(&host.client, "", &class).await.unwrap();
         let mut cluster = cluster("vision", &[("train", "h100", 2)]);
         cluster.spec.class_name = Some("teams".into());
         let declared = json!({"egress": {"allow": [{"cidr": format!("{DECLARED}/32"), "ports": [8080]}]}});
         cluster.spec.network = serde_json::from_value(declared).unwrap();
-        Tenant::create(world, NAMESPACE, &cluster).await
+        Tenant::shared(host, NAMESPACE, &cluster).await
     };
     VISION.get_or_init(create).await
 }
 
 /// A tenant with one node of 4 GPUs, and an older version of Kubernetes.
-pub(crate) async fn speech(world: &World) -> &'static Tenant {
+pub(crate) async fn speech(host: &TestCluster) -> &'static Tenant {
     let mut cluster = cluster("speech", &[("serve", "l40s", 1)]);
     cluster.spec.version = KUBERNETES_PREVIOUS.into();
-    SPEECH.get_or_init(|| Tenant::create(world, NAMESPACE, &cluster)).await
+    SPEECH.get_or_init(|| Tenant::shared(host, NAMESPACE, &cluster)).await
 }

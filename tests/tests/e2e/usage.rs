@@ -4,7 +4,7 @@ use crate::{
     pods::{Space, pod, script, with},
     teams::vision,
 };
-use berth_tests::{kubectl::Kubectl, wait::until, world::World};
+use berth_tests::{kubectl::Kubectl, test_cluster::TestCluster, wait::until};
 use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscaler, core::v1::Namespace};
 use kube::{Api, api::DeleteParams};
 use serde_json::json;
@@ -29,8 +29,8 @@ async fn until_output(kubectl: &Kubectl, arguments: &[&str], is_so: impl Fn(&str
     .await
 }
 
-pub(crate) async fn teams_see_usage_and_scale_by_it(world: Arc<World>) {
-    let tenant = vision(&world).await;
+pub(crate) async fn teams_see_usage_and_scale_by_it(host: Arc<TestCluster>) {
+    let tenant = vision(&host).await;
     let space = Space::new(tenant, "usage").await;
     // Busy, within a limit that leaves the machine to others.
     let resources = json!({"requests": {"cpu": "20m", "memory": "8Mi"}, "limits": {"cpu": "60m", "memory": "32Mi"}});

@@ -10,8 +10,8 @@ use berth_tests::{
     objects::{gpu_pod, nodes_of_tenant, phase},
     processes::{self, find, kill, until_replaced},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
+    test_cluster::TestCluster,
     wait::{until, until_true},
-    world::World,
 };
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
@@ -24,8 +24,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 const SOON: Duration = Duration::from_secs(240);
 
 /// Every node has at most one owner, and every owner is alive.
-async fn assert_nodes_are_owned_once(world: &World, alive: &[&Tenant]) {
-    let nodes: Api<Node> = Api::all(world.client.clone());
+async fn assert_nodes_are_owned_once(host: &TestCluster, alive: &[&Tenant]) {
+    let nodes: Api<Node> = Api::all(host.client.clone());
     for node in nodes.list(&ListParams::default()).await.unwrap() {
         let Some(slug) = node.labels().get(labels::TENANT) else {
             continue;
@@ -44,9 +44,9 @@ async fn assert_nodes_are_owned_once(world: &World, alive: &[&Tenant]) {
     }
 }
 
-pub(crate) async fn control_while_tenants_come_and_go(world: Arc<World>) {
-    ensure_namespace(&world.client, "kill-control").await;
-    let tenants = world.tenants("kill-control");
+pub(crate) async fn control_while_tenants_come_and_go(host: Arc<TestCluster>) {
+    ensure_namespace(&host.client, "kill-control").await;
+    let tenants = host.tenants("kill-control");
     for name in ["stays", "goes"] {
         tenants
             .create(&PostParams::default(), &cluster(name, &[("train", "h100", 1)]))
@@ -56,17 +56,17 @@ pub(crate) async fn control_while_tenants_come_and_go(world: Arc<World>) {
     // At ever later moments of the two coming to life.
     for milliseconds in [30, 150, 400, 900, 2000] {
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
-        let control = find(world.control_records(), "berth-control-first").unwrap();
+        let control = find(&host.control_records(), "berth-control-first").unwrap();
         if control.state == ProcessState::Running {
             kill(&control);
         }
-        until_replaced(world.control_records(), &control).await;
+        until_replaced(&host.control_records(), &control).await;
     }
-    let stays = Tenant::ready(&world, "kill-control", "stays").await;
-    let goes = Tenant::ready(&world, "kill-control", "goes").await;
-    assert_nodes_are_owned_once(&world, &[&stays, &goes]).await;
+    let stays = Tenant::ready(&host, "kill-control", "stays").await;
+    let goes = Tenant::ready(&host, "kill-control", "goes").await;
+    assert_nodes_are_owned_once(&host, &[&stays, &goes]).await;
     // One process of each kind a tenant, whatever was killed in between.
-    let records = berth_process::statuses(&world.tenant_records());
+    let records = berth_process::statuses(&host.tenant_records());
     for tenant in [&stays, &goes] {
         let mut own: Vec<_> = records
             .iter()
@@ -76,49 +76,49 @@ pub(crate) async fn control_while_tenants_come_and_go(world: Arc<World>) {
         assert_eq!(own, [COREDNS, API_SERVER, CONTROLLER_MANAGER, SYNCER]);
     }
     // Their API servers were not touched by control's deaths.
-    let servers_before = find(&world.tenant_records(), &format!("{}.{API_SERVER}", stays.id.slug()))
+    let servers_before = find(&host.tenant_records(), &format!("{}.{API_SERVER}", stays.id.slug()))
         .unwrap()
         .pid;
 
     tenants.delete("goes", &DeleteParams::default()).await.unwrap();
     for milliseconds in [50, 300, 800] {
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
-        let control = find(world.control_records(), "berth-control-first").unwrap();
+        let control = find(&host.control_records(), "berth-control-first").unwrap();
         kill(&control);
-        until_replaced(world.control_records(), &control).await;
+        until_replaced(&host.control_records(), &control).await;
     }
-    until_gone(&world, "kill-control", "goes").await;
-    assert_nodes_are_owned_once(&world, &[&stays]).await;
-    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    until_gone(&host, "kill-control", "goes").await;
+    assert_nodes_are_owned_once(&host, &[&stays]).await;
+    let namespaces: Api<Namespace> = Api::all(host.client.clone());
     let left = namespaces
         .list(&ListParams::default().labels(&format!("{}={}", labels::TENANT, goes.id.slug())))
         .await
         .unwrap();
     assert!(left.items.is_empty());
-    let servers_after = find(&world.tenant_records(), &format!("{}.{API_SERVER}", stays.id.slug()))
+    let servers_after = find(&host.tenant_records(), &format!("{}.{API_SERVER}", stays.id.slug()))
         .unwrap()
         .pid;
     assert_eq!(servers_before, servers_after, "the tenant that stayed was disturbed");
-    stays.delete(&world).await;
+    stays.delete(&host).await;
 }
 
-pub(crate) async fn control_is_replaced_by_another(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "kill-leader", &cluster("led", &[("train", "h100", 1)])).await;
-    world.start_control("second").await;
+pub(crate) async fn control_is_replaced_by_another(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "kill-leader", &cluster("led", &[("train", "h100", 1)])).await;
+    host.start_control("second").await;
     // Two at once: the second waits for the lease and changes nothing.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(nodes_of_tenant(&world.client, tenant.id.slug()).await.len(), 1);
-    world.stop_control("first").await;
-    let other = Tenant::create(&world, "kill-leader", &cluster("later", &[("train", "h100", 1)])).await;
-    assert_nodes_are_owned_once(&world, &[&tenant, &other]).await;
+    assert_eq!(nodes_of_tenant(&host.client, tenant.id.slug()).await.len(), 1);
+    host.stop_control("first").await;
+    let other = Tenant::create(&host, "kill-leader", &cluster("later", &[("train", "h100", 1)])).await;
+    assert_nodes_are_owned_once(&host, &[&tenant, &other]).await;
     assert!(tenant.client.apiserver_version().await.is_ok());
-    tokio::join!(tenant.delete(&world), other.delete(&world));
-    world.stop_control("second").await;
-    world.start_control("first").await;
+    tokio::join!(tenant.delete(&host), other.delete(&host));
+    host.stop_control("second").await;
+    host.start_control("first").await;
 }
 
 /// Names of the tenant's pods, and of those that the host's pods say they stand for.
-async fn both_sides(world: &World, tenant: &Tenant) -> (BTreeSet<String>, Vec<String>) {
+async fn both_sides(host: &TestCluster, tenant: &Tenant) -> (BTreeSet<String>, Vec<String>) {
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let here = pods
         .list(&ListParams::default())
@@ -127,7 +127,7 @@ async fn both_sides(world: &World, tenant: &Tenant) -> (BTreeSet<String>, Vec<St
         .iter()
         .map(ResourceExt::name_any)
         .collect();
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let list = pods.list(&ListParams::default()).await.unwrap();
     let mut there: Vec<String> = list
         .iter()
@@ -137,10 +137,10 @@ async fn both_sides(world: &World, tenant: &Tenant) -> (BTreeSet<String>, Vec<St
     (here, there)
 }
 
-pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "kill-syncer", &cluster("synced", &[("train", "h100", 2)])).await;
+pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "kill-syncer", &cluster("synced", &[("train", "h100", 2)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
-    let records = world.tenant_records();
+    let records = host.tenant_records();
     let name = format!("{}.{SYNCER}", tenant.id.slug());
     for round in 0..3 {
         for index in 0..40 {
@@ -159,7 +159,7 @@ pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(world: Arc<World
         }
     }
     until("both sides agree", SOON, async || {
-        let (here, there) = both_sides(&world, &tenant).await;
+        let (here, there) = both_sides(&host, &tenant).await;
         let once: BTreeSet<String> = there.iter().cloned().collect();
         assert_eq!(once.len(), there.len(), "a pod is on the host twice");
         let running = pods
@@ -180,7 +180,7 @@ pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(world: Arc<World
 
     // A restart without changes writes nothing: no host pod gets another resource version.
     let versions = async || -> Vec<(String, Option<String>)> {
-        let pods: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+        let pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
         pods.list(&ListParams::default())
             .await
             .unwrap()
@@ -194,11 +194,11 @@ pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(world: Arc<World
     until_replaced(&records, &syncer).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(versions().await, before, "a restart wrote to the host");
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
-pub(crate) async fn a_tenants_api_server_and_controller_manager(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "kill-api", &cluster("api", &[("train", "h100", 1)])).await;
+pub(crate) async fn a_tenants_api_server_and_controller_manager(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "kill-api", &cluster("api", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("before", 1))
         .await
@@ -207,7 +207,7 @@ pub(crate) async fn a_tenants_api_server_and_controller_manager(world: Arc<World
         pods.get("before").await.is_ok_and(|pod| phase(&pod) == "Running")
     })
     .await;
-    let records = world.tenant_records();
+    let records = host.tenant_records();
     for component in [API_SERVER, CONTROLLER_MANAGER] {
         let process = find(&records, &format!("{}.{component}", tenant.id.slug())).unwrap();
         kill(&process);
@@ -228,16 +228,16 @@ pub(crate) async fn a_tenants_api_server_and_controller_manager(world: Arc<World
         pods.get("after").await.is_ok_and(|pod| phase(&pod) == "Running")
     })
     .await;
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
-pub(crate) async fn the_datastore(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "kill-store", &cluster("stored", &[("train", "h100", 1)])).await;
+pub(crate) async fn the_datastore(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "kill-store", &cluster("stored", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("before", 1))
         .await
         .unwrap();
-    let records = world.host.home().run();
+    let records = host.home().run();
     let datastore = find(&records, "datastore").unwrap();
     kill(&datastore);
     until_replaced(&records, &datastore).await;
@@ -249,13 +249,13 @@ pub(crate) async fn the_datastore(world: Arc<World>) {
         pods.get("before").await.is_ok_and(|pod| phase(&pod) == "Running")
     })
     .await;
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
-pub(crate) async fn the_hosts_etcd_and_api_server(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "kill-host", &cluster("hosted", &[("train", "h100", 1)])).await;
+pub(crate) async fn the_hosts_etcd_and_api_server(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "kill-host", &cluster("hosted", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
-    let records = world.host.home().run();
+    let records = host.home().run();
     for (round, component) in ["kube-apiserver", "etcd"].into_iter().enumerate() {
         let process = processes::find(&records, component).unwrap();
         kill(&process);
@@ -268,6 +268,6 @@ pub(crate) async fn the_hosts_etcd_and_api_server(world: Arc<World>) {
         })
         .await;
     }
-    assert_nodes_are_owned_once(&world, &[&tenant]).await;
-    tenant.delete(&world).await;
+    assert_nodes_are_owned_once(&host, &[&tenant]).await;
+    tenant.delete(&host).await;
 }

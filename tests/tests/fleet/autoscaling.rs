@@ -6,8 +6,8 @@ use berth_api::{HostNodePool, HostNodePoolStatus, NodeGroup, conditions, labels}
 use berth_control::nodes::autoscalers::KEEP;
 use berth_tests::{
     objects::{apply_example, simulate_node},
+    test_cluster::TestCluster,
     wait::{until, until_true},
-    world::World,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -24,7 +24,7 @@ const LABEL: &str = "example.com/pool";
 const NAMESPACE: &str = "berth-system";
 
 struct Cloud {
-    world: Arc<World>,
+    host: Arc<TestCluster>,
     pools: Api<HostNodePool>,
     nodes: Api<Node>,
     pods: Api<Pod>,
@@ -32,9 +32,9 @@ struct Cloud {
 
 impl Cloud {
     /// A pool that an autoscaler adds nodes to, without a node.
-    async fn new(world: &Arc<World>) -> Self {
-        let pools: Api<HostNodePool> = Api::all(world.client.clone());
-        apply_example(&world.client, "", "pools/cloud.yaml").await;
+    async fn new(host: &Arc<TestCluster>) -> Self {
+        let pools: Api<HostNodePool> = Api::all(host.client.clone());
+        apply_example(&host.client, "", "pools/cloud.yaml").await;
         let hasty = json!({"spec": {
             "scrub": {"policy": "None"}, "validate": {"policy": "None"},
             "policy": {"minHoldDuration": "0s", "idleTimeout": "2s", "reclaimGracePeriod": "1s"},
@@ -45,14 +45,14 @@ impl Cloud {
             .unwrap();
         Self {
             pools,
-            nodes: Api::all(world.client.clone()),
-            pods: Api::namespaced(world.client.clone(), NAMESPACE),
-            world: Arc::clone(world),
+            nodes: Api::all(host.client.clone()),
+            pods: Api::namespaced(host.client.clone(), NAMESPACE),
+            host: Arc::clone(host),
         }
     }
 
     async fn add_node(&self, name: &str) {
-        simulate_node(&self.world.client, "gpu-h100-01", name, json!({LABEL: POOL})).await;
+        simulate_node(&self.host.client, "gpu-h100-01", name, json!({LABEL: POOL})).await;
     }
 
     async fn placeholders(&self) -> Vec<Pod> {
@@ -104,9 +104,9 @@ impl Cloud {
     }
 }
 
-pub(crate) async fn what_no_node_is_there_for_is_asked_of_an_autoscaler(world: Arc<World>) {
-    let cloud = Cloud::new(&world).await;
-    let team = Team::create(&world, "grow", None, vec![NodeGroup::dynamic("burst", POOL, 0, 4)]).await;
+pub(crate) async fn what_no_node_is_there_for_is_asked_of_an_autoscaler(host: Arc<TestCluster>) {
+    let cloud = Cloud::new(&host).await;
+    let team = Team::create(&host, "grow", None, vec![NodeGroup::dynamic("burst", POOL, 0, 4)]).await;
     let gang = json!({"metadata": {"annotations": {labels::GANG: "pair", labels::GANG_SIZE: "2"}}});
     team.run("p0", 8, &gang).await;
     team.run("p1", 8, &gang).await;
@@ -145,7 +145,7 @@ pub(crate) async fn what_no_node_is_there_for_is_asked_of_an_autoscaler(world: A
     let name = cloud.placeholders().await[0].name_any();
     let at_once = DeleteParams::default().grace_period(0);
     cloud.pods.delete(&name, &at_once).await.unwrap();
-    *Control::first() = Some(Control::start(&world));
+    *Control::first() = Some(Control::start(&host));
     cloud.until_asked("what is missing was made again", 2, 1).await;
 
     cloud.add_node("cloud-2").await;
@@ -175,9 +175,9 @@ pub(crate) async fn what_no_node_is_there_for_is_asked_of_an_autoscaler(world: A
     cloud.until_asked("it is asked for now", 1, 0).await;
 
     // With its tenant everything goes: what was asked for, and what kept nodes.
-    team.delete(&world).await;
+    team.delete(&host).await;
     cloud.until_asked("nobody asks any more", 0, 0).await;
-    until_all_free(&world).await;
+    until_all_free(&host).await;
     assert_eq!(cloud.protected().await, 0);
     for name in ["cloud-1", "cloud-2"] {
         let node = cloud.nodes.get(name).await.unwrap();

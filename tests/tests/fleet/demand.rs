@@ -5,7 +5,7 @@ use crate::{
     setup::{SOON, Team, until_all_free},
 };
 use berth_api::{NodeGroup, PoolQuota, TenantClass, TenantClassSpec, conditions, labels};
-use berth_tests::{observer::Observer, wait::until, wait::until_true, world::World};
+use berth_tests::{observer::Observer, test_cluster::TestCluster, wait::until, wait::until_true};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
@@ -14,9 +14,9 @@ use kube::{
 use serde_json::json;
 use std::{sync::Arc, time::Instant};
 
-pub(crate) async fn a_pending_pod_brings_a_node_and_an_idle_one_goes_back(world: Arc<World>) {
-    let observer = Observer::start(&world.client, false);
-    let team = Team::create(&world, "demand", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
+pub(crate) async fn a_pending_pod_brings_a_node_and_an_idle_one_goes_back(host: Arc<TestCluster>) {
+    let observer = Observer::start(&host.client, false);
+    let team = Team::create(&host, "demand", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
     until_true("it is ready without any node", SOON, async || {
         let status = team.cluster().await.status.unwrap_or_default();
         conditions::is_true(&status.conditions, conditions::NODES_READY)
@@ -33,17 +33,17 @@ pub(crate) async fn a_pending_pod_brings_a_node_and_an_idle_one_goes_back(world:
     assert_eq!(team.held().await, 1);
     team.stop("train").await;
     until_true("the idle node goes back", SOON, async || team.held().await == 0).await;
-    until_all_free(&world).await;
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    until_all_free(&host).await;
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let list = nodes.list(&ListParams::default()).await.unwrap();
     assert!(list.iter().all(|node| !node.labels().contains_key(labels::TENANT)));
-    team.delete(&world).await;
+    team.delete(&host).await;
     observer.finish().await;
 }
 
-pub(crate) async fn a_guarantee_is_taken_back_from_whoever_borrowed(world: Arc<World>) {
-    let observer = Observer::start(&world.client, false);
-    let classes: Api<TenantClass> = Api::all(world.client.clone());
+pub(crate) async fn a_guarantee_is_taken_back_from_whoever_borrowed(host: Arc<TestCluster>) {
+    let observer = Observer::start(&host.client, false);
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
     let spec = TenantClassSpec {
         quotas: vec![PoolQuota {
             pool_name: "h100".into(),
@@ -57,8 +57,8 @@ pub(crate) async fn a_guarantee_is_taken_back_from_whoever_borrowed(world: Arc<W
         .await
         .unwrap();
     let group = || vec![NodeGroup::dynamic("burst", "h100", 0, 4)];
-    let owner = Team::create(&world, "owner", Some("owners"), group()).await;
-    let guest = Team::create(&world, "guest", None, group()).await;
+    let owner = Team::create(&host, "owner", Some("owners"), group()).await;
+    let guest = Team::create(&host, "guest", None, group()).await;
     for name in ["a", "b", "c", "d"] {
         guest.run(name, 8, &json!({})).await;
     }
@@ -73,21 +73,21 @@ pub(crate) async fn a_guarantee_is_taken_back_from_whoever_borrowed(world: Arc<W
     assert_eq!(guest.held().await, 2, "no more than necessary was taken");
     assert_eq!(guest.running().await, 2);
     assert_eq!(owner.group().await.borrowed, 0);
-    owner.delete(&world).await;
-    guest.delete(&world).await;
+    owner.delete(&host).await;
+    guest.delete(&host).await;
     classes.delete("owners", &DeleteParams::default()).await.unwrap();
-    until_all_free(&world).await;
+    until_all_free(&host).await;
     observer.finish().await;
 }
 
-pub(crate) async fn a_gang_waits_or_gets_all(world: Arc<World>) {
-    let observer = Observer::start(&world.client, false);
-    let other = Team::create(&world, "other", None, vec![NodeGroup::private("own", "h100", 1)]).await;
+pub(crate) async fn a_gang_waits_or_gets_all(host: Arc<TestCluster>) {
+    let observer = Observer::start(&host.client, false);
+    let other = Team::create(&host, "other", None, vec![NodeGroup::private("own", "h100", 1)]).await;
     until_true("the other one has its node", SOON, async || {
         other.group().await.assigned == 1
     })
     .await;
-    let team = Team::create(&world, "gang", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
+    let team = Team::create(&host, "gang", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
     let gang = json!({"metadata": {"annotations": {labels::GANG: "ring", labels::GANG_SIZE: "4"}}});
     for name in ["r0", "r1", "r2", "r3"] {
         team.run(name, 8, &gang).await;
@@ -102,10 +102,10 @@ pub(crate) async fn a_gang_waits_or_gets_all(world: Arc<World>) {
     })
     .await;
     assert_eq!(team.held().await, 0, "three of four would be of no use to anybody");
-    explain::tells_who_has_what_and_why(&world, &team, &other).await;
-    other.delete(&world).await;
+    explain::tells_who_has_what_and_why(&host, &team, &other).await;
+    other.delete(&host).await;
     until_true("the gang runs", SOON, async || team.running().await == 4).await;
-    team.delete(&world).await;
-    until_all_free(&world).await;
+    team.delete(&host).await;
+    until_all_free(&host).await;
     observer.finish().await;
 }

@@ -3,7 +3,7 @@
 
 use crate::setup::{SOON, Team, until_all_free};
 use berth_api::{HostNodePool, NodeGroup};
-use berth_tests::{objects::apply, wait::until, wait::until_true, world::World};
+use berth_tests::{objects::apply, test_cluster::TestCluster, wait::until, wait::until_true};
 use k8s_openapi::api::{
     core::v1::Node,
     resource::v1::{DeviceClass, ResourceSlice},
@@ -20,14 +20,14 @@ const CLASS: &str = "gpu.example.com";
 const DEVICES: u32 = 2;
 
 /// A class of which every node of the pool has some devices, and others of another kind.
-async fn install_driver(world: &World) {
+async fn install_driver(host: &TestCluster) {
     let selector = format!("device.driver == '{CLASS}' && device.attributes['{CLASS}'].type == 'gpu'");
     let class = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": CLASS},
         "spec": {"selectors": [{"cel": {"expression": selector}}]},
     });
-    apply(&world.client, "", &class).await.unwrap();
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    apply(&host.client, "", &class).await.unwrap();
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let of_pool = ListParams::default().labels("nvidia.com/gpu.product");
     for node in nodes.list(&of_pool).await.unwrap() {
         let name = node.name_any();
@@ -41,19 +41,19 @@ async fn install_driver(world: &World) {
                 "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
             },
         });
-        apply(&world.client, "", &slice).await.unwrap();
+        apply(&host.client, "", &slice).await.unwrap();
     }
 }
 
-async fn remove_driver(world: &World) {
-    let slices: Api<ResourceSlice> = Api::all(world.client.clone());
+async fn remove_driver(host: &TestCluster) {
+    let slices: Api<ResourceSlice> = Api::all(host.client.clone());
     for slice in slices.list(&ListParams::default()).await.unwrap() {
         let name = slice.name_any();
         if name.starts_with("fleet-") {
             slices.delete(&name, &DeleteParams::default()).await.unwrap();
         }
     }
-    let classes: Api<DeviceClass> = Api::all(world.client.clone());
+    let classes: Api<DeviceClass> = Api::all(host.client.clone());
     classes.delete(CLASS, &DeleteParams::default()).await.unwrap();
 }
 
@@ -68,16 +68,16 @@ fn with_claim(claim: &Value) -> Value {
     json!({"spec": {"resourceClaims": [named], "containers": [container]}})
 }
 
-pub(crate) async fn a_pool_learns_of_its_products_by_their_devices(world: Arc<World>) {
-    let nodes: Api<Node> = Api::all(world.client.clone());
+pub(crate) async fn a_pool_learns_of_its_products_by_their_devices(host: Arc<TestCluster>) {
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let unlabelled = ListParams::default().labels("!nvidia.com/gpu.product");
     let node = nodes.list(&unlabelled).await.unwrap().items.remove(0).name_any();
     let pool = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "claimed"},
         "spec": {"nodeSelector": {"kubernetes.io/hostname": node}, "sharing": "DRA"},
     });
-    apply(&world.client, "", &pool).await.unwrap();
-    let pools: Api<HostNodePool> = Api::all(world.client.clone());
+    apply(&host.client, "", &pool).await.unwrap();
+    let pools: Api<HostNodePool> = Api::all(host.client.clone());
     let until_status = async |what: &str, product: Option<&str>, sharing: Option<&str>| {
         until(what, SOON, async || {
             let status = pools.get("claimed").await.unwrap().status.unwrap_or_default();
@@ -98,17 +98,17 @@ pub(crate) async fn a_pool_learns_of_its_products_by_their_devices(world: Arc<Wo
             "devices": [{"name": "gpu-0", "attributes": {"productName": {"string": "Example G1"}}}],
         },
     });
-    apply(&world.client, "", &slice).await.unwrap();
+    apply(&host.client, "", &slice).await.unwrap();
     until_status("its devices say what it is", Some("Example G1"), Some("dra")).await;
-    let slices: Api<ResourceSlice> = Api::all(world.client.clone());
+    let slices: Api<ResourceSlice> = Api::all(host.client.clone());
     slices.delete("fleet-claimed", &DeleteParams::default()).await.unwrap();
     until_status("and no longer do", None, None).await;
     pools.delete("claimed", &DeleteParams::default()).await.unwrap();
 }
 
-pub(crate) async fn claims_of_devices_bring_nodes(world: Arc<World>) {
-    install_driver(&world).await;
-    let team = Team::create(&world, "claims", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
+pub(crate) async fn claims_of_devices_bring_nodes(host: Arc<TestCluster>) {
+    install_driver(&host).await;
+    let team = Team::create(&host, "claims", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
     let namespace = team.id.workload_namespace();
     let request = |count: u32| json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": CLASS, "count": count}}]}});
     let template = json!({
@@ -118,8 +118,8 @@ pub(crate) async fn claims_of_devices_bring_nodes(world: Arc<World>) {
     let claim = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "one"}, "spec": request(1),
     });
-    apply(&world.client, &namespace, &template).await.unwrap();
-    apply(&world.client, &namespace, &claim).await.unwrap();
+    apply(&host.client, &namespace, &template).await.unwrap();
+    apply(&host.client, &namespace, &claim).await.unwrap();
 
     // Each takes all GPUs of a node.
     for name in ["a", "b"] {
@@ -151,7 +151,7 @@ pub(crate) async fn claims_of_devices_bring_nodes(world: Arc<World>) {
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "huge"},
         "spec": request(DEVICES + 1),
     });
-    apply(&world.client, &namespace, &huge).await.unwrap();
+    apply(&host.client, &namespace, &huge).await.unwrap();
     team.run("e", 0, &with_claim(&json!({"resourceClaimName": "huge"})))
         .await;
     for name in ["a", "b"] {
@@ -162,7 +162,7 @@ pub(crate) async fn claims_of_devices_bring_nodes(world: Arc<World>) {
     for name in ["c", "d", "e"] {
         team.stop(name).await;
     }
-    until_all_free(&world).await;
-    team.delete(&world).await;
-    remove_driver(&world).await;
+    until_all_free(&host).await;
+    team.delete(&host).await;
+    remove_driver(&host).await;
 }

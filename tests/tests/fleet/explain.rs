@@ -1,25 +1,25 @@
 //! `berth explain`, the command itself, asks the host.
 
 use crate::setup::Team;
-use berth_tests::world::{World, binary};
+use berth_tests::{files::binary, test_cluster::TestCluster};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::Value;
 use std::process::Output;
 
 /// Runs `berth explain` with these arguments.
-async fn explain(world: &World, arguments: &str) -> Output {
+async fn explain(host: &TestCluster, arguments: &str) -> Output {
     let mut command = tokio::process::Command::new(binary("berth"));
     command
         .arg("explain")
         .args(arguments.split(' '))
         .env_remove("BERTH_HOME");
-    command.env("KUBECONFIG", world.host.home().admin_kubeconfig());
+    command.env("KUBECONFIG", host.home().admin_kubeconfig());
     command.output().await.unwrap()
 }
 
-async fn text(world: &World, arguments: &str) -> String {
-    let output = explain(world, arguments).await;
+async fn text(host: &TestCluster, arguments: &str) -> String {
+    let output = explain(host, arguments).await;
     assert!(
         output.status.success(),
         "{arguments}: {}",
@@ -29,9 +29,9 @@ async fn text(world: &World, arguments: &str) -> String {
 }
 
 /// What is said for programs: JSON, and the same as YAML.
-async fn values(world: &World, what: &str) -> [Value; 2] {
-    let json = text(world, &format!("{what} --output json")).await;
-    let yaml = text(world, &format!("{what} -o yaml")).await;
+async fn values(host: &TestCluster, what: &str) -> [Value; 2] {
+    let json = text(host, &format!("{what} --output json")).await;
+    let yaml = text(host, &format!("{what} -o yaml")).await;
     [
         serde_json::from_str(&json).unwrap(),
         serde_saphyr::from_str(&yaml).unwrap(),
@@ -39,9 +39,9 @@ async fn values(world: &World, what: &str) -> [Value; 2] {
 }
 
 /// Of a tenant whose gang waits, and of one that has a node.
-pub(crate) async fn tells_who_has_what_and_why(world: &World, waiting: &Team, served: &Team) {
+pub(crate) async fn tells_who_has_what_and_why(host: &TestCluster, waiting: &Team, served: &Team) {
     let tenant = format!("tenant fleet/{}", waiting.name);
-    let shown = text(world, &tenant).await;
+    let shown = text(host, &tenant).await;
     let group = waiting.group().await;
     for part in [
         format!("TenantCluster fleet/{} is ", waiting.name),
@@ -49,14 +49,14 @@ pub(crate) async fn tells_who_has_what_and_why(world: &World, waiting: &Team, se
     ] {
         assert!(shown.contains(&part), "{part:?} is missing in:\n{shown}");
     }
-    for found in values(world, &tenant).await {
+    for found in values(host, &tenant).await {
         assert_eq!(found["name"], waiting.name.as_str());
         assert_eq!(found["groups"][0]["name"], "burst");
         assert_eq!(found["groups"][0]["message"], group.message.as_str());
         assert_eq!(found["nodes"].as_array().map(Vec::len), Some(0), "{found}");
     }
 
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let of_pool = nodes
         .list(&ListParams::default().labels("nvidia.com/gpu.product"))
         .await
@@ -66,7 +66,7 @@ pub(crate) async fn tells_who_has_what_and_why(world: &World, waiting: &Team, se
         .partition(|node| node.labels().get(berth_api::labels::TENANT).map(String::as_str) == Some(served.id.slug()));
     let (own, free) = (own[0].name_any(), free[0].name_any());
     let owner = format!("fleet/{}", served.name);
-    let shown = text(world, &format!("node {own}")).await;
+    let shown = text(host, &format!("node {own}")).await;
     for part in [
         format!("Node {own} is Assigned since "),
         format!("Tenant: {owner}"),
@@ -74,20 +74,20 @@ pub(crate) async fn tells_who_has_what_and_why(world: &World, waiting: &Team, se
     ] {
         assert!(shown.contains(&part), "{part:?} is missing in:\n{shown}");
     }
-    for found in values(world, &format!("node {own}")).await {
+    for found in values(host, &format!("node {own}")).await {
         assert_eq!(
             (found["state"].as_str(), found["tenant"].as_str()),
             (Some("Assigned"), Some(owner.as_str()))
         );
         assert!(found["reason"].as_str().is_some_and(|why| !why.is_empty()), "{found}");
     }
-    for found in values(world, &format!("node {free}")).await {
+    for found in values(host, &format!("node {free}")).await {
         assert_eq!(
             (found["state"].as_str(), found["tenant"].as_str()),
             (Some("Free"), None)
         );
     }
-    let shown = text(world, &format!("tenant {owner}")).await;
+    let shown = text(host, &format!("tenant {owner}")).await;
     assert!(
         shown
             .lines()
@@ -100,7 +100,7 @@ pub(crate) async fn tells_who_has_what_and_why(world: &World, waiting: &Team, se
         ("tenant fleet/nobody", "there is no TenantCluster fleet/nobody"),
         ("tenant nobody", "is not NAMESPACE/NAME"),
     ] {
-        let output = explain(world, what).await;
+        let output = explain(host, what).await;
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && error.contains(says), "{what}: {error}");
     }

@@ -10,11 +10,16 @@ mod random;
 mod refused;
 mod setup;
 
-use berth_tests::{suite, suite::Group, tests};
+use berth_tests::{
+    suite::{Group, Suite, Test},
+    tests,
+};
+use futures::FutureExt as _;
+use setup::Control;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let scenarios: Vec<suite::Test> = tests![
+    let scenarios: Vec<Test> = tests![
         demand::a_pending_pod_brings_a_node_and_an_idle_one_goes_back,
         demand::a_guarantee_is_taken_back_from_whoever_borrowed,
         demand::a_gang_waits_or_gets_all,
@@ -24,5 +29,11 @@ fn main() -> ExitCode {
         refused::another_node_is_promised,
         random::no_node_ever_has_two_tenants,
     ];
-    suite::run_groups(setup::world(), vec![Group::alone(scenarios)])
+    Suite::new(
+        "h100=4,cpu=1",
+        |nodes| setup::cluster(nodes).boxed_local(),
+        vec![Group::alone(scenarios)],
+    )
+    .before_each(Control::ensure_first)
+    .run()
 }

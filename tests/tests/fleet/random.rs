@@ -6,7 +6,7 @@
 
 use crate::setup::{CLOCK, Control, SOON, Team, until_all_free};
 use berth_api::{HostNodePool, NodeGroup, labels};
-use berth_tests::{observer::Observer, tenant::until_gone, wait::until, world::World};
+use berth_tests::{observer::Observer, tenant::until_gone, test_cluster::TestCluster, wait::until};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
     Api, ResourceExt,
@@ -24,7 +24,7 @@ const QUICK: &str = "300ms";
 /// Longer than it may take.
 const FOR_EVER: &str = "1h";
 
-pub(crate) async fn no_node_ever_has_two_tenants(world: Arc<World>) {
+pub(crate) async fn no_node_ever_has_two_tenants(host: Arc<TestCluster>) {
     let number = |name: &str, default: u64| {
         std::env::var(name)
             .ok()
@@ -36,8 +36,8 @@ pub(crate) async fn no_node_ever_has_two_tenants(world: Arc<World>) {
     eprintln!("BERTH_RANDOM_SEED={seed} BERTH_RANDOM_SECONDS={seconds}");
     let cleans = json!({"scrub": {"policy": "Always", "podAnnotations": {"simulation.berth.dev/run-for": QUICK}},
         "timeouts": {"scrub": "20s"}});
-    set_pool(&world, &cleans).await;
-    let mut chaos = Chaos::begin(&world, Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)).await;
+    set_pool(&host, &cleans).await;
+    let mut chaos = Chaos::begin(&host, Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)).await;
     let begin = Instant::now();
     // On a slow machine as much takes longer, but not for ever.
     let is_enough = |steps| begin.elapsed() > Duration::from_secs(if steps < 200 { seconds + 300 } else { seconds });
@@ -51,12 +51,12 @@ pub(crate) async fn no_node_ever_has_two_tenants(world: Arc<World>) {
     eprintln!("{steps} steps, {hand_overs} nodes came to another tenant, {late} pods came late");
     assert!(hand_overs > 2, "nothing happened");
     let none = json!({"scrub": {"policy": "None", "podAnnotations": null}, "timeouts": {"scrub": null}});
-    set_pool(&world, &none).await;
+    set_pool(&host, &none).await;
 }
 
 /// Everything that is done to the fleet.
 struct Chaos<'a> {
-    world: &'a World,
+    host: &'a TestCluster,
     dice: Dice,
     nodes: Api<Node>,
     observer: Observer,
@@ -69,16 +69,16 @@ struct Chaos<'a> {
 }
 
 impl<'a> Chaos<'a> {
-    async fn begin(world: &'a World, dice: Dice) -> Self {
-        let nodes: Api<Node> = Api::all(world.client.clone());
+    async fn begin(host: &'a TestCluster, dice: Dice) -> Self {
+        let nodes: Api<Node> = Api::all(host.client.clone());
         let ours = ListParams::default().labels("nvidia.com/gpu.product");
         let list = nodes.list(&ours).await.unwrap();
         let labels = list.iter().map(|node| (node.name_any(), node.labels().clone()));
         let mut chaos = Self {
-            world,
+            host,
             dice,
-            observer: Observer::start(&world.client, true),
-            controls: [Control::first().take(), Some(Control::start(world))],
+            observer: Observer::start(&host.client, true),
+            controls: [Control::first().take(), Some(Control::start(host))],
             teams: Vec::new(),
             leaving: Vec::new(),
             labels: labels.collect(),
@@ -98,13 +98,13 @@ impl<'a> Chaos<'a> {
             "team-{}",
             self.steps + floor * 7 + u32::try_from(self.teams.len()).unwrap()
         );
-        self.teams.push(Team::create(self.world, &name, None, groups).await);
+        self.teams.push(Team::create(self.host, &name, None, groups).await);
     }
 
     /// Both may be dead for a while, but not while something is waited for.
     fn keep_one_control(&mut self) {
         if self.controls.iter().all(Option::is_none) {
-            self.controls[0] = Some(Control::start(self.world));
+            self.controls[0] = Some(Control::start(self.host));
         }
     }
 
@@ -150,7 +150,7 @@ impl<'a> Chaos<'a> {
                 match self.controls[which].take() {
                     // In the middle of whatever it does.
                     Some(running) => running.kill(),
-                    None => self.controls[which] = Some(Control::start(self.world)),
+                    None => self.controls[which] = Some(Control::start(self.host)),
                 }
             }
             23 | 24 => {
@@ -161,7 +161,7 @@ impl<'a> Chaos<'a> {
             26 => {
                 let run_for = [QUICK, QUICK, FOR_EVER][self.dice.index(3)];
                 let pace = json!({"scrub": {"podAnnotations": {"simulation.berth.dev/run-for": run_for}}});
-                set_pool(self.world, &pace).await;
+                set_pool(self.host, &pace).await;
             }
             27 => self.release_quarantined().await,
             28 => {
@@ -256,7 +256,7 @@ impl<'a> Chaos<'a> {
     async fn end(mut self) -> (u32, Observer) {
         CLOCK.set_ahead(0);
         let pace = json!({"scrub": {"podAnnotations": {"simulation.berth.dev/run-for": QUICK}}});
-        set_pool(self.world, &pace).await;
+        set_pool(self.host, &pace).await;
         for node in self.nodes.list(&ListParams::default()).await.unwrap() {
             let uncordoned = json!({"spec": {"unschedulable": false}});
             let name = node.name_any();
@@ -269,10 +269,10 @@ impl<'a> Chaos<'a> {
             self.leaving.push(team);
         }
         for team in std::mem::take(&mut self.leaving) {
-            until_gone(self.world, crate::setup::NAMESPACE, &team.name).await;
+            until_gone(self.host, crate::setup::NAMESPACE, &team.name).await;
         }
         let last = vec![NodeGroup::dynamic("burst", "h100", 0, 4)];
-        let last = Team::create(self.world, "last", None, last).await;
+        let last = Team::create(self.host, "last", None, last).await;
         for name in ["one", "two", "three", "four"] {
             last.run(name, 8, &json!({})).await;
         }
@@ -287,7 +287,7 @@ impl<'a> Chaos<'a> {
             Err(format!("{:?}; {}", last.group().await, states.join("; ")))
         })
         .await;
-        last.delete(self.world).await;
+        last.delete(self.host).await;
         until("all is clean", SOON * 2, async || {
             self.release_quarantined().await;
             let list = self.nodes.list(&ListParams::default()).await.unwrap();
@@ -299,8 +299,8 @@ impl<'a> Chaos<'a> {
             if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
         })
         .await;
-        until_all_free(self.world).await;
-        let marks: Api<ConfigMap> = Api::namespaced(self.world.client.clone(), "berth-system");
+        until_all_free(self.host).await;
+        let marks: Api<ConfigMap> = Api::namespaced(self.host.client.clone(), "berth-system");
         until("no mark is left", SOON, async || {
             let left = marks
                 .list(&ListParams::default().labels(labels::IN_USE_MARKER))
@@ -347,8 +347,8 @@ async fn set_ready(nodes: &Api<Node>, node: &str, status: &str) {
     let _ = nodes.patch_status(node, &PatchParams::default(), &patch).await;
 }
 
-async fn set_pool(world: &World, spec: &Value) {
-    let pools: Api<HostNodePool> = Api::all(world.client.clone());
+async fn set_pool(host: &TestCluster, spec: &Value) {
+    let pools: Api<HostNodePool> = Api::all(host.client.clone());
     let body = json!({"spec": spec});
     let patch = Patch::Merge(&body);
     pools.patch("h100", &PatchParams::default(), &patch).await.unwrap();

@@ -4,8 +4,8 @@ use crate::setup::{SOON, Team, until_all_free};
 use berth_api::{NodeGroup, labels};
 use berth_tests::{
     objects::apply,
+    test_cluster::TestCluster,
     wait::{until, until_true},
-    world::World,
 };
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -21,15 +21,15 @@ use std::{collections::BTreeSet, sync::Arc};
 /// The only node of the pool that may get an owner.
 const OPEN: &str = "gpu-h100-04";
 
-pub(crate) async fn another_node_is_promised(world: Arc<World>) {
-    guard(&world).await;
-    let team = Team::create(&world, "refused", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
+pub(crate) async fn another_node_is_promised(host: Arc<TestCluster>) {
+    guard(&host).await;
+    let team = Team::create(&host, "refused", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
     // A gang asks for two: the only open node is promised with a guarded one, or not at all, and is given back.
     let gang = json!({"metadata": {"annotations": {labels::GANG: "ring", labels::GANG_SIZE: "2"}}});
     for name in ["r0", "r1"] {
         team.run(name, 8, &gang).await;
     }
-    let events: Api<Event> = Api::all(world.client.clone());
+    let events: Api<Event> = Api::all(host.client.clone());
     let refused = ListParams::default().fields("reason=PromiseRefused");
     let told = until("Events tell of all guarded nodes", SOON, async || {
         let events = events.list(&refused).await.map_err(|error| error.to_string())?;
@@ -55,7 +55,7 @@ pub(crate) async fn another_node_is_promised(world: Arc<World>) {
         team.stop(name).await;
     }
     // A node that changes meanwhile is not taken for one that was used.
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(host.client.clone());
     for node in &guarded {
         let touched = json!({"metadata": {"labels": {"example.com/touched": "yes"}}});
         nodes
@@ -68,7 +68,7 @@ pub(crate) async fn another_node_is_promised(world: Arc<World>) {
     let pod = team.pods.get("train").await.unwrap();
     assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some(OPEN));
     assert_eq!(team.held().await, 1);
-    let marks: Api<ConfigMap> = Api::namespaced(world.client.clone(), "berth-system");
+    let marks: Api<ConfigMap> = Api::namespaced(host.client.clone(), "berth-system");
     let marks = marks
         .list(&ListParams::default().labels(labels::IN_USE_MARKER))
         .await
@@ -80,18 +80,18 @@ pub(crate) async fn another_node_is_promised(world: Arc<World>) {
     assert_eq!(marked, [OPEN]);
 
     // What is wrong is put right: the others can be promised again.
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(host.client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(host.client.clone());
     bindings.delete("hands-off", &DeleteParams::default()).await.unwrap();
     policies.delete("hands-off", &DeleteParams::default()).await.unwrap();
     team.run("more", 8, &json!({})).await;
     until_true("both pods run", SOON, async || team.running().await == 2).await;
-    team.delete(&world).await;
-    until_all_free(&world).await;
+    team.delete(&host).await;
+    until_all_free(&host).await;
 }
 
 /// Refuses an owner on all nodes but one.
-async fn guard(world: &World) {
+async fn guard(host: &TestCluster) {
     let rule = format!(
         "object.metadata.name == '{OPEN}' || !has(object.metadata.annotations) || !('{}' in object.metadata.annotations)",
         labels::OWNER_UID
@@ -111,9 +111,9 @@ async fn guard(world: &World) {
         "metadata": {"name": "hands-off"}, "spec": {"policyName": "hands-off", "validationActions": ["Deny"]},
     });
     for object in [&policy, &binding] {
-        apply(&world.client, "", object).await.unwrap();
+        apply(&host.client, "", object).await.unwrap();
     }
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let own = json!({"metadata": {"annotations": {labels::OWNER_UID: "somebody"}}});
     let dry_run = PatchParams {
         dry_run: true,

@@ -8,8 +8,8 @@ pub(crate) use berth_tests::wait::SOON;
 use berth_tests::{
     fake::FakeRuntime,
     tenant::{ensure_namespace, until_gone},
+    test_cluster::TestCluster,
     wait::until_true,
-    world::World,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -32,10 +32,10 @@ static RUNTIME: LazyLock<Arc<FakeRuntime>> = LazyLock::new(Arc::default);
 pub(crate) static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::default);
 
 /// Four nodes of one pool that hands them on quickly.
-pub(crate) async fn world() -> World {
-    let world = World::without_control("h100=4,cpu=1").await;
-    ensure_namespace(&world.client, NAMESPACE).await;
-    let pools: Api<HostNodePool> = Api::all(world.client.clone());
+pub(crate) async fn cluster(nodes: &str) -> TestCluster {
+    let host = TestCluster::without_control(nodes).await;
+    ensure_namespace(&host.client, NAMESPACE).await;
+    let pools: Api<HostNodePool> = Api::all(host.client.clone());
     let spec = json!({"spec": {
         "modes": ["Private", "Dynamic"], "scrub": {"policy": "None"}, "validate": {"policy": "None"},
         "policy": {"minHoldDuration": "0s", "idleTimeout": "2s", "reclaimGracePeriod": "1s"},
@@ -44,17 +44,21 @@ pub(crate) async fn world() -> World {
         .patch("h100", &PatchParams::default(), &Patch::Merge(&spec))
         .await
         .unwrap();
-    *Control::first() = Some(Control::start(&world));
-    world
+    host
 }
 
-/// A control in this process, as a leader: nothing elects one here.
+/// A control in the process of a test, as a leader: nothing elects one here.
 pub(crate) struct Control {
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Control {
+    /// Starts the one that runs from the beginning of a test.
+    pub(crate) fn ensure_first(host: &TestCluster) {
+        Self::first().get_or_insert_with(|| Self::start(host));
+    }
+
     /// The one that runs from the beginning.
     pub(crate) fn first() -> MutexGuard<'static, Option<Self>> {
         static FIRST: Mutex<Option<Control>> = Mutex::new(None);
@@ -72,8 +76,8 @@ impl Control {
     }
 
     /// Starts one.
-    pub(crate) fn start(world: &World) -> Self {
-        let access = world.host.datastore();
+    pub(crate) fn start(host: &TestCluster) -> Self {
+        let access = host.datastore();
         let stop = CancellationToken::new();
         let config = ControlConfig {
             network: berth_control::network::NetworkConfig::default(),
@@ -82,11 +86,11 @@ impl Control {
                 placeholder_image: "pause:test".into(),
                 ..Default::default()
             },
-            client: world.client.clone(),
+            client: host.client.clone(),
             host: HostInput {
                 cluster_domain: "cluster.local".into(),
-                server: world.host.server(),
-                ca_pem: std::fs::read_to_string(world.host.home().pki().join("ca.crt")).unwrap_or_default(),
+                server: host.server(),
+                ca_pem: std::fs::read_to_string(host.home().pki().join("ca.crt")).unwrap_or_default(),
             },
             datastore: DatastoreConfig {
                 endpoints: vec![access.endpoint],
@@ -114,8 +118,8 @@ pub(crate) struct Team {
 
 impl Team {
     /// Makes it, and waits until pods can be made.
-    pub(crate) async fn create(world: &World, name: &str, class: Option<&str>, groups: Vec<NodeGroup>) -> Self {
-        let clusters = world.tenants(NAMESPACE);
+    pub(crate) async fn create(host: &TestCluster, name: &str, class: Option<&str>, groups: Vec<NodeGroup>) -> Self {
+        let clusters = host.tenants(NAMESPACE);
         let spec = TenantClusterSpec {
             class_name: class.map(Into::into),
             node_groups: groups,
@@ -128,14 +132,14 @@ impl Team {
         let id = TenantId::new(name, &cluster.uid().unwrap());
         let team = Self {
             name: name.into(),
-            pods: Api::namespaced(world.client.clone(), &id.workload_namespace()),
-            nodes: Api::all(world.client.clone()),
+            pods: Api::namespaced(host.client.clone(), &id.workload_namespace()),
+            nodes: Api::all(host.client.clone()),
             id,
             clusters,
         };
         // Accounts are made last of what the host makes for a namespace.
         let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
-            Api::namespaced(world.client.clone(), &team.id.workload_namespace());
+            Api::namespaced(host.client.clone(), &team.id.workload_namespace());
         until_true("pods can be made", SOON, async || accounts.get("default").await.is_ok()).await;
         team
     }
@@ -217,15 +221,15 @@ impl Team {
     }
 
     /// Deletes it and waits until nothing is left.
-    pub(crate) async fn delete(self, world: &World) {
+    pub(crate) async fn delete(self, host: &TestCluster) {
         self.begin_to_delete().await;
-        until_gone(world, NAMESPACE, &self.name).await;
+        until_gone(host, NAMESPACE, &self.name).await;
     }
 }
 
 /// Waits until no node of the pool belongs to anybody.
-pub(crate) async fn until_all_free(world: &World) {
-    let nodes: Api<Node> = Api::all(world.client.clone());
+pub(crate) async fn until_all_free(host: &TestCluster) {
+    let nodes: Api<Node> = Api::all(host.client.clone());
     until_true("all nodes are free", SOON, async || {
         let list = nodes.list(&ListParams::default()).await.unwrap();
         list.iter().all(|node| {

@@ -7,8 +7,8 @@ use berth_control::{ControlConfig, control_plane::HostInput, datastore::Datastor
 use berth_tests::{
     fake::FakeRuntime,
     tenant::{cluster, ensure_namespace},
+    test_cluster::TestCluster,
     wait::{until, until_true},
-    world::World,
 };
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
@@ -34,16 +34,16 @@ fn main() -> ExitCode {
 }
 
 /// Control as it is, with control planes that are not started.
-fn control(world: &World) -> ControlConfig {
-    let access = world.host.datastore();
-    let ca_pem = std::fs::read_to_string(world.host.home().pki().join("ca.crt")).unwrap_or_default();
+fn control(host: &TestCluster) -> ControlConfig {
+    let access = host.datastore();
+    let ca_pem = std::fs::read_to_string(host.home().pki().join("ca.crt")).unwrap_or_default();
     ControlConfig {
         network: berth_control::network::NetworkConfig::default(),
         node_jobs: berth_control::nodes::jobs::NodeJobs::default(),
-        client: world.client.clone(),
+        client: host.client.clone(),
         host: HostInput {
             cluster_domain: "cluster.local".into(),
-            server: world.host.server(),
+            server: host.server(),
             ca_pem,
         },
         datastore: DatastoreConfig {
@@ -58,11 +58,11 @@ fn control(world: &World) -> ControlConfig {
 }
 
 async fn fifty_tenants_at_once() {
-    let world = World::without_control("h100=20,cpu=1").await;
+    let host = TestCluster::without_control("h100=20,cpu=1").await;
     let stop = CancellationToken::new();
-    let control = tokio::spawn(berth_control::run(control(&world), stop.clone(), || {}));
-    ensure_namespace(&world.client, "many").await;
-    let tenants = world.tenants("many");
+    let control = tokio::spawn(berth_control::run(control(&host), stop.clone(), || {}));
+    ensure_namespace(&host.client, "many").await;
+    let tenants = host.tenants("many");
     // Every second one asks for a node; there are twenty, so five wait.
     let clusters = (0..TENANTS).map(|index| {
         let groups: &[(&str, &str, u32)] = if index % 2 == 0 { &[("train", "h100", 1)] } else { &[] };
@@ -134,7 +134,7 @@ async fn fifty_tenants_at_once() {
             .is_ok_and(|list| list.items.is_empty())
     })
     .await;
-    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let namespaces: Api<Namespace> = Api::all(host.client.clone());
     let left = namespaces
         .list(&ListParams::default().labels(labels::TENANT))
         .await

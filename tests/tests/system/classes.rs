@@ -5,11 +5,12 @@ use berth_api::{Phase, TenantClass, TenantCluster, conditions, labels, sync_poli
 use berth_control::control_plane::{API_SERVER, SCHEDULER, SYNCER};
 use berth_kubernetes_versions::KUBERNETES_PREVIOUS;
 use berth_tests::{
+    files::example,
     objects::{apply, gpu_pod},
     processes,
     tenant::{Tenant, cluster, ensure_namespace},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::{World, example},
 };
 use k8s_openapi::api::{
     core::v1::{Event, Namespace, Pod},
@@ -35,8 +36,8 @@ fn of_class(name: &str, class: &str) -> TenantCluster {
 }
 
 /// Waits until a tenant's condition Accepted has a reason; gives its message.
-async fn until_accepted(world: &World, namespace: &str, name: &str, reason: &str) -> (TenantCluster, String) {
-    let tenants = world.tenants(namespace);
+async fn until_accepted(host: &TestCluster, namespace: &str, name: &str, reason: &str) -> (TenantCluster, String) {
+    let tenants = host.tenants(namespace);
     until(&format!("{name} is told {reason}"), SOON, async || {
         let cluster = tenants.get(name).await.map_err(|error| error.to_string())?;
         let status = cluster.status.clone().unwrap_or_default();
@@ -49,8 +50,8 @@ async fn until_accepted(world: &World, namespace: &str, name: &str, reason: &str
 }
 
 /// Waits until a class's condition Ready has a reason, and it counts its tenants; gives the condition's message.
-async fn until_class(world: &World, name: &str, reason: &str, tenants: u32) -> String {
-    let classes: Api<TenantClass> = Api::all(world.client.clone());
+async fn until_class(host: &TestCluster, name: &str, reason: &str, tenants: u32) -> String {
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
     until(
         &format!("class {name} is {reason} and has {tenants} tenants"),
         SOON,
@@ -72,14 +73,13 @@ async fn until_class(world: &World, name: &str, reason: &str, tenants: u32) -> S
     .await
 }
 
-fn pid(world: &World, tenant: &Tenant, component: &str) -> u32 {
+fn pid(host: &TestCluster, tenant: &Tenant, component: &str) -> u32 {
     let name = format!("{}.{component}", tenant.id.slug());
-    processes::find(&world.tenant_records(), &name).unwrap().pid.unwrap()
+    processes::find(&host.tenant_records(), &name).unwrap().pid.unwrap()
 }
 
-fn policy(world: &World, tenant: &Tenant) -> Value {
-    let file = world
-        .host
+fn policy(host: &TestCluster, tenant: &Tenant) -> Value {
+    let file = host
         .home()
         .tenants()
         .join(tenant.id.hash())
@@ -88,7 +88,7 @@ fn policy(world: &World, tenant: &Tenant) -> Value {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
 
-pub(crate) async fn schemas_refuse_rules_that_cannot_be(world: Arc<World>) {
+pub(crate) async fn schemas_refuse_rules_that_cannot_be(host: Arc<TestCluster>) {
     let refused = [
         (class("1st", &json!({})), "starts with a letter"),
         (class("c", &json!({"versions": ["1.37.1"]})), "spec.versions[0]"),
@@ -118,7 +118,7 @@ pub(crate) async fn schemas_refuse_rules_that_cannot_be(world: Arc<World>) {
         ),
     ];
     for (object, words) in refused {
-        let error = apply(&world.client, "", &object)
+        let error = apply(&host.client, "", &object)
             .await
             .expect_err(&object.to_string())
             .to_string();
@@ -126,8 +126,8 @@ pub(crate) async fn schemas_refuse_rules_that_cannot_be(world: Arc<World>) {
     }
 }
 
-pub(crate) async fn the_examples_are_valid(world: Arc<World>) {
-    let classes: Api<TenantClass> = Api::all(world.client.clone());
+pub(crate) async fn the_examples_are_valid(host: Arc<TestCluster>) {
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
     let params = PatchParams::apply("berth-tests").dry_run();
     for file in ["default", "training", "serving"] {
         for class in example::<TenantClass>(&format!("classes/{file}.yaml")) {
@@ -139,16 +139,16 @@ pub(crate) async fn the_examples_are_valid(world: Arc<World>) {
     }
 }
 
-pub(crate) async fn what_a_class_does_not_allow_is_told_and_makes_nothing(world: Arc<World>) {
-    ensure_namespace(&world.client, "class-refuse").await;
+pub(crate) async fn what_a_class_does_not_allow_is_told_and_makes_nothing(host: Arc<TestCluster>) {
+    ensure_namespace(&host.client, "class-refuse").await;
     apply(
-        &world.client,
+        &host.client,
         "",
         &class("older", &json!({"versions": [KUBERNETES_PREVIOUS]})),
     )
     .await
     .unwrap();
-    let tenants = world.tenants("class-refuse");
+    let tenants = host.tenants("class-refuse");
     for (name, class, reason, words) in [
         (
             "stray",
@@ -162,11 +162,11 @@ pub(crate) async fn what_a_class_does_not_allow_is_told_and_makes_nothing(world:
             .create(&PostParams::default(), &of_class(name, class))
             .await
             .unwrap();
-        let (refused, message) = until_accepted(&world, "class-refuse", name, reason).await;
+        let (refused, message) = until_accepted(&host, "class-refuse", name, reason).await;
         assert!(message.contains(words), "{message}");
         assert_eq!(refused.status.unwrap().phase, Some(Phase::Pending));
         let id = berth_api::names::TenantId::new(name, &created.metadata.uid.unwrap());
-        let namespaces: Api<Namespace> = Api::all(world.client.clone());
+        let namespaces: Api<Namespace> = Api::all(host.client.clone());
         assert!(
             namespaces
                 .get_opt(&id.control_plane_namespace())
@@ -181,80 +181,72 @@ pub(crate) async fn what_a_class_does_not_allow_is_told_and_makes_nothing(world:
         .create(&PostParams::default(), &of_class("early", "late"))
         .await
         .unwrap();
-    until_accepted(&world, "class-refuse", "early", "UnknownClass").await;
-    apply(&world.client, "", &class("late", &json!({}))).await.unwrap();
-    let tenant = Tenant::ready(&world, "class-refuse", "early").await;
-    until_class(&world, "late", "Ready", 1).await;
-    tenant.delete(&world).await;
-    until_class(&world, "late", "Ready", 0).await;
+    until_accepted(&host, "class-refuse", "early", "UnknownClass").await;
+    apply(&host.client, "", &class("late", &json!({}))).await.unwrap();
+    let tenant = Tenant::ready(&host, "class-refuse", "early").await;
+    until_class(&host, "late", "Ready", 1).await;
+    tenant.delete(&host).await;
+    until_class(&host, "late", "Ready", 0).await;
 }
 
-pub(crate) async fn a_change_reaches_tenants_and_a_deletion_takes_nothing_down(world: Arc<World>) {
+pub(crate) async fn a_change_reaches_tenants_and_a_deletion_takes_nothing_down(host: Arc<TestCluster>) {
     let rules = |classes: &[&str]| class("gold", &json!({"sync": {"storage": {"classes": classes}}}));
-    apply(&world.client, "", &rules(&["fast"])).await.unwrap();
-    let tenant = Tenant::create(&world, "class-change", &of_class("gold", "gold")).await;
-    assert_eq!(policy(&world, &tenant)["storage"]["classes"], json!(["fast"]));
-    let (server, syncer) = (pid(&world, &tenant, API_SERVER), pid(&world, &tenant, SYNCER));
+    apply(&host.client, "", &rules(&["fast"])).await.unwrap();
+    let tenant = Tenant::create(&host, "class-change", &of_class("gold", "gold")).await;
+    assert_eq!(policy(&host, &tenant)["storage"]["classes"], json!(["fast"]));
+    let (server, syncer) = (pid(&host, &tenant, API_SERVER), pid(&host, &tenant, SYNCER));
 
-    apply(&world.client, "", &rules(&["fast", "slow"])).await.unwrap();
+    apply(&host.client, "", &rules(&["fast", "slow"])).await.unwrap();
     until_true("the syncer has the new rules", SOON, async || {
-        policy(&world, &tenant)["storage"]["classes"] == json!(["fast", "slow"])
-            && processes::find(&world.tenant_records(), &format!("{}.{SYNCER}", tenant.id.slug()))
+        policy(&host, &tenant)["storage"]["classes"] == json!(["fast", "slow"])
+            && processes::find(&host.tenant_records(), &format!("{}.{SYNCER}", tenant.id.slug()))
                 .is_some_and(|process| process.pid.is_some_and(|pid| pid != syncer))
     })
     .await;
-    assert_eq!(pid(&world, &tenant, API_SERVER), server, "only the syncer starts again");
-    let tenant = Tenant::ready(&world, "class-change", "gold").await;
+    assert_eq!(pid(&host, &tenant, API_SERVER), server, "only the syncer starts again");
+    let tenant = Tenant::ready(&host, "class-change", "gold").await;
 
-    let classes: Api<TenantClass> = Api::all(world.client.clone());
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
     classes.delete("gold", &DeleteParams::default()).await.unwrap();
-    let (told, message) = until_accepted(&world, "class-change", "gold", "UnknownClass").await;
+    let (told, message) = until_accepted(&host, "class-change", "gold", "UnknownClass").await;
     assert!(message.contains("goes on with the rules it had"), "{message}");
     assert_eq!(told.status.unwrap().class_name.as_deref(), Some("gold"));
-    assert_eq!(pid(&world, &tenant, API_SERVER), server);
-    assert_eq!(policy(&world, &tenant)["storage"]["classes"], json!(["fast", "slow"]));
+    assert_eq!(pid(&host, &tenant, API_SERVER), server);
+    assert_eq!(policy(&host, &tenant)["storage"]["classes"], json!(["fast", "slow"]));
     // What control takes care of goes on: tokens are renewed, for one.
-    let token = world
-        .host
-        .home()
-        .tenants()
-        .join(tenant.id.hash())
-        .join(SYNCER)
-        .join("token");
+    let token = host.home().tenants().join(tenant.id.hash()).join(SYNCER).join("token");
     std::fs::remove_file(&token).unwrap();
     let touch = json!({"metadata": {"annotations": {"example.com/touched": "yes"}}});
-    world
-        .tenants("class-change")
+    host.tenants("class-change")
         .patch("gold", &PatchParams::default(), &Patch::Merge(&touch))
         .await
         .unwrap();
     until_true("the syncer's token is there again", SOON, async || token.exists()).await;
 
-    apply(&world.client, "", &rules(&[])).await.unwrap();
-    let tenant = Tenant::ready(&world, "class-change", "gold").await;
-    assert_eq!(policy(&world, &tenant)["storage"]["classes"], json!([]));
+    apply(&host.client, "", &rules(&[])).await.unwrap();
+    let tenant = Tenant::ready(&host, "class-change", "gold").await;
+    assert_eq!(policy(&host, &tenant)["storage"]["classes"], json!([]));
     // Out of a class by the tenant's own word.
     let other = json!({"spec": {"className": null}});
-    world
-        .tenants("class-change")
+    host.tenants("class-change")
         .patch("gold", &PatchParams::default(), &Patch::Merge(&other))
         .await
         .unwrap();
-    until_class(&world, "gold", "Ready", 0).await;
-    tenant.delete(&world).await;
+    until_class(&host, "gold", "Ready", 0).await;
+    tenant.delete(&host).await;
 }
 
-pub(crate) async fn a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant(world: Arc<World>) {
+pub(crate) async fn a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant(host: Arc<TestCluster>) {
     apply(
-        &world.client,
+        &host.client,
         "",
         &class("own-scheduler", &json!({"schedulingMode": "Tenant"})),
     )
     .await
     .unwrap();
-    let tenant = Tenant::create(&world, "class-scheduler", &of_class("own", "own-scheduler")).await;
+    let tenant = Tenant::create(&host, "class-scheduler", &of_class("own", "own-scheduler")).await;
     let name = format!("{}.{SCHEDULER}", tenant.id.slug());
-    let scheduler = processes::find(&world.tenant_records(), &name).expect("a scheduler");
+    let scheduler = processes::find(&host.tenant_records(), &name).expect("a scheduler");
     assert!(scheduler.pid.is_some());
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("waits", 1)).await.unwrap();
@@ -271,25 +263,24 @@ pub(crate) async fn a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant
     )
     .await;
 
-    let host = json!({"spec": {"schedulingMode": "Host"}});
-    world
-        .tenants("class-scheduler")
-        .patch("own", &PatchParams::default(), &Patch::Merge(&host))
+    let by_host = json!({"spec": {"schedulingMode": "Host"}});
+    host.tenants("class-scheduler")
+        .patch("own", &PatchParams::default(), &Patch::Merge(&by_host))
         .await
         .unwrap();
     until_true("the scheduler is stopped", SOON, async || {
-        processes::find(&world.tenant_records(), &name).is_none()
+        processes::find(&host.tenant_records(), &name).is_none()
     })
     .await;
-    let folder = world.host.home().tenants().join(tenant.id.hash());
+    let folder = host.home().tenants().join(tenant.id.hash());
     until_true("its files are gone", SOON, async || !folder.join(SCHEDULER).exists()).await;
-    let tenant = Tenant::ready(&world, "class-scheduler", "own").await;
-    tenant.delete(&world).await;
+    let tenant = Tenant::ready(&host, "class-scheduler", "own").await;
+    tenant.delete(&host).await;
 }
 
-pub(crate) async fn priority_classes_follow_the_band(world: Arc<World>) {
+pub(crate) async fn priority_classes_follow_the_band(host: Arc<TestCluster>) {
     let band = |priority: Value| class("band", &json!({"sync": {"pods": {"priority": priority}}}));
-    let classes: Api<PriorityClass> = Api::all(world.client.clone());
+    let classes: Api<PriorityClass> = Api::all(host.client.clone());
     let ours = ListParams::default().labels(&format!("{}=band", labels::CLASS));
     let until_values = async |what: &str, wanted: &[i32]| {
         until_true(what, SOON, async || {
@@ -300,11 +291,11 @@ pub(crate) async fn priority_classes_follow_the_band(world: Arc<World>) {
         })
         .await;
     };
-    apply(&world.client, "", &band(json!({"lowest": 0, "highest": 1100})))
+    apply(&host.client, "", &band(json!({"lowest": 0, "highest": 1100})))
         .await
         .unwrap();
     until_values("there is one for each step", &[0, 100, 1100]).await;
-    apply(&world.client, "", &band(json!({"lowest": -10, "highest": 100})))
+    apply(&host.client, "", &band(json!({"lowest": -10, "highest": 100})))
         .await
         .unwrap();
     until_values("they have the new values", &[-10, 0, 100]).await;
@@ -314,16 +305,16 @@ pub(crate) async fn priority_classes_follow_the_band(world: Arc<World>) {
     until_values("the deleted one is back", &[-10, 0, 100]).await;
 
     // As long as a tenant goes on with the rules, the PriorityClasses stay.
-    let tenant = Tenant::create(&world, "class-band", &of_class("band", "band")).await;
-    let tenant_classes: Api<TenantClass> = Api::all(world.client.clone());
+    let tenant = Tenant::create(&host, "class-band", &of_class("band", "band")).await;
+    let tenant_classes: Api<TenantClass> = Api::all(host.client.clone());
     tenant_classes.delete("band", &DeleteParams::default()).await.unwrap();
-    until_accepted(&world, "class-band", "band", "UnknownClass").await;
+    until_accepted(&host, "class-band", "band", "UnknownClass").await;
     assert_eq!(classes.list(&ours).await.unwrap().items.len(), 24);
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
     until_values("they go with the last tenant", &[]).await;
 }
 
-pub(crate) async fn further_kinds_need_the_host_and_rights(world: Arc<World>) {
+pub(crate) async fn further_kinds_need_the_host_and_rights(host: Arc<TestCluster>) {
     let kind = |name: &str, group: &str, version: &str, kind: &str, plural: &str| {
         let kinds = json!([{"group": group, "version": version, "kind": kind, "resource": plural}]);
         class(name, &json!({"sync": {"kinds": kinds}}))
@@ -356,16 +347,16 @@ pub(crate) async fn further_kinds_need_the_host_and_rights(world: Arc<World>) {
             "berth.dev/aggregate-to-control",
         ),
     ] {
-        apply(&world.client, "", &object).await.unwrap();
+        apply(&host.client, "", &object).await.unwrap();
         let name = object["metadata"]["name"].as_str().unwrap();
-        let message = until_class(&world, name, reason, 0).await;
+        let message = until_class(&host, name, reason, 0).await;
         assert!(message.contains(words), "{message}");
     }
     // A class with a kind that cannot be synced does not keep its tenants from running; one that can be is in the role.
-    let denied = Tenant::create(&world, "class-kinds", &of_class("denied", "denied")).await;
-    let gangs = Tenant::create(&world, "class-kinds", &of_class("gangs", "gangs")).await;
+    let denied = Tenant::create(&host, "class-kinds", &of_class("denied", "denied")).await;
+    let gangs = Tenant::create(&host, "class-kinds", &of_class("gangs", "gangs")).await;
     for (tenant, resource, expected) in [(&denied, "cronjobs", false), (&gangs, "podgroups", true)] {
-        let roles: Api<Role> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+        let roles: Api<Role> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
         let rules = roles.get(SYNCER).await.unwrap().rules.unwrap_or_default();
         let granted = rules
             .iter()
@@ -376,11 +367,11 @@ pub(crate) async fn further_kinds_need_the_host_and_rights(world: Arc<World>) {
     let served = gangs.client.list_api_group_resources("scheduling.k8s.io/v1beta1").await;
     let served = served.unwrap().resources;
     assert!(served.iter().any(|resource| resource.name == "podgroups"), "{served:?}");
-    denied.delete(&world).await;
-    gangs.delete(&world).await;
+    denied.delete(&host).await;
+    gangs.delete(&host).await;
 }
 
-pub(crate) async fn a_kind_of_the_host_is_defined_in_the_tenant(world: Arc<World>) {
+pub(crate) async fn a_kind_of_the_host_is_defined_in_the_tenant(host: Arc<TestCluster>) {
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "gangs.example.com"},
@@ -396,28 +387,28 @@ pub(crate) async fn a_kind_of_the_host_is_defined_in_the_tenant(world: Arc<World
         },
     });
     let kinds = json!([{"group": "example.com", "version": "v1", "kind": "Gang", "resource": "gangs"}]);
-    apply(&world.client, "", &class("crd", &json!({"sync": {"kinds": kinds}})))
+    apply(&host.client, "", &class("crd", &json!({"sync": {"kinds": kinds}})))
         .await
         .unwrap();
-    until_class(&world, "crd", "KindNotPermitted", 0).await;
+    until_class(&host, "crd", "KindNotPermitted", 0).await;
     let rights = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": "gangs-for-tenants", "labels": {"berth.dev/aggregate-to-control": "true"}},
         "rules": [{"apiGroups": ["example.com"], "resources": ["gangs", "gangs/status"],
                    "verbs": ["get", "list", "watch", "create", "patch", "delete"]}],
     });
-    apply(&world.client, "", &rights).await.unwrap();
-    until_class(&world, "crd", "KindNotServed", 0).await;
-    let tenant = Tenant::create(&world, "class-crd", &of_class("crd", "crd")).await;
+    apply(&host.client, "", &rights).await.unwrap();
+    until_class(&host, "crd", "KindNotServed", 0).await;
+    let tenant = Tenant::create(&host, "class-crd", &of_class("crd", "crd")).await;
     // From here on everything follows by itself.
-    apply(&world.client, "", &definition).await.unwrap();
-    until_class(&world, "crd", "Ready", 1).await;
+    apply(&host.client, "", &definition).await.unwrap();
+    until_class(&host, "crd", "Ready", 1).await;
     let definitions: Api<CustomResourceDefinition> = Api::all(tenant.client.clone());
     until_true("the tenant has the definition", SOON, async || {
         definitions.get_opt("gangs.example.com").await.unwrap().is_some()
     })
     .await;
-    let roles: Api<Role> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let roles: Api<Role> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     until_true("the syncer has the rights", SOON, async || {
         let rules = roles.get(SYNCER).await.unwrap().rules.unwrap_or_default();
         rules
@@ -431,5 +422,5 @@ pub(crate) async fn a_kind_of_the_host_is_defined_in_the_tenant(world: Arc<World
         apply(&tenant.client, "default", &gang).await
     })
     .await;
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }

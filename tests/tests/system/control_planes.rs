@@ -15,8 +15,8 @@ use berth_control::{
     },
 };
 use berth_tests::{
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -43,8 +43,8 @@ struct Scene {
 }
 
 impl Scene {
-    async fn new(world: &World) -> Self {
-        let client = world.client.clone();
+    async fn new(host: &TestCluster) -> Self {
+        let client = host.client.clone();
         let tenant = TenantId::new("pods", "1");
         let namespace = json!({"metadata": {"name": tenant.control_plane_namespace(), "labels": {
             "pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest",
@@ -55,7 +55,7 @@ impl Scene {
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &tenant.control_plane_namespace());
         let syncer: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "syncer"}})).unwrap();
         accounts.create(&PostParams::default(), &syncer).await.unwrap();
-        let files = world.host.datastore();
+        let files = host.datastore();
         let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
         let (ca, key) = (read(&files.ca_cert), read(&files.ca_key));
         Self {
@@ -165,8 +165,8 @@ impl Scene {
     }
 }
 
-pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(world: Arc<World>) {
-    let scene = Scene::new(&world).await;
+pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(host: Arc<TestCluster>) {
+    let scene = Scene::new(&host).await;
     let mut leaves = LeafStore::new(BTreeMap::new(), Timestamp::now());
     let components = scene.render(1, &mut leaves).await;
     for name in COMPONENTS {
@@ -228,7 +228,7 @@ pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(world: Arc<World>) 
     .await;
     assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty());
     scene.runtime.stop(&scene.tenant).await.unwrap();
-    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let namespaces: Api<Namespace> = Api::all(host.client.clone());
     let name = scene.tenant.control_plane_namespace();
     namespaces.delete(&name, &DeleteParams::default()).await.unwrap();
     until_true("the namespace is gone", SOON, async || {

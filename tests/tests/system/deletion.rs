@@ -9,8 +9,8 @@ use berth_tests::{
     objects::{gpu_pod, nodes_of_tenant, phase},
     processes,
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, Pod, Secret},
@@ -23,10 +23,10 @@ use kube::{
 use std::{sync::Arc, time::Duration};
 
 /// What is left of a tenant anywhere, in words.
-async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> Vec<String> {
+async fn remains(host: &TestCluster, namespace: &str, name: &str, id: &TenantId) -> Vec<String> {
     let mut remains = Vec::new();
     let ours = ListParams::default().labels(&format!("{}={}", labels::TENANT, id.slug()));
-    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let namespaces: Api<Namespace> = Api::all(host.client.clone());
     for found in namespaces.list(&ours).await.unwrap() {
         remains.push(format!("namespace {}", found.name_any()));
     }
@@ -35,18 +35,18 @@ async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> V
             remains.push(format!("namespace {name}"));
         }
     }
-    let roles: Api<ClusterRole> = Api::all(world.client.clone());
+    let roles: Api<ClusterRole> = Api::all(host.client.clone());
     for found in roles.list_metadata(&ours).await.unwrap() {
         remains.push(format!("ClusterRole {}", found.name_any()));
     }
-    let bindings: Api<ClusterRoleBinding> = Api::all(world.client.clone());
+    let bindings: Api<ClusterRoleBinding> = Api::all(host.client.clone());
     for found in bindings.list_metadata(&ours).await.unwrap() {
         remains.push(format!("ClusterRoleBinding {}", found.name_any()));
     }
-    for node in nodes_of_tenant(&world.client, id.slug()).await {
+    for node in nodes_of_tenant(&host.client, id.slug()).await {
         remains.push(format!("node {node}"));
     }
-    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(world.client.clone());
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(host.client.clone());
     for node in nodes.list(&ListParams::default()).await.unwrap() {
         let taints = node
             .spec
@@ -57,11 +57,11 @@ async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> V
             remains.push(format!("taint on {}", node.name_any()));
         }
     }
-    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), namespace);
+    let secrets: Api<Secret> = Api::namespaced(host.client.clone(), namespace);
     if secrets.get_opt(&format!("{name}-kubeconfig")).await.unwrap().is_some() {
         remains.push("kubeconfig Secret".into());
     }
-    let access = world.host.datastore();
+    let access = host.datastore();
     let config = DatastoreConfig {
         endpoints: vec![access.endpoint],
         ca_cert: access.ca_cert,
@@ -72,14 +72,14 @@ async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> V
         // Who cannot say what is left is asked again.
         Err(error) => remains.push(format!("the datastore does not answer: {error}")),
     }
-    let processes = berth_process::statuses(&world.tenant_records());
+    let processes = berth_process::statuses(&host.tenant_records());
     remains.extend(
         processes
             .into_iter()
             .filter(|p| p.name.contains(id.slug()))
             .map(|p| format!("process {}", p.name)),
     );
-    let home = world.host.home();
+    let home = host.home();
     for path in [
         home.tenants().join(id.hash()),
         home.kubeconfigs().join(format!("{namespace}-{name}.yaml")),
@@ -92,16 +92,16 @@ async fn remains(world: &World, namespace: &str, name: &str, id: &TenantId) -> V
 }
 
 /// The kubeconfig Secret goes with its owner, by the host's garbage collector, which takes a moment.
-async fn assert_nothing_remains(world: &World, namespace: &str, name: &str, id: &TenantId) {
+async fn assert_nothing_remains(host: &TestCluster, namespace: &str, name: &str, id: &TenantId) {
     until_true("the kubeconfig Secret is collected", SOON, async || {
-        let secrets: Api<Secret> = Api::namespaced(world.client.clone(), namespace);
+        let secrets: Api<Secret> = Api::namespaced(host.client.clone(), namespace);
         secrets.get_opt(&format!("{name}-kubeconfig")).await.unwrap().is_none()
     })
     .await;
     // Normally nothing remains by now. An object whose finalizer was added while it was being deleted goes at once, and
     // what was made for it follows.
     until("nothing remains", SOON, async || {
-        match Box::pin(remains(world, namespace, name, id)).await {
+        match Box::pin(remains(host, namespace, name, id)).await {
             left if left.is_empty() => Ok(()),
             left => Err(left),
         }
@@ -109,8 +109,8 @@ async fn assert_nothing_remains(world: &World, namespace: &str, name: &str, id: 
     .await;
 }
 
-pub(crate) async fn nothing_is_left(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "del-full", &cluster("full", &[("train", "h100", 1)])).await;
+pub(crate) async fn nothing_is_left(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "del-full", &cluster("full", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("a", 8)).await.unwrap();
     until_true("the pod runs", SOON, async || {
@@ -118,7 +118,7 @@ pub(crate) async fn nothing_is_left(world: Arc<World>) {
     })
     .await;
     until("the check sees everything", SOON, async || {
-        let before = Box::pin(remains(&world, "del-full", "full", &tenant.id)).await;
+        let before = Box::pin(remains(&host, "del-full", "full", &tenant.id)).await;
         let all = [
             "namespace",
             "node",
@@ -138,13 +138,13 @@ pub(crate) async fn nothing_is_left(world: Arc<World>) {
         unseen.map_or(Ok(()), |kind| Err(format!("it cannot see {kind}: {before:?}")))
     })
     .await;
-    tenant.delete(&world).await;
-    assert_nothing_remains(&world, "del-full", "full", &tenant.id).await;
+    tenant.delete(&host).await;
+    assert_nothing_remains(&host, "del-full", "full", &tenant.id).await;
 }
 
-pub(crate) async fn while_it_is_being_created(world: Arc<World>) {
-    ensure_namespace(&world.client, "del-early").await;
-    let tenants = world.tenants("del-early");
+pub(crate) async fn while_it_is_being_created(host: Arc<TestCluster>) {
+    ensure_namespace(&host.client, "del-early").await;
+    let tenants = host.tenants("del-early");
     for milliseconds in [0, 50, 200, 600, 1500, 3000] {
         let name = format!("early-{milliseconds}");
         let created = tenants
@@ -153,45 +153,45 @@ pub(crate) async fn while_it_is_being_created(world: Arc<World>) {
             .unwrap();
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         tenants.delete(&name, &DeleteParams::default()).await.unwrap();
-        until_gone(&world, "del-early", &name).await;
+        until_gone(&host, "del-early", &name).await;
         let id = TenantId::new(&name, &created.uid().unwrap());
-        assert_nothing_remains(&world, "del-early", &name, &id).await;
+        assert_nothing_remains(&host, "del-early", &name, &id).await;
     }
 }
 
-pub(crate) async fn twice_and_with_a_dead_api_server(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "del-dead", &cluster("dead", &[])).await;
-    let records = world.tenant_records();
+pub(crate) async fn twice_and_with_a_dead_api_server(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "del-dead", &cluster("dead", &[])).await;
+    let records = host.tenant_records();
     let server = processes::find(&records, &format!("{}.{API_SERVER}", tenant.id.slug())).unwrap();
-    let tenants = world.tenants("del-dead");
+    let tenants = host.tenants("del-dead");
     processes::kill(&server);
     tenants.delete("dead", &DeleteParams::default()).await.unwrap();
     // A second delete changes nothing; by then the object may be gone.
     if let Err(error) = tenants.delete("dead", &DeleteParams::default()).await {
         assert!(berth_control::apply::is_status(&error, 404), "{error}");
     }
-    until_gone(&world, "del-dead", "dead").await;
-    assert_nothing_remains(&world, "del-dead", "dead", &tenant.id).await;
+    until_gone(&host, "del-dead", "dead").await;
+    assert_nothing_remains(&host, "del-dead", "dead", &tenant.id).await;
 }
 
-pub(crate) async fn a_finalizer_taken_off_by_hand(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "del-hand", &cluster("hand", &[("train", "h100", 1)])).await;
-    let tenants = world.tenants("del-hand");
+pub(crate) async fn a_finalizer_taken_off_by_hand(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "del-hand", &cluster("hand", &[("train", "h100", 1)])).await;
+    let tenants = host.tenants("del-hand");
     let bare = serde_json::json!({"metadata": {"finalizers": null}});
-    world.stop_control("first").await;
+    host.stop_control("first").await;
     tenants
         .patch("hand", &PatchParams::default(), &Patch::Merge(&bare))
         .await
         .unwrap();
     tenants.delete("hand", &DeleteParams::default()).await.unwrap();
     assert!(tenants.get_opt("hand").await.unwrap().is_none());
-    world.start_control("first").await;
-    assert_nothing_remains(&world, "del-hand", "hand", &tenant.id).await;
+    host.start_control("first").await;
+    assert_nothing_remains(&host, "del-hand", "hand", &tenant.id).await;
 }
 
-pub(crate) async fn a_namesake_starts_empty(world: Arc<World>) {
+pub(crate) async fn a_namesake_starts_empty(host: Arc<TestCluster>) {
     let cluster = cluster("again", &[]);
-    let first = Tenant::create(&world, "del-again", &cluster).await;
+    let first = Tenant::create(&host, "del-again", &cluster).await;
     let maps: Api<ConfigMap> = Api::namespaced(first.client.clone(), "default");
     let map = ConfigMap {
         metadata: kube::api::ObjectMeta {
@@ -201,8 +201,8 @@ pub(crate) async fn a_namesake_starts_empty(world: Arc<World>) {
         ..Default::default()
     };
     maps.create(&PostParams::default(), &map).await.unwrap();
-    first.delete(&world).await;
-    let second = Tenant::create(&world, "del-again", &cluster).await;
+    first.delete(&host).await;
+    let second = Tenant::create(&host, "del-again", &cluster).await;
     assert_ne!(first.id.hash(), second.id.hash());
     let maps: Api<ConfigMap> = Api::namespaced(second.client.clone(), "default");
     assert!(maps.get_opt("mine").await.unwrap().is_none());
@@ -212,7 +212,7 @@ pub(crate) async fn a_namesake_starts_empty(world: Arc<World>) {
         .replace(&server(&first.kubeconfig), &server(&second.kubeconfig));
     let stale = berth_runtime::client::from_text(&moved).await.unwrap();
     assert!(stale.apiserver_version().await.is_err());
-    second.delete(&world).await;
+    second.delete(&host).await;
 }
 
 fn server(kubeconfig: &str) -> String {

@@ -7,8 +7,8 @@ use berth_tests::{
     objects::{apply, simulate_node},
     processes,
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use k8s_openapi::{
     api::core::v1::{Event, Node, Pod, Service},
@@ -22,9 +22,9 @@ use serde_json::{Value, json};
 use simple_dns::TYPE;
 use std::{net::SocketAddr, sync::Arc};
 
-async fn make(world: &World, class: Value, cluster: &TenantCluster) -> Tenant {
-    apply(&world.client, "", &class).await.unwrap();
-    Tenant::create(world, "names", cluster).await
+async fn make(host: &TestCluster, class: Value, cluster: &TenantCluster) -> Tenant {
+    apply(&host.client, "", &class).await.unwrap();
+    Tenant::create(host, "names", cluster).await
 }
 
 fn class(name: &str, dns: &Value) -> Value {
@@ -32,8 +32,8 @@ fn class(name: &str, dns: &Value) -> Value {
 }
 
 /// The address of a tenant's DNS for its pods, and where it listens on this machine.
-async fn server(world: &World, tenant: &Tenant) -> (String, SocketAddr) {
-    let services: Api<Service> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());
+async fn server(host: &TestCluster, tenant: &Tenant) -> (String, SocketAddr) {
+    let services: Api<Service> = Api::namespaced(host.client.clone(), &tenant.id.control_plane_namespace());
     let spec = services.get("kube-dns").await.unwrap().spec.unwrap();
     let Some(IntOrString::Int(port)) = spec.ports.unwrap()[0].target_port.clone() else {
         panic!("a port");
@@ -55,9 +55,9 @@ async fn until_answer(server: SocketAddr, kind: TYPE, name: &str, wanted: Answer
 }
 
 /// Has control look at a tenant now.
-async fn wake(world: &World, tenant: &Tenant, why: &str) {
+async fn wake(host: &TestCluster, tenant: &Tenant, why: &str) {
     let change = json!({"metadata": {"annotations": {"example.com/wake": why}}});
-    let tenants = world.tenants(&tenant.namespace);
+    let tenants = host.tenants(&tenant.namespace);
     tenants
         .patch(&tenant.name, &PatchParams::default(), &Patch::Merge(change))
         .await
@@ -80,25 +80,19 @@ fn reverse(address: &str) -> String {
 }
 
 #[expect(clippy::too_many_lines, reason = "one server is asked for every sort of name")]
-pub(crate) async fn names_of_the_tenant_and_of_nobody_else(world: Arc<World>) {
+pub(crate) async fn names_of_the_tenant_and_of_nobody_else(host: Arc<TestCluster>) {
     let outside = Outside::start().await;
     let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "names"}, "spec": {
         "nodeSelector": {"example.com/pool": "names"}}});
-    simulate_node(
-        &world.client,
-        "cpu-02",
-        "names-01",
-        json!({"example.com/pool": "names"}),
-    )
-    .await;
-    let pools: Api<HostNodePool> = Api::all(world.client.clone());
+    simulate_node(&host.client, "cpu-02", "names-01", json!({"example.com/pool": "names"})).await;
+    let pools: Api<HostNodePool> = Api::all(host.client.clone());
     let pool = serde_json::from_value(pool).unwrap();
     pools.create(&PostParams::default(), &pool).await.unwrap();
     let mut cluster = cluster("names", &[("all", "names", 1)]);
     cluster.spec.class_name = Some("names".into());
     let dns = json!({"upstreams": [outside.address.to_string()], "blockedDomains": ["k8s.example"]});
-    let tenant = make(&world, class("names", &dns), &cluster).await;
-    let (address, server) = server(&world, &tenant).await;
+    let tenant = make(&host, class("names", &dns), &cluster).await;
+    let (address, server) = server(&host, &tenant).await;
 
     let services: Api<Service> = Api::namespaced(tenant.client.clone(), "default");
     let address_of = async |name: &str| services.get(name).await.unwrap().spec.unwrap().cluster_ip.unwrap();
@@ -215,16 +209,16 @@ pub(crate) async fn names_of_the_tenant_and_of_nobody_else(world: Arc<World>) {
     });
     assert_eq!(leaked, None);
 
-    pods_are_told_of_it(&world, &tenant, &address).await;
-    it_answers_again_under_the_same_address(&world, &tenant, &address, server, &web_name, &web).await;
-    tenant.delete(&world).await;
+    pods_are_told_of_it(&host, &tenant, &address).await;
+    it_answers_again_under_the_same_address(&host, &tenant, &address, server, &web_name, &web).await;
+    tenant.delete(&host).await;
     pools.delete("names", &DeleteParams::default()).await.unwrap();
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(host.client.clone());
     nodes.delete("names-01", &DeleteParams::default()).await.unwrap();
 }
 
-async fn pods_are_told_of_it(world: &World, tenant: &Tenant, address: &str) {
-    let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+async fn pods_are_told_of_it(host: &TestCluster, tenant: &Tenant, address: &str) {
+    let on_host: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let params = ListParams::default().labels(&format!("{}=default", labels::TENANT_OBJECT_NAMESPACE));
     for pod in on_host.list(&params).await.unwrap() {
         let config = pod.spec.unwrap().dns_config.unwrap();
@@ -240,13 +234,13 @@ async fn pods_are_told_of_it(world: &World, tenant: &Tenant, address: &str) {
         .patch("kube-dns", &PatchParams::default(), &Patch::Merge(hijack))
         .await;
     hijacked.unwrap();
-    let services: Api<Service> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let services: Api<Service> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let name = berth_api::names::host_name("Service", "kube-system", "kube-dns");
     assert!(services.get_opt(&name).await.unwrap().is_none(), "it is not synced");
 }
 
 async fn it_answers_again_under_the_same_address(
-    world: &World,
+    host: &TestCluster,
     tenant: &Tenant,
     address: &str,
     server: SocketAddr,
@@ -254,14 +248,14 @@ async fn it_answers_again_under_the_same_address(
     answer: &str,
 ) {
     let process = format!("{}.{COREDNS}", tenant.id.slug());
-    let before = processes::find(&world.tenant_records(), &process).unwrap();
+    let before = processes::find(&host.tenant_records(), &process).unwrap();
     processes::kill(&before);
-    processes::until_replaced(&world.tenant_records(), &before).await;
+    processes::until_replaced(&host.tenant_records(), &before).await;
     until_answer(server, TYPE::A, name, Answer::of(&[answer])).await;
 
-    let services: Api<Service> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());
+    let services: Api<Service> = Api::namespaced(host.client.clone(), &tenant.id.control_plane_namespace());
     services.delete("kube-dns", &DeleteParams::default()).await.unwrap();
-    wake(world, tenant, "the Service is gone").await;
+    wake(host, tenant, "the Service is gone").await;
     until_true("its address is the same", SOON, async || {
         let service = services.get_opt("kube-dns").await.unwrap();
         service.is_some_and(|service| service.spec.unwrap().cluster_ip.as_deref() == Some(address))
@@ -269,12 +263,12 @@ async fn it_answers_again_under_the_same_address(
     .await;
 }
 
-pub(crate) async fn teams_customise_it_in_words_that_are_checked(world: Arc<World>) {
+pub(crate) async fn teams_customise_it_in_words_that_are_checked(host: Arc<TestCluster>) {
     let mut cluster = cluster("words", &[]);
     cluster.spec.class_name = Some("words".into());
     let dns = json!({"forward": false});
-    let tenant = make(&world, class("words", &dns), &cluster).await;
-    let (_, server) = server(&world, &tenant).await;
+    let tenant = make(&host, class("words", &dns), &cluster).await;
+    let (_, server) = server(&host, &tenant).await;
     until_answer(server, TYPE::A, "www.outside.example", Answer::no_name()).await;
 
     let meta = json!({"name": "coredns-custom", "namespace": "kube-system"});
@@ -285,7 +279,7 @@ pub(crate) async fn teams_customise_it_in_words_that_are_checked(world: Arc<Worl
         "shadow.server": "example.com { file /etc/shadow }",
     }});
     create(&tenant, &[custom]).await;
-    wake(&world, &tenant, "customised").await;
+    wake(&host, &tenant, "customised").await;
     let services: Api<Service> = Api::namespaced(tenant.client.clone(), "default");
     let api_server = services
         .get("kubernetes")
@@ -324,5 +318,5 @@ pub(crate) async fn teams_customise_it_in_words_that_are_checked(world: Arc<Worl
         assert!(told.contains(words), "{told}");
     }
 
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }

@@ -5,8 +5,8 @@ use berth_control::install::uninstall::remains;
 use berth_tests::{
     objects::{apply, simulate_node},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
@@ -33,27 +33,27 @@ const POOL: &str = "example.com/pool";
 
 /// A simulated node and the pool that holds it alone, both named after the test.
 struct Bench {
-    world: Arc<World>,
+    host: Arc<TestCluster>,
     name: &'static str,
     nodes: Api<Node>,
     states: Arc<Mutex<Vec<String>>>,
 }
 
 impl Bench {
-    async fn new(world: &Arc<World>, name: &'static str, change: impl FnOnce(&mut HostNodePoolSpec)) -> Self {
-        let nodes: Api<Node> = Api::all(world.client.clone());
+    async fn new(host: &Arc<TestCluster>, name: &'static str, change: impl FnOnce(&mut HostNodePoolSpec)) -> Self {
+        let nodes: Api<Node> = Api::all(host.client.clone());
         let mut spec = HostNodePoolSpec {
             node_selector: BTreeMap::from([(POOL.to_owned(), name.to_owned())]),
             gpu_resource_name: Some("nvidia.com/gpu".into()),
             ..HostNodePoolSpec::default()
         };
         change(&mut spec);
-        let pools: Api<HostNodePool> = Api::all(world.client.clone());
+        let pools: Api<HostNodePool> = Api::all(host.client.clone());
         pools
             .create(&PostParams::default(), &HostNodePool::new(name, spec))
             .await
             .unwrap();
-        ensure_namespace(&world.client, name).await;
+        ensure_namespace(&host.client, name).await;
         let states: Arc<Mutex<Vec<String>>> = Arc::default();
         let (seen, watched) = (Arc::clone(&states), nodes.clone());
         tokio::spawn(async move {
@@ -69,7 +69,7 @@ impl Bench {
             }
         });
         let bench = Self {
-            world: Arc::clone(world),
+            host: Arc::clone(host),
             name,
             nodes,
             states,
@@ -81,17 +81,17 @@ impl Bench {
     /// As a kubelet makes its Node.
     async fn create_node(&self) {
         let labels = json!({POOL: self.name, "nvidia.com/gpu.product": self.name});
-        simulate_node(&self.world.client, "gpu-l40s-01", self.name, labels).await;
+        simulate_node(&self.host.client, "gpu-l40s-01", self.name, labels).await;
     }
 
     async fn tenant(&self) -> Tenant {
-        Tenant::create(&self.world, self.name, &cluster(self.name, &[("train", self.name, 1)])).await
+        Tenant::create(&self.host, self.name, &cluster(self.name, &[("train", self.name, 1)])).await
     }
 
     async fn delete_tenant(&self) {
-        let tenants = self.world.tenants(self.name);
+        let tenants = self.host.tenants(self.name);
         tenants.delete(self.name, &DeleteParams::default()).await.unwrap();
-        until_gone(&self.world, self.name, self.name).await;
+        until_gone(&self.host, self.name, self.name).await;
     }
 
     async fn node(&self) -> Node {
@@ -119,7 +119,7 @@ impl Bench {
     }
 
     async fn pod_annotations(&self, annotations: Value) {
-        let pools: Api<HostNodePool> = Api::all(self.world.client.clone());
+        let pools: Api<HostNodePool> = Api::all(self.host.client.clone());
         let body = json!({"spec": {"scrub": {"podAnnotations": annotations}}});
         pools
             .patch(self.name, &PatchParams::default(), &Patch::Merge(&body))
@@ -138,7 +138,7 @@ impl Bench {
 
     /// How often control told that it mended the node's record.
     async fn mended(&self) -> i32 {
-        let events: Api<Event> = Api::all(self.world.client.clone());
+        let events: Api<Event> = Api::all(self.host.client.clone());
         let of_node = format!("reason=RecordMended,involvedObject.name={}", self.name);
         let events = events.list(&ListParams::default().fields(&of_node)).await.unwrap();
         // Those that are alike are one Event with a count.
@@ -147,7 +147,7 @@ impl Bench {
     }
 
     async fn remove(&self) {
-        let pools: Api<HostNodePool> = Api::all(self.world.client.clone());
+        let pools: Api<HostNodePool> = Api::all(self.host.client.clone());
         pools.delete(self.name, &DeleteParams::default()).await.unwrap();
         self.nodes.delete(self.name, &DeleteParams::default()).await.unwrap();
     }
@@ -158,8 +158,8 @@ fn taint(node: &Node) -> Option<String> {
     taints.iter().find(|taint| taint.key == labels::TENANT)?.value.clone()
 }
 
-pub(crate) async fn every_state_in_its_turn_and_mended_by_the_way(world: Arc<World>) {
-    let bench = Bench::new(&world, "handover-states", |_| {}).await;
+pub(crate) async fn every_state_in_its_turn_and_mended_by_the_way(host: Arc<TestCluster>) {
+    let bench = Bench::new(&host, "handover-states", |_| {}).await;
     let tenant = bench.tenant().await;
     let slug = tenant.id.slug().to_owned();
     let assigned = bench.until_state("Assigned").await;
@@ -188,7 +188,7 @@ pub(crate) async fn every_state_in_its_turn_and_mended_by_the_way(world: Arc<Wor
         .until_states("Assigned Cordoned Draining Scrubbing Validating Free")
         .await;
     assert_eq!(bench.mended().await, 1);
-    let jobs: Api<Job> = Api::namespaced(world.client.clone(), "berth-system");
+    let jobs: Api<Job> = Api::namespaced(host.client.clone(), "berth-system");
     until_true("the Jobs of the hand-over are gone", SOON, async || {
         let listed = jobs
             .list(&ListParams::default().labels(labels::NODE_JOB))
@@ -200,8 +200,8 @@ pub(crate) async fn every_state_in_its_turn_and_mended_by_the_way(world: Arc<Wor
     bench.remove().await;
 }
 
-pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(world: Arc<World>) {
-    let bench = Bench::new(&world, "handover-fails", |spec| {
+pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(host: Arc<TestCluster>) {
+    let bench = Bench::new(&host, "handover-fails", |spec| {
         spec.timeouts.scrub = Some(KubeDuration::from("4s"));
     })
     .await;
@@ -216,7 +216,7 @@ pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(world
     assert_eq!(taint(&node).as_deref(), Some(labels::RECYCLING));
     let why = &node.annotations()[labels::QUARANTINE];
     assert!(why.starts_with("cleaning"), "{why}");
-    let pools: Api<HostNodePool> = Api::all(world.client.clone());
+    let pools: Api<HostNodePool> = Api::all(host.client.clone());
     until_true("the pool names the node", SOON, async || {
         let status = pools.get(bench.name).await.unwrap().status.unwrap_or_default();
         let healthy = status.conditions.iter().find(|c| c.type_ == conditions::HEALTHY);
@@ -229,7 +229,7 @@ pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(world
     .await;
 
     // Without Berth nobody would ever take that off.
-    let refusal = remains(&world.client).await.unwrap().refusal().unwrap();
+    let refusal = remains(&host.client).await.unwrap().refusal().unwrap();
     assert!(refusal.contains("handover-fails (Quarantined)"), "{refusal}");
 
     // People look, and what is wrong still is: it fails now.
@@ -260,8 +260,8 @@ pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(world
     bench.remove().await;
 }
 
-pub(crate) async fn a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_is_back(world: Arc<World>) {
-    let bench = Bench::new(&world, "handover-vanishes", |_| {}).await;
+pub(crate) async fn a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_is_back(host: Arc<TestCluster>) {
+    let bench = Bench::new(&host, "handover-vanishes", |_| {}).await;
     bench
         .pod_annotations(json!({"simulation.berth.dev/run-for": "1h"}))
         .await;
@@ -270,7 +270,7 @@ pub(crate) async fn a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_
     bench.until_state("Scrubbing").await;
     bench.nodes.delete(bench.name, &DeleteParams::default()).await.unwrap();
     // With its Lease, which the garbage collector takes away: without one of its own KWOK plays nothing on the next node.
-    let leases: Api<Lease> = Api::namespaced(world.client.clone(), "kube-node-lease");
+    let leases: Api<Lease> = Api::namespaced(host.client.clone(), "kube-node-lease");
     until_true("the node is gone", SOON, async || {
         bench.nodes.get_opt(bench.name).await.unwrap().is_none() && leases.get_opt(bench.name).await.unwrap().is_none()
     })
@@ -292,7 +292,7 @@ pub(crate) async fn a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_
     bench.remove().await;
 }
 
-pub(crate) async fn pools_that_cannot_be_are_refused(world: Arc<World>) {
+pub(crate) async fn pools_that_cannot_be_are_refused(host: Arc<TestCluster>) {
     let pool = |more: Value| {
         let mut spec = json!({"nodeSelector": {POOL: "none"}, "gpuResourceName": "nvidia.com/gpu"});
         for (key, value) in more.as_object().unwrap() {
@@ -328,7 +328,7 @@ pub(crate) async fn pools_that_cannot_be_are_refused(world: Arc<World>) {
         ),
     ];
     for (more, why) in refused {
-        let error = apply(&world.client, "", &pool(more.clone()))
+        let error = apply(&host.client, "", &pool(more.clone()))
             .await
             .unwrap_err()
             .to_string();

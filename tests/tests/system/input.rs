@@ -4,8 +4,8 @@ use berth_api::{Phase, conditions, labels, names::TenantId};
 use berth_tests::{
     objects::apply,
     tenant::{cluster, ensure_namespace},
+    test_cluster::TestCluster,
     wait::{SOON, until},
-    world::World,
 };
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{
@@ -32,7 +32,7 @@ fn group_of(more: &Value) -> Value {
 }
 
 /// Each mode of a node group has fields of its own.
-async fn groups_have_the_fields_of_their_mode(world: &World) {
+async fn groups_have_the_fields_of_their_mode(host: &TestCluster) {
     for (group, words) in [
         (json!({}), "private needs a count"),
         (
@@ -50,15 +50,15 @@ async fn groups_have_the_fields_of_their_mode(world: &World) {
         ),
         (json!({"mode": "Shared", "replicas": 1}), "Private needs replicas"),
     ] {
-        let error = apply(&world.client, "input-schema", &group_of(&group)).await;
+        let error = apply(&host.client, "input-schema", &group_of(&group)).await;
         let error = error.expect_err(&group.to_string()).to_string();
         assert!(error.contains(words), "{words:?} is not in: {error}");
     }
 }
 
-pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
-    ensure_namespace(&world.client, "input-schema").await;
-    groups_have_the_fields_of_their_mode(&world).await;
+pub(crate) async fn schemas_refuse_what_cannot_be(host: Arc<TestCluster>) {
+    ensure_namespace(&host.client, "input-schema").await;
+    groups_have_the_fields_of_their_mode(&host).await;
     let long = "a".repeat(41);
     let refused = [
         (tenant("1st", &json!({})), "starts with a letter"),
@@ -129,7 +129,7 @@ pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
         (tenant("ok", &json!({"network": {"isolation": "none"}})), "isolation"),
     ];
     for (object, words) in refused {
-        let error = apply(&world.client, "input-schema", &object)
+        let error = apply(&host.client, "input-schema", &object)
             .await
             .expect_err(&object.to_string())
             .to_string();
@@ -150,7 +150,7 @@ pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
         (pool("UP", json!({"nodeSelector": {"a": "b"}})), "UP"),
     ];
     for (object, words) in refused {
-        let error = apply(&world.client, "", &object)
+        let error = apply(&host.client, "", &object)
             .await
             .expect_err(&object.to_string())
             .to_string();
@@ -158,9 +158,9 @@ pub(crate) async fn schemas_refuse_what_cannot_be(world: Arc<World>) {
     }
 }
 
-pub(crate) async fn what_cannot_be_carried_out_is_told_and_makes_nothing(world: Arc<World>) {
-    ensure_namespace(&world.client, "input-accept").await;
-    let tenants = world.tenants("input-accept");
+pub(crate) async fn what_cannot_be_carried_out_is_told_and_makes_nothing(host: Arc<TestCluster>) {
+    ensure_namespace(&host.client, "input-accept").await;
+    let tenants = host.tenants("input-accept");
     let mut old = cluster("old", &[]);
     old.spec.version = "v1.20.0".into();
     let cases = [
@@ -193,7 +193,7 @@ pub(crate) async fn what_cannot_be_carried_out_is_told_and_makes_nothing(world: 
         assert_eq!(status.phase, Some(Phase::Pending));
         assert!(refused.0.finalizers().is_empty() && status.endpoint.is_none());
         let id = TenantId::new(&name, &created.uid().unwrap());
-        let namespaces: Api<Namespace> = Api::all(world.client.clone());
+        let namespaces: Api<Namespace> = Api::all(host.client.clone());
         let made = namespaces
             .list(&ListParams::default().labels(&format!("{}={}", labels::TENANT, id.slug())))
             .await
@@ -208,12 +208,12 @@ pub(crate) async fn what_cannot_be_carried_out_is_told_and_makes_nothing(world: 
     }
 }
 
-pub(crate) async fn a_foreign_secret_is_not_overwritten(world: Arc<World>) {
-    ensure_namespace(&world.client, "input-secret").await;
-    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "input-secret");
+pub(crate) async fn a_foreign_secret_is_not_overwritten(host: Arc<TestCluster>) {
+    ensure_namespace(&host.client, "input-secret").await;
+    let secrets: Api<Secret> = Api::namespaced(host.client.clone(), "input-secret");
     let own = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mine-kubeconfig"}, "stringData": {"kubeconfig": "mine"}});
-    apply(&world.client, "input-secret", &own).await.unwrap();
-    let tenants = world.tenants("input-secret");
+    apply(&host.client, "input-secret", &own).await.unwrap();
+    let tenants = host.tenants("input-secret");
     tenants
         .create(&PostParams::default(), &cluster("mine", &[]))
         .await
@@ -237,8 +237,8 @@ pub(crate) async fn a_foreign_secret_is_not_overwritten(world: Arc<World>) {
         .delete("mine-kubeconfig", &DeleteParams::default())
         .await
         .unwrap();
-    berth_tests::tenant::Tenant::ready(&world, "input-secret", "mine")
+    berth_tests::tenant::Tenant::ready(&host, "input-secret", "mine")
         .await
-        .delete(&world)
+        .delete(&host)
         .await;
 }

@@ -5,8 +5,8 @@ use berth_kubernetes_versions::{KUBERNETES_DEFAULT, KUBERNETES_PREVIOUS, emulati
 use berth_tests::{
     objects::{apply_example, nodes_of_pods, nodes_of_tenant},
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::{SOON, until_true},
-    world::World,
 };
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -20,12 +20,12 @@ use kube::{
 use serde_json::json;
 use std::sync::Arc;
 
-pub(crate) async fn examples_run_on_the_tenants_own_nodes(world: Arc<World>) {
+pub(crate) async fn examples_run_on_the_tenants_own_nodes(host: Arc<TestCluster>) {
     let vision = cluster("vision", &[("train", "h100", 2)]);
     let speech = cluster("speech", &[("serve", "l40s", 1)]);
     let (vision, speech) = tokio::join!(
-        Tenant::create(&world, "life-vision", &vision),
-        Tenant::create(&world, "life-speech", &speech)
+        Tenant::create(&host, "life-vision", &vision),
+        Tenant::create(&host, "life-speech", &speech)
     );
 
     apply_example(&vision.client, "default", "workloads/training-job.yaml").await;
@@ -47,7 +47,7 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(world: Arc<World>) {
     .await;
 
     for (tenant, count) in [(&vision, 2), (&speech, 1)] {
-        let owned = nodes_of_tenant(&world.client, tenant.id.slug()).await;
+        let owned = nodes_of_tenant(&host.client, tenant.id.slug()).await;
         assert_eq!(owned.len(), count);
         let seen: Api<Node> = Api::all(tenant.client.clone());
         let seen = seen.list(&ListParams::default()).await.unwrap();
@@ -71,7 +71,7 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(world: Arc<World>) {
                 .and_then(|a| a.get("nvidia.com/gpu"));
             assert!(gpus.is_some(), "the node's GPUs are shown");
         }
-        let on_host = nodes_of_pods(&world.client, &tenant.id.workload_namespace()).await;
+        let on_host = nodes_of_pods(&host.client, &tenant.id.workload_namespace()).await;
         assert!(
             on_host.iter().all(|node| owned.contains(node)),
             "{on_host:?} are not all in {owned:?}"
@@ -80,7 +80,7 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(world: Arc<World>) {
 
     // Only what pods refer to is carried over, under names of the host's, and no host token is mounted anywhere.
     let workloads = vision.id.workload_namespace();
-    let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), &workloads);
+    let maps: Api<ConfigMap> = Api::namespaced(host.client.clone(), &workloads);
     let ours = ListParams::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER));
     let settings = maps.list(&ours).await.unwrap();
     assert!(settings.iter().any(|map| {
@@ -88,13 +88,13 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(world: Arc<World>) {
             .get(labels::ORIGIN_NAME)
             .is_some_and(|n| n == "train-settings")
     }));
-    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), &workloads);
+    let secrets: Api<Secret> = Api::namespaced(host.client.clone(), &workloads);
     assert!(secrets.list(&ours).await.unwrap().iter().any(|s| {
         s.annotations()
             .get(labels::ORIGIN_NAME)
             .is_some_and(|n| n == "dataset-key")
     }));
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), &workloads);
+    let pods: Api<Pod> = Api::namespaced(host.client.clone(), &workloads);
     for pod in pods.list(&ours).await.unwrap() {
         let spec = pod.spec.clone().unwrap();
         assert_eq!(spec.automount_service_account_token, Some(false));
@@ -122,17 +122,17 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(world: Arc<World>) {
             "an Event names the host's namespace: {text}"
         );
     }
-    tokio::join!(vision.delete(&world), speech.delete(&world));
+    tokio::join!(vision.delete(&host), speech.delete(&host));
 }
 
 /// From a version that is emulated, over one with programs of its own, to the default: each reads what the one before
 /// it stored.
-pub(crate) async fn every_version_runs_and_is_upgraded_to_the_next(world: Arc<World>) {
+pub(crate) async fn every_version_runs_and_is_upgraded_to_the_next(host: Arc<TestCluster>) {
     let emulated = EMULATED[0].version;
     let mut older = cluster("older", &[]);
     older.spec.version = emulated.into();
-    let mut tenant = Tenant::create(&world, "life-older", &older).await;
-    let tenants = world.tenants(&tenant.namespace);
+    let mut tenant = Tenant::create(&host, "life-older", &older).await;
+    let tenants = host.tenants(&tenant.namespace);
     let kept = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kept"}, "data": {"a": "b"}});
     let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), "default");
     maps.patch("kept", &PatchParams::apply("test"), &Patch::Apply(&kept))
@@ -151,7 +151,7 @@ pub(crate) async fn every_version_runs_and_is_upgraded_to_the_next(world: Arc<Wo
             served.is_ok_and(|served| served.emulation_minor.as_deref() == Some(&minor(version)))
         })
         .await;
-        tenant = Tenant::ready(&world, &tenant.namespace, "older").await;
+        tenant = Tenant::ready(&host, &tenant.namespace, "older").await;
         let maps: Api<ConfigMap> = Api::namespaced(tenant.client.clone(), "default");
         assert_eq!(maps.get("kept").await.unwrap().data.unwrap()["a"], "b", "{version}");
     }
@@ -162,20 +162,20 @@ pub(crate) async fn every_version_runs_and_is_upgraded_to_the_next(world: Arc<Wo
         .await
         .unwrap_err();
     assert!(refused.to_string().contains("cannot go down"), "{refused}");
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
-pub(crate) async fn five_tenants_at_once(world: Arc<World>) {
+pub(crate) async fn five_tenants_at_once(host: Arc<TestCluster>) {
     let names = ["one", "two", "three", "four", "five"];
     let clusters: Vec<_> = names.iter().map(|name| cluster(name, &[])).collect();
     let tenants = futures::future::join_all(
         clusters
             .iter()
-            .map(|cluster| Tenant::create(&world, "life-five", cluster)),
+            .map(|cluster| Tenant::create(&host, "life-five", cluster)),
     )
     .await;
     for tenant in &tenants {
         assert!(tenant.client.apiserver_version().await.is_ok());
     }
-    futures::future::join_all(tenants.iter().map(|tenant| tenant.delete(&world))).await;
+    futures::future::join_all(tenants.iter().map(|tenant| tenant.delete(&host))).await;
 }

@@ -9,8 +9,8 @@ use berth_control::control_plane::SYNCER;
 use berth_tests::{
     objects::{apply, gpu_pod},
     tenant::{Tenant, cluster, until_gone},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
@@ -32,8 +32,8 @@ const OF_WORKLOADS: [&str; 5] = [
     "berth-open-ingress",
 ];
 
-fn policies(world: &World, id: &TenantId) -> Api<NetworkPolicy> {
-    Api::namespaced(world.client.clone(), &id.workload_namespace())
+fn policies(host: &TestCluster, id: &TenantId) -> Api<NetworkPolicy> {
+    Api::namespaced(host.client.clone(), &id.workload_namespace())
 }
 
 /// When an object that was never changed was made.
@@ -63,28 +63,28 @@ async fn declared(policies: &Api<NetworkPolicy>) -> Vec<String> {
     ranges.filter(|range| range != "127.0.0.1/32").collect()
 }
 
-async fn patch(world: &World, tenant: &Tenant, network: Value) {
+async fn patch(host: &TestCluster, tenant: &Tenant, network: Value) {
     let patch = Patch::Merge(json!({"spec": {"network": network}}));
-    let tenants = world.tenants(&tenant.namespace);
+    let tenants = host.tenants(&tenant.namespace);
     tenants
         .patch(&tenant.name, &PatchParams::default(), &patch)
         .await
         .unwrap();
 }
 
-pub(crate) async fn policies_follow_the_spec_and_heal(world: Arc<World>) {
+pub(crate) async fn policies_follow_the_spec_and_heal(host: Arc<TestCluster>) {
     let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "bordered"}, "spec": {
         "network": {"egress": {"allowedCIDRs": ["10.0.0.0/8"], "default": [{"cidr": "10.30.0.0/16"}]}}}});
-    apply(&world.client, "", &class).await.unwrap();
+    apply(&host.client, "", &class).await.unwrap();
     let mut cluster = cluster("bordered", &[]);
     cluster.spec.class_name = Some("bordered".into());
-    let tenant = Tenant::create(&world, "net-follow", &cluster).await;
-    let policies = policies(&world, &tenant.id);
+    let tenant = Tenant::create(&host, "net-follow", &cluster).await;
+    let policies = policies(&host, &tenant.id);
     assert_eq!(names(&policies).await, OF_WORKLOADS);
     assert_eq!(declared(&policies).await, ["10.30.0.0/16"], "as the class gives");
 
     // Before the syncer had the right to make any pod.
-    let bindings: Api<RoleBinding> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let bindings: Api<RoleBinding> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let binding = made(&bindings.get(SYNCER).await.unwrap());
     for name in OF_WORKLOADS {
         assert!(made(&policies.get(name).await.unwrap()) < binding, "{name} came late");
@@ -92,7 +92,7 @@ pub(crate) async fn policies_follow_the_spec_and_heal(world: Arc<World>) {
 
     // What is asked for, in the policies, in what the syncer lets through, and in what the wall reads.
     patch(
-        &world,
+        &host,
         &tenant,
         json!({"egress": {"allow": [{"cidr": "10.20.0.0/16", "ports": [443]}]}}),
     )
@@ -102,7 +102,7 @@ pub(crate) async fn policies_follow_the_spec_and_heal(world: Arc<World>) {
         list => Err(list),
     })
     .await;
-    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let namespaces: Api<Namespace> = Api::all(host.client.clone());
     let namespace = namespaces.get(&tenant.id.workload_namespace()).await.unwrap();
     assert_eq!(namespace.annotations()["allow.berth.dev/egress-cidrs"], "10.20.0.0/16");
     let everything = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "everything"},
@@ -123,13 +123,8 @@ pub(crate) async fn policies_follow_the_spec_and_heal(world: Arc<World>) {
     .await;
 
     // What the class does not allow is told, and changes nothing.
-    patch(
-        &world,
-        &tenant,
-        json!({"egress": {"allow": [{"cidr": "192.0.2.0/24"}]}}),
-    )
-    .await;
-    let tenants = world.tenants("net-follow");
+    patch(&host, &tenant, json!({"egress": {"allow": [{"cidr": "192.0.2.0/24"}]}})).await;
+    let tenants = host.tenants("net-follow");
     until("the tenant is told", SOON, async || {
         let cluster = tenants.get("bordered").await.map_err(|error| error.to_string())?;
         let conditions = cluster.status.unwrap_or_default().conditions;
@@ -142,7 +137,7 @@ pub(crate) async fn policies_follow_the_spec_and_heal(world: Arc<World>) {
     })
     .await;
     assert_eq!(declared(&policies).await, ["10.20.0.0/16"]);
-    patch(&world, &tenant, json!({"egress": null})).await;
+    patch(&host, &tenant, json!({"egress": null})).await;
 
     // What somebody deletes or changes by hand comes back.
     let before = policies.get("berth-baseline").await.unwrap();
@@ -176,14 +171,14 @@ pub(crate) async fn policies_follow_the_spec_and_heal(world: Arc<World>) {
         policies.get_opt("berth-earlier").await.unwrap().is_none()
     })
     .await;
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
-pub(crate) async fn policies_outlast_pods(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "net-last", &cluster("last", &[("train", "h100", 1)])).await;
+pub(crate) async fn policies_outlast_pods(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "net-last", &cluster("last", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("a", 1)).await.unwrap();
-    let on_host: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let on_host: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let name = until("the pod is on the host", SOON, async || {
         let list = on_host
             .list(&ListParams::default())
@@ -199,7 +194,7 @@ pub(crate) async fn policies_outlast_pods(world: Arc<World>) {
         .patch(&name, &params, &held(json!(["example.com/held"])))
         .await
         .unwrap();
-    let tenants = world.tenants("net-last");
+    let tenants = host.tenants("net-last");
     tenants.delete("last", &DeleteParams::default()).await.unwrap();
     until("the tenant waits for its pods", SOON, async || {
         let cluster = tenants.get("last").await.map_err(|error| error.to_string())?;
@@ -211,9 +206,9 @@ pub(crate) async fn policies_outlast_pods(world: Arc<World>) {
         }
     })
     .await;
-    let policies = policies(&world, &tenant.id);
+    let policies = policies(&host, &tenant.id);
     assert_eq!(names(&policies).await, OF_WORKLOADS);
-    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let namespaces: Api<Namespace> = Api::all(host.client.clone());
     let namespace = namespaces.get(&tenant.id.workload_namespace()).await.unwrap();
     assert!(
         namespace.metadata.deletion_timestamp.is_none(),
@@ -222,6 +217,6 @@ pub(crate) async fn policies_outlast_pods(world: Arc<World>) {
     );
     assert_eq!(namespace.labels()[labels::ROLE], labels::ROLE_WORKLOADS);
     on_host.patch(&name, &params, &held(Value::Null)).await.unwrap();
-    until_gone(&world, "net-last", "last").await;
+    until_gone(&host, "net-last", "last").await;
     assert!(names(&policies).await.is_empty());
 }

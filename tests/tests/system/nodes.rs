@@ -4,8 +4,8 @@ use berth_api::{Phase, conditions, labels};
 use berth_tests::{
     objects::{gpu_pod, nodes_of_tenant, phase},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -15,9 +15,9 @@ use kube::{
 use serde_json::json;
 use std::sync::Arc;
 
-pub(crate) async fn the_last_node_goes_to_the_first_who_asked(world: Arc<World>) {
-    ensure_namespace(&world.client, "nodes-race").await;
-    let tenants = world.tenants("nodes-race");
+pub(crate) async fn the_last_node_goes_to_the_first_who_asked(host: Arc<TestCluster>) {
+    ensure_namespace(&host.client, "nodes-race").await;
+    let tenants = host.tenants("nodes-race");
     // Another test holds at most one of the three L40S nodes: two that want two each can never both be served.
     for name in ["first", "second"] {
         tenants
@@ -67,15 +67,15 @@ pub(crate) async fn the_last_node_goes_to_the_first_who_asked(world: Arc<World>)
         .delete(&winner.name_any(), &DeleteParams::default())
         .await
         .unwrap();
-    until_gone(&world, "nodes-race", &winner.name_any()).await;
-    let served = Tenant::ready(&world, "nodes-race", &loser.metadata.name.unwrap()).await;
-    assert_eq!(nodes_of_tenant(&world.client, served.id.slug()).await.len(), 2);
-    served.delete(&world).await;
+    until_gone(&host, "nodes-race", &winner.name_any()).await;
+    let served = Tenant::ready(&host, "nodes-race", &loser.metadata.name.unwrap()).await;
+    assert_eq!(nodes_of_tenant(&host.client, served.id.slug()).await.len(), 2);
+    served.delete(&host).await;
 }
 
-pub(crate) async fn a_group_grows_and_shrinks(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "nodes-scale", &cluster("scale", &[("train", "h100", 1)])).await;
-    let tenants = world.tenants("nodes-scale");
+pub(crate) async fn a_group_grows_and_shrinks(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "nodes-scale", &cluster("scale", &[("train", "h100", 1)])).await;
+    let tenants = host.tenants("nodes-scale");
     let scale = async |count: u32| {
         let body = json!({"spec": {"nodeGroups": [{"name": "train", "poolName": "h100", "replicas": count}]}});
         tenants
@@ -93,17 +93,17 @@ pub(crate) async fn a_group_grows_and_shrinks(world: Arc<World>) {
         })
         .await;
     }
-    let both = nodes_of_tenant(&world.client, tenant.id.slug()).await;
+    let both = nodes_of_tenant(&host.client, tenant.id.slug()).await;
     assert_eq!(both.len(), 2);
 
     scale(1).await;
     until_true("one node is given back", SOON, async || {
-        nodes_of_tenant(&world.client, tenant.id.slug()).await.len() == 1
+        nodes_of_tenant(&host.client, tenant.id.slug()).await.len() == 1
     })
     .await;
-    let kept = nodes_of_tenant(&world.client, tenant.id.slug()).await;
+    let kept = nodes_of_tenant(&host.client, tenant.id.slug()).await;
     let released = both.iter().find(|node| !kept.contains(node)).unwrap();
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let free = until("it is clean, checked and free", SOON, async || {
         let node = nodes.get(released).await.map_err(|error| error.to_string())?;
         match node.labels().get(labels::NODE_STATE) {
@@ -137,5 +137,5 @@ pub(crate) async fn a_group_grows_and_shrinks(world: Arc<World>) {
             .is_ok_and(|list| list.items.len() == 1)
     })
     .await;
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }

@@ -4,16 +4,22 @@ use berth_api::{TenantNode, TenantNodeStatus};
 use berth_tests::{
     objects::{apply, nodes_of_tenant},
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::{SOON, until},
-    world::World,
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::DeleteParams};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-async fn until_status(world: &World, tenant: &Tenant, node: &str, what: &str, is: impl Fn(&TenantNodeStatus) -> bool) {
-    let nodes: Api<TenantNode> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());
+async fn until_status(
+    host: &TestCluster,
+    tenant: &Tenant,
+    node: &str,
+    what: &str,
+    is: impl Fn(&TenantNodeStatus) -> bool,
+) {
+    let nodes: Api<TenantNode> = Api::namespaced(host.client.clone(), &tenant.id.control_plane_namespace());
     until(what, SOON, async || {
         let status = nodes.get(node).await.map_err(|error| error.to_string())?.status;
         let status = status.unwrap_or_default();
@@ -26,11 +32,11 @@ async fn until_status(world: &World, tenant: &Tenant, node: &str, what: &str, is
     .await;
 }
 
-pub(crate) async fn what_is_free_and_which_devices_there_are(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "node-view", &cluster("view", &[("serve", "l40s", 1)])).await;
-    let owned = nodes_of_tenant(&world.client, tenant.id.slug()).await;
+pub(crate) async fn what_is_free_and_which_devices_there_are(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "node-view", &cluster("view", &[("serve", "l40s", 1)])).await;
+    let owned = nodes_of_tenant(&host.client, tenant.id.slug()).await;
     let node = owned.first().unwrap();
-    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let status = serde_json::to_value(nodes.get(node).await.unwrap().status.unwrap()).unwrap();
     let cpus: u64 = status["allocatable"]["cpu"].as_str().unwrap().parse().unwrap();
     let pods: u64 = status["allocatable"]["pods"].as_str().unwrap().parse().unwrap();
@@ -43,18 +49,18 @@ pub(crate) async fn what_is_free_and_which_devices_there_are(world: Arc<World>) 
             "containers": [{"name": "agent", "image": "agent", "resources": {"requests": {"cpu": "2"}}}],
         },
     });
-    apply(&world.client, "default", &agent).await.unwrap();
+    apply(&host.client, "default", &agent).await.unwrap();
     let free = |text: &Value| text.as_str().and_then(|text| text.parse::<u64>().ok());
-    until_status(&world, &tenant, node, "the agent's part is taken off", |status| {
+    until_status(&host, &tenant, node, "the agent's part is taken off", |status| {
         free(&status.node["allocatable"]["cpu"]) == Some(cpus - 2)
             && free(&status.node["allocatable"]["pods"]) == Some(pods - 1)
             && free(&status.node["capacity"]["cpu"]).is_some_and(|all| all >= cpus)
     })
     .await;
-    let agents: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+    let agents: Api<Pod> = Api::namespaced(host.client.clone(), "default");
     let now = DeleteParams::default().grace_period(0);
     agents.delete("view-agent", &now).await.unwrap();
-    until_status(&world, &tenant, node, "and given back", |status| {
+    until_status(&host, &tenant, node, "and given back", |status| {
         free(&status.node["allocatable"]["cpu"]) == Some(cpus)
     })
     .await;
@@ -72,20 +78,20 @@ pub(crate) async fn what_is_free_and_which_devices_there_are(world: Arc<World>) 
         slice("view-other", json!({"nodeName": "elsewhere"})),
         slice("view-all", json!({"allNodes": true})),
     ] {
-        apply(&world.client, "", &object).await.unwrap();
+        apply(&host.client, "", &object).await.unwrap();
     }
-    until_status(&world, &tenant, node, "the node's devices are published", |status| {
+    until_status(&host, &tenant, node, "the node's devices are published", |status| {
         matches!(&status.resource_slices[..], [one] if one.name == "view-own"
             && one.spec["devices"][0]["attributes"]["model"]["string"] == "L40S")
     })
     .await;
-    let slices: Api<k8s_openapi::api::resource::v1::ResourceSlice> = Api::all(world.client.clone());
+    let slices: Api<k8s_openapi::api::resource::v1::ResourceSlice> = Api::all(host.client.clone());
     for name in ["view-own", "view-other", "view-all"] {
         slices.delete(name, &DeleteParams::default()).await.unwrap();
     }
-    until_status(&world, &tenant, node, "and withdrawn", |status| {
+    until_status(&host, &tenant, node, "and withdrawn", |status| {
         status.resource_slices.is_empty()
     })
     .await;
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }

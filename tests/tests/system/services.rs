@@ -4,8 +4,8 @@ use berth_api::names::host_name;
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::World,
 };
 use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Service};
 use kube::{Api, api::DeleteParams};
@@ -21,11 +21,11 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-pub(crate) async fn one_address_for_each_of_two_tenants(world: Arc<World>) {
+pub(crate) async fn one_address_for_each_of_two_tenants(host: Arc<TestCluster>) {
     let (first, second) = (cluster("first", &[]), cluster("second", &[]));
     let (first, second) = tokio::join!(
-        Tenant::create(&world, "svc-first", &first),
-        Tenant::create(&world, "svc-second", &second)
+        Tenant::create(&host, "svc-first", &first),
+        Tenant::create(&host, "svc-second", &second)
     );
     let service = |address: Option<&str>| {
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {
@@ -41,10 +41,10 @@ pub(crate) async fn one_address_for_each_of_two_tenants(world: Arc<World>) {
     };
     let of = |tenant: &Tenant| Api::<Service>::namespaced(tenant.client.clone(), "default");
     let address = stored(&first).await;
-    let on_host: Api<Service> = Api::namespaced(world.client.clone(), &first.id.workload_namespace());
+    let on_host: Api<Service> = Api::namespaced(host.client.clone(), &first.id.workload_namespace());
     let name = host_name("Service", "default", "web");
-    let host = on_host.get(&name).await.unwrap();
-    assert_eq!(host.spec.unwrap().cluster_ip.as_ref(), Some(&address));
+    let made = on_host.get(&name).await.unwrap();
+    assert_eq!(made.spec.unwrap().cluster_ip.as_ref(), Some(&address));
 
     until("it is told that the address is taken", SOON, async || {
         let taken = apply(&second.client, "default", &service(Some(&address))).await;
@@ -75,7 +75,7 @@ pub(crate) async fn one_address_for_each_of_two_tenants(world: Arc<World>) {
         on_host.get_opt(&name).await.is_ok_and(|service| service.is_none())
     })
     .await;
-    tokio::join!(first.delete(&world), second.delete(&world));
+    tokio::join!(first.delete(&host), second.delete(&host));
 }
 
 /// Another program of the machine that knows the address, and even trusts the certificate, gets no answer.

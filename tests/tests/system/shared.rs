@@ -2,10 +2,11 @@
 
 use berth_api::{HostNodePool, NodeGroup, NodeMode, TenantClass, TenantCluster, TenantNode, conditions, labels};
 use berth_tests::{
+    files::example,
     objects::{apply, gpu_pod, nodes_of_tenant, phase},
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::{SOON, until, until_true},
-    world::{World, example},
 };
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -60,8 +61,8 @@ async fn until_pool_says(pools: &Api<HostNodePool>, words: &str) {
 }
 
 /// Host pods of a tenant on a node.
-async fn on_host(world: &World, tenant: &Tenant, node: &str) -> Vec<Pod> {
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+async fn on_host(host: &TestCluster, tenant: &Tenant, node: &str) -> Vec<Pod> {
+    let pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let list = pods.list(&ListParams::default()).await.unwrap();
     let is_there = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
     list.items.into_iter().filter(is_there).collect()
@@ -94,8 +95,8 @@ async fn refuses_pools_that_cannot_be(pools: &Api<HostNodePool>) {
 }
 
 /// What a tenant sees of a node that others use as well.
-async fn sees_little(world: &World, tenant: &Tenant) {
-    let published: Api<TenantNode> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());
+async fn sees_little(host: &TestCluster, tenant: &Tenant) {
+    let published: Api<TenantNode> = Api::namespaced(host.client.clone(), &tenant.id.control_plane_namespace());
     let status = published.get("cpu-01").await.unwrap().status.unwrap();
     assert!(status.node.get("addresses").is_none() && status.node.get("images").is_none());
     assert!(status.resource_slices.is_empty());
@@ -121,16 +122,16 @@ fn sharing_cluster() -> TenantCluster {
 
 /// A node goes from the shared pool into one of single tenants: whoever is there leaves as its budget allows, the node is
 /// cleaned, and then somebody else has it.
-async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after: &Tenant) {
-    let pools: Api<HostNodePool> = Api::all(world.client.clone());
-    let nodes: Api<Node> = Api::all(world.client.clone());
+async fn one_has_it_alone_when_it_is_clean(host: &TestCluster, before: &Tenant, after: &Tenant) {
+    let pools: Api<HostNodePool> = Api::all(host.client.clone());
+    let nodes: Api<Node> = Api::all(host.client.clone());
     let spec = json!({"nodeSelector": {"example.com/pool": "was-shared"}, "modes": ["Private"]});
     let pool = HostNodePool::new("was-shared", serde_json::from_value(spec).unwrap());
     pools.create(&PostParams::default(), &pool).await.unwrap();
     let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "not-now"},
         "spec": {"maxUnavailable": 0, "selector": {}}});
     let of_before = before.id.workload_namespace();
-    apply(&world.client, &of_before, &budget).await.unwrap();
+    apply(&host.client, &of_before, &budget).await.unwrap();
     let selector = "node.kubernetes.io/instance-type";
     let was = nodes.get("cpu-01").await.unwrap().labels()[selector].clone();
     let moved = json!({"metadata": {"labels": {selector: null, "example.com/pool": "was-shared"}}});
@@ -139,7 +140,7 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
 
     let body =
         json!({"spec": {"nodeGroups": [{"name": "own", "poolName": "was-shared", "mode": "Private", "replicas": 1}]}});
-    let tenants = world.tenants("shared-other");
+    let tenants = host.tenants("shared-other");
     let merge = Patch::Merge(&body);
     tenants.patch("other", &PatchParams::default(), &merge).await.unwrap();
     until("it is told why it waits", SOON, async || {
@@ -152,12 +153,12 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
         if waits { Ok(()) } else { Err(words) }
     })
     .await;
-    assert_eq!(on_host(world, before, "cpu-01").await.len(), 1, "a budget holds");
+    assert_eq!(on_host(host, before, "cpu-01").await.len(), 1, "a budget holds");
 
     let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> =
-        Api::namespaced(world.client.clone(), &of_before);
+        Api::namespaced(host.client.clone(), &of_before);
     budgets.delete("not-now", &DeleteParams::default()).await.unwrap();
-    let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(world.client.clone());
+    let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(host.client.clone());
     let about = ListParams::default().fields("regarding.kind=Node,regarding.name=cpu-01");
     // The state itself may be over before anybody looks.
     until("it is cleaned because it was shared", SOON, async || {
@@ -174,7 +175,7 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
         }
     })
     .await;
-    assert!(on_host(world, before, "cpu-01").await.is_empty());
+    assert!(on_host(host, before, "cpu-01").await.is_empty());
     until("the other one has it alone", SOON, async || {
         let node = nodes.get("cpu-01").await.unwrap();
         if node.labels().get(labels::TENANT).map(String::as_str) == Some(after.id.slug()) {
@@ -214,10 +215,10 @@ async fn one_has_it_alone_when_it_is_clean(world: &World, before: &Tenant, after
     pools.delete("was-shared", &DeleteParams::default()).await.unwrap();
 }
 
-pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
-    let pools: Api<HostNodePool> = Api::all(world.client.clone());
-    let classes: Api<TenantClass> = Api::all(world.client.clone());
-    let nodes: Api<Node> = Api::all(world.client.clone());
+pub(crate) async fn work_without_gpus_runs_side_by_side(host: Arc<TestCluster>) {
+    let pools: Api<HostNodePool> = Api::all(host.client.clone());
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
+    let nodes: Api<Node> = Api::all(host.client.clone());
     for pool in example::<HostNodePool>(EXAMPLE) {
         pools.create(&PostParams::default(), &pool).await.unwrap();
     }
@@ -231,28 +232,28 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
     let builds = example::<TenantCluster>(EXAMPLE).remove(0);
     let other = sharing_cluster();
     let (builds, other) = tokio::join!(
-        Tenant::create(&world, "team-builds", &builds),
-        Tenant::create(&world, "shared-other", &other)
+        Tenant::create(&host, "team-builds", &builds),
+        Tenant::create(&host, "shared-other", &other)
     );
 
     // One tenant's pods on its own GPU node and on a shared one; both tenants' pods on the same node.
-    let own = nodes_of_tenant(&world.client, builds.id.slug()).await;
+    let own = nodes_of_tenant(&host.client, builds.id.slug()).await;
     assert_eq!(own.len(), 1, "shared nodes are nobody's own: {own:?}");
     assert_eq!(run(&builds.client, &gpu_pod("train", 8)).await, own[0]);
     assert_eq!(run(&builds.client, &pod_on("beside", "cpu-01")).await, "cpu-01");
     assert_eq!(run(&other.client, &pod_on("beside", "cpu-01")).await, "cpu-01");
     assert_eq!(run(&other.client, &pod_on("second", "cpu-02")).await, "cpu-02");
-    let [host] = on_host(&world, &builds, "cpu-01").await.try_into().unwrap();
-    let spec = host.spec.unwrap();
+    let [pod] = on_host(&host, &builds, "cpu-01").await.try_into().unwrap();
+    let spec = pod.spec.unwrap();
     assert_eq!(spec.host_users, Some(false), "as the class wants it");
     assert_eq!(spec.containers[0].image_pull_policy.as_deref(), Some("Always"));
-    sees_little(&world, &builds).await;
-    sees_little(&world, &other).await;
+    sees_little(&host, &builds).await;
+    sees_little(&host, &other).await;
 
     // A pod that asks for GPUs is for own nodes only: this one has none and waits.
     let pods: Api<Pod> = Api::namespaced(other.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("gpu", 1)).await.unwrap();
-    let of_other: Api<Pod> = Api::namespaced(world.client.clone(), &other.id.workload_namespace());
+    let of_other: Api<Pod> = Api::namespaced(host.client.clone(), &other.id.workload_namespace());
     until_true("the host's scheduler finds no node for it", SOON, async || {
         let list = of_other.list(&ListParams::default()).await.unwrap();
         list.iter().any(|pod| {
@@ -275,7 +276,7 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
     label(&nodes, "cpu-02", "nvidia.com/gpu.present", "true".into()).await;
     until_pool_says(&pools, "cpu-02 (it has the label nvidia.com/gpu.present=true)").await;
     until_true("the pod has left it", SOON, async || {
-        on_host(&world, &other, "cpu-02").await.is_empty()
+        on_host(&host, &other, "cpu-02").await.is_empty()
     })
     .await;
     let left = nodes.get("cpu-02").await.unwrap();
@@ -289,11 +290,11 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
 
     // Who asks for the pool no longer has to go; the other one stays.
     let spec = json!({"spec": {"nodeGroups": []}});
-    let tenants = world.tenants("shared-other");
+    let tenants = host.tenants("shared-other");
     let merge = Patch::Merge(&spec);
     tenants.patch("other", &PatchParams::default(), &merge).await.unwrap();
     until_true("its pod has left", SOON, async || {
-        on_host(&world, &other, "cpu-01").await.is_empty()
+        on_host(&host, &other, "cpu-01").await.is_empty()
     })
     .await;
     let seen: Api<Node> = Api::all(other.client.clone());
@@ -303,10 +304,10 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(world: Arc<World>) {
             .is_ok_and(|list| list.items.is_empty())
     })
     .await;
-    assert_eq!(on_host(&world, &builds, "cpu-01").await.len(), 1);
+    assert_eq!(on_host(&host, &builds, "cpu-01").await.len(), 1);
 
-    one_has_it_alone_when_it_is_clean(&world, &builds, &other).await;
-    tokio::join!(builds.delete(&world), other.delete(&world));
+    one_has_it_alone_when_it_is_clean(&host, &builds, &other).await;
+    tokio::join!(builds.delete(&host), other.delete(&host));
     pools.delete("cpu", &DeleteParams::default()).await.unwrap();
     for node in ["cpu-01", "cpu-02"] {
         until_true("the node is shared no longer", SOON, async || {

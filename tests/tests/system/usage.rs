@@ -3,8 +3,8 @@
 use berth_tests::{
     kubectl::{Kubectl, Said},
     tenant::{Tenant, cluster, ensure_namespace},
+    test_cluster::TestCluster,
     wait::{SOON, until},
-    world::World,
 };
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, api::DeleteParams};
@@ -22,8 +22,8 @@ async fn until_said(kubectl: &Kubectl, arguments: &[&str], is_right: impl Fn(&Sa
     .await;
 }
 
-pub(crate) async fn a_host_that_measures_nothing_is_told(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "usage", &cluster("usage", &[])).await;
+pub(crate) async fn a_host_that_measures_nothing_is_told(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "usage", &cluster("usage", &[])).await;
     let kubectl = Kubectl::of(&tenant);
     let path = "/apis/metrics.k8s.io/v1beta1";
     let resources = until("the API is served", SOON, async || {
@@ -66,5 +66,5 @@ pub(crate) async fn a_host_that_measures_nothing_is_told(world: Arc<World>) {
         }
     })
     .await;
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }

@@ -52,29 +52,39 @@ impl RealNodes {
         if let Some(why) = obstacle_to_real_nodes() {
             return Err(Error::NoRealNodes(why));
         }
-        let names = plan.names();
-        if names.len() > MOST_NODES {
+        let count = plan.names().len();
+        if count > MOST_NODES {
             return Err(Error::NoRealNodes(format!(
                 "one machine has at most {MOST_NODES} of them"
             )));
         }
         let network = Network::load_or_choose(home)?;
-        let mut nodes = Vec::new();
-        for (index, name) in names.iter().enumerate() {
-            let (place, files) = (network.place(index), NodePlace::new(home, &network, name));
-            network.create_node(&place)?;
+        let nodes = Self::of_network(home, network, plan, kubernetes_version);
+        for (place, files) in &nodes.nodes {
+            nodes.network.create_node(place)?;
             files.create()?;
-            nodes.push((place, files));
         }
-        let places: Vec<Place> = nodes.iter().map(|(place, _)| place.clone()).collect();
-        network.route(&places)?;
-        Ok(Self {
+        let places: Vec<Place> = nodes.nodes.iter().map(|(place, _)| place.clone()).collect();
+        nodes.network.route(&places)?;
+        Ok(nodes)
+    }
+
+    /// Nodes of the plan that are there already.
+    pub(crate) fn load(home: &Home, plan: &NodePlan, kubernetes_version: &str) -> Result<Self, Error> {
+        let network = Network::load(home)?
+            .ok_or_else(|| Error::NoRealNodes(format!("{} was started without real nodes", home.root().display())))?;
+        Ok(Self::of_network(home, network, plan, kubernetes_version))
+    }
+
+    fn of_network(home: &Home, network: Network, plan: &NodePlan, kubernetes_version: &str) -> Self {
+        let node = |(index, name): (usize, &String)| (network.place(index), NodePlace::new(home, &network, name));
+        Self {
             home: home.clone(),
-            network,
             kubernetes_version: kubernetes_version.into(),
-            nodes,
+            nodes: plan.names().iter().enumerate().map(node).collect(),
             gpus: plan.gpus(),
-        })
+            network,
+        }
     }
 
     /// The range of Services.

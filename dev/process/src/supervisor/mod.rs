@@ -43,8 +43,8 @@ pub struct Supervisor {
 struct Inner {
     dir: PathBuf,
     die_with_parent: bool,
-    /// Held for its lock, which the kernel releases however this program ends.
-    _lock: File,
+    /// Held for its lock, which the kernel releases however this program ends. None if it never supervised anything.
+    _lock: Option<File>,
     /// None after shutdown.
     workers: Mutex<Option<BTreeMap<String, WorkerHandle>>>,
 }
@@ -94,10 +94,21 @@ impl Supervisor {
         let inner = Inner {
             dir,
             die_with_parent,
-            _lock: lock,
+            _lock: Some(lock),
             workers: Mutex::new(Some(workers)),
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// A supervisor of nothing, as after [`Supervisor::shutdown`]: for a program that only uses what another one supervises.
+    pub fn closed(dir: PathBuf) -> Self {
+        let inner = Inner {
+            dir,
+            die_with_parent: false,
+            _lock: None,
+            workers: Mutex::new(None),
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// The directory, absolute.

@@ -8,7 +8,7 @@ use crate::{
 use berth_tests::{
     scrape::{Metrics, scrape},
     tenant::{Tenant, cluster},
-    world::World,
+    test_cluster::TestCluster,
 };
 use futures::{StreamExt, stream};
 use std::{collections::BTreeSet, time::Instant};
@@ -56,18 +56,18 @@ async fn burst(places: &[Place], round: usize) -> (f64, f64) {
 }
 
 pub(crate) async fn run() {
-    let world = World::start("h100=6,cpu=1").await;
+    let host = TestCluster::start("h100=6,cpu=1").await;
     let mut tenants = Vec::new();
     for index in 0..TENANTS {
         let name = format!("burst{index}");
-        tenants.push(Tenant::create(&world, "bench-burst", &cluster(&name, &[("train", "h100", 2)])).await);
+        tenants.push(Tenant::create(&host, "bench-burst", &cluster(&name, &[("train", "h100", 2)])).await);
     }
     let here: Vec<Place> = tenants.iter().map(|tenant| Place::in_tenant(&tenant.client)).collect();
-    let there = [Place::on_host(&world.client)];
+    let there = [Place::on_host(&host.client)];
     let metrics = async || {
         let mut all = Vec::new();
         for tenant in &tenants {
-            all.push(scrape(&world, tenant).await.unwrap());
+            all.push(scrape(&host, tenant).await.unwrap());
         }
         all
     };
@@ -98,21 +98,21 @@ pub(crate) async fn run() {
     report.add("writes to the host in a pod's life", median(&writes), "");
     report.add(
         "watches of a tenant on the host",
-        watches(&world, &tenants[0], "host").await,
+        watches(&host, &tenants[0], "host").await,
         "",
     );
     report.add(
         "watches of a tenant's syncer in the tenant",
-        watches(&world, &tenants[0], "tenant").await,
+        watches(&host, &tenants[0], "tenant").await,
         "",
     );
     report.finish();
     for tenant in &tenants {
-        tenant.delete(&world).await;
+        tenant.delete(&host).await;
     }
 }
 
-async fn watches(world: &World, tenant: &Tenant, side: &str) -> f64 {
-    let metrics = scrape(world, tenant).await.unwrap();
+async fn watches(host: &TestCluster, tenant: &Tenant, side: &str) -> f64 {
+    let metrics = scrape(host, tenant).await.unwrap();
     metrics.sum(&["berth_syncer_watches{", &format!("side=\"{side}\"")])
 }

@@ -7,7 +7,7 @@ use crate::{
 };
 use berth_tests::{
     tenant::{Tenant, cluster, ensure_namespace},
-    world::World,
+    test_cluster::TestCluster,
 };
 use futures::{StreamExt, stream};
 use kube::Api;
@@ -78,11 +78,11 @@ async fn compare(one: &Place, others: &[Place]) -> (f64, f64) {
 
 pub(crate) async fn run() {
     let greedy = greedy();
-    let world = World::start(&format!("h100={},cpu=1", 2 * (greedy + 1))).await;
+    let host = TestCluster::start(&format!("h100={},cpu=1", 2 * (greedy + 1))).await;
     let mut tenants = Vec::new();
     for index in 0..=greedy {
         let name = format!("fair{index}");
-        tenants.push(Tenant::create(&world, "bench-fair", &cluster(&name, &[("train", "h100", 2)])).await);
+        tenants.push(Tenant::create(&host, "bench-fair", &cluster(&name, &[("train", "h100", 2)])).await);
     }
     let places: Vec<Place> = tenants.iter().map(|tenant| Place::in_tenant(&tenant.client)).collect();
     let (alone, beside) = compare(&places[0], &places[1..]).await;
@@ -90,9 +90,9 @@ pub(crate) async fn run() {
     let mut direct = Vec::new();
     for index in 0..=greedy {
         let namespace = format!("direct-{index}");
-        ensure_namespace(&world.client, &namespace).await;
-        let mut place = Place::on_host(&world.client);
-        place.pods = Api::namespaced(world.client.clone(), &namespace);
+        ensure_namespace(&host.client, &namespace).await;
+        let mut place = Place::on_host(&host.client);
+        place.pods = Api::namespaced(host.client.clone(), &namespace);
         direct.push(place);
     }
     let (direct_alone, direct_beside) = compare(&direct[0], &direct[1..]).await;
@@ -116,6 +116,6 @@ pub(crate) async fn run() {
     );
     report.finish();
     for tenant in &tenants {
-        tenant.delete(&world).await;
+        tenant.delete(&host).await;
     }
 }

@@ -7,8 +7,8 @@ use berth_tests::{
     objects::{gpu_pod, phase},
     processes::find,
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::until_true,
-    world::World,
 };
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
@@ -63,14 +63,14 @@ impl Memory {
 }
 
 /// Memory of a tenant's process.
-fn memory(world: &World, tenant: &Tenant, component: &str) -> Memory {
-    let process = find(&world.tenant_records(), &format!("{}.{component}", tenant.id.slug())).unwrap();
+fn memory(host: &TestCluster, tenant: &Tenant, component: &str) -> Memory {
+    let process = find(&host.tenant_records(), &format!("{}.{component}", tenant.id.slug())).unwrap();
     Memory::of(process.pid.unwrap())
 }
 
 pub(crate) async fn run() {
-    let world = World::start("h100=8,cpu=1").await;
-    let tenant = Tenant::create(&world, "bench-memory", &cluster("memory", &[("train", "h100", 8)])).await;
+    let host = TestCluster::start("h100=8,cpu=1").await;
+    let tenant = Tenant::create(&host, "bench-memory", &cluster("memory", &[("train", "h100", 8)])).await;
     tokio::time::sleep(SETTLE).await;
     let mut report = Report::new("memory");
     let mut private = 0.0;
@@ -79,7 +79,7 @@ pub(crate) async fn run() {
             private: own,
             resident,
             share,
-        } = memory(&world, &tenant, component);
+        } = memory(&host, &tenant, component);
         report.add(format!("idle {component}, private"), own, "MiB");
         report.add(format!("idle {component}, resident"), resident, "MiB");
         report.add(format!("idle {component}, proportional share"), share, "MiB");
@@ -87,7 +87,7 @@ pub(crate) async fn run() {
     }
     report.add("idle tenant, private", private, "MiB");
 
-    let idle = memory(&world, &tenant, SYNCER);
+    let idle = memory(&host, &tenant, SYNCER);
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     futures::stream::iter(0..PODS)
         .for_each_concurrent(8, async |index| {
@@ -102,7 +102,7 @@ pub(crate) async fn run() {
     })
     .await;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let full = memory(&world, &tenant, SYNCER);
+    let full = memory(&host, &tenant, SYNCER);
     report.add(format!("syncer with {PODS} pods, private"), full.private, "MiB");
     report.add(format!("syncer with {PODS} pods, resident"), full.resident, "MiB");
     #[allow(clippy::cast_precision_loss)]
@@ -112,5 +112,5 @@ pub(crate) async fn run() {
         "KiB",
     );
     report.finish();
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }

@@ -9,7 +9,7 @@ use berth_tests::{
     processes::{find, kill},
     scrape::{Metrics, admin_address, get, scrape},
     tenant::{Tenant, cluster},
-    world::World,
+    test_cluster::TestCluster,
 };
 use futures::{StreamExt, stream};
 use std::{
@@ -21,8 +21,8 @@ const PODS: usize = 1000;
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) async fn run() {
-    let world = World::start("h100=8,cpu=1").await;
-    let tenant = Tenant::create(&world, "bench-restart", &cluster("restart", &[("train", "h100", 8)])).await;
+    let host = TestCluster::start("h100=8,cpu=1").await;
+    let tenant = Tenant::create(&host, "bench-restart", &cluster("restart", &[("train", "h100", 8)])).await;
     let place = Place::in_tenant(&tenant.client);
     let running = Running::follow(&place);
     let names: BTreeSet<String> = (0..PODS).map(|index| format!("p-{index:04}")).collect();
@@ -32,7 +32,7 @@ pub(crate) async fn run() {
     running.until_all(&names).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
 
-    let records = world.tenant_records();
+    let records = host.tenant_records();
     let before = find(&records, &format!("{}.{SYNCER}", tenant.id.slug())).unwrap();
     kill(&before);
     let killed = Instant::now();
@@ -44,18 +44,18 @@ pub(crate) async fn run() {
             started = Some(killed.elapsed());
         }
         if now.is_some()
-            && let Some(address) = admin_address(&world, &tenant)
+            && let Some(address) = admin_address(&host, &tenant)
             && get(address, "/readyz")
                 .await
                 .is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
-            && scrape(&world, &tenant).await.is_ok_and(|metrics| is_quiet(&metrics))
+            && scrape(&host, &tenant).await.is_ok_and(|metrics| is_quiet(&metrics))
         {
             break killed.elapsed();
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let metrics = scrape(&world, &tenant).await.unwrap();
+    let metrics = scrape(&host, &tenant).await.unwrap();
     let mut report = Report::new("restart");
     report.add(
         "killed -> process runs again",
@@ -69,7 +69,7 @@ pub(crate) async fn run() {
     );
     report.add("writes to the host since then", metrics.host_writes(), "");
     report.finish();
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
 /// Whether every pod was looked at once and nothing waits.

@@ -6,7 +6,7 @@ use berth_api::labels;
 use berth_tests::{
     objects::{gpu_pod, phase},
     tenant::{Tenant, cluster},
-    world::World,
+    test_cluster::TestCluster,
 };
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -29,10 +29,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 type Moments = Arc<Mutex<BTreeMap<String, Instant>>>;
 
 pub(crate) async fn run() {
-    let world = World::start("h100=8,cpu=1").await;
-    let tenant = Tenant::create(&world, "bench-sync", &cluster("sync", &[("train", "h100", 8)])).await;
+    let host = TestCluster::start("h100=8,cpu=1").await;
+    let tenant = Tenant::create(&host, "bench-sync", &cluster("sync", &[("train", "h100", 8)])).await;
     let here: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
-    let there: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    let there: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let [created, on_host, host_runs, tenant_runs]: [Moments; 4] = Default::default();
 
     let origin = |pod: &Pod| pod.annotations().get(labels::ORIGIN_NAME).cloned();
@@ -90,7 +90,7 @@ pub(crate) async fn run() {
         report.add(format!("{what}, p99"), percentile(values, 99.0), "ms");
     }
     report.finish();
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
 fn watch(

@@ -14,8 +14,8 @@ use berth_process::{
 use berth_tests::{
     objects::gpu_pod,
     tenant::{cluster, ensure_namespace, until_gone},
+    test_cluster::TestCluster,
     wait::until_true,
-    world::World,
 };
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::{
@@ -33,13 +33,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 const HOUR: Duration = Duration::from_secs(3600);
 
 pub(crate) async fn run() {
-    let world = World::start("h100=1,cpu=1").await;
-    ensure_namespace(&world.client, "bench").await;
+    let host = TestCluster::start("h100=1,cpu=1").await;
+    ensure_namespace(&host.client, "bench").await;
     let (mut bare, mut tenants) = (Vec::new(), Vec::new());
     // The first of each warms the disk cache and is not counted.
     for round in 0..=ROUNDS {
-        let own = bare_start(&world, round).await;
-        let tenant = tenant_start(&world, round, LIMIT).await;
+        let own = bare_start(&host, round).await;
+        let tenant = tenant_start(&host, round, LIMIT).await;
         if round > 0 {
             bare.push(own.as_secs_f64());
             tenants.push(tenant.as_secs_f64());
@@ -54,14 +54,14 @@ pub(crate) async fn run() {
 }
 
 /// Starts a kube-apiserver on an empty key range of the same etcd, with nothing of Berth, until `/readyz` answers.
-async fn bare_start(world: &World, round: usize) -> Duration {
+async fn bare_start(host: &TestCluster, round: usize) -> Duration {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
         write_atomic(&path, text.as_bytes(), 0o600).unwrap();
         path.display().to_string()
     };
-    let datastore = world.host.datastore();
+    let datastore = host.datastore();
     let etcd_ca = CertificateAuthority::from_pem(
         &fs::read_to_string(&datastore.ca_cert).unwrap(),
         &fs::read_to_string(&datastore.ca_key).unwrap(),
@@ -145,10 +145,10 @@ async fn is_ready(client: &kube::Client) -> bool {
 }
 
 /// Applies a TenantCluster and waits until its kubeconfig answers `/readyz` and a pod is accepted, `limit` at most.
-pub(crate) async fn tenant_start(world: &World, round: usize, limit: Duration) -> Duration {
+pub(crate) async fn tenant_start(host: &TestCluster, round: usize, limit: Duration) -> Duration {
     let name = format!("bench-{round}");
-    let tenants = world.tenants("bench");
-    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "bench");
+    let tenants = host.tenants("bench");
+    let secrets: Api<Secret> = Api::namespaced(host.client.clone(), "bench");
     let begun = Instant::now();
     tenants
         .create(&PostParams::default(), &cluster(&name, &[]))
@@ -169,6 +169,6 @@ pub(crate) async fn tenant_start(world: &World, round: usize, limit: Duration) -
     .await;
     let took = begun.elapsed();
     tenants.delete(&name, &DeleteParams::default()).await.unwrap();
-    until_gone(world, "bench", &name).await;
+    until_gone(host, "bench", &name).await;
     took
 }

@@ -17,8 +17,8 @@ use berth_api::{HostNodePool, TenantClass, labels};
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
     wait::{SOON, until},
-    world::World,
 };
 use k8s_openapi::{
     api::core::v1::Pod, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -180,8 +180,8 @@ fn definitions() -> [CustomResourceDefinition; 2] {
     })
 }
 
-pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(world: Arc<World>) {
-    let admin = &world.client;
+pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(host: Arc<TestCluster>) {
+    let admin = &host.client;
     let classes: Api<TenantClass> = Api::all(admin.clone());
     classes.create(&PostParams::default(), &class()).await.unwrap();
     let mut wanted = cluster("walls", &[]);
@@ -191,7 +191,7 @@ pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(
         pools.create(&PostParams::default(), &pool).await.unwrap();
     }
     wanted.spec.node_groups = vec![shared::group()];
-    let tenant = Tenant::create(&world, "adv-walls", &wanted).await;
+    let tenant = Tenant::create(&host, "adv-walls", &wanted).await;
     let crds: Api<CustomResourceDefinition> = Api::all(admin.clone());
     for definition in definitions() {
         crds.create(&PostParams::default(), &definition).await.unwrap();
@@ -206,7 +206,7 @@ pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(
         apply(admin, &namespace, &object).await.unwrap();
     }
     let thief = Thief {
-        client: as_syncer(&world, &tenant).await,
+        client: as_syncer(&host, &tenant).await,
         namespace,
         slug: tenant.id.slug().into(),
     };
@@ -227,7 +227,7 @@ pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(
         let api: Api<k8s_openapi::api::node::v1::RuntimeClass> = Api::all(admin.clone());
         api.delete(name, &DeleteParams::default()).await.unwrap();
     }
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
     classes.delete("walls", &DeleteParams::default()).await.unwrap();
     for pool in shared::pools() {
         let name = pool.metadata.name.unwrap();

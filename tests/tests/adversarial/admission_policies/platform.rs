@@ -6,8 +6,8 @@ use berth_api::labels;
 use berth_tests::{
     objects::{apply, nodes_of_tenant},
     tenant::{Tenant, cluster, patient},
+    test_cluster::TestCluster,
     wait::{SOON, until},
-    world::World,
 };
 use k8s_openapi::api::{
     admissionregistration::v1::ValidatingAdmissionPolicy,
@@ -21,8 +21,8 @@ use serde_json::json;
 use std::sync::Arc;
 
 /// Rights on nodes and namespaces are common: kubelets, operators, teams that make their own namespaces.
-pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platform(world: Arc<World>) {
-    let tenant = Tenant::create(&world, "adv-marks", &cluster("marks", &[("a", "h100", 1)])).await;
+pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platform(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "adv-marks", &cluster("marks", &[("a", "h100", 1)])).await;
     let rights = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "intruder"},
     "rules": [
         {"apiGroups": [""], "resources": ["nodes", "nodes/status", "namespaces", "namespaces/status"], "verbs": ["*"]},
@@ -32,11 +32,11 @@ pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platfo
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "intruder"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "intruder"}]});
     for object in [&rights, &bound] {
-        apply(&world.client, "", object).await.unwrap();
+        apply(&host.client, "", object).await.unwrap();
     }
-    let kubeconfig = world.host.kubeconfig_for("intruder", &[]).unwrap();
+    let kubeconfig = host.kubeconfig_for("intruder", &[]).unwrap();
     let client = patient(&kubeconfig).await;
-    let node = nodes_of_tenant(&world.client, tenant.id.slug()).await.remove(0);
+    let node = nodes_of_tenant(&host.client, tenant.id.slug()).await.remove(0);
     let params = PatchParams {
         dry_run: true,
         ..PatchParams::default()
@@ -103,12 +103,12 @@ pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platfo
     .unwrap();
     let tenant_nodes: Api<berth_api::TenantNode> = Api::namespaced(client, &home);
     refused("which nodes", tenant_nodes.create(&dry_run(), &made_up).await);
-    tenant.delete(&world).await;
+    tenant.delete(&host).await;
 }
 
 /// The host checks expressions against the types of what they look at, and says what it finds.
-pub(crate) async fn the_host_finds_nothing_wrong_with_the_walls(world: Arc<World>) {
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
+pub(crate) async fn the_host_finds_nothing_wrong_with_the_walls(host: Arc<TestCluster>) {
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(host.client.clone());
     for wall in walls::all() {
         let policy = until("the wall's types are checked", SOON, async || {
             let policy = policies.get(wall.name).await.map_err(|error| error.to_string())?;

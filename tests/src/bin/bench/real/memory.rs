@@ -2,7 +2,7 @@
 
 use super::processes;
 use crate::{memory::Memory, report::Report};
-use berth_tests::{tenant::Tenant, world::World};
+use berth_tests::{tenant::Tenant, test_cluster::TestCluster};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
 use std::{collections::BTreeMap, time::Duration};
@@ -10,9 +10,9 @@ use std::{collections::BTreeMap, time::Duration};
 /// Time after which a tenant counts as idle: start-up garbage is collected, caches are filled.
 const SETTLE: Duration = Duration::from_secs(60);
 
-pub(super) async fn run(world: &World, tenant: &Tenant) {
+pub(super) async fn run(host: &TestCluster, tenant: &Tenant) {
     tokio::time::sleep(SETTLE).await;
-    let pods: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.control_plane_namespace());
+    let pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.control_plane_namespace());
     let mut by_component: BTreeMap<String, Memory> = BTreeMap::new();
     for pod in pods.list(&ListParams::default()).await.unwrap() {
         let component = pod.labels().get("app.kubernetes.io/name").cloned();

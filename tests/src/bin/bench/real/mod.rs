@@ -9,8 +9,8 @@ mod streams;
 use berth_tests::{
     objects::{apply, phase},
     tenant::{Tenant, cluster, ensure_namespace},
+    test_cluster::TestCluster,
     wait::until,
-    world::World,
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt};
@@ -30,22 +30,22 @@ const POD: &str = "served";
 const BULK: u16 = 9000;
 
 pub(crate) async fn run() {
-    let world = World::on_real_nodes("cpu=1,h100=1,l40s=1").await;
-    ready::run(&world).await;
-    let tenant = Tenant::create(&world, "bench", &cluster("vision", &[("train", "h100", 1)])).await;
-    memory::run(&world, &tenant).await;
-    let (through, direct) = both_sides(&world, &tenant).await;
-    streams::run(&world, &tenant).await;
-    names::run(&world, &tenant, &through, &direct).await;
-    tenant.delete(&world).await;
+    let host = TestCluster::on_real_nodes("cpu=1,h100=1,l40s=1").await;
+    ready::run(&host).await;
+    let tenant = Tenant::create(&host, "bench", &cluster("vision", &[("train", "h100", 1)])).await;
+    memory::run(&host, &tenant).await;
+    let (through, direct) = both_sides(&host, &tenant).await;
+    streams::run(&host, &tenant).await;
+    names::run(&host, &tenant, &through, &direct).await;
+    tenant.delete(&host).await;
 }
 
 /// The same pod in the tenant and in a namespace of the host, on nodes of the same kind. Returns the two as the host has them.
-async fn both_sides(world: &World, tenant: &Tenant) -> (Pod, Pod) {
-    ensure_namespace(&world.client, DIRECT).await;
+async fn both_sides(host: &TestCluster, tenant: &Tenant) -> (Pod, Pod) {
+    ensure_namespace(&host.client, DIRECT).await;
     serve(&tenant.client, "default", json!({})).await;
-    serve(&world.client, DIRECT, json!({"kubernetes.io/hostname": "gpu-l40s-01"})).await;
-    let of_tenant: Api<Pod> = Api::namespaced(world.client.clone(), &tenant.id.workload_namespace());
+    serve(&host.client, DIRECT, json!({"kubernetes.io/hostname": "gpu-l40s-01"})).await;
+    let of_tenant: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let through = until("the tenant's pod is on the host", LIMIT, async || {
         let list = of_tenant.list(&kube::api::ListParams::default()).await;
         let pods = list.map_err(|error| error.to_string())?.items;
@@ -53,7 +53,7 @@ async fn both_sides(world: &World, tenant: &Tenant) -> (Pod, Pod) {
             .find(|pod| pod.name_any().starts_with(POD))
             .ok_or_else(|| "not there".to_owned())
     });
-    let of_host: Api<Pod> = Api::namespaced(world.client.clone(), DIRECT);
+    let of_host: Api<Pod> = Api::namespaced(host.client.clone(), DIRECT);
     (through.await, of_host.get(POD).await.unwrap())
 }
 

@@ -3,7 +3,7 @@
 
 use super::processes;
 use crate::report::{Report, percentile};
-use berth_tests::{dns::ask, tenant::Tenant, world::World};
+use berth_tests::{dns::ask, tenant::Tenant, test_cluster::TestCluster};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::Api;
 use simple_dns::rdata::TYPE;
@@ -20,10 +20,10 @@ const ROUNDS: usize = 5;
 /// Answers of a round that may be lost.
 const MOST_LOST: u32 = 3;
 
-pub(super) async fn run(world: &World, tenant: &Tenant, through: &Pod, direct: &Pod) {
+pub(super) async fn run(host: &TestCluster, tenant: &Tenant, through: &Pod, direct: &Pod) {
     let services: Api<Service> = Api::namespaced(tenant.client.clone(), "kube-system");
     let of_tenant = address(&services.get("kube-dns").await.unwrap());
-    let services: Api<Service> = Api::namespaced(world.client.clone(), "kube-system");
+    let services: Api<Service> = Api::namespaced(host.client.clone(), "kube-system");
     let of_host = address(&services.get("kube-dns").await.unwrap());
     let (mut tenants, mut hosts) = (Vec::new(), Vec::new());
     // The first of each fills caches and is not counted.

@@ -3,7 +3,7 @@
 
 use super::{BULK, DIRECT, POD};
 use crate::report::{Report, milliseconds, percentile};
-use berth_tests::{kubectl::Kubectl, tenant::Tenant, world::World};
+use berth_tests::{kubectl::Kubectl, tenant::Tenant, test_cluster::TestCluster};
 use std::{
     process::Stdio,
     time::{Duration, Instant},
@@ -38,8 +38,8 @@ struct Figures {
     forward_work: Vec<f64>,
 }
 
-pub(super) async fn run(world: &World, tenant: &Tenant) {
-    let admin = std::fs::read_to_string(world.host.home().admin_kubeconfig()).unwrap();
+pub(super) async fn run(host: &TestCluster, tenant: &Tenant) {
+    let admin = std::fs::read_to_string(host.home().admin_kubeconfig()).unwrap();
     let ways = [
         Way {
             kubectl: Kubectl::of(tenant),

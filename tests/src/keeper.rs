@@ -1,0 +1,365 @@
+//! A host cluster that outlives the processes which use it. Every test is a process of its own, so that it can be ended and
+//! repeated alone; starting a cluster for each would take too long. The first test of a suite starts a *keeper*: the same
+//! program in the background, which starts the cluster and ends it once no test has used it for a while, once a test has
+//! failed in it, or once the test runner is gone, however that ended.
+//!
+//! Everything of a keeper lies in one folder of the runner and the suite:
+//!
+//! | file | meaning |
+//! |---|---|
+//! | `keeper.lock` | locked as long as the keeper runs |
+//! | `users.lock` | locked by all who use the cluster (shared), and by a keeper that ends it |
+//! | `start.lock` | locked by the one test that starts the keeper |
+//! | `access.json` | what a test must know to use the cluster; there as long as it can be used |
+//! | `tainted` | a test failed: nobody begins to use the cluster any more |
+//! | `keeper.pid`, `keeper.log`, `keeper.sock` | its process id, what it prints, and where it is asked for something |
+//! | `gate.lock`, `group-*.lock` | whose turn it is, see [`Turn`] |
+//! | `berth-test-*` | the home of the cluster |
+
+use crate::test_cluster::{Access, TestCluster};
+use berth_process::{create_private_dir, write_atomic};
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitCode, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+use tokio::{net::UnixListener, signal::unix::SignalKind};
+
+/// Set for the keeper: its folder.
+const FOLDER: &str = "BERTH_TEST_KEEPER_FOLDER";
+/// How long a cluster is kept that no test uses. Long enough for a runner that is busy with other suites.
+const IDLE: Duration = Duration::from_secs(20);
+/// How long a cluster may take until it can be used.
+const START: Duration = Duration::from_mins(10);
+/// How often anything is looked at.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// After so many clusters that did not start, the tests of a suite fail at once.
+const START_ATTEMPTS: usize = 2;
+
+/// The process that started the tests: nextest, cargo or a shell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Runner {
+    pid: u32,
+    /// Tells it from a later process with the same id.
+    started: String,
+}
+
+impl Runner {
+    fn current() -> Self {
+        let pid = std::os::unix::process::parent_id();
+        let started = start_time(pid).unwrap_or_default();
+        Self { pid, started }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        let (pid, started) = name.split_once('-')?;
+        Some(Self {
+            pid: pid.parse().ok()?,
+            started: started.into(),
+        })
+    }
+
+    fn name(&self) -> String {
+        format!("{}-{}", self.pid, self.started)
+    }
+
+    fn is_gone(&self) -> bool {
+        start_time(self.pid).as_ref() != Some(&self.started)
+    }
+}
+
+/// When a process was started, in clock ticks since the boot; none if there is no such process.
+fn start_time(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program may have spaces.
+    let mut fields = stat.rsplit_once(") ")?.1.split_ascii_whitespace();
+    // A zombie does nothing any more.
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(18).map(Into::into)
+}
+
+/// The folder of all runners' keepers.
+fn all_folders() -> PathBuf {
+    let user = rustix::process::getuid().as_raw();
+    std::env::temp_dir().join(format!("berth-tests-{user}"))
+}
+
+/// The folder of this program's keeper.
+pub fn folder() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    all_folders()
+        .join(Runner::current().name())
+        .join(program.file_name().unwrap())
+}
+
+/// The folder of the keeper that this process is to be, if it is to be one.
+pub fn folder_to_keep() -> Option<PathBuf> {
+    std::env::var_os(FOLDER).map(Into::into)
+}
+
+fn open(folder: &Path, name: &str) -> File {
+    let path = folder.join(name);
+    let file = File::options().create(true).append(true).open(&path);
+    file.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn lock(folder: &Path, name: &str, operation: FlockOperation) -> File {
+    let file = open(folder, name);
+    while let Err(error) = flock(&file, operation) {
+        assert_eq!(error, rustix::io::Errno::INTR, "{}/{name}", folder.display());
+    }
+    file
+}
+
+/// Whether a lock could be had at once.
+fn try_lock(file: &File, operation: FlockOperation) -> bool {
+    flock(file, operation).is_ok()
+}
+
+fn runs(folder: &Path) -> bool {
+    !try_lock(&open(folder, "keeper.lock"), FlockOperation::NonBlockingLockShared)
+}
+
+fn access(folder: &Path) -> Option<Access> {
+    let text = fs::read(folder.join("access.json")).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+fn is_tainted(folder: &Path) -> bool {
+    folder.join("tainted").exists()
+}
+
+/// The right to use a cluster, which is not ended before it is dropped.
+pub struct Lease {
+    folder: PathBuf,
+    /// How to use the cluster.
+    pub access: Access,
+    _users: File,
+}
+
+impl Lease {
+    /// Waits until there is a cluster, and starts a keeper if there is none. Blocks.
+    ///
+    /// # Panics
+    /// The cluster does not start.
+    pub fn take(folder: &Path) -> Self {
+        loop {
+            create_private_dir(folder).unwrap();
+            while is_tainted(folder) && runs(folder) {
+                pause();
+            }
+            let users = lock(folder, "users.lock", FlockOperation::LockShared);
+            let start = lock(folder, "start.lock", FlockOperation::LockExclusive);
+            let mut child = (!runs(folder)).then(|| start_keeper(folder));
+            if is_tainted(folder) {
+                continue;
+            }
+            // A keeper that was about to end has ended by now: then another one is started.
+            let Some(access) = wait_for_access(folder, child.as_mut()) else {
+                continue;
+            };
+            drop(start);
+            return Self {
+                folder: folder.into(),
+                access,
+                _users: users,
+            };
+        }
+    }
+
+    /// Has the cluster end as soon as nobody uses it, and nobody else use it: what a failed test left would fail others.
+    pub fn taint(&self) {
+        drop(open(&self.folder, "tainted"));
+    }
+
+    /// Whether a test failed in this cluster.
+    pub fn is_tainted(&self) -> bool {
+        is_tainted(&self.folder)
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
+fn pause() {
+    sleep(INTERVAL);
+}
+
+fn start_keeper(folder: &Path) -> Child {
+    let failed = fs::read_to_string(folder.join("failed-starts")).unwrap_or_default();
+    assert!(
+        failed.lines().count() < START_ATTEMPTS,
+        "the host cluster of these tests did not start {START_ATTEMPTS} times; see what the first of them printed"
+    );
+    for file in ["access.json", "tainted", "keeper.sock"] {
+        let _ = fs::remove_file(folder.join(file));
+    }
+    let log = File::create(folder.join("keeper.log")).unwrap();
+    // A process group of its own: the runner ends a test's whole group.
+    Command::new(std::env::current_exe().unwrap())
+        .env(FOLDER, folder)
+        .env("TMPDIR", folder)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until the cluster can be used. `child` is the keeper if this process has started it; none is returned if another
+/// process did and the keeper ends.
+fn wait_for_access(folder: &Path, mut child: Option<&mut Child>) -> Option<Access> {
+    let begin = Instant::now();
+    loop {
+        if let Some(access) = access(folder) {
+            return Some(access);
+        }
+        let has_ended = match &mut child {
+            Some(child) => child.try_wait().unwrap().is_some(),
+            None if runs(folder) => false,
+            None => return None,
+        };
+        if has_ended || begin.elapsed() > START {
+            let log = fs::read_to_string(folder.join("keeper.log")).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let end = lines[lines.len().saturating_sub(400)..].join("\n");
+            let _ = writeln!(open(folder, "failed-starts"), "failed");
+            panic!("{end}\nthe host cluster of these tests did not start; above is the end of what its keeper printed");
+        }
+        pause();
+    }
+}
+
+/// Whose turn it is in a cluster. Tests of one group run beside each other, unless the group is of tests that run alone; tests
+/// of two groups never do. Who waits has its turn before those who come later.
+pub struct Turn {
+    _group: File,
+}
+
+impl Turn {
+    /// Waits for it. Blocks.
+    pub fn take(folder: &Path, groups: usize, own: usize, alone: bool) -> Self {
+        let name = |group: usize| format!("group-{group}.lock");
+        let gate = lock(folder, "gate.lock", FlockOperation::LockExclusive);
+        for other in (0..groups).filter(|other| alone || *other != own) {
+            // Until the tests have ended that are at it.
+            drop(lock(folder, &name(other), FlockOperation::LockExclusive));
+        }
+        let group = lock(folder, &name(own), FlockOperation::LockShared);
+        drop(gate);
+        Self { _group: group }
+    }
+}
+
+/// The id of the process that keeps the cluster of a folder.
+pub fn keeper_of(folder: &Path) -> Option<u32> {
+    fs::read_to_string(folder.join("keeper.pid")).ok()?.parse().ok()
+}
+
+/// Starts the cluster and keeps it until nobody needs it any more.
+pub async fn keep(folder: &Path, nodes: &str, start: impl Future<Output = TestCluster>) -> ExitCode {
+    let _keeper = lock(folder, "keeper.lock", FlockOperation::LockExclusive);
+    let runner = folder
+        .parent()
+        .and_then(Path::file_name)
+        .and_then(|name| Runner::parse(name.to_str()?));
+    let runner = runner.expect("a folder in a runner's folder");
+    remove_leftovers();
+    let users = open(folder, "users.lock");
+    tokio::select! {
+        () = serve(folder, &users, nodes, start) => {}
+        () = gone(&runner) => {}
+    }
+    // Nobody may begin to use what ends now.
+    let _ = fs::remove_file(folder.join("access.json"));
+    remove_clusters(folder);
+    if runner.is_gone() {
+        let _ = fs::remove_dir_all(folder);
+        // Only the last keeper of the runner succeeds.
+        let _ = folder.parent().map(fs::remove_dir);
+    }
+    ExitCode::SUCCESS
+}
+
+async fn serve(folder: &Path, users: &File, nodes: &str, start: impl Future<Output = TestCluster>) {
+    let cluster = start.await;
+    let socket = folder.join("keeper.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let access = serde_json::to_vec_pretty(&cluster.access(nodes, &socket)).unwrap();
+    write_atomic(&folder.join("access.json"), &access, 0o600).unwrap();
+    tokio::select! {
+        () = cluster.serve_requests(listener) => {}
+        () = unused(folder, users) => {}
+    }
+    drop(cluster);
+}
+
+/// Waits until the cluster is not used any more; then the lock is held, so that nobody begins to use it.
+async fn unused(folder: &Path, users: &File) {
+    let mut since = Instant::now();
+    loop {
+        tokio::time::sleep(INTERVAL).await;
+        if !try_lock(users, FlockOperation::NonBlockingLockExclusive) {
+            since = Instant::now();
+            continue;
+        }
+        if since.elapsed() > IDLE || is_tainted(folder) {
+            return;
+        }
+        flock(users, FlockOperation::Unlock).unwrap();
+    }
+}
+
+/// Waits until the runner is gone, or somebody wants this process to end.
+async fn gone(runner: &Runner) {
+    let mut terminate = tokio::signal::unix::signal(SignalKind::terminate()).unwrap();
+    let mut interrupt = tokio::signal::unix::signal(SignalKind::interrupt()).unwrap();
+    let runner_ends = async {
+        while !runner.is_gone() {
+            tokio::time::sleep(INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        () = runner_ends => {}
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Removes every cluster whose home is in a folder, in whatever state it is.
+fn remove_clusters(folder: &Path) {
+    let homes = fs::read_dir(folder).into_iter().flatten().flatten();
+    for home in homes.filter(|entry| entry.file_name().to_string_lossy().starts_with("berth-test-")) {
+        if let Err(error) = berth_local::destroy(&home.path()) {
+            eprintln!("{} is left: {error}", home.path().display());
+        }
+    }
+}
+
+/// Removes what keepers left that were killed, if their runners are gone too.
+pub fn remove_leftovers() {
+    let list = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    for of_runner in list(&all_folders()) {
+        let runner = of_runner.file_name().and_then(|name| Runner::parse(name.to_str()?));
+        if runner.is_none_or(|runner| !runner.is_gone()) {
+            continue;
+        }
+        for folder in list(&of_runner) {
+            let keeper = open(&folder, "keeper.lock");
+            if try_lock(&keeper, FlockOperation::NonBlockingLockExclusive) {
+                remove_clusters(&folder);
+                let _ = fs::remove_dir_all(&folder);
+            }
+        }
+        let _ = fs::remove_dir(&of_runner);
+    }
+}
