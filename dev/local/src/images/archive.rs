@@ -1,7 +1,6 @@
 //! Archives in a folder, each named after what is in it.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -9,7 +8,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
-use super::layer::{Layer, digest, file_header, padding};
+use super::layer::{Hashing, Layer, digest, file_header};
 use super::{Image, USER};
 use crate::Error;
 
@@ -50,7 +49,7 @@ impl Blob {
 }
 
 /// The archive of an image with these layers, the lowest first.
-pub(super) fn in_folder(image: &Image, layers: &[Layer], folder: &Path) -> Result<Archive, Error> {
+pub(super) fn write_to_folder(image: &Image, layers: &[Layer], folder: &Path) -> Result<Archive, Error> {
     let config = Blob::new(&configuration(image, layers));
     let manifest = Blob::new(&manifest(&config, layers));
     let name = file_name(&image.reference);
@@ -139,8 +138,6 @@ fn write(path: &Path, image: &Image, blobs: [&Blob; 2], layers: &[Layer]) -> Res
     };
     fs::create_dir_all(folder).map_err(failed)?;
     let mut file = NamedTempFile::new_in(folder).map_err(failed)?;
-    let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(failed);
-
     let mut described = blobs[1].descriptor("application/vnd.oci.image.manifest.v1+json");
     described["platform"] = json!({"architecture": architecture(), "os": "linux"});
     described["annotations"] = json!({
@@ -159,27 +156,29 @@ fn write(path: &Path, image: &Image, blobs: [&Blob; 2], layers: &[Layer]) -> Res
         ("index.json".to_owned(), index.to_string().into_bytes()),
     ];
     let digested = blobs.map(|blob| (blob_path(&blob.digest), blob.content.clone()));
+    let mut tar = tar::Builder::new(file.as_file_mut());
     for (name, content) in named.into_iter().chain(digested) {
-        put(file_header(name.as_ref(), 0o644, content.len() as u64)?.as_bytes())?;
-        put(&content)?;
-        put(padding(content.len() as u64))?;
+        let header = file_header(name.as_ref(), 0o644, content.len() as u64)?;
+        tar.append(&header, content.as_slice()).map_err(failed)?;
     }
     for layer in layers {
-        put(file_header(blob_path(&layer.digest).as_ref(), 0o644, layer.length)?.as_bytes())?;
-        let mut hash = Context::new(&SHA256);
-        layer.copy(|bytes| {
-            hash.update(bytes);
-            put(bytes)
-        })?;
-        put(padding(layer.length))?;
-        if digest(hash) != layer.digest {
+        let name = blob_path(&layer.digest);
+        let mut header = file_header(name.as_ref(), 0o644, layer.length)?;
+        // The layer writes itself into the archive, so that it is never in memory.
+        let blob = tar.append_writer(&mut header, name).map_err(failed)?;
+        let mut out = Hashing::new(blob);
+        layer.write(&mut out).map_err(failed)?;
+        let (blob, digest, _) = out.finish();
+        blob.finish().map_err(failed)?;
+        if digest != layer.digest {
             return Err(Error::Image {
                 reference: image.reference.clone(),
                 reason: "a file changed while it was archived; try again".into(),
             });
         }
     }
-    put(&[0; 1024])?;
+    tar.finish().map_err(failed)?;
+    drop(tar);
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(())
 }

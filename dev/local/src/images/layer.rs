@@ -2,16 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read, Seek as _};
+use std::io::{self, Read, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-use super::cannot_read;
 use crate::Error;
-
-/// The unit in which tar files are written.
-const BLOCK: usize = 512;
 
 /// What lies at a path.
 #[derive(Debug)]
@@ -84,60 +80,89 @@ impl Layer {
             digest: String::new(),
             length: 0,
         };
-        let mut hash = Context::new(&SHA256);
-        layer.length = layer.copy(|bytes| {
-            hash.update(bytes);
-            Ok(())
+        let mut out = Hashing::new(io::sink());
+        layer.write(&mut out).map_err(|source| Error::File {
+            action: "archive",
+            path: PathBuf::from("layer"),
+            source,
         })?;
-        layer.digest = digest(hash);
+        (_, layer.digest, layer.length) = out.finish();
         Ok(layer)
     }
 
-    /// Hands all bytes to `sink`, and says how many there were.
-    pub(super) fn copy(&self, mut sink: impl FnMut(&[u8]) -> Result<(), Error>) -> Result<u64, Error> {
-        let mut buffer = vec![0; 256 * 1024];
-        let mut total = 0;
-        let mut put = |bytes: &[u8]| {
-            total += bytes.len() as u64;
-            sink(bytes)
-        };
+    /// Writes all bytes to `out`.
+    pub(super) fn write(&self, out: impl Write) -> io::Result<()> {
+        let mut tar = tar::Builder::new(out);
         for (header, content) in &self.entries {
-            put(header.as_bytes())?;
             match content {
-                Content::Directory | Content::Link(_) => {}
-                Content::Bytes(bytes) => {
-                    put(bytes)?;
-                    put(padding(bytes.len() as u64))?;
-                }
+                Content::Directory | Content::Link(_) => tar.append(header, io::empty())?,
+                Content::Bytes(bytes) => tar.append(header, bytes.as_slice())?,
                 Content::File { path, file, length } => {
-                    let mut file = file;
-                    file.rewind().map_err(cannot_read(path))?;
-                    let mut rest = file.take(*length);
-                    loop {
-                        let read = rest.read(&mut buffer).map_err(cannot_read(path))?;
-                        if read == 0 {
-                            break;
-                        }
-                        put(&buffer[..read])?;
+                    let mut file = NamedFile { path, file };
+                    file.file.rewind().map_err(|error| file.name(&error))?;
+                    let mut content = file.take(*length);
+                    tar.append(header, &mut content)?;
+                    if content.limit() > 0 {
+                        return Err(content.into_inner().name(&io::ErrorKind::UnexpectedEof.into()));
                     }
-                    if rest.limit() > 0 {
-                        return Err(cannot_read(path)(io::ErrorKind::UnexpectedEof.into()));
-                    }
-                    put(padding(*length))?;
                 }
             }
         }
-        // Two empty blocks end a tar file.
-        put(&[0; 2 * BLOCK])?;
-        Ok(total)
+        tar.finish()
     }
 }
 
-/// The zeros that fill a file's last block.
-pub(super) fn padding(length: u64) -> &'static [u8] {
-    const ZEROS: [u8; BLOCK] = [0; BLOCK];
-    let rest = usize::try_from(length % BLOCK as u64).unwrap_or_default();
-    if rest == 0 { &[] } else { &ZEROS[rest..] }
+/// A file whose errors say its path: an archive is read and written at once.
+struct NamedFile<'a> {
+    path: &'a Path,
+    file: &'a File,
+}
+
+impl NamedFile<'_> {
+    fn name(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("cannot read {}: {error}", self.path.display()))
+    }
+}
+
+impl Read for NamedFile<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.file.read(buffer).map_err(|error| self.name(&error))
+    }
+}
+
+/// Hashes and counts what is written, and hands it on.
+pub(super) struct Hashing<W> {
+    out: W,
+    hash: Context,
+    length: u64,
+}
+
+impl<W: Write> Hashing<W> {
+    pub(super) fn new(out: W) -> Self {
+        Self {
+            out,
+            hash: Context::new(&SHA256),
+            length: 0,
+        }
+    }
+
+    /// What it wrote to, the digest as OCI writes it, and the number of bytes.
+    pub(super) fn finish(self) -> (W, String, u64) {
+        (self.out, digest(self.hash), self.length)
+    }
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.hash.update(&bytes[..written]);
+        self.length += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// A digest as OCI writes it.

@@ -84,7 +84,7 @@ impl Image {
     /// # Errors
     /// When a program or one of its libraries is missing, or `folder` cannot be written.
     pub fn archive_in(&self, folder: &Path) -> Result<Archive, Error> {
-        archive::in_folder(self, &[base()?, self.program_layer()?], folder)
+        archive::write_to_folder(self, &[base()?, self.program_layer()?], folder)
     }
 
     /// The layer that is this image's own.

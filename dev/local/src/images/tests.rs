@@ -73,12 +73,7 @@ fn an_archive_is_an_image_layout_whose_digests_hold() {
 fn the_lowest_layer_is_that_of_every_image() {
     let layer = base().unwrap();
     let mut bytes = Vec::new();
-    layer
-        .copy(|part| {
-            bytes.extend_from_slice(part);
-            Ok(())
-        })
-        .unwrap();
+    layer.write(&mut bytes).unwrap();
     let mut archive = tar::Archive::new(bytes.as_slice());
     let entries: BTreeSet<_> = archive
         .entries()
@@ -175,12 +170,7 @@ fn links_lead_where_they_say() {
     image.links.insert("/bin/sh".into(), "/bin/busybox".into());
     let layer = image.program_layer().unwrap();
     let mut bytes = Vec::new();
-    layer
-        .copy(|part| {
-            bytes.extend_from_slice(part);
-            Ok(())
-        })
-        .unwrap();
+    layer.write(&mut bytes).unwrap();
     let mut archive = tar::Archive::new(&*bytes);
     let mut entries = archive.entries().unwrap().map(Result::unwrap);
     let link = entries.find(|entry| entry.path().unwrap().ends_with("sh")).unwrap();

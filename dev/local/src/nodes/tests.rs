@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::*;
+use super::{object::addresses, *};
 
 #[test]
 fn plans_are_read_and_written() {
@@ -21,7 +21,7 @@ fn plans_are_read_and_written() {
 }
 
 #[test]
-fn what_is_no_plan_is_refused_with_an_example() {
+fn invalid_plan_is_rejected_with_an_example() {
     for text in ["h100", "a100=1", "h100=many", "cpu=1,cpu=2", "cpu=9000"] {
         let message = text.parse::<NodePlan>().unwrap_err().to_string();
         assert!(message.contains("h100=4,l40s=2,cpu=1"), "{message}");
@@ -30,7 +30,7 @@ fn what_is_no_plan_is_refused_with_an_example() {
 
 #[test]
 fn a_gpu_node_looks_like_a_real_one() {
-    let node = node(NodeShape::H100, 5, "v1.37.1");
+    let node = build_node(NodeShape::H100, 5, "v1.37.1");
     let labels = node.metadata.labels.unwrap();
     assert_eq!(labels["nvidia.com/gpu.product"], "NVIDIA-H100-80GB-HBM3");
     assert_eq!(labels[RACK_LABEL], "h100-rack-02");
@@ -45,15 +45,16 @@ fn a_gpu_node_looks_like_a_real_one() {
 
 #[test]
 fn nvlink_domains_are_racks() {
-    let clique =
-        |number| node(NodeShape::H100, number, "v1.37.1").metadata.labels.unwrap()["nvidia.com/gpu.clique"].clone();
+    let clique = |number| {
+        build_node(NodeShape::H100, number, "v1.37.1").metadata.labels.unwrap()["nvidia.com/gpu.clique"].clone()
+    };
     assert_eq!(clique(1), clique(4));
     assert_ne!(clique(4), clique(5));
 }
 
 #[test]
 fn a_cpu_node_has_no_trace_of_a_gpu() {
-    let node = serde_json::to_string(&node(NodeShape::Cpu, 1, "v1.37.1")).unwrap();
+    let node = serde_json::to_string(&build_node(NodeShape::Cpu, 1, "v1.37.1")).unwrap();
     assert!(!node.contains("nvidia"), "{node}");
 }
 
