@@ -1,46 +1,46 @@
-//! Pieces of expressions that several walls use.
+//! Pieces of expressions that several policies use.
 
 use super::{BYPASS, RESOURCE};
 use berth_api::{GROUP, labels};
 
-/// Name of the variable [`slug`].
-pub const SLUG: &str = "variables.slug";
+/// Reference to the variable [`tenant_slug_variable`].
+pub const TENANT_SLUG: &str = "variables.slug";
 
-/// Variable: the tenant whose namespace the object is in.
-pub fn slug() -> (&'static str, String) {
+/// Variable `slug`: the slug of the tenant that the object's namespace belongs to.
+pub fn tenant_slug_variable() -> (&'static str, String) {
     ("slug", format!("namespaceObject.metadata.labels['{}']", labels::TENANT))
 }
 
-/// Variable: a list of names that the tenant's class allows.
-pub fn allowed(name: &'static str, annotation: &str) -> (&'static str, String) {
+/// Variable: the names that the tenant's class allows, from a policy annotation of the namespace.
+pub fn allowed_names_variable(name: &'static str, annotation: &str) -> (&'static str, String) {
     let list = format!("namespaceObject.metadata.?annotations[?'{annotation}'].orValue('').split(',')");
     (name, list)
 }
 
-/// Whether a variable made by [`allowed`] contains `text`, or everything.
-pub fn contains(list: &str, text: &str) -> String {
+/// Whether the variable of [`allowed_names_variable`] lists `text`, or `*`.
+pub fn list_allows(list: &str, text: &str) -> String {
     format!("({text} in variables.{list} || '*' in variables.{list})")
 }
 
-/// Whether the request comes from the tenant's own control-plane namespace, whose name is made of that of the workload
-/// namespace ([`berth_api::names::TenantId`]).
-pub fn is_tenants() -> String {
+/// Whether the request comes from a service account of the tenant's control-plane namespace, whose name is the name of the
+/// workload namespace and a suffix ([`berth_api::names::TenantId`]).
+pub fn is_tenant_identity() -> String {
     "(('system:serviceaccounts:' + request.?namespace.orValue('') + '-cp') in request.userInfo.?groups.orValue([]))"
         .into()
 }
 
-/// Whether who asks may do what only the platform may.
-pub fn may_bypass() -> String {
+/// Whether RBAC lets the requesting user bypass admission policies.
+pub fn may_bypass_policies() -> String {
     format!("authorizer.group('{GROUP}').resource('{RESOURCE}').check('{BYPASS}').allowed()")
 }
 
-/// Whether a key is one of Berth's own (as [`labels::is_reserved`]).
-pub fn reserved(key: &str) -> String {
+/// Whether the key of a label, annotation or taint is reserved for Berth (as [`labels::is_reserved`]).
+pub fn is_reserved_key(key: &str) -> String {
     format!("({key}.startsWith('{GROUP}/') || {key}.contains('.{GROUP}/'))")
 }
 
-/// Variables `<name>` and `old<Name>`: a map of the object's metadata, and what it was before.
-pub fn maps() -> [(&'static str, String); 4] {
+/// Variables `labels`, `oldLabels`, `annotations`, `oldAnnotations`: the object's metadata after and before the request.
+pub fn metadata_variables() -> [(&'static str, String); 4] {
     let new = |field: &str| format!("object.metadata.?{field}.orValue({{}})");
     let old = |field: &str| format!("oldObject == null ? {{}} : oldObject.metadata.?{field}.orValue({{}})");
     [
@@ -51,28 +51,28 @@ pub fn maps() -> [(&'static str, String); 4] {
     ]
 }
 
-/// Whether every entry of a map whose key `k` fits `which` is as it was, none added, none taken away.
-pub fn kept(new: &str, old: &str, which: &str) -> String {
+/// Whether the request adds, changes and removes no entry whose key `k` matches the expression `which`.
+pub fn entries_unchanged(new: &str, old: &str, which: &str) -> String {
     format!(
         "variables.{new}.all(k, !{which} || (k in variables.{old} && variables.{old}[k] == variables.{new}[k])) && \
          variables.{old}.all(k, !{which} || k in variables.{new})"
     )
 }
 
-/// A list of texts.
-pub fn list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+/// A CEL list of string literals.
+pub fn string_list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = texts.into_iter().map(|text| format!("'{text}'")).collect();
     format!("[{}]", quoted.join(", "))
 }
 
-/// Texts as alternatives of a regular expression.
-pub fn alternatives<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+/// Literal strings as alternatives of a regular expression.
+pub fn regex_alternatives<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let escaped: Vec<String> = texts.into_iter().map(|text| text.replace('.', "[.]")).collect();
     escaped.join("|")
 }
 
-/// A regular expression for keys of annotations in one of these domains (as the syncer's `metadata::in_domain`).
-pub fn in_domains<'a>(domains: impl IntoIterator<Item = &'a str>) -> String {
-    let domains = alternatives(domains);
+/// A regular expression that matches annotation keys in one of these domains (as the syncer's `metadata::in_domain`).
+pub fn domains_regex<'a>(domains: impl IntoIterator<Item = &'a str>) -> String {
+    let domains = regex_alternatives(domains);
     format!("^(([^/]*[.])?({domains})/|({domains})$|({domains})[.][^/]*$)")
 }

@@ -1,75 +1,80 @@
-//! Claims of devices: of classes that are offered, never with a look at others' devices.
+//! ResourceClaims and ResourceClaimTemplates: only DeviceClasses that the tenant's class lists, never admin access.
 
-use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::policy_annotations;
 
 const GROUP: &str = "resource.k8s.io";
 
-pub(super) fn walls() -> Vec<Wall> {
+pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![
-        wall(
+        build_claim_policy(
             "berth-resource-claims",
-            "Claims of devices name classes that are offered to the tenant.",
+            "ResourceClaims of a tenant name only DeviceClasses that its class lists.",
             &["resourceclaims"],
             "object.spec.?devices",
         ),
-        wall(
+        build_claim_policy(
             "berth-resource-claim-templates",
-            "Templates of claims of devices name classes that are offered to the tenant.",
+            "ResourceClaimTemplates of a tenant name only DeviceClasses that its class lists.",
             &["resourceclaimtemplates"],
             "object.spec.spec.?devices",
         ),
     ]
 }
 
-fn wall(name: &'static str, about: &'static str, resources: &'static [&'static str], devices: &str) -> Wall {
-    Wall {
+fn build_claim_policy(
+    name: &'static str,
+    description: &'static str,
+    resources: &'static [&'static str],
+    devices: &str,
+) -> AdmissionPolicy {
+    AdmissionPolicy {
         name,
-        about,
-        place: Place::Workloads,
-        who: Who::Tenant,
-        requests: vec![Requests {
+        description,
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
             group: GROUP,
             version: "v1",
             resources,
             operations: WRITES,
         }],
         variables: vec![
-            cel::allowed("classes", policy_annotations::DEVICE_CLASSES),
-            cel::allowed("drivers", policy_annotations::CONFIG_DRIVERS),
+            cel::allowed_names_variable("classes", policy_annotations::DEVICE_CLASSES),
+            cel::allowed_names_variable("drivers", policy_annotations::CONFIG_DRIVERS),
             ("requests", format!("{devices}.?requests.orValue([])")),
             ("config", format!("{devices}.?config.orValue([])")),
         ],
-        rules: vec![
-            each(
-                &cel::contains("classes", "r.deviceClassName"),
+        validations: vec![
+            validate_each_request(
+                &cel::list_allows("classes", "r.deviceClassName"),
                 "deviceClassName must be one that the tenant's class lists",
             ),
-            rule(
+            validation(
                 "variables.requests.all(r, !r.?exactly.?adminAccess.orValue(false))",
-                "adminAccess gives devices that others use",
+                "adminAccess is not allowed: it gives access to devices that other tenants use",
             ),
-            each(
+            validate_each_request(
                 &format!(
                     "r.?tolerations.orValue([]).all(t, t.?key.orValue('') != '' && !{})",
-                    cel::reserved("t.key")
+                    cel::is_reserved_key("t.key")
                 ),
-                "tolerations of devices may name no taint of the platform, and not every taint at once",
+                "tolerations of devices may not name a taint of the platform, nor all taints (a toleration without a key)",
             ),
-            rule(
+            validation(
                 format!(
                     "variables.config.all(c, !has(c.opaque) || {})",
-                    cel::contains("drivers", "c.opaque.driver")
+                    cel::list_allows("drivers", "c.opaque.driver")
                 ),
-                "config may be for drivers that the tenant's class lists only",
+                "config may only be for drivers that the tenant's class lists",
             ),
         ],
     }
 }
 
-/// A rule for every request, whichever form it has.
-fn each(expression: &str, message: &'static str) -> Rule {
-    rule(
+/// A validation of every device request, in either form (`exactly`, `firstAvailable`).
+fn validate_each_request(expression: &str, message: &'static str) -> Validation {
+    validation(
         format!(
             "variables.requests.all(q, (has(q.exactly) ? [q.exactly] : q.?firstAvailable.orValue([])).all(r, {expression}))"
         ),

@@ -1,39 +1,40 @@
-//! EndpointSlices that a syncer writes: addresses only, and marked as its own, so that neither the host's controllers nor
-//! theirs are mistaken for each other's. The API server itself refuses loopback, link-local and multicast addresses.
+//! EndpointSlices that a syncer writes hold addresses only and carry the syncer's label, so that they cannot be confused with
+//! those of the host's controllers. The API server itself rejects loopback, link-local and multicast addresses.
 
-use super::{Place, Requests, WRITES, Wall, Who, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, validation};
 use berth_sync_rules::kinds::endpoint_slice::{MANAGED_BY, SYNCER};
 
-pub(super) fn wall() -> Wall {
-    let is_syncers = |object: &str| format!("{object}.metadata.?labels[?'{MANAGED_BY}'].orValue('') == '{SYNCER}'");
-    Wall {
+pub(super) fn build_policy() -> AdmissionPolicy {
+    let is_managed_by_syncer =
+        |object: &str| format!("{object}.metadata.?labels[?'{MANAGED_BY}'].orValue('') == '{SYNCER}'");
+    AdmissionPolicy {
         name: "berth-endpoint-slices",
-        about: "EndpointSlices that a syncer writes hold addresses and are marked as its own.",
-        place: Place::Workloads,
-        who: Who::Tenant,
-        requests: vec![Requests {
+        description: "EndpointSlices that a syncer writes hold addresses only and carry the syncer's label.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
             group: "discovery.k8s.io",
             version: "v1",
             resources: &["endpointslices"],
             operations: WRITES,
         }],
         variables: Vec::new(),
-        rules: vec![
-            rule(
+        validations: vec![
+            validation(
                 format!(
                     "{} && (oldObject == null || {})",
-                    is_syncers("object"),
-                    is_syncers("oldObject")
+                    is_managed_by_syncer("object"),
+                    is_managed_by_syncer("oldObject")
                 ),
-                "EndpointSlices of the host's own controllers are not the tenant's to write",
+                "a syncer may not write EndpointSlices of the host's own controllers",
             ),
-            rule(
+            validation(
                 "object.addressType in ['IPv4', 'IPv6']",
                 "addressType must be IPv4 or IPv6: endpoints are addresses",
             ),
-            rule(
+            validation(
                 "object.?endpoints.orValue([]).all(e, !has(e.targetRef))",
-                "endpoints[].targetRef may name no object of the host",
+                "endpoints[].targetRef may not name an object of the host",
             ),
         ],
     }

@@ -1,17 +1,17 @@
-//! Walls: what the host's own API server refuses, whoever asks with a tenant's credential.
+//! The ValidatingAdmissionPolicies of Berth: what the host's API server rejects, whoever sends the request.
 //!
-//! A syncer follows the rules of its tenant's class. Should its credential be stolen, these ValidatingAdmissionPolicies hold
-//! the thief to the same rules. They are plain data: [`all`] lists them, `berth_control::install` applies them to local
-//! clusters, the Helm chart carries the same objects in `charts/berth/files/admission-policies.yaml`.
+//! A syncer follows the rules of its tenant's class. If its credential is stolen, these policies enforce the same rules. They
+//! are plain data: [`all_policies`] lists them, `berth_control::install` applies them to local clusters, the Helm chart
+//! carries the same objects in `charts/berth/files/admission-policies.yaml`.
 //!
-//! What a class allows is read from annotations of the workload namespace ([`berth_api::policy_annotations`]). Walls on what belongs
-//! to the platform (nodes, namespaces) ask the host's RBAC instead of knowing names: whoever may `bypass` `walls.berth.dev`
-//! passes. That is control, and cluster-admins, who could delete the walls as well.
+//! Policies read what a class allows from annotations of the workload namespace ([`berth_api::policy_annotations`]). Policies on
+//! objects of the platform (nodes, namespaces) ask the host's RBAC instead of listing users: who has the verb `bypass` on
+//! `admissionpolicies.berth.dev` may change them. That is control, and cluster-admins, who could delete the policies as well.
 
 mod cel;
 mod devices;
-mod edge;
 mod endpoints;
+mod ingresses_and_routes;
 mod metadata;
 mod namespaces;
 mod network_policies;
@@ -20,125 +20,128 @@ mod pod_status;
 mod pods;
 mod secrets;
 mod services;
-mod shared;
+mod shared_nodes;
 mod storage;
 mod tenant_nodes;
 
 use berth_api::labels;
 use k8s_openapi::{
     api::admissionregistration::v1::{
-        MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
+        self, MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
         ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec, ValidatingAdmissionPolicySpec,
-        Validation, Variable,
+        Variable,
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
 use std::collections::BTreeMap;
 
-/// Resource of the API group `berth.dev` that exists only for the right to [`BYPASS`] walls.
-pub const RESOURCE: &str = "walls";
-/// Verb of the right not to be held by walls.
+/// Resource of the API group `berth.dev` that exists only for the right to [`BYPASS`] the policies.
+pub const RESOURCE: &str = "admissionpolicies";
+/// Verb of the right to make requests that the policies would reject.
 pub const BYPASS: &str = "bypass";
 
-/// Whose requests a wall holds up.
+/// Whose requests a policy validates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// Everybody's but those of who may bypass walls.
-    Anybody,
-    /// Those of the tenant's own identities: the service accounts of its control-plane namespace. Controllers of the host
-    /// work on the same objects and are trusted.
-    Tenant,
+pub enum Subjects {
+    /// All users but those that RBAC lets bypass the policies.
+    Everyone,
+    /// The tenant's own identities: the service accounts of its control-plane namespace. Controllers of the host work on the
+    /// same objects and are trusted.
+    TenantIdentities,
 }
 
-/// Where a wall stands.
+/// Where the objects are that a policy validates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Scope {
     /// In the workload namespaces of all tenants.
-    Workloads,
+    WorkloadNamespaces,
     /// In the control-plane namespaces of all tenants.
-    ControlPlanes,
-    /// Around objects of no namespace.
+    ControlPlaneNamespaces,
+    /// Cluster-scoped objects.
     Cluster,
 }
 
-/// Requests that a wall looks at.
+/// Requests that a policy validates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Requests {
+pub struct ResourceRule {
     /// API group.
     pub group: &'static str,
-    /// API version in whose form the rules see objects.
+    /// API version in which the expressions see objects.
     pub version: &'static str,
     /// Resources, and subresources as `resource/subresource`.
     pub resources: &'static [&'static str],
-    /// CREATE, UPDATE; DELETE only of what keeps a tenant's identities in: what is wrong must be possible to remove.
+    /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities: it must be possible to delete a wrong object.
     pub operations: &'static [&'static str],
 }
 
-/// An expression (CEL) that must be true, and what is said if it is not.
+/// A CEL expression that must be true, and the message if it is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct Validation {
     /// The expression.
     pub expression: String,
-    /// The words.
+    /// Shown to the client whose request is rejected.
     pub message: &'static str,
 }
 
 /// One ValidatingAdmissionPolicy and its binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wall {
+pub struct AdmissionPolicy {
     /// Name of both objects.
     pub name: &'static str,
-    /// One sentence for people.
-    pub about: &'static str,
-    /// Where it stands.
-    pub place: Place,
-    /// Whom it holds up.
-    pub who: Who,
-    /// Which requests.
-    pub requests: Vec<Requests>,
-    /// Expressions that rules share.
+    /// One sentence for the annotation `kubernetes.io/description`.
+    pub description: &'static str,
+    /// Where the validated objects are.
+    pub scope: Scope,
+    /// Whose requests are validated.
+    pub subjects: Subjects,
+    /// Which requests are validated.
+    pub resource_rules: Vec<ResourceRule>,
+    /// Expressions that validations share, by name.
     pub variables: Vec<(&'static str, String)>,
     /// What must hold.
-    pub rules: Vec<Rule>,
+    pub validations: Vec<Validation>,
 }
 
-/// Creations and changes.
 const WRITES: &[&str] = &["CREATE", "UPDATE"];
 
-/// Every wall.
-pub fn all() -> Vec<Wall> {
-    let mut walls = pods::walls();
-    walls.extend([
-        pod_status::wall(),
-        metadata::wall(),
-        secrets::wall(),
-        services::wall(),
-        endpoints::wall(),
+/// Every policy of Berth.
+pub fn all_policies() -> Vec<AdmissionPolicy> {
+    let mut policies = pods::build_policies();
+    policies.extend([
+        pod_status::build_policy(),
+        metadata::build_policy(),
+        secrets::build_policy(),
+        services::build_policy(),
+        endpoints::build_policy(),
     ]);
-    walls.extend(storage::walls());
-    walls.extend(devices::walls());
-    walls.extend(edge::walls());
-    walls.extend(network_policies::walls());
-    walls.extend([namespaces::wall(), nodes::wall(), tenant_nodes::wall()]);
-    walls
+    policies.extend(storage::build_policies());
+    policies.extend(devices::build_policies());
+    policies.extend(ingresses_and_routes::build_policies());
+    policies.extend(network_policies::build_policies());
+    policies.extend([
+        namespaces::build_policy(),
+        nodes::build_policy(),
+        tenant_nodes::build_policy(),
+    ]);
+    policies
 }
 
-fn rule(expression: impl Into<String>, message: &'static str) -> Rule {
-    Rule {
+fn validation(expression: impl Into<String>, message: &'static str) -> Validation {
+    Validation {
         expression: expression.into(),
         message,
     }
 }
 
-fn condition(name: &str, expression: String) -> MatchCondition {
+fn match_condition(name: &str, expression: String) -> MatchCondition {
     MatchCondition {
         name: name.into(),
         expression,
     }
 }
 
-impl Wall {
-    fn metadata(&self) -> ObjectMeta {
+impl AdmissionPolicy {
+    fn build_metadata(&self) -> ObjectMeta {
         ObjectMeta {
             name: Some(self.name.into()),
             labels: Some(BTreeMap::from([(
@@ -147,42 +150,45 @@ impl Wall {
             )])),
             annotations: Some(BTreeMap::from([(
                 "kubernetes.io/description".to_owned(),
-                self.about.to_owned(),
+                self.description.to_owned(),
             )])),
             ..ObjectMeta::default()
         }
     }
 
-    /// The policy.
-    pub fn policy(&self) -> ValidatingAdmissionPolicy {
+    /// The ValidatingAdmissionPolicy.
+    pub fn build_policy(&self) -> ValidatingAdmissionPolicy {
         let texts = |list: &[&str]| Some(list.iter().map(ToString::to_string).collect::<Vec<_>>());
-        let role = match self.place {
-            Place::Workloads => Some(labels::ROLE_WORKLOADS),
-            Place::ControlPlanes => Some(labels::ROLE_CONTROL_PLANE),
-            Place::Cluster => None,
+        let role = match self.scope {
+            Scope::WorkloadNamespaces => Some(labels::ROLE_WORKLOADS),
+            Scope::ControlPlaneNamespaces => Some(labels::ROLE_CONTROL_PLANE),
+            Scope::Cluster => None,
         };
-        let resource_rules = self.requests.iter().map(|requests| NamedRuleWithOperations {
-            api_groups: texts(&[requests.group]),
-            api_versions: texts(&[requests.version]),
-            operations: texts(requests.operations),
-            resources: texts(requests.resources),
+        let resource_rules = self.resource_rules.iter().map(|rule| NamedRuleWithOperations {
+            api_groups: texts(&[rule.group]),
+            api_versions: texts(&[rule.version]),
+            operations: texts(rule.operations),
+            resources: texts(rule.resources),
             resource_names: None,
-            // A selector of namespaces says nothing about objects of none: they would all be held up.
+            // A namespace selector does not apply to cluster-scoped objects: all of them would match.
             scope: Some(
-                match self.place {
-                    Place::Cluster => "Cluster",
-                    Place::Workloads | Place::ControlPlanes => "Namespaced",
+                match self.scope {
+                    Scope::Cluster => "Cluster",
+                    Scope::WorkloadNamespaces | Scope::ControlPlaneNamespaces => "Namespaced",
                 }
                 .into(),
             ),
         });
-        let conditions = match self.who {
-            Who::Anybody => vec![condition("is-held", format!("!{}", cel::may_bypass()))],
-            Who::Tenant => vec![condition("is-the-tenants", cel::is_tenants())],
+        let conditions = match self.subjects {
+            Subjects::Everyone => vec![match_condition(
+                "may-not-bypass",
+                format!("!{}", cel::may_bypass_policies()),
+            )],
+            Subjects::TenantIdentities => vec![match_condition("is-tenant-identity", cel::is_tenant_identity())],
         };
-        let validations = self.rules.iter().map(|rule| Validation {
-            expression: rule.expression.clone(),
-            message: Some(rule.message.into()),
+        let validations = self.validations.iter().map(|validation| v1::Validation {
+            expression: validation.expression.clone(),
+            message: Some(validation.message.into()),
             message_expression: None,
             reason: Some("Forbidden".into()),
         });
@@ -191,9 +197,9 @@ impl Wall {
             expression: expression.clone(),
         });
         ValidatingAdmissionPolicy {
-            metadata: self.metadata(),
+            metadata: self.build_metadata(),
             spec: Some(ValidatingAdmissionPolicySpec {
-                // A rule that cannot be evaluated refuses.
+                // Reject the request if an expression cannot be evaluated.
                 failure_policy: Some("Fail".into()),
                 match_constraints: Some(MatchResources {
                     match_policy: Some("Equivalent".into()),
@@ -205,8 +211,8 @@ impl Wall {
                     resource_rules: Some(resource_rules.collect()),
                     exclude_resource_rules: None,
                 }),
-                // Around the platform's own objects the rules themselves ask who it is, only if something changes.
-                match_conditions: (self.place != Place::Cluster).then_some(conditions),
+                // Policies on cluster-scoped objects check the user in their validations, and only if something reserved changes.
+                match_conditions: (self.scope != Scope::Cluster).then_some(conditions),
                 variables: Some(variables.collect()),
                 validations: Some(validations.collect()),
                 ..ValidatingAdmissionPolicySpec::default()
@@ -215,13 +221,13 @@ impl Wall {
         }
     }
 
-    /// The policy's binding.
-    pub fn binding(&self) -> ValidatingAdmissionPolicyBinding {
+    /// The ValidatingAdmissionPolicyBinding.
+    pub fn build_binding(&self) -> ValidatingAdmissionPolicyBinding {
         ValidatingAdmissionPolicyBinding {
-            metadata: self.metadata(),
+            metadata: self.build_metadata(),
             spec: ValidatingAdmissionPolicyBindingSpec {
                 policy_name: self.name.into(),
-                // The audit log says who ran into a wall: an honest syncer never does.
+                // The audit log shows whose requests were rejected: an intact syncer's never are.
                 validation_actions: vec!["Deny".into(), "Audit".into()],
                 match_resources: None,
                 param_ref: None,
@@ -236,30 +242,33 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn walls_have_names_of_their_own_and_words_for_every_refusal() {
-        let all = all();
-        let names: BTreeSet<&str> = all.iter().map(|wall| wall.name).collect();
+    fn policies_have_unique_names_and_a_message_for_every_rejection() {
+        let all = all_policies();
+        let names: BTreeSet<&str> = all.iter().map(|policy| policy.name).collect();
         assert_eq!(names.len(), all.len());
-        for wall in &all {
-            assert!(wall.name.starts_with("berth-"), "{}", wall.name);
-            assert!(!wall.rules.is_empty() && !wall.requests.is_empty(), "{}", wall.name);
-            for rule in &wall.rules {
-                // One line, at most what the API server takes, and no sentence of its own.
-                let length = rule.message.len();
+        for policy in &all {
+            let name = policy.name;
+            assert!(name.starts_with("berth-"), "{name}");
+            assert!(
+                !policy.validations.is_empty() && !policy.resource_rules.is_empty(),
+                "{name}"
+            );
+            for Validation { message, .. } in &policy.validations {
+                // One line, no longer than the API server accepts. The API server puts it into a sentence.
                 assert!(
-                    (20..200).contains(&length) && !rule.message.ends_with('.'),
-                    "{}",
-                    rule.message
+                    (20..200).contains(&message.len()) && !message.ends_with('.'),
+                    "{message}"
                 );
             }
         }
     }
 
     #[test]
-    fn no_wall_keeps_the_platform_from_deleting_anything() {
-        for wall in all().into_iter().filter(|wall| wall.who == Who::Anybody) {
-            for requests in &wall.requests {
-                assert!(!requests.operations.contains(&"DELETE"), "{}", wall.name);
+    fn no_policy_keeps_the_platform_from_deleting_objects() {
+        let policies = all_policies().into_iter();
+        for policy in policies.filter(|policy| policy.subjects == Subjects::Everyone) {
+            for rule in &policy.resource_rules {
+                assert!(!rule.operations.contains(&"DELETE"), "{}", policy.name);
             }
         }
     }

@@ -1,14 +1,15 @@
-//! Metadata of everything that a syncer makes: marked as the tenant's, owned by nobody, held by nothing.
+//! Metadata of all objects that a syncer creates: labelled with the tenant, without owners and finalizers that would keep
+//! them from being deleted.
 
-use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::labels;
 
-/// Finalizers that the host itself puts on new objects while it admits them.
-const HOSTS: &[&str] = &["kubernetes.io/pvc-protection", "kueue.x-k8s.io/managed"];
+/// Finalizers that the host itself adds to new objects during admission.
+const HOST_FINALIZERS: &[&str] = &["kubernetes.io/pvc-protection", "kueue.x-k8s.io/managed"];
 
-pub(super) fn wall() -> Wall {
-    let mut variables = vec![cel::slug()];
-    variables.extend(cel::maps());
+pub(super) fn build_policy() -> AdmissionPolicy {
+    let mut variables = vec![cel::tenant_slug_variable()];
+    variables.extend(cel::metadata_variables());
     variables.push((
         "oldFinalizers",
         "oldObject == null ? [] : oldObject.metadata.?finalizers.orValue([])".into(),
@@ -17,48 +18,48 @@ pub(super) fn wall() -> Wall {
         "oldOwners",
         "oldObject == null ? [] : oldObject.metadata.?ownerReferences.orValue([]).map(o, o.uid)".into(),
     ));
-    Wall {
+    AdmissionPolicy {
         name: "berth-metadata",
-        about: "What a syncer makes is marked as its tenant's, has no owners elsewhere and can always be removed.",
-        place: Place::Workloads,
-        who: Who::Tenant,
-        requests: vec![Requests {
+        description: "Objects that a syncer creates carry the labels of its tenant, have no foreign owners and can always be deleted.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
             group: "*",
             version: "*",
             resources: &["*"],
             operations: WRITES,
         }],
         variables,
-        rules: vec![
-            rule(
+        validations: vec![
+            validation(
                 format!(
                     "variables.labels[?'{}'].orValue('') == {} && variables.labels[?'{}'].orValue('') == '{}'",
                     labels::TENANT,
-                    cel::SLUG,
+                    cel::TENANT_SLUG,
                     labels::MANAGED_BY,
                     labels::MANAGED_BY_SYNCER
                 ),
-                "objects carry the labels berth.dev/tenant of this tenant and berth.dev/managed-by=syncer",
+                "objects must carry the labels berth.dev/tenant of this tenant and berth.dev/managed-by=syncer",
             ),
-            rule(
+            validation(
                 format!(
                     "oldObject == null || variables.oldLabels[?'{}'].orValue('') == '{}'",
                     labels::MANAGED_BY,
                     labels::MANAGED_BY_SYNCER
                 ),
-                "objects that the platform made in this namespace are not the tenant's to change",
+                "a syncer may not change objects that the platform created in this namespace",
             ),
-            // A pod's tokens go with the pod.
-            rule(
+            // A pod's token Secrets are deleted with the pod.
+            validation(
                 "object.metadata.?ownerReferences.orValue([]).all(o, o.uid in variables.oldOwners || \
                  (request.resource.resource == 'secrets' && o.kind == 'Pod' && o.apiVersion == 'v1' && \
                  !o.?controller.orValue(false) && !o.?blockOwnerDeletion.orValue(false)))",
                 "metadata.ownerReferences may not be set",
             ),
-            rule(
+            validation(
                 format!(
                     "object.metadata.?finalizers.orValue([]).all(f, f in variables.oldFinalizers || f in {})",
-                    cel::list(HOSTS.iter().copied())
+                    cel::string_list(HOST_FINALIZERS.iter().copied())
                 ),
                 "metadata.finalizers may not be added",
             ),

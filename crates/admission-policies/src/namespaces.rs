@@ -1,46 +1,46 @@
-//! Namespaces: which tenant one belongs to, what it is for, what its class allows and which Pod Security level holds is
-//! said by labels and annotations, so only control may write them.
+//! Namespaces: labels and annotations say which tenant a namespace belongs to, what it is for, what the tenant's class allows
+//! and which Pod Security level applies, so only control may write them.
 
-use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::labels;
 
-pub(super) fn wall() -> Wall {
-    let reserved = cel::reserved("k");
+pub(super) fn build_policy() -> AdmissionPolicy {
+    let reserved = cel::is_reserved_key("k");
     let security = "k.startsWith('pod-security.kubernetes.io/')";
-    let is_tenants = format!(
+    let is_tenant_namespace = format!(
         "('{0}' in variables.labels || '{0}' in variables.oldLabels)",
         labels::ROLE
     );
-    let kept = |map: &str, old: &str, which: &str| format!("({})", cel::kept(map, old, which));
-    Wall {
+    let unchanged = |map: &str, old: &str, which: &str| format!("({})", cel::entries_unchanged(map, old, which));
+    AdmissionPolicy {
         name: "berth-namespaces",
-        about: "Labels and annotations of berth.dev on namespaces, and the Pod Security level of tenants' namespaces, are the platform's.",
-        place: Place::Cluster,
-        who: Who::Anybody,
-        requests: vec![Requests {
+        description: "Labels and annotations of berth.dev on namespaces, and the Pod Security level of tenants' namespaces, can be changed by the platform only.",
+        scope: Scope::Cluster,
+        subjects: Subjects::Everyone,
+        resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
             resources: &["namespaces", "namespaces/status", "namespaces/finalize"],
             operations: WRITES,
         }],
-        variables: cel::maps().into(),
-        rules: vec![
-            rule(
+        variables: cel::metadata_variables().into(),
+        validations: vec![
+            validation(
                 format!(
                     "({} && {}) || {}",
-                    kept("labels", "oldLabels", &reserved),
-                    kept("annotations", "oldAnnotations", &reserved),
-                    cel::may_bypass()
+                    unchanged("labels", "oldLabels", &reserved),
+                    unchanged("annotations", "oldAnnotations", &reserved),
+                    cel::may_bypass_policies()
                 ),
-                "labels and annotations of berth.dev on namespaces are for the platform only",
+                "only the platform may change labels and annotations of berth.dev on namespaces",
             ),
-            rule(
+            validation(
                 format!(
-                    "!{is_tenants} || {} || {}",
-                    kept("labels", "oldLabels", security),
-                    cel::may_bypass()
+                    "!{is_tenant_namespace} || {} || {}",
+                    unchanged("labels", "oldLabels", security),
+                    cel::may_bypass_policies()
                 ),
-                "the Pod Security level of a tenant's namespace is for the platform only",
+                "only the platform may change the Pod Security level of a tenant's namespace",
             ),
         ],
     }

@@ -1,26 +1,27 @@
-//! NetworkPolicies: a tenant's open nothing outside of the tenant but what is declared for it, and control's own stay.
+//! NetworkPolicies: those of a tenant allow nothing outside the tenant but its allowed CIDRs and namespaces, and those of
+//! control cannot be changed.
 //!
-//! Policies only add to what others allow, so each is looked at for itself. Ports are not looked at here: a host with policies
-//! of administrators (`berth_control::network`) keeps them as well.
+//! Policies only add to what others allow, so each is validated for itself. Ports are not validated here: on a host with
+//! administrative network policies (`berth_control::network`) those restrict ports as well.
 
-use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::{
     labels::{self, NAMESPACE_NAME},
     policy_annotations,
 };
 
-pub(super) fn walls() -> [Wall; 2] {
-    [written(), removed()]
+pub(super) fn build_policies() -> [AdmissionPolicy; 2] {
+    [build_write_policy(), build_delete_policy()]
 }
 
-/// Variable: a list out of an annotation of the namespace; empty without it.
-fn listed(name: &'static str, annotation: &str) -> (&'static str, String) {
-    let (name, list) = cel::allowed(name, annotation);
+/// Variable: the list in a policy annotation of the namespace; empty without the annotation.
+fn list_variable(name: &'static str, annotation: &str) -> (&'static str, String) {
+    let (name, list) = cel::allowed_names_variable(name, annotation);
     (name, format!("{list}.filter(c, c != '')"))
 }
 
-/// Whether an object is the syncer's.
-fn is_the_syncers(object: &str) -> String {
+/// Whether an object carries the syncer's label.
+fn is_managed_by_syncer(object: &str) -> String {
     format!(
         "{object}.metadata.?labels[?'{}'].orValue('') == '{}'",
         labels::MANAGED_BY,
@@ -28,95 +29,95 @@ fn is_the_syncers(object: &str) -> String {
     )
 }
 
-/// Whether a range `p.ipBlock` lies in one of `allowed`, and what is closed within it is taken out.
-fn is_open(allowed: &str) -> String {
+/// Whether the CIDR of `p.ipBlock` lies in one of the list `allowed` and excepts all blocked CIDRs within it.
+fn is_allowed_block(allowed: &str) -> String {
     format!(
         "(variables.{allowed}.exists(a, cidr(a).containsCIDR(p.ipBlock.cidr)) && \
-         variables.closed.all(c, !cidr(c).containsCIDR(p.ipBlock.cidr) && \
+         variables.blockedCidrs.all(c, !cidr(c).containsCIDR(p.ipBlock.cidr) && \
          (!cidr(p.ipBlock.cidr).containsCIDR(c) || p.ipBlock.?except.orValue([]).exists(e, cidr(e).containsCIDR(c)))))"
     )
 }
 
-fn written() -> Wall {
-    let whom = |direction: &str, side: &str, peer: &str| {
+fn build_write_policy() -> AdmissionPolicy {
+    let all_peers = |direction: &str, side: &str, peer: &str| {
         format!("variables.{direction}.all(r, size(r.?{side}.orValue([])) > 0 && r.{side}.all(p, {peer}))")
     };
-    // Only by its name, which nobody but the API server sets.
-    let is_let_in = format!(
+    // Only by the label with its name, which the API server alone sets.
+    let is_allowed_namespace = format!(
         "(size(p.namespaceSelector.?matchExpressions.orValue([])) == 0 && \
          p.namespaceSelector.?matchLabels.orValue({{}}).exists(k, k == '{NAMESPACE_NAME}' && \
          p.namespaceSelector.matchLabels[k] in variables.namespaces))"
     );
-    Wall {
+    AdmissionPolicy {
         name: "berth-network-policies",
-        about: "NetworkPolicies of a tenant open nothing outside of it but what its TenantCluster declares.",
-        place: Place::Workloads,
-        who: Who::Tenant,
-        requests: vec![Requests {
+        description: "NetworkPolicies of a tenant allow nothing outside the tenant but what its TenantCluster declares.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
             group: "networking.k8s.io",
             version: "v1",
             resources: &["networkpolicies"],
             operations: WRITES,
         }],
         variables: vec![
-            listed("egressCidrs", policy_annotations::EGRESS_CIDRS),
-            listed("ingressCidrs", policy_annotations::INGRESS_CIDRS),
-            listed("namespaces", policy_annotations::INGRESS_NAMESPACES),
-            listed("closed", policy_annotations::BLOCKED_CIDRS),
+            list_variable("egressCidrs", policy_annotations::EGRESS_CIDRS),
+            list_variable("ingressCidrs", policy_annotations::INGRESS_CIDRS),
+            list_variable("namespaces", policy_annotations::INGRESS_NAMESPACES),
+            list_variable("blockedCidrs", policy_annotations::BLOCKED_CIDRS),
             ("egress", "object.spec.?egress.orValue([])".into()),
             ("ingress", "object.spec.?ingress.orValue([])".into()),
         ],
-        rules: vec![
-            rule(
+        validations: vec![
+            validation(
                 format!(
                     "{} && (oldObject == null || {})",
-                    is_the_syncers("object"),
-                    is_the_syncers("oldObject")
+                    is_managed_by_syncer("object"),
+                    is_managed_by_syncer("oldObject")
                 ),
-                "a syncer's NetworkPolicies carry its label, and the platform's own are not for it to change",
+                "a syncer's NetworkPolicies must carry its label, and it may not change those of the platform",
             ),
-            rule(
-                whom(
+            validation(
+                all_peers(
                     "egress",
                     "to",
                     &format!(
                         "!has(p.namespaceSelector) && (!has(p.ipBlock) || {})",
-                        is_open("egressCidrs")
+                        is_allowed_block("egressCidrs")
                     ),
                 ),
-                "egress may be opened to the tenant's own pods and to networks that its TenantCluster declares",
+                "egress may be allowed only to the tenant's own pods and to networks that its TenantCluster declares",
             ),
-            rule(
-                whom(
+            validation(
+                all_peers(
                     "ingress",
                     "from",
                     &format!(
-                        "(!has(p.namespaceSelector) || {is_let_in}) && (!has(p.ipBlock) || {})",
-                        is_open("ingressCidrs")
+                        "(!has(p.namespaceSelector) || {is_allowed_namespace}) && (!has(p.ipBlock) || {})",
+                        is_allowed_block("ingressCidrs")
                     ),
                 ),
-                "ingress may be opened to the tenant's own pods and to whom its TenantCluster declares",
+                "ingress may be allowed only from the tenant's own pods and from peers that its TenantCluster declares",
             ),
         ],
     }
 }
 
-fn removed() -> Wall {
-    Wall {
-        name: "berth-network-policies-removed",
-        about: "A tenant's identities remove no NetworkPolicies but their own.",
-        place: Place::Workloads,
-        who: Who::Tenant,
-        requests: vec![Requests {
+fn build_delete_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
+        name: "berth-network-policy-deletions",
+        description: "The identities of a tenant delete no NetworkPolicies but their own.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
             group: "networking.k8s.io",
             version: "v1",
             resources: &["networkpolicies"],
             operations: &["DELETE"],
         }],
         variables: Vec::new(),
-        rules: vec![rule(
-            is_the_syncers("oldObject"),
-            "the platform's own NetworkPolicies are not for a tenant's identities to remove",
+        validations: vec![validation(
+            is_managed_by_syncer("oldObject"),
+            "the identities of a tenant may not delete NetworkPolicies of the platform",
         )],
     }
 }

@@ -1,39 +1,39 @@
-//! Nodes: whose a node is, is said by its labels, annotations and taints, so only control may write them. Kubelets may
-//! otherwise change labels of their own node, also those by which tenants' pods find it.
+//! Nodes: labels, annotations and taints say which tenant a node is assigned to, so only control may write them. Without this
+//! policy a kubelet could change labels of its own Node, among them those that pods of tenants select nodes by.
 
-use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 
-pub(super) fn wall() -> Wall {
-    let reserved = cel::reserved("k");
+pub(super) fn build_policy() -> AdmissionPolicy {
+    let reserved = cel::is_reserved_key("k");
     let taints = |object: &str| {
         format!(
             "{object}.?spec.?taints.orValue([]).filter(t, {}).map(t, t.key + '=' + t.?value.orValue('') + ':' + t.effect)",
-            cel::reserved("t.key")
+            cel::is_reserved_key("t.key")
         )
     };
-    let mut variables: Vec<_> = cel::maps().into();
+    let mut variables: Vec<_> = cel::metadata_variables().into();
     variables.push(("taints", taints("object")));
     variables.push(("oldTaints", format!("oldObject == null ? [] : {}", taints("oldObject"))));
-    Wall {
+    AdmissionPolicy {
         name: "berth-nodes",
-        about: "Labels, annotations and taints of berth.dev on nodes are the platform's, also against kubelets.",
-        place: Place::Cluster,
-        who: Who::Anybody,
-        requests: vec![Requests {
+        description: "Labels, annotations and taints of berth.dev on nodes can be changed by the platform only, not by kubelets.",
+        scope: Scope::Cluster,
+        subjects: Subjects::Everyone,
+        resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
             resources: &["nodes", "nodes/status"],
             operations: WRITES,
         }],
         variables,
-        rules: vec![rule(
+        validations: vec![validation(
             format!(
                 "(({}) && ({}) && variables.taints == variables.oldTaints) || {}",
-                cel::kept("labels", "oldLabels", &reserved),
-                cel::kept("annotations", "oldAnnotations", &reserved),
-                cel::may_bypass()
+                cel::entries_unchanged("labels", "oldLabels", &reserved),
+                cel::entries_unchanged("annotations", "oldAnnotations", &reserved),
+                cel::may_bypass_policies()
             ),
-            "labels, annotations and taints of berth.dev on nodes are for the platform only",
+            "only the platform may change labels, annotations and taints of berth.dev on nodes",
         )],
     }
 }

@@ -1,15 +1,15 @@
-//! The status of pods. A syncer writes conditions of readiness gates; everything else is the kubelet's. Above all the
-//! address: the host's controllers make endpoints of it, and would lead traffic to whatever a thief writes there.
+//! The status of pods: a syncer writes conditions of readiness gates, everything else is for the kubelet. The address matters
+//! most: the host's controllers turn it into endpoints, so a stolen credential could direct traffic to any address.
 
-use super::{Place, Requests, Wall, Who, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, validation};
 
-pub(super) fn wall() -> Wall {
-    Wall {
+pub(super) fn build_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
         name: "berth-pod-status",
-        about: "Of a pod's status a syncer changes conditions only.",
-        place: Place::Workloads,
-        who: Who::Tenant,
-        requests: vec![Requests {
+        description: "A syncer changes only conditions in the status of a pod.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
             resources: &["pods/status"],
@@ -19,13 +19,13 @@ pub(super) fn wall() -> Wall {
             ("new", "object.?status.orValue({})".into()),
             ("old", "oldObject.?status.orValue({})".into()),
         ],
-        rules: vec![
-            rule(
+        validations: vec![
+            validation(
                 "['podIP', 'podIPs', 'hostIP', 'hostIPs', 'phase', 'nominatedNodeName', 'startTime', 'resize'].all(f, \
                  f in variables.new ? (f in variables.old && variables.new[f] == variables.old[f]) : !(f in variables.old))",
-                "of a pod's status only conditions may be written, not its addresses or phase",
+                "only conditions may be written in a pod's status, not its addresses or phase",
             ),
-            rule(
+            validation(
                 "object.metadata.?labels.orValue({}) == oldObject.metadata.?labels.orValue({}) && \
                  object.metadata.?annotations.orValue({}) == oldObject.metadata.?annotations.orValue({})",
                 "labels and annotations cannot be changed through a pod's status",

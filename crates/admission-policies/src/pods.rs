@@ -1,158 +1,161 @@
-//! Pods: on the tenant's own nodes, under its own accounts, without the platform's devices, volumes and names.
+//! Pods: only on the tenant's own nodes, with its own service accounts, without the platform's devices, volumes and names.
 //!
-//! What would leave a container (host paths, networks, ports, privileges, capabilities, sysctls, hosts of probes) Pod
-//! Security refuses already: the workload namespace enforces `baseline`.
+//! Host paths, host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: the
+//! workload namespace enforces the Pod Security level `baseline`.
 
-use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule, shared};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, shared_nodes, validation};
 use berth_api::{labels, policy_annotations};
 use berth_sync_rules::kinds::{
     metadata::REFUSED_ANNOTATIONS,
     pod::{DEVICE_VARIABLES, NO_DEVICE},
 };
 
-/// The pods of a workload namespace.
-pub(super) fn walls() -> Vec<Wall> {
-    vec![existing(), new(), shared::wall()]
+pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
+    vec![build_pod_policy(), build_new_pod_policy(), shared_nodes::build_policy()]
 }
 
 /// What holds as long as a pod exists.
-fn existing() -> Wall {
-    let mut variables = vec![cel::slug()];
-    variables.extend(cel::maps());
-    variables.extend(shared::variables());
-    Wall {
+fn build_pod_policy() -> AdmissionPolicy {
+    let mut variables = vec![cel::tenant_slug_variable()];
+    variables.extend(cel::metadata_variables());
+    variables.extend(shared_nodes::placement_variables());
+    AdmissionPolicy {
         name: "berth-pods",
-        about: "Pods of a tenant stay on its own nodes and those it may share, and get devices from the scheduler only.",
-        place: Place::Workloads,
-        who: Who::Anybody,
-        requests: vec![Requests {
+        description: "Pods of a tenant run only on its own nodes and on shared nodes that it may use, and get devices only from the scheduler.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::Everyone,
+        resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
             resources: &["pods", "pods/ephemeralcontainers"],
             operations: WRITES,
         }],
         variables,
-        rules: vec![
-            rule(
-                format!("variables.labels[?'{}'].orValue('') == {}", labels::TENANT, cel::SLUG),
-                "pods in this namespace carry the label berth.dev/tenant of its tenant",
+        validations: vec![
+            validation(
+                format!(
+                    "variables.labels[?'{}'].orValue('') == {}",
+                    labels::TENANT,
+                    cel::TENANT_SLUG
+                ),
+                "pods in this namespace must carry the label berth.dev/tenant of its tenant",
             ),
-            shared::where_pods_run(),
-            tolerations(),
-            annotations(),
-            devices("containers"),
-            devices("initContainers"),
-            devices("ephemeralContainers"),
+            shared_nodes::validate_placement(),
+            validate_tolerations(),
+            validate_annotations(),
+            validate_device_variables("containers"),
+            validate_device_variables("initContainers"),
+            validate_device_variables("ephemeralContainers"),
         ],
     }
 }
 
-fn tolerations() -> Rule {
+fn validate_tolerations() -> Validation {
     let own = format!(
         "t.key == '{}' && t.?operator.orValue('Equal') == 'Equal' && t.?value.orValue('') == {}",
         labels::TENANT,
-        cel::SLUG
+        cel::TENANT_SLUG
     );
-    rule(
+    validation(
         format!(
             "object.spec.?tolerations.orValue([]).all(t, t.?key.orValue('') != '' && (!{} || ({own})))",
-            cel::reserved("t.key")
+            cel::is_reserved_key("t.key")
         ),
-        "spec.tolerations may name no taint of another tenant, and not every taint at once",
+        "spec.tolerations may not name a taint of another tenant, nor all taints (a toleration without a key)",
     )
 }
 
-/// Calico, Multus and container runtimes write such annotations themselves, so only what is new counts.
-fn annotations() -> Rule {
-    let refused = cel::in_domains(REFUSED_ANNOTATIONS.iter().map(|(domain, _)| *domain));
-    rule(
+/// Calico, Multus and container runtimes write such annotations themselves, so only new and changed ones are checked.
+fn validate_annotations() -> Validation {
+    let denied = cel::domains_regex(REFUSED_ANNOTATIONS.iter().map(|(domain, _)| *domain));
+    validation(
         format!(
-            "!{} || variables.annotations.all(k, !k.matches('{refused}') || \
+            "!{} || variables.annotations.all(k, !k.matches('{denied}') || \
              (k in variables.oldAnnotations && variables.oldAnnotations[k] == variables.annotations[k]))",
-            cel::is_tenants()
+            cel::is_tenant_identity()
         ),
         "metadata.annotations may not steer the node's container runtime, devices or network",
     )
 }
 
-fn devices(containers: &str) -> Rule {
-    rule(
+fn validate_device_variables(containers: &str) -> Validation {
+    validation(
         format!(
             "object.spec.?{containers}.orValue([]).all(c, c.?env.orValue([]).all(e, \
              !(e.name in {}) || (!has(e.valueFrom) && e.?value.orValue('') in {})))",
-            cel::list(DEVICE_VARIABLES.iter().copied()),
-            cel::list(NO_DEVICE.iter().copied())
+            cel::string_list(DEVICE_VARIABLES.iter().copied()),
+            cel::string_list(NO_DEVICE.iter().copied())
         ),
-        "environment variables may not choose devices past the scheduler",
+        "environment variables may not choose devices: the scheduler assigns them",
     )
 }
 
-/// What is decided when a pod is made, and cannot change after that.
-fn new() -> Wall {
-    Wall {
+/// Fields that cannot change after a pod was created.
+fn build_new_pod_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
         name: "berth-new-pods",
-        about: "Pods of a tenant are made as its class allows.",
-        place: Place::Workloads,
-        who: Who::Anybody,
-        requests: vec![Requests {
+        description: "Pods of a tenant are created as its class allows.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::Everyone,
+        resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
             resources: &["pods"],
             operations: &["CREATE"],
         }],
         variables: vec![
-            cel::allowed("serviceAccounts", policy_annotations::SERVICE_ACCOUNTS),
-            cel::allowed("runtimeClasses", policy_annotations::RUNTIME_CLASSES),
-            cel::allowed("schedulers", policy_annotations::SCHEDULERS),
-            cel::allowed("priorityClasses", policy_annotations::PRIORITY_CLASSES),
-            cel::allowed("inlineDrivers", policy_annotations::INLINE_DRIVERS),
+            cel::allowed_names_variable("serviceAccounts", policy_annotations::SERVICE_ACCOUNTS),
+            cel::allowed_names_variable("runtimeClasses", policy_annotations::RUNTIME_CLASSES),
+            cel::allowed_names_variable("schedulers", policy_annotations::SCHEDULERS),
+            cel::allowed_names_variable("priorityClasses", policy_annotations::PRIORITY_CLASSES),
+            cel::allowed_names_variable("inlineDrivers", policy_annotations::INLINE_DRIVERS),
             ("volumes", "object.spec.?volumes.orValue([])".into()),
             ("account", "object.spec.?serviceAccountName.orValue('')".into()),
         ],
-        rules: vec![
-            rule(
+        validations: vec![
+            validation(
                 "object.spec.?nodeName.orValue('') == ''",
                 "spec.nodeName must be left to the scheduler",
             ),
-            rule(
+            validation(
                 "variables.account == 'default' || (variables.account != '' && variables.account in variables.serviceAccounts)",
                 "spec.serviceAccountName must be default, or an account that the tenant's class maps",
             ),
-            rule(
+            validation(
                 "object.spec.?automountServiceAccountToken.orValue(true) == false",
-                "spec.automountServiceAccountToken must be false: tokens of the host are not for tenants",
+                "spec.automountServiceAccountToken must be false: tenants get no tokens of the host",
             ),
-            rule(
+            validation(
                 "object.spec.?dnsPolicy.orValue('') in ['None', 'Default']",
-                "spec.dnsPolicy must be None or Default: the host's cluster DNS is not for tenants",
+                "spec.dnsPolicy must be None or Default: tenants may not use the host's cluster DNS",
             ),
-            rule(
+            validation(
                 "object.spec.?schedulerName.orValue('default-scheduler') == 'default-scheduler' || \
                  object.spec.schedulerName in variables.schedulers || '*' in variables.schedulers",
                 "spec.schedulerName must be default-scheduler, or one that the tenant's class lists",
             ),
-            rule(
+            validation(
                 "object.spec.?priorityClassName.orValue('') == '' || \
                  object.spec.priorityClassName in variables.priorityClasses",
                 "spec.priorityClassName must be one of the tenant's class",
             ),
-            rule(
+            validation(
                 "object.spec.?runtimeClassName.orValue('') == '' || \
                  object.spec.runtimeClassName in variables.runtimeClasses || '*' in variables.runtimeClasses",
                 "spec.runtimeClassName must be one that the tenant's class lists",
             ),
-            rule(
+            validation(
                 "variables.volumes.all(v, has(v.configMap) || has(v.secret) || has(v.emptyDir) || has(v.image) || \
                  has(v.downwardAPI) || has(v.projected) || has(v.persistentVolumeClaim) || has(v.csi))",
                 "spec.volumes may not reach the node or the platform's network",
             ),
-            rule(
+            validation(
                 "variables.volumes.all(v, !has(v.csi) || v.csi.driver in variables.inlineDrivers || \
                  '*' in variables.inlineDrivers)",
                 "spec.volumes[].csi.driver must be one that the tenant's class lists",
             ),
-            // Clouds bring tokens of the accounts that they know into pods, for an audience of their own.
-            rule(
+            // Webhooks of cloud providers add tokens of the accounts that they know to pods, for an audience of their own.
+            validation(
                 "variables.volumes.all(v, !has(v.projected) || v.projected.?sources.orValue([]).all(s, \
                  has(s.configMap) || has(s.secret) || has(s.downwardAPI) || \
                  (has(s.serviceAccountToken) && variables.account != 'default' && \

@@ -1,21 +1,21 @@
-//! Secrets: never of a type that the host fills with credentials.
+//! Secrets: no type that the host fills with credentials.
 
-use super::{Place, Requests, WRITES, Wall, Who, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, validation};
 
-pub(super) fn wall() -> Wall {
-    Wall {
+pub(super) fn build_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
         name: "berth-secrets",
-        about: "A tenant's Secrets hold what the tenant put there, never a token of the host.",
-        place: Place::Workloads,
-        who: Who::Anybody,
-        requests: vec![Requests {
+        description: "Secrets of a tenant hold what the tenant wrote, never a token of the host.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::Everyone,
+        resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
             resources: &["secrets"],
             operations: WRITES,
         }],
         variables: Vec::new(),
-        rules: vec![rule(
+        validations: vec![validation(
             "!(object.?type.orValue('') in ['kubernetes.io/service-account-token', 'bootstrap.kubernetes.io/token'])",
             "Secrets of this type would be filled with a token of the host",
         )],

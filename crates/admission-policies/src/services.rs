@@ -1,53 +1,53 @@
-//! Services: no foreign addresses, and ways in from outside only as the class allows.
+//! Services: no foreign addresses, and exposed to the outside only as the tenant's class allows.
 
-use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::policy_annotations;
 use berth_sync_rules::kinds::service::INTERNAL_NAMES;
 
-pub(super) fn wall() -> Wall {
-    Wall {
+pub(super) fn build_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
         name: "berth-services",
-        about: "Services of a tenant take no foreign addresses and open no way in that its class does not allow.",
-        place: Place::Workloads,
-        who: Who::Tenant,
-        requests: vec![Requests {
+        description: "Services of a tenant use no foreign addresses and have only types that its class allows.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
             resources: &["services"],
             operations: WRITES,
         }],
         variables: vec![
-            cel::allowed("types", policy_annotations::SERVICE_TYPES),
-            cel::allowed("classes", policy_annotations::LOAD_BALANCER_CLASSES),
+            cel::allowed_names_variable("types", policy_annotations::SERVICE_TYPES),
+            cel::allowed_names_variable("classes", policy_annotations::LOAD_BALANCER_CLASSES),
             ("type", "object.spec.?type.orValue('ClusterIP')".into()),
             ("target", "object.spec.?externalName.orValue('').lowerAscii()".into()),
         ],
-        rules: vec![
-            rule(
+        validations: vec![
+            validation(
                 "object.spec.?externalIPs.orValue([]).size() == 0",
-                "spec.externalIPs could take over foreign addresses",
+                "spec.externalIPs may not be set: it could take over foreign addresses",
             ),
-            // Controllers of load balancers write it, too.
-            rule(
+            // Load balancer controllers write this field as well.
+            validation(
                 "object.spec.?loadBalancerIP.orValue('') == '' || (oldObject != null && \
                  object.spec.loadBalancerIP == oldObject.spec.?loadBalancerIP.orValue(''))",
-                "spec.loadBalancerIP could take over foreign addresses",
+                "spec.loadBalancerIP may not be set: it could take over foreign addresses",
             ),
-            rule(
+            validation(
                 "variables.type in ['ClusterIP', 'ExternalName'] || variables.type in variables.types",
                 "spec.type must be ClusterIP, or one that the tenant's class offers",
             ),
-            rule(
+            validation(
                 format!(
                     "!has(object.spec.loadBalancerClass) || variables.type != 'LoadBalancer' || {}",
-                    cel::contains("classes", "object.spec.loadBalancerClass")
+                    cel::list_allows("classes", "object.spec.loadBalancerClass")
                 ),
                 "spec.loadBalancerClass must be one that the tenant's class lists",
             ),
-            rule(
+            validation(
                 format!(
                     "variables.type != 'ExternalName' || !('.' + variables.target).matches('{}')",
-                    internal_names()
+                    internal_names_regex()
                 ),
                 "spec.externalName may not be a name inside the platform, or an address",
             ),
@@ -55,8 +55,9 @@ pub(super) fn wall() -> Wall {
     }
 }
 
-/// Names, with a dot before them, that lead into the platform; and addresses.
-fn internal_names() -> String {
-    let names = cel::alternatives(INTERNAL_NAMES.iter().copied());
+/// A regular expression that matches names that resolve to the platform's own services, with a dot before them, and
+/// addresses.
+fn internal_names_regex() -> String {
+    let names = cel::regex_alternatives(INTERNAL_NAMES.iter().copied());
     format!("([.]({names})[.]?$|[.]svc[.]|^[.][0-9.]*$|:)")
 }

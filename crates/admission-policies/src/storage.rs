@@ -1,28 +1,29 @@
-//! Claims of volumes and snapshots: of classes that are offered, and of no volume or snapshot that is there already.
+//! PersistentVolumeClaims and VolumeSnapshots: only classes that the tenant's class lists, and no volume or snapshot that
+//! exists already.
 
-use super::{Place, Requests, WRITES, Wall, Who, cel, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::policy_annotations;
 
-pub(super) fn walls() -> Vec<Wall> {
-    vec![claims(), snapshots()]
+pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
+    vec![build_claim_policy(), build_snapshot_policy()]
 }
 
-fn claims() -> Wall {
+fn build_claim_policy() -> AdmissionPolicy {
     let local = |source: &str| format!("object.spec.?{source}.?namespace.orValue('') in ['', request.namespace]");
-    Wall {
+    AdmissionPolicy {
         name: "berth-volume-claims",
-        about: "Claims of a tenant get new volumes of classes that are offered to it.",
-        place: Place::Workloads,
-        who: Who::Tenant,
-        requests: vec![Requests {
+        description: "PersistentVolumeClaims of a tenant get new volumes, of classes that its class lists.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
             resources: &["persistentvolumeclaims"],
             operations: WRITES,
         }],
         variables: vec![
-            cel::allowed("classes", policy_annotations::STORAGE_CLASSES),
-            cel::allowed("attributes", policy_annotations::ATTRIBUTES_CLASSES),
+            cel::allowed_names_variable("classes", policy_annotations::STORAGE_CLASSES),
+            cel::allowed_names_variable("attributes", policy_annotations::ATTRIBUTES_CLASSES),
             ("class", "object.spec.?storageClassName.orValue('')".into()),
             (
                 "attributesClass",
@@ -35,39 +36,39 @@ fn claims() -> Wall {
                     .into(),
             ),
         ],
-        rules: vec![
-            rule(
+        validations: vec![
+            validation(
                 format!(
                     "oldObject != null || (variables.class != '' && {})",
-                    cel::contains("classes", "variables.class")
+                    cel::list_allows("classes", "variables.class")
                 ),
                 "spec.storageClassName must be one that the tenant's class lists",
             ),
-            rule(
+            validation(
                 format!(
                     "!variables.isNew || variables.attributesClass == '' || {}",
-                    cel::contains("attributes", "variables.attributesClass")
+                    cel::list_allows("attributes", "variables.attributesClass")
                 ),
                 "spec.volumeAttributesClassName must be one that the tenant's class lists",
             ),
-            rule(
+            validation(
                 "oldObject != null || (object.spec.?volumeName.orValue('') == '' && !has(object.spec.selector))",
-                "spec.volumeName and spec.selector may not choose a volume that is there already",
+                "spec.volumeName and spec.selector may not choose an existing volume",
             ),
-            rule(
+            validation(
                 "oldObject == null || object.spec.?volumeName.orValue('') == oldObject.spec.?volumeName.orValue('')",
                 "spec.volumeName is for the host's controllers to write",
             ),
-            rule(
+            validation(
                 local("dataSourceRef"),
                 "spec.dataSourceRef must be in the same namespace",
             ),
-            // Drivers take orders from annotations, such as which volume to import.
-            rule(
+            // Storage drivers read instructions from annotations, such as which volume to import.
+            validation(
                 format!(
                     "object.metadata.?annotations.orValue({{}}).all(k, {} || k == 'volume.kubernetes.io/selected-node' || \
                      (oldObject != null && k in oldObject.metadata.?annotations.orValue({{}})))",
-                    cel::reserved("k")
+                    cel::is_reserved_key("k")
                 ),
                 "metadata.annotations of claims may not instruct storage drivers",
             ),
@@ -75,28 +76,31 @@ fn claims() -> Wall {
     }
 }
 
-fn snapshots() -> Wall {
-    Wall {
+fn build_snapshot_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
         name: "berth-volume-snapshots",
-        about: "Snapshots of a tenant are taken of its own claims, by classes that are offered to it.",
-        place: Place::Workloads,
-        who: Who::Tenant,
-        requests: vec![Requests {
+        description: "VolumeSnapshots of a tenant are taken of its own claims, of classes that its class lists.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
             group: "snapshot.storage.k8s.io",
             version: "v1",
             resources: &["volumesnapshots"],
             operations: WRITES,
         }],
-        variables: vec![cel::allowed("classes", policy_annotations::SNAPSHOT_CLASSES)],
-        rules: vec![
-            rule(
+        variables: vec![cel::allowed_names_variable(
+            "classes",
+            policy_annotations::SNAPSHOT_CLASSES,
+        )],
+        validations: vec![
+            validation(
                 "object.spec.source.?volumeSnapshotContentName.orValue('') == ''",
-                "spec.source.volumeSnapshotContentName may not choose a snapshot that is there already",
+                "spec.source.volumeSnapshotContentName may not choose an existing snapshot",
             ),
-            rule(
+            validation(
                 format!(
                     "oldObject != null || {}",
-                    cel::contains("classes", "object.spec.?volumeSnapshotClassName.orValue('')")
+                    cel::list_allows("classes", "object.spec.?volumeSnapshotClassName.orValue('')")
                 ),
                 "spec.volumeSnapshotClassName must be one that the tenant's class lists",
             ),

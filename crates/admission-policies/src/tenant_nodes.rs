@@ -1,21 +1,24 @@
-//! TenantNodes say which nodes are a tenant's. Control makes them; the syncer believes them.
+//! TenantNodes say which nodes are assigned to a tenant. Control writes them; the syncer trusts them.
 
-use super::{Place, Requests, WRITES, Wall, Who, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, validation};
 use berth_api::{GROUP, VERSION};
 
-pub(super) fn wall() -> Wall {
-    Wall {
+pub(super) fn build_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
         name: "berth-tenant-nodes",
-        about: "TenantNodes are written by control only.",
-        place: Place::ControlPlanes,
-        who: Who::Anybody,
-        requests: vec![Requests {
+        description: "TenantNodes can be written by control only.",
+        scope: Scope::ControlPlaneNamespaces,
+        subjects: Subjects::Everyone,
+        resource_rules: vec![ResourceRule {
             group: GROUP,
             version: VERSION,
             resources: &["tenantnodes", "tenantnodes/status"],
             operations: WRITES,
         }],
         variables: Vec::new(),
-        rules: vec![rule("false", "which nodes a tenant has is for the platform to say")],
+        validations: vec![validation(
+            "false",
+            "only the platform may write TenantNodes: they say which nodes a tenant has",
+        )],
     }
 }

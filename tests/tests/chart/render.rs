@@ -96,7 +96,7 @@ async fn a_datastore_of_ones_own() {
 #[tokio::test]
 async fn everything_that_can_be_left_out() {
     let off = json!({"enabled": false});
-    let values = json!({"walls": off, "networkPolicies": off, "datastore": {"etcd": {"persistence": off}},
+    let values = json!({"admissionPolicies": off, "networkPolicies": off, "datastore": {"etcd": {"persistence": off}},
         "monitoring": {"serviceMonitor": off, "rules": off, "dashboards": off}});
     let difference = difference(values).await;
     let gone: Vec<&str> = difference["gone"]

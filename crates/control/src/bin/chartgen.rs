@@ -1,5 +1,5 @@
 //! Writes the parts of the Helm chart that follow from the code to `charts/berth/files`: custom resource definitions,
-//! control's roles, and the walls. With `--check` says which differ.
+//! control's ClusterRoles, and the admission policies. With `--check` says which differ.
 
 use serde::Serialize;
 use std::{error::Error, fs, path::Path, process::ExitCode};
@@ -42,14 +42,14 @@ fn files() -> Result<Vec<(String, String)>, Box<dyn Error>> {
         "cluster-roles.yaml".into(),
         file("crates/control/src/install/manifests.rs", &roles),
     ));
-    let mut walls = Vec::new();
-    for wall in berth_admission_policies::all() {
-        walls.push(document(&wall.policy())?);
-        walls.push(document(&wall.binding())?);
+    let mut policies = Vec::new();
+    for policy in berth_admission_policies::all_policies() {
+        policies.push(document(&policy.build_policy())?);
+        policies.push(document(&policy.build_binding())?);
     }
     files.push((
         "admission-policies.yaml".into(),
-        file("crates/admission-policies", &walls),
+        file("crates/admission-policies", &policies),
     ));
     Ok(files)
 }

@@ -54,9 +54,9 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
     for binding in manifests::cluster_role_bindings(user) {
         applier.apply(&binding).await?;
     }
-    for policy in berth_admission_policies::all() {
-        applier.apply(&policy.policy()).await?;
-        applier.apply(&policy.binding()).await?;
+    for policy in berth_admission_policies::all_policies() {
+        applier.apply(&policy.build_policy()).await?;
+        applier.apply(&policy.build_binding()).await?;
     }
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let deadline = Instant::now() + SERVED_WITHIN;

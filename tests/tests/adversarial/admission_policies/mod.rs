@@ -1,15 +1,15 @@
-//! The walls: with the syncer's own credential, past the syncer, straight at the host's API server. Everything that a class
-//! does not allow is refused in words, and what an honest syncer writes passes.
+//! The admission policies: requests with a stolen syncer credential, straight to the host's API server. The policies deny
+//! everything that the class does not allow, with a message, and allow what an intact syncer writes.
 
-mod edge;
+mod ingresses_and_routes;
 mod network;
 mod objects;
 mod platform;
 mod pods;
-mod shared;
+mod shared_nodes;
 
 pub(crate) use platform::{
-    the_host_finds_nothing_wrong_with_the_walls, what_says_whose_a_node_or_namespace_is_belongs_to_the_platform,
+    only_the_platform_changes_assignments_of_nodes_and_namespaces, the_host_reports_no_type_errors_in_the_policies,
 };
 
 use crate::syncer::as_syncer;
@@ -54,15 +54,15 @@ fn with(base: &Value, more: &Value) -> Value {
     all.into()
 }
 
-/// Somebody at the host's API server, in one namespace.
-struct Thief {
+/// A client with the credential of a tenant's syncer, and the tenant's workload namespace.
+struct StolenCredential {
     client: Client,
     namespace: String,
     slug: String,
 }
 
-impl Thief {
-    /// An object as a syncer makes it.
+impl StolenCredential {
+    /// An object as a syncer creates it.
     fn object(&self, api_version: &str, kind: &str, more: &Value) -> Value {
         let base = json!({"apiVersion": api_version, "kind": kind, "metadata": {
             "name": "stolen", "namespace": self.namespace,
@@ -71,7 +71,7 @@ impl Thief {
         with(&base, more)
     }
 
-    /// A pod as a syncer makes it, with another spec.
+    /// A pod as a syncer creates it, with changes to its spec.
     fn pod(&self, spec: &Value) -> Value {
         let base = json!({
             "containers": [{"name": "c", "image": "i"}], "nodeSelector": {labels::TENANT: self.slug},
@@ -90,20 +90,20 @@ impl Thief {
             .await
     }
 
-    /// Tries to create an object, which must be refused by a wall in these words.
-    async fn refused(&self, words: &str, object: &Value) {
-        refused(words, self.create(object).await);
+    /// Tries to create an object, which a policy must deny with this message.
+    async fn expect_denied(&self, words: &str, object: &Value) {
+        expect_denied(words, self.create(object).await);
     }
 
-    async fn passes(&self, object: &Value) {
+    async fn expect_allowed(&self, object: &Value) {
         if let Err(error) = self.create(object).await {
-            panic!("an honest syncer is held up: {error}: {object}");
+            panic!("a policy denies what an intact syncer writes: {error}: {object}");
         }
     }
 
-    /// The same for changes of a pod that is there.
-    async fn pod_change_refused(&self, words: &str, subresource: Option<&str>, patch: &Value) {
-        refused(words, self.change_pod(subresource, patch).await);
+    /// As [`Self::expect_denied`], for a change of an existing pod.
+    async fn expect_pod_change_denied(&self, words: &str, subresource: Option<&str>, patch: &Value) {
+        expect_denied(words, self.change_pod(subresource, patch).await);
     }
 
     async fn change_pod(&self, subresource: Option<&str>, patch: &Value) -> kube::Result<Pod> {
@@ -113,21 +113,21 @@ impl Thief {
             ..PatchParams::default()
         };
         match subresource {
-            None => pods.patch("honest", &params, &Patch::Merge(patch)).await,
+            None => pods.patch("allowed", &params, &Patch::Merge(patch)).await,
             Some(subresource) => {
-                pods.patch_subresource(subresource, "honest", &params, &Patch::Merge(patch))
+                pods.patch_subresource(subresource, "allowed", &params, &Patch::Merge(patch))
                     .await
             }
         }
     }
 }
 
-fn refused<T>(words: &str, result: kube::Result<T>) {
+fn expect_denied<T>(words: &str, result: kube::Result<T>) {
     match result {
         Err(kube::Error::Api(status)) => {
             assert!(
                 status.code == 403 && status.message.contains("ValidatingAdmissionPolicy 'berth-"),
-                "{words}: refused by something else: {}",
+                "{words}: denied by something else: {}",
                 status.message
             );
             assert!(
@@ -146,14 +146,14 @@ fn class() -> TenantClass {
         "pods": {"runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100}},
         "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
         "services": {"nodePorts": true},
-        "ingress": {"classes": ["nginx"], "hostnames": ["*.walls.example.com"], "annotations": ["traefik.io/*"],
+        "ingress": {"classes": ["nginx"], "hostnames": ["*.policies.example.com"], "annotations": ["traefik.io/*"],
             "gateways": [{"namespace": "edge", "name": "public"}]},
         "devices": {"classes": ["gpu"], "configDrivers": ["gpu.example.com"]},
-        "sharedNodes": {"pools": ["walls-cpu", "walls-other"], "userNamespaces": true},
+        "sharedNodes": {"pools": ["policies-cpu", "policies-other"], "userNamespaces": true},
         "serviceAccounts": [{"namespace": "ml", "name": "train", "hostName": "s3-reader"}],
     });
     serde_json::from_value(json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "walls"}, "spec": {"sync": sync, "network": {
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "policies"}, "spec": {"sync": sync, "network": {
             "blockedCIDRs": ["10.20.7.0/24"],
             "egress": {"default": [{"cidr": "10.20.0.0/16"}, {"cidr": "192.0.2.0/24"}]},
             "ingress": {"default": [{"namespace": "ingress-nginx"}, {"cidr": "198.51.100.0/24"}]},
@@ -162,7 +162,7 @@ fn class() -> TenantClass {
     .unwrap()
 }
 
-/// Kinds of which a host without Gateway API and snapshots has nothing, as far as walls look at them.
+/// Definitions of kinds that the host does not have and policies validate.
 fn definitions() -> [CustomResourceDefinition; 2] {
     [
         ("gateway.networking.k8s.io", "HTTPRoute", "httproutes"),
@@ -180,18 +180,18 @@ fn definitions() -> [CustomResourceDefinition; 2] {
     })
 }
 
-pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(host: Arc<TestCluster>) {
+pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allows(host: Arc<TestCluster>) {
     let admin = &host.client;
     let classes: Api<TenantClass> = Api::all(admin.clone());
     classes.create(&PostParams::default(), &class()).await.unwrap();
-    let mut wanted = cluster("walls", &[]);
-    wanted.spec.class_name = Some("walls".into());
+    let mut wanted = cluster("policies", &[]);
+    wanted.spec.class_name = Some("policies".into());
     let pools: Api<HostNodePool> = Api::all(admin.clone());
-    for pool in shared::pools() {
+    for pool in shared_nodes::pools() {
         pools.create(&PostParams::default(), &pool).await.unwrap();
     }
-    wanted.spec.node_groups = vec![shared::group()];
-    let tenant = Tenant::create(&host, "adv-walls", &wanted).await;
+    wanted.spec.node_groups = vec![shared_nodes::group()];
+    let tenant = Tenant::create(&host, "adv-policies", &wanted).await;
     let crds: Api<CustomResourceDefinition> = Api::all(admin.clone());
     for definition in definitions() {
         crds.create(&PostParams::default(), &definition).await.unwrap();
@@ -205,19 +205,19 @@ pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(
     ] {
         apply(admin, &namespace, &object).await.unwrap();
     }
-    let thief = Thief {
+    let credential = StolenCredential {
         client: as_syncer(&host, &tenant).await,
         namespace,
         slug: tenant.id.slug().into(),
     };
-    pods::new(&thief).await;
-    shared::pods(&thief).await;
-    pods::changes(&thief, admin).await;
-    objects::metadata_and_secrets(&thief).await;
-    objects::services_and_endpoints(&thief).await;
-    objects::storage_and_devices(&thief).await;
-    edge::ingresses_and_routes(&thief).await;
-    network::policies(&thief).await;
+    pods::new(&credential).await;
+    shared_nodes::pods(&credential).await;
+    pods::changes(&credential, admin).await;
+    objects::metadata_and_secrets(&credential).await;
+    objects::services_and_endpoints(&credential).await;
+    objects::storage_and_devices(&credential).await;
+    ingresses_and_routes::validate(&credential).await;
+    network::policies(&credential).await;
 
     for definition in definitions() {
         let name = definition.metadata.name.unwrap();
@@ -228,14 +228,17 @@ pub(crate) async fn a_stolen_syncer_credential_makes_only_what_the_class_allows(
         api.delete(name, &DeleteParams::default()).await.unwrap();
     }
     tenant.delete(&host).await;
-    classes.delete("walls", &DeleteParams::default()).await.unwrap();
-    for pool in shared::pools() {
+    classes.delete("policies", &DeleteParams::default()).await.unwrap();
+    for pool in shared_nodes::pools() {
         let name = pool.metadata.name.unwrap();
         pools.delete(&name, &DeleteParams::default()).await.unwrap();
     }
 }
 
-/// Waits until the host serves a kind that it has been given a moment ago.
-async fn served(thief: &Thief, object: &Value) {
-    until("the host serves the kind", SOON, async || thief.create(object).await).await;
+/// Waits until the host serves a new kind.
+async fn wait_until_served(credential: &StolenCredential, object: &Value) {
+    until("the host serves the kind", SOON, async || {
+        credential.create(object).await
+    })
+    .await;
 }

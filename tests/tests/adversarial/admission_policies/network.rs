@@ -1,6 +1,6 @@
-//! NetworkPolicies: what is declared may be opened, nothing else, and the platform's own stay as they are.
+//! NetworkPolicies: only what the TenantCluster declares can be allowed, and those of the platform cannot be changed.
 
-use super::{Thief, dry_run, refused};
+use super::{StolenCredential, dry_run, expect_denied};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::{
     Api,
@@ -8,15 +8,15 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-pub(super) async fn policies(thief: &Thief) {
-    let policy = |spec: Value| thief.object("networking.k8s.io/v1", "NetworkPolicy", &json!({ "spec": spec }));
+pub(super) async fn policies(credential: &StolenCredential) {
+    let policy = |spec: Value| credential.object("networking.k8s.io/v1", "NetworkPolicy", &json!({ "spec": spec }));
     let to = |peer: Value| policy(json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [peer]}]}));
     let from =
         |peer: Value| policy(json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [peer]}]}));
     let block = |cidr: &str, except: &[&str]| json!({"ipBlock": {"cidr": cidr, "except": except}});
     let of_host = |name: &str| json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}});
 
-    for honest in [
+    for allowed in [
         policy(json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})),
         to(json!({"podSelector": {"matchLabels": {"app": "a"}}})),
         to(block("10.20.0.0/16", &["10.20.7.0/24"])),
@@ -25,7 +25,7 @@ pub(super) async fn policies(thief: &Thief) {
         from(of_host("ingress-nginx")),
         from(block("198.51.100.128/25", &[])),
     ] {
-        thief.passes(&honest).await;
+        credential.expect_allowed(&allowed).await;
     }
 
     let words = "egress may be opened to the tenant's own pods";
@@ -42,7 +42,7 @@ pub(super) async fn policies(thief: &Thief) {
         to(block("198.51.100.0/24", &[])),
         to(block("::/0", &[])),
     ] {
-        thief.refused(words, &opened).await;
+        credential.expect_denied(words, &opened).await;
     }
     let words = "ingress may be opened to the tenant's own pods";
     let by_label = json!({"namespaceSelector": {"matchLabels": {"team": "a"}}});
@@ -57,14 +57,14 @@ pub(super) async fn policies(thief: &Thief) {
         from(block("10.20.0.0/16", &[])),
         from(block("198.51.0.0/16", &[])),
     ] {
-        thief.refused(words, &opened).await;
+        credential.expect_denied(words, &opened).await;
     }
 
     let unmarked = json!({"metadata": {"labels": {"berth.dev/managed-by": "control"}}});
     let unmarked = super::with(&policy(json!({"podSelector": {}})), &unmarked);
-    // Two walls refuse it, each in its own words.
-    thief.refused("label", &unmarked).await;
-    let policies: Api<NetworkPolicy> = Api::namespaced(thief.client.clone(), &thief.namespace);
+    // Two policies deny it, each with its own message.
+    credential.expect_denied("label", &unmarked).await;
+    let policies: Api<NetworkPolicy> = Api::namespaced(credential.client.clone(), &credential.namespace);
     let params = PatchParams {
         dry_run: true,
         ..PatchParams::default()
@@ -73,12 +73,12 @@ pub(super) async fn policies(thief: &Thief) {
         json!({"metadata": {"labels": {"berth.dev/managed-by": "syncer"}}, "spec": {"policyTypes": ["Ingress"]}}),
     );
     let changed = policies.patch("berth-baseline", &params, &opened).await;
-    // Here, too, either of two walls says so.
-    refused("the platform", changed);
+    // Either of two policies denies this as well.
+    expect_denied("the platform", changed);
     let gone = DeleteParams {
         dry_run: dry_run().dry_run,
         ..DeleteParams::default()
     };
-    refused("the platform", policies.delete("berth-baseline", &gone).await);
+    expect_denied("the platform", policies.delete("berth-baseline", &gone).await);
     assert!(!policies.list(&ListParams::default()).await.unwrap().items.is_empty());
 }

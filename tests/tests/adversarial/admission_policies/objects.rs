@@ -1,6 +1,6 @@
-//! Everything a syncer makes besides pods.
+//! Everything that a syncer creates besides pods.
 
-use super::{Thief, refused, served, with};
+use super::{StolenCredential, expect_denied, wait_until_served, with};
 use berth_api::labels;
 use kube::{
     Api,
@@ -8,8 +8,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-pub(super) async fn metadata_and_secrets(thief: &Thief) {
-    let object = |kind: &str, metadata: &Value| thief.object("v1", kind, &json!({"metadata": metadata}));
+pub(super) async fn metadata_and_secrets(credential: &StolenCredential) {
+    let object = |kind: &str, metadata: &Value| credential.object("v1", kind, &json!({"metadata": metadata}));
     let owner = |more: &Value| {
         let owner = with(
             &json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}),
@@ -17,9 +17,9 @@ pub(super) async fn metadata_and_secrets(thief: &Thief) {
         );
         json!({"ownerReferences": [owner]})
     };
-    thief.passes(&object("ConfigMap", &json!({}))).await;
-    thief.passes(&object("Secret", &owner(&json!({})))).await;
-    for (words, refused) in [
+    credential.expect_allowed(&object("ConfigMap", &json!({}))).await;
+    credential.expect_allowed(&object("Secret", &owner(&json!({})))).await;
+    for (words, denied) in [
         (
             "berth.dev/tenant",
             object("ConfigMap", &json!({"labels": {labels::TENANT: "other"}})),
@@ -48,38 +48,39 @@ pub(super) async fn metadata_and_secrets(thief: &Thief) {
             ),
         ),
     ] {
-        thief.refused(words, &refused).await;
+        credential.expect_denied(words, &denied).await;
     }
     // What the host's controllers keep in the namespace.
-    let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(thief.client.clone(), &thief.namespace);
-    let mine = json!({"metadata": {"labels": {labels::TENANT: thief.slug, labels::MANAGED_BY: "syncer"}}, "data": {"ca.crt": "mine"}});
+    let maps: Api<k8s_openapi::api::core::v1::ConfigMap> =
+        Api::namespaced(credential.client.clone(), &credential.namespace);
+    let mine = json!({"metadata": {"labels": {labels::TENANT: credential.slug, labels::MANAGED_BY: "syncer"}}, "data": {"ca.crt": "mine"}});
     let params = PatchParams {
         dry_run: true,
         ..PatchParams::default()
     };
-    refused(
-        "not the tenant's to change",
+    expect_denied(
+        "may not change objects",
         maps.patch("kube-root-ca.crt", &params, &Patch::Merge(mine)).await,
     );
 }
 
-pub(super) async fn services_and_endpoints(thief: &Thief) {
+pub(super) async fn services_and_endpoints(credential: &StolenCredential) {
     let service = |spec: &Value| {
-        thief.object(
+        credential.object(
             "v1",
             "Service",
             &json!({"spec": with(&json!({"ports": [{"port": 1}]}), spec)}),
         )
     };
     let external = |name: &str| service(&json!({"type": "ExternalName", "externalName": name}));
-    for honest in [
+    for allowed in [
         service(&json!({})),
         service(&json!({"type": "NodePort"})),
         external("db.example.com"),
     ] {
-        thief.passes(&honest).await;
+        credential.expect_allowed(&allowed).await;
     }
-    for (words, refused) in [
+    for (words, denied) in [
         ("spec.externalIPs", service(&json!({"externalIPs": ["203.0.113.7"]}))),
         (
             "spec.loadBalancerIP",
@@ -90,20 +91,20 @@ pub(super) async fn services_and_endpoints(thief: &Thief) {
         ("spec.externalName", external("metadata.google.internal")),
         ("spec.externalName", external("169.254.169.254")),
     ] {
-        thief.refused(words, &refused).await;
+        credential.expect_denied(words, &denied).await;
     }
     let marked = json!({"metadata": {"labels": {"endpointslice.kubernetes.io/managed-by": "syncer.berth.dev"}}});
     let base = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.1.1.1"]}]});
     let slice = |more: &Value| {
-        thief.object(
+        credential.object(
             "discovery.k8s.io/v1",
             "EndpointSlice",
             &with(&with(&base, &marked), more),
         )
     };
-    thief.passes(&slice(&json!({}))).await;
+    credential.expect_allowed(&slice(&json!({}))).await;
     let pod = json!({"kind": "Pod", "name": "p", "namespace": "kube-system"});
-    for (words, refused) in [
+    for (words, denied) in [
         (
             "own controllers",
             slice(
@@ -119,11 +120,11 @@ pub(super) async fn services_and_endpoints(thief: &Thief) {
             slice(&json!({"endpoints": [{"addresses": ["10.1.1.1"], "targetRef": pod}]})),
         ),
     ] {
-        thief.refused(words, &refused).await;
+        credential.expect_denied(words, &denied).await;
     }
     // The API server's own rule.
     for address in ["169.254.169.254", "127.0.0.1"] {
-        let refused = thief
+        let refused = credential
             .create(&slice(&json!({"endpoints": [{"addresses": [address]}]})))
             .await;
         assert!(
@@ -133,12 +134,12 @@ pub(super) async fn services_and_endpoints(thief: &Thief) {
     }
 }
 
-pub(super) async fn storage_and_devices(thief: &Thief) {
+pub(super) async fn storage_and_devices(credential: &StolenCredential) {
     let base = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "fast"});
-    let claim = |spec: &Value| thief.object("v1", "PersistentVolumeClaim", &json!({"spec": with(&base, spec)}));
-    thief.passes(&claim(&json!({}))).await;
+    let claim = |spec: &Value| credential.object("v1", "PersistentVolumeClaim", &json!({"spec": with(&base, spec)}));
+    credential.expect_allowed(&claim(&json!({}))).await;
     let instructed = json!({"metadata": {"annotations": {"example.com/import-volume": "theirs"}}});
-    for (words, refused) in [
+    for (words, denied) in [
         ("spec.storageClassName", claim(&json!({"storageClassName": "other"}))),
         ("spec.storageClassName", claim(&json!({"storageClassName": ""}))),
         ("spec.volumeName", claim(&json!({"volumeName": "theirs"}))),
@@ -148,21 +149,23 @@ pub(super) async fn storage_and_devices(thief: &Thief) {
         ),
         ("storage drivers", with(&claim(&json!({})), &instructed)),
     ] {
-        thief.refused(words, &refused).await;
+        credential.expect_denied(words, &denied).await;
     }
     let snapshot = |spec: &Value| {
         let base = json!({"source": {"persistentVolumeClaimName": "c"}, "volumeSnapshotClassName": "daily"});
-        thief.object(
+        credential.object(
             "snapshot.storage.k8s.io/v1",
             "VolumeSnapshot",
             &json!({"spec": with(&base, spec)}),
         )
     };
-    served(thief, &snapshot(&json!({}))).await;
+    wait_until_served(credential, &snapshot(&json!({}))).await;
     let content = json!({"source": {"persistentVolumeClaimName": null, "volumeSnapshotContentName": "theirs"}});
-    thief.refused("volumeSnapshotContentName", &snapshot(&content)).await;
-    thief
-        .refused(
+    credential
+        .expect_denied("volumeSnapshotContentName", &snapshot(&content))
+        .await;
+    credential
+        .expect_denied(
             "volumeSnapshotClassName",
             &snapshot(&json!({"volumeSnapshotClassName": "other"})),
         )
@@ -178,7 +181,7 @@ pub(super) async fn storage_and_devices(thief: &Thief) {
         {"name": "a", "deviceClassName": "gpu"}, {"name": "b", "deviceClassName": "other"}]}]});
     let everything = json!({"tolerations": [{"operator": "Exists"}]});
     let as_claim = |devices: &Value| {
-        thief.object(
+        credential.object(
             "resource.k8s.io/v1",
             "ResourceClaim",
             &json!({"spec": {"devices": devices}}),
@@ -186,11 +189,11 @@ pub(super) async fn storage_and_devices(thief: &Thief) {
     };
     let as_template = |devices: &Value| {
         let spec = json!({"spec": {"spec": {"devices": devices}}});
-        thief.object("resource.k8s.io/v1", "ResourceClaimTemplate", &spec)
+        credential.object("resource.k8s.io/v1", "ResourceClaimTemplate", &spec)
     };
-    for honest in [request(&json!({})), config("gpu.example.com")] {
-        thief.passes(&as_claim(&honest)).await;
-        thief.passes(&as_template(&honest)).await;
+    for allowed in [request(&json!({})), config("gpu.example.com")] {
+        credential.expect_allowed(&as_claim(&allowed)).await;
+        credential.expect_allowed(&as_template(&allowed)).await;
     }
     for (words, devices) in [
         ("deviceClassName", request(&json!({"deviceClassName": "other"}))),
@@ -198,7 +201,7 @@ pub(super) async fn storage_and_devices(thief: &Thief) {
         ("tolerations", request(&everything)),
         ("config", config("other.example.com")),
     ] {
-        thief.refused(words, &as_claim(&devices)).await;
-        thief.refused(words, &as_template(&devices)).await;
+        credential.expect_denied(words, &as_claim(&devices)).await;
+        credential.expect_denied(words, &as_template(&devices)).await;
     }
 }

@@ -1,7 +1,7 @@
-//! Nodes, namespaces and what says whose they are; and what the host thinks of the walls themselves.
+//! Nodes, namespaces and their assignment to tenants; and the host's type check of the policies.
 
-use super::{dry_run, refused};
-use berth_admission_policies as walls;
+use super::{dry_run, expect_denied};
+use berth_admission_policies::all_policies;
 use berth_api::labels;
 use berth_tests::{
     objects::{apply, nodes_of_tenant},
@@ -21,7 +21,7 @@ use serde_json::json;
 use std::sync::Arc;
 
 /// Rights on nodes and namespaces are common: kubelets, operators, teams that make their own namespaces.
-pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platform(host: Arc<TestCluster>) {
+pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespaces(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "adv-marks", &cluster("marks", &[("a", "h100", 1)])).await;
     let rights = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "intruder"},
     "rules": [
@@ -53,9 +53,9 @@ pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platfo
         json!({"metadata": {"annotations": {labels::OWNER_UID: "other"}}}),
         json!({"spec": {"taints": null}}),
     ] {
-        refused("on nodes", nodes.patch(&node, &params, &Patch::Merge(&patch)).await);
+        expect_denied("on nodes", nodes.patch(&node, &params, &Patch::Merge(&patch)).await);
         if patch.get("metadata").is_some() {
-            refused(
+            expect_denied(
                 "on nodes",
                 nodes.patch_status(&node, &params, &Patch::Merge(&patch)).await,
             );
@@ -82,8 +82,8 @@ pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platfo
             json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": null}}}),
         ),
     ] {
-        refused(words, namespaces.patch(&own, &params, &Patch::Merge(&patch)).await);
-        refused(
+        expect_denied(words, namespaces.patch(&own, &params, &Patch::Merge(&patch)).await);
+        expect_denied(
             words,
             namespaces.patch_status(&own, &params, &Patch::Merge(&patch)).await,
         );
@@ -94,7 +94,7 @@ pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platfo
     let mine: Namespace =
         serde_json::from_value(json!({"metadata": {"name": "mine", "labels": {labels::TENANT: tenant.id.slug()}}}))
             .unwrap();
-    refused("on namespaces", namespaces.create(&dry_run(), &mine).await);
+    expect_denied("on namespaces", namespaces.create(&dry_run(), &mine).await);
     let home = tenant.id.control_plane_namespace();
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
@@ -102,16 +102,16 @@ pub(crate) async fn what_says_whose_a_node_or_namespace_is_belongs_to_the_platfo
     }))
     .unwrap();
     let tenant_nodes: Api<berth_api::TenantNode> = Api::namespaced(client, &home);
-    refused("which nodes", tenant_nodes.create(&dry_run(), &made_up).await);
+    expect_denied("which nodes", tenant_nodes.create(&dry_run(), &made_up).await);
     tenant.delete(&host).await;
 }
 
-/// The host checks expressions against the types of what they look at, and says what it finds.
-pub(crate) async fn the_host_finds_nothing_wrong_with_the_walls(host: Arc<TestCluster>) {
+/// The host checks expressions against the schemas of the objects that they validate, and reports warnings in the status.
+pub(crate) async fn the_host_reports_no_type_errors_in_the_policies(host: Arc<TestCluster>) {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(host.client.clone());
-    for wall in walls::all() {
-        let policy = until("the wall's types are checked", SOON, async || {
-            let policy = policies.get(wall.name).await.map_err(|error| error.to_string())?;
+    for expected in all_policies() {
+        let policy = until("the policy's types are checked", SOON, async || {
+            let policy = policies.get(expected.name).await.map_err(|error| error.to_string())?;
             let status = policy.status.clone().unwrap_or_default();
             if status.observed_generation == policy.metadata.generation {
                 Ok(policy)
@@ -123,6 +123,6 @@ pub(crate) async fn the_host_finds_nothing_wrong_with_the_walls(host: Arc<TestCl
         let warnings = policy
             .status
             .and_then(|status| status.type_checking?.expression_warnings);
-        assert_eq!(warnings.unwrap_or_default(), [], "{}", wall.name);
+        assert_eq!(warnings.unwrap_or_default(), [], "{}", expected.name);
     }
 }

@@ -1,6 +1,6 @@
 //! Pods, new and changed.
 
-use super::{Thief, with};
+use super::{StolenCredential, with};
 use berth_api::labels;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -9,16 +9,16 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-pub(super) async fn new(thief: &Thief) {
+pub(super) async fn new(credential: &StolenCredential) {
     let env = |value: &Value| json!({"containers": [{"name": "c", "image": "i", "env": [value]}]});
     let volume = |source: &Value| json!({"volumes": [with(&json!({"name": "v"}), source)]});
     let token = |audience: &str| json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": audience}}]}});
     let many: Vec<Value> = (0..3000)
         .map(|n| json!({"name": format!("SERVICE_{n}_PORT"), "value": "tcp://10.96.0.1:80"}))
         .collect();
-    for honest in [
+    for allowed in [
         json!({}),
-        json!({"runtimeClassName": "gvisor", "schedulerName": "gangs", "priorityClassName": "berth-walls-3-never"}),
+        json!({"runtimeClassName": "gvisor", "schedulerName": "gangs", "priorityClassName": "berth-policies-3-never"}),
         with(
             &json!({"serviceAccountName": "s3-reader"}),
             &volume(&token("sts.example.com")),
@@ -29,7 +29,7 @@ pub(super) async fn new(thief: &Thief) {
         // As the syncer makes them for a namespace with hundreds of Services: evaluating must not cost too much.
         json!({"containers": [{"name": "c", "image": "i", "env": many}, {"name": "d", "image": "i", "env": many}]}),
     ] {
-        thief.passes(&thief.pod(&honest)).await;
+        credential.expect_allowed(&credential.pod(&allowed)).await;
     }
     for (words, spec) in [
         ("spec.nodeName", json!({"nodeName": "gpu-h100-01"})),
@@ -82,7 +82,7 @@ pub(super) async fn new(thief: &Thief) {
             json!({"initContainers": [{"name": "i", "image": "i", "env": [{"name": "AMD_VISIBLE_DEVICES", "value": "0"}]}]}),
         ),
     ] {
-        thief.refused(words, &thief.pod(&spec)).await;
+        credential.expect_denied(words, &credential.pod(&spec)).await;
     }
     for (words, metadata) in [
         (
@@ -95,22 +95,25 @@ pub(super) async fn new(thief: &Thief) {
         ),
         ("berth.dev/tenant", json!({"labels": {labels::TENANT: "other"}})),
     ] {
-        thief
-            .refused(words, &with(&thief.pod(&json!({})), &json!({"metadata": metadata})))
+        credential
+            .expect_denied(
+                words,
+                &with(&credential.pod(&json!({})), &json!({"metadata": metadata})),
+            )
             .await;
     }
 }
 
-pub(super) async fn changes(thief: &Thief, admin: &Client) {
-    let pod = with(&thief.pod(&json!({})), &json!({"metadata": {"name": "honest"}}));
-    let pods: Api<Pod> = Api::namespaced(thief.client.clone(), &thief.namespace);
+pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
+    let pod = with(&credential.pod(&json!({})), &json!({"metadata": {"name": "allowed"}}));
+    let pods: Api<Pod> = Api::namespaced(credential.client.clone(), &credential.namespace);
     let pod: Pod = serde_json::from_value(pod).unwrap();
     pods.create(&PostParams::default(), &pod).await.unwrap();
     let more = [
-        json!({"key": labels::TENANT, "operator": "Equal", "value": thief.slug, "effect": "NoExecute"}),
+        json!({"key": labels::TENANT, "operator": "Equal", "value": credential.slug, "effect": "NoExecute"}),
         json!({"key": labels::TENANT, "operator": "Equal", "value": "other", "effect": "NoExecute"}),
     ];
-    let live: Value = serde_json::to_value(pods.get("honest").await.unwrap()).unwrap();
+    let live: Value = serde_json::to_value(pods.get("allowed").await.unwrap()).unwrap();
     let tolerations = [live["spec"]["tolerations"].as_array().unwrap().as_slice(), &more[1..]].concat();
     let debug = json!([{"name": "d", "image": "i", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]);
     for (words, subresource, patch) in [
@@ -157,7 +160,7 @@ pub(super) async fn changes(thief: &Thief, admin: &Client) {
             json!({"metadata": {"labels": {labels::TENANT: "other"}}}),
         ),
     ] {
-        thief.pod_change_refused(words, subresource, &patch).await;
+        credential.expect_pod_change_denied(words, subresource, &patch).await;
     }
     for (subresource, patch) in [
         (
@@ -173,19 +176,19 @@ pub(super) async fn changes(thief: &Thief, admin: &Client) {
             json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "i"}]}}),
         ),
     ] {
-        thief.change_pod(subresource, &patch).await.unwrap();
+        credential.change_pod(subresource, &patch).await.unwrap();
     }
     // Who administers the host passes.
-    let admins: Api<Pod> = Api::namespaced(admin.clone(), &thief.namespace);
+    let admins: Api<Pod> = Api::namespaced(admin.clone(), &credential.namespace);
     let patch = json!({"metadata": {"annotations": {"cni.projectcalico.org/podIP": "10.1.1.1/32"}}});
     admins
-        .patch("honest", &PatchParams::default(), &Patch::Merge(patch))
+        .patch("allowed", &PatchParams::default(), &Patch::Merge(patch))
         .await
         .unwrap();
     // And what others wrote does not get in the syncer's way.
     let patch = json!({"metadata": {"annotations": {"note": "n"}}});
-    thief.change_pod(None, &patch).await.unwrap();
-    pods.delete("honest", &DeleteParams::default().grace_period(0))
+    credential.change_pod(None, &patch).await.unwrap();
+    pods.delete("allowed", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
 }

@@ -1,26 +1,26 @@
 //! Ingresses and routes.
 
-use super::{Thief, served, with};
+use super::{StolenCredential, wait_until_served, with};
 use serde_json::{Value, json};
 
-pub(super) async fn ingresses_and_routes(thief: &Thief) {
+pub(super) async fn validate(credential: &StolenCredential) {
     let rules = |host: &str| {
         let backend = json!({"service": {"name": "s", "port": {"number": 1}}});
         json!([{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}])
     };
     let ingress = |more: &Value| {
-        let base = json!({"spec": {"ingressClassName": "nginx", "rules": rules("shop.walls.example.com")}});
-        thief.object("networking.k8s.io/v1", "Ingress", &with(&base, more))
+        let base = json!({"spec": {"ingressClassName": "nginx", "rules": rules("shop.policies.example.com")}});
+        credential.object("networking.k8s.io/v1", "Ingress", &with(&base, more))
     };
     let annotated = |key: &str, value: &str| ingress(&json!({"metadata": {"annotations": {key: value}}}));
-    for honest in [
+    for allowed in [
         ingress(&json!({})),
         annotated("nginx.ingress.kubernetes.io/rewrite-target", "/$2"),
         annotated("traefik.io/middleware", "m"),
     ] {
-        thief.passes(&honest).await;
+        credential.expect_allowed(&allowed).await;
     }
-    for (words, refused) in [
+    for (words, denied) in [
         (
             "spec.ingressClassName",
             ingress(&json!({"spec": {"ingressClassName": "internal"}})),
@@ -35,7 +35,7 @@ pub(super) async fn ingresses_and_routes(thief: &Thief) {
         ),
         (
             "spec.rules[].host",
-            ingress(&json!({"spec": {"rules": rules("walls.example.com")}})),
+            ingress(&json!({"spec": {"rules": rules("policies.example.com")}})),
         ),
         (
             "spec.rules[].host",
@@ -55,13 +55,13 @@ pub(super) async fn ingresses_and_routes(thief: &Thief) {
         ),
         ("instructions", annotated("haproxy.org/backend-config-snippet", "x")),
     ] {
-        thief.refused(words, &refused).await;
+        credential.expect_denied(words, &denied).await;
     }
     let route = |more: &Value| {
-        let base = json!({"spec": {"parentRefs": [{"name": "public", "namespace": "edge"}], "hostnames": ["a.walls.example.com"]}});
-        thief.object("gateway.networking.k8s.io/v1", "HTTPRoute", &with(&base, more))
+        let base = json!({"spec": {"parentRefs": [{"name": "public", "namespace": "edge"}], "hostnames": ["a.policies.example.com"]}});
+        credential.object("gateway.networking.k8s.io/v1", "HTTPRoute", &with(&base, more))
     };
-    served(thief, &route(&json!({}))).await;
+    wait_until_served(credential, &route(&json!({}))).await;
     for (words, more) in [
         (
             "spec.parentRefs",
@@ -78,6 +78,6 @@ pub(super) async fn ingresses_and_routes(thief: &Thief) {
             json!({"spec": {"useDefaultGateways": "All"}}),
         ),
     ] {
-        thief.refused(words, &route(&more)).await;
+        credential.expect_denied(words, &route(&more)).await;
     }
 }

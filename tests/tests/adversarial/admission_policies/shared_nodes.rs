@@ -1,14 +1,14 @@
 //! Nodes that several tenants use: only those of the tenant's pools, and nothing there that could reach a device or another
 //! tenant's images.
 
-use super::{Thief, with};
+use super::{StolenCredential, with};
 use berth_api::{HostNodePool, NodeGroup, NodeMode, labels};
 use serde_json::{Value, json};
 
 /// A pool that the tenant asks for, and one that its class would allow as well.
 pub(super) fn pools() -> [HostNodePool; 2] {
-    ["walls-cpu", "walls-other"].map(|name| {
-        let spec = json!({"nodeSelector": {"walls.example.com/pool": name}, "modes": ["Shared"]});
+    ["policies-cpu", "policies-other"].map(|name| {
+        let spec = json!({"nodeSelector": {"policies.example.com/pool": name}, "modes": ["Shared"]});
         HostNodePool::new(name, serde_json::from_value(spec).unwrap())
     })
 }
@@ -17,7 +17,7 @@ pub(super) fn pools() -> [HostNodePool; 2] {
 pub(super) fn group() -> NodeGroup {
     NodeGroup {
         name: "build".into(),
-        pool_name: "walls-cpu".into(),
+        pool_name: "policies-cpu".into(),
         mode: NodeMode::Shared,
         ..NodeGroup::default()
     }
@@ -33,38 +33,41 @@ fn terms(terms: &[Value]) -> Value {
 }
 
 /// A pod as the syncer makes those that may run on shared nodes.
-fn pod(thief: &Thief, more: &Value) -> Value {
+fn pod(credential: &StolenCredential, more: &Value) -> Value {
     let spec = with(
         &terms(&[
-            term(labels::TENANT, "In", &[&thief.slug]),
-            term(labels::SHARED_POOL, "In", &["walls-cpu"]),
+            term(labels::TENANT, "In", &[&credential.slug]),
+            term(labels::SHARED_POOL, "In", &["policies-cpu"]),
         ]),
         &json!({"hostUsers": false, "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always"}]}),
     );
     // Of the overlays, null removes: what is to be removed of the base is in the last one.
-    let pod = with(&thief.pod(&with(&spec, more)), &json!({"spec": {"nodeSelector": null}}));
+    let pod = with(
+        &credential.pod(&with(&spec, more)),
+        &json!({"spec": {"nodeSelector": null}}),
+    );
     with(
         &pod,
         &json!({"metadata": {"labels": {labels::SHARED_NODES: labels::SHARED_NODES_ALLOWED}}}),
     )
 }
 
-pub(super) async fn pods(thief: &Thief) {
+pub(super) async fn pods(credential: &StolenCredential) {
     let container = |more: &Value| {
         let base = json!({"name": "c", "image": "i", "imagePullPolicy": "Always"});
         json!({"containers": [with(&base, more)]})
     };
-    for honest in [
+    for allowed in [
         json!({}),
-        json!({"runtimeClassName": "gvisor", "priorityClassName": "berth-walls-3-never"}),
+        json!({"runtimeClassName": "gvisor", "priorityClassName": "berth-policies-3-never"}),
         container(
             &json!({"resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi", "hugepages-2Mi": "2Mi"}}}),
         ),
     ] {
-        thief.passes(&pod(thief, &honest)).await;
+        credential.expect_allowed(&pod(credential, &allowed)).await;
     }
-    let own = term(labels::TENANT, "In", &[&thief.slug]);
-    let shared = term(labels::SHARED_POOL, "In", &["walls-cpu"]);
+    let own = term(labels::TENANT, "In", &[&credential.slug]);
+    let shared = term(labels::SHARED_POOL, "In", &["policies-cpu"]);
     let gpu = |name: &str| container(&json!({"resources": {"limits": {name: "1"}}}));
     let at_home = "spec.nodeSelector must ask";
     for (words, spec) in [
@@ -74,7 +77,7 @@ pub(super) async fn pods(thief: &Thief) {
             at_home,
             terms(&[
                 own.clone(),
-                term(labels::SHARED_POOL, "In", &["walls-cpu", "walls-other"]),
+                term(labels::SHARED_POOL, "In", &["policies-cpu", "policies-other"]),
             ]),
         ),
         (at_home, terms(&[term(labels::SHARED_POOL, "In", &[""])])),
@@ -89,7 +92,7 @@ pub(super) async fn pods(thief: &Thief) {
         ),
         (
             at_home,
-            terms(&[shared.clone(), term(labels::TENANT, "In", &[&thief.slug, "other"])]),
+            terms(&[shared.clone(), term(labels::TENANT, "In", &[&credential.slug, "other"])]),
         ),
         // Devices, however they are asked for.
         ("no devices on shared nodes", gpu("nvidia.com/gpu")),
@@ -103,7 +106,7 @@ pub(super) async fn pods(thief: &Thief) {
             json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}),
         ),
         // Others' pods would have to leave for it.
-        ("preempt nobody", json!({"priorityClassName": "berth-walls-3"})),
+        ("preempt", json!({"priorityClassName": "berth-policies-3"})),
         // What the class keeps from shared nodes.
         ("spec.hostUsers", json!({"hostUsers": null})),
         ("spec.hostUsers", json!({"hostUsers": true})),
@@ -113,21 +116,21 @@ pub(super) async fn pods(thief: &Thief) {
         ),
         ("imagePullPolicy", container(&json!({"imagePullPolicy": "Never"}))),
     ] {
-        let mut stolen = pod(thief, &spec);
+        let mut denied = pod(credential, &spec);
         for (key, value) in spec.as_object().unwrap() {
             if value.is_null() {
-                stolen["spec"].as_object_mut().unwrap().remove(key);
+                denied["spec"].as_object_mut().unwrap().remove(key);
             }
         }
-        thief.refused(words, &stolen).await;
+        credential.expect_denied(words, &denied).await;
     }
     // The label by which the platform finds such pods goes with the affinity.
     let unmarked = with(
-        &pod(thief, &json!({})),
+        &pod(credential, &json!({})),
         &json!({"metadata": {"labels": {labels::SHARED_NODES: null}}}),
     );
-    thief.refused("berth.dev/shared-nodes", &unmarked).await;
+    credential.expect_denied("berth.dev/shared-nodes", &unmarked).await;
     let marked = json!({"metadata": {"labels": {labels::SHARED_NODES: labels::SHARED_NODES_ALLOWED}}});
-    let marked = with(&thief.pod(&json!({})), &marked);
-    thief.refused("berth.dev/shared-nodes", &marked).await;
+    let marked = with(&credential.pod(&json!({})), &marked);
+    credential.expect_denied("berth.dev/shared-nodes", &marked).await;
 }

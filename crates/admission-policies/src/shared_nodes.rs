@@ -1,114 +1,113 @@
-//! Pods that may run on nodes which several tenants use: in the pools that their tenant may share, without devices, and
-//! without what the class keeps from such nodes.
+//! Pods that may run on shared nodes: only in pools that their tenant may use, without devices, and without what its class
+//! denies on shared nodes.
 
-use super::{Place, Requests, Rule, WRITES, Wall, Who, cel, rule};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
 use berth_api::{labels, policy_annotations};
 use berth_sync_rules::kinds::pod::GPU_RUNTIMES;
 
 const TERMS: &str =
     "object.spec.?affinity.?nodeAffinity.?requiredDuringSchedulingIgnoredDuringExecution.?nodeSelectorTerms";
 
-/// Variables of walls that ask where a pod may run; they need [`cel::slug`].
-pub(super) fn variables() -> [(&'static str, String); 3] {
+/// Variables of validations of where a pod may run; they need [`cel::tenant_slug_variable`].
+pub(super) fn placement_variables() -> [(&'static str, String); 3] {
     let own = format!(
         "object.spec.?nodeSelector[?'{}'].orValue('') == {}",
         labels::TENANT,
-        cel::SLUG
+        cel::TENANT_SLUG
     );
     [
-        cel::allowed("sharedPools", policy_annotations::SHARED_POOLS),
+        cel::allowed_names_variable("sharedPools", policy_annotations::SHARED_POOLS),
         ("terms", format!("{TERMS}.orValue([])")),
-        // Whatever its affinity says: a node has either mark, never both.
-        ("staysHome", own),
+        // Then its affinity does not matter: a node has either label, never both.
+        ("ownNodesOnly", own),
     ]
 }
 
-/// Every pod is for the tenant's own nodes; or each of its terms is for these or for shared pools of the tenant.
-pub(super) fn where_pods_run() -> Rule {
+/// A pod selects the tenant's own nodes, or each of its affinity terms selects these or shared pools that the tenant may use.
+pub(super) fn validate_placement() -> Validation {
     let own = format!(
         "e.key == '{}' && e.?values.orValue([]) == [{}]",
         labels::TENANT,
-        cel::SLUG
+        cel::TENANT_SLUG
     );
     let shared = format!(
         "e.key == '{}' && e.?values.orValue([]).size() > 0 && \
          e.values.all(v, v != '' && v in variables.sharedPools)",
         labels::SHARED_POOL
     );
-    rule(
+    validation(
         format!(
-            "variables.staysHome || (variables.terms.size() > 0 && variables.terms.all(t, \
+            "variables.ownNodesOnly || (variables.terms.size() > 0 && variables.terms.all(t, \
              t.?matchExpressions.orValue([]).exists(e, e.operator == 'In' && (({own}) || ({shared})))))"
         ),
-        "spec.nodeSelector must ask for the label berth.dev/tenant of this tenant's own nodes, or every affinity term for shared \
-         pools that it may use",
+        "spec.nodeSelector must select the label berth.dev/tenant of this tenant's own nodes, or every affinity term must select \
+         shared pools that it may use",
     )
 }
 
-/// What holds for pods that may run beside other tenants'.
-pub(super) fn wall() -> Wall {
-    let mut variables = vec![cel::slug()];
-    variables.extend(cel::maps());
-    variables.extend(variables_of_containers());
-    Wall {
+pub(super) fn build_policy() -> AdmissionPolicy {
+    let mut variables = vec![cel::tenant_slug_variable()];
+    variables.extend(cel::metadata_variables());
+    variables.extend(policy_variables());
+    AdmissionPolicy {
         name: "berth-shared-nodes",
-        about: "Pods that may run on nodes of several tenants have no devices, and make nobody leave.",
-        place: Place::Workloads,
-        who: Who::Anybody,
-        requests: vec![Requests {
+        description: "Pods that may run on shared nodes have no devices and preempt no other pods.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::Everyone,
+        resource_rules: vec![ResourceRule {
             group: "",
             version: "v1",
             resources: &["pods", "pods/ephemeralcontainers", "pods/resize"],
             operations: WRITES,
         }],
         variables,
-        rules: vec![
-            rule(
+        validations: vec![
+            validation(
                 format!(
                     "variables.mayShare == (variables.labels[?'{}'].orValue('') == '{}')",
                     labels::SHARED_NODES,
                     labels::SHARED_NODES_ALLOWED
                 ),
-                "pods that may run on shared nodes, and only those, carry the label berth.dev/shared-nodes",
+                "pods that may run on shared nodes, and only those, must carry the label berth.dev/shared-nodes",
             ),
-            at_home_or(
+            unless_on_own_nodes(
                 "object.spec.?resourceClaims.orValue([]).size() == 0",
                 "spec.resourceClaims: there are no devices on shared nodes",
             ),
-            at_home_or(
+            unless_on_own_nodes(
                 "variables.resources.all(r, r.all(k, !k.contains('/')))",
                 "resources: there are no devices on shared nodes",
             ),
-            at_home_or(
+            unless_on_own_nodes(
                 &format!(
                     "!{}.exists(part, object.spec.?runtimeClassName.orValue('').contains(part))",
-                    cel::list(GPU_RUNTIMES.iter().copied())
+                    cel::string_list(GPU_RUNTIMES.iter().copied())
                 ),
                 "spec.runtimeClassName: there are no GPUs on shared nodes",
             ),
-            // Classes of Berth's bands; without a band all pods have the host's default priority.
-            at_home_or(
+            // PriorityClasses of Berth's bands; without a band all pods have the host's default priority.
+            unless_on_own_nodes(
                 "object.spec.?preemptionPolicy.orValue('') == 'Never' || \
                  !object.spec.?priorityClassName.orValue('').startsWith('berth-')",
-                "spec.priorityClassName: pods that may run on shared nodes preempt nobody",
+                "spec.priorityClassName: pods that may run on shared nodes must not preempt other pods",
             ),
-            unless(
+            when_denied(
                 policy_annotations::HOST_USERS,
                 "object.spec.?hostUsers.orValue(true) == false",
                 "spec.hostUsers must be false on shared nodes",
             ),
-            unless(
+            when_denied(
                 policy_annotations::CACHED_IMAGES,
                 "variables.containers.all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
                  object.spec.?ephemeralContainers.orValue([]).all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
                  object.spec.?volumes.orValue([]).all(v, !has(v.image) || v.image.?pullPolicy.orValue('') == 'Always')",
-                "imagePullPolicy must be Always on shared nodes: images of others are not for everybody",
+                "imagePullPolicy must be Always on shared nodes: a pod may not use images that another tenant pulled",
             ),
         ],
     }
 }
 
-fn variables_of_containers() -> Vec<(&'static str, String)> {
+fn policy_variables() -> Vec<(&'static str, String)> {
     let list = |field: &str| format!("object.spec.?{field}.orValue([])");
     let parts = |path: &str| format!("{path}.?requests.orValue({{}}), {path}.?limits.orValue({{}})");
     let of = |field: &str| {
@@ -117,16 +116,19 @@ fn variables_of_containers() -> Vec<(&'static str, String)> {
             list(field)
         )
     };
-    let mut all: Vec<_> = variables().into();
-    // A pod that names no shared pool is kept at home, or refused, by `berth-pods`.
+    let mut all: Vec<_> = placement_variables().into();
+    // `berth-pods` makes pods that name no shared pool select the tenant's own nodes.
     all.push((
         "mayShare",
         format!(
-            "!variables.staysHome && variables.terms.exists(t, t.?matchExpressions.orValue([]).exists(e, e.key == '{}'))",
+            "!variables.ownNodesOnly && variables.terms.exists(t, t.?matchExpressions.orValue([]).exists(e, e.key == '{}'))",
             labels::SHARED_POOL
         ),
     ));
-    all.push(cel::allowed("refused", policy_annotations::NOT_ON_SHARED_NODES));
+    all.push(cel::allowed_names_variable(
+        "denied",
+        policy_annotations::NOT_ON_SHARED_NODES,
+    ));
     all.push((
         "resources",
         format!(
@@ -144,13 +146,13 @@ fn variables_of_containers() -> Vec<(&'static str, String)> {
     all
 }
 
-fn at_home_or(expression: &str, message: &'static str) -> Rule {
-    rule(format!("!variables.mayShare || ({expression})"), message)
+fn unless_on_own_nodes(expression: &str, message: &'static str) -> Validation {
+    validation(format!("!variables.mayShare || ({expression})"), message)
 }
 
-fn unless(refused: &str, expression: &str, message: &'static str) -> Rule {
-    at_home_or(
-        &format!("!('{refused}' in variables.refused) || ({expression})"),
+fn when_denied(feature: &str, expression: &str, message: &'static str) -> Validation {
+    unless_on_own_nodes(
+        &format!("!('{feature}' in variables.denied) || ({expression})"),
         message,
     )
 }
