@@ -91,7 +91,7 @@ fmt: ## Format the Rust code
 
 # The quick ones first: a wrong link should not wait for the compiler.
 .PHONY: check
-check: prerequisites check-versions check-scripts check-downloads check-docs check-format check-generated check-lints check-dependencies ## Run everything that must hold besides the tests
+check: prerequisites check-versions check-scripts check-downloads check-docs check-layers check-format check-generated check-lints check-dependencies ## Run everything that must hold besides the tests
 
 .PHONY: check-versions
 check-versions: ## Do hack/kubernetes/versions and the Go modules agree
@@ -109,6 +109,10 @@ check-downloads: ## Are releases downloaded safely (with a server on this machin
 check-docs: ## Check links, paths, reasons and words in the documentation, and whether the reference is up to date
 	@hack/check-docs
 	@hack/reference --check
+
+.PHONY: check-layers
+check-layers: ## Check that modules of different folders do not import each other in a circle
+	@hack/check-layers
 
 .PHONY: check-format
 check-format: ## Is the Rust code formatted
