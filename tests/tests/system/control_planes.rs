@@ -7,7 +7,7 @@ use berth_control::{
     apply::Applier,
     control_plane::{
         API_SERVER, Authorities, COMPONENTS, Component, ControlPlaneInput, DatastoreInput, DnsInput, HostInput,
-        LeafStore, SCHEDULER, ServiceRange, customisation, render,
+        LeafStore, SCHEDULER, ServiceRange, dns_customization::DnsCustomization, render_components,
     },
     runtime::{
         ClusterRuntime, ComponentState, ControlPlaneRuntime, Owner,
@@ -104,7 +104,7 @@ impl Scene {
             address: [10, 96, 77, 2].into(),
             policy: DnsPolicy::default(),
             blocked_domains: Vec::new(),
-            custom: Some(customisation::Customisation::default()),
+            customization: Some(DnsCustomization::default()),
         };
         let input = ControlPlaneInput {
             tenant: &self.tenant,
@@ -124,7 +124,7 @@ impl Scene {
             },
             dns: Some(&dns),
         };
-        render(&input, &self.authorities, leaves).unwrap()
+        render_components(&input, &self.authorities, leaves).unwrap()
     }
 
     async fn running(&self, component: &Component) {

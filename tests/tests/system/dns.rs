@@ -311,8 +311,8 @@ pub(crate) async fn teams_customise_it_in_words_that_are_checked(host: Arc<TestC
     })
     .await;
     for words in [
-        "hosts, line 2: names in cluster.local are the cluster's own",
-        "forward, line 1: 169.254.169.254 may not be asked",
+        "hosts, line 2: names in cluster.local cannot be changed",
+        "forward, line 1: 169.254.169.254 is not an allowed server",
         "shadow.server: only hosts, forward, rewrite and log are read",
     ] {
         assert!(told.contains(words), "{told}");

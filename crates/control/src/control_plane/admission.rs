@@ -1,7 +1,11 @@
 //! The way from the API server to the syncer's admission server: certificates for both ends, and the configuration that
 //! makes the API server show its own. Other programs on the machine have none and are turned away.
 
-use super::{Authorities, CertificateError, ControlPlaneInput, FILES, Leaf, LeafStore};
+use super::{
+    certificates::{Authorities, CertificateError, Leaf, LeafStore},
+    component::FILES,
+    input::ControlPlaneInput,
+};
 use berth_pki::Usage;
 use serde_json::json;
 use std::collections::BTreeMap;

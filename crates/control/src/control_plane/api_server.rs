@@ -1,8 +1,11 @@
 //! The tenant's kube-apiserver: upstream, with its own certificate authorities, service-account issuer and key range.
 
 use super::{
-    API_SERVER, Authorities, CertificateError, Component, ControlPlaneInput, Health, Leaf, LeafStore, admission,
-    authentication, egress, file_flag, flag, kubernetes, version_flags,
+    admission, authentication,
+    certificates::{Authorities, CertificateError, Leaf, LeafStore},
+    component::{API_SERVER, Component, Health, file_flag, flag, kubernetes_program, version_flags},
+    egress,
+    input::ControlPlaneInput,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
@@ -105,7 +108,7 @@ pub(super) fn render(
     );
     Ok(Component {
         name: API_SERVER,
-        program: kubernetes(input.version),
+        program: kubernetes_program(input.version),
         args,
         env: BTreeMap::from([("GOGC".into(), GOGC.into())]),
         files,

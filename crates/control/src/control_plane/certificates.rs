@@ -3,7 +3,7 @@
 //! Authorities live as long as the tenant. Leaves are short-lived and renewed after two thirds of their life; they are
 //! kept in a [`LeafStore`] so that rendering again gives the same bytes and no process restarts without need.
 
-use super::FILES;
+use super::component::FILES;
 use berth_pki::{
     Certificate, CertificateAuthority, Error as PkiError, LeafRequest, ServiceAccountKey, Usage,
     kubeconfig::{Credential, KubeconfigRequest, kubeconfig},

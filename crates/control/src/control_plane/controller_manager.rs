@@ -1,8 +1,9 @@
 //! The tenant's kube-controller-manager, without the controllers whose work the host does.
 
 use super::{
-    Authorities, CONTROLLER_MANAGER, CertificateError, Component, ControlPlaneInput, Leaf, LeafStore, file_flag, flag,
-    kubernetes, version_flags,
+    certificates::{Authorities, CertificateError, Leaf, LeafStore},
+    component::{CONTROLLER_MANAGER, Component, file_flag, flag, kubernetes_program, version_flags},
+    input::ControlPlaneInput,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
@@ -75,12 +76,12 @@ pub(super) fn render(
         flag("use-service-account-credentials", "true"),
         flag("profiling", "false"),
     ];
-    let (flags, health) = input.form.one_at_a_time(PORT);
+    let (flags, health) = input.form.leader_election_flags(PORT);
     args.extend(flags);
     args.extend(version_flags(input.version));
     Ok(Component {
         name: CONTROLLER_MANAGER,
-        program: kubernetes(input.version),
+        program: kubernetes_program(input.version),
         args,
         env: BTreeMap::new(),
         files,

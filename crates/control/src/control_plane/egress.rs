@@ -2,7 +2,11 @@
 //! for its kubelets. Each has an authority of its own. The syncer holds the key of the one for kubelets, because it signs
 //! a certificate for each node that the tenant has.
 
-use super::{Authorities, CertificateError, ControlPlaneInput, FILES, Leaf, LeafStore, file_flag, flag};
+use super::{
+    certificates::{Authorities, CertificateError, Leaf, LeafStore},
+    component::{FILES, file_flag, flag},
+    input::ControlPlaneInput,
+};
 use berth_pki::Usage;
 use serde_json::json;
 use std::collections::BTreeMap;

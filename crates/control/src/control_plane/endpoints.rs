@@ -1,7 +1,7 @@
 //! Where the servers of a control plane listen, and where they are reached. The two differ as soon as a server is a pod
 //! behind a Service.
 
-use super::Leaf;
+use super::certificates::Leaf;
 use std::net::{IpAddr, SocketAddr};
 
 /// The ports that servers of one control plane listen on.

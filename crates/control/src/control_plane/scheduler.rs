@@ -4,8 +4,9 @@
 //! from, and only checks.
 
 use super::{
-    Authorities, CertificateError, Component, ControlPlaneInput, FILES, Leaf, LeafStore, SCHEDULER, file_flag,
-    kubernetes, version_flags,
+    certificates::{Authorities, CertificateError, Leaf, LeafStore},
+    component::{Component, FILES, SCHEDULER, file_flag, kubernetes_program, version_flags},
+    input::ControlPlaneInput,
 };
 use berth_pki::Usage;
 use std::collections::BTreeMap;
@@ -29,12 +30,12 @@ pub(super) fn render(
     );
     files.insert("config.yaml".into(), configuration());
     let mut args = vec![file_flag("config", "config.yaml")];
-    let (flags, health) = input.form.one_at_a_time(PORT);
+    let (flags, health) = input.form.leader_election_flags(PORT);
     args.extend(flags);
     args.extend(version_flags(input.version));
     Ok(Component {
         name: SCHEDULER,
-        program: kubernetes(input.version),
+        program: kubernetes_program(input.version),
         args,
         env: BTreeMap::new(),
         files,

@@ -2,9 +2,12 @@
 //! certificate with exactly the permissions that `berth_sync_rules::permissions` lists.
 
 use super::{
-    Authorities, CertificateError, Component, ControlPlaneInput, FILES, Health, Leaf, LeafStore, Program, SYNCER,
+    admission,
+    certificates::{Authorities, CertificateError, Leaf, LeafStore},
+    component::{Component, FILES, Health, Program, SYNCER, file_flag, flag},
+    egress,
+    input::ControlPlaneInput,
 };
-use super::{admission, egress, file_flag, flag};
 use berth_api::SchedulingMode;
 use berth_pki::{
     Usage,

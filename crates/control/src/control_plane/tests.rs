@@ -1,4 +1,5 @@
-use super::*;
+use super::{dns_customization::DnsCustomization, *};
+use berth_api::{NetworkLimits, SyncPolicy, names::TenantId};
 use berth_pki::CertificateAuthority;
 use jiff::{SignedDuration, Timestamp};
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
@@ -52,7 +53,7 @@ impl Fixture {
                 address: [10, 96, 0, 50].into(),
                 policy: berth_api::DnsPolicy::default(),
                 blocked_domains: Vec::new(),
-                custom: Some(customisation::Customisation::default()),
+                customization: Some(DnsCustomization::default()),
             },
             authorities: Authorities::load(&stored, datastore_ca.cert_pem(), datastore_ca.key_pem()).unwrap(),
         }
@@ -73,7 +74,7 @@ impl Fixture {
             host: &self.host,
             dns: Some(&self.dns),
         };
-        render(&input, &self.authorities, leaves).unwrap()
+        render_components(&input, &self.authorities, leaves).unwrap()
     }
 }
 

@@ -1,10 +1,11 @@
-//! What CoreDNS is told. Pure text; all that comes from a tenant was checked by [`super::customisation`].
+//! CoreDNS's configuration files. Pure text; what comes from a tenant is validated by
+//! [`dns_customization`](crate::control_plane::dns_customization).
 
-use super::{
-    DnsInput,
-    customisation::{Customisation, Rewrite},
+use crate::control_plane::{
+    component::{FILES, Form},
+    dns_customization::{DnsCustomization, Rewrite},
+    input::{CLUSTER_DOMAIN, DnsInput},
 };
-use crate::control_plane::{CLUSTER_DOMAIN, FILES, Form};
 use berth_api::dns_server;
 use std::{fmt::Write, net::SocketAddr};
 
@@ -31,7 +32,7 @@ pub(super) fn empty_zone() -> String {
 }
 
 /// Names with addresses, as in `/etc/hosts`.
-pub(super) fn hosts(custom: &Customisation) -> String {
+pub(super) fn hosts(custom: &DnsCustomization) -> String {
     let mut lines = Lines::default();
     for host in &custom.hosts {
         lines.line(&format!("{} {}", host.address, host.names.join(" ")));
@@ -40,7 +41,7 @@ pub(super) fn hosts(custom: &Customisation) -> String {
 }
 
 /// The configuration of a server at `listen`.
-pub(super) fn corefile(form: Form, listen: SocketAddr, input: &DnsInput, custom: &Customisation) -> String {
+pub(super) fn corefile(form: Form, listen: SocketAddr, input: &DnsInput, custom: &DnsCustomization) -> String {
     let mut lines = Lines::default();
     lines.open(&format!(".:{}", listen.port()));
     if form == Form::Process {
@@ -57,7 +58,7 @@ pub(super) fn corefile(form: Form, listen: SocketAddr, input: &DnsInput, custom:
     }
     lines.line("loadbalance");
     for rewrite in &custom.rewrites {
-        lines.line(&rewritten(rewrite));
+        lines.line(&rewrite_rule(rewrite));
     }
     // Names of the tenant change at any time and are answered from memory anyway.
     lines.block(
@@ -77,7 +78,7 @@ pub(super) fn corefile(form: Form, listen: SocketAddr, input: &DnsInput, custom:
             "fallthrough in-addr.arpa ip6.arpa",
         ],
     );
-    no_names(&mut lines, input, custom);
+    add_empty_zones(&mut lines, input, custom);
     if input.policy.forward {
         // Ends the program if what is forwarded comes back.
         lines.line("loop");
@@ -106,8 +107,8 @@ pub(super) fn corefile(form: Form, listen: SocketAddr, input: &DnsInput, custom:
     lines.text
 }
 
-/// What is never asked for outside does not exist.
-fn no_names(lines: &mut Lines, input: &DnsInput, custom: &Customisation) {
+/// Serves domains that are never forwarded as zones without names.
+fn add_empty_zones(lines: &mut Lines, input: &DnsInput, custom: &DnsCustomization) {
     let zone = format!("file {FILES}/{EMPTY_ZONE}");
     let blocked = input.blocked_domains.iter().map(String::as_str);
     let mut zones: Vec<&str> = PRIVATE.into_iter().chain(blocked).collect();
@@ -127,8 +128,8 @@ fn forward(lines: &mut Lines, domain: &str, servers: &str) {
     lines.block(&format!("forward {domain} {servers}"), &["max_concurrent 1000"]);
 }
 
-fn rewritten(Rewrite { from, to, below }: &Rewrite) -> String {
-    if *below {
+fn rewrite_rule(Rewrite { from, to, subdomains }: &Rewrite) -> String {
+    if *subdomains {
         format!("rewrite stop name suffix .{from}. .{to}. answer auto")
     } else {
         format!("rewrite stop name exact {from}. {to}. answer auto")
@@ -170,7 +171,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control_plane::coredns::customisation::{Domain, Host};
+    use crate::control_plane::dns_customization::{Domain, Host};
     use berth_api::DnsPolicy;
 
     const PODS: Form = Form::Pods { replicas: 2 };
@@ -180,17 +181,17 @@ mod tests {
             address: [10, 96, 0, 50].into(),
             policy: DnsPolicy::default(),
             blocked_domains: Vec::new(),
-            custom: None,
+            customization: None,
         }
     }
 
-    fn custom() -> Customisation {
-        let rewrite = |from: &str, to: &str, below| Rewrite {
+    fn custom() -> DnsCustomization {
+        let rewrite = |from: &str, to: &str, subdomains| Rewrite {
             from: from.into(),
             to: to.into(),
-            below,
+            subdomains,
         };
-        Customisation {
+        DnsCustomization {
             hosts: vec![Host {
                 address: [10, 20, 0, 5].into(),
                 names: vec!["registry.corp.example".into(), "registry".into()],
@@ -213,7 +214,7 @@ mod tests {
             PODS,
             ([0, 0, 0, 0], 5353).into(),
             &input(),
-            &Customisation::default()
+            &DnsCustomization::default()
         ));
     }
 

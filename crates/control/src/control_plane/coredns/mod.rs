@@ -7,16 +7,15 @@
 //! the class lists: the node's resolver, `dns.upstreams` and `dns.serverCIDRs`.
 
 mod corefile;
-pub mod customisation;
 
 use super::{
-    Authorities, COREDNS, CertificateError, Component, ControlPlaneInput, FILES, Form, Health, Leaf, LeafStore, Program,
+    certificates::{Authorities, CertificateError, Leaf, LeafStore},
+    component::{COREDNS, Component, FILES, Form, Health, Program},
+    input::{ControlPlaneInput, DnsInput},
 };
-use berth_api::DnsPolicy;
 use berth_pki::Usage;
 use corefile::{EMPTY_ZONE, HOSTS, corefile, empty_zone, hosts};
-use customisation::Customisation;
-use std::{collections::BTreeMap, net::IpAddr};
+use std::collections::BTreeMap;
 
 /// User name of CoreDNS in its tenant.
 pub const DNS_USER: &str = "berth:coredns";
@@ -29,19 +28,6 @@ const HEALTH: Health = Health {
     ready: "/ready",
 };
 
-/// What has to be known to render a tenant's DNS.
-#[derive(Clone, Debug)]
-pub struct DnsInput {
-    /// The address under which the tenant's pods find it.
-    pub address: IpAddr,
-    /// The rules of the tenant's class.
-    pub policy: DnsPolicy,
-    /// Domains that are never asked for outside, the host cluster's among them.
-    pub blocked_domains: Vec<String>,
-    /// What the tenant changed; none as long as that is not known, and CoreDNS is not rendered.
-    pub custom: Option<Customisation>,
-}
-
 pub(super) fn render(
     input: &ControlPlaneInput<'_>,
     dns: &DnsInput,
@@ -50,7 +36,7 @@ pub(super) fn render(
 ) -> Result<Option<Component>, CertificateError> {
     // In any case, or it would not be stored, and the next one would make CoreDNS start again.
     let issued = leaves.issue(&authorities.client, COREDNS, &Leaf::new(DNS_USER, Usage::Client))?;
-    let Some(custom) = &dns.custom else {
+    let Some(customization) = &dns.customization else {
         return Ok(None);
     };
     let mut files = BTreeMap::new();
@@ -61,9 +47,9 @@ pub(super) fn render(
     );
     files.insert(
         "Corefile".into(),
-        corefile(input.form, input.endpoints.dns.listen, dns, custom),
+        corefile(input.form, input.endpoints.dns.listen, dns, customization),
     );
-    files.insert(HOSTS.into(), hosts(custom));
+    files.insert(HOSTS.into(), hosts(customization));
     files.insert(EMPTY_ZONE.into(), empty_zone());
     Ok(Some(Component {
         name: COREDNS,

@@ -9,7 +9,7 @@ use crate::{
     context::Context,
     control_plane::{
         API_SERVER, CLUSTER_DOMAIN, COREDNS, DNS_USER, DnsInput, Endpoints, ServiceRange,
-        customisation::{self, Limits},
+        dns_customization::{self, Limits},
     },
     error::{ReconcileError, api},
     runtime::cluster::pod_selector,
@@ -76,25 +76,25 @@ pub(super) async fn input(
     }
     let limits = Limits {
         policy: &settings.dns,
-        domain: CLUSTER_DOMAIN,
+        cluster_domain: CLUSTER_DOMAIN,
         blocked_domains: &blocked_domains,
-        blocked: closed,
+        blocked_cidrs: closed,
     };
-    let custom = match data(memory, ready).await {
+    let customization = match data(memory, ready).await {
         None => None,
         Some(data) => {
-            let (custom, refusals) = customisation::read(&data, &limits);
-            if let Some(ready) = ready.filter(|_| !refusals.is_empty()) {
-                tell(ready, &refusals).await;
+            let (customization, errors) = dns_customization::parse_customization(&data, &limits);
+            if let Some(ready) = ready.filter(|_| !errors.is_empty()) {
+                tell(ready, &errors).await;
             }
-            Some(custom)
+            Some(customization)
         }
     };
     Ok(Some(DnsInput {
         address,
         policy: settings.dns.clone(),
         blocked_domains,
-        custom,
+        customization,
     }))
 }
 

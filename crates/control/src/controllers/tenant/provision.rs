@@ -11,7 +11,7 @@ use crate::{
     context::{Context, Key},
     control_plane::{
         API_SERVER, Authorities, CONTROLLER_MANAGER, COREDNS, Component, ControlPlaneInput, DatastoreInput, DnsInput,
-        Endpoints, Leaf, SCHEDULER, SYNCER, ServiceRange, render,
+        Endpoints, Leaf, SCHEDULER, SYNCER, ServiceRange, render_components,
     },
     error::{ReconcileError, api},
     network::{self, Isolation},
@@ -209,7 +209,7 @@ async fn components(
         host: &context.host,
         dns,
     };
-    let components = render(&input, authorities, &mut leaves)?;
+    let components = render_components(&input, authorities, &mut leaves)?;
     leaves.issue(&authorities.client, "admin", &admin_leaf())?;
     keys::store_leaves(memory, cluster, tenant, leaves).await?;
     Ok(components)
