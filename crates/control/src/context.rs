@@ -5,7 +5,7 @@ use crate::{
     controllers::{tenant::Tenants, tenant_class::KnownKinds},
     datastore::Datastore,
     metrics::Metrics,
-    network::{NetworkConfig, Served},
+    network::{AdministrativeTier, NetworkConfig, NetworkContext},
     nodes::{
         ByNode, clock::Clock, devices::Devices, idle::Idle, jobs::NodeJobs, placeholders::Requested,
         refusals::Refusals, requests::Requests, shared::SharedPod, workloads::Workloads,
@@ -98,10 +98,10 @@ pub struct Context {
     pub stores: Stores,
     /// The tenants' shared etcd.
     pub datastore: Datastore,
-    /// What flags say about the host's network.
-    pub network: NetworkConfig,
-    /// Which policies of administrators the host serves.
-    pub served: Served,
+    /// Settings of the host's network, from flags.
+    pub network_config: NetworkConfig,
+    /// Which cluster-wide network policies the host serves.
+    pub administrative_tier: AdministrativeTier,
     /// How nodes are cleaned and checked.
     pub node_jobs: NodeJobs,
     /// The time by which nodes are handed on.
@@ -124,4 +124,18 @@ pub struct Context {
     pub metrics: Metrics,
     /// Writes Events.
     pub recorder: Recorder,
+}
+
+impl Context {
+    /// What network policies need of this.
+    pub fn network(&self) -> NetworkContext<'_> {
+        NetworkContext {
+            client: &self.client,
+            host_server: &self.host.server,
+            nodes: &self.stores.nodes,
+            network_policies: &self.stores.network_policies,
+            config: &self.network_config,
+            tier: &self.administrative_tier,
+        }
+    }
 }

@@ -129,7 +129,7 @@ pub(crate) async fn policies_follow_the_spec_and_heal(host: Arc<TestCluster>) {
         let cluster = tenants.get("bordered").await.map_err(|error| error.to_string())?;
         let conditions = cluster.status.unwrap_or_default().conditions;
         let accepted = conditions.iter().find(|c| c.type_ == conditions::ACCEPTED);
-        let words = "spec.network.egress.allow[0]: the class does not allow 192.0.2.0/24; stay within 10.0.0.0/8";
+        let words = "spec.network.egress.allow[0]: the class does not allow 192.0.2.0/24; use a range in 10.0.0.0/8";
         match accepted {
             Some(told) if told.reason == "NetworkNotAllowed" && told.message == words => Ok(()),
             other => Err(format!("{other:?}")),

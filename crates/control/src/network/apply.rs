@@ -1,23 +1,21 @@
-//! Reading what the host says about its network, and making policies what they should be.
+//! Reads the host's network, and applies and deletes policies.
 
 use super::{
-    HostFacts, Isolation,
-    deny::{self, Generation},
-    facts, policies,
+    HostNetwork, NetworkIsolation, build_policies,
+    cluster_policy::{self, Generation},
+    host_network,
 };
 use crate::{
-    apply::{ApplyError, is_status, optional},
-    context::Context,
-    controllers::tenant::{HostRanges, TenantMemory},
+    apply::{Applier, ApplyError, is_status, optional},
     error::{ReconcileError, api},
 };
 use berth_api::{labels, names::TenantId};
 use ipnet::IpNet;
-use k8s_openapi::api::{discovery::v1::EndpointSlice, networking::v1::NetworkPolicy};
+use k8s_openapi::api::{core::v1::Node, discovery::v1::EndpointSlice, networking::v1::NetworkPolicy};
 use kube::{
-    Api, ResourceExt,
+    Api, Client, ResourceExt,
     api::{DeleteParams, DynamicObject, ListParams, PostParams, Preconditions},
-    runtime::reflector::ObjectRef,
+    runtime::reflector::{ObjectRef, Store},
 };
 use std::{
     collections::BTreeSet,
@@ -27,119 +25,154 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Age after which the host is asked again which policies it serves.
+/// Age after which discovery of the host's policy APIs is repeated.
 const REFRESH: Duration = Duration::from_secs(60);
 
 /// What flags say about the host's network.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkConfig {
-    /// Ranges that are never opened to a tenant, besides those that the host's API tells of.
+    /// Ranges that are blocked for every tenant, besides those that the host's API shows.
     pub blocked: Vec<IpNet>,
 }
 
-/// What is known of the administrators' tier of the host.
+/// What [`apply_policies`] and [`read_host_network`] work with.
+#[derive(Clone, Copy)]
+pub struct NetworkContext<'a> {
+    /// The host's API server.
+    pub client: &'a Client,
+    /// URL of the host's API server, as syncers use it.
+    pub host_server: &'a str,
+    /// Nodes of the host.
+    pub nodes: &'a Store<Node>,
+    /// NetworkPolicies that control made.
+    pub network_policies: &'a Store<NetworkPolicy>,
+    /// Settings from flags.
+    pub config: &'a NetworkConfig,
+    /// Which cluster-wide policies the host serves.
+    pub tier: &'a AdministrativeTier,
+}
+
+/// Which cluster-wide policies, in the tier of administrators, the host serves; remembered for [`REFRESH`].
 #[derive(Debug, Default)]
-pub struct Served(Mutex<Option<(Instant, Tier)>>);
+pub struct AdministrativeTier(Mutex<Option<(Instant, ServedPolicies)>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Tier {
+struct ServedPolicies {
     generation: Option<Generation>,
-    /// Whether its rules can be about ranges of addresses.
+    /// Whether its rules can contain CIDRs.
     networks: bool,
 }
 
-impl Served {
-    fn recall(&self) -> Option<Tier> {
+impl AdministrativeTier {
+    fn recall(&self) -> Option<ServedPolicies> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.filter(|(until, _)| Instant::now() < *until).map(|(_, tier)| tier)
+        known
+            .filter(|(until, _)| Instant::now() < *until)
+            .map(|(_, served)| served)
     }
 
-    fn remember(&self, tier: Tier) {
+    fn remember(&self, served: ServedPolicies) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Some((Instant::now() + REFRESH, tier));
+        *known = Some((Instant::now() + REFRESH, served));
     }
 }
 
-/// Puts together what the host says about its network.
+/// Reads the host's network. `service_ranges` are the host's own.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn host_facts(context: &Context, ranges: &HostRanges) -> Result<HostFacts, ReconcileError> {
+pub async fn read_host_network(
+    context: NetworkContext<'_>,
+    service_ranges: impl IntoIterator<Item = &str>,
+) -> Result<HostNetwork, ReconcileError> {
     let slices: Api<EndpointSlice> = Api::namespaced(context.client.clone(), "default");
     let params = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
     let slices = slices.list(&params).await.map_err(api("find the host's API servers"))?;
-    let mut servers = facts::api_servers(&slices.items);
-    servers.extend(named(&context.host.server));
+    let mut servers = host_network::api_servers(&slices.items);
+    servers.extend(parse_address(context.host_server));
     servers.sort();
     servers.dedup();
-    let nodes = context.stores.nodes.state();
+    let nodes = context.nodes.state();
     let nodes = nodes.iter().map(Arc::as_ref);
-    Ok(facts::gather(nodes, ranges.all(), servers, &context.network.blocked))
+    Ok(host_network::collect_host_network(
+        nodes,
+        service_ranges,
+        servers,
+        &context.config.blocked,
+    ))
 }
 
-/// The address in a URL, if it is one.
-fn named(url: &str) -> Option<SocketAddr> {
+/// The address in a URL; None if its host is a name.
+fn parse_address(url: &str) -> Option<SocketAddr> {
     let uri: http::Uri = url.parse().ok()?;
     let address: IpAddr = uri.host()?.trim_matches(['[', ']']).parse().ok()?;
     Some(SocketAddr::new(address, uri.port_u16().unwrap_or(443)))
 }
 
-/// Makes the policies of a tenant what they should be, and removes those that control made earlier and that are no longer
-/// wanted.
+/// Applies the policies of a tenant, and deletes those that control made earlier and that are no longer needed. `host` applies
+/// objects of this tenant to the host.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn ensure(context: &Context, memory: &TenantMemory, isolation: &Isolation<'_>) -> Result<(), ReconcileError> {
-    let wanted = policies(isolation);
-    for policy in &wanted {
+pub async fn apply_policies(
+    context: NetworkContext<'_>,
+    host: &Applier,
+    isolation: &NetworkIsolation<'_>,
+) -> Result<(), ReconcileError> {
+    let desired = build_policies(isolation);
+    for policy in &desired {
         let reference = ObjectRef::from_obj(policy);
-        match context.stores.network_policies.get(&reference) {
-            Some(known) if is_as(&known, policy) => {}
-            // What somebody added would outlast an apply: fields of others stay.
-            Some(known) => replace(context, &known, policy).await?,
-            None => memory.host.apply_again(policy).await?,
+        match context.network_policies.get(&reference) {
+            Some(known) if is_up_to_date(&known, policy) => {}
+            // An apply would keep fields that another field manager added.
+            Some(known) => replace_policy(context, &known, policy).await?,
+            None => host.apply_again(policy).await?,
         }
     }
-    apply_deny(context, memory, isolation).await?;
+    apply_cluster_policy(context, host, isolation).await?;
     let namespaces = [
         isolation.tenant.workload_namespace(),
         isolation.tenant.control_plane_namespace(),
     ];
-    let names: BTreeSet<_> = wanted
+    let names: BTreeSet<_> = desired
         .iter()
         .map(|policy| (policy.namespace(), policy.name_any()))
         .collect();
-    for known in context.stores.network_policies.state() {
+    for known in context.network_policies.state() {
         let place = (known.namespace(), known.name_any());
         if namespaces.iter().any(|namespace| place.0.as_ref() == Some(namespace)) && !names.contains(&place) {
-            delete(context, &known).await?;
+            delete_policy(context, &known).await?;
         }
     }
     Ok(())
 }
 
-/// Whether an object is as wanted, whatever else there is on it.
-fn is_as(known: &NetworkPolicy, wanted: &NetworkPolicy) -> bool {
+/// Whether an object has the desired spec and labels; it may have further labels.
+fn is_up_to_date(known: &NetworkPolicy, desired: &NetworkPolicy) -> bool {
     let has = |(key, value): (&String, &String)| known.labels().get(key) == Some(value);
-    known.spec == wanted.spec && wanted.labels().iter().all(has)
+    known.spec == desired.spec && desired.labels().iter().all(has)
 }
 
-async fn replace(context: &Context, known: &NetworkPolicy, wanted: &NetworkPolicy) -> Result<(), ReconcileError> {
-    let namespace = wanted.namespace().unwrap_or_default();
+async fn replace_policy(
+    context: NetworkContext<'_>,
+    known: &NetworkPolicy,
+    desired: &NetworkPolicy,
+) -> Result<(), ReconcileError> {
+    let namespace = desired.namespace().unwrap_or_default();
     let policies: Api<NetworkPolicy> = Api::namespaced(context.client.clone(), &namespace);
     let params = PostParams {
         field_manager: Some(labels::CONTROL_MANAGER.into()),
         ..PostParams::default()
     };
-    let mut policy = wanted.clone();
+    let mut policy = desired.clone();
     policy.metadata.uid = known.uid();
     policy.metadata.resource_version = known.resource_version();
-    let replaced = policies.replace(&wanted.name_any(), &params, &policy).await;
-    replaced.map_err(api("mend a NetworkPolicy"))?;
+    let replaced = policies.replace(&desired.name_any(), &params, &policy).await;
+    replaced.map_err(api("replace a NetworkPolicy"))?;
     Ok(())
 }
 
-async fn delete(context: &Context, policy: &NetworkPolicy) -> Result<(), ReconcileError> {
+async fn delete_policy(context: NetworkContext<'_>, policy: &NetworkPolicy) -> Result<(), ReconcileError> {
     let namespace = policy.namespace().unwrap_or_default();
     let policies: Api<NetworkPolicy> = Api::namespaced(context.client.clone(), &namespace);
     let params = DeleteParams {
@@ -155,23 +188,27 @@ async fn delete(context: &Context, policy: &NetworkPolicy) -> Result<(), Reconci
     }
 }
 
-async fn apply_deny(context: &Context, memory: &TenantMemory, isolation: &Isolation<'_>) -> Result<(), ReconcileError> {
-    let tier = tier(context).await?;
-    let Some(generation) = tier.generation else {
+async fn apply_cluster_policy(
+    context: NetworkContext<'_>,
+    host: &Applier,
+    isolation: &NetworkIsolation<'_>,
+) -> Result<(), ReconcileError> {
+    let served = discover_policies(context).await?;
+    let Some(generation) = served.generation else {
         return Ok(());
     };
-    let resource = generation.resource();
-    let policy = deny::policy(isolation, generation, tier.networks);
-    match memory.host.apply_dynamic(&resource, &policy).await {
-        // A definition without ranges of addresses: what is left is kept by the wall for NetworkPolicies.
-        Err(ApplyError { source, object }) if tier.networks && is_invalid(&source) => {
-            tracing::warn!(object, error = %source, "the host's administrators' policies cannot be about addresses");
-            context.served.remember(Tier {
+    let resource = generation.api_resource();
+    let policy = cluster_policy::build_cluster_policy(isolation, generation, served.networks);
+    match host.apply_dynamic(&resource, &policy).await {
+        // The host's definition has no CIDRs: the admission policy for NetworkPolicies restricts them.
+        Err(ApplyError { source, object }) if served.networks && is_invalid(&source) => {
+            tracing::warn!(object, error = %source, "the host's cluster-wide network policies do not support CIDRs");
+            context.tier.remember(ServedPolicies {
                 networks: false,
-                ..tier
+                ..served
             });
-            let policy = deny::policy(isolation, generation, false);
-            Ok(memory.host.apply_dynamic(&resource, &policy).await?)
+            let policy = cluster_policy::build_cluster_policy(isolation, generation, false);
+            Ok(host.apply_dynamic(&resource, &policy).await?)
         }
         other => Ok(other?),
     }
@@ -181,41 +218,45 @@ fn is_invalid(error: &kube::Error) -> bool {
     is_status(error, 422) || is_status(error, 400)
 }
 
-/// What the host serves, as it said not long ago.
-async fn tier(context: &Context) -> Result<Tier, ReconcileError> {
-    if let Some(tier) = context.served.recall() {
-        return Ok(tier);
+/// The policies that the host serves, from discovery or from memory.
+async fn discover_policies(context: NetworkContext<'_>) -> Result<ServedPolicies, ReconcileError> {
+    if let Some(served) = context.tier.recall() {
+        return Ok(served);
     }
     let mut found = None;
     for generation in Generation::ALL {
-        let (version, plural) = generation.served_as();
-        let served = match context.client.list_api_group_resources(&version).await {
+        let (version, plural) = generation.api_resource_name();
+        let is_served = match context.client.list_api_group_resources(&version).await {
             Ok(list) => list.resources.iter().any(|resource| resource.name == plural),
             Err(kube::Error::Api(status)) if status.code == 404 => false,
-            Err(error) => return Err(api("ask which policies the host serves")(error)),
+            Err(error) => return Err(api("discover the host's policy APIs")(error)),
         };
-        if served {
+        if is_served {
             found = Some(generation);
             break;
         }
     }
-    let tier = Tier {
+    let served = ServedPolicies {
         generation: found,
         networks: true,
     };
-    context.served.remember(tier);
-    Ok(tier)
+    context.tier.remember(served);
+    Ok(served)
 }
 
-/// Removes what of a tenant's policies is in no namespace. The others go with their namespaces.
+/// Deletes a tenant's cluster-wide policy. The others are deleted with their namespaces.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn remove(context: &Context, tenant: &TenantId) -> Result<(), ReconcileError> {
+pub async fn delete_cluster_policy(client: &Client, tenant: &TenantId) -> Result<(), ReconcileError> {
     for generation in Generation::ALL {
-        let policies: Api<DynamicObject> = Api::all_with(context.client.clone(), &generation.resource());
-        optional(policies.delete(&deny::name(tenant), &DeleteParams::default()).await)
-            .map_err(api("delete a tenant's policy"))?;
+        let policies: Api<DynamicObject> = Api::all_with(client.clone(), &generation.api_resource());
+        optional(
+            policies
+                .delete(&cluster_policy::policy_name(tenant), &DeleteParams::default())
+                .await,
+        )
+        .map_err(api("delete a tenant's policy"))?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The pieces that policies are put together of.
+//! Building blocks of NetworkPolicies.
 
 use berth_api::{
     labels,
@@ -18,8 +18,8 @@ use k8s_openapi::{
 };
 use std::{collections::BTreeMap, net::IpAddr};
 
-/// A selector of what carries all of these labels.
-pub fn labelled<const N: usize>(all: [(&str, &str); N]) -> LabelSelector {
+/// A selector of objects with all of these labels.
+pub fn label_selector<const N: usize>(all: [(&str, &str); N]) -> LabelSelector {
     LabelSelector {
         match_labels: (N > 0).then(|| all.map(|(key, value)| (key.into(), value.into())).into()),
         match_expressions: None,
@@ -43,12 +43,12 @@ pub fn pods_in(namespaces: LabelSelector, selector: LabelSelector) -> NetworkPol
     }
 }
 
-/// A range without what is closed of it; `None` if nothing is left.
-pub fn block(cidr: IpNet, closed: &[IpNet]) -> Option<NetworkPolicyPeer> {
-    if closed.iter().any(|range| range.contains(&cidr)) {
+/// The CIDR except the blocked ranges within it; `None` if nothing is left.
+pub fn block(cidr: IpNet, blocked: &[IpNet]) -> Option<NetworkPolicyPeer> {
+    if blocked.iter().any(|range| range.contains(&cidr)) {
         return None;
     }
-    let except: Vec<String> = closed
+    let except: Vec<String> = blocked
         .iter()
         .filter(|range| cidr.contains(*range))
         .map(ToString::to_string)
@@ -62,9 +62,9 @@ pub fn block(cidr: IpNet, closed: &[IpNet]) -> Option<NetworkPolicyPeer> {
     })
 }
 
-/// A declared range, read and without what is closed of it.
-pub fn declared_block(cidr: &str, closed: &[IpNet]) -> Option<NetworkPolicyPeer> {
-    block(ranges::parse(cidr).ok()?, closed)
+/// An allowed CIDR except the blocked ranges within it.
+pub fn allowed_block(cidr: &str, blocked: &[IpNet]) -> Option<NetworkPolicyPeer> {
+    block(ranges::parse(cidr).ok()?, blocked)
 }
 
 /// One address.
@@ -72,11 +72,11 @@ pub fn address(address: IpAddr) -> NetworkPolicyPeer {
     block(IpNet::from(address), &[]).unwrap_or_default()
 }
 
-/// Every address but those in `closed`.
-pub fn everywhere_but(closed: &[IpNet]) -> Vec<NetworkPolicyPeer> {
+/// All addresses except the blocked ranges.
+pub fn all_addresses_except(blocked: &[IpNet]) -> Vec<NetworkPolicyPeer> {
     [ALL_V4, ALL_V6]
         .into_iter()
-        .filter_map(|cidr| block(cidr, closed))
+        .filter_map(|cidr| block(cidr, blocked))
         .collect()
 }
 
@@ -89,13 +89,13 @@ pub fn port(protocol: Protocol, number: u16) -> NetworkPolicyPort {
     }
 }
 
-/// DNS is asked over both protocols.
+/// DNS uses both protocols.
 pub fn dns(number: u16) -> Vec<NetworkPolicyPort> {
     vec![port(Protocol::Tcp, number), port(Protocol::Udp, number)]
 }
 
-/// Ports as they are declared; none for all of them.
-pub fn declared_ports(ports: &[u16], protocol: Option<Protocol>) -> Vec<NetworkPolicyPort> {
+/// Ports of an allowed network; none means all.
+pub fn allowed_ports(ports: &[u16], protocol: Option<Protocol>) -> Vec<NetworkPolicyPort> {
     match (ports, protocol) {
         ([], None) => Vec::new(),
         ([], Some(protocol)) => vec![NetworkPolicyPort {
@@ -109,7 +109,7 @@ pub fn declared_ports(ports: &[u16], protocol: Option<Protocol>) -> Vec<NetworkP
     }
 }
 
-/// Rules of one policy: peers with ports. A rule without peers would mean everybody, so there is none.
+/// Rules of one policy: peers with ports. A rule without peers would allow all peers, so none is added.
 #[derive(Default)]
 pub struct Rules {
     ingress: Vec<NetworkPolicyIngressRule>,
@@ -121,7 +121,7 @@ fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
 }
 
 impl Rules {
-    /// Lets these in at these ports; no ports stand for all.
+    /// Allows ingress from these peers at these ports; no ports mean all.
     #[must_use]
     pub fn from(mut self, peers: impl Into<Vec<NetworkPolicyPeer>>, ports: impl Into<Vec<NetworkPolicyPort>>) -> Self {
         let peers = peers.into();
@@ -134,7 +134,7 @@ impl Rules {
         self
     }
 
-    /// Lets out to these at these ports; no ports stand for all.
+    /// Allows egress to these peers at these ports; no ports mean all.
     #[must_use]
     pub fn to(mut self, peers: impl Into<Vec<NetworkPolicyPeer>>, ports: impl Into<Vec<NetworkPolicyPort>>) -> Self {
         let peers = peers.into();
@@ -147,7 +147,7 @@ impl Rules {
         self
     }
 
-    /// The policy for the pods that `selected` selects. A direction of which `types` says nothing stays as other policies have it.
+    /// The policy for the pods that `selected` selects. It does not affect directions that `types` does not list.
     pub fn into_policy(
         self,
         metadata: (&str, &str, &BTreeMap<String, String>),

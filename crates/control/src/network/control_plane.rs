@@ -1,16 +1,16 @@
 //! Policies of the control-plane namespace, if its components are pods.
 //!
-//! | policy | pods | lets in | lets out to |
+//! | policy | pods | ingress from | egress to |
 //! |---|---|---|---|
-//! | `berth-baseline` | all | nobody | the tenant's API server |
-//! | `berth-kube-apiserver` | API server | the tenant's pods, the other components, Berth, and teams: everybody but the host's other pods | the datastore, the syncer's admission and egress ports |
-//! | `berth-syncer` | syncer | the API server, Berth | the host's API server, the tenant's pods, DNS, what is declared for the tenant |
+//! | `berth-baseline` | all | – | the tenant's API server |
+//! | `berth-kube-apiserver` | API server | the tenant's pods, the other components, Berth, and clients: every address except the host's other pods | the datastore, the syncer's admission and egress ports |
+//! | `berth-syncer` | syncer | the API server, Berth | the host's API server, the tenant's pods, DNS, allowed networks |
 //! | `berth-coredns` | CoreDNS | the tenant's pods, the other components | DNS servers outside |
 
 use super::{
-    Isolation,
-    build::{Rules, address, dns, everywhere_but, labelled, pods, pods_in, port},
-    workloads::to_declared,
+    NetworkIsolation,
+    build::{Rules, address, all_addresses_except, dns, label_selector, pods, pods_in, port},
+    workloads::allow_egress,
 };
 use crate::{
     control_plane::{API_SERVER, COREDNS, SYNCER},
@@ -29,32 +29,32 @@ const DNS_PORT: u16 = 53;
 /// Namespace and label of the host's own DNS server on most clusters.
 const HOST_DNS: (&str, &str, &str) = ("kube-system", "k8s-app", "kube-dns");
 
-pub(super) fn policies(isolation: &Isolation<'_>) -> Vec<NetworkPolicy> {
+pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPolicy> {
     let namespace = isolation.tenant.control_plane_namespace();
     let policy = |name: &str, selected: LabelSelector, rules: Rules| {
         rules.into_policy((&namespace, name, &isolation.labels), selected, &["Ingress", "Egress"])
     };
-    let of = |component: &str| labelled([(APP_NAME, component)]);
+    let of = |component: &str| label_selector([(APP_NAME, component)]);
     let endpoints = isolation.endpoints;
     let tcp = |number: u16| port(Protocol::Tcp, number);
     let api = [tcp(endpoints.api_server.listen.port())];
     let berth = || {
         pods_in(
-            labelled([(NAMESPACE_NAME, system::NAMESPACE)]),
+            label_selector([(NAMESPACE_NAME, system::NAMESPACE)]),
             LabelSelector::default(),
         )
     };
     let siblings = || pods(LabelSelector::default());
     let host_dns = pods_in(
-        labelled([(NAMESPACE_NAME, HOST_DNS.0)]),
-        labelled([(HOST_DNS.1, HOST_DNS.2)]),
+        label_selector([(NAMESPACE_NAME, HOST_DNS.0)]),
+        label_selector([(HOST_DNS.1, HOST_DNS.2)]),
     );
 
     let baseline = Rules::default().to([pods(of(API_SERVER))], api.clone());
 
     let mut callers = vec![isolation.workloads(), siblings(), berth()];
-    // Teams, from wherever its Service is reached; but no pods of the host, other tenants' among them.
-    callers.extend(everywhere_but(&isolation.facts.pods));
+    // Clients, wherever the Service is reached from, except pods of the host (and of other tenants).
+    callers.extend(all_addresses_except(&isolation.host.pods));
     let called_back = [
         tcp(endpoints.admission.listen.port()),
         tcp(endpoints.egress.listen.port()),
@@ -62,7 +62,7 @@ pub(super) fn policies(isolation: &Isolation<'_>) -> Vec<NetworkPolicy> {
     let mut server = Rules::default()
         .from(callers, api)
         .to([pods(of(SYNCER))], called_back.clone());
-    for (peers, ports) in datastore(isolation, &host_dns) {
+    for (peers, ports) in datastore_rules(isolation, &host_dns) {
         server = server.to(peers, ports);
     }
 
@@ -72,29 +72,29 @@ pub(super) fn policies(isolation: &Isolation<'_>) -> Vec<NetworkPolicy> {
         .to([isolation.workloads()], [])
         .to([pods(of(COREDNS))], dns(endpoints.dns.listen.port()))
         .to([host_dns], dns(DNS_PORT));
-    for host in &isolation.facts.api_servers {
+    for host in &isolation.host.api_servers {
         syncer = syncer.to([address(host.ip())], [tcp(host.port())]);
     }
-    let syncer = to_declared(isolation, syncer);
-    // The broker looks names up at each connection, so that only their ports are known here.
-    let mut outside: Vec<u16> = isolation.webhook_hosts.iter().map(|host| port_of(host)).collect();
+    let syncer = allow_egress(isolation, syncer);
+    // The egress broker resolves names at each connection, so only the ports are known here.
+    let mut outside: Vec<u16> = isolation.webhook_hosts.iter().map(|host| parse_port(host)).collect();
     outside.sort_unstable();
     outside.dedup();
     let syncer = if outside.is_empty() {
         syncer
     } else {
         let ports: Vec<NetworkPolicyPort> = outside.into_iter().map(tcp).collect();
-        syncer.to(everywhere_but(isolation.closed), ports)
+        syncer.to(all_addresses_except(isolation.blocked), ports)
     };
 
-    // The resolver of its node may be anywhere, but not among the host's pods: the host's own DNS server is there.
+    // The node's resolver may have any address except those of the host's pods: the host's own DNS server is one of them.
     let coredns = Rules::default()
         .from([isolation.workloads(), siblings()], dns(endpoints.dns.listen.port()))
-        .to(everywhere_but(&isolation.facts.pods), dns(DNS_PORT));
+        .to(all_addresses_except(&isolation.host.pods), dns(DNS_PORT));
     let coredns = isolation.dns_servers.iter().fold(coredns, |rules, server| {
         rules.to([address(server.ip())], dns(server.port()))
     });
-    let coredns = to_declared(isolation, coredns);
+    let coredns = allow_egress(isolation, coredns);
 
     vec![
         policy("berth-baseline", LabelSelector::default(), baseline),
@@ -105,15 +105,15 @@ pub(super) fn policies(isolation: &Isolation<'_>) -> Vec<NetworkPolicy> {
 }
 
 /// The port in `host` or `host:port`.
-fn port_of(host: &str) -> u16 {
+fn parse_port(host: &str) -> u16 {
     let port = Target::parse(host).map(|target| target.port);
     port.unwrap_or(443)
 }
 
-/// Where the tenant's objects are stored: at an address outside, or behind a Service, by its address or by its name. Policies see
-/// the pods behind a Service, and a name has to be looked up.
-fn datastore(
-    isolation: &Isolation<'_>,
+/// Rules for the datastore: an address, or a Service by its address or name. Policies see the pods behind a Service, and a name
+/// must be resolved.
+fn datastore_rules(
+    isolation: &NetworkIsolation<'_>,
     host_dns: &NetworkPolicyPeer,
 ) -> Vec<(Vec<NetworkPolicyPeer>, Vec<NetworkPolicyPort>)> {
     let mut rules = Vec::new();
@@ -123,9 +123,10 @@ fn datastore(
         };
         let ports = vec![port(Protocol::Tcp, uri.port_u16().unwrap_or(2379))];
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let pods_of = |namespace: &str| pods_in(labelled([(NAMESPACE_NAME, namespace)]), LabelSelector::default());
+        let pods_of =
+            |namespace: &str| pods_in(label_selector([(NAMESPACE_NAME, namespace)]), LabelSelector::default());
         match host.parse::<IpAddr>() {
-            Ok(ip) if isolation.facts.services.iter().any(|range| range.contains(&ip)) => {
+            Ok(ip) if isolation.host.services.iter().any(|range| range.contains(&ip)) => {
                 rules.push((vec![pods_of(system::NAMESPACE)], ports));
             }
             Ok(ip) => rules.push((vec![address(ip)], ports)),

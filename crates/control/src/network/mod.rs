@@ -1,27 +1,30 @@
-//! A tenant's border in the network: what control makes on the host so that nothing passes it that is not declared.
+//! Network isolation of tenants: policies on the host that deny all traffic that is not allowed.
 //!
-//! [`policies`] are NetworkPolicies for the tenant's two namespaces; [`deny`] is one policy of the administrators' tier, on
-//! hosts that serve it, which no NetworkPolicy can open. Both are pure functions of an [`Isolation`]; [`ensure`] applies them.
-//! A wall (`berth_admission_policies::network_policies`) keeps a syncer from writing policies that open more than is declared.
+//! [`build_policies`] returns NetworkPolicies for the tenant's two namespaces; [`cluster_policy`] is a policy in the tier of
+//! administrators, on hosts that serve it, which no NetworkPolicy can override. Both are pure functions of a
+//! [`NetworkIsolation`]; [`apply_policies`] applies them. An admission policy keeps a syncer from writing NetworkPolicies that
+//! allow more.
 
+pub mod allowed;
 mod apply;
 mod build;
+pub mod cluster_policy;
 mod control_plane;
-pub mod declared;
-pub mod deny;
-pub mod facts;
+pub mod host_network;
 mod workloads;
 
 #[cfg(test)]
 mod tests;
 
-pub use apply::{NetworkConfig, Served, ensure, host_facts, remove};
-pub use declared::{Declared, declared};
-pub use facts::HostFacts;
+pub use allowed::{AllowedNetworks, resolve_allowed_networks};
+pub use apply::{
+    AdministrativeTier, NetworkConfig, NetworkContext, apply_policies, delete_cluster_policy, read_host_network,
+};
+pub use host_network::HostNetwork;
 
 use crate::{control_plane::Endpoints, runtime::cluster::APP_NAME};
 use berth_api::{NetworkLimits, labels, names::TenantId, network::ClassNetwork, ranges};
-use build::{labelled, pods_in};
+use build::{label_selector, pods_in};
 use ipnet::IpNet;
 use k8s_openapi::{
     api::networking::v1::{NetworkPolicy, NetworkPolicyPeer},
@@ -29,60 +32,63 @@ use k8s_openapi::{
 };
 use std::{collections::BTreeMap, net::SocketAddr};
 
-/// What decides about a tenant's border.
+/// Everything that a tenant's policies follow from.
 #[derive(Clone, Debug)]
-pub struct Isolation<'a> {
-    /// Whose it is.
+pub struct NetworkIsolation<'a> {
+    /// The tenant.
     pub tenant: &'a TenantId,
-    /// Labels of everything of the tenant.
+    /// Labels of all objects of the tenant.
     pub labels: BTreeMap<String, String>,
-    /// What passes.
-    pub declared: &'a Declared,
-    /// What of the host never does.
-    pub facts: &'a HostFacts,
-    /// Every range that stays closed whatever is declared, none within another.
-    pub closed: &'a [IpNet],
+    /// Networks outside the tenant that it may reach and be reached from.
+    pub allowed: &'a AllowedNetworks,
+    /// The network of the host.
+    pub host: &'a HostNetwork,
+    /// Ranges that are blocked whatever is allowed; none contains another.
+    pub blocked: &'a [IpNet],
     /// Whether the components of the control plane are pods.
     pub uses_pods: bool,
-    /// Where they listen.
+    /// Their addresses.
     pub endpoints: &'a Endpoints,
-    /// Servers outside that the tenant's DNS asks, if the class names any.
+    /// DNS servers outside the tenant that its DNS forwards to.
     pub dns_servers: Vec<SocketAddr>,
-    /// Hosts outside that webhooks of the tenant may be served by, with ports if they are not HTTPS's.
+    /// Hosts outside the tenant that may serve its webhooks, with a port unless it is 443.
     pub webhook_hosts: &'a [String],
     /// Endpoints of the datastore.
     pub datastore: &'a [String],
 }
 
-impl Isolation<'_> {
+impl NetworkIsolation<'_> {
     fn namespace(&self, role: &str) -> LabelSelector {
-        labelled([(labels::TENANT, self.tenant.slug()), (labels::ROLE, role)])
+        label_selector([(labels::TENANT, self.tenant.slug()), (labels::ROLE, role)])
     }
 
-    /// The tenant's pods, seen from another namespace.
+    /// The tenant's pods, as a peer in another namespace.
     fn workloads(&self) -> NetworkPolicyPeer {
         pods_in(self.namespace(labels::ROLE_WORKLOADS), LabelSelector::default())
     }
 
-    /// Pods of a component, seen from another namespace.
+    /// Pods of a component, as a peer in another namespace.
     fn component(&self, name: &str) -> NetworkPolicyPeer {
-        pods_in(self.namespace(labels::ROLE_CONTROL_PLANE), labelled([(APP_NAME, name)]))
+        pods_in(
+            self.namespace(labels::ROLE_CONTROL_PLANE),
+            label_selector([(APP_NAME, name)]),
+        )
     }
 }
 
-/// What the tenant's syncer and the wall for NetworkPolicies have to know. Closed ranges that concern nothing declared are left
-/// out, so that a node that comes or goes means nothing to most tenants.
-pub fn limits(declared: &Declared, class: &ClassNetwork, closed: &[IpNet]) -> NetworkLimits {
+/// Limits for the tenant's syncer and for the admission policy of NetworkPolicies. Blocked ranges that overlap nothing allowed
+/// are left out, so that most tenants do not change when a node is added or removed.
+pub fn network_limits(allowed: &AllowedNetworks, class: &ClassNetwork, blocked: &[IpNet]) -> NetworkLimits {
     let webhook_hosts = &class.api_server_egress.hosts;
-    let Declared { egress, ingress } = declared;
+    let AllowedNetworks { egress, ingress } = allowed;
     let cidrs = egress.iter().map(|rule| &rule.cidr);
     let cidrs = cidrs.chain(ingress.iter().filter_map(|rule| rule.cidr.as_ref()));
     let opened: Vec<IpNet> = cidrs.filter_map(|cidr| ranges::parse(cidr).ok()).collect();
-    // A name may lead anywhere.
-    let concerns =
-        |closed: &&IpNet| !webhook_hosts.is_empty() || opened.iter().any(|range| ranges::overlap(*range, **closed));
+    // A name may resolve to any address.
+    let is_relevant =
+        |range: &&IpNet| !webhook_hosts.is_empty() || opened.iter().any(|opened| ranges::overlap(*opened, **range));
     NetworkLimits {
-        blocked: closed.iter().filter(concerns).map(ToString::to_string).collect(),
+        blocked: blocked.iter().filter(is_relevant).map(ToString::to_string).collect(),
         egress: egress.clone(),
         ingress: ingress.clone(),
         endpoint_cidrs: class.endpoint_cidrs.clone(),
@@ -91,10 +97,10 @@ pub fn limits(declared: &Declared, class: &ClassNetwork, closed: &[IpNet]) -> Ne
 }
 
 /// Every NetworkPolicy of a tenant's two namespaces.
-pub fn policies(isolation: &Isolation<'_>) -> Vec<NetworkPolicy> {
-    let mut policies = workloads::policies(isolation);
+pub fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPolicy> {
+    let mut policies = workloads::build_policies(isolation);
     if isolation.uses_pods {
-        policies.extend(control_plane::policies(isolation));
+        policies.extend(control_plane::build_policies(isolation));
     }
     policies
 }

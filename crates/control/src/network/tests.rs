@@ -1,7 +1,7 @@
 //! Golden tests, and properties shown by a small model of what policy engines do: every packet between any two ends is held
 //! against the policies of control, against policies that a tenant might write, and against the administrators' tier.
 
-use super::{declared::Declared, deny::Generation, *};
+use super::{cluster_policy::Generation, *};
 use crate::control_plane::Ports;
 use k8s_openapi::api::networking::v1::NetworkPolicyPort;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -14,8 +14,8 @@ const NAMES: [&str; 2] = ["vision", "speech"];
 
 struct Case {
     tenant: TenantId,
-    declared: Declared,
-    facts: HostFacts,
+    allowed: AllowedNetworks,
+    host: HostNetwork,
     endpoints: Endpoints,
     uses_pods: bool,
 }
@@ -41,7 +41,7 @@ impl Case {
             .collect();
         let servers = vec!["192.168.5.1:6443".parse().unwrap()];
         Self {
-            declared: serde_json::from_value(json!({
+            allowed: serde_json::from_value(json!({
                 "egress": [
                     {"cidr": "10.20.0.0/16", "ports": [443]}, {"cidr": "192.168.0.0/16", "ports": [5432]},
                     {"cidr": "0.0.0.0/0", "protocol": "UDP", "ports": [123]},
@@ -49,20 +49,20 @@ impl Case {
                 "ingress": [{"namespace": "ingress-nginx", "ports": [8080]}, {"cidr": "203.0.113.0/24"}],
             }))
             .unwrap(),
-            facts: facts::gather(&nodes, ["10.96.0.0/16"], servers, &[]),
+            host: host_network::collect_host_network(&nodes, ["10.96.0.0/16"], servers, &[]),
             endpoints: Endpoints::direct(IpAddr::from([0, 0, 0, 0]), &ports),
             uses_pods: true,
             tenant,
         }
     }
 
-    fn with<T>(&self, then: impl FnOnce(&Isolation<'_>) -> T) -> T {
-        then(&Isolation {
+    fn with<T>(&self, then: impl FnOnce(&NetworkIsolation<'_>) -> T) -> T {
+        then(&NetworkIsolation {
             tenant: &self.tenant,
             labels: BTreeMap::from([(labels::TENANT.to_owned(), self.tenant.slug().to_owned())]),
-            declared: &self.declared,
-            facts: &self.facts,
-            closed: &self.closed(),
+            allowed: &self.allowed,
+            host: &self.host,
+            blocked: &self.blocked(),
             uses_pods: self.uses_pods,
             endpoints: &self.endpoints,
             webhook_hosts: &["hooks.example.com".into(), "hooks.example.com:8443".into()],
@@ -75,12 +75,12 @@ impl Case {
         })
     }
 
-    fn closed(&self) -> Vec<IpNet> {
-        self.facts.closed_with(&[ranges::parse("10.20.7.0/24").unwrap()])
+    fn blocked(&self) -> Vec<IpNet> {
+        self.host.blocked_with(&[ranges::parse("10.20.7.0/24").unwrap()])
     }
 
     fn policies(&self) -> Vec<NetworkPolicy> {
-        self.with(policies)
+        self.with(build_policies)
     }
 }
 
@@ -96,7 +96,7 @@ fn policies_are_as_reviewed() {
     insta::assert_yaml_snapshot!(specs(Case::new("vision").policies()));
     let mut processes = Case::new("vision");
     processes.uses_pods = false;
-    processes.declared = Declared::default();
+    processes.allowed = AllowedNetworks::default();
     processes.endpoints = Endpoints::direct(
         IpAddr::from([192, 168, 5, 1]),
         &Ports {
@@ -111,31 +111,33 @@ fn policies_are_as_reviewed() {
 }
 
 #[test]
-fn the_administrators_tier_is_as_reviewed() {
+fn cluster_policies_are_as_reviewed() {
     let case = Case::new("vision");
     for generation in Generation::ALL {
-        insta::assert_yaml_snapshot!(case.with(|isolation| deny::policy(isolation, generation, true)));
+        insta::assert_yaml_snapshot!(
+            case.with(|isolation| cluster_policy::build_cluster_policy(isolation, generation, true))
+        );
     }
-    let without = case.with(|isolation| deny::policy(isolation, Generation::Admin, false));
+    let without = case.with(|isolation| cluster_policy::build_cluster_policy(isolation, Generation::Admin, false));
     assert!(!without.data.to_string().contains("networks"));
 }
 
 #[test]
-fn syncers_hear_of_closed_ranges_that_concern_them_only() {
+fn limits_contain_only_blocked_ranges_that_overlap_allowed_ones() {
     let case = Case::new("vision");
     let blocked = |declared: Value| {
-        limits(
+        network_limits(
             &serde_json::from_value(declared).unwrap(),
             &ClassNetwork::default(),
-            &case.closed(),
+            &case.blocked(),
         )
         .blocked
     };
     assert_eq!(
-        limits(&case.declared, &ClassNetwork::default(), &case.closed())
+        network_limits(&case.allowed, &ClassNetwork::default(), &case.blocked())
             .blocked
             .len(),
-        case.closed().len() - 4,
+        case.blocked().len() - 4,
         "all of IPv4"
     );
     assert!(blocked(json!({"egress": [{"cidr": "198.51.100.0/24"}]})).is_empty());
@@ -145,16 +147,16 @@ fn syncers_hear_of_closed_ranges_that_concern_them_only() {
 #[test]
 fn a_policy_holds_no_more_rules_than_definitions_allow() {
     let mut case = Case::new("vision");
-    case.declared.egress = (0..64)
+    case.allowed.egress = (0..64)
         .map(|n| serde_json::from_value(json!({"cidr": format!("198.51.{n}.0/24"), "ports": [n + 1]})).unwrap())
         .collect();
-    case.declared.ingress = (0..64)
+    case.allowed.ingress = (0..64)
         .map(|n| serde_json::from_value(json!({"namespace": format!("n{n}"), "ports": [n + 1]})).unwrap())
         .collect();
-    case.facts.blocked = (0..250)
+    case.host.blocked = (0..250)
         .map(|n| ranges::parse(&format!("172.16.{n}.1/32")).unwrap())
         .collect();
-    let policy = case.with(|isolation| deny::policy(isolation, Generation::Cluster, true));
+    let policy = case.with(|isolation| cluster_policy::build_cluster_policy(isolation, Generation::Cluster, true));
     for (direction, side) in [("ingress", "from"), ("egress", "to")] {
         let rules = policy.data["spec"][direction].as_array().unwrap();
         assert!(rules.len() <= 25, "{direction}: {}", rules.len());
@@ -331,7 +333,7 @@ impl Fleet {
     fn new(written: Vec<NetworkPolicy>) -> Self {
         let cases = NAMES.map(Case::new);
         let deny = |case: &Case| {
-            case.with(|isolation| deny::policy(isolation, Generation::Cluster, true))
+            case.with(|isolation| cluster_policy::build_cluster_policy(isolation, Generation::Cluster, true))
                 .data
         };
         Self {
@@ -346,7 +348,7 @@ impl Fleet {
     }
 
     /// The same with it.
-    fn connects_past_administrators(&self, from: &End, to: &End, at: (&str, u16)) -> bool {
+    fn connects_without_cluster_policy(&self, from: &End, to: &End, at: (&str, u16)) -> bool {
         let mut denials = self.denials.iter();
         self.connects(from, to, at)
             && !denials.any(|policy| is_denied(policy, from, to, true, at) || is_denied(policy, to, from, false, at))
@@ -376,7 +378,7 @@ const OPEN: &[(&str, &str)] = &[("net.berth.dev/ingress", "open"), ("net.berth.d
 const TCP: (&str, u16) = ("TCP", 8080);
 
 #[test]
-fn who_may_talk_to_whom() {
+fn allowed_and_denied_connections() {
     let fleet = Fleet::new(Vec::new());
     let open = workload(0, 1, OPEN);
     let sealed = workload(0, 2, &[]);
@@ -467,7 +469,7 @@ fn who_may_talk_to_whom() {
     for (from, to, at, expected) in cases {
         assert_eq!(fleet.connects(from, to, at), expected, "{from:?} to {to:?} at {at:?}");
         assert_eq!(
-            fleet.connects_past_administrators(from, to, at),
+            fleet.connects_without_cluster_policy(from, to, at),
             expected,
             "with the administrators' tier, {from:?} to {to:?} at {at:?}"
         );
@@ -534,7 +536,7 @@ fn workload_strategy() -> impl Strategy<Value = End> {
 proptest! {
     /// Whatever is written into the workload namespace, by whomever: the administrators' tier holds.
     #[test]
-    fn no_policy_opens_what_is_not_the_tenants(
+    fn no_policy_of_a_tenant_allows_foreign_networks(
         written in prop::collection::vec(policy_strategy(), 0..4), own in workload_strategy(), port in prop::sample::select(vec![53_u16, 80, 443, 6443, 10250]),
     ) {
         let fleet = Fleet::new(written);
@@ -542,10 +544,10 @@ proptest! {
             component(0, 64, "syncer"), pod("kube-system", 65, &[("k8s-app", "kube-dns")]), pod("berth-system", 66, &[])];
         let closed = ["169.254.169.254", "192.168.5.10", "192.168.5.1", "10.96.0.1", "10.20.7.1", "127.0.0.1", "198.51.100.1"].map(outside);
         for to in foreign.iter().chain(&closed) {
-            prop_assert!(!fleet.connects_past_administrators(&own, to, ("TCP", port)), "{own:?} to {to:?}");
+            prop_assert!(!fleet.connects_without_cluster_policy(&own, to, ("TCP", port)), "{own:?} to {to:?}");
         }
         for from in [workload(1, 60, OPEN), component(1, 62, "kube-apiserver"), pod("other", 67, &[])] {
-            prop_assert!(!fleet.connects_past_administrators(&from, &own, ("TCP", port)), "{from:?} to {own:?}");
+            prop_assert!(!fleet.connects_without_cluster_policy(&from, &own, ("TCP", port)), "{from:?} to {own:?}");
         }
     }
 
@@ -555,10 +557,10 @@ proptest! {
         let fleet = Fleet::new(Vec::new());
         let has = |end: &End, label: &str| end.pod.as_ref().unwrap().1.contains_key(label);
         let expected = has(&one, labels::NETWORK_EGRESS) && has(&other, labels::NETWORK_INGRESS);
-        prop_assert_eq!(fleet.connects_past_administrators(&one, &other, ("TCP", port)), expected);
+        prop_assert_eq!(fleet.connects_without_cluster_policy(&one, &other, ("TCP", port)), expected);
         let names = has(&one, labels::NETWORK_EGRESS) || has(&one, labels::NETWORK_DNS);
-        prop_assert_eq!(fleet.connects_past_administrators(&one, &component(0, 70, "coredns"), ("UDP", 5353)), names);
+        prop_assert_eq!(fleet.connects_without_cluster_policy(&one, &component(0, 70, "coredns"), ("UDP", 5353)), names);
         let api = has(&one, labels::NETWORK_EGRESS) || has(&one, labels::NETWORK_API_SERVER);
-        prop_assert_eq!(fleet.connects_past_administrators(&one, &component(0, 71, "kube-apiserver"), ("TCP", 6443)), api);
+        prop_assert_eq!(fleet.connects_without_cluster_policy(&one, &component(0, 71, "kube-apiserver"), ("TCP", 6443)), api);
     }
 }

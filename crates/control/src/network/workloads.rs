@@ -1,17 +1,17 @@
 //! Policies of the workload namespace.
 //!
-//! | policy | pods | opens |
+//! | policy | pods | allows |
 //! |---|---|---|
-//! | `berth-baseline` | all | nothing, but that the tenant's syncer reaches them for its API server (webhooks, proxies) |
-//! | `berth-open-ingress` | those that no ingress policy of the tenant selects | pods of the tenant, who is declared to be let in |
-//! | `berth-open-egress` | those that no egress policy of the tenant selects | pods, DNS and API server of the tenant, what is declared |
-//! | `berth-dns`, `berth-api-server` | those that an egress policy of the tenant lets reach it | DNS, API server |
+//! | `berth-baseline` | all | ingress from the tenant's syncer, for its API server (webhooks, proxies) |
+//! | `berth-open-ingress` | those that no ingress policy of the tenant selects | ingress from pods of the tenant and from allowed networks and namespaces |
+//! | `berth-open-egress` | those that no egress policy of the tenant selects | egress to pods, DNS and API server of the tenant and to allowed networks |
+//! | `berth-dns`, `berth-api-server` | those that an egress policy of the tenant allows it | egress to DNS, to the API server |
 //!
-//! So a tenant's own policies mean what they mean on any cluster: one that denies egress closes DNS as well.
+//! So a tenant's own policies have the same effect as on any cluster: one that denies egress denies DNS as well.
 
 use super::{
-    Isolation,
-    build::{Rules, address, declared_block, declared_ports, dns, labelled, pods, pods_in, port},
+    NetworkIsolation,
+    build::{Rules, address, allowed_block, allowed_ports, dns, label_selector, pods, pods_in, port},
 };
 use crate::control_plane::{API_SERVER, COREDNS, Endpoint, SYNCER};
 use berth_api::{
@@ -23,22 +23,22 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement},
 };
 
-pub(super) fn policies(isolation: &Isolation<'_>) -> Vec<NetworkPolicy> {
+pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPolicy> {
     let namespace = isolation.tenant.workload_namespace();
     let policy = |name: &str, label: Option<&str>, rules: Rules, types: &[&str]| {
-        let selected = label.map_or_else(LabelSelector::default, |label| labelled([(label, NETWORK_OPEN)]));
+        let selected = label.map_or_else(LabelSelector::default, |label| label_selector([(label, NETWORK_OPEN)]));
         rules.into_policy((&namespace, name, &isolation.labels), selected, types)
     };
     let baseline = if isolation.uses_pods {
         Rules::default().from([isolation.component(SYNCER)], [])
     } else {
-        // Processes beside the host's API server.
-        let machines = isolation.facts.api_servers.iter().map(|server| address(server.ip()));
-        Rules::default().from(machines.collect::<Vec<_>>(), [])
+        // Processes run beside the host's API server.
+        let servers = isolation.host.api_servers.iter().map(|server| address(server.ip()));
+        Rules::default().from(servers.collect::<Vec<_>>(), [])
     };
     let own = || [pods(LabelSelector::default())];
     let inward = isolation
-        .declared
+        .allowed
         .ingress
         .iter()
         .fold(Rules::default().from(own(), []), |rules, rule| {
@@ -48,16 +48,16 @@ pub(super) fn policies(isolation: &Isolation<'_>) -> Vec<NetworkPolicy> {
                 ports,
                 protocol,
             } = rule;
-            let by_range = cidr.iter().filter_map(|cidr| declared_block(cidr, isolation.closed));
-            let by_name = namespace.iter().map(|name| namespace_of_host(name));
+            let by_range = cidr.iter().filter_map(|cidr| allowed_block(cidr, isolation.blocked));
+            let by_name = namespace.iter().map(|name| pods_of_host_namespace(name));
             rules.from(
                 by_range.chain(by_name).collect::<Vec<_>>(),
-                declared_ports(ports, *protocol),
+                allowed_ports(ports, *protocol),
             )
         });
     let outward = Rules::default().to(own(), []);
-    let outward = to_api_server(isolation, to_dns(isolation, outward));
-    let outward = to_declared(isolation, outward);
+    let outward = allow_api_server(isolation, allow_dns(isolation, outward));
+    let outward = allow_egress(isolation, outward);
     vec![
         policy("berth-baseline", None, baseline, &["Ingress", "Egress"]),
         policy("berth-open-ingress", Some(NETWORK_INGRESS), inward, &["Ingress"]),
@@ -65,21 +65,21 @@ pub(super) fn policies(isolation: &Isolation<'_>) -> Vec<NetworkPolicy> {
         policy(
             "berth-dns",
             Some(NETWORK_DNS),
-            to_dns(isolation, Rules::default()),
+            allow_dns(isolation, Rules::default()),
             &["Egress"],
         ),
         policy(
             "berth-api-server",
             Some(NETWORK_API_SERVER),
-            to_api_server(isolation, Rules::default()),
+            allow_api_server(isolation, Rules::default()),
             &["Egress"],
         ),
     ]
 }
 
-/// The pods of a namespace of the host, unless it is a tenant's.
-fn namespace_of_host(name: &str) -> NetworkPolicyPeer {
-    let mut selector = labelled([(NAMESPACE_NAME, name)]);
+/// The pods of a host namespace that is not a tenant's.
+fn pods_of_host_namespace(name: &str) -> NetworkPolicyPeer {
+    let mut selector = label_selector([(NAMESPACE_NAME, name)]);
     selector.match_expressions = Some(vec![LabelSelectorRequirement {
         key: TENANT.into(),
         operator: "DoesNotExist".into(),
@@ -88,8 +88,8 @@ fn namespace_of_host(name: &str) -> NetworkPolicyPeer {
     pods_in(selector, LabelSelector::default())
 }
 
-/// What a server of the control plane is for policies, which see packets after the address of its Service was replaced.
-fn server(isolation: &Isolation<'_>, component: &str, endpoint: &Endpoint) -> Vec<NetworkPolicyPeer> {
+/// A component of the control plane as a peer. Policies see packets after Service addresses were translated.
+fn component_peers(isolation: &NetworkIsolation<'_>, component: &str, endpoint: &Endpoint) -> Vec<NetworkPolicyPeer> {
     if isolation.uses_pods {
         vec![isolation.component(component)]
     } else {
@@ -97,22 +97,25 @@ fn server(isolation: &Isolation<'_>, component: &str, endpoint: &Endpoint) -> Ve
     }
 }
 
-fn to_dns(isolation: &Isolation<'_>, rules: Rules) -> Rules {
+fn allow_dns(isolation: &NetworkIsolation<'_>, rules: Rules) -> Rules {
     let endpoint = &isolation.endpoints.dns;
-    rules.to(server(isolation, COREDNS, endpoint), dns(endpoint.listen.port()))
+    rules.to(
+        component_peers(isolation, COREDNS, endpoint),
+        dns(endpoint.listen.port()),
+    )
 }
 
-fn to_api_server(isolation: &Isolation<'_>, rules: Rules) -> Rules {
+fn allow_api_server(isolation: &NetworkIsolation<'_>, rules: Rules) -> Rules {
     let endpoint = &isolation.endpoints.api_server;
     let ports = [port(Protocol::Tcp, endpoint.listen.port())];
-    rules.to(server(isolation, API_SERVER, endpoint), ports)
+    rules.to(component_peers(isolation, API_SERVER, endpoint), ports)
 }
 
-/// What is declared to be reached, without what is closed.
-pub(super) fn to_declared(isolation: &Isolation<'_>, rules: Rules) -> Rules {
-    isolation.declared.egress.iter().fold(rules, |rules, rule| {
+/// Allows egress to the allowed networks, except the blocked ranges.
+pub(super) fn allow_egress(isolation: &NetworkIsolation<'_>, rules: Rules) -> Rules {
+    isolation.allowed.egress.iter().fold(rules, |rules, rule| {
         let EgressRule { cidr, ports, protocol } = rule;
-        let peers: Vec<NetworkPolicyPeer> = declared_block(cidr, isolation.closed).into_iter().collect();
-        rules.to(peers, declared_ports(ports, *protocol))
+        let peers: Vec<NetworkPolicyPeer> = allowed_block(cidr, isolation.blocked).into_iter().collect();
+        rules.to(peers, allowed_ports(ports, *protocol))
     })
 }

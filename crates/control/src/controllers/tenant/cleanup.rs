@@ -132,7 +132,7 @@ async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> 
     context.runtime.remove(tenant, &namespace, &cluster.name_any()).await?;
     // 6. The syncer's rights and the policy outside of the tenant's namespaces.
     delete_cluster_role(context, tenant).await?;
-    network::remove(context, tenant).await?;
+    network::delete_cluster_policy(&context.client, tenant).await?;
     // 7. Keys, the syncer's identity and everything else in the control-plane namespace. It goes last: as long as it is
     // there, what is left of a tenant can be found.
     if !delete_namespace(context, &tenant.control_plane_namespace()).await? {

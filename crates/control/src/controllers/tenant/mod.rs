@@ -29,7 +29,7 @@ pub use validate::{Offer, validate};
 use crate::{
     context::{Context, Key},
     error::{ReconcileError, api},
-    network::facts,
+    network::host_network,
     nodes::Selectors,
 };
 use berth_api::{
@@ -152,8 +152,8 @@ impl<'a> Acceptor<'a> {
             // Few tenants ask for anything.
             self.closed.get_or_init(|| {
                 let nodes = self.context.stores.nodes.state();
-                let blocked = &self.context.network.blocked;
-                facts::gather(nodes.iter().map(Arc::as_ref), [], Vec::new(), blocked).blocked
+                let blocked = &self.context.network_config.blocked;
+                host_network::collect_host_network(nodes.iter().map(Arc::as_ref), [], Vec::new(), blocked).blocked
             })
         } else {
             &[]

@@ -14,7 +14,7 @@ use crate::{
         Endpoints, Leaf, SCHEDULER, SYNCER, ServiceRange, render_components,
     },
     error::{ReconcileError, api},
-    network::{self, Isolation},
+    network::{self, NetworkIsolation},
     nodes::NodeRecord,
     runtime::{ComponentState, Owner},
 };
@@ -56,7 +56,7 @@ pub(super) async fn run(
     findings: &mut Findings,
 ) -> Result<(), ReconcileError> {
     let host_ranges = service_range::host_ranges(context).await?;
-    let facts = network::host_facts(context, &host_ranges).await?;
+    let host_network = network::read_host_network(context.network(), host_ranges.all()).await?;
     let priorities = context.stores.priority_classes.state();
     let default_priority = priorities.iter().find(|class| class.global_default == Some(true));
     let mut annotations = policy_annotations::annotations(
@@ -64,8 +64,8 @@ pub(super) async fn run(
         settings.class_name(),
         default_priority.map(|class| class.name_any()).as_deref(),
     );
-    let closed = facts.closed_with(&ranges::blocking(&settings.class_network.blocked_cidrs));
-    let limits = network::limits(&settings.network, &settings.class_network, &closed);
+    let blocked = host_network.blocked_with(&ranges::blocking(&settings.class_network.blocked_cidrs));
+    let limits = network::network_limits(&settings.network, &settings.class_network, &blocked);
     annotations.extend(policy_annotations::of_network(&limits));
     for namespace in host_objects::namespaces(cluster, tenant, &annotations) {
         memory.host.apply(&namespace).await?;
@@ -87,12 +87,12 @@ pub(super) async fn run(
     };
     let (mut endpoints, service_range) = service_range::ensure(context, owner, cluster, &host_ranges).await?;
     let exposed = exposure::ensure(context, owner, cluster, settings, &mut endpoints).await?;
-    let isolation = Isolation {
+    let isolation = NetworkIsolation {
         tenant,
         labels: labels.clone(),
-        declared: &settings.network,
-        facts: &facts,
-        closed: &closed,
+        allowed: &settings.network,
+        host: &host_network,
+        blocked: &blocked,
         uses_pods: context.runtime.uses_pods(),
         endpoints: &endpoints,
         dns_servers: settings
@@ -105,7 +105,7 @@ pub(super) async fn run(
         datastore: context.datastore.endpoints(),
     };
     // Before anything runs, and before the syncer may make pods.
-    network::ensure(context, memory, &isolation).await?;
+    network::apply_policies(context.network(), &memory.host, &isolation).await?;
     let server = endpoints.api_server.https_url();
     let ready = memory
         .connection
@@ -115,7 +115,7 @@ pub(super) async fn run(
         reason: "ConnectionError",
         message: format!("cannot make a client for the tenant: {error}"),
     })?;
-    let place = (closed.as_slice(), &endpoints, &service_range);
+    let place = (blocked.as_slice(), &endpoints, &service_range);
     let dns = dns::input(context, memory, cluster, tenant, settings, place, ready.as_ref()).await?;
     let components = components(
         context,

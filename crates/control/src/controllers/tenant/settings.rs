@@ -10,7 +10,7 @@ use crate::{
     context::Context,
     controllers::tenant_class,
     error::{ReconcileError, api},
-    network::{self, Declared},
+    network::{self, AllowedNetworks},
 };
 use berth_api::{
     ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, NodeMode, SchedulingMode, SyncPolicy,
@@ -57,7 +57,7 @@ pub struct Settings {
     pub class_network: ClassNetwork,
     /// What passes the tenant's border in the network. Nothing for tenants that were accepted before there was one.
     #[serde(default)]
-    pub network: Declared,
+    pub network: AllowedNetworks,
 }
 
 /// What earlier versions recorded without saying it.
@@ -93,7 +93,7 @@ pub fn resolve(
 ) -> Result<Settings, Finding> {
     let spec = &cluster.spec;
     let settings = |class: Option<String>, rules: &TenantClassSpec| {
-        let network = network::declared(&spec.network, &rules.network, blocked);
+        let network = network::resolve_allowed_networks(&spec.network, &rules.network, blocked);
         let settings = Settings {
             version: spec.version.clone(),
             class,

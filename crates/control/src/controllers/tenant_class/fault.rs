@@ -1,7 +1,7 @@
 //! Whether the rules of a class can be followed: pure. Schemas refuse most of this already; what was stored before they
 //! did, or on a host that cannot check it, is found here.
 
-use crate::network::declared;
+use crate::network::allowed;
 use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server};
 use berth_sync_rules::{
     egress::target::Target,
@@ -70,7 +70,7 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
             "spec.network.apiServerEgress.hosts: {bad:?} is not a host such as hooks.example.com or hooks.example.com:8443"
         ));
     }
-    if let Some(fault) = declared::fault(border) {
+    if let Some(fault) = allowed::validate_class_network(border) {
         return Some(fault);
     }
     let mut accounts = BTreeSet::new();

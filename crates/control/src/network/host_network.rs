@@ -1,54 +1,54 @@
-//! What of the host's network no tenant may reach, as far as the host's API tells: pods, Services, nodes and API servers. What
-//! it does not tell (a CNI with ranges of its own, a network of machines without kubelet) is given by flags.
+//! The host's network, which no tenant may reach, as far as the host's API shows it: pods, Services, nodes and API servers.
+//! Flags add what it does not show (a CNI with its own ranges, a network of machines without kubelets).
 
 use berth_api::ranges;
 use ipnet::IpNet;
 use k8s_openapi::api::{core::v1::Node, discovery::v1::EndpointSlice};
 use std::net::{IpAddr, SocketAddr};
 
-/// How many ranges the policies of a tenant take out at most. Beyond that neighbouring ranges are closed together: policy
-/// engines pay for each, on every node.
-const MOST_RANGES: usize = 250;
+/// Blocked ranges in the policies of a tenant. Beyond that, neighbouring ranges are merged: policy engines pay for each range on
+/// every node.
+const MAX_BLOCKED_RANGES: usize = 250;
 
 /// The host's network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostFacts {
-    /// Never opened to any tenant, sorted, none within another.
+pub struct HostNetwork {
+    /// Ranges that are blocked for every tenant, sorted; none contains another.
     pub blocked: Vec<IpNet>,
-    /// Of these, the ranges of pods.
+    /// The ranges of pods among them.
     pub pods: Vec<IpNet>,
-    /// Of these, the ranges of Services.
+    /// The ranges of Services among them.
     pub services: Vec<IpNet>,
-    /// Where the host's API servers listen.
+    /// Addresses of the host's API servers.
     pub api_servers: Vec<SocketAddr>,
 }
 
-impl HostFacts {
-    /// Every range that stays closed to tenants of a class that closes these besides, none within another.
-    pub fn closed_with(&self, by_class: &[IpNet]) -> Vec<IpNet> {
+impl HostNetwork {
+    /// The blocked ranges of tenants whose class blocks more; none contains another.
+    pub fn blocked_with(&self, by_class: &[IpNet]) -> Vec<IpNet> {
         let all: Vec<IpNet> = self.blocked.iter().chain(by_class).copied().collect();
-        let mut closed = IpNet::aggregate(&all);
-        closed.sort();
-        closed
+        let mut blocked = IpNet::aggregate(&all);
+        blocked.sort();
+        blocked
     }
 }
 
-/// Puts together what is known of the host.
-pub fn gather<'a>(
-    nodes: impl IntoIterator<Item = &'a Node>,
-    service_ranges: impl IntoIterator<Item = &'a str>,
+/// The host's network, from its nodes, Service ranges and API servers, and from flags.
+pub fn collect_host_network<'n, 's>(
+    nodes: impl IntoIterator<Item = &'n Node>,
+    service_ranges: impl IntoIterator<Item = &'s str>,
     api_servers: Vec<SocketAddr>,
     flags: &[IpNet],
-) -> HostFacts {
+) -> HostNetwork {
     let mut pods = Vec::new();
-    let mut machines: Vec<IpNet> = api_servers.iter().map(|server| IpNet::from(server.ip())).collect();
+    let mut node_addresses: Vec<IpNet> = api_servers.iter().map(|server| IpNet::from(server.ip())).collect();
     for node in nodes {
         let spec = node.spec.iter();
         let listed = spec.clone().flat_map(|spec| spec.pod_cidrs.iter().flatten());
         let first = spec.flat_map(|spec| spec.pod_cidr.iter());
         pods.extend(listed.chain(first).filter_map(|text| ranges::parse(text).ok()));
         let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-        machines.extend(addresses.filter_map(|address| address.address.parse::<IpAddr>().ok().map(IpNet::from)));
+        node_addresses.extend(addresses.filter_map(|address| address.address.parse::<IpAddr>().ok().map(IpNet::from)));
     }
     let pods = IpNet::aggregate(&pods);
     let services: Vec<IpNet> = service_ranges
@@ -58,10 +58,10 @@ pub fn gather<'a>(
     let all = ranges::never_open()
         .chain(flags.iter().copied())
         .chain(services.iter().copied());
-    let all: Vec<IpNet> = all.chain(pods.iter().copied()).chain(machines).collect();
-    let mut blocked = bounded(IpNet::aggregate(&all), MOST_RANGES);
+    let all: Vec<IpNet> = all.chain(pods.iter().copied()).chain(node_addresses).collect();
+    let mut blocked = merge_ranges(IpNet::aggregate(&all), MAX_BLOCKED_RANGES);
     blocked.sort();
-    HostFacts {
+    HostNetwork {
         blocked,
         pods,
         services,
@@ -69,10 +69,10 @@ pub fn gather<'a>(
     }
 }
 
-/// At most `most` ranges that hold all of `ranges`: the longest prefixes are made shorter until they meet.
-fn bounded(mut ranges: Vec<IpNet>, most: usize) -> Vec<IpNet> {
+/// At most `most` ranges that contain all of `ranges`: the longest prefixes are shortened until ranges merge.
+fn merge_ranges(mut ranges: Vec<IpNet>, most: usize) -> Vec<IpNet> {
     while ranges.len() > most {
-        // An IPv6 network is told by half of its bits, so both families shrink alike.
+        // In proportion to the length of addresses, so that both families shrink alike.
         let length = |range: &IpNet| u32::from(range.prefix_len()) * 128 / u32::from(range.max_prefix_len());
         let Some(longest) = ranges.iter().map(length).max().filter(|longest| *longest > 0) else {
             break;
@@ -89,7 +89,7 @@ fn bounded(mut ranges: Vec<IpNet>, most: usize) -> Vec<IpNet> {
     ranges
 }
 
-/// Where the API servers behind `default/kubernetes` listen.
+/// Addresses of the API servers behind `default/kubernetes`.
 pub fn api_servers<'a>(slices: impl IntoIterator<Item = &'a EndpointSlice>) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = Vec::new();
     for slice in slices {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_services_nodes_and_api_servers_are_closed() {
+    fn pods_services_nodes_and_api_servers_are_blocked() {
         let nodes = [
             node("10.244.0.0/24", "192.168.5.10"),
             node("10.244.1.0/24", "192.168.5.12"),
@@ -138,7 +138,7 @@ mod tests {
             "192.168.5.10:6443".parse().unwrap(),
             "192.168.9.9:6443".parse().unwrap(),
         ];
-        let facts = gather(&nodes, ["10.96.0.0/16"], servers, &flags);
+        let facts = collect_host_network(&nodes, ["10.96.0.0/16"], servers, &flags);
         insta::assert_yaml_snapshot!(facts.blocked.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(facts.pods, [ranges::parse("10.244.0.0/23").unwrap()]);
     }
@@ -158,7 +158,7 @@ mod tests {
         #[test]
         fn bounded_ranges_hold_everything(addresses in prop::collection::vec(any::<u32>(), 1..60), most in 1_usize..20) {
             let all: Vec<IpNet> = addresses.iter().map(|bits| IpNet::from(IpAddr::from(bits.to_be_bytes()))).collect();
-            let fewer = bounded(IpNet::aggregate(&all), most);
+            let fewer = merge_ranges(IpNet::aggregate(&all), most);
             prop_assert!(fewer.len() <= most);
             prop_assert!(all.iter().all(|one| fewer.iter().any(|range| range.contains(one))));
         }

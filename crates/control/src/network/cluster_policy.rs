@@ -1,11 +1,11 @@
-//! The policy of the administrators' tier for a tenant's pods. It is looked at before every NetworkPolicy, and what it denies
-//! none can allow: neither one that somebody wrote with a stolen credential of a syncer nor one of an administrator by
-//! mistake. What it lets pass is decided by NetworkPolicies.
+//! The cluster-wide policy for a tenant's pods, in the tier of administrators. It is evaluated before every NetworkPolicy, and
+//! no NetworkPolicy can allow what it denies: neither one that was written with a stolen syncer credential nor one that an
+//! administrator wrote by mistake. NetworkPolicies decide what it passes on.
 //!
-//! Two generations of the API are served by network plug-ins: `ClusterNetworkPolicy` (v1alpha2) and, before it,
-//! `AdminNetworkPolicy` (v1alpha1). The newer one is used where both are.
+//! Network plug-ins serve two generations of the API: `ClusterNetworkPolicy` (v1alpha2) and, before it, `AdminNetworkPolicy`
+//! (v1alpha1). Berth uses the newer one if the host serves both.
 
-use super::Isolation;
+use super::NetworkIsolation;
 use crate::{
     control_plane::{API_SERVER, COREDNS, SYNCER},
     runtime::cluster::APP_NAME,
@@ -21,15 +21,15 @@ use serde_json::{Value, json};
 
 /// The API group.
 pub const GROUP: &str = "policy.networking.k8s.io";
-/// Place of Berth's policies among those of administrators, who have 0 to 49 for what goes before them.
+/// Priority of Berth's policies. Administrators can use 0 to 49 for policies that are evaluated first.
 const PRIORITY: u32 = 50;
-/// CIDRs that one peer may list.
-const CIDRS_OF_A_PEER: usize = 25;
-/// Peers that one rule may list in the newer generation.
-const PEERS_OF_A_RULE: usize = 25;
+/// CIDRs per peer.
+const MAX_CIDRS_PER_PEER: usize = 25;
+/// Peers per rule, in the newer generation.
+const MAX_PEERS_PER_RULE: usize = 25;
 
-/// Rules for what is declared; others of the 25 that a policy may have are needed for the rest.
-const MOST_GROUPS: usize = 15;
+/// Rules for allowed networks. A policy has at most 25 rules, and the others are needed.
+const MAX_PORT_GROUPS: usize = 15;
 
 /// A generation of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ impl Generation {
     pub const ALL: [Self; 2] = [Self::Cluster, Self::Admin];
 
     /// API version and plural, as discovery names them.
-    pub fn served_as(self) -> (String, &'static str) {
-        let resource = self.resource();
+    pub fn api_resource_name(self) -> (String, &'static str) {
+        let resource = self.api_resource();
         match self {
             Self::Cluster => (resource.api_version, "clusternetworkpolicies"),
             Self::Admin => (resource.api_version, "adminnetworkpolicies"),
@@ -54,7 +54,7 @@ impl Generation {
     }
 
     /// The kind.
-    pub fn resource(self) -> ApiResource {
+    pub fn api_resource(self) -> ApiResource {
         let (version, kind, plural) = match self {
             Self::Cluster => ("v1alpha2", "ClusterNetworkPolicy", "clusternetworkpolicies"),
             Self::Admin => ("v1alpha1", "AdminNetworkPolicy", "adminnetworkpolicies"),
@@ -62,7 +62,7 @@ impl Generation {
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, version, kind), plural)
     }
 
-    fn ports(self, ports: &[u16], protocol: Option<Protocol>) -> Option<(&'static str, Value)> {
+    fn build_ports(self, ports: &[u16], protocol: Option<Protocol>) -> Option<(&'static str, Value)> {
         let protocol = match (ports, protocol) {
             ([], None) => return None,
             (_, protocol) => protocol.unwrap_or(Protocol::Tcp),
@@ -107,7 +107,7 @@ fn rule(name: &str, action: &'static str, peers: Vec<Value>) -> Rule {
     }
 }
 
-fn rendered(rules: Vec<Rule>, side: &str) -> Vec<Value> {
+fn render_rules(rules: Vec<Rule>, side: &str) -> Vec<Value> {
     let render = |rule: Rule| {
         let mut object = json!({"name": rule.name, "action": rule.action, side: rule.peers});
         if let Some((key, ports)) = rule.ports {
@@ -122,62 +122,62 @@ fn rendered(rules: Vec<Rule>, side: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Ranges as peers of at most so many.
-fn networks(ranges: &[String]) -> Vec<Value> {
+/// CIDRs as peers, split by [`MAX_CIDRS_PER_PEER`].
+fn network_peers(ranges: &[String]) -> Vec<Value> {
     ranges
-        .chunks(CIDRS_OF_A_PEER)
+        .chunks(MAX_CIDRS_PER_PEER)
         .map(|part| json!({ "networks": part }))
         .collect()
 }
 
-/// The policy of a tenant. Without `networks` it is about pods only, for hosts whose definition of the kind has no more.
-pub fn policy(isolation: &Isolation<'_>, generation: Generation, networks: bool) -> DynamicObject {
+/// The policy of a tenant. Without `networks` it has rules about pods only, for hosts whose definition of the kind has no CIDRs.
+pub fn build_cluster_policy(isolation: &NetworkIsolation<'_>, generation: Generation, networks: bool) -> DynamicObject {
     let subject = json!({"namespaces": selector(isolation, labels::ROLE_WORKLOADS)});
     let spec = match generation {
         Generation::Cluster => json!({"tier": "Admin", "priority": PRIORITY}),
         Generation::Admin => json!({ "priority": PRIORITY }),
     };
-    let mut object = DynamicObject::new(&name(isolation.tenant), &generation.resource());
+    let mut object = DynamicObject::new(&policy_name(isolation.tenant), &generation.api_resource());
     object.metadata = ObjectMeta {
-        name: Some(name(isolation.tenant)),
+        name: Some(policy_name(isolation.tenant)),
         labels: Some(isolation.labels.clone()),
         ..ObjectMeta::default()
     };
     object.data = json!({ "spec": spec });
     object.data["spec"]["subject"] = subject;
-    object.data["spec"]["ingress"] = rendered(ingress(isolation), "from").into();
-    object.data["spec"]["egress"] = rendered(egress(isolation, generation, networks), "to").into();
+    object.data["spec"]["ingress"] = render_rules(ingress_rules(isolation), "from").into();
+    object.data["spec"]["egress"] = render_rules(egress_rules(isolation, generation, networks), "to").into();
     object
 }
 
 /// Name of a tenant's policy.
-pub fn name(tenant: &TenantId) -> String {
+pub fn policy_name(tenant: &TenantId) -> String {
     format!("berth-{}", tenant.slug())
 }
 
-fn selector(isolation: &Isolation<'_>, role: &str) -> Value {
+fn selector(isolation: &NetworkIsolation<'_>, role: &str) -> Value {
     json!({"matchLabels": {labels::TENANT: isolation.tenant.slug(), labels::ROLE: role}})
 }
 
-fn components(isolation: &Isolation<'_>, names: &[&str]) -> Value {
+fn components(isolation: &NetworkIsolation<'_>, names: &[&str]) -> Value {
     json!({"pods": {
         "namespaceSelector": selector(isolation, labels::ROLE_CONTROL_PLANE),
         "podSelector": {"matchExpressions": [{"key": APP_NAME, "operator": "In", "values": names}]},
     }})
 }
 
-fn own(isolation: &Isolation<'_>) -> Value {
+fn own_pods(isolation: &NetworkIsolation<'_>) -> Value {
     json!({"namespaces": selector(isolation, labels::ROLE_WORKLOADS)})
 }
 
-fn ingress(isolation: &Isolation<'_>) -> Vec<Rule> {
-    let mut rules = vec![rule("own-pods", "Pass", vec![own(isolation)])];
+fn ingress_rules(isolation: &NetworkIsolation<'_>) -> Vec<Rule> {
+    let mut rules = vec![rule("own-pods", "Pass", vec![own_pods(isolation)])];
     if isolation.uses_pods {
         rules.push(rule("syncer", "Pass", vec![components(isolation, &[SYNCER])]));
     }
     // Ports are left to NetworkPolicies: every kind of rule counts against the limit.
     let named = isolation
-        .declared
+        .allowed
         .ingress
         .iter()
         .filter_map(|rule| rule.namespace.as_ref());
@@ -185,15 +185,15 @@ fn ingress(isolation: &Isolation<'_>) -> Vec<Rule> {
     let named: Vec<Value> = named.collect();
     rules.extend(
         named
-            .chunks(PEERS_OF_A_RULE)
-            .map(|peers| rule("declared", "Pass", peers.to_vec())),
+            .chunks(MAX_PEERS_PER_RULE)
+            .map(|peers| rule("allowed", "Pass", peers.to_vec())),
     );
     rules.push(rule("other-pods", "Deny", vec![json!({"namespaces": {}})]));
     rules
 }
 
-fn egress(isolation: &Isolation<'_>, generation: Generation, with_networks: bool) -> Vec<Rule> {
-    let mut rules = vec![rule("own-pods", "Pass", vec![own(isolation)])];
+fn egress_rules(isolation: &NetworkIsolation<'_>, generation: Generation, with_networks: bool) -> Vec<Rule> {
+    let mut rules = vec![rule("own-pods", "Pass", vec![own_pods(isolation)])];
     if isolation.uses_pods {
         let servers = components(isolation, &[COREDNS, API_SERVER]);
         rules.push(rule("control-plane", "Pass", vec![servers]));
@@ -211,30 +211,30 @@ fn egress(isolation: &Isolation<'_>, generation: Generation, with_networks: bool
             let host = ipnet::IpNet::from(address).to_string();
             for protocol in [Protocol::Tcp, Protocol::Udp] {
                 rules.push(Rule {
-                    ports: generation.ports(&[endpoint.listen.port()], Some(protocol)),
-                    ..rule(name, "Pass", networks(std::slice::from_ref(&host)))
+                    ports: generation.build_ports(&[endpoint.listen.port()], Some(protocol)),
+                    ..rule(name, "Pass", network_peers(std::slice::from_ref(&host)))
                 });
             }
         }
     }
-    let closed: Vec<String> = isolation.closed.iter().map(ToString::to_string).collect();
-    let closed = networks(&closed);
+    let blocked: Vec<String> = isolation.blocked.iter().map(ToString::to_string).collect();
+    let blocked = network_peers(&blocked);
     rules.extend(
-        closed
-            .chunks(PEERS_OF_A_RULE)
-            .map(|peers| rule("the-platforms", "Deny", peers.to_vec())),
+        blocked
+            .chunks(MAX_PEERS_PER_RULE)
+            .map(|peers| rule("blocked", "Deny", peers.to_vec())),
     );
-    rules.extend(declared_egress(isolation, generation));
+    rules.extend(allowed_egress_rules(isolation, generation));
     let rest = [ranges::ALL_V4, ranges::ALL_V6].map(|range| range.to_string());
-    rules.push(rule("everything-else", "Deny", networks(&rest)));
+    rules.push(rule("all-other", "Deny", network_peers(&rest)));
     rules
 }
 
-/// Declared networks, those with the same ports in one rule: a policy holds 25 rules.
-fn declared_egress(isolation: &Isolation<'_>, generation: Generation) -> Vec<Rule> {
+/// Rules for allowed networks, one for all that have the same ports: a policy has at most 25 rules.
+fn allowed_egress_rules(isolation: &NetworkIsolation<'_>, generation: Generation) -> Vec<Rule> {
     type PortsAndNetworks<'a> = ((&'a [u16], Option<Protocol>), Vec<String>);
     let mut grouped: Vec<PortsAndNetworks<'_>> = Vec::new();
-    for EgressRule { cidr, ports, protocol } in &isolation.declared.egress {
+    for EgressRule { cidr, ports, protocol } in &isolation.allowed.egress {
         let key = (ports.as_slice(), *protocol);
         let Ok(range) = ranges::parse(cidr) else { continue };
         match grouped.iter_mut().find(|(known, _)| *known == key) {
@@ -242,7 +242,7 @@ fn declared_egress(isolation: &Isolation<'_>, generation: Generation) -> Vec<Rul
             None => grouped.push((key, vec![range.to_string()])),
         }
     }
-    if grouped.len() > MOST_GROUPS {
+    if grouped.len() > MAX_PORT_GROUPS {
         // Ports are left to NetworkPolicies.
         let all = grouped.into_iter().flat_map(|(_, list)| list).collect();
         grouped = vec![((&[], None), all)];
@@ -251,8 +251,8 @@ fn declared_egress(isolation: &Isolation<'_>, generation: Generation) -> Vec<Rul
         list.sort();
         list.dedup();
         Rule {
-            ports: generation.ports(ports, protocol),
-            ..rule("declared", "Pass", networks(&list))
+            ports: generation.build_ports(ports, protocol),
+            ..rule("allowed", "Pass", network_peers(&list))
         }
     };
     grouped.into_iter().map(rule_of).collect()

@@ -1,5 +1,5 @@
-//! What is declared for a tenant: what it asks for itself, as far as its class allows, or what its class gives to tenants
-//! that ask for nothing.
+//! Networks outside a tenant that it may reach and be reached from: those of its spec, as far as its class allows them, or the
+//! defaults of its class.
 
 use berth_api::{
     TenantNetwork,
@@ -9,27 +9,31 @@ use berth_api::{
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// What passes the border of a tenant.
+/// The allowed networks of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Declared {
-    /// What its pods may reach.
+pub struct AllowedNetworks {
+    /// Networks that its pods may reach.
     pub egress: Vec<EgressRule>,
-    /// Who may reach its pods.
+    /// Networks and host namespaces that may reach its pods.
     pub ingress: Vec<IngressRule>,
 }
 
-/// What is declared for a tenant with this spec and class. `blocked` is what no class can open.
+/// The allowed networks of a tenant with this spec and class. No class can allow `blocked` ranges.
 ///
 /// # Errors
-/// What the class does not allow, in words for the condition Accepted.
-pub fn declared(network: &TenantNetwork, class: &ClassNetwork, blocked: &[IpNet]) -> Result<Declared, String> {
+/// The class does not allow a network of the spec; the message is for the condition Accepted.
+pub fn resolve_allowed_networks(
+    network: &TenantNetwork,
+    class: &ClassNetwork,
+    blocked: &[IpNet],
+) -> Result<AllowedNetworks, String> {
     let TenantNetwork { egress, ingress } = network;
     let egress = match egress {
         None => class.egress.default.clone(),
         Some(rules) => {
             for (index, rule) in rules.allow.iter().enumerate() {
-                may_open(rule, &class.egress, blocked)
+                validate_egress(rule, &class.egress, blocked)
                     .map_err(|why| format!("spec.network.egress.allow[{index}]: {why}"))?;
             }
             rules.allow.clone()
@@ -39,43 +43,45 @@ pub fn declared(network: &TenantNetwork, class: &ClassNetwork, blocked: &[IpNet]
         None => class.ingress.default.clone(),
         Some(rules) => {
             for (index, rule) in rules.allow.iter().enumerate() {
-                may_let_in(rule, &class.ingress)
+                validate_ingress(rule, &class.ingress)
                     .map_err(|why| format!("spec.network.ingress.allow[{index}]: {why}"))?;
             }
             rules.allow.clone()
         }
     };
-    Ok(Declared { egress, ingress })
+    Ok(AllowedNetworks { egress, ingress })
 }
 
-fn may_open(rule: &EgressRule, class: &ClassEgress, blocked: &[IpNet]) -> Result<(), String> {
-    let cidr = within(&rule.cidr, &class.allowed_cidrs)?;
+fn validate_egress(rule: &EgressRule, class: &ClassEgress, blocked: &[IpNet]) -> Result<(), String> {
+    let cidr = parse_allowed(&rule.cidr, &class.allowed_cidrs)?;
     match blocked.iter().find(|range| range.contains(&cidr)) {
-        Some(_) => Err(format!("{cidr} is the platform's own and is never opened; remove it")),
+        Some(_) => Err(format!(
+            "{cidr} belongs to the platform and cannot be allowed; remove it"
+        )),
         None => Ok(()),
     }
 }
 
-fn may_let_in(rule: &IngressRule, class: &ClassIngress) -> Result<(), String> {
+fn validate_ingress(rule: &IngressRule, class: &ClassIngress) -> Result<(), String> {
     match (&rule.cidr, &rule.namespace) {
-        (Some(cidr), None) => within(cidr, &class.allowed_cidrs).map(|_| ()),
+        (Some(cidr), None) => parse_allowed(cidr, &class.allowed_cidrs).map(|_| ()),
         (None, Some(namespace)) if class.allowed_namespaces.contains(namespace) => Ok(()),
         (None, Some(namespace)) => Err(format!(
-            "the class lets nobody of the host's namespace {namespace} in; use {}",
+            "the class does not allow ingress from the host's namespace {namespace}; use {}",
             any_of(&class.allowed_namespaces)
         )),
         _ => Err("exactly one of cidr and namespace must be given".into()),
     }
 }
 
-/// The range, if the class allows it.
-fn within(cidr: &str, allowed: &[String]) -> Result<IpNet, String> {
+/// Parses a CIDR that the class must allow.
+fn parse_allowed(cidr: &str, allowed: &[String]) -> Result<IpNet, String> {
     let range = ranges::parse(cidr)?;
     let contains = |text: &&String| ranges::parse(text).is_ok_and(|network| network.contains(&range));
     match allowed.iter().find(contains) {
         Some(_) => Ok(range),
         None => Err(format!(
-            "the class does not allow {cidr}; stay within {}",
+            "the class does not allow {cidr}; use a range in {}",
             any_of(allowed)
         )),
     }
@@ -83,14 +89,14 @@ fn within(cidr: &str, allowed: &[String]) -> Result<IpNet, String> {
 
 fn any_of(list: &[String]) -> String {
     if list.is_empty() {
-        "nothing: it allows none".into()
+        "none: it allows nothing".into()
     } else {
         list.join(", ")
     }
 }
 
-/// What is wrong with the defaults of a class and where, if anything is.
-pub fn fault(class: &ClassNetwork) -> Option<String> {
+/// The first validation error of a class's network settings, with its field.
+pub fn validate_class_network(class: &ClassNetwork) -> Option<String> {
     let ClassNetwork {
         egress,
         ingress,
@@ -161,66 +167,80 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_asks_for_nothing_has_what_its_class_gives() {
-        let given = declared(&TenantNetwork::default(), &class(), &[]).unwrap();
+    fn a_tenant_without_networks_gets_the_defaults_of_its_class() {
+        let given = resolve_allowed_networks(&TenantNetwork::default(), &class(), &[]).unwrap();
         assert_eq!((given.egress[0].cidr.as_str(), given.ingress.len()), ("10.1.0.0/16", 0));
-        let none = declared(&TenantNetwork::default(), &ClassNetwork::default(), &[]).unwrap();
-        assert_eq!(none, Declared::default());
-        let closed = TenantNetwork {
+        let none = resolve_allowed_networks(&TenantNetwork::default(), &ClassNetwork::default(), &[]).unwrap();
+        assert_eq!(none, AllowedNetworks::default());
+        let empty = TenantNetwork {
             egress: Some(EgressRules::default()),
             ..TenantNetwork::default()
         };
         assert_eq!(
-            declared(&closed, &class(), &[]).unwrap(),
-            Declared::default(),
-            "an empty list is a word as well"
+            resolve_allowed_networks(&empty, &class(), &[]).unwrap(),
+            AllowedNetworks::default(),
+            "an empty list allows nothing"
         );
     }
 
     #[test]
-    fn what_the_class_allows_is_given() {
+    fn networks_that_the_class_allows_are_accepted() {
         assert_eq!(
-            declared(&to("10.20.0.0/16"), &class(), &[]).unwrap().egress[0].ports,
+            resolve_allowed_networks(&to("10.20.0.0/16"), &class(), &[])
+                .unwrap()
+                .egress[0]
+                .ports,
             [443]
         );
-        assert!(declared(&from(Some("192.0.2.16/28"), None), &class(), &[]).is_ok());
-        assert!(declared(&from(None, Some("ingress-nginx")), &class(), &[]).is_ok());
+        assert!(resolve_allowed_networks(&from(Some("192.0.2.16/28"), None), &class(), &[]).is_ok());
+        assert!(resolve_allowed_networks(&from(None, Some("ingress-nginx")), &class(), &[]).is_ok());
     }
 
     #[test]
-    fn what_it_does_not_allow_is_refused_in_words() {
-        let refusal = |network: TenantNetwork, class: &ClassNetwork| {
+    fn networks_that_the_class_does_not_allow_are_rejected_with_a_message() {
+        let error = |network: TenantNetwork, class: &ClassNetwork| {
             let blocked = [ranges::parse("10.96.0.0/16").unwrap()];
-            declared(&network, class, &blocked).unwrap_err()
+            resolve_allowed_networks(&network, class, &blocked).unwrap_err()
         };
-        let words = refusal(to("fd00::/8"), &class());
+        let message = error(to("fd00::/8"), &class());
         assert_eq!(
-            words,
-            "spec.network.egress.allow[0]: the class does not allow fd00::/8; stay within 10.0.0.0/8, 0.0.0.0/0"
+            message,
+            "spec.network.egress.allow[0]: the class does not allow fd00::/8; use a range in 10.0.0.0/8, 0.0.0.0/0"
         );
-        let words = refusal(to("10.20.0.0/16"), &ClassNetwork::default());
-        assert!(words.ends_with("stay within nothing: it allows none"), "{words}");
-        let words = refusal(to("10.96.4.0/24"), &class());
-        assert!(words.contains("is never opened"), "{words}");
-        let words = refusal(from(Some("0.0.0.0/0"), None), &class());
+        let message = error(to("10.20.0.0/16"), &ClassNetwork::default());
+        assert!(message.ends_with("use a range in none: it allows nothing"), "{message}");
+        let message = error(to("10.96.4.0/24"), &class());
+        assert!(message.contains("cannot be allowed"), "{message}");
+        let message = error(from(Some("0.0.0.0/0"), None), &class());
         assert!(
-            words.starts_with("spec.network.ingress.allow[0]: the class does not allow 0.0.0.0/0"),
-            "{words}"
+            message.starts_with("spec.network.ingress.allow[0]: the class does not allow 0.0.0.0/0"),
+            "{message}"
         );
-        let words = refusal(from(None, Some("kube-system")), &class());
-        assert!(words.contains("namespace kube-system in; use ingress-nginx"), "{words}");
-        let words = refusal(from(None, None), &class());
-        assert!(words.contains("exactly one"), "{words}");
+        let message = error(from(None, Some("kube-system")), &class());
+        assert!(
+            message.contains("namespace kube-system; use ingress-nginx"),
+            "{message}"
+        );
+        let message = error(from(None, None), &class());
+        assert!(message.contains("exactly one"), "{message}");
     }
 
     #[test]
-    fn faults_of_a_class_name_the_field() {
-        assert_eq!(fault(&class()), None);
+    fn validation_errors_of_a_class_name_the_field() {
+        assert_eq!(validate_class_network(&class()), None);
         let mut bad = class();
         bad.egress.default[0].cidr = "10.0.0.0/99".into();
-        assert!(fault(&bad).unwrap().starts_with("spec.network.egress.default: "));
+        assert!(
+            validate_class_network(&bad)
+                .unwrap()
+                .starts_with("spec.network.egress.default: ")
+        );
         let mut bad = class();
         bad.ingress.allowed_cidrs = vec!["x".into()];
-        assert!(fault(&bad).unwrap().starts_with("spec.network.ingress.allowedCIDRs: "));
+        assert!(
+            validate_class_network(&bad)
+                .unwrap()
+                .starts_with("spec.network.ingress.allowedCIDRs: ")
+        );
     }
 }
