@@ -1,47 +1,54 @@
-//! Decides which node serves which tenant. Pure: the result depends on nothing but the [`Fleet`] that goes in, time included,
-//! so that control, `berth simulate` and `berth explain` all run the very same code.
+//! Decides which node serves which tenant. Pure: a plan depends on nothing but the [`Fleet`] that goes in, time included, so
+//! that control and `berth simulate` run the very same code.
 //!
 //! Pools are planned one by one, each in these steps:
-//! 1. Nodes that nobody asks for any more go back ([`release`]), and those beyond what somebody may have ([`excess`]).
-//! 2. Waiting pods are placed on what their groups have already ([`rooms`]).
-//! 3. Private groups and floors get what they lack ([`floors`]).
-//! 4. Demand is served, by guarantee, priority and fair share ([`serve`], [`claim`]); what cannot be had now is waited for, and
-//!    taken back from borrowers where that is due ([`reclaim`], [`gather`]).
-//! 5. Idle nodes, promises that came to nothing and reclaims that nobody waits for any more are undone ([`release`]).
-//! 6. What is still missing in a pool to which somebody may add nodes is listed ([`growth`]).
+//! 1. Nodes without a node group are released ([`release`]), and those over a limit ([`over_limit`]).
+//! 2. Waiting pods are placed on what their groups have already ([`placement`]).
+//! 3. Private groups, and minimums of others, get what they lack ([`minimum`]).
+//! 4. Requests are served, by nominal quota, priority and fair share ([`serve`], [`serve_pods`], [`serve_gang`]); what they
+//!    cannot have now is waited for ([`wait_for_gang`], [`starvation`]), and reclaimed where that is allowed ([`reclaim`]).
+//! 5. Idle nodes, and reservations and releases that no request needs, are undone ([`release`]).
+//! 6. What is still missing in a pool that an autoscaler extends is listed ([`scale_up`]).
 //!
-//! docs/adr/0011 says which rules were chosen, and why.
+//! Reasons are typed ([`ActionReason`], [`WaitReason`]); `render` makes text of them. [`check`] finds the rules that a plan
+//! breaks. docs/adr/0011 says which rules were chosen, and why.
 
-mod claim;
-mod excess;
+mod available;
 mod fleet;
-mod floors;
-mod gather;
-mod growth;
-mod packing;
-mod patience;
+mod impossible;
+mod load;
+mod minimum;
+mod over_limit;
+mod pass;
+mod placement;
 mod plan;
+mod publish;
+mod reason;
 mod reclaim;
 mod release;
-mod rooms;
-mod round;
+mod render;
+mod scale_up;
 mod selection;
 mod serve;
-mod supply;
+mod serve_gang;
+mod serve_pods;
+mod stage;
+mod starvation;
 mod tree;
 mod view;
-mod words;
+mod wait_for_gang;
 
 pub use fleet::*;
 pub use plan::*;
+pub use reason::*;
 pub use selection::pool_of;
 
-use round::Round;
+use pass::PlanningPass;
 use tree::Tree;
 use view::Catalog;
 
-/// Decides what to change. Applying the plan and planning again gives no action, or after a few rounds: what was done can
-/// change who is next among those who wait for nodes that are on their way.
+/// Decides what to change. Applying the plan and planning again gives no action at once, or after a few plans: what was done can
+/// change which request is next for nodes that are on their way.
 pub fn plan(fleet: &Fleet) -> Plan {
     let mut plan = Plan::default();
     let catalog = Catalog::new(&fleet.tenants, &fleet.nodes);
@@ -60,21 +67,21 @@ pub fn plan(fleet: &Fleet) -> Plan {
             &unknown
         };
         let tree = Tree::new(&pool.name, &fleet.quotas, &catalog.tenants);
-        let mut round = Round::new(catalog.view(fleet.now, pool), tree);
-        round.release_orphans(&catalog);
-        round.take_excess();
-        round.refuse_what_never_fits();
-        round.place_on_own();
-        round.release_idle(true);
-        round.fill_floors();
-        round.serve_demand();
-        round.release_idle(false);
-        round.take_promises_back();
-        let keeping = round.keep_unclaimed();
+        let mut pass = PlanningPass::new(catalog.view(fleet.now, pool), tree);
+        pass.release_orphans(&catalog);
+        pass.release_over_limit();
+        pass.reject_impossible_requests();
+        pass.place_on_held_nodes();
+        pass.release_idle_of_content_groups();
+        pass.fill_minimums();
+        pass.serve_requests();
+        pass.release_idle();
+        pass.cancel_unneeded_reservations();
+        let keeping = pass.cancel_unneeded_releases();
         if !keeping.is_empty() {
-            round.serve_again(&keeping);
+            pass.serve_again(&keeping);
         }
-        round.conclude(&mut plan);
+        pass.publish(&mut plan);
     }
     plan.actions.sort_by(|a, b| a.node.cmp(&b.node));
     plan

@@ -1,6 +1,6 @@
 //! What comes out of the planner.
 
-use crate::{PodSet, Seconds};
+use crate::{ActionReason, PodSet, ScaleUpLimited, Seconds, Wait};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -27,8 +27,8 @@ pub struct Action {
     pub node: String,
     /// What to do with it.
     pub kind: ActionKind,
-    /// Why, for people.
-    pub reason: String,
+    /// Why.
+    pub reason: ActionReason,
 }
 
 /// What to do with a node.
@@ -60,6 +60,8 @@ pub enum ActionKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NodeGroupPlan {
+    /// Name of its pool.
+    pub pool: String,
     /// Nodes that it should have now: its minimum, and what its requests need and its quota allows.
     pub desired: u32,
     /// Nodes that it has, reserved and cordoned ones included.
@@ -68,8 +70,12 @@ pub struct NodeGroupPlan {
     pub waiting: u32,
     /// Nodes that it holds beyond its nominal quota.
     pub borrowed: u32,
-    /// Why it waits, for people. Empty: it does not.
-    pub reason: String,
+    /// What it waits for: two entries at most.
+    pub waits: Vec<Wait>,
+    /// How many more requests wait.
+    pub more_waits: u32,
+    /// Nodes that an autoscaler is asked for because of this group.
+    pub requested_nodes: u32,
 }
 
 /// Nodes that an autoscaler is to add to a pool.
@@ -80,8 +86,8 @@ pub struct ScaleUp {
     pub nodes: u32,
     /// For which pods.
     pub shortages: Vec<Shortage>,
-    /// Why not more nodes are requested, for people.
-    pub limited_by: Option<String>,
+    /// Why not more nodes are requested.
+    pub limited_by: Option<ScaleUpLimited>,
 }
 
 impl ScaleUp {

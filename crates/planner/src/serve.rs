@@ -1,89 +1,103 @@
-//! Who is served first: what is within a guarantee, then by priority, then whoever has the least of its fair share or waits
-//! longest.
+//! The order in which requests are served: what is within a nominal quota first, then by priority, then the tenant with the
+//! least of its fair share or the request that waits longest.
 
-use crate::Order;
-use crate::claim::{Band, Turn};
-use crate::round::Round;
-use crate::words::Why;
+use crate::pass::{Blocked, PlanningPass};
+use crate::stage::{Outcome, Stage};
+use crate::{Order, Topology};
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
-impl Round<'_> {
-    /// Serves all demand.
-    pub fn serve_demand(&mut self) {
+impl PlanningPass<'_> {
+    /// Serves all requests.
+    pub fn serve_requests(&mut self) {
         let open: Vec<usize> = self
-            .in_order_of_groups()
+            .sort_requests_by_group()
             .into_iter()
-            .filter(|want| !self.requests[*want].rest.is_empty())
+            .filter(|request| !self.progress[*request].unplaced.is_empty())
             .collect();
         let priorities: BTreeSet<Reverse<i32>> = open
             .iter()
-            .map(|at| Reverse(self.view.wants[*at].demand.priority))
+            .map(|at| Reverse(self.view.requests[*at].demand.priority))
             .collect();
-        for guaranteed in self.tree.guarantee_depths().map(Some).chain([None]) {
+        for quota_depth in self.tree.nominal_quota_depths().map(Some).chain([None]) {
             for Reverse(priority) in &priorities {
-                let band = Band {
-                    guaranteed,
+                let stage = Stage {
+                    quota_depth,
                     priority: *priority,
                 };
-                self.serve_band(band, &open);
+                self.serve_stage(stage, &open);
             }
         }
     }
 
-    fn serve_band(&mut self, band: Band, open: &[usize]) {
-        let mut wants: Vec<usize> = open.to_vec();
-        wants.retain(|at| {
-            let request = &self.requests[*at];
-            self.view.wants[*at].demand.priority == band.priority
-                && !request.rest.is_empty()
-                && request.awaited.is_empty()
+    fn serve_stage(&mut self, stage: Stage, open: &[usize]) {
+        let mut requests: Vec<usize> = open.to_vec();
+        requests.retain(|at| {
+            let progress = &self.progress[*at];
+            self.view.requests[*at].demand.priority == stage.priority
+                && !progress.unplaced.is_empty()
+                && progress.earmarked.is_empty()
         });
-        // Who waits longest first; the age of the tenant decides where that is the same.
-        wants.sort_by_key(|at| {
-            let want = &self.view.wants[*at];
-            (want.demand.waiting_since, want.asker, &want.demand.name, *at)
+        // The request that waits longest first; the age of the tenant breaks ties.
+        requests.sort_by_key(|at| {
+            let request = &self.view.requests[*at];
+            (request.demand.waiting_since, request.group, &request.demand.name, *at)
         });
         match self.view.pool.order {
             Order::Fifo => {
-                for want in wants {
-                    while self.turn(want, band) == Turn::Progress {}
+                for request in requests {
+                    while self.serve_request(request, stage) == Outcome::Progress {}
                 }
             }
-            Order::FairShare => self.serve_fairly(band, &wants),
+            Order::FairShare => self.serve_fairly(stage, &requests),
         }
     }
 
-    /// Serves those again who asked for nothing of others since they were giving nodes up, and now keep them.
-    pub fn serve_again(&mut self, tenants: &BTreeSet<usize>) {
-        for want in 0..self.view.wants.len() {
-            let tenant = self.view.askers[self.view.wants[want].asker].tenant;
-            if tenants.contains(&tenant) && self.requests[want].why == Some(Why::NoneFree) {
-                self.requests[want].why = None;
-            }
+    /// Serves one step of the tenant with the least of its fair share, again and again.
+    fn serve_fairly(&mut self, stage: Stage, requests: &[usize]) {
+        let mut queues: Vec<VecDeque<usize>> = vec![VecDeque::new(); self.tree.count_tenants()];
+        for request in requests {
+            queues[self.view.tenant_of(*request)].push_back(*request);
         }
-        self.serve_demand();
-    }
-
-    /// One step for whoever has the least of its share, again and again.
-    fn serve_fairly(&mut self, band: Band, wants: &[usize]) {
-        let tenants = self.tree.tenants();
-        let mut queues: Vec<VecDeque<usize>> = vec![VecDeque::new(); tenants];
-        for want in wants {
-            queues[self.view.askers[self.view.wants[*want].asker].tenant].push_back(*want);
-        }
-        let mut waiting = self.tree.nobody();
+        let mut waiting = self.tree.empty_set();
         for (tenant, _) in queues.iter().enumerate().filter(|(_, queue)| !queue.is_empty()) {
-            self.tree.enter(&mut waiting, tenant);
+            self.tree.insert_tenant(&mut waiting, tenant);
         }
-        while let Some(tenant) = self.tree.next(&waiting) {
-            let Some(want) = queues[tenant].front().copied() else {
-                self.tree.exit(&mut waiting, tenant);
+        while let Some(tenant) = self.tree.next_tenant(&waiting) {
+            let Some(request) = queues[tenant].front().copied() else {
+                self.tree.remove_tenant(&mut waiting, tenant);
                 continue;
             };
-            if self.turn(want, band) != Turn::Progress {
+            if self.serve_request(request, stage) != Outcome::Progress {
                 queues[tenant].pop_front();
             }
         }
+    }
+
+    /// Serves the requests of tenants again that reclaimed nothing because they were giving nodes up, and now keep them.
+    pub fn serve_again(&mut self, tenants: &BTreeSet<usize>) {
+        for request in 0..self.view.requests.len() {
+            let is_blocked = self.progress[request].blocked_by == Some(Blocked::NoFreeNodes);
+            if is_blocked && tenants.contains(&self.view.tenant_of(request)) {
+                self.progress[request].blocked_by = None;
+            }
+        }
+        self.serve_requests();
+    }
+
+    /// One step: a gang gets all of its nodes or none, another request one node.
+    fn serve_request(&mut self, request: usize, stage: Stage) -> Outcome {
+        let demand = self.view.requests[request].demand;
+        if demand.gang || demand.topology == Topology::SingleDomain {
+            self.serve_gang(request, stage)
+        } else {
+            self.serve_pods(request, stage)
+        }
+    }
+
+    /// Whether a tenant is given `gpus` more in this stage.
+    pub fn is_in_stage(&self, tenant: usize, stage: Stage, gpus: u64) -> bool {
+        let depth = stage.quota_depth;
+        depth.is_none_or(|depth| self.tree.is_within_nominal_quota_at(tenant, depth, gpus))
     }
 }

@@ -1,8 +1,7 @@
 //! One pool's part of the fleet with numbers in place of names, sorted, so that the order of the input does not matter.
 
-use crate::packing::Load;
-use crate::supply::{Search, Supply};
-use crate::{Demand, Node, NodeGroup, NodeState, Owner, Phase, Pool, Seconds, Tenant, Topology};
+use crate::load::Load;
+use crate::{Demand, Node, NodeGroup, NodeState, Owner, Phase, Pool, Seconds, Tenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One pool: its nodes, and the groups that ask for them.
@@ -10,127 +9,117 @@ pub(crate) struct View<'a> {
     pub now: Seconds,
     pub pool: &'a Pool,
     /// By name.
-    pub machines: Vec<Machine<'a>>,
+    pub nodes: Vec<PoolNode<'a>>,
     pub kinds: Vec<Kind>,
-    /// Names of topology domains. A machine without one has `domains.len()`.
+    /// Names of topology domains. A node without one has `domains.len()`.
     pub domains: Vec<&'a str>,
-    /// Groups, those of the oldest tenant first.
-    pub askers: Vec<Asker<'a>>,
-    /// Their demand.
-    pub wants: Vec<Want<'a>>,
+    /// Those of the oldest tenant first.
+    pub node_groups: Vec<PoolNodeGroup<'a>>,
+    /// In the order of their groups.
+    pub requests: Vec<Request<'a>>,
     /// Numbers of resources.
     pub resources: HashMap<&'a str, usize>,
 }
 
 impl View<'_> {
-    /// What the pods on a machine leave free.
-    pub fn room(&self, machine: usize) -> Vec<u64> {
-        let machine = &self.machines[machine];
-        if machine.node.unusable {
+    /// What the pods on a node leave free.
+    pub fn free_capacity(&self, node: usize) -> Vec<u64> {
+        let node = &self.nodes[node];
+        if node.object.unusable {
             return vec![0; self.resources.len() + 1];
         }
-        let mut room = self.kinds[machine.kind].capacity.clone();
-        for (name, amount) in &machine.node.used {
+        let mut free = self.kinds[node.kind].capacity.clone();
+        for (name, amount) in &node.object.used {
             if let Some(number) = self.resources.get(name.as_str()) {
-                room[*number] = room[*number].saturating_sub(*amount);
+                free[*number] = free[*number].saturating_sub(*amount);
             }
         }
-        room
+        free
     }
 
     /// Nodes of each domain in all; the last entry counts those without one.
-    fn domain_sizes(&self) -> Vec<u32> {
+    pub fn count_nodes_by_domain(&self) -> Vec<u32> {
         let mut sizes = vec![0; self.domains.len() + 1];
-        for machine in &self.machines {
-            sizes[machine.domain] += 1;
+        for node in &self.nodes {
+            sizes[node.domain] += 1;
         }
         sizes
     }
 
-    /// Whole nodes, whatever they hold.
+    /// A load of whole nodes, whatever they hold.
     pub fn whole_nodes(&self, number: u32) -> Load {
         let mut each = vec![0; self.resources.len()];
         each.push(1);
         Load::new(vec![(number, each)])
     }
 
-    /// The nodes that count, to be searched.
-    pub fn supply(&self, counts: impl Fn(usize) -> bool) -> Supply {
-        let machines = self.machines.iter().enumerate().filter(|(at, _)| counts(*at));
-        let nodes: Vec<(usize, usize, usize)> = machines
-            .map(|(at, machine)| (at, machine.kind, machine.domain))
-            .collect();
-        let mut supply = Supply::new(self.domain_sizes());
-        supply.fill(nodes.into_iter(), &self.kinds);
-        supply
+    /// GPUs of a node.
+    pub fn gpus(&self, node: usize) -> u64 {
+        self.kinds[self.nodes[node].kind].gpus
     }
 
-    /// Whether all of a demand would have room on those nodes, if they were empty.
-    pub fn fits(&self, want: usize, nodes: &Supply) -> bool {
-        let wanted = &self.wants[want];
-        let search = Search {
-            load: &wanted.load,
-            selector: wanted.selector,
-            home: &BTreeSet::new(),
-            one_domain: wanted.demand.topology == Topology::SingleDomain,
-            first: false,
-        };
-        nodes.find(&search, &self.kinds).rest.is_empty()
+    /// What a node holds when it is empty.
+    pub fn capacity(&self, node: usize) -> &[u64] {
+        &self.kinds[self.nodes[node].kind].capacity
     }
 
-    /// GPUs of a machine.
-    pub fn gpus(&self, machine: usize) -> u64 {
-        self.kinds[self.machines[machine].kind].gpus
+    pub fn smallest_node_gpus(&self) -> u64 {
+        self.kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1)
+    }
+
+    /// The tenant that a request is of.
+    pub fn tenant_of(&self, request: usize) -> usize {
+        self.node_groups[self.requests[request].group].tenant
     }
 }
 
-/// Nodes that are alike to demand: same capacity, same labels as far as anybody asks for them.
+/// Nodes that are alike to requests: same capacity, same labels as far as a selector names them.
 pub(crate) struct Kind {
     /// By the number of the resource; the last entry is the node itself: 1.
     pub capacity: Vec<u64>,
-    /// What a node of it counts in shares.
+    /// What a node of it counts in quotas.
     pub gpus: u64,
     /// Whether it carries the labels of a selector, by the selector's number.
     pub matches: Vec<bool>,
 }
 
-/// A node.
-pub(crate) struct Machine<'a> {
-    pub node: &'a Node,
+/// A node of the pool.
+pub(crate) struct PoolNode<'a> {
+    pub object: &'a Node,
     pub kind: usize,
     pub domain: usize,
-    /// The group that it belongs to; `None` for one that has no owner, or one that nobody asks for.
-    pub asker: Option<usize>,
+    /// The group that it belongs to; `None` for one without an owner, or whose group does not exist any more.
+    pub group: Option<usize>,
 }
 
-/// A node group.
-pub(crate) struct Asker<'a> {
+/// A node group with nodes of the pool.
+pub(crate) struct PoolNodeGroup<'a> {
     /// Number of the tenant in the [`Catalog`].
     pub tenant: usize,
-    pub of: &'a Tenant,
-    pub group: &'a NodeGroup,
+    pub owner: &'a Tenant,
+    pub spec: &'a NodeGroup,
     /// Its nodes, by name.
-    pub machines: Vec<usize>,
+    pub nodes: Vec<usize>,
 }
 
-impl Asker<'_> {
-    /// Nodes that it may have at most.
-    pub fn most(&self) -> u32 {
-        self.group.max_nodes.max(self.group.min_nodes)
+impl PoolNodeGroup<'_> {
+    /// The most nodes that it may have.
+    pub fn max_nodes(&self) -> u32 {
+        self.spec.max_nodes.max(self.spec.min_nodes)
     }
 }
 
-/// Demand of a group.
-pub(crate) struct Want<'a> {
-    pub asker: usize,
+/// A request of a group, with what it asks for by number.
+pub(crate) struct Request<'a> {
+    pub group: usize,
     pub demand: &'a Demand,
     pub selector: usize,
     pub load: Load,
 }
 
-impl Machine<'_> {
+impl PoolNode<'_> {
     pub fn owner(&self) -> Option<&Owner> {
-        match &self.node.state {
+        match &self.object.state {
             NodeState::Owned(owner) => Some(owner),
             _ => None,
         }
@@ -143,7 +132,7 @@ impl Machine<'_> {
         }
     }
 
-    pub fn reserved_of(&self) -> Option<u32> {
+    pub fn required_nodes(&self) -> Option<u32> {
         match self.owner()?.phase {
             Phase::Reserved { required_nodes } => Some(required_nodes),
             _ => None,
@@ -154,12 +143,16 @@ impl Machine<'_> {
         self.cordoned_until().is_some()
     }
 
-    pub fn is_free(&self) -> bool {
-        self.node.state == NodeState::Free
+    pub fn is_serving(&self) -> bool {
+        self.owner().is_some_and(|owner| owner.phase == Phase::Assigned)
     }
 
-    pub fn is_returning(&self) -> bool {
-        matches!(self.node.state, NodeState::Recycling { .. })
+    pub fn is_free(&self) -> bool {
+        self.object.state == NodeState::Free
+    }
+
+    pub fn is_recycling(&self) -> bool {
+        matches!(self.object.state, NodeState::Recycling { .. })
     }
 }
 
@@ -204,8 +197,8 @@ impl<'a> Catalog<'a> {
         self.groups.keys().chain(self.nodes.keys()).copied().collect()
     }
 
-    /// Number of a tenant that lives.
-    pub fn living(&self, uid: &str) -> Option<usize> {
+    /// Number of a tenant that is not terminated.
+    pub fn find_tenant(&self, uid: &str) -> Option<usize> {
         self.by_uid
             .get(uid)
             .copied()
@@ -214,75 +207,76 @@ impl<'a> Catalog<'a> {
 
     /// What concerns one pool.
     pub fn view(&self, now: Seconds, pool: &'a Pool) -> View<'a> {
-        let mut nodes = self.nodes.get(pool.name.as_str()).cloned().unwrap_or_default();
-        nodes.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let mut askers: Vec<Asker<'a>> = Vec::new();
-        let mut by_tenant: HashMap<usize, Vec<usize>> = HashMap::new();
-        let mut groups = self.groups.get(pool.name.as_str()).cloned().unwrap_or_default();
-        groups.sort_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name)));
-        for (tenant, group) in &groups {
-            by_tenant.entry(*tenant).or_default().push(askers.len());
-            askers.push(Asker {
-                tenant: *tenant,
-                of: self.tenants[*tenant],
-                group,
-                machines: Vec::new(),
-            });
-        }
-        let names = Names::of(pool, &askers);
-        let wants = names.wants(&askers);
-        let (mut kinds, mut known) = (Vec::new(), HashMap::new());
-        let mut domains: Vec<&str> = nodes
-            .iter()
-            .filter(|_| pool.has_domains)
-            .filter_map(|node| node.domain.as_deref())
-            .collect();
-        domains.sort_unstable();
-        domains.dedup();
+        let mut objects = self.nodes.get(pool.name.as_str()).cloned().unwrap_or_default();
+        objects.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let mut node_groups = self.list_node_groups(pool);
+        let names = Names::of(pool, &node_groups);
+        let requests = names.number_requests(&node_groups);
+        let domains = list_domains(pool, &objects);
         let domain_numbers: HashMap<&str, usize> = domains.iter().enumerate().map(|(at, name)| (*name, at)).collect();
-        let mut scratch = Vec::new();
-        let mut machines = Vec::with_capacity(nodes.len());
-        for node in nodes {
-            let asker = match &node.state {
-                NodeState::Owned(owner) => self.living(&owner.tenant).and_then(|tenant| {
-                    let of_tenant = by_tenant.get(&tenant)?;
-                    of_tenant
-                        .iter()
-                        .copied()
-                        .find(|asker| askers[*asker].group.name == owner.node_group)
+        let mut groups_of: HashMap<usize, Vec<usize>> = HashMap::new();
+        for (number, group) in node_groups.iter().enumerate() {
+            groups_of.entry(group.tenant).or_default().push(number);
+        }
+        let (mut kinds, mut known, mut scratch) = (Vec::new(), HashMap::new(), Vec::new());
+        let mut nodes = Vec::with_capacity(objects.len());
+        for object in objects {
+            let group = match &object.state {
+                NodeState::Owned(owner) => self.find_tenant(&owner.tenant).and_then(|tenant| {
+                    let mut of_tenant = groups_of.get(&tenant)?.iter().copied();
+                    of_tenant.find(|group| node_groups[*group].spec.name == owner.node_group)
                 }),
                 _ => None,
             };
-            if let Some(asker) = asker {
-                askers[asker].machines.push(machines.len());
+            if let Some(group) = group {
+                node_groups[group].nodes.push(nodes.len());
             }
-            names.describe(node, &mut scratch);
+            names.describe(object, &mut scratch);
             let kind = *known.entry(scratch.clone()).or_insert_with(|| {
                 kinds.push(names.kind(pool, &scratch));
                 kinds.len() - 1
             });
-            let domain = node
-                .domain
-                .as_deref()
-                .and_then(|name| domain_numbers.get(name).copied());
-            machines.push(Machine {
-                node,
+            let domain = object.domain.as_deref();
+            let domain = domain.and_then(|name| domain_numbers.get(name).copied());
+            nodes.push(PoolNode {
+                object,
                 kind,
                 domain: domain.unwrap_or(domains.len()),
-                asker,
+                group,
             });
         }
         View {
             now,
             pool,
-            machines,
+            nodes,
             kinds,
             domains,
-            askers,
-            wants,
+            node_groups,
+            requests,
             resources: names.resources,
         }
     }
+
+    /// The groups with nodes of a pool, without their nodes.
+    fn list_node_groups(&self, pool: &Pool) -> Vec<PoolNodeGroup<'a>> {
+        let mut groups = self.groups.get(pool.name.as_str()).cloned().unwrap_or_default();
+        groups.sort_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name)));
+        let groups = groups.into_iter().map(|(tenant, spec)| PoolNodeGroup {
+            tenant,
+            owner: self.tenants[tenant],
+            spec,
+            nodes: Vec::new(),
+        });
+        groups.collect()
+    }
+}
+
+fn list_domains<'a>(pool: &Pool, nodes: &[&'a Node]) -> Vec<&'a str> {
+    let with_domains = nodes.iter().filter(|_| pool.has_domains);
+    let mut domains: Vec<&str> = with_domains.filter_map(|node| node.domain.as_deref()).collect();
+    domains.sort_unstable();
+    domains.dedup();
+    domains
 }
 
 /// The selector that every node matches.
@@ -299,13 +293,13 @@ struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    fn of(pool: &'a Pool, askers: &[Asker<'a>]) -> Self {
+    fn of(pool: &'a Pool, node_groups: &[PoolNodeGroup<'a>]) -> Self {
         let mut resources: HashMap<&str, usize> =
             pool.gpu_resource_name.iter().map(|name| (name.as_str(), 0)).collect();
         let mut label_keys: Vec<&str> = Vec::new();
         let mut label_values = HashMap::new();
         let mut selectors = HashMap::from([(&NO_SELECTOR, ANY)]);
-        for demand in askers.iter().flat_map(|asker| &asker.group.demand) {
+        for demand in node_groups.iter().flat_map(|group| &group.spec.demand) {
             for name in demand.pod_sets.iter().flat_map(|pods| pods.requests.keys()) {
                 let next = resources.len();
                 resources.entry(name).or_insert(next);
@@ -369,10 +363,10 @@ impl<'a> Names<'a> {
         }
     }
 
-    fn wants(&self, askers: &[Asker<'a>]) -> Vec<Want<'a>> {
-        let mut wants = Vec::new();
-        for (number, asker) in askers.iter().enumerate() {
-            for demand in &asker.group.demand {
+    fn number_requests(&self, node_groups: &[PoolNodeGroup<'a>]) -> Vec<Request<'a>> {
+        let mut requests = Vec::new();
+        for (number, group) in node_groups.iter().enumerate() {
+            for demand in &group.spec.demand {
                 let pods = demand.pod_sets.iter().map(|pods| {
                     let mut each = vec![0; self.resources.len() + 1];
                     for (name, amount) in &pods.requests {
@@ -380,14 +374,14 @@ impl<'a> Names<'a> {
                     }
                     (pods.count, each)
                 });
-                wants.push(Want {
-                    asker: number,
+                requests.push(Request {
+                    group: number,
                     demand,
                     selector: self.selectors[&demand.selector],
                     load: Load::new(pods.collect()),
                 });
             }
         }
-        wants
+        requests
     }
 }

@@ -5,7 +5,8 @@
 mod support;
 
 use berth_planner::{
-    ActionKind, Demand, Fleet, Node, NodeState, Phase, Plan, PodSet, Pool, Quota, Reclaim, ScaleUpLimits, Tenant, plan,
+    ActionKind, ActionReason, Demand, Fleet, Node, NodeState, Phase, Plan, PodSet, Pool, Quota, Reclaim, ScaleUpLimits,
+    Tenant, WaitReason, plan,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -123,7 +124,7 @@ fn look_at(before: &Fleet, made: &Plan) {
     let taken = made
         .actions
         .iter()
-        .filter(|action| action.reason.starts_with("borrowed"))
+        .filter(|action| matches!(action.reason, ActionReason::Reclaimed { .. }))
         .count();
     let waiting: u32 = made
         .node_groups
@@ -221,8 +222,7 @@ proptest! {
             let standing = &made.node_groups[&tenant.uid]["g"];
             prop_assert!(World::present(&world.fleet, &tenant.uid) <= tenant.node_groups[0].min_nodes, "{}", told(&made));
             // Whoever still waits is limited, by itself or by what others do not lend or have for good.
-            let words = ["never", "at most", "kept for those they belong to"];
-            let limited = words.iter().any(|words| standing.reason.contains(words));
+            let limited = standing.waits.iter().any(|wait| !matches!(wait.reason, WaitReason::NoFreeNodes(_) | WaitReason::NodesComing(_)));
             let free = world.fleet.nodes.iter().filter(|node| node.state == NodeState::Free).count();
             prop_assert!(standing.waiting as usize > free || standing.waiting == 0 || limited, "{}", told(&made));
         }

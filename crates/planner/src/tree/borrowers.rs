@@ -1,15 +1,15 @@
 //! Who has more than its own, and has to give.
 
-use super::{Tree, Waiting};
+use super::{TenantSet, Tree};
 use std::cmp::Reverse;
 
 /// What is asked of those who borrow.
-pub(crate) struct Claim {
+pub(crate) struct ReclaimClaim {
     /// GPUs that the claimant is about to have more.
-    pub wanted: u64,
+    pub additional_gpus: u64,
     /// GPUs of the smallest node.
     pub least: u64,
-    /// Whether it is enough to have less than one's share.
+    /// Whether it is enough to have less than one's quota.
     pub fair: bool,
     /// Whether something less important is running somewhere.
     pub urgent: bool,
@@ -17,52 +17,52 @@ pub(crate) struct Claim {
 
 impl<'a> Tree<'a> {
     /// The two branches below the lowest that both tenants belong to: the claimant's and the holder's.
-    fn fork(&self, claimant: usize, holder: usize) -> Option<(usize, usize)> {
+    fn find_fork(&self, claimant: usize, holder: usize) -> Option<(usize, usize)> {
         let ways = self.paths[claimant].iter().rev().zip(self.paths[holder].iter().rev());
         ways.map(|(a, b)| (*a, *b)).find(|(a, b)| a != b)
     }
 
     /// Whether a node of `gpus` is borrowed by its holder as seen from the claimant: without it, all that the holder
-    /// belongs to, up to what both belong to, still have what they are guaranteed.
+    /// belongs to, up to what both belong to, still have what they are nominal_quota.
     pub fn is_borrowed(&self, claimant: usize, holder: usize, gpus: u64) -> bool {
-        let Some((_, top)) = self.fork(claimant, holder) else {
+        let Some((_, top)) = self.find_fork(claimant, holder) else {
             return false;
         };
         let to_top = self.path(holder).position(|number| number == top).unwrap_or(0);
         self.path(holder).take(to_top + 1).all(|number| {
             let branch = &self.branches[number];
-            branch.used >= branch.guaranteed + gpus
+            branch.used >= branch.nominal_quota + gpus
         })
     }
 
-    /// Whether the claimant's side of the tree would, with `wanted` more, be within its guarantee.
-    pub fn is_due(&self, claimant: usize, holder: usize, wanted: u64) -> bool {
-        self.fork(claimant, holder)
-            .is_some_and(|(side, _)| self.branches[side].has_room(wanted))
+    /// Whether the claimant's side of the tree would, with `additional_gpus` more, be within its guarantee.
+    pub fn is_owed(&self, claimant: usize, holder: usize, additional_gpus: u64) -> bool {
+        self.find_fork(claimant, holder)
+            .is_some_and(|(side, _)| self.branches[side].has_room(additional_gpus))
     }
 
-    /// Whether the claimant's side with `wanted` more has no more of its fair share than the holder's side without `gpus`.
-    pub fn is_fairer(&self, claimant: usize, holder: usize, wanted: u64, gpus: u64) -> bool {
-        self.fork(claimant, holder).is_some_and(|(side, other)| {
+    /// Whether the claimant's side with `additional_gpus` more has no more of its fair share than the holder's side without `gpus`.
+    pub fn is_fairer(&self, claimant: usize, holder: usize, additional_gpus: u64, gpus: u64) -> bool {
+        self.find_fork(claimant, holder).is_some_and(|(side, other)| {
             let side = &self.branches[side];
-            side.borrowed_ratio(side.leaving + wanted, 0) <= self.branches[other].borrowed_ratio(0, gpus)
+            side.borrowed_ratio(side.leaving + additional_gpus, 0) <= self.branches[other].borrowed_ratio(0, gpus)
         })
     }
 
-    /// Calls `take` for tenants counted in `holders`, the one that is the furthest above its share as seen from the
+    /// Calls `take` for tenants counted in `holders`, the one that is the furthest above its quota as seen from the
     /// claimant first, until it gives something. Those who need not give anything are left out.
-    pub fn first_of_the_richest<T>(
+    pub fn take_from_richest<T>(
         &self,
         claimant: usize,
-        holders: &Waiting,
-        claim: &Claim,
+        holders: &TenantSet,
+        claim: &ReclaimClaim,
         take: &mut impl FnMut(usize) -> Option<T>,
     ) -> Option<T> {
         let mut others = Vec::new();
         for number in self.path(claimant) {
             let side = &self.branches[number];
-            let due = claim.urgent || side.has_room(claim.wanted);
-            let ratio = side.borrowed_ratio(side.leaving + claim.wanted, 0);
+            let due = claim.urgent || side.has_room(claim.additional_gpus);
+            let ratio = side.borrowed_ratio(side.leaving + claim.additional_gpus, 0);
             let siblings = self.branches[side.parent].children.iter().copied();
             others.extend(siblings.filter(|sibling| {
                 *sibling != number
@@ -73,15 +73,15 @@ impl<'a> Tree<'a> {
         self.richest(others, holders, claim, take)
     }
 
-    fn has_to_give(&self, number: usize, holders: &Waiting, claim: &Claim) -> bool {
-        holders.below[number] > 0 && self.branches[number].used >= self.branches[number].guaranteed + claim.least
+    fn has_to_give(&self, number: usize, holders: &TenantSet, claim: &ReclaimClaim) -> bool {
+        holders.below[number] > 0 && self.branches[number].used >= self.branches[number].nominal_quota + claim.least
     }
 
     fn richest<T>(
         &self,
         mut branches: Vec<usize>,
-        holders: &Waiting,
-        claim: &Claim,
+        holders: &TenantSet,
+        claim: &ReclaimClaim,
         take: &mut impl FnMut(usize) -> Option<T>,
     ) -> Option<T> {
         branches.sort_by_cached_key(|number| (Reverse(self.branches[*number].ratio(0)), *number));
@@ -95,8 +95,8 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// A share that has more than its limit while tenants counted in `holders` are below it, the lowest first; with its limit.
-    pub fn beyond_limit(&self, holders: &Waiting) -> Option<(usize, &'a str, u64)> {
+    /// A quota that has more than its limit while tenants counted in `holders` are below it, the lowest first; with its limit.
+    pub fn find_quota_over_limit(&self, holders: &TenantSet) -> Option<(usize, &'a str, u64)> {
         let branches = self.branches.iter().enumerate();
         let beyond = branches.filter_map(|(number, branch)| {
             let limit = branch.limit.filter(|limit| branch.used > *limit)?;
@@ -105,9 +105,9 @@ impl<'a> Tree<'a> {
         beyond.max_by_key(|(number, ..)| (self.depth(*number), Reverse(*number)))
     }
 
-    /// Of the tenants counted in `holders` below a share, the one that is the furthest above its own share.
-    pub fn richest_below(&self, share: usize, holders: &Waiting) -> Option<usize> {
-        let mut number = share;
+    /// Of the tenants counted in `holders` below a quota, the one that is the furthest above its own quota.
+    pub fn find_richest_tenant(&self, quota: usize, holders: &TenantSet) -> Option<usize> {
+        let mut number = quota;
         loop {
             if let Some(tenant) = self.branches[number].tenant {
                 return Some(tenant);

@@ -5,7 +5,7 @@ mod borrowers;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use borrowers::Claim;
+pub(crate) use borrowers::ReclaimClaim;
 
 use crate::{Quota, Tenant};
 use std::collections::{BTreeSet, HashMap};
@@ -27,9 +27,9 @@ struct Branch<'a> {
     parent: usize,
     children: Vec<usize>,
     weight: u64,
-    guaranteed: u64,
+    nominal_quota: u64,
     /// What of its guarantee nobody may borrow.
-    kept: u64,
+    unlent: u64,
     limit: Option<u64>,
     /// GPUs held, promised and claimed.
     used: u64,
@@ -43,28 +43,28 @@ pub(crate) type Ratio = (u64, u64);
 
 impl<'a> Tree<'a> {
     /// The tree as it is in `pool`. `tenants` are known by their position from then on.
-    pub fn new(pool: &str, shares: &'a [Quota], tenants: &[&'a Tenant]) -> Self {
+    pub fn new(pool: &str, quotas: &'a [Quota], tenants: &[&'a Tenant]) -> Self {
         let mut branches = vec![Branch::new("", ROOT, 1)];
         let mut numbers: HashMap<&str, usize> = HashMap::new();
-        let mut sorted: Vec<&Quota> = shares.iter().collect();
+        let mut sorted: Vec<&Quota> = quotas.iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
-        for share in &sorted {
-            if numbers.contains_key(share.name.as_str()) {
+        for quota in &sorted {
+            if numbers.contains_key(quota.name.as_str()) {
                 continue;
             }
-            numbers.insert(&share.name, branches.len());
-            let guaranteed = share.nominal_quota.get(pool).copied().unwrap_or(0);
-            let lendable = share.lending_limit.get(pool).copied().unwrap_or(guaranteed);
+            numbers.insert(&quota.name, branches.len());
+            let nominal_quota = quota.nominal_quota.get(pool).copied().unwrap_or(0);
+            let lendable = quota.lending_limit.get(pool).copied().unwrap_or(nominal_quota);
             branches.push(Branch {
-                guaranteed,
-                kept: guaranteed.saturating_sub(lendable),
-                limit: share.limit.get(pool).copied(),
-                ..Branch::new(&share.name, ROOT, share.weight)
+                nominal_quota,
+                unlent: nominal_quota.saturating_sub(lendable),
+                limit: quota.limit.get(pool).copied(),
+                ..Branch::new(&quota.name, ROOT, quota.weight)
             });
         }
-        for share in &sorted {
-            let number = numbers[share.name.as_str()];
-            let parent = share
+        for quota in &sorted {
+            let number = numbers[quota.name.as_str()];
+            let parent = quota
                 .parent
                 .as_deref()
                 .and_then(|name| numbers.get(name))
@@ -74,14 +74,14 @@ impl<'a> Tree<'a> {
             while above != ROOT && above != number {
                 above = branches[above].parent;
             }
-            // A share below itself stands below the root.
+            // A quota below itself stands below the root.
             branches[number].parent = if above == number { ROOT } else { parent };
         }
         let mut paths = Vec::with_capacity(tenants.len());
         for (number, tenant) in tenants.iter().enumerate() {
-            let share = tenant.quota.as_deref().and_then(|name| numbers.get(name));
+            let quota = tenant.quota.as_deref().and_then(|name| numbers.get(name));
             let mut path = vec![branches.len()];
-            let mut above = share.copied().unwrap_or(ROOT);
+            let mut above = quota.copied().unwrap_or(ROOT);
             branches.push(Branch {
                 tenant: Some(number),
                 ..Branch::new(&tenant.name, above, tenant.weight)
@@ -97,18 +97,18 @@ impl<'a> Tree<'a> {
             branches[parent].children.push(number);
         }
         let mut tree = Self { branches, paths };
-        tree.add_up_guarantees(ROOT);
+        tree.add_up_nominal_quotas(ROOT);
         tree
     }
 
-    /// Whoever is above is guaranteed at least what those below are.
-    fn add_up_guarantees(&mut self, number: usize) -> u64 {
+    /// Whoever is above is nominal_quota at least what those below are.
+    fn add_up_nominal_quotas(&mut self, number: usize) -> u64 {
         let below: u64 = (0..self.branches[number].children.len())
-            .map(|child| self.add_up_guarantees(self.branches[number].children[child]))
+            .map(|child| self.add_up_nominal_quotas(self.branches[number].children[child]))
             .sum();
         let branch = &mut self.branches[number];
-        branch.guaranteed = branch.guaranteed.max(below);
-        branch.guaranteed
+        branch.nominal_quota = branch.nominal_quota.max(below);
+        branch.nominal_quota
     }
 
     fn path(&self, tenant: usize) -> impl Iterator<Item = usize> {
@@ -121,25 +121,25 @@ impl<'a> Tree<'a> {
         }
     }
 
-    pub fn take(&mut self, tenant: usize, gpus: u64) {
+    pub fn add_used(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.used += gpus);
     }
 
-    pub fn give_back(&mut self, tenant: usize, gpus: u64) {
+    pub fn remove_used(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.used = branch.used.saturating_sub(gpus));
     }
 
     /// GPUs of a node that is cordoned but still there.
-    pub fn leave(&mut self, tenant: usize, gpus: u64) {
+    pub fn add_leaving(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.leaving += gpus);
     }
 
-    pub fn stay(&mut self, tenant: usize, gpus: u64) {
+    pub fn remove_leaving(&mut self, tenant: usize, gpus: u64) {
         self.change(tenant, |branch| branch.leaving = branch.leaving.saturating_sub(gpus));
     }
 
-    /// The share whose limit `gpus` more would break, with the limit.
-    pub fn limit(&self, tenant: usize, gpus: u64) -> Option<(&'a str, u64)> {
+    /// The quota whose limit `gpus` more would break, with the limit.
+    pub fn exceeded_limit(&self, tenant: usize, gpus: u64) -> Option<(&'a str, u64)> {
         self.path(tenant).find_map(|number| {
             let branch = &self.branches[number];
             let limit = branch.limit?;
@@ -156,7 +156,7 @@ impl<'a> Tree<'a> {
     }
 
     /// The limit that `gpus` alone would break.
-    pub fn never(&self, tenant: usize, gpus: u64) -> Option<(&'a str, u64)> {
+    pub fn limit_below(&self, tenant: usize, gpus: u64) -> Option<(&'a str, u64)> {
         self.path(tenant).find_map(|number| {
             let branch = &self.branches[number];
             branch
@@ -166,23 +166,23 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Whether `gpus` more are within the guarantee of a share that the tenant belongs to.
-    pub fn is_guaranteed(&self, tenant: usize, gpus: u64) -> bool {
+    /// Whether `gpus` more are within the guarantee of a quota that the tenant belongs to.
+    pub fn is_within_nominal_quota(&self, tenant: usize, gpus: u64) -> bool {
         self.path(tenant).any(|number| self.branches[number].has_room(gpus))
     }
 
-    /// The same for shares that are so deep in the tree, or deeper.
-    pub fn is_guaranteed_at(&self, tenant: usize, depth: usize, gpus: u64) -> bool {
+    /// The same for quotas that are so deep in the tree, or deeper.
+    pub fn is_within_nominal_quota_at(&self, tenant: usize, depth: usize, gpus: u64) -> bool {
         let deep = (self.paths[tenant].len() + 1).saturating_sub(depth);
         self.path(tenant)
             .take(deep)
             .any(|number| self.branches[number].has_room(gpus))
     }
 
-    /// How deep there are shares that are guaranteed anything, the deepest first. Those below the root are 1 deep.
-    pub fn guarantee_depths(&self) -> impl Iterator<Item = usize> + use<> {
-        let guaranteed = (1..self.branches.len()).filter(|number| self.branches[*number].guaranteed > 0);
-        let depths: BTreeSet<usize> = guaranteed.map(|number| self.depth(number)).collect();
+    /// How deep there are quotas that are nominal_quota anything, the deepest first. Those below the root are 1 deep.
+    pub fn nominal_quota_depths(&self) -> impl Iterator<Item = usize> + use<> {
+        let nominal_quota = (1..self.branches.len()).filter(|number| self.branches[*number].nominal_quota > 0);
+        let depths: BTreeSet<usize> = nominal_quota.map(|number| self.depth(number)).collect();
         depths.into_iter().rev()
     }
 
@@ -191,8 +191,8 @@ impl<'a> Tree<'a> {
         std::iter::successors(Some(number), above).count()
     }
 
-    /// GPUs beyond the guarantee of the shares it belongs to: the least of them.
-    pub fn borrowed(&self, tenant: usize) -> u64 {
+    /// GPUs beyond the guarantee of the quotas it belongs to: the least of them.
+    pub fn borrowed_gpus(&self, tenant: usize) -> u64 {
         self.path(tenant)
             .map(|number| self.branches[number].borrowed())
             .min()
@@ -200,7 +200,7 @@ impl<'a> Tree<'a> {
     }
 
     /// GPUs that must be left for others, since they are theirs and not lent.
-    pub fn kept_for_others(&self, tenant: usize) -> u64 {
+    pub fn unlent_gpus_of_others(&self, tenant: usize) -> u64 {
         self.paths[tenant]
             .iter()
             .map(|number| {
@@ -208,36 +208,36 @@ impl<'a> Tree<'a> {
                 siblings
                     .iter()
                     .filter(|sibling| *sibling != number)
-                    .map(|sibling| self.kept(*sibling))
+                    .map(|sibling| self.unlent_gpus(*sibling))
                     .sum::<u64>()
             })
             .sum()
     }
 
-    fn kept(&self, number: usize) -> u64 {
+    fn unlent_gpus(&self, number: usize) -> u64 {
         let branch = &self.branches[number];
         // Tenants keep nothing; most branches are tenants.
-        let below: u64 = branch.children.iter().map(|child| self.kept(*child)).sum();
-        branch.kept.saturating_sub(branch.used).max(below)
+        let below: u64 = branch.children.iter().map(|child| self.unlent_gpus(*child)).sum();
+        branch.unlent.saturating_sub(branch.used).max(below)
     }
 
     /// Whether a tenant has nodes that are leaving it.
-    pub fn gives_up(&self, tenant: usize) -> bool {
+    pub fn is_giving_up_nodes(&self, tenant: usize) -> bool {
         self.branches[self.paths[tenant][0]].leaving > 0
     }
 
-    /// Whether anything is kept from being lent at all.
-    pub fn keeps(&self) -> bool {
-        self.branches.iter().any(|branch| branch.kept > 0)
+    /// Whether anything is unlent from being lent at all.
+    pub fn has_unlent_gpus(&self) -> bool {
+        self.branches.iter().any(|branch| branch.unlent > 0)
     }
 
     /// Number of tenants.
-    pub fn tenants(&self) -> usize {
+    pub fn count_tenants(&self) -> usize {
         self.paths.len()
     }
 
     /// Of those who wait the one to be served next: on each level whoever has the least of its fair share.
-    pub fn next(&self, waiting: &Waiting) -> Option<usize> {
+    pub fn next_tenant(&self, tenants: &TenantSet) -> Option<usize> {
         let mut number = ROOT;
         loop {
             if let Some(tenant) = self.branches[number].tenant {
@@ -246,35 +246,35 @@ impl<'a> Tree<'a> {
             let children = self.branches[number]
                 .children
                 .iter()
-                .filter(|child| waiting.below[**child] > 0);
-            number = *children.min_by_key(|child| (self.branches[**child].turn(), **child))?;
+                .filter(|child| tenants.below[**child] > 0);
+            number = *children.min_by_key(|child| (self.branches[**child].serving_order(), **child))?;
         }
     }
 
     /// No tenant waits yet.
-    pub fn nobody(&self) -> Waiting {
-        Waiting {
+    pub fn empty_set(&self) -> TenantSet {
+        TenantSet {
             below: vec![0; self.branches.len()],
         }
     }
 
     /// A tenant begins to wait.
-    pub fn enter(&self, waiting: &mut Waiting, tenant: usize) {
+    pub fn insert_tenant(&self, tenants: &mut TenantSet, tenant: usize) {
         for number in self.path(tenant) {
-            waiting.below[number] += 1;
+            tenants.below[number] += 1;
         }
     }
 
     /// A tenant no longer waits.
-    pub fn exit(&self, waiting: &mut Waiting, tenant: usize) {
+    pub fn remove_tenant(&self, tenants: &mut TenantSet, tenant: usize) {
         for number in self.path(tenant) {
-            waiting.below[number] -= 1;
+            tenants.below[number] -= 1;
         }
     }
 }
 
 /// How many tenants are counted below each branch.
-pub(crate) struct Waiting {
+pub(crate) struct TenantSet {
     below: Vec<u32>,
 }
 
@@ -286,8 +286,8 @@ impl<'a> Branch<'a> {
             parent,
             children: Vec::new(),
             weight: u64::from(weight.max(1)),
-            guaranteed: 0,
-            kept: 0,
+            nominal_quota: 0,
+            unlent: 0,
             limit: None,
             used: 0,
             leaving: 0,
@@ -295,17 +295,17 @@ impl<'a> Branch<'a> {
     }
 
     fn has_room(&self, gpus: u64) -> bool {
-        // Nodes that are leaving may still be kept.
-        self.guaranteed > 0 && self.used + self.leaving + gpus <= self.guaranteed
+        // Nodes that are leaving may still be unlent.
+        self.nominal_quota > 0 && self.used + self.leaving + gpus <= self.nominal_quota
     }
 
     fn borrowed(&self) -> u64 {
-        self.used.saturating_sub(self.guaranteed)
+        self.used.saturating_sub(self.nominal_quota)
     }
 
     /// What decides when it is served. Nodes that are leaving still count: else giving them up would bring a tenant
     /// forward, and it would want them back.
-    fn turn(&self) -> Ratio {
+    fn serving_order(&self) -> Ratio {
         self.ratio(self.leaving)
     }
 
@@ -316,7 +316,7 @@ impl<'a> Branch<'a> {
 
     /// What it would hold beyond its guarantee with `more` GPUs and without `fewer`, by weight.
     fn borrowed_ratio(&self, more: u64, fewer: u64) -> u64 {
-        (self.used + more).saturating_sub(self.guaranteed + fewer) * SCALE / self.weight
+        (self.used + more).saturating_sub(self.nominal_quota + fewer) * SCALE / self.weight
     }
 }
 

@@ -319,10 +319,11 @@ pub fn told(plan: &Plan) -> String {
                 "{tenant}/{group} has {held}, should have {desired}, waits for {waiting}, borrows {borrowed}"
             )
             .unwrap();
-            let why = if standing.reason.is_empty() {
-                String::new()
+            let message = standing.message();
+            let why = if message.is_empty() {
+                message
             } else {
-                format!(": {}", standing.reason)
+                format!(": {message}")
             };
             writeln!(text, "{why}").unwrap();
         }
@@ -346,7 +347,7 @@ pub fn told(plan: &Plan) -> String {
             )
             .unwrap();
         }
-        if let Some(words) = &ask.limited_by {
+        if let Some(words) = ask.limited_message(pool) {
             writeln!(text, "  no more: {words}").unwrap();
         }
     }

@@ -1,0 +1,73 @@
+//! Requests that can never be served as the fleet is: they are rejected at once, so that they hold up no other request.
+
+use crate::available::AvailableNodes;
+use crate::load::{Load, Part};
+use crate::pass::{Blocked, PlanningPass};
+use crate::{Impossible, Topology};
+
+impl PlanningPass<'_> {
+    /// Rejects requests that cannot be served however long they wait.
+    pub fn reject_impossible_requests(&mut self) {
+        let mut all_nodes: Option<AvailableNodes> = None;
+        for request in 0..self.view.requests.len() {
+            if let Some(impossible) = self.find_impossibility(request, &mut all_nodes) {
+                self.progress[request].blocked_by = Some(Blocked::Impossible(impossible));
+            }
+        }
+    }
+
+    fn find_impossibility(&self, request: usize, all_nodes: &mut Option<AvailableNodes>) -> Option<Impossible> {
+        let spec = &self.view.requests[request];
+        let group = &self.view.node_groups[spec.group];
+        if !self.knows_a_node() || spec.load.is_empty() {
+            return None;
+        }
+        if spec.load.parts.iter().any(|part| !self.fits_some_node(request, part)) {
+            return Some(Impossible::NoMatchingNode);
+        }
+        let single_domain = spec.demand.topology == Topology::SingleDomain;
+        if !spec.demand.gang && !single_domain {
+            return None;
+        }
+        if single_domain && self.view.domains.is_empty() {
+            return Some(Impossible::NoTopologyDomains);
+        }
+        let needed = self.count_nodes_for(request, &spec.load);
+        if needed > group.spec.max_nodes {
+            return Some(Impossible::OverMaxNodes {
+                needed,
+                max_nodes: group.spec.max_nodes,
+            });
+        }
+        let gpus = self.view.smallest_node_gpus() * u64::from(needed);
+        if let Some((quota, limit)) = self.tree.limit_below(group.tenant, gpus) {
+            return Some(Impossible::OverQuota {
+                gpus,
+                quota: quota.into(),
+                limit,
+            });
+        }
+        if let Some(limits) = &self.view.pool.scale_up {
+            // What is too small today can be large enough tomorrow.
+            let max_nodes = limits.max_nodes.filter(|max| needed > *max)?;
+            return Some(Impossible::OverPoolMaximum { needed, max_nodes });
+        }
+        let all_nodes = all_nodes.get_or_insert_with(|| AvailableNodes::of(&self.view, |_| true));
+        (!all_nodes.fits(request, &self.view)).then_some(match spec.demand.topology {
+            Topology::Any => Impossible::PoolTooSmall,
+            Topology::SingleDomain => Impossible::DomainTooSmall,
+        })
+    }
+
+    fn fits_some_node(&self, request: usize, part: &Part) -> bool {
+        let pod = Load {
+            parts: vec![Part {
+                left: 1,
+                each: part.each.clone(),
+            }],
+        };
+        let selector = self.view.requests[request].selector;
+        let mut matching = self.view.kinds.iter().filter(|kind| kind.matches[selector]);
+        matching.any(|kind| pod.any_fits(&kind.capacity))
+    }
+}

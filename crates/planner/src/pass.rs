@@ -1,0 +1,399 @@
+//! The planning of one pool: what has been decided so far, and the few ways in which that changes.
+
+use crate::available::AvailableNodes;
+use crate::load::Load;
+use crate::tree::{TenantSet, Tree};
+use crate::view::View;
+use crate::{ActionReason, Impossible, Seconds};
+use std::collections::{BTreeSet, HashMap};
+
+/// What happens to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    Undecided,
+    /// Its node group needs it: it stays.
+    Needed,
+    /// Free, and reserved now; together with other nodes or by itself.
+    Reserve {
+        together: bool,
+    },
+    /// Reserved, and free again.
+    CancelReservation,
+    /// Taken from its tenant.
+    Release {
+        drain_at: Seconds,
+    },
+    /// Cordoned, and left to its tenant after all.
+    CancelRelease,
+    /// During a search it counts as taken from its tenant.
+    AssumedReleased {
+        needed: bool,
+    },
+    /// Free or free soon, and kept for a request or a minimum that cannot have all its nodes yet.
+    Earmarked,
+}
+
+/// Why a request waits. As [`WaitReason`](crate::WaitReason), but cheap: it is decided far more often than published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Blocked<'a> {
+    Impossible(Impossible),
+    MaxNodes { max_nodes: u32 },
+    QuotaLimit { quota: &'a str, limit: u64 },
+    NotLent { gpus: u64 },
+    NoFreeNodes,
+    NodesComing,
+}
+
+/// How far a request is.
+pub(crate) struct RequestProgress<'a> {
+    /// Pods for which no node is planned.
+    pub unplaced: Load,
+    /// Nodes that are on their way to it.
+    pub earmarked: Vec<usize>,
+    pub blocked_by: Option<Blocked<'a>>,
+}
+
+/// The nodes of a node group.
+#[derive(Default)]
+pub(crate) struct GroupState<'a> {
+    /// Nodes that it has: Reserved, Joining, Assigned and cordoned ones, and those reserved now.
+    pub held: u32,
+    /// Those of them that stay.
+    pub staying: u32,
+    /// What is free on nodes that stay: (node, amounts), the fullest first.
+    pub free_capacity: Vec<(usize, Vec<u64>)>,
+    pub cordoned: Vec<usize>,
+    /// Topology domains in which it has nodes.
+    pub domains: BTreeSet<usize>,
+    /// How many nodes are on their way to it.
+    pub earmarked: usize,
+    /// Nodes that it lacks of its minimum.
+    pub missing: u32,
+    /// Nodes that are free or will be, and kept for its minimum.
+    pub earmarked_for_minimum: Vec<usize>,
+    pub minimum_blocked_by: Option<Blocked<'a>>,
+}
+
+/// Nodes that may be reclaimed from their tenants.
+pub(crate) struct Victims {
+    /// By node group, the first to be taken first.
+    pub of_group: Vec<Vec<usize>>,
+    /// Tenants that have any.
+    pub tenants: TenantSet,
+    /// Node groups of these tenants that have any.
+    pub groups: HashMap<usize, Vec<usize>>,
+    /// The lowest priority of what runs on any of them.
+    pub lowest_priority: Option<i32>,
+}
+
+/// One pool being planned.
+pub(crate) struct PlanningPass<'a> {
+    pub view: View<'a>,
+    pub tree: Tree<'a>,
+    /// Free nodes that are not kept for a request.
+    pub available: AvailableNodes,
+    pub decisions: Vec<Decision>,
+    /// Why a decision was taken.
+    pub reasons: Vec<Option<ActionReason>>,
+    pub groups: Vec<GroupState<'a>>,
+    pub progress: Vec<RequestProgress<'a>>,
+    /// Nodes that will be free and that are not kept for a request, in the order of [`PlanningPass::release_time`]: those being
+    /// recycled, cordoned ones, and those that have exceeded the idle timeout.
+    pub incoming: Vec<usize>,
+    /// Node groups whose minimum lacks more than what is on its way, with the number of nodes.
+    pub unmet_minimums: Vec<(usize, usize)>,
+    /// Free nodes are kept for a gang that waited too long.
+    pub keeps_nodes_for_gang: bool,
+    pub replan_at: Option<Seconds>,
+    /// How many searches of the whole pool may still be made.
+    pub searches_left: u32,
+    /// All nodes that a request may hope for. Listed on first use.
+    pub reachable: Option<AvailableNodes>,
+    /// Listed on first use.
+    pub victims: Option<Victims>,
+}
+
+impl<'a> PlanningPass<'a> {
+    pub fn new(view: View<'a>, tree: Tree<'a>) -> Self {
+        let available = AvailableNodes::of(&view, |at| view.nodes[at].is_free());
+        let progress = view.requests.iter().map(|request| RequestProgress {
+            unplaced: request.load.clone(),
+            earmarked: Vec::new(),
+            blocked_by: None,
+        });
+        let mut pass = Self {
+            tree,
+            available,
+            decisions: vec![Decision::Undecided; view.nodes.len()],
+            reasons: vec![None; view.nodes.len()],
+            groups: Vec::with_capacity(view.node_groups.len()),
+            progress: progress.collect(),
+            incoming: Vec::new(),
+            unmet_minimums: Vec::new(),
+            keeps_nodes_for_gang: false,
+            replan_at: None,
+            searches_left: 8,
+            reachable: None,
+            victims: None,
+            view,
+        };
+        pass.count_held_nodes();
+        pass.list_incoming();
+        pass
+    }
+
+    fn count_held_nodes(&mut self) {
+        for group in &self.view.node_groups {
+            let mut state = GroupState::default();
+            for at in &group.nodes {
+                let gpus = self.view.gpus(*at);
+                state.held += 1;
+                if self.view.nodes[*at].is_cordoned() {
+                    state.cordoned.push(*at);
+                    self.tree.add_leaving(group.tenant, gpus);
+                } else {
+                    state.staying += 1;
+                    state.domains.insert(self.view.nodes[*at].domain);
+                    self.tree.add_used(group.tenant, gpus);
+                }
+            }
+            state.domains.remove(&self.view.domains.len());
+            self.groups.push(state);
+        }
+    }
+
+    fn list_incoming(&mut self) {
+        let mut incoming: Vec<usize> = (0..self.view.nodes.len())
+            .filter(|at| {
+                let node = &self.view.nodes[*at];
+                node.is_recycling() || node.is_cordoned() || self.is_idle_too_long(*at)
+            })
+            .collect();
+        incoming.sort_by_key(|at| (self.release_time(*at), *at));
+        self.incoming = incoming;
+    }
+
+    /// When the recycling of a node that will be free begins; `None`: it has begun. The same before and after the node is
+    /// released.
+    pub fn release_time(&self, node: usize) -> Option<Seconds> {
+        match self.decisions[node] {
+            Decision::Release { drain_at } => Some(drain_at),
+            Decision::CancelReservation => None,
+            _ => self.view.nodes[node]
+                .cordoned_until()
+                .or_else(|| self.is_idle_too_long(node).then_some(self.view.now)),
+        }
+    }
+
+    /// Adds a node that is released now to the incoming ones.
+    pub fn add_incoming(&mut self, node: usize) {
+        self.incoming.retain(|other| *other != node);
+        let key = (self.release_time(node), node);
+        let at = self
+            .incoming
+            .partition_point(|other| (self.release_time(*other), *other) < key);
+        self.incoming.insert(at, node);
+    }
+
+    /// Whether a group may count on an incoming node: one that is idle too long does not come if its own group needs it for
+    /// its minimum.
+    pub fn may_count_on(&self, node: usize, group: usize) -> bool {
+        let Some(holder) = self.view.nodes[node].group.filter(|_| self.is_idle_too_long(node)) else {
+            return true;
+        };
+        match self.decisions[node] {
+            Decision::Undecided => {
+                holder != group && self.groups[holder].staying > self.view.node_groups[holder].spec.min_nodes
+            }
+            decision => matches!(decision, Decision::Release { .. }),
+        }
+    }
+
+    /// When a node that is idle exceeds its idle timeout and its minimum hold duration.
+    pub fn idle_until(&self, node: usize) -> Option<Seconds> {
+        let node = &self.view.nodes[node];
+        let (since, owner) = (node.object.idle_since?, node.owner()?);
+        Some((since + self.view.pool.idle_timeout).max(owner.since + self.view.pool.min_hold_duration))
+    }
+
+    /// Whether a node has been idle for so long that it may be released.
+    pub fn is_idle_too_long(&self, node: usize) -> bool {
+        self.view.nodes[node].is_serving() && self.idle_until(node).is_some_and(|until| until <= self.view.now)
+    }
+
+    /// Makes the next plan at `time` at the latest.
+    pub fn replan_by(&mut self, time: Seconds) {
+        if time > self.view.now {
+            self.replan_at = Some(self.replan_at.map_or(time, |other| other.min(time)));
+        }
+    }
+
+    /// Takes a node from the group that it belongs to.
+    pub fn release(&mut self, node: usize, drain_at: Seconds, reason: ActionReason) {
+        let gpus = self.view.gpus(node);
+        if let Some(group) = self.view.nodes[node].group {
+            let tenant = self.view.node_groups[group].tenant;
+            self.groups[group].staying -= 1;
+            self.groups[group].free_capacity.retain(|(other, _)| *other != node);
+            self.tree.remove_used(tenant, gpus);
+            self.tree.add_leaving(tenant, gpus);
+        }
+        self.decisions[node] = Decision::Release { drain_at };
+        self.reasons[node] = Some(reason);
+    }
+
+    pub fn release_as_idle(&mut self, node: usize) {
+        let since = self.view.nodes[node].object.idle_since.unwrap_or(self.view.now);
+        let idle = self.view.now - since;
+        self.release(node, self.view.now, ActionReason::Idle { idle });
+    }
+
+    pub fn cancel_reservation(&mut self, node: usize, reason: ActionReason) {
+        let gpus = self.view.gpus(node);
+        if let Some(group) = self.view.nodes[node].group {
+            self.groups[group].staying -= 1;
+            self.groups[group].held -= 1;
+            self.groups[group].free_capacity.retain(|(other, _)| *other != node);
+            self.tree.remove_used(self.view.node_groups[group].tenant, gpus);
+        }
+        self.decisions[node] = Decision::CancelReservation;
+        self.reasons[node] = Some(reason);
+    }
+
+    /// Leaves a cordoned node to its group.
+    pub fn cancel_release(&mut self, node: usize, reason: ActionReason) {
+        let Some(group) = self.view.nodes[node].group else {
+            return;
+        };
+        let (gpus, tenant) = (self.view.gpus(node), self.view.node_groups[group].tenant);
+        self.tree.remove_leaving(tenant, gpus);
+        self.tree.add_used(tenant, gpus);
+        let state = &mut self.groups[group];
+        state.staying += 1;
+        state.cordoned.retain(|other| *other != node);
+        state.domains.insert(self.view.nodes[node].domain);
+        self.incoming.retain(|other| *other != node);
+        self.decisions[node] = Decision::CancelRelease;
+        self.reasons[node] = Some(reason);
+    }
+
+    /// Reserves a free node for a group.
+    pub fn reserve(&mut self, node: usize, group: usize, together: bool, reason: ActionReason) {
+        let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
+        let gpus = self.view.gpus(node);
+        self.available.remove(node, kind, domain, gpus);
+        self.tree.add_used(self.view.node_groups[group].tenant, gpus);
+        let state = &mut self.groups[group];
+        state.held += 1;
+        state.staying += 1;
+        if domain < self.view.domains.len() {
+            state.domains.insert(domain);
+        }
+        self.decisions[node] = Decision::Reserve { together };
+        self.reasons[node] = Some(reason);
+        self.view.nodes[node].group = Some(group);
+        self.view.node_groups[group].nodes.push(node);
+    }
+
+    /// Undoes a reservation of this plan.
+    pub fn undo_reserve(&mut self, node: usize, group: usize) {
+        let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
+        let gpus = self.view.gpus(node);
+        self.tree.remove_used(self.view.node_groups[group].tenant, gpus);
+        self.available.put_back(node, kind, domain, gpus);
+        self.groups[group].held -= 1;
+        self.groups[group].staying -= 1;
+        self.decisions[node] = Decision::Undecided;
+        self.reasons[node] = None;
+        self.view.nodes[node].group = None;
+        self.view.node_groups[group].nodes.retain(|other| *other != node);
+    }
+
+    /// Keeps a node that is free, or will be, for something of a group that waits.
+    pub fn earmark(&mut self, node: usize, group: usize) {
+        let gpus = self.view.gpus(node);
+        if self.view.nodes[node].is_free() {
+            let (kind, domain) = (self.view.nodes[node].kind, self.view.nodes[node].domain);
+            self.available.remove(node, kind, domain, gpus);
+        } else {
+            self.incoming.retain(|other| *other != node);
+        }
+        self.tree.add_used(self.view.node_groups[group].tenant, gpus);
+        self.groups[group].earmarked += 1;
+        if self.decisions[node] == Decision::Undecided {
+            self.decisions[node] = Decision::Earmarked;
+        }
+    }
+
+    /// Whether a group may have `nodes` more with `gpus` GPUs, wherever they come from.
+    pub fn check_limits(&self, group: usize, nodes: usize, gpus: u64) -> Result<(), Blocked<'a>> {
+        let of_group = &self.view.node_groups[group];
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+        if self.groups[group].held.saturating_add(nodes) > of_group.max_nodes() {
+            return Err(Blocked::MaxNodes {
+                max_nodes: of_group.spec.max_nodes,
+            });
+        }
+        self.check_quota_limits(of_group.tenant, gpus)
+    }
+
+    /// Whether a tenant may have `gpus` more.
+    pub fn check_quota_limits(&self, tenant: usize, gpus: u64) -> Result<(), Blocked<'a>> {
+        match self.tree.exceeded_limit(tenant, gpus) {
+            Some((quota, limit)) => Err(Blocked::QuotaLimit { quota, limit }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a tenant may take `gpus` of the free ones without touching what others do not lend.
+    pub fn check_lending(&self, tenant: usize, gpus: u64) -> Result<(), Blocked<'a>> {
+        if !self.tree.has_unlent_gpus() || self.tree.is_within_nominal_quota(tenant, gpus) {
+            return Ok(());
+        }
+        let not_lent = self.tree.unlent_gpus_of_others(tenant);
+        if gpus + not_lent > self.available.gpus {
+            Err(Blocked::NotLent { gpus: not_lent })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether a node is about to leave its group.
+    pub fn is_leaving(&self, node: usize) -> bool {
+        self.view.nodes[node].is_cordoned()
+            || matches!(
+                self.decisions[node],
+                Decision::Release { .. } | Decision::CancelReservation
+            )
+    }
+
+    /// Whether a node carries the labels that a request selects.
+    pub fn matches(&self, request: usize, node: usize) -> bool {
+        self.view.kinds[self.view.nodes[node].kind].matches[self.view.requests[request].selector]
+    }
+
+    /// Whether there is a node that tells what nodes of the pool hold.
+    pub fn knows_a_node(&self) -> bool {
+        self.view.nodes.iter().any(|node| !node.object.starting)
+    }
+
+    /// How many nodes a load takes at least.
+    pub fn count_nodes_for(&self, request: usize, load: &Load) -> u32 {
+        let selector = self.view.requests[request].selector;
+        let kinds = self.view.kinds.iter().filter(|kind| kind.matches[selector]);
+        kinds
+            .filter_map(|kind| load.nodes_of(&kind.capacity))
+            .min()
+            .unwrap_or(u32::from(!load.is_empty()))
+    }
+
+    /// Counts how many of `nodes` are in the same domain as one of them.
+    pub fn count_neighbours(&self, nodes: &[usize]) -> impl Fn(usize) -> u32 + use<> {
+        let domain_of: HashMap<usize, usize> = nodes.iter().map(|at| (*at, self.view.nodes[*at].domain)).collect();
+        let mut count = vec![0; self.view.domains.len() + 1];
+        for domain in domain_of.values() {
+            count[*domain] += 1;
+        }
+        move |at| domain_of.get(&at).map_or(0, |domain| count[*domain])
+    }
+}

@@ -1,0 +1,138 @@
+//! Placement of requests on the nodes that their groups have, before any node is reserved.
+
+use crate::Topology;
+use crate::load::Load;
+use crate::pass::{Decision, PlanningPass};
+use std::cmp::Reverse;
+
+/// Nodes for a request, by where they come from.
+#[derive(Clone, Default)]
+pub(crate) struct Placement {
+    /// Nodes of its group, with what is free on them afterwards.
+    pub on_held: Vec<(usize, Vec<u64>)>,
+    pub cordoned: Vec<usize>,
+    pub free: Vec<usize>,
+    pub unplaced: Load,
+}
+
+impl PlanningPass<'_> {
+    /// Places what fits on the nodes that groups have.
+    pub fn place_on_held_nodes(&mut self) {
+        for group in 0..self.view.node_groups.len() {
+            if self.view.node_groups[group].spec.demand.is_empty() {
+                continue;
+            }
+            let nodes = self.view.node_groups[group].nodes.iter().copied();
+            let staying =
+                nodes.filter(|at| self.decisions[*at] == Decision::Undecided && !self.view.nodes[*at].is_cordoned());
+            let mut free: Vec<(usize, Vec<u64>)> = staying.map(|at| (at, self.view.free_capacity(at))).collect();
+            // The fullest first, so that empty nodes can be released.
+            free.sort_by(|a, b| (&a.1, a.0).cmp(&(&b.1, b.0)));
+            self.groups[group].free_capacity = free;
+        }
+        for request in self.sort_requests_by_group() {
+            let gang = self.view.requests[request].demand.gang;
+            let placement = self.place_on_held(request);
+            if placement.unplaced.is_empty() || (!gang && self.view.requests[request].demand.topology == Topology::Any)
+            {
+                self.apply_placement(request, placement);
+            }
+        }
+    }
+
+    /// Requests that are not blocked, group by group: higher priority first, then those that have waited longer.
+    pub fn sort_requests_by_group(&self) -> Vec<usize> {
+        let mut requests: Vec<usize> = (0..self.view.requests.len())
+            .filter(|request| self.progress[*request].blocked_by.is_none())
+            .collect();
+        requests.sort_by_key(|at| {
+            let request = &self.view.requests[*at];
+            let demand = request.demand;
+            (
+                request.group,
+                Reverse(demand.priority),
+                demand.waiting_since,
+                &demand.name,
+                *at,
+            )
+        });
+        requests
+    }
+
+    /// Finds nodes of its group for a request; in one domain if it must be.
+    pub fn place_on_held(&self, request: usize) -> Placement {
+        let (group, demand) = (self.view.requests[request].group, self.view.requests[request].demand);
+        let free = &self.groups[group].free_capacity;
+        if demand.topology == Topology::Any {
+            return self.pack(request, free.iter());
+        }
+        let domains = self.groups[group].domains.iter();
+        let in_domain = |domain: usize| free.iter().filter(move |(at, _)| self.view.nodes[*at].domain == domain);
+        let mut tried = domains.map(|domain| self.pack(request, in_domain(*domain)));
+        tried
+            .find(|placement| placement.unplaced.is_empty())
+            .unwrap_or_else(|| self.pack(request, [].iter()))
+    }
+
+    /// Places what is left of a request on nodes with free capacity.
+    pub fn pack<'r>(&self, request: usize, nodes: impl Iterator<Item = &'r (usize, Vec<u64>)>) -> Placement {
+        let mut placement = Placement {
+            unplaced: self.progress[request].unplaced.clone(),
+            ..Placement::default()
+        };
+        for (node, free) in nodes {
+            if placement.unplaced.is_empty() {
+                break;
+            }
+            if self.matches(request, *node) && placement.unplaced.any_fits(free) {
+                let mut free = free.clone();
+                placement.unplaced.place(&mut free);
+                placement.on_held.push((*node, free));
+            }
+        }
+        placement
+    }
+
+    /// Takes the capacity that was found for a request.
+    pub fn apply_placement(&mut self, request: usize, placement: Placement) {
+        let state = &mut self.groups[self.view.requests[request].group];
+        for (node, free) in placement.on_held {
+            if let Some(known) = state.free_capacity.iter_mut().find(|(other, _)| *other == node) {
+                known.1 = free;
+            }
+            if self.decisions[node] == Decision::Undecided {
+                self.decisions[node] = Decision::Needed;
+            }
+        }
+        self.progress[request].unplaced = placement.unplaced;
+    }
+
+    pub fn add_free_capacity(&mut self, group: usize, node: usize, free: Vec<u64>) {
+        self.groups[group].free_capacity.push((node, free));
+    }
+
+    /// Whether the release of a cordoned node can be cancelled, together with that of `others`: it is not kept for a request
+    /// that is served before, and the limits of its group and quotas allow it.
+    pub fn may_cancel_release(&self, node: usize, others: &[usize]) -> bool {
+        let is_undecided = self.decisions[node] == Decision::Undecided && !self.view.nodes[node].object.unusable;
+        let group = self.view.nodes[node].group.filter(|_| is_undecided);
+        group.is_some_and(|group| {
+            let gpus: u64 = others.iter().chain([&node]).map(|at| self.view.gpus(*at)).sum();
+            self.groups[group].staying as usize + others.len() < self.view.node_groups[group].max_nodes() as usize
+                && self.tree.may_stay(self.view.node_groups[group].tenant, gpus)
+        })
+    }
+
+    /// Adds cordoned nodes of the group on which some of its pods fit.
+    pub fn add_cordoned(&self, request: usize, placement: &mut Placement, here: impl Fn(usize) -> bool) {
+        let own = &self.groups[self.view.requests[request].group].cordoned;
+        for at in own.iter().copied().filter(|at| here(*at)) {
+            if self.may_cancel_release(at, &placement.cordoned)
+                && self.matches(request, at)
+                && placement.unplaced.place(&mut self.view.free_capacity(at)) > 0
+            {
+                placement.cordoned.push(at);
+            }
+        }
+    }
+}

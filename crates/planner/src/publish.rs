@@ -1,0 +1,223 @@
+//! From decisions to the plan: actions, and what is planned for each node group.
+
+use crate::pass::{Blocked, Decision, PlanningPass};
+use crate::scale_up::RequestedNodes;
+use crate::{
+    Action, ActionKind, ActionReason, Capacity, NodeGroupPlan, Phase, Plan, RequestName, Seconds, Wait, WaitReason,
+    Waiting,
+};
+use std::collections::BTreeSet;
+
+/// How many waits of a node group are described; the others are counted.
+const MAX_WAITS: usize = 2;
+/// How many tenants are named from which nodes are taken.
+const MAX_TENANTS: usize = 3;
+
+/// Nodes without an owner after this plan.
+#[derive(Default)]
+struct UnassignedNodes {
+    free: usize,
+    /// Free, and kept for something that waits.
+    earmarked: usize,
+    recycling: usize,
+}
+
+impl PlanningPass<'_> {
+    /// Adds what was decided to the plan.
+    pub fn publish(mut self, plan: &mut Plan) {
+        let unassigned = self.count_unassigned_nodes();
+        let requested = self.request_nodes();
+        for group in 0..self.view.node_groups.len() {
+            let group_plan = self.describe_group(group, &unassigned, requested.as_ref());
+            let of = &self.view.node_groups[group];
+            let of_tenant = plan.node_groups.entry(of.owner.uid.clone()).or_default();
+            of_tenant.entry(of.spec.name.clone()).or_insert(group_plan);
+        }
+        if let Some(requested) = requested {
+            plan.scale_ups.insert(self.view.pool.name.clone(), requested.scale_up);
+        }
+        for node in 0..self.view.nodes.len() {
+            if let Some((kind, reason)) = self.decided_action(node) {
+                plan.actions.push(Action {
+                    node: self.view.nodes[node].object.name.clone(),
+                    kind,
+                    reason,
+                });
+            }
+        }
+        plan.replan_at = [plan.replan_at, self.replan_at].into_iter().flatten().min();
+    }
+
+    /// The action that a decision about a node calls for, if any.
+    fn decided_action(&mut self, node: usize) -> Option<(ActionKind, ActionReason)> {
+        let reason = self.reasons[node].take();
+        let of = &self.view.nodes[node];
+        let kind = match self.decisions[node] {
+            Decision::Reserve { together: false } => self.reserve_action(of.group?, 1),
+            Decision::Reserve { together: true } => self.reserve_action(of.group?, self.groups[of.group?].staying),
+            // A gang member has vanished, or others were reserved since: another number of nodes is waited for now.
+            Decision::Needed => {
+                let (staying, required) = (self.groups[of.group?].staying, of.required_nodes()?);
+                if required <= self.count_joining_nodes(of.group?) || required == staying {
+                    return None;
+                }
+                let reason = ActionReason::RequiredNodesChanged {
+                    required_nodes: staying,
+                };
+                return Some((self.reserve_action(of.group?, staying), reason));
+            }
+            Decision::CancelReservation => ActionKind::CancelReservation,
+            Decision::Release { drain_at } => match of.owner()?.phase {
+                Phase::Cordoned { drain_at: already } if already <= drain_at => return None,
+                Phase::Reserved { .. } => ActionKind::CancelReservation,
+                _ => ActionKind::Release { drain_at },
+            },
+            Decision::CancelRelease => ActionKind::CancelRelease,
+            Decision::Undecided | Decision::Earmarked | Decision::AssumedReleased { .. } => return None,
+        };
+        Some((kind, reason?))
+    }
+
+    fn reserve_action(&self, group: usize, required_nodes: u32) -> ActionKind {
+        let group = &self.view.node_groups[group];
+        ActionKind::Reserve {
+            tenant: group.owner.uid.clone(),
+            node_group: group.spec.name.clone(),
+            required_nodes,
+        }
+    }
+
+    /// Counts the nodes of a group that count for a reservation as the fleet is.
+    fn count_joining_nodes(&self, group: usize) -> u32 {
+        let nodes = self.view.node_groups[group].nodes.iter();
+        let counting =
+            nodes.filter(|at| self.view.nodes[**at].owner().is_some() && !self.view.nodes[**at].is_cordoned());
+        u32::try_from(counting.count()).unwrap_or(u32::MAX)
+    }
+
+    fn count_unassigned_nodes(&self) -> UnassignedNodes {
+        let mut unassigned = UnassignedNodes::default();
+        for (node, decision) in self.view.nodes.iter().zip(&self.decisions) {
+            match decision {
+                Decision::Earmarked if node.is_free() => unassigned.earmarked += 1,
+                Decision::Undecided if node.is_free() => unassigned.free += 1,
+                _ if node.is_recycling() => unassigned.recycling += 1,
+                _ => {}
+            }
+        }
+        unassigned
+    }
+
+    fn describe_group(
+        &self,
+        group: usize,
+        unassigned: &UnassignedNodes,
+        requested: Option<&RequestedNodes>,
+    ) -> NodeGroupPlan {
+        let (state, spec) = (&self.groups[group], self.view.node_groups[group].spec);
+        let mut plan = NodeGroupPlan {
+            pool: self.view.pool.name.clone(),
+            desired: state.staying + state.missing,
+            held: state.held,
+            waiting: state.missing,
+            borrowed: self.count_borrowed_nodes(group),
+            requested_nodes: requested.map_or(0, |requested| requested.by_group[group]),
+            ..NodeGroupPlan::default()
+        };
+        if let Some(blocked) = &state.minimum_blocked_by {
+            plan.waits.push(Wait {
+                waiting: Waiting::Minimum {
+                    min_nodes: spec.min_nodes,
+                },
+                missing_nodes: state.missing,
+                reason: self.describe_blocked(blocked, &[], unassigned),
+            });
+        }
+        for request in self.requests_of(group) {
+            let progress = &self.progress[request];
+            let Some(blocked) = &progress.blocked_by else { continue };
+            let earmarked = u32::try_from(progress.earmarked.len()).unwrap_or(u32::MAX);
+            let missing_nodes = self.count_nodes_for(request, &progress.unplaced) + earmarked;
+            plan.desired += earmarked;
+            if !matches!(blocked, Blocked::Impossible(_)) {
+                plan.waiting += missing_nodes;
+            }
+            if plan.waits.len() >= MAX_WAITS {
+                plan.more_waits += 1;
+                continue;
+            }
+            plan.waits.push(Wait {
+                waiting: Waiting::Request(self.request_name(request)),
+                missing_nodes,
+                reason: self.describe_blocked(blocked, &progress.earmarked, unassigned),
+            });
+        }
+        plan
+    }
+
+    fn requests_of(&self, group: usize) -> std::ops::Range<usize> {
+        let requests = &self.view.requests;
+        let from = requests.partition_point(|request| request.group < group);
+        from..requests.partition_point(|request| request.group <= group)
+    }
+
+    /// The name of a request in messages.
+    pub fn request_name(&self, request: usize) -> RequestName {
+        let demand = self.view.requests[request].demand;
+        RequestName {
+            name: demand.name.clone(),
+            gang: demand.gang,
+        }
+    }
+
+    fn count_borrowed_nodes(&self, group: usize) -> u32 {
+        let of = &self.view.node_groups[group];
+        let beyond_minimum = self.groups[group].staying.saturating_sub(of.spec.min_nodes);
+        let gpus = of.nodes.first().map_or(1, |at| self.view.gpus(*at));
+        let borrowed = self.tree.borrowed_gpus(of.tenant).div_ceil(gpus);
+        beyond_minimum.min(u32::try_from(borrowed).unwrap_or(u32::MAX))
+    }
+
+    fn describe_blocked(&self, blocked: &Blocked<'_>, earmarked: &[usize], unassigned: &UnassignedNodes) -> WaitReason {
+        match blocked {
+            Blocked::Impossible(impossible) => WaitReason::Impossible(impossible.clone()),
+            Blocked::MaxNodes { max_nodes } => WaitReason::MaxNodes { max_nodes: *max_nodes },
+            Blocked::QuotaLimit { quota, limit } => WaitReason::QuotaLimit {
+                quota: (*quota).to_owned(),
+                limit: *limit,
+            },
+            Blocked::NotLent { gpus } => WaitReason::NotLent { gpus: *gpus },
+            Blocked::NoFreeNodes => WaitReason::NoFreeNodes(self.describe_capacity(earmarked, unassigned)),
+            Blocked::NodesComing => WaitReason::NodesComing(self.describe_capacity(earmarked, unassigned)),
+        }
+    }
+
+    /// What there is, and what is on its way to a request that waits.
+    fn describe_capacity(&self, earmarked: &[usize], unassigned: &UnassignedNodes) -> Capacity {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let own = earmarked.iter().filter(|at| self.view.nodes[**at].is_free()).count();
+        let taken: Vec<(Seconds, &str)> = earmarked.iter().filter_map(|at| self.taken_from(*at)).collect();
+        let tenants: BTreeSet<&str> = taken.iter().map(|(_, name)| *name).collect();
+        let first_drain = taken.iter().map(|(time, _)| *time).min();
+        Capacity {
+            pool_is_empty: unassigned.free + own == 0 && self.view.nodes.is_empty(),
+            free: count(unassigned.free + own),
+            kept_for_others: count(unassigned.earmarked.saturating_sub(own)),
+            recycling: count(unassigned.recycling),
+            reclaimed: count(taken.len()),
+            reclaimed_from: tenants.into_iter().take(MAX_TENANTS).map(ToOwned::to_owned).collect(),
+            drain_at: first_drain.filter(|time| *time > self.view.now),
+        }
+    }
+
+    /// When a node is drained, and the name of the tenant that loses it.
+    fn taken_from(&self, at: usize) -> Option<(Seconds, &str)> {
+        let node = &self.view.nodes[at];
+        let drain_at = match self.decisions[at] {
+            Decision::Release { drain_at } => drain_at,
+            _ => node.cordoned_until()?,
+        };
+        let tenant = node.group.map(|group| self.view.node_groups[group].owner.name.as_str());
+        Some((drain_at, tenant.unwrap_or_default()))
+    }
+}

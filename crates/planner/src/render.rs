@@ -1,0 +1,249 @@
+//! Text for people, made of typed reasons: the only place of the planner that words them.
+
+use crate::{
+    ActionReason, Capacity, Impossible, NodeGroupPlan, RequestName, ScaleUp, ScaleUpBound, Seconds, Wait, WaitReason,
+    Waiting,
+};
+use std::fmt::{self, Display, Formatter};
+
+impl Display for RequestName {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", if self.gang { "gang " } else { "" }, self.name)
+    }
+}
+
+impl Display for ActionReason {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RequestWaited {
+                request,
+                tenant,
+                waited,
+            } => write!(f, "{request} of {tenant} waited {}", duration(*waited)),
+            Self::BelowMinimum { tenant, min_nodes } => write!(f, "{tenant} asks for {}", nodes(*min_nodes)),
+            Self::RequiredNodesChanged { required_nodes } => {
+                write!(f, "{} are reserved together now", nodes(*required_nodes))
+            }
+            Self::ReservationUnneeded => f.write_str("no request needs it any more"),
+            Self::ReservationIncomplete => f.write_str("other nodes that were reserved with it are gone"),
+            Self::TenantDeleted => f.write_str("its tenant is deleted"),
+            Self::NodeGroupRemoved { tenant } => write!(f, "{tenant} no longer asks for it"),
+            Self::OverMaximum { tenant, max_nodes } => write!(f, "{tenant} asks for {} only", nodes(*max_nodes)),
+            Self::OverQuota {
+                quota,
+                limit,
+                pool,
+                drain_at,
+            } => {
+                write!(f, "{quota} may have {limit} GPUs of pool {pool} at most")?;
+                write_drain(f, *drain_at)
+            }
+            Self::Idle { idle } => write!(f, "idle for {}", duration(*idle)),
+            Self::Reclaimed {
+                request,
+                tenant,
+                drain_at,
+            } => {
+                write!(f, "borrowed, and {request} of {tenant} goes first")?;
+                write_drain(f, *drain_at)
+            }
+            Self::NeededAgain { request } => write!(f, "{request} needs it again"),
+            Self::NeededForMinimum { tenant } => write!(f, "{tenant} asks for it again"),
+            Self::StillInUse => f.write_str("it is in use, and no request waits for it any more"),
+        }
+    }
+}
+
+fn write_drain(f: &mut Formatter<'_>, drain_at: Option<Seconds>) -> fmt::Result {
+    match drain_at {
+        Some(time) => write!(f, ", drained from {}", time_of_day(time)),
+        None => Ok(()),
+    }
+}
+
+impl NodeGroupPlan {
+    /// Says why the node group waits; empty if it does not.
+    pub fn message(&self) -> String {
+        let mut parts: Vec<String> = self.waits.iter().map(|wait| wait.message(&self.pool)).collect();
+        if self.more_waits > 0 {
+            parts.push(format!("{} more wait", self.more_waits));
+        }
+        if self.requested_nodes > 0 {
+            parts.push(format!("an autoscaler is asked for {}", nodes(self.requested_nodes)));
+        }
+        parts.join("; ")
+    }
+}
+
+impl Wait {
+    fn message(&self, pool: &str) -> String {
+        let reason = self.reason.message(pool);
+        match (&self.waiting, &self.reason) {
+            (Waiting::Minimum { min_nodes }, _) => {
+                format!("{} of {} missing: {reason}", self.missing_nodes, nodes(*min_nodes))
+            }
+            (Waiting::Request(name), WaitReason::Impossible(_)) => format!("{name} can never be served: {reason}"),
+            (Waiting::Request(name), _) => format!("{name} needs {} more: {reason}", nodes(self.missing_nodes)),
+        }
+    }
+}
+
+impl WaitReason {
+    fn message(&self, pool: &str) -> String {
+        match self {
+            Self::Impossible(impossible) => impossible.message(pool),
+            Self::MaxNodes { max_nodes } => format!("the group may have {max_nodes} at most"),
+            Self::QuotaLimit { quota, limit } => format!("{quota} may have {limit} GPUs of pool {pool} at most"),
+            Self::NotLent { gpus } => {
+                format!("{gpus} of the free GPUs of pool {pool} are kept for the quotas that they belong to")
+            }
+            Self::NoFreeNodes(capacity) | Self::NodesComing(capacity) => capacity.message(pool),
+        }
+    }
+}
+
+impl Impossible {
+    fn message(&self, pool: &str) -> String {
+        match self {
+            Self::NoMatchingNode => {
+                format!("no node of pool {pool} is large enough for one of its pods and has its labels")
+            }
+            Self::NoTopologyDomains => format!("pool {pool} has no topology domains"),
+            Self::OverMaxNodes { needed, max_nodes } => {
+                format!("it needs {} and the group may have {max_nodes} at most", nodes(*needed))
+            }
+            Self::OverQuota { gpus, quota, limit } => {
+                format!("it needs {gpus} GPUs and {quota} may have {limit} at most")
+            }
+            Self::OverPoolMaximum { needed, max_nodes } => {
+                format!(
+                    "it needs {} and pool {pool} may have {max_nodes} at most",
+                    nodes(*needed)
+                )
+            }
+            Self::PoolTooSmall => format!("all of pool {pool} is too small for it"),
+            Self::DomainTooSmall => format!("no topology domain of pool {pool} is large enough"),
+        }
+    }
+}
+
+impl Capacity {
+    fn message(&self, pool: &str) -> String {
+        let mut parts = vec![if self.pool_is_empty {
+            format!("pool {pool} has no nodes")
+        } else {
+            format!("pool {pool} has {} free", nodes(self.free))
+        }];
+        if self.kept_for_others > 0 {
+            parts.push(format!(
+                "{} kept for requests that are next",
+                nodes(self.kept_for_others)
+            ));
+        }
+        if self.recycling > 0 {
+            parts.push(format!("{} being recycled", nodes(self.recycling)));
+        }
+        if self.reclaimed > 0 {
+            let from = self.reclaimed_from.join(", ");
+            let when = self.drain_at.map(|time| format!(" from {} on", time_of_day(time)));
+            parts.push(format!(
+                "{} taken back from {from}{}",
+                nodes(self.reclaimed),
+                when.unwrap_or_default()
+            ));
+        }
+        parts.join(", ")
+    }
+}
+
+impl ScaleUp {
+    /// Says why not more nodes are requested, if so.
+    pub fn limited_message(&self, pool: &str) -> Option<String> {
+        let limited = self.limited_by.as_ref()?;
+        let message = match &limited.bound {
+            ScaleUpBound::MaxNodes {
+                waiting,
+                node_group,
+                tenant,
+                needed,
+                max_nodes,
+            } => {
+                let name = match waiting {
+                    Waiting::Minimum { .. } => format!("group {node_group}"),
+                    Waiting::Request(name) => name.to_string(),
+                };
+                format!(
+                    "{name} of {tenant} needs {} more, and pool {pool} may have {max_nodes} in all",
+                    nodes(*needed)
+                )
+            }
+            ScaleUpBound::MaxPods { max_pods } => {
+                format!("nodes of pool {pool} are requested for {max_pods} pods at most")
+            }
+        };
+        Some(match limited.more {
+            0 => message,
+            more => format!("{message}; the same holds for {more} more"),
+        })
+    }
+}
+
+/// A time of the day, UTC.
+fn time_of_day(time: Seconds) -> String {
+    let minutes = time.rem_euclid(86_400) / 60;
+    format!("{:02}:{:02} UTC", minutes / 60, minutes % 60)
+}
+
+/// A duration in its largest unit.
+fn duration(seconds: Seconds) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+/// `1 node`, `2 nodes`.
+fn nodes(number: u32) -> String {
+    if number == 1 {
+        "1 node".into()
+    } else {
+        format!("{number} nodes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_times_are_short() {
+        assert_eq!(
+            [duration(119), duration(120), duration(7199), duration(7200)],
+            ["119 s", "2 min", "119 min", "2 h"]
+        );
+        assert_eq!([time_of_day(43_200), time_of_day(-60)], ["12:00 UTC", "23:59 UTC"]);
+        assert_eq!([nodes(0), nodes(1), nodes(2)], ["0 nodes", "1 node", "2 nodes"]);
+    }
+
+    #[test]
+    fn drain_times_are_said_only_if_they_are_later() {
+        let reclaimed = |drain_at| ActionReason::Reclaimed {
+            request: RequestName {
+                name: "train".into(),
+                gang: true,
+            },
+            tenant: "ml/vision".into(),
+            drain_at,
+        };
+        assert_eq!(
+            reclaimed(None).to_string(),
+            "borrowed, and gang train of ml/vision goes first"
+        );
+        assert!(
+            reclaimed(Some(43_500))
+                .to_string()
+                .ends_with(", drained from 12:05 UTC")
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! What is known of nodes that do not exist yet.
+
+use crate::ScaleUpLimits;
+use crate::load::{Load, Part};
+use crate::pass::PlanningPass;
+use std::collections::BTreeMap;
+
+/// A node that does not exist yet.
+pub(super) struct NewNode {
+    /// None: unknown.
+    pub capacity: Option<Vec<u64>>,
+    pub gpus: u64,
+}
+
+impl NewNode {
+    /// Counts the nodes that a load takes. Where their capacity is unknown, every pod counts as a node.
+    pub fn count_for(&self, load: &Load) -> u32 {
+        let known = self.capacity.as_ref().and_then(|capacity| load.nodes_of(capacity));
+        known.unwrap_or_else(|| load.count())
+    }
+
+    /// Places what fits on one node.
+    pub fn place(&self, load: &mut Load) {
+        match &self.capacity {
+            Some(capacity) => load.place(&mut capacity.clone()),
+            None => load.place_one(),
+        };
+    }
+}
+
+impl PlanningPass<'_> {
+    /// The kind of node of which a request takes the fewest.
+    pub(super) fn choose_new_node(&self, request: usize, load: &Load, limits: &ScaleUpLimits) -> NewNode {
+        let selector = self.view.requests[request].selector;
+        if self.knows_a_node() {
+            let kinds = self.view.kinds.iter().filter(|kind| kind.matches[selector]);
+            let fitting = kinds.filter_map(|kind| Some((load.nodes_of(&kind.capacity)?, kind)));
+            if let Some((_, kind)) = fitting.min_by_key(|(nodes, kind)| (*nodes, kind.gpus)) {
+                return NewNode {
+                    capacity: Some(kind.capacity.clone()),
+                    gpus: kind.gpus,
+                };
+            }
+        }
+        let capacity = limits.node_capacity.as_ref();
+        NewNode {
+            capacity: capacity.map(|amounts| self.number_capacity(amounts)),
+            gpus: self.smallest_new_node_gpus(limits).max(self.largest_pod_gpus(load)),
+        }
+    }
+
+    /// A capacity by resource number. A resource that is missing there does not limit what fits.
+    fn number_capacity(&self, amounts: &BTreeMap<String, u64>) -> Vec<u64> {
+        const UNLIMITED: u64 = u64::MAX / 4;
+        let resources = &self.view.resources;
+        let mut capacity = vec![UNLIMITED; resources.len() + 1];
+        for (name, number) in resources {
+            if let Some(amount) = amounts.get(*name) {
+                capacity[*number] = *amount;
+            }
+        }
+        capacity[resources.len()] = 1;
+        capacity
+    }
+
+    pub(super) fn smallest_new_node_gpus(&self, limits: &ScaleUpLimits) -> u64 {
+        let known = self.view.nodes.iter().filter(|node| !node.object.starting);
+        let least = known.map(|node| self.view.kinds[node.kind].gpus).min();
+        let declared = || {
+            let capacity = limits.node_capacity.as_ref()?;
+            capacity.get(self.view.pool.gpu_resource_name.as_ref()?).copied()
+        };
+        least.or_else(declared).unwrap_or(1)
+    }
+
+    fn largest_pod_gpus(&self, load: &Load) -> u64 {
+        let parts = load.parts.iter().map(|part| self.pod_gpus(&part.each));
+        parts.max().unwrap_or_default()
+    }
+
+    pub(super) fn count_gpus(&self, load: &Load) -> u64 {
+        let add = |sum: u64, part: &Part| {
+            let gpus = self.pod_gpus(&part.each).saturating_mul(part.left.into());
+            sum.saturating_add(gpus)
+        };
+        load.parts.iter().fold(0, add)
+    }
+
+    /// The pool's own resource is the first; a node without GPUs counts as one GPU, and so does a pod.
+    fn pod_gpus(&self, each: &[u64]) -> u64 {
+        self.view.pool.gpu_resource_name.as_ref().map_or(1, |_| each[0])
+    }
+}

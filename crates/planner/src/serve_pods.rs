@@ -1,0 +1,135 @@
+//! Serving a request without a gang, one node at a time: what fits on nodes of its group is placed there, then the release of
+//! cordoned nodes is cancelled, then free nodes are reserved, and what is still missing is waited for or reclaimed.
+
+use crate::ActionReason;
+use crate::available::{Found, Search};
+use crate::load::Load;
+use crate::pass::{Blocked, PlanningPass};
+use crate::stage::{Outcome, Stage};
+
+impl<'a> PlanningPass<'a> {
+    pub fn serve_pods(&mut self, request: usize, stage: Stage) -> Outcome {
+        let placement = self.place_on_held(request);
+        self.apply_placement(request, placement);
+        if self.progress[request].unplaced.is_empty() {
+            return Outcome::Finished;
+        }
+        if let Some(outcome) = self.serve_from_cordoned(request, stage) {
+            return outcome;
+        }
+        let not_lent = match self.serve_from_free(request, stage) {
+            Ok(outcome) => return outcome,
+            Err(not_lent) => not_lent,
+        };
+        let next = self.find_incoming(request).or_else(|| self.find_victim(request));
+        let group = self.view.requests[request].group;
+        let Some(node) = next.filter(|_| not_lent.is_none()) else {
+            if stage.quota_depth.is_some() {
+                return Outcome::NotNow;
+            }
+            let limits = self.check_limits(group, 1, self.view.smallest_node_gpus());
+            let blocked = limits.err().or(not_lent);
+            return self.block(request, blocked.unwrap_or(Blocked::NoFreeNodes));
+        };
+        let gpus = self.view.gpus(node);
+        if !self.is_in_stage(self.view.tenant_of(request), stage, gpus) {
+            return Outcome::NotNow;
+        }
+        if let Err(blocked) = self.check_limits(group, 1 + self.groups[group].earmarked, gpus) {
+            return self.block(request, blocked);
+        }
+        if self.take_from_group(node, request) && self.pass_to_minimum(node) {
+            return Outcome::Progress;
+        }
+        self.earmark(node, group);
+        let mut capacity = self.view.capacity(node).to_vec();
+        self.progress[request].unplaced.place(&mut capacity);
+        self.progress[request].earmarked.push(node);
+        self.progress[request].blocked_by.get_or_insert(Blocked::NodesComing);
+        Outcome::Progress
+    }
+
+    /// Cancels the release of a cordoned node of its group, if a pod fits there.
+    fn serve_from_cordoned(&mut self, request: usize, stage: Stage) -> Option<Outcome> {
+        let group = self.view.requests[request].group;
+        let own = self.groups[group].cordoned.iter().copied().find(|at| {
+            self.may_cancel_release(*at, &[])
+                && self.matches(request, *at)
+                && self.progress[request].unplaced.any_fits(&self.view.free_capacity(*at))
+        })?;
+        if !self.is_in_stage(self.view.tenant_of(request), stage, 0) {
+            return Some(Outcome::NotNow);
+        }
+        let reason = ActionReason::NeededAgain {
+            request: self.request_name(request),
+        };
+        self.cancel_release(own, reason);
+        let free = self.view.free_capacity(own);
+        self.add_free_capacity(group, own, free);
+        Some(Outcome::Progress)
+    }
+
+    /// Reserves a free node. `Err`: there is none, or it is not lent.
+    fn serve_from_free(&mut self, request: usize, stage: Stage) -> Result<Outcome, Option<Blocked<'a>>> {
+        let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
+        let found = self.find_free(request, &self.progress[request].unplaced, false, true);
+        let node = found.nodes.first().copied().ok_or(None)?;
+        let gpus = self.view.gpus(node);
+        if !self.is_in_stage(tenant, stage, gpus) {
+            return Ok(Outcome::NotNow);
+        }
+        if let Err(blocked) = self.check_limits(group, 1, gpus) {
+            return Ok(self.block(request, blocked));
+        }
+        self.check_lending(tenant, gpus).map_err(Some)?;
+        let reason = self.reason_to_reserve(request);
+        self.reserve(node, group, false, reason);
+        let free = self.view.free_capacity(node);
+        self.add_free_capacity(group, node, free);
+        Ok(Outcome::Progress)
+    }
+
+    /// The first incoming node on which a pod fits.
+    fn find_incoming(&self, request: usize) -> Option<usize> {
+        let group = self.view.requests[request].group;
+        self.incoming.iter().copied().find(|at| {
+            !self.is_own(request, *at)
+                && self.may_count_on(*at, group)
+                && self.matches(request, *at)
+                && self.progress[request].unplaced.any_fits(self.view.capacity(*at))
+        })
+    }
+
+    /// Free nodes for what is left of a request.
+    pub fn find_free(&self, request: usize, load: &Load, single_domain: bool, first: bool) -> Found {
+        let spec = &self.view.requests[request];
+        let search = Search {
+            load,
+            selector: spec.selector,
+            preferred_domains: &self.groups[spec.group].domains,
+            single_domain,
+            first,
+        };
+        self.available.find(&search, &self.view.kinds)
+    }
+
+    /// Whether a node belongs to the group of a request. What its group releases does not come to it: if its release cannot be
+    /// cancelled, another request takes it.
+    pub fn is_own(&self, request: usize, node: usize) -> bool {
+        self.view.nodes[node].group == Some(self.view.requests[request].group)
+    }
+
+    pub fn reason_to_reserve(&self, request: usize) -> ActionReason {
+        let spec = &self.view.requests[request];
+        ActionReason::RequestWaited {
+            request: self.request_name(request),
+            tenant: self.view.node_groups[spec.group].owner.name.clone(),
+            waited: (self.view.now - spec.demand.waiting_since).max(0),
+        }
+    }
+
+    pub fn block(&mut self, request: usize, blocked: Blocked<'a>) -> Outcome {
+        self.progress[request].blocked_by = Some(blocked);
+        Outcome::Finished
+    }
+}

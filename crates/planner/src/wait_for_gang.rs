@@ -1,0 +1,229 @@
+//! A gang that cannot have all its nodes yet: what is on its way is kept for it, and borrowed nodes are reclaimed, if it has
+//! everything then.
+
+use crate::load::Load;
+use crate::pass::{Blocked, Decision, PlanningPass};
+use crate::placement::Placement;
+use crate::stage::{Outcome, Stage};
+use crate::{ActionReason, Topology};
+
+/// Nodes for a gang: those that it can have now, and those that it has to wait for.
+type Candidate = (Placement, Vec<usize>);
+
+impl PlanningPass<'_> {
+    /// Keeps what is on its way for a gang, and reclaims as many borrowed nodes as it needs, if it can have all its nodes then.
+    /// Otherwise nothing is done. `now`: the nodes that it has, and free ones.
+    pub fn wait_for_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Outcome> {
+        self.list_victims();
+        let has_victims = self.victims.as_ref().is_some_and(|victims| !victims.groups.is_empty());
+        if self.incoming.is_empty() && !has_victims {
+            return None;
+        }
+        let found = match self.view.requests[request].demand.topology {
+            Topology::Any => self.collect_anywhere(request, now.clone()),
+            Topology::SingleDomain => self.collect_in_one_domain(request),
+        };
+        let (placement, later) = found?;
+        let (group, tenant) = (self.view.requests[request].group, self.view.tenant_of(request));
+        let gpus = |nodes: &[usize]| nodes.iter().map(|at| self.view.gpus(*at)).sum::<u64>();
+        let new_gpus = gpus(&placement.free) + gpus(&later);
+        let new_nodes = placement.free.len() + later.len() + self.groups[group].earmarked;
+        if !self.is_in_stage(tenant, stage, new_gpus)
+            || self.check_limits(group, new_nodes, new_gpus).is_err()
+            || self.check_lending(tenant, gpus(&placement.free)).is_err()
+        {
+            return None;
+        }
+        if !self.unmet_minimums.is_empty()
+            && let Some(taken) = later.iter().copied().find(|at| self.take_from_group(*at, request))
+        {
+            self.pass_to_minimum(taken);
+            return Some(Outcome::Progress);
+        }
+        self.wait_with(request, placement, later);
+        Some(Outcome::Finished)
+    }
+
+    fn wait_with(&mut self, request: usize, placement: Placement, later: Vec<usize>) {
+        let group = self.view.requests[request].group;
+        for own in &placement.cordoned {
+            // Nothing else is placed on it: it is full when the gang starts.
+            let reason = ActionReason::NeededAgain {
+                request: self.request_name(request),
+            };
+            self.cancel_release(*own, reason);
+        }
+        let free = placement.free.clone();
+        let complete = Placement {
+            unplaced: Load::default(),
+            ..placement
+        };
+        self.apply_placement(request, complete);
+        for node in free.into_iter().chain(later) {
+            self.take_from_group(node, request);
+            self.earmark(node, group);
+            self.progress[request].earmarked.push(node);
+        }
+        self.progress[request].blocked_by = Some(Blocked::NodesComing);
+    }
+
+    /// Adds later nodes to those that a gang can have now, until it fits: incoming ones, then borrowed ones.
+    fn collect_anywhere(&mut self, request: usize, mut placement: Placement) -> Option<Candidate> {
+        let group = self.view.requests[request].group;
+        let (mut later, mut assumed) = (Vec::new(), Vec::new());
+        for at in self.incoming.clone() {
+            if placement.unplaced.is_empty() {
+                break;
+            }
+            let capacity = self.view.capacity(at);
+            let fits = self.matches(request, at) && placement.unplaced.any_fits(capacity);
+            if fits && !self.is_own(request, at) && self.may_count_on(at, group) {
+                placement.unplaced.place(&mut capacity.to_vec());
+                later.push(at);
+                if self.decisions[at] == Decision::Undecided && self.is_idle_too_long(at) {
+                    self.assume_released(at);
+                    assumed.push(at);
+                }
+            }
+        }
+        let so_far = placement.free.iter().chain(&later);
+        let mut gpus: u64 = so_far.map(|at| self.view.gpus(*at)).sum();
+        let before = self.progress[request].unplaced.clone();
+        let mut taken = Vec::new();
+        while !placement.unplaced.is_empty() {
+            self.progress[request].unplaced = placement.unplaced.clone();
+            let Some(node) = self.choose_victim(request, gpus) else {
+                break;
+            };
+            gpus += self.view.gpus(node);
+            self.assume_released(node);
+            taken.push(node);
+            placement.unplaced.place(&mut self.view.capacity(node).to_vec());
+        }
+        self.progress[request].unplaced = before;
+        // The first ones were chosen while it was asking for fewer GPUs than it needs.
+        let allowed = taken.iter().all(|at| self.may_reclaim(request, *at, gpus, 0));
+        for node in taken.iter().chain(&assumed) {
+            self.undo_assumption(*node);
+        }
+        later.extend(taken);
+        (allowed && placement.unplaced.is_empty()).then_some((placement, later))
+    }
+
+    /// Finds the domain in which a gang fits with the fewest nodes reclaimed, then with the fewest to wait for.
+    fn collect_in_one_domain(&mut self, request: usize) -> Option<Candidate> {
+        self.searches_left = self.searches_left.checked_sub(1)?;
+        let sources = self.list_sources_by_domain(request);
+        let mut best: Option<((usize, usize, usize, usize), Candidate)> = None;
+        for (domain, of_domain) in sources.iter().enumerate() {
+            let ([free, incoming, borrowed], candidate) = self.collect_in(request, domain, of_domain);
+            let key = (borrowed, incoming, free, domain);
+            if candidate.0.unplaced.is_empty() && best.as_ref().is_none_or(|(other, _)| key < *other) {
+                best = Some((key, candidate));
+            }
+        }
+        let (_, (placement, later)) = best?;
+        self.may_reclaim_all(request, &placement, &later)
+            .then_some((placement, later))
+    }
+
+    /// Free, incoming and borrowed nodes of each domain.
+    fn list_sources_by_domain(&self, request: usize) -> Vec<[Vec<usize>; 3]> {
+        let group = self.view.requests[request].group;
+        let domains = self.view.domains.len();
+        let mut sources: Vec<[Vec<usize>; 3]> = vec![Default::default(); domains];
+        for (at, node) in self.view.nodes.iter().enumerate() {
+            if node.domain < domains && node.is_free() && self.decisions[at] == Decision::Undecided {
+                sources[node.domain][0].push(at);
+            }
+        }
+        for at in &self.incoming {
+            if self.view.nodes[*at].domain < domains && self.may_count_on(*at, group) {
+                sources[self.view.nodes[*at].domain][1].push(*at);
+            }
+        }
+        let victims = self
+            .victims
+            .iter()
+            .flat_map(|victims| victims.of_group.iter().flatten());
+        for at in victims {
+            let gpus = self.view.gpus(*at);
+            let stays = self.view.nodes[*at].domain < domains && self.stays(*at) && !self.is_idle_too_long(*at);
+            if stays && self.may_reclaim(request, *at, gpus, gpus) {
+                sources[self.view.nodes[*at].domain][2].push(*at);
+            }
+        }
+        sources
+    }
+
+    /// Places a gang on the nodes of one domain, with the number of nodes of each source.
+    fn collect_in(&self, request: usize, domain: usize, sources: &[Vec<usize>; 3]) -> ([usize; 3], Candidate) {
+        let held = self.groups[self.view.requests[request].group].free_capacity.iter();
+        let mut placement = self.pack(request, held.filter(|(at, _)| self.view.nodes[*at].domain == domain));
+        let (mut later, mut number) = (Vec::new(), [0, 0, 0]);
+        for (source, nodes) in sources.iter().enumerate() {
+            for at in nodes {
+                let own = self.is_own(request, *at);
+                if !self.matches(request, *at) || own && !self.may_cancel_release(*at, &placement.cordoned) {
+                    continue;
+                }
+                if placement.unplaced.place(&mut self.view.capacity(*at).to_vec()) == 0 {
+                    continue;
+                }
+                number[source] += 1;
+                match source {
+                    0 => placement.free.push(*at),
+                    1 if own => placement.cordoned.push(*at),
+                    _ => later.push(*at),
+                }
+            }
+        }
+        (number, (placement, later))
+    }
+
+    /// Whether all nodes that serve another tenant may be reclaimed together.
+    fn may_reclaim_all(&mut self, request: usize, placement: &Placement, later: &[usize]) -> bool {
+        let new = placement.free.iter().chain(later);
+        let gpus = new.map(|at| self.view.gpus(*at)).sum();
+        let serving = later.iter().copied();
+        let serving = serving.filter(|at| self.view.nodes[*at].is_serving() && self.stays(*at));
+        let taken: Vec<usize> = serving.collect();
+        for node in &taken {
+            self.assume_released(*node);
+        }
+        let allowed = taken.iter().all(|at| {
+            let of_group = self.view.nodes[*at].group;
+            let keeps_minimum =
+                of_group.is_some_and(|group| self.groups[group].staying >= self.view.node_groups[group].spec.min_nodes);
+            keeps_minimum && (self.is_idle_too_long(*at) || self.may_reclaim(request, *at, gpus, 0))
+        });
+        for node in &taken {
+            self.undo_assumption(*node);
+        }
+        allowed
+    }
+
+    /// During a search, a node counts as taken from its group.
+    fn assume_released(&mut self, node: usize) {
+        if let Some(group) = self.view.nodes[node].group {
+            self.groups[group].staying -= 1;
+            self.tree
+                .remove_used(self.view.node_groups[group].tenant, self.view.gpus(node));
+            self.decisions[node] = Decision::AssumedReleased {
+                needed: self.decisions[node] == Decision::Needed,
+            };
+        }
+    }
+
+    fn undo_assumption(&mut self, node: usize) {
+        if let Some(group) = self.view.nodes[node].group {
+            self.groups[group].staying += 1;
+            self.tree
+                .add_used(self.view.node_groups[group].tenant, self.view.gpus(node));
+            self.decisions[node] = match self.decisions[node] {
+                Decision::AssumedReleased { needed: true } => Decision::Needed,
+                _ => Decision::Undecided,
+            };
+        }
+    }
+}
