@@ -45,6 +45,13 @@ pub struct ActionLabels {
     pub action: &'static str,
 }
 
+/// The rule that a plan broke.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ViolationLabels {
+    /// Its kind.
+    pub kind: &'static str,
+}
+
 /// Control's metrics.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -64,6 +71,8 @@ pub struct Metrics {
     pub handover_seconds: Family<HandoverLabels, Histogram>,
     /// Nodes that could not be handed on.
     pub quarantines: Counter,
+    /// Rules that plans broke, by kind. Should stay at zero.
+    pub plan_violations: Family<ViolationLabels, Counter>,
     /// Pods that ask autoscalers for nodes, by pool.
     pub placeholders: Family<PoolLabels, Gauge>,
     /// `TenantClusters` that exist.
@@ -85,6 +94,7 @@ impl Metrics {
                 Histogram::new([1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 86_400.0])
             }),
             quarantines: Counter::default(),
+            plan_violations: Family::default(),
             placeholders: Family::default(),
             tenants: Gauge::default(),
         };
@@ -107,6 +117,11 @@ impl Metrics {
         registry.register("queue_depth", "Keys that wait", metrics.queue_depth.clone());
         registry.register("node_actions", "Changes of nodes by kind", metrics.node_actions.clone());
         registry.register("nodes", "Nodes by pool and state", metrics.nodes.clone());
+        registry.register(
+            "plan_violations",
+            "Rules that plans of node assignment broke, by kind; should stay at zero",
+            metrics.plan_violations.clone(),
+        );
         registry.register(
             "handover_seconds",
             "Time that nodes were in a state of their hand-over, by the state they left",

@@ -14,6 +14,7 @@
 //! breaks. docs/adr/0011 says which rules were chosen, and why.
 
 mod available;
+mod check;
 mod fleet;
 mod impossible;
 mod load;
@@ -38,6 +39,7 @@ mod tree;
 mod view;
 mod wait_for_gang;
 
+pub use check::{Violation, check};
 pub use fleet::*;
 pub use plan::*;
 pub use reason::*;

@@ -5,15 +5,15 @@
 mod support;
 
 use berth_planner::{
-    ActionKind, ActionReason, Demand, Fleet, Node, NodeState, Phase, Plan, PodSet, Pool, Quota, Reclaim, ScaleUpLimits,
-    Tenant, WaitReason, plan,
+    Demand, Fleet, Node, NodeState, Phase, Plan, PodSet, Pool, Quota, Reclaim, ScaleUpLimits, Tenant, WaitReason,
+    check, plan,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use std::fmt::Write;
 use support::random::{GPUS, arrivals, fleet, pool};
 use support::world::World;
-use support::{executor, gpus, told};
+use support::{describe, executor, gpus};
 
 /// Nodes that a tenant has: promised, serving, cordoned.
 fn held(fleet: &Fleet, uid: &str) -> u32 {
@@ -36,31 +36,10 @@ fn is_below(tenant: &Tenant, share: &Quota) -> bool {
     tenant.quota.as_ref() == Some(&share.name) || share.name == "share-1" && tenant.quota.as_deref() == Some("share-2")
 }
 
-/// Whether a share of the tenant has more than its limit: what is beyond is taken from floors, too.
-fn is_beyond_limit(fleet: &Fleet, tenant: &Tenant) -> bool {
-    let shares = fleet.quotas.iter().filter(|share| is_below(tenant, share));
-    shares.into_iter().any(|share| {
-        share
-            .limit
-            .get("h100")
-            .is_some_and(|limit| of_share(fleet, share) > *limit)
-    })
-}
-
-/// What must hold of every plan.
-fn look_at(before: &Fleet, made: &Plan) {
-    let mut names: Vec<&str> = made.actions.iter().map(|action| action.node.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names.len(), made.actions.len(), "a node has two actions");
-    for action in made
-        .actions
-        .iter()
-        .filter(|action| matches!(action.kind, ActionKind::Release { .. }))
-    {
-        let node = before.nodes.iter().find(|node| node.name == action.node).unwrap();
-        assert!(matches!(node.state, NodeState::Owned(_)), "{} is nobody's", node.name);
-    }
+/// Checks a plan, and that there is nothing left to do after it.
+fn check_plan(before: &Fleet, made: &Plan) {
+    let violations = check(before, made);
+    assert!(violations.is_empty(), "{violations:?}\n{}", describe(made));
 
     let mut after = before.clone();
     executor::apply(&mut after, made);
@@ -79,60 +58,9 @@ fn look_at(before: &Fleet, made: &Plan) {
     assert!(
         again.actions.is_empty(),
         "{}is followed by\n{}",
-        told(made),
-        told(&again)
+        describe(made),
+        describe(&again)
     );
-
-    for tenant in &before.tenants {
-        let group = &tenant.node_groups[0];
-        let (then, now) = (held(before, &tenant.uid), held(&after, &tenant.uid));
-        assert!(
-            now <= group.max_nodes || now <= then,
-            "{} has {now} of {}",
-            tenant.name,
-            group.max_nodes
-        );
-        let staying = World::present(&after, &tenant.uid);
-        assert!(
-            staying >= World::present(before, &tenant.uid).min(group.min_nodes) || is_beyond_limit(before, tenant),
-            "{} falls below its floor",
-            tenant.name
-        );
-        // A gang is promised all that it needs, in one plan.
-        for node in &after.nodes {
-            if let NodeState::Owned(owner) = &node.state
-                && let Phase::Reserved { required_nodes: of } = owner.phase
-                && owner.tenant == tenant.uid
-            {
-                assert!(
-                    of <= staying,
-                    "{} waits for {of} and there are {staying}\n{}",
-                    node.name,
-                    told(made)
-                );
-            }
-        }
-    }
-    for share in &before.quotas {
-        if let Some(limit) = share.limit.get("h100") {
-            let (then, now) = (of_share(before, share), of_share(&after, share));
-            assert!(now <= *limit || now <= then, "{} has {now} of {limit}", share.name);
-        }
-    }
-
-    // Never more is taken back than is waited for.
-    let taken = made
-        .actions
-        .iter()
-        .filter(|action| matches!(action.reason, ActionReason::Reclaimed { .. }))
-        .count();
-    let waiting: u32 = made
-        .node_groups
-        .values()
-        .flat_map(|groups| groups.values())
-        .map(|standing| standing.waiting)
-        .sum();
-    assert!(taken <= waiting as usize, "{}", told(made));
 
     let mut turned = before.clone();
     turned.nodes.reverse();
@@ -149,7 +77,7 @@ fn nothing_lies_idle(before: &Fleet, made: &Plan) {
     for tenant in &before.tenants {
         let standing = &made.node_groups[&tenant.uid]["g"];
         let could = standing.waiting > 0 && standing.held < tenant.node_groups[0].max_nodes;
-        assert!(free == 0 || !could, "{free} nodes are free\n{}", told(made));
+        assert!(free == 0 || !could, "{free} nodes are free\n{}", describe(made));
     }
 }
 
@@ -167,13 +95,13 @@ fn let_grow(fleet: &Fleet) {
     let (made, grown) = (plan(fleet), plan(&growing));
     assert_eq!(made.actions, grown.actions);
     for ask in grown.scale_ups.values() {
-        assert!(ask.nodes <= 3 && ask.count_pods() <= 40, "{}", told(&grown));
+        assert!(ask.nodes <= 3 && ask.count_pods() <= 40, "{}", describe(&grown));
         assert!(
             ask.shortages
                 .iter()
                 .all(|one| one.pod_sets.iter().all(|pods| pods.count > 0)),
             "{}",
-            told(&grown)
+            describe(&grown)
         );
     }
     assert!(made.scale_ups.is_empty());
@@ -209,7 +137,7 @@ proptest! {
                 world.ask(arrival.tenant, arrival.demand.clone(), arrival.runs);
             }
             let before = world.fleet.clone();
-            look_at(&before, &plan(&before));
+            check_plan(&before, &plan(&before));
             let_grow(&before);
             world.pass(|node| (step + node.len() + usize::from(node.as_bytes()[2])).is_multiple_of(unlucky));
         }
@@ -217,14 +145,14 @@ proptest! {
             world.pass(|_| false);
         }
         let made = plan(&world.fleet);
-        prop_assert!(made.actions.is_empty(), "{}", told(&made));
+        prop_assert!(made.actions.is_empty(), "{}", describe(&made));
         for tenant in &world.fleet.tenants {
             let standing = &made.node_groups[&tenant.uid]["g"];
-            prop_assert!(World::present(&world.fleet, &tenant.uid) <= tenant.node_groups[0].min_nodes, "{}", told(&made));
+            prop_assert!(World::present(&world.fleet, &tenant.uid) <= tenant.node_groups[0].min_nodes, "{}", describe(&made));
             // Whoever still waits is limited, by itself or by what others do not lend or have for good.
             let limited = standing.waits.iter().any(|wait| !matches!(wait.reason, WaitReason::NoFreeNodes(_) | WaitReason::NodesComing(_)));
             let free = world.fleet.nodes.iter().filter(|node| node.state == NodeState::Free).count();
-            prop_assert!(standing.waiting as usize > free || standing.waiting == 0 || limited, "{}", told(&made));
+            prop_assert!(standing.waiting as usize > free || standing.waiting == 0 || limited, "{}", describe(&made));
         }
     }
 
@@ -245,7 +173,7 @@ proptest! {
                 group.max_nodes = most.max(group.min_nodes);
             }
             let before = world.fleet.clone();
-            look_at(&before, &plan(&before));
+            check_plan(&before, &plan(&before));
             world.pass(|_| false);
         }
         prop_assert!(of_share(&world.fleet, &world.fleet.quotas[share]) <= limit * GPUS);
@@ -280,10 +208,10 @@ proptest! {
     fn shares_follow_weights(weights in prop::collection::vec(1..5_u32, 1..6), nodes in 1..40_usize) {
         let mut text = String::from("pool h100 gpus=8\n");
         for (number, weight) in weights.iter().enumerate() {
-            writeln!(text, "tenant t{number} weight={weight}\ngroup t{number}/g h100 0..99\nwant t{number}/g job 99x8").unwrap();
+            writeln!(text, "tenant t{number} weight={weight}\ngroup t{number}/g h100 0..99\ndemand t{number}/g job 99x8").unwrap();
         }
         writeln!(text, "node n1..n{nodes} free").unwrap();
-        let made = plan(&support::fleet(&text));
+        let made = plan(&support::read_fleet(&text));
         let has: Vec<u32> = (0..weights.len()).map(|at| made.node_groups[&format!("t{at}")]["g"].held).collect();
         for (a, weight_a) in has.iter().zip(&weights) {
             for (b, weight_b) in has.iter().zip(&weights) {
@@ -297,12 +225,12 @@ proptest! {
     fn guarantees_are_honoured(pool in pool(), nodes in 1..10_u64, guaranteed in 1..10_u64, gang in any::<bool>()) {
         let guaranteed = guaranteed.min(nodes);
         let reclaim = if pool.reclaim == Reclaim::Never { Reclaim::NominalQuota } else { pool.reclaim };
-        let mut fleet = support::fleet(&format!("
+        let mut fleet = support::read_fleet(&format!("
             pool h100 gpus=8
-            share own guaranteed={}
+            quota own nominal={}
             tenant t0
             group t0/g h100 0..99
-            tenant t1 share=own
+            tenant t1 quota=own
             group t1/g h100 0..99
             node n1..n{nodes} free
         ", guaranteed * GPUS));
@@ -321,7 +249,7 @@ proptest! {
         world.ask(1, job("guaranteed", guaranteed, gang), 1_000_000);
         for _ in 0..40 {
             let before = world.fleet.clone();
-            look_at(&before, &plan(&before));
+            check_plan(&before, &plan(&before));
             let_grow(&before);
             world.pass(|_| false);
         }

@@ -12,7 +12,7 @@ mod replay;
 mod report;
 mod trace;
 
-use berth_planner::Seconds;
+use berth_planner::{Seconds, Violation};
 
 pub use berth_planner::Reclaim;
 pub use chart::{ChartError, chart};
@@ -105,6 +105,14 @@ pub enum Error {
         needed: u32,
         /// Tenants.
         tenants: usize,
+    },
+    /// The planner made a plan that breaks one of its rules.
+    #[error("a plan breaks a rule after {after} simulated seconds, please report this: {violation}")]
+    BadPlan {
+        /// Simulated time.
+        after: Seconds,
+        /// The rule.
+        violation: Violation,
     },
     /// Jobs wait, and nothing happens any more.
     #[error(

@@ -1,17 +1,17 @@
 //! A fleet as text, and a plan as text.
 //!
 //! ```text
-//! pool h100 gpus=8 domains tenure=600 idle=300 grace=300 order=fifo reclaim=fair patience=600 grows most=9 pods=99 size=8
-//! share vision weight=2 guaranteed=16 lendable=8 limit=32 parent=org
-//! tenant a share=vision weight=2 gone
+//! pool h100 gpus=8 domains hold=600 idle=300 grace=300 order=fifo reclaim=fair-share starvation=600 scaled max-nodes=9 max-pods=99 node-gpus=8
+//! quota vision weight=2 nominal=16 lending=8 limit=32 parent=org
+//! tenant a quota=vision weight=2 deleted
 //! group a/train h100 0..8
-//! want a/train train-8 8x8 gang one-domain since=60 prio=5 zone=a
+//! demand a/train train-8 8x8 gang single-domain since=60 prio=5 zone=a
 //! node n1..n4 rack=r1 free
 //! node n5 rack=r2 a/train used=8 age=3600 prio=1
 //! node n6 a/train idle=600 age=3600 gang=train-8
 //! node n7 a/train cordoned=300
 //! node n8 a/train reserved=8
-//! node n9 returning
+//! node n9 recycling
 //! node n10 unavailable
 //! node n11 starting
 //! ```
@@ -36,7 +36,7 @@ pub const NOW: Seconds = 43_200;
 pub const GPU: &str = "nvidia.com/gpu";
 
 /// Reads a fleet.
-pub fn fleet(text: &str) -> Fleet {
+pub fn read_fleet(text: &str) -> Fleet {
     let mut fleet = Fleet {
         now: NOW,
         ..Fleet::default()
@@ -49,16 +49,16 @@ pub fn fleet(text: &str) -> Fleet {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[0] {
             "pool" => fleet.pools.push(pool(&words[1..])),
-            "share" => {
-                let share = share(&words[1..], &fleet.pools);
-                fleet.quotas.push(share);
+            "quota" => {
+                let quota = quota(&words[1..], &fleet.pools);
+                fleet.quotas.push(quota);
             }
             "tenant" => {
                 let tenant = tenant(&words[1..], fleet.tenants.len());
                 fleet.tenants.push(tenant);
             }
             "group" => group(&mut fleet, &words[1..]),
-            "want" => want(&mut fleet, &words[1..]),
+            "demand" => demand(&mut fleet, &words[1..]),
             "node" => node(&mut fleet, &words[1..]),
             other => panic!("what is {other}?"),
         }
@@ -83,16 +83,16 @@ fn pool(words: &[&str]) -> Pool {
         match split(word) {
             ("gpus", _) => pool.gpu_resource_name = Some(GPU.into()),
             ("domains", _) => pool.has_domains = true,
-            ("tenure", value) => pool.min_hold_duration = number(value),
+            ("hold", value) => pool.min_hold_duration = number(value),
             ("idle", value) => pool.idle_timeout = number(value),
             ("grace", value) => pool.reclaim_grace_period = number(value),
-            ("patience", value) => pool.starvation_limit = Some(number(value)),
+            ("starvation", value) => pool.starvation_limit = Some(number(value)),
             ("order", "fifo") => pool.order = Order::Fifo,
-            ("reclaim", "fair") => pool.reclaim = Reclaim::FairShare,
-            ("grows", _) => drop(pool.scale_up.get_or_insert_default()),
-            ("most", value) => pool.scale_up.get_or_insert_default().max_nodes = Some(number(value)),
-            ("pods", value) => pool.scale_up.get_or_insert_default().max_pods = Some(number(value)),
-            ("size", value) => pool.scale_up.get_or_insert_default().node_capacity = Some(gpus(number(value))),
+            ("reclaim", "fair-share") => pool.reclaim = Reclaim::FairShare,
+            ("scaled", _) => drop(pool.scale_up.get_or_insert_default()),
+            ("max-nodes", value) => pool.scale_up.get_or_insert_default().max_nodes = Some(number(value)),
+            ("max-pods", value) => pool.scale_up.get_or_insert_default().max_pods = Some(number(value)),
+            ("node-gpus", value) => pool.scale_up.get_or_insert_default().node_capacity = Some(gpus(number(value))),
             ("reclaim", "never") => pool.reclaim = Reclaim::Never,
             other => panic!("what is {other:?} of a pool?"),
         }
@@ -100,8 +100,8 @@ fn pool(words: &[&str]) -> Pool {
     pool
 }
 
-fn share(words: &[&str], pools: &[Pool]) -> Quota {
-    let mut share = Quota {
+fn quota(words: &[&str], pools: &[Pool]) -> Quota {
+    let mut quota = Quota {
         name: words[0].into(),
         ..Quota::default()
     };
@@ -109,15 +109,15 @@ fn share(words: &[&str], pools: &[Pool]) -> Quota {
         let (key, value) = split(word);
         let of_all = |value| pools.iter().map(|pool| (pool.name.clone(), number(value))).collect();
         match key {
-            "parent" => share.parent = Some(value.into()),
-            "weight" => share.weight = number(value),
-            "guaranteed" => share.nominal_quota = of_all(value),
-            "lendable" => share.lending_limit = of_all(value),
-            "limit" => share.limit = of_all(value),
-            other => panic!("what is {other} of a share?"),
+            "parent" => quota.parent = Some(value.into()),
+            "weight" => quota.weight = number(value),
+            "nominal" => quota.nominal_quota = of_all(value),
+            "lending" => quota.lending_limit = of_all(value),
+            "limit" => quota.limit = of_all(value),
+            other => panic!("what is {other} of a quota?"),
         }
     }
-    share
+    quota
 }
 
 fn tenant(words: &[&str], age: usize) -> Tenant {
@@ -129,9 +129,9 @@ fn tenant(words: &[&str], age: usize) -> Tenant {
     };
     for word in &words[1..] {
         match split(word) {
-            ("share", value) => tenant.quota = Some(value.into()),
+            ("quota", value) => tenant.quota = Some(value.into()),
             ("weight", value) => tenant.weight = number(value),
-            ("gone", _) => tenant.terminated = true,
+            ("deleted", _) => tenant.terminated = true,
             other => panic!("what is {other:?} of a tenant?"),
         }
     }
@@ -160,7 +160,7 @@ pub fn gpus(number: u64) -> Amounts {
     Amounts::from([(GPU.into(), number)])
 }
 
-fn want(fleet: &mut Fleet, words: &[&str]) {
+fn demand(fleet: &mut Fleet, words: &[&str]) {
     let (tenant, name) = words[0].split_once('/').unwrap();
     let mut demand = Demand {
         name: words[1].into(),
@@ -170,8 +170,8 @@ fn want(fleet: &mut Fleet, words: &[&str]) {
     for word in &words[2..] {
         match split(word) {
             ("gang", _) => demand.gang = true,
-            ("one-domain", _) => demand.topology = Topology::SingleDomain,
-            ("only-known", _) => demand.existing_nodes_only = true,
+            ("single-domain", _) => demand.topology = Topology::SingleDomain,
+            ("existing-only", _) => demand.existing_nodes_only = true,
             ("since", value) => demand.waiting_since = fleet.now - number::<i64>(value),
             ("prio", value) => demand.priority = number(value),
             (key, "") => {
@@ -210,7 +210,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
     for word in &words[1..] {
         match split(word) {
             ("free", _) => {}
-            ("broken", _) => node.unusable = true,
+            ("unusable", _) => node.unusable = true,
             ("rack", value) => node.domain = Some(value.into()),
             ("pool", value) => node.pool = value.into(),
             ("gpus", value) => node.capacity = gpus(number(value)),
@@ -222,7 +222,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ("age", value) => age = number(value),
             ("prio", value) => node.priority = number(value),
             ("gang", value) => drop(node.gangs.insert(value.into())),
-            ("returning", _) => {
+            ("recycling", _) => {
                 node.state = NodeState::Recycling {
                     previous_tenant: "somebody".into(),
                     since: fleet.now,
@@ -294,8 +294,8 @@ fn clock(time: Seconds) -> String {
     format!("{:02}:{:02}:{:02}", time / 3600 % 24, time / 60 % 60, time % 60)
 }
 
-/// Writes a plan down.
-pub fn told(plan: &Plan) -> String {
+/// Describes a plan in lines.
+pub fn describe(plan: &Plan) -> String {
     let mut text = String::new();
     for action in &plan.actions {
         let step = match &action.kind {
@@ -304,9 +304,9 @@ pub fn told(plan: &Plan) -> String {
                 node_group: group,
                 required_nodes: of,
             } => format!("reserved for {tenant}/{group} of {of}"),
-            ActionKind::CancelReservation => "promise taken back".into(),
+            ActionKind::CancelReservation => "reservation cancelled".into(),
             ActionKind::Release { drain_at: until } => format!("released at {}", clock(*until)),
-            ActionKind::CancelRelease => "kept".into(),
+            ActionKind::CancelRelease => "release cancelled".into(),
         };
         writeln!(text, "{}: {step} ({})", action.node, action.reason).unwrap();
     }
@@ -316,7 +316,7 @@ pub fn told(plan: &Plan) -> String {
                 (standing.desired, standing.held, standing.waiting, standing.borrowed);
             write!(
                 text,
-                "{tenant}/{group} has {held}, should have {desired}, waits for {waiting}, borrows {borrowed}"
+                "{tenant}/{group} holds {held}, desired {desired}, waits for {waiting}, borrowed {borrowed}"
             )
             .unwrap();
             let message = standing.message();

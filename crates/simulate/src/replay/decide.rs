@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use berth_planner::{
-    Action, ActionKind, Amounts, Demand, Fleet, Node, NodeGroup, NodeState, Order, Owner, Phase, Plan, PodSet, Pool,
-    Quota, Seconds, Tenant, plan,
+    Action, ActionKind, Amounts, Demand, Fleet, Node, NodeGroup, NodeGroupPlan, NodeState, Order, Owner, Phase, Plan,
+    PodSet, Pool, Quota, Seconds, Tenant, Violation, check, plan,
 };
 
 use super::Events;
@@ -109,8 +109,8 @@ impl Decisions {
         self.due.is_some_and(|due| due <= now)
     }
 
-    /// Asks the planner.
-    pub(super) fn ask(&mut self, cluster: &mut Cluster<'_>, now: Seconds) -> Vec<Action> {
+    /// Makes a plan, and checks that it keeps the rules.
+    pub(super) fn make_plan(&mut self, cluster: &mut Cluster<'_>, now: Seconds) -> Result<Vec<Action>, Violation> {
         for node in std::mem::take(&mut cluster.nodes_changed) {
             self.show_node(cluster, node);
         }
@@ -121,8 +121,11 @@ impl Decisions {
         self.asked = Some(now);
         self.plans += 1;
         self.last = plan(&self.fleet);
+        if let Some(violation) = check(&self.fleet, &self.last).into_iter().next() {
+            return Err(violation);
+        }
         self.due = self.last.replan_at.map(|at| at.max(now + 1));
-        std::mem::take(&mut self.last.actions)
+        Ok(std::mem::take(&mut self.last.actions))
     }
 
     fn show_node(&mut self, cluster: &Cluster<'_>, node: usize) {
@@ -155,11 +158,11 @@ impl Decisions {
         shown.idle_since = (is.used == 0).then_some(is.idle_since);
     }
 
-    /// What the planner says about a tenant.
-    pub(super) fn why(&self, tenant: usize) -> String {
+    /// Why a tenant waits, as the last plan says.
+    pub(super) fn describe_wait(&self, tenant: usize) -> String {
         let uid = &self.fleet.tenants[tenant].uid;
         let group = self.last.node_groups.get(uid).and_then(|groups| groups.get(GROUP));
-        group.map(|group| group.reason.clone()).unwrap_or_default()
+        group.map(NodeGroupPlan::message).unwrap_or_default()
     }
 }
 

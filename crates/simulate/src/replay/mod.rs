@@ -142,7 +142,7 @@ impl<'a> Replay<'a> {
             self.now = next;
             self.happen();
             let started = self.cluster.schedule(next, &mut self.events);
-            let started = self.decide() | started;
+            let started = self.decide()? | started;
             if started {
                 self.last_start = next;
             } else if self.cluster.waiting() > 0 && next - self.last_start > STUCK_AFTER && self.cluster.is_idle() {
@@ -202,22 +202,27 @@ impl<'a> Replay<'a> {
     }
 
     /// Asks the planner if it is time, and does what it says. Tells whether jobs started.
-    fn decide(&mut self) -> bool {
+    fn decide(&mut self) -> Result<bool, Error> {
         let Some(decisions) = &mut self.decisions else {
-            return false;
+            return Ok(false);
         };
         if !decisions.is_due(&mut self.cluster, self.now, self.options.plan_every) {
-            return false;
+            return Ok(false);
         }
-        let actions = decisions.ask(&mut self.cluster, self.now);
+        let actions = decisions
+            .make_plan(&mut self.cluster, self.now)
+            .map_err(|violation| Error::BadPlan {
+                after: self.now,
+                violation,
+            })?;
         decide::apply(&actions, decisions, &mut self.cluster, self.now, &mut self.events);
-        self.cluster.schedule(self.now, &mut self.events)
+        Ok(self.cluster.schedule(self.now, &mut self.events))
     }
 
     fn stuck(&self) -> Error {
         let first = self.cluster.first_waiting().unwrap_or_default();
         let job = &self.trace.jobs[first];
-        let why = |decisions: &Decisions| decisions.why(job.tenant);
+        let why = |decisions: &Decisions| decisions.describe_wait(job.tenant);
         Error::Stuck {
             scene: self.scene,
             waiting: self.cluster.waiting(),

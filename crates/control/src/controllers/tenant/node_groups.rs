@@ -48,17 +48,10 @@ pub(super) fn groups(
         let Some(standing) = standings.and_then(|standings| standings.get(&group.name)) else {
             continue;
         };
-        let NodeGroupPlan {
-            desired,
-            held: _,
-            waiting,
-            borrowed,
-            reason,
-        } = standing;
-        group.desired = (*desired).max(group.desired);
-        group.pending = *waiting;
-        group.borrowed = *borrowed;
-        group.message.clone_from(reason);
+        group.desired = standing.desired.max(group.desired);
+        group.pending = standing.waiting;
+        group.borrowed = standing.borrowed;
+        group.message = standing.message();
     }
     groups
 }
@@ -178,6 +171,7 @@ pub(super) fn news(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_planner::{Capacity, RequestName, Wait, WaitReason, Waiting};
     use serde_json::json;
 
     fn node(name: &str, group: &str, state: &str) -> Arc<Node> {
@@ -192,13 +186,22 @@ mod tests {
         Arc::new(serde_json::from_value(node).unwrap())
     }
 
-    fn standings(waiting: u32, why: &str) -> BTreeMap<String, NodeGroupPlan> {
+    fn standings(waiting: u32) -> BTreeMap<String, NodeGroupPlan> {
         let standing = NodeGroupPlan {
             desired: 3,
             held: 1,
             waiting,
             borrowed: 1,
-            reason: why.into(),
+            pool: "h100".into(),
+            waits: vec![Wait {
+                waiting: Waiting::Request(RequestName {
+                    name: "ml/train".into(),
+                    gang: false,
+                }),
+                missing_nodes: waiting,
+                reason: WaitReason::NoFreeNodes(Capacity::default()),
+            }],
+            ..NodeGroupPlan::default()
         };
         [("a".to_owned(), standing)].into()
     }
@@ -212,18 +215,14 @@ mod tests {
             node("n3", "a", "Cordoned"),
             node("n4", "old", "Draining"),
         ];
-        insta::assert_yaml_snapshot!(groups(
-            &spec,
-            &nodes,
-            Some(&standings(2, "pool h100 has no nodes free"))
-        ));
+        insta::assert_yaml_snapshot!(groups(&spec, &nodes, Some(&standings(2))));
     }
 
     #[test]
     fn a_floor_that_cannot_be_reached_is_told_with_what_to_do() {
         let spec = [NodeGroup::private("a", "h100", 2)];
         let nodes = [node("n1", "a", "Assigned")];
-        let all = groups(&spec, &nodes, Some(&standings(1, "pool h100 has 0 nodes free")));
+        let all = groups(&spec, &nodes, Some(&standings(1)));
         let found = finding(&spec, &all, &nodes);
         assert_eq!((found.status, found.reason), (Some(false), "InsufficientCapacity"));
         assert!(
@@ -238,12 +237,12 @@ mod tests {
     fn demand_beyond_the_floor_is_told_and_no_fault() {
         let spec = [NodeGroup::dynamic("a", "h100", 1, 8)];
         let nodes = [node("n1", "a", "Assigned"), node("n2", "a", "Cordoned")];
-        let all = groups(&spec, &nodes, Some(&standings(2, "ml/train needs 2 more nodes")));
+        let all = groups(&spec, &nodes, Some(&standings(2)));
         let found = finding(&spec, &all, &nodes);
         assert_eq!((found.status, found.reason), (Some(true), "Assigned"));
         assert_eq!(
             found.message,
-            "1 of 1 nodes are assigned; group a has 1, 1 of them borrowed: ml/train needs 2 more nodes"
+            "1 of 1 nodes are assigned; group a has 1, 1 of them borrowed: ml/train needs 2 nodes more: pool h100 has 0 nodes free"
         );
     }
 

@@ -19,10 +19,10 @@ use crate::{
     apply::is_status,
     context::Context,
     error::{ReconcileError, api},
-    metrics::{ActionLabels, NodeStateLabels},
+    metrics::{ActionLabels, NodeStateLabels, ViolationLabels},
 };
 use berth_api::{HostNodePoolSpec, TenantCluster, names::TenantId};
-use berth_planner::{Action, ActionKind};
+use berth_planner::{Action, ActionKind, Fleet, Plan};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -50,6 +50,7 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
     let now = context.clock.now();
     let (fleet, needs) = gather::fleet(context, now);
     let plan = berth_planner::plan(&fleet);
+    report_violations(context, &fleet, &plan);
     gather::tell(context, &plan);
     let soonest = carry_out(context, &plan.actions).await?;
     gather::write_idle(context, &fleet).await?;
@@ -61,6 +62,17 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
     let rested = context.refusals.soonest(now.as_second());
     let rested = rested.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
     Ok([soonest, again, repeat, rested].into_iter().flatten().min())
+}
+
+/// Counts and logs the rules that a plan breaks: there should be none. The plan is carried out all the same, since each of its
+/// actions is checked against its node again.
+fn report_violations(context: &Context, fleet: &Fleet, plan: &Plan) {
+    for violation in berth_planner::check(fleet, plan) {
+        let kind = violation.kind();
+        let labels = ViolationLabels { kind };
+        context.metrics.plan_violations.get_or_create(&labels).inc();
+        tracing::error!(kind, %violation, "a plan breaks a rule");
+    }
 }
 
 /// Carries out a plan and moves nodes on. Returns when to look again, if something is under way.
@@ -246,10 +258,11 @@ async fn change(pass: &mut Pass<'_>, action: &Action) -> Result<bool, ReconcileE
     let Some(record) = NodeRecord::read(&node) else {
         return Ok(true);
     };
+    let reason = action.reason.to_string();
     let patched = match &action.kind {
         // Nothing of the tenant was ever on it.
         ActionKind::CancelReservation | ActionKind::Release { .. } if record.state.is_coming() => {
-            pass.free(&node, Some(&record), &action.reason).await?
+            pass.free(&node, Some(&record), &reason).await?
         }
         ActionKind::Reserve { .. } | ActionKind::CancelReservation => return Ok(true),
         ActionKind::Release { drain_at: until } => {
@@ -257,11 +270,11 @@ async fn change(pass: &mut Pass<'_>, action: &Action) -> Result<bool, ReconcileE
             let released = match record.state {
                 State::Assigned => NodeRecord {
                     cordoned_until: Some(until),
-                    ..record.to(State::Cordoned, pass.now, &action.reason)
+                    ..record.to(State::Cordoned, pass.now, &reason)
                 },
                 State::Cordoned if record.cordoned_until.is_none_or(|earlier| until < earlier) => NodeRecord {
                     cordoned_until: Some(until),
-                    reason: action.reason.clone(),
+                    reason: reason.clone(),
                     ..record
                 },
                 _ => return Ok(true),
@@ -270,7 +283,7 @@ async fn change(pass: &mut Pass<'_>, action: &Action) -> Result<bool, ReconcileE
         }
         ActionKind::CancelRelease => match record.state {
             State::Cordoned => {
-                let kept = record.to(State::Assigned, pass.now, &action.reason);
+                let kept = record.to(State::Assigned, pass.now, &reason);
                 pass.write(&node, &kept, &[]).await?
             }
             _ => return Ok(true),

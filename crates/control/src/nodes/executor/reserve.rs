@@ -19,7 +19,7 @@ use std::{collections::BTreeMap, time::Duration};
 struct Promise<'a> {
     node: &'a str,
     of: u32,
-    why: &'a str,
+    why: String,
 }
 
 /// Whether a node can be promised, looked at anew.
@@ -53,7 +53,7 @@ pub(super) async fn all(pass: &mut Pass<'_>, actions: &[Action]) -> Result<Optio
             batches.entry((tenant, node_group)).or_default().push(Promise {
                 node: &action.node,
                 of: *required_nodes,
-                why: &action.reason,
+                why: action.reason.to_string(),
             });
         }
     }
@@ -183,7 +183,7 @@ async fn promise_one(
     let nodes: Api<Node> = Api::all(pass.context.client.clone());
     loop {
         let pool = pass.pool_name(&node);
-        let record = NodeRecord::reserved(tenant, group, &pool, promise.of, pass.now, promise.why);
+        let record = NodeRecord::reserved(tenant, group, &pool, promise.of, pass.now, &promise.why);
         match pass.write(&node, &record, &[]).await {
             Ok(Some(patched)) => return Ok(Promised::Yes(Box::new(patched), Some(Box::new(record)))),
             Ok(None) => {}
@@ -211,7 +211,7 @@ async fn raise(pass: &Pass<'_>, promise: &Promise<'_>, tenant: &str, group: &str
         Some(record) if record.state == State::Reserved && record.uid == tenant && record.group == group => {
             let record = NodeRecord {
                 reserved_with: promise.of,
-                reason: promise.why.to_owned(),
+                reason: promise.why.clone(),
                 ..record
             };
             match pass.write(&node, &record, &[]).await {

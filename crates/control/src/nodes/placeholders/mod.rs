@@ -105,7 +105,7 @@ pub async fn reconcile(context: &Context, plan: &Plan, needs: &Needs) -> Option<
         let request = Request {
             nodes: if pods == 0 { 0 } else { ask.nodes },
             pods,
-            held_back: ask.limited_by.clone(),
+            held_back: ask.limited_message(pool),
         };
         requests.insert(pool.clone(), request);
     }

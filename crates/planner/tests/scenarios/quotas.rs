@@ -1,0 +1,92 @@
+//! Quotas, fair shares and the order of serving.
+
+use super::plan_and_describe;
+
+scenario!(
+    free_nodes_are_shared_by_weight,
+    "
+    pool h100 gpus=8
+    quota small weight=1
+    quota large weight=2
+    tenant a quota=small
+    group a/g h100 0..20
+    demand a/g job 20x8 since=9
+    tenant b quota=large
+    group b/g h100 0..20
+    demand b/g job 20x8 since=5
+    node n01..n09 free
+    "
+);
+
+scenario!(
+    fifo_pools_serve_the_longest_wait_first,
+    "
+    pool h100 gpus=8 order=fifo
+    tenant a
+    group a/g h100 0..8
+    demand a/g late 3x8 since=10
+    tenant b
+    group b/g h100 0..8
+    demand b/g early 3x8 since=20
+    node n1..n4 free
+    "
+);
+
+scenario!(
+    limits_hold_on_every_level,
+    "
+    pool h100 gpus=8
+    quota org limit=24
+    quota team parent=org
+    quota rest parent=org
+    tenant a quota=team
+    group a/g h100 0..8
+    demand a/g job 4x8 since=9
+    tenant b quota=rest
+    group b/g h100 0..1
+    demand b/g job 4x8 since=9
+    node n1..n8 free
+    "
+);
+
+scenario!(
+    gpus_that_are_not_lent_stay_free_for_their_quota,
+    "
+    pool h100 gpus=8
+    quota vision nominal=24 lending=8
+    tenant v quota=vision
+    group v/g h100 0..4
+    tenant s
+    group s/g h100 0..8
+    demand s/g job 4x8 since=9
+    node n1..n4 free
+    "
+);
+
+scenario!(
+    a_limit_below_the_minimums_is_enforced,
+    "
+    pool h100 gpus=8 grace=300
+    quota speech limit=8
+    tenant a quota=speech
+    group a/private h100 2..2
+    node n1..n2 a/private used=8 age=60
+    node n3 free
+    "
+);
+
+scenario!(
+    nominal_quota_of_a_team_is_not_for_other_teams,
+    "
+    pool h100 gpus=8 grace=300
+    quota org nominal=24
+    quota team parent=org nominal=8
+    tenant t quota=team
+    group t/g h100 0..4
+    demand t/g job 1x8 since=5
+    tenant o quota=org
+    group o/g h100 0..4
+    demand o/g urgent 1x8 prio=1 since=5
+    node n1 free
+    "
+);

@@ -1,0 +1,176 @@
+//! Which borrowed nodes are reclaimed, and for whom.
+
+use super::plan_and_describe;
+
+scenario!(
+    a_request_within_nominal_quota_reclaims_borrowed_nodes,
+    "
+    pool h100 gpus=8 grace=300
+    quota vision nominal=16
+    quota speech
+    tenant v quota=vision
+    group v/g h100 0..4
+    demand v/g job 2x8 gang since=5
+    tenant s quota=speech
+    group s/g h100 0..8
+    node n1 s/g used=8 age=7200 prio=2
+    node n2 s/g used=8 age=3600
+    node n3 s/g used=8 age=1800
+    node n4 s/g idle=10 age=1800
+    "
+);
+
+scenario!(
+    incoming_nodes_are_used_before_any_is_reclaimed,
+    "
+    pool h100 gpus=8 grace=300
+    quota vision nominal=24
+    tenant v quota=vision
+    group v/g h100 0..4
+    demand v/g job 3x8 since=5
+    tenant s
+    group s/g h100 0..8
+    node n1 s/g used=8 age=7200 cordoned=100
+    node n2 recycling
+    node n3..n5 s/g used=8 age=1800
+    "
+);
+
+scenario!(
+    no_nodes_are_reclaimed_for_a_gang_that_would_still_not_fit,
+    "
+    pool h100 gpus=8 grace=300
+    quota vision nominal=32
+    quota speech nominal=16
+    tenant v quota=vision
+    group v/g h100 0..4
+    demand v/g job 4x8 gang since=5
+    tenant s quota=speech
+    group s/g h100 0..8
+    node n1..n5 s/g used=8 age=7200
+    "
+);
+
+scenario!(
+    fair_share_reclaim_takes_nodes_from_the_tenant_above_its_share,
+    "
+    pool h100 gpus=8 grace=300 reclaim=fair-share
+    tenant a
+    group a/g h100 0..8
+    tenant b
+    group b/g h100 0..8
+    demand b/g job 8x8 since=5
+    node n1..n6 a/g used=8 age=7200
+    "
+);
+
+scenario!(
+    no_node_is_reclaimed_within_the_min_hold_duration,
+    "
+    pool h100 gpus=8 grace=300 hold=3600
+    quota vision nominal=16
+    tenant v quota=vision
+    group v/g h100 0..4
+    demand v/g job 2x8 since=5
+    tenant s
+    group s/g h100 0..8
+    node n1 s/g used=8 age=1800
+    node n2 s/g used=8 age=3400
+    "
+);
+
+scenario!(
+    higher_priority_is_served_first_and_reclaims_lower,
+    "
+    pool h100 gpus=8 grace=300
+    tenant a
+    group a/g h100 0..8
+    demand a/g batch 4x8 since=900
+    tenant b
+    group b/g h100 0..8
+    demand b/g urgent 2x8 prio=100 since=5
+    node n1 free
+    node n2 a/g used=8 age=7200 prio=0
+    node n3 a/g used=8 age=7200 prio=200
+    "
+);
+
+scenario!(
+    the_smallest_gang_is_reclaimed_first_and_whole,
+    "
+    pool h100 gpus=8 grace=300
+    quota vision nominal=24
+    tenant v quota=vision
+    group v/g h100 0..4
+    demand v/g job 3x8 since=5
+    tenant s
+    group s/g h100 0..8
+    node n1 s/g used=8 age=7200 gang=large
+    node n2 s/g used=4 age=7200 gang=large
+    node n3 s/g used=4 age=7200 gang=large
+    node n4 s/g used=8 age=7200 gang=small
+    node n5 s/g used=8 age=7200 gang=small
+    node n6 s/g used=8 age=7200
+    "
+);
+
+scenario!(
+    an_idle_node_is_used_before_one_in_use_is_reclaimed,
+    "
+    pool h100 gpus=8 grace=300
+    quota vision nominal=8
+    tenant v quota=vision
+    group v/g h100 0..4
+    demand v/g job 1x8 since=5
+    tenant s
+    group s/g h100 0..8
+    demand s/g more 3x8 gang since=5
+    node n1 s/g used=8 age=7200 cordoned=100
+    node n2 s/g idle=400 age=3600
+    node n3 s/g used=8 age=7200
+    "
+);
+
+scenario!(
+    a_tenant_that_keeps_a_cordoned_node_may_reclaim_others,
+    "
+    pool h100 gpus=8 grace=120
+    tenant a
+    group a/g h100 0..1
+    tenant b
+    group b/g h100 0..4
+    demand b/g urgent 1x8 prio=1 since=5
+    node n1 a/g used=8 age=7200
+    node n2 b/g used=8 age=7200 prio=1 cordoned=100
+    node n3 b/g used=8 age=7200 prio=1
+    "
+);
+
+scenario!(
+    fifo_pools_reclaim_nothing_for_fairness,
+    "
+    pool h100 gpus=8 grace=300 order=fifo reclaim=fair-share
+    tenant a
+    group a/g h100 0..8
+    demand a/g long 5x8 since=900
+    tenant b
+    group b/g h100 0..8
+    demand b/g job 1x8 since=5
+    node n1..n2 a/g used=8 age=7200
+    "
+);
+
+scenario!(
+    a_reclaimed_node_goes_to_a_waiting_minimum_first,
+    "
+    pool h100 gpus=8 grace=300
+    tenant p
+    group p/private h100 1..1
+    tenant u
+    group u/g h100 0..4
+    demand u/g urgent 1x8 prio=5 since=5
+    tenant s
+    group s/g h100 0..8
+    node n1..n3 s/g used=8 age=7200
+    "
+);

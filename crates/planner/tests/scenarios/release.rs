@@ -1,0 +1,123 @@
+//! Which nodes are released, and which reservations and releases are cancelled.
+
+use super::plan_and_describe;
+
+scenario!(
+    idle_nodes_are_released_from_partial_domains_first,
+    "
+    pool h100 gpus=8 domains idle=300 hold=600
+    tenant a
+    group a/g h100 2..8
+    node n1..n2 rack=r1 a/g idle=400 age=3600
+    node n3 rack=r2 a/g idle=400 age=3600
+    node n4 rack=r2 free
+    node n5 rack=r3 a/g idle=100 age=3600
+    node n6 rack=r3 a/g used=1 age=3600
+    "
+);
+
+scenario!(
+    a_release_is_cancelled_when_the_node_is_needed_again,
+    "
+    pool h100 gpus=8 idle=300
+    tenant a
+    group a/g h100 0..8
+    demand a/g job 1x8 since=1
+    node n1 a/g cordoned=0 idle=400 age=3600
+    node n2 free
+    "
+);
+
+scenario!(
+    an_unneeded_release_is_cancelled,
+    "
+    pool h100 gpus=8 grace=300
+    quota vision nominal=16
+    tenant v quota=vision
+    group v/g h100 0..4
+    tenant s
+    group s/g h100 0..8
+    node n1 s/g used=8 age=7200 cordoned=100
+    "
+);
+
+scenario!(
+    nodes_of_a_deleted_tenant_are_released_at_once,
+    "
+    pool h100 gpus=8 hold=3600
+    tenant a deleted
+    group a/g h100 2..2
+    tenant b
+    group b/g h100 1..1
+    node n1 a/g used=8 age=10
+    node n2 a/g reserved=2
+    node n3 unknown/g used=8 age=10 cordoned=100
+    node n4 b/other used=8 age=10
+    node n5 b/g used=8 age=10
+    "
+);
+
+scenario!(
+    incomplete_reservations_are_completed_or_cancelled,
+    "
+    pool h100 gpus=8
+    tenant a
+    group a/g h100 0..8
+    demand a/g train-3 3x8 gang since=9
+    tenant b
+    group b/g h100 0..8
+    demand b/g train-4 4x8 gang since=8
+    node n1..n2 a/g reserved=3
+    node n3 b/g reserved=4
+    node n4 free
+    "
+);
+
+scenario!(
+    a_lowered_limit_releases_nodes,
+    "
+    pool h100 gpus=8 grace=300 reclaim=never
+    quota speech limit=24
+    quota vision
+    tenant a quota=speech
+    group a/g h100 1..8
+    demand a/g more 1x8 since=5
+    tenant b quota=speech
+    group b/g h100 0..8
+    tenant c quota=vision
+    group c/g h100 0..8
+    demand c/g job 1x8 since=5
+    node n1 a/g used=8 age=60
+    node n2..n4 b/g used=8 age=60
+    node n5 b/g idle=10 age=60
+    "
+);
+
+scenario!(
+    a_release_over_a_limit_is_not_cancelled,
+    "
+    pool h100 gpus=8 grace=300
+    quota speech limit=8
+    tenant a quota=speech
+    group a/g h100 0..8
+    demand a/g more 1x8 since=5
+    node n1 a/g used=8 age=60
+    node n2 a/g used=8 age=60 cordoned=100
+    node n3 a/g idle=30 age=60 cordoned=0
+    "
+);
+
+scenario!(
+    a_shrunk_group_releases_its_least_used_nodes,
+    "
+    pool h100 gpus=8 domains grace=300
+    tenant a
+    group a/g h100 0..2
+    demand a/g job 3x8 since=5
+    node n1 rack=r1 a/g used=8 age=60
+    node n2 rack=r2 a/g idle=10 age=60
+    node n3 rack=r1 a/g used=2 age=60 prio=5
+    node n4 rack=r1 a/g used=2 age=60 unusable
+    node n5 rack=r2 a/g used=8 age=60 cordoned=100
+    "
+);
