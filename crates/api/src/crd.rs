@@ -3,19 +3,83 @@
 use crate::{HostNodePool, TenantClass, TenantCluster, TenantNode};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
+use serde_json::Value;
 
 /// Every custom resource definition of Berth, in the order they are installed.
 pub fn all() -> Vec<CustomResourceDefinition> {
-    vec![
+    [
         HostNodePool::crd(),
         TenantClass::crd(),
         TenantCluster::crd(),
         TenantNode::crd(),
     ]
+    .map(with_kubernetes_schema)
+    .into()
+}
+
+/// The definition with a schema as the Kubernetes API conventions want it. Schemas that are derived from Rust types make every
+/// optional field nullable, and name integer formats that no API server knows.
+///
+/// # Panics
+/// Never: a definition can always be written as JSON and read again.
+#[allow(clippy::expect_used)]
+fn with_kubernetes_schema(definition: CustomResourceDefinition) -> CustomResourceDefinition {
+    let mut value = serde_json::to_value(definition).expect("definitions are JSON");
+    for version in value["spec"]["versions"].as_array_mut().into_iter().flatten() {
+        follow_conventions(&mut version["schema"]["openAPIV3Schema"]);
+    }
+    serde_json::from_value(value).expect("what was a definition is one")
+}
+
+/// Removes `nullable` from a schema and everything in it, and turns unsigned formats into signed ones. The schemas of unsigned
+/// fields have a minimum of their own.
+fn follow_conventions(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if fields.get("nullable").is_some_and(Value::is_boolean) {
+                fields.remove("nullable");
+            }
+            match fields.get("format").and_then(Value::as_str) {
+                Some("uint8" | "uint16" | "uint32") => fields.insert("format".into(), "int32".into()),
+                Some("uint64") => fields.insert("format".into(), "int64".into()),
+                _ => None,
+            };
+            fields.values_mut().for_each(follow_conventions);
+        }
+        Value::Array(items) => items.iter_mut().for_each(follow_conventions),
+        _ => {}
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
+    #[test]
+    fn schemas_have_no_nullable_field_and_only_formats_that_api_servers_know() {
+        fn check(value: &Value, path: &str) {
+            if let Value::Object(fields) = value {
+                assert!(
+                    !fields.get("nullable").is_some_and(Value::is_boolean),
+                    "{path} is nullable"
+                );
+                if let Some(format) = fields.get("format").and_then(Value::as_str) {
+                    assert!(
+                        ["int32", "int64", "date-time"].contains(&format),
+                        "{path}: format {format}"
+                    );
+                }
+                fields
+                    .iter()
+                    .for_each(|(name, field)| check(field, &format!("{path}.{name}")));
+            }
+        }
+        for crd in super::all() {
+            let schema = serde_json::to_value(&crd.spec.versions[0].schema).unwrap();
+            check(&schema, crd.metadata.name.as_deref().unwrap());
+        }
+    }
+
     #[test]
     fn every_kind_has_status_columns_and_short_name() {
         for crd in super::all() {

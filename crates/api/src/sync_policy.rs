@@ -53,6 +53,7 @@ pub struct PodPolicy {
     #[schemars(length(max = 16))]
     pub schedulers: Vec<String>,
     /// Priorities that the tenants' pods have on the host. Without a band they all have the host's default priority.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<PriorityBand>,
 }
 
