@@ -5,9 +5,9 @@
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, shared_nodes, validation};
 use berth_api::{labels, policy_annotations};
-use berth_sync_rules::kinds::{
+use berth_sync_rules::translation::{
+    device_variables::{DEVICE_VARIABLES, NO_DEVICE},
     metadata::REFUSED_ANNOTATIONS,
-    pod::{DEVICE_VARIABLES, NO_DEVICE},
 };
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {

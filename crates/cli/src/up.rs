@@ -13,10 +13,10 @@ use tokio::time::sleep;
 use crate::args::UpArguments;
 use crate::error::Error;
 use crate::options::Options;
-use crate::output::{self, print_line};
+use crate::output::{self, say};
 use crate::probe;
-use crate::progress::{Progress, SupervisorLock};
-use crate::supervise::{CONTROL, find_beside};
+use crate::progress::{Office, Progress};
+use crate::supervise::{CONTROL, beside};
 
 /// How long everything together may take. Each step of the supervisor has a shorter limit of its own.
 const TIMEOUT: Duration = Duration::from_mins(5);
@@ -31,31 +31,31 @@ pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
     let before = Options::load(&home)?;
     let options = Options::after(before.as_ref(), &arguments)?;
     if options.control {
-        find_beside(CONTROL)?;
-        find_beside("berth-syncer")?;
+        beside(CONTROL)?;
+        beside("berth-syncer")?;
     }
     options.save(&home)?;
     let unchanged = before.as_ref() == Some(&options);
-    let child = match SupervisorLock::holder(&home) {
+    let child = match Office::holder(&home) {
         Some(pid) if unchanged && Progress::read(&home, pid) == Some(Progress::Ready) => {
-            if !is_answering(&home, &options).await {
+            if !answers(&home, &options).await {
                 eprintln!("· waiting until everything that was ended runs again");
                 wait_for_answers(&home, &options).await?;
             }
-            print_line(format_args!("The host cluster is already up."))?;
+            say(format_args!("The host cluster is already up."))?;
             return finish(&home);
         }
         // Another `up` has started it a moment ago.
         Some(_) if unchanged => None,
         Some(pid) => {
             // It works with other options: its successor takes over the processes as they are.
-            stop_supervisor(&home, pid).await?;
+            replace(&home, pid).await?;
             Some(start_supervisor(&home)?)
         }
         None => Some(start_supervisor(&home)?),
     };
-    print_progress(&home, child).await?;
-    print_line(format_args!(
+    follow(&home, child).await?;
+    say(format_args!(
         "The host cluster is up after {:.1} s.",
         begin.elapsed().as_secs_f64()
     ))?;
@@ -63,15 +63,15 @@ pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
 }
 
 fn finish(home: &Home) -> Result<ExitCode, Error> {
-    output::print_usage(home)?;
+    output::usage(home)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Stops a supervisor. The processes that it supervises go on.
-async fn stop_supervisor(home: &Home, pid: u32) -> Result<(), Error> {
+/// Ends a supervisor, and only it.
+async fn replace(home: &Home, pid: u32) -> Result<(), Error> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut signal = Signal::TERM;
-    while SupervisorLock::holder(home) == Some(pid) {
+    while Office::holder(home) == Some(pid) {
         if Instant::now() > deadline {
             signal = Signal::KILL;
         }
@@ -121,7 +121,7 @@ fn start_supervisor(home: &Home) -> Result<Child, Error> {
 }
 
 /// Prints what the supervisor does until it is done.
-async fn print_progress(home: &Home, mut child: Option<Child>) -> Result<(), Error> {
+async fn follow(home: &Home, mut child: Option<Child>) -> Result<(), Error> {
     let log = home.log("supervisor");
     let not_up = |message: String| Error::NotUp {
         message,
@@ -133,7 +133,7 @@ async fn print_progress(home: &Home, mut child: Option<Child>) -> Result<(), Err
         let ended = child
             .as_mut()
             .is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
-        let supervisor = child.as_ref().map(Child::id).or_else(|| SupervisorLock::holder(home));
+        let supervisor = child.as_ref().map(Child::id).or_else(|| Office::holder(home));
         match supervisor.and_then(|pid| Progress::read(home, pid)) {
             Some(Progress::Ready) => return Ok(()),
             Some(Progress::Failed(message)) => return Err(not_up(message)),
@@ -145,8 +145,8 @@ async fn print_progress(home: &Home, mut child: Option<Child>) -> Result<(), Err
         }
         if ended || supervisor.is_none() {
             // Another `up` at the same time may have been quicker.
-            if SupervisorLock::holder(home).is_none() {
-                return Err(not_up(read_last_line(&log)));
+            if Office::holder(home).is_none() {
+                return Err(not_up(last_line(&log)));
             }
             child = None;
         }
@@ -157,16 +157,16 @@ async fn print_progress(home: &Home, mut child: Option<Child>) -> Result<(), Err
     }
 }
 
-fn read_last_line(log: &std::path::Path) -> String {
+fn last_line(log: &std::path::Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     text.lines()
         .next_back()
-        .unwrap_or("the supervisor ended without a message")
+        .unwrap_or("the supervisor ended without a word")
         .to_owned()
 }
 
 /// Whether API server and control answer.
-async fn is_answering(home: &Home, options: &Options) -> bool {
+async fn answers(home: &Home, options: &Options) -> bool {
     let api_server = async {
         let Ok(client) = client_from(&home.admin_kubeconfig()).await else {
             return false;
@@ -184,7 +184,7 @@ async fn is_answering(home: &Home, options: &Options) -> bool {
 
 async fn wait_for_answers(home: &Home, options: &Options) -> Result<(), Error> {
     let deadline = Instant::now() + Duration::from_mins(2);
-    while !is_answering(home, options).await {
+    while !answers(home, options).await {
         if Instant::now() > deadline {
             let message = "it does not answer although its supervisor runs".into();
             return Err(Error::NotUp {

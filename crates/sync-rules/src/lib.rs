@@ -1,21 +1,24 @@
 //! The rules by which a tenant's objects and those of its host are made of each other: pure functions, without a client
 //! and without I/O.
 //!
-//! - [`kinds`] has the rules of each kind.
-//! - [`world`] is what kinds may look at; [`store`] keeps what both sides look like.
+//! ```text
+//!  registry ──► kinds ──► translation ──► model
+//! ```
+//!
+//! - [`model`] is what rules are written in: kinds and what they declare, objects as they are kept, the cache of both sides.
+//! - [`translation`] has what rules of several kinds are made of.
+//! - [`kinds`] has the rules of each kind; [`registry`] is the one list of them.
 //! - [`egress`] decides where the tenant's API server may connect to.
-//! - [`admission`] and [`usage`] are the pure parts of the servers of the syncer.
-//! - [`permissions`] says what the syncer may do, for whoever grants it.
+//! - [`admission`] and [`usage`] are the pure parts of servers of the syncer.
+//! - [`permissions`] says what the syncer may do, for control, which grants it.
 
 pub mod admission;
 pub mod egress;
-pub mod json;
 pub mod kinds;
+pub mod model;
 pub mod permissions;
-pub mod resource;
-pub mod store;
-pub mod tenant;
+pub mod registry;
+pub mod translation;
 pub mod usage;
-pub mod world;
 
-pub use tenant::Tenant;
+pub use model::{Tenant, json, resource, store};

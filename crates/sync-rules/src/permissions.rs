@@ -1,7 +1,11 @@
 //! What the syncer may do, as data, out of what the kinds say that they need. Control writes exactly these rules; on the
 //! host nothing cluster-scoped may be written.
 
-use crate::kinds::{self, Custom, HostNamespace, Kind, KindId};
+use crate::{
+    admission,
+    model::{HostNamespace, Kind},
+    registry,
+};
 use berth_api::SyncPolicy;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,8 +49,7 @@ impl Rules {
 
 /// The kinds of a tenant of a class.
 fn kinds_of(policy: &SyncPolicy) -> impl Iterator<Item = Kind> {
-    let custom = Custom::all(policy);
-    KindId::BUILT_IN.iter().copied().chain(custom).map(kinds::kind)
+    registry::kind_ids(policy).into_iter().map(registry::kind)
 }
 
 fn host_rules(policy: &SyncPolicy, namespace: HostNamespace) -> Vec<PolicyRule> {
@@ -54,6 +57,7 @@ fn host_rules(policy: &SyncPolicy, namespace: HostNamespace) -> Vec<PolicyRule> 
     for kind in kinds_of(policy) {
         if let Some((_, spec)) = kind.host.filter(|(home, _)| *home == namespace) {
             rules.add(spec.resource.group, spec.resource.plural, READ);
+            rules.add(spec.resource.group, spec.resource.plural, kind.rights.host_verbs);
             for (resource, verbs) in kind.rights.host {
                 rules.add(spec.resource.group, resource, verbs);
             }
@@ -97,6 +101,7 @@ pub fn tenant_rules(policy: &SyncPolicy) -> Vec<PolicyRule> {
         let group = kind.resource().map(|resource| resource.group).unwrap_or_default();
         if let Some(spec) = kind.tenant {
             rules.add(spec.resource.group, spec.resource.plural, READ);
+            rules.add(spec.resource.group, spec.resource.plural, kind.rights.tenant_verbs);
         }
         for (resource, verbs) in kind.rights.tenant {
             rules.add(group, resource, verbs);
@@ -109,7 +114,7 @@ pub fn tenant_rules(policy: &SyncPolicy) -> Vec<PolicyRule> {
     let (group, resource) = ("admissionregistration.k8s.io", "mutatingwebhookconfigurations");
     rules.push(rule(group, &[resource], &["create"]));
     rules.push(PolicyRule {
-        resource_names: Some(vec![crate::admission::configuration::NAME.into()]),
+        resource_names: Some(vec![admission::configuration::NAME.into()]),
         ..rule(group, &[resource], &["get", "list", "watch", "patch"])
     });
     rules

@@ -2,7 +2,7 @@
 
 use berth_api::SchedulingMode;
 use berth_runtime::telemetry::LogFormat;
-use berth_sync_rules::Tenant;
+use berth_sync_rules::model::Tenant;
 use clap::Parser;
 use serde::de::DeserializeOwned;
 use std::{

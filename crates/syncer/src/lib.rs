@@ -33,10 +33,9 @@ use berth_runtime::{
     shutdown,
 };
 use berth_sync_rules::{
-    Tenant,
-    resource::Side,
+    model::{Tenant, resource::Side},
+    registry,
     usage::{DNS_NAME, HOST},
-    world::World,
 };
 use egress::Egress;
 use engine::{Engine, api::Api};
@@ -136,7 +135,7 @@ impl Servers {
     pub fn new(admission: Option<Admission>, mut egress: Option<Egress>) -> Self {
         let reached_at = admission.as_ref().map(Admission::reached_at);
         if let (Some(egress), Some(Ok((authority, address)))) = (&mut egress, reached_at) {
-            egress.lead_to(authority, address);
+            egress.add_server_route(authority, address);
         }
         Self { admission, egress }
     }
@@ -224,7 +223,7 @@ pub async fn sync(
     tracing::info!(tenant = tenant.slug, namespace = tenant.workload_namespace, "syncing");
     let tenant_api = Api::new(tenant_client, Side::Tenant, metrics.clone());
     let (host_client, host_api) = (host.clone(), Api::new(host, Side::Host, metrics.clone()));
-    let engine = Engine::new(World::new(tenant), tenant_api.clone(), host_api, metrics);
+    let engine = Engine::new(registry::new_cache(tenant), tenant_api.clone(), host_api, metrics);
     let answers = servers.serve(Arc::clone(&engine), tenant_api, host_client);
     let announce = |without: &[String]| {
         tracing::info!(?without, "both sides are listed");

@@ -16,12 +16,12 @@ fn seconds() -> Histogram {
     Histogram::new(SECONDS)
 }
 
-/// Labels of [`Metrics::steps`].
+/// Labels of [`Metrics::reconciles`].
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct StepLabels {
+pub struct ReconcileLabels {
     /// Kind.
     pub kind: &'static str,
-    /// What the step did.
+    /// What was done.
     pub result: &'static str,
 }
 
@@ -57,7 +57,7 @@ pub struct AdmissionLabels {
 pub struct EgressLabels {
     /// `kubelet`, `pod`, `service`, `endpoint`, `external`, `local` or `unknown`.
     pub target: &'static str,
-    /// `connected`, `refused` or `failed`.
+    /// `connected`, `denied` or `failed`.
     pub result: &'static str,
 }
 
@@ -78,8 +78,8 @@ pub struct ReasonLabels {
 /// All metrics. Clones share values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    /// Steps taken.
-    pub steps: Family<StepLabels, Counter>,
+    /// Keys that were reconciled.
+    pub reconciles: Family<ReconcileLabels, Counter>,
     /// Seconds that keys waited in the queue after they were due.
     pub queued: Histogram,
     /// Keys that wait now.
@@ -91,11 +91,11 @@ pub struct Metrics {
     /// Host objects without a tenant origin that the periodic scan found. Should stay 0.
     pub orphans: Family<KindLabels, Counter>,
     /// What was refused to the tenant.
-    pub refusals: Family<ReasonLabels, Counter>,
+    pub denials: Family<ReasonLabels, Counter>,
     /// Seconds from a change in the tenant to the acknowledged write on the host.
-    pub sync_down: Histogram,
+    pub sync_to_host: Histogram,
     /// Seconds from a change on the host to the acknowledged write in the tenant.
-    pub sync_up: Histogram,
+    pub sync_to_tenant: Histogram,
     /// Seconds of answers to the tenant's API server.
     pub admissions: Family<AdmissionLabels, Histogram, fn() -> Histogram>,
     /// Connections that the tenant's API server asked for.
@@ -109,15 +109,15 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self {
-            steps: Family::default(),
+            reconciles: Family::default(),
             queued: seconds(),
             queue_depth: Gauge::default(),
             watches: Family::default(),
             api_calls: Family::new_with_constructor(seconds as fn() -> Histogram),
             orphans: Family::default(),
-            refusals: Family::default(),
-            sync_down: seconds(),
-            sync_up: seconds(),
+            denials: Family::default(),
+            sync_to_host: seconds(),
+            sync_to_tenant: seconds(),
             admissions: Family::new_with_constructor(seconds as fn() -> Histogram),
             egress: Family::default(),
             reservations_swept: Family::default(),
@@ -130,7 +130,11 @@ impl Metrics {
     /// Registers everything under `berth_syncer_`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("berth_syncer");
-        registry.register("steps", "Steps taken, by kind and result", self.steps.clone());
+        registry.register(
+            "reconciles",
+            "Keys that were reconciled, by kind and result",
+            self.reconciles.clone(),
+        );
         registry.register(
             "queued_seconds",
             "Time that keys waited in the queue",
@@ -144,16 +148,16 @@ impl Metrics {
             "Host objects without origin found by the periodic scan",
             self.orphans.clone(),
         );
-        registry.register("refusals", "What was refused to the tenant", self.refusals.clone());
+        registry.register("denials", "Objects of which fields were denied", self.denials.clone());
         registry.register(
-            "sync_down_seconds",
-            "Tenant change seen until written on the host",
-            self.sync_down.clone(),
+            "sync_to_host_seconds",
+            "Tenant change observed until written on the host",
+            self.sync_to_host.clone(),
         );
         registry.register(
-            "sync_up_seconds",
-            "Host change seen until written in the tenant",
-            self.sync_up.clone(),
+            "sync_to_tenant_seconds",
+            "Host change observed until written in the tenant",
+            self.sync_to_tenant.clone(),
         );
         registry.register(
             "admission_seconds",

@@ -222,12 +222,12 @@ pub(crate) mod tests {
         authority.issue(&request).unwrap()
     }
 
-    pub fn client(authority: &CertificateAuthority, shown: Option<&Certificate>) -> ClientConfig {
+    pub fn client(authority: &CertificateAuthority, mirrored: Option<&Certificate>) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         let root = CertificateDer::from_pem_slice(authority.cert_pem().as_bytes()).unwrap();
         roots.add(root).unwrap();
         let config = ClientConfig::builder().with_root_certificates(roots);
-        match shown {
+        match mirrored {
             None => config.with_no_client_auth(),
             Some(Certificate { cert_pem, key_pem }) => {
                 let chain = vec![CertificateDer::from_pem_slice(cert_pem.as_bytes()).unwrap()];
@@ -250,7 +250,7 @@ pub(crate) mod tests {
     async fn is_let_in(
         server: Arc<ServerConfig>,
         authority: &CertificateAuthority,
-        shown: Option<&Certificate>,
+        mirrored: Option<&Certificate>,
     ) -> bool {
         let (near, far) = tokio::io::duplex(64 << 10);
         let server = async {
@@ -258,7 +258,7 @@ pub(crate) mod tests {
             stream.write_all(b"hello").await.ok()?;
             stream.shutdown().await.ok()
         };
-        let connector = TlsConnector::from(Arc::new(client(authority, shown)));
+        let connector = TlsConnector::from(Arc::new(client(authority, mirrored)));
         let client = async {
             let name = ServerName::try_from("127.0.0.1").unwrap();
             let mut stream = connector.connect(name, near).await.ok()?;
@@ -276,7 +276,7 @@ pub(crate) mod tests {
         let authority = CertificateAuthority::create("admission", DAY).unwrap();
         let other = CertificateAuthority::create("client", DAY).unwrap();
         let server = Arc::new(identity(&authority).server().unwrap());
-        let tries = async |shown: Option<&Certificate>| is_let_in(Arc::clone(&server), &authority, shown).await;
+        let tries = async |mirrored: Option<&Certificate>| is_let_in(Arc::clone(&server), &authority, mirrored).await;
         assert!(tries(Some(&issue(&authority, Usage::Client))).await);
         assert!(!tries(None).await);
         assert!(!tries(Some(&issue(&other, Usage::Client))).await);

@@ -1,6 +1,6 @@
 //! Questions of the API server (`AdmissionReview`) and their answers. Pure.
 
-use crate::json;
+use crate::model::json;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 

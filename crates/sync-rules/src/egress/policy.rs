@@ -15,11 +15,7 @@ use super::{
     services,
     target::{self, Host, Target},
 };
-use crate::{
-    json,
-    resource::{KindId, Name},
-    world::World,
-};
+use crate::model::{Cache, KindId, json, resource::Name};
 use berth_api::ranges;
 use http::StatusCode;
 use std::net::{IpAddr, SocketAddr};
@@ -54,33 +50,33 @@ impl<L> Route<L> {
 
 /// Why a connection is not made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ConnectError {
     /// As HTTP says it.
     pub status: StatusCode,
     /// For the tenant.
-    pub words: String,
+    pub message: String,
 }
 
-impl Refusal {
+impl ConnectError {
     /// It is not allowed.
-    pub fn forbidden(words: impl Into<String>) -> Self {
-        Self::new(StatusCode::FORBIDDEN, words)
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, message)
     }
 
     /// There is no such thing.
-    pub fn unknown(words: impl Into<String>) -> Self {
-        Self::new(StatusCode::NOT_FOUND, words)
+    pub fn unknown(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, message)
     }
 
     /// It is not there now.
-    pub fn unavailable(words: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, words)
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    fn new(status: StatusCode, words: impl Into<String>) -> Self {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
-            words: words.into(),
+            message: message.into(),
         }
     }
 }
@@ -89,28 +85,28 @@ impl Refusal {
 ///
 /// # Errors
 /// Why nowhere.
-pub fn route<L: Clone>(world: &World, locals: &Locals<L>, target: &Target) -> Result<Route<L>, Refusal> {
+pub fn route<L: Clone>(cache: &Cache, locals: &Locals<L>, target: &Target) -> Result<Route<L>, ConnectError> {
     if let Some(local) = locals.get(target) {
         return Ok(Route::Local(local));
     }
-    if let Some(node) = node(world, &target.host) {
+    if let Some(node) = node(cache, &target.host) {
         return if target.port == KUBELET_PORT {
             Ok(Route::Kubelet(node))
         } else {
-            Err(Refusal::forbidden(format!(
+            Err(ConnectError::forbidden(format!(
                 "{target}: ports of nodes cannot be reached through the API server"
             )))
         };
     }
     match &target.host {
-        Host::Address(address) => by_address(world, *address, target),
-        Host::Name(name) => match service_of(world, name) {
+        Host::Address(address) => by_address(cache, *address, target),
+        Host::Name(name) => match service_of(cache, name) {
             Some(service) => Ok(Route::Addresses(
                 "service",
-                services::endpoints(world, &service, target.port)?,
+                services::endpoints(cache, &service, target.port)?,
             )),
-            None if is_listed(world, target) => Ok(Route::External(target.clone())),
-            None => Err(Refusal::forbidden(format!(
+            None if is_listed(cache, target) => Ok(Route::External(target.clone())),
+            None => Err(ConnectError::forbidden(format!(
                 "{target} is neither a Service of your cluster nor a host that your class lists in network.apiServerEgress.hosts; ask the \
                  platform team to list it"
             ))),
@@ -118,39 +114,39 @@ pub fn route<L: Clone>(world: &World, locals: &Locals<L>, target: &Target) -> Re
     }
 }
 
-fn by_address<L>(world: &World, address: IpAddr, target: &Target) -> Result<Route<L>, Refusal> {
+fn by_address<L>(cache: &Cache, address: IpAddr, target: &Target) -> Result<Route<L>, ConnectError> {
     if let Some(kind) = target::special(address) {
-        return Err(Refusal::forbidden(format!(
+        return Err(ConnectError::forbidden(format!(
             "{target} is {kind}: nothing of yours can be there"
         )));
     }
-    if world.addresses().contains(address) {
+    if cache.pod_addresses().contains(address) {
         return Ok(Route::Addresses("pod", vec![SocketAddr::new(address, target.port)]));
     }
-    if let Some(service) = services::by_address(world, address) {
+    if let Some(service) = services::by_address(cache, address) {
         return Ok(Route::Addresses(
             "service",
-            services::endpoints(world, &service, target.port)?,
+            services::endpoints(cache, &service, target.port)?,
         ));
     }
-    if is_listed(world, target) {
+    if is_listed(cache, target) {
         return Ok(Route::External(target.clone()));
     }
-    if is_in(&world.tenant.network.endpoint_cidrs, address) {
+    if is_in(&cache.tenant.network.endpoint_cidrs, address) {
         return Ok(Route::Addresses(
             "endpoint",
             vec![SocketAddr::new(address, target.port)],
         ));
     }
-    Err(Refusal::forbidden(format!(
+    Err(ConnectError::forbidden(format!(
         "{target} is no address of your pods or Services, nor one that your class lists in network.apiServerEgress.hosts; ask the platform \
          team to list it"
     )))
 }
 
 /// The tenant's node with this name or address, as the host knows it.
-fn node(world: &World, host: &Host) -> Option<Name> {
-    let nodes = world.stores.host(KindId::Node);
+fn node(cache: &Cache, host: &Host) -> Option<Name> {
+    let nodes = cache.stores.host(KindId::Node);
     match host {
         Host::Name(name) => Some(Name::new("", name)).filter(|name| nodes.contains(name)),
         Host::Address(address) => {
@@ -168,16 +164,16 @@ fn node(world: &World, host: &Host) -> Option<Name> {
 }
 
 /// The Service that a DNS name of the tenant's cluster means, whether it exists or not.
-fn service_of(world: &World, name: &str) -> Option<Name> {
-    let suffix = format!(".svc.{}", world.tenant.cluster_domain);
+fn service_of(cache: &Cache, name: &str) -> Option<Name> {
+    let suffix = format!(".svc.{}", cache.tenant.cluster_domain);
     let name = name.strip_suffix(&suffix).or_else(|| name.strip_suffix(".svc"))?;
     let (service, namespace) = name.split_once('.')?;
     (!namespace.contains('.')).then(|| Name::new(namespace, service))
 }
 
 /// Whether the class lists a host: `host` means port 443, `host:port` any other.
-fn is_listed(world: &World, target: &Target) -> bool {
-    let listed = world.tenant.network.api_server_hosts.iter();
+fn is_listed(cache: &Cache, target: &Target) -> bool {
+    let listed = cache.tenant.network.api_server_hosts.iter();
     let mut listed = listed.filter_map(|text| {
         let target = Target::parse(text).or_else(|_| Target::parse(&format!("{text}:443")));
         target.ok()
@@ -192,8 +188,8 @@ fn is_in(networks: &[String], address: IpAddr) -> bool {
 }
 
 /// Whether an address is in a network that stays closed. Control lists those that the class blocks and the platform's own.
-fn is_closed(world: &World, address: IpAddr) -> bool {
-    let mut closed = ranges::never_open().chain(ranges::blocking(&world.tenant.network.blocked));
+fn is_closed(cache: &Cache, address: IpAddr) -> bool {
+    let mut closed = ranges::never_open().chain(ranges::blocking(&cache.tenant.network.blocked));
     closed.any(|network| network.contains(&address))
 }
 
@@ -202,17 +198,22 @@ fn is_closed(world: &World, address: IpAddr) -> bool {
 ///
 /// # Errors
 /// Why not.
-pub fn check_external(world: &World, platform: &[IpAddr], target: &Target, address: IpAddr) -> Result<(), Refusal> {
+pub fn check_external(
+    cache: &Cache,
+    platform: &[IpAddr],
+    target: &Target,
+    address: IpAddr,
+) -> Result<(), ConnectError> {
     let why = if let Some(kind) = target::special(address) {
         kind
-    } else if platform.contains(&address) || node(world, &Host::Address(address)).is_some() {
+    } else if platform.contains(&address) || node(cache, &Host::Address(address)).is_some() {
         "the platform's own"
-    } else if is_closed(world, address) {
+    } else if is_closed(cache, address) {
         "in a network of the platform"
     } else {
         return Ok(());
     };
-    Err(Refusal::forbidden(format!(
+    Err(ConnectError::forbidden(format!(
         "{target} leads to an address that is {why}: it cannot be reached"
     )))
 }

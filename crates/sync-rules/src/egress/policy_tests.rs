@@ -1,9 +1,12 @@
 use super::*;
 use crate::{
-    kinds::endpoint_slice::addresses,
-    resource::{Side, host_name},
-    store::Stored,
-    tenant::test_tenant,
+    model::{
+        pod_addresses,
+        resource::{Side, host_name},
+        store::Stored,
+        tenant::test_tenant,
+    },
+    registry,
 };
 use berth_api::NetworkLimits;
 use serde_json::{Value, json};
@@ -13,13 +16,13 @@ const OWN_POD: &str = "10.244.1.7";
 const OTHER_POD: &str = "10.244.2.9";
 const CLUSTER_IP: &str = "10.96.7.7";
 
-fn put(world: &World, side: Side, kind: KindId, name: &Name, mut object: Value) {
+fn put(cache: &Cache, side: Side, kind: KindId, name: &Name, mut object: Value) {
     object["metadata"]["resourceVersion"] = "1".into();
-    world.stores.of(side, kind).written(name.clone(), Stored::new(&object));
+    cache.stores.of(side, kind).written(name.clone(), Stored::new(&object));
 }
 
 /// A pod of the tenant, and the host's of it.
-fn pod(world: &World, name: &str, labels: &Value, address: &str, ready: &str) {
+fn pod(cache: &Cache, name: &str, labels: &Value, address: &str, ready: &str) {
     let name = Name::new("default", name);
     let tenant = json!({
         "metadata": {"name": name.name.as_ref(), "uid": "u", "labels": labels},
@@ -29,15 +32,15 @@ fn pod(world: &World, name: &str, labels: &Value, address: &str, ready: &str) {
         "metadata": {"name": host_name(KindId::Pod, &name), "uid": "h", "annotations": {"berth.dev/origin-uid": "u"}},
         "status": {"phase": "Running", "podIP": address, "conditions": [{"type": "Ready", "status": ready}]},
     });
-    world.addresses().set(&name, addresses::of(&host));
-    put(world, Side::Tenant, KindId::Pod, &name, tenant);
-    put(world, Side::Host, KindId::Pod, &name, host);
+    cache.pod_addresses().set(&name, pod_addresses::of(&host));
+    put(cache, Side::Tenant, KindId::Pod, &name, tenant);
+    put(cache, Side::Host, KindId::Pod, &name, host);
 }
 
-fn service(world: &World, name: &str, spec: &Value) {
+fn service(cache: &Cache, name: &str, spec: &Value) {
     let object = json!({"metadata": {"name": name}, "spec": spec});
     put(
-        world,
+        cache,
         Side::Tenant,
         KindId::Service,
         &Name::new("default", name),
@@ -45,29 +48,29 @@ fn service(world: &World, name: &str, spec: &Value) {
     );
 }
 
-fn world() -> World {
+fn cache() -> Cache {
     let mut network = NetworkLimits::default();
     network.api_server_hosts = vec!["hooks.example.com".into(), "10.9.9.9:8443".into(), "[fd00::9]".into()];
     network.endpoint_cidrs = vec!["10.30.0.0/16".into()];
     network.blocked = vec!["10.96.0.0/12".into(), "10.244.0.0/16".into(), "172.18.0.0/16".into()];
     let mut tenant = test_tenant();
     tenant.network = Arc::new(network);
-    let world = World::new(tenant);
+    let cache = registry::new_cache(tenant);
     let node = json!({
         "metadata": {"name": "gpu-1"},
         "spec": {"nodeName": "gpu-1"},
         "status": {"node": {"addresses": [{"type": "InternalIP", "address": "172.18.0.5"}, {"type": "InternalIP", "address": "fd18::5"}]}},
     });
-    put(&world, Side::Host, KindId::Node, &Name::new("", "gpu-1"), node);
-    pod(&world, "hook", &json!({"app": "hook"}), OWN_POD, "True");
-    pod(&world, "starting", &json!({"app": "hook"}), "10.244.1.8", "False");
+    put(&cache, Side::Host, KindId::Node, &Name::new("", "gpu-1"), node);
+    pod(&cache, "hook", &json!({"app": "hook"}), OWN_POD, "True");
+    pod(&cache, "starting", &json!({"app": "hook"}), "10.244.1.8", "False");
     let ports = json!([{"port": 443, "targetPort": "web"}, {"port": 53, "protocol": "UDP"}, {"port": 80}]);
     service(
-        &world,
+        &cache,
         "hook",
         &json!({"clusterIP": CLUSTER_IP, "clusterIPs": [CLUSTER_IP, "fd96::7"], "selector": {"app": "hook"}, "ports": ports}),
     );
-    world
+    cache
 }
 
 fn locals() -> Locals<SocketAddr> {
@@ -77,24 +80,24 @@ fn locals() -> Locals<SocketAddr> {
     locals
 }
 
-fn go(world: &World, target: &str) -> String {
-    match route(world, &locals(), &Target::parse(target).unwrap()) {
+fn go(cache: &Cache, target: &str) -> String {
+    match route(cache, &locals(), &Target::parse(target).unwrap()) {
         Ok(Route::Local(local)) => format!("local {local:?}"),
         Ok(Route::Kubelet(node)) => format!("kubelet {node}"),
         Ok(Route::Addresses(kind, addresses)) => format!("{kind} {addresses:?}"),
         Ok(Route::External(target)) => format!("external {target}"),
-        Err(refusal) => format!("{} {}", refusal.status.as_u16(), refusal.words),
+        Err(error) => format!("{} {}", error.status.as_u16(), error.message),
     }
 }
 
 #[test]
 fn the_tenants_own_can_be_reached() {
-    let world = world();
+    let cache = cache();
     for (target, way) in [
         ("gpu-1:10250", "kubelet gpu-1"),
         ("172.18.0.5:10250", "kubelet gpu-1"),
         ("[fd18::5]:10250", "kubelet gpu-1"),
-        ("127.0.0.1:8443", "local At(127.0.0.1:8443)"),
+        ("127.0.0.1:8443", "local 127.0.0.1:8443"),
         ("10.244.1.7:9999", "pod [10.244.1.7:9999]"),
         ("10.96.7.7:443", "service [10.244.1.7:8443]"),
         ("10.96.7.7:80", "service [10.244.1.7:80]"),
@@ -106,14 +109,14 @@ fn the_tenants_own_can_be_reached() {
         ("[fd00::9]:443", "external [fd00::9]:443"),
         ("10.30.1.2:5000", "endpoint [10.30.1.2:5000]"),
     ] {
-        assert_eq!(go(&world, target), way, "{target}");
+        assert_eq!(go(&cache, target), way, "{target}");
     }
 }
 
 #[test]
 fn nothing_else_can_and_the_words_say_why() {
-    let world = world();
-    for (target, words) in [
+    let cache = cache();
+    for (target, message) in [
         (
             "169.254.169.254:80",
             "403 169.254.169.254:80 is a link-local address, where metadata services are",
@@ -150,38 +153,38 @@ fn nothing_else_can_and_the_words_say_why() {
         ("10.96.7.7:10250", "404 Service default/hook has no TCP port 10250"),
         ("[fd96::8]:443", "is no address of your pods"),
     ] {
-        let way = go(&world, target);
-        assert!(way.contains(words), "{target}: {way}");
+        let way = go(&cache, target);
+        assert!(way.contains(message), "{target}: {way}");
     }
 }
 
 #[test]
 fn a_pod_that_ends_or_is_another_by_now_is_no_endpoint() {
-    let world = world();
+    let cache = cache();
     let name = Name::new("default", "hook");
-    let words = "503 Service default/hook has no endpoint that is ready and one of your pods";
-    let mut host = world.stores.host(KindId::Pod).get(&name).unwrap().object();
+    let message = "503 Service default/hook has no endpoint that is ready and one of your pods";
+    let mut host = cache.stores.host(KindId::Pod).get(&name).unwrap().object();
     host["metadata"]["annotations"]["berth.dev/origin-uid"] = "earlier".into();
-    put(&world, Side::Host, KindId::Pod, &name, host.clone());
-    assert_eq!(go(&world, "10.96.7.7:443"), words);
+    put(&cache, Side::Host, KindId::Pod, &name, host.clone());
+    assert_eq!(go(&cache, "10.96.7.7:443"), message);
     host["metadata"]["annotations"]["berth.dev/origin-uid"] = "u".into();
-    put(&world, Side::Host, KindId::Pod, &name, host.clone());
-    assert_eq!(go(&world, "10.96.7.7:443"), "service [10.244.1.7:8443]");
+    put(&cache, Side::Host, KindId::Pod, &name, host.clone());
+    assert_eq!(go(&cache, "10.96.7.7:443"), "service [10.244.1.7:8443]");
     host["status"]["phase"] = "Failed".into();
-    put(&world, Side::Host, KindId::Pod, &name, host.clone());
-    assert_eq!(go(&world, "10.96.7.7:443"), words);
-    world.addresses().set(&name, addresses::of(&host));
+    put(&cache, Side::Host, KindId::Pod, &name, host.clone());
+    assert_eq!(go(&cache, "10.96.7.7:443"), message);
+    cache.pod_addresses().set(&name, pod_addresses::of(&host));
     assert!(
-        go(&world, "10.244.1.7:80").starts_with("403"),
+        go(&cache, "10.244.1.7:80").starts_with("403"),
         "its address may be another tenant's now"
     );
 }
 
 #[test]
 fn endpoints_that_the_tenant_writes_lead_to_its_own_only() {
-    let world = world();
+    let cache = cache();
     service(
-        &world,
+        &cache,
         "by-hand",
         &json!({"clusterIP": "10.96.7.9", "ports": [{"name": "a", "port": 443}]}),
     );
@@ -193,8 +196,8 @@ fn endpoints_that_the_tenant_writes_lead_to_its_own_only() {
             "ports": [{"name": "b", "port": 1}, {"name": "a", "port": 8443}],
             "endpoints": [{"addresses": addresses}, {"addresses": ["10.244.1.8"], "conditions": {"ready": false}}],
         });
-        put(&world, Side::Tenant, KindId::EndpointSlice, &name, object);
-        go(&world, "10.96.7.9:443")
+        put(&cache, Side::Tenant, KindId::EndpointSlice, &name, object);
+        go(&cache, "10.96.7.9:443")
     };
     let refused = "503 Service default/by-hand has no endpoint that is ready and one of your pods";
     for address in [
@@ -213,10 +216,10 @@ fn endpoints_that_the_tenant_writes_lead_to_its_own_only() {
 
 #[test]
 fn what_a_name_is_resolved_to_is_looked_at() {
-    let world = world();
+    let cache = cache();
     let platform = ["192.168.1.1".parse().unwrap()];
     let target = Target::parse("hooks.example.com:443").unwrap();
-    let check = |address: &str| check_external(&world, &platform, &target, address.parse().unwrap());
+    let check = |address: &str| check_external(&cache, &platform, &target, address.parse().unwrap());
     assert_eq!(check("93.184.215.14"), Ok(()));
     assert_eq!(check("192.168.1.2"), Ok(()));
     for address in [
@@ -230,12 +233,12 @@ fn what_a_name_is_resolved_to_is_looked_at() {
         "172.18.0.5",
         OWN_POD,
     ] {
-        let words = check(address).unwrap_err().words;
+        let message = check(address).unwrap_err().message;
         assert!(
-            words.starts_with("hooks.example.com:443 leads to an address that is"),
-            "{address}: {words}"
+            message.starts_with("hooks.example.com:443 leads to an address that is"),
+            "{address}: {message}"
         );
-        assert!(!words.contains(address), "{words}");
+        assert!(!message.contains(address), "{message}");
     }
 }
 
@@ -243,11 +246,11 @@ proptest::proptest! {
     /// Whatever is asked for: only what was put there can be reached.
     #[test]
     fn no_address_is_reached_by_chance(bits: u32, port in 1_u16..) {
-        let world = world();
+        let cache = cache();
         let target = Target { host: Host::Address(std::net::Ipv4Addr::from(bits).into()), port };
         let known = [[10, 244, 1, 7], [10, 96, 7, 7], [172, 18, 0, 5], [10, 9, 9, 9]].map(u32::from_be_bytes);
         if !known.contains(&bits) && bits >> 16 != u32::from_be_bytes([0, 0, 10, 30]) {
-            proptest::prop_assert!(route(&world, &Locals::<SocketAddr>::default(), &target).is_err());
+            proptest::prop_assert!(route(&cache, &Locals::<SocketAddr>::default(), &target).is_err());
         }
     }
 }

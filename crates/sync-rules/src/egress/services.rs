@@ -1,23 +1,21 @@
 //! Where a Service of the tenant leads: to the addresses that its pods have on the host, whatever the tenant's own
 //! EndpointSlices say. No address of a Service is ever connected to.
 
-use super::policy::Refusal;
+use super::policy::ConnectError;
 use crate::{
-    json,
-    kinds::{
-        endpoint_slice::{self, addresses},
-        is_origin,
-        pod::status::is_finished,
+    kinds::endpoint_slice,
+    model::{
+        Cache, KindId, json,
+        pod_addresses::{self, is_finished},
+        resource::Name,
+        store::{Stored, is_origin},
     },
-    resource::{KindId, Name},
-    store::Stored,
-    world::World,
 };
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
 
 /// The Service with this address, if it is the tenant's.
-pub fn by_address(world: &World, address: IpAddr) -> Option<Name> {
+pub fn by_address(cache: &Cache, address: IpAddr) -> Option<Name> {
     let text = address.to_string();
     let is_its = |service: &Stored| {
         // Most Services have another address, and looking for a text is cheaper than parsing.
@@ -30,7 +28,7 @@ pub fn by_address(world: &World, address: IpAddr) -> Option<Name> {
             addresses.any(|its| its.parse() == Ok(address))
         }
     };
-    let services = world.stores.tenant(KindId::Service).all();
+    let services = cache.stores.tenant(KindId::Service).all();
     services
         .into_iter()
         .find(|(_, service)| is_its(service))
@@ -41,10 +39,10 @@ pub fn by_address(world: &World, address: IpAddr) -> Option<Name> {
 ///
 /// # Errors
 /// Why there are none.
-pub fn endpoints(world: &World, name: &Name, port: u16) -> Result<Vec<SocketAddr>, Refusal> {
-    let service = world.stores.tenant(KindId::Service).get(name);
+pub fn endpoints(cache: &Cache, name: &Name, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
+    let service = cache.stores.tenant(KindId::Service).get(name);
     let Some(service) = service.map(|service| service.object()) else {
-        return Err(Refusal::unknown(format!("there is no Service {name}")));
+        return Err(ConnectError::unknown(format!("there is no Service {name}")));
     };
     let ports = json::items(&service, &["spec", "ports"]);
     let is_it = |candidate: &&Value| {
@@ -52,22 +50,22 @@ pub fn endpoints(world: &World, name: &Name, port: u16) -> Result<Vec<SocketAddr
             && matches!(json::text(candidate, &["protocol"]), None | Some("TCP"))
     };
     let Some(service_port) = ports.iter().find(is_it) else {
-        return Err(Refusal::unknown(format!("Service {name} has no TCP port {port}")));
+        return Err(ConnectError::unknown(format!("Service {name} has no TCP port {port}")));
     };
     let found = if json::strings(&service, &["spec", "selector"]).is_empty() {
-        of_slices(world, name, service_port)
+        of_slices(cache, name, service_port)
     } else {
-        of_pods(world, name, &service, service_port)
+        of_pods(cache, name, &service, service_port)
     };
     if found.is_empty() {
-        return Err(Refusal::unavailable(format!(
+        return Err(ConnectError::unavailable(format!(
             "Service {name} has no endpoint that is ready and one of your pods"
         )));
     }
     Ok(found)
 }
 
-fn of_pods(world: &World, name: &Name, service: &Value, port: &Value) -> Vec<SocketAddr> {
+fn of_pods(cache: &Cache, name: &Name, service: &Value, port: &Value) -> Vec<SocketAddr> {
     let selector = json::strings(service, &["spec", "selector"]);
     let even_unready = service["spec"]["publishNotReadyAddresses"] == Value::Bool(true);
     let families = json::items(service, &["spec", "ipFamilies"]);
@@ -78,14 +76,14 @@ fn of_pods(world: &World, name: &Name, service: &Value, port: &Value) -> Vec<Soc
             .and_then(Value::as_str)
             .is_none_or(|first| first == family)
     };
-    let pods = world.stores.tenant(KindId::Pod).all().into_iter();
+    let pods = cache.stores.tenant(KindId::Pod).all().into_iter();
     pods.filter(|(pod, stored)| {
         pod.namespace == name.namespace && selector.values().all(|value| stored.mentions(value))
     })
     .filter_map(|(pod, stored)| {
         let object = stored.object();
         let labels = json::strings(&object, &["metadata", "labels"]);
-        let host = world.stores.host(KindId::Pod).get(&pod)?;
+        let host = cache.stores.host(KindId::Pod).get(&pod)?;
         let state = host.object();
         let is_good = selector.iter().all(|(key, value)| labels.get(key) == Some(value))
             && stored.deletion.is_none()
@@ -93,7 +91,7 @@ fn of_pods(world: &World, name: &Name, service: &Value, port: &Value) -> Vec<Soc
             && !is_finished(&state["status"])
             && (even_unready || is_ready(&state));
         let port = is_good.then(|| target_port(&object, port)).flatten()?;
-        let addresses = addresses::of(&state);
+        let addresses = pod_addresses::of(&state);
         let address = addresses.iter().find(|address| is_preferred(address));
         address
             .or(addresses.first())
@@ -132,9 +130,9 @@ fn named_port(pod: &Value, name: &str) -> Option<u64> {
 }
 
 /// Endpoints that the tenant wrote itself: those that may go to the host, too.
-fn of_slices(world: &World, name: &Name, service_port: &Value) -> Vec<SocketAddr> {
+fn of_slices(cache: &Cache, name: &Name, service_port: &Value) -> Vec<SocketAddr> {
     let port_name = json::text(service_port, &["name"]).unwrap_or_default();
-    let slices = world.stores.tenant(KindId::EndpointSlice).all().into_iter();
+    let slices = cache.stores.tenant(KindId::EndpointSlice).all().into_iter();
     let slices = slices.filter(|(slice, stored)| slice.namespace == name.namespace && stored.mentions(&name.name));
     slices
         .map(|(slice, stored)| (slice, stored.object()))
@@ -147,7 +145,7 @@ fn of_slices(world: &World, name: &Name, service_port: &Value) -> Vec<SocketAddr
             let ready = endpoints.filter(|endpoint| endpoint["conditions"]["ready"] != Value::Bool(false));
             let addresses: Vec<SocketAddr> = ready
                 .flat_map(|endpoint| json::items(endpoint, &["addresses"]))
-                .filter(|address| endpoint_slice::refused(world, address).is_none())
+                .filter(|address| endpoint_slice::denied(cache, address).is_none())
                 .filter_map(|address| Some(SocketAddr::new(address.as_str()?.parse().ok()?, port?)))
                 .collect();
             addresses

@@ -11,59 +11,48 @@
 //! Both sides are watched for metadata only; the content is read when it is needed.
 
 use crate::{
-    json,
-    kinds::{
-        Down, Flow, HostNamespace, Kind, Right, Rights, Translated, WRITE, Want,
-        fields::{self, Fields, Findings, Rule},
-        metadata, origin_name, pod,
-        refusal::Refusal,
+    model::{
+        Cache, DeniedField, DesiredState, HostNamespace, Kind, KindId, ToHost, Translated, json,
+        resource::{self, Name, Resource},
+        store::WatchSpec,
     },
-    resource::{self, KindId, Name, Resource},
-    store::{Detail, WatchSpec},
-    world::World,
+    translation::{
+        device_variables::DEVICE_VARIABLES,
+        fields::{self, FieldIssues, Fields, Rule},
+        metadata,
+    },
 };
 use serde_json::{Value, json};
 
-const fn watches(resource: Resource, labels: &'static str, rules: &'static Config, writes: &'static [Right]) -> Kind {
-    Kind {
-        tenant: Some(WatchSpec::own(resource).metadata_only().trimmed(trim)),
-        host: Some((
+const fn config(rules: &'static Config, labels: &'static str) -> Kind {
+    let watch = WatchSpec::own(rules.resource).metadata_only().trimmed(trim);
+    Kind::to_host(rules.resource, rules)
+        .watch_tenant(watch)
+        .watch_host(
             HostNamespace::Workloads,
-            WatchSpec {
-                resource,
-                detail: Detail::Metadata,
-                labels,
-                name: origin_name,
-                trim,
-            },
-        )),
-        flow: Flow::Down(rules),
-        rights: Rights {
-            tenant: &[],
-            host: writes,
-        },
-    }
+            WatchSpec::synced(rules.resource)
+                .labelled(labels)
+                .metadata_only()
+                .trimmed(trim),
+        )
+        .essential()
 }
 
 /// ConfigMaps.
-pub const CONFIG_MAP: Kind = watches(
-    resource::CONFIG_MAP,
-    "berth.dev/managed-by=syncer",
+pub const CONFIG_MAP: Kind = config(
     &Config {
         id: KindId::ConfigMap,
         resource: resource::CONFIG_MAP,
     },
-    &[("configmaps", WRITE)],
+    "berth.dev/managed-by=syncer",
 );
-/// Secrets, without those that carry pods' tokens.
-pub const SECRET: Kind = watches(
-    resource::SECRET,
-    "berth.dev/managed-by=syncer,!berth.dev/pod-token",
+/// Secrets, without those that hold tokens of pods.
+pub const SECRET: Kind = config(
     &Config {
         id: KindId::Secret,
         resource: resource::SECRET,
     },
-    &[("secrets", WRITE)],
+    "berth.dev/managed-by=syncer,!berth.dev/pod-token",
 );
 
 /// Only what decisions need: the content is read when it is synced.
@@ -98,31 +87,31 @@ struct Config {
     resource: Resource,
 }
 
-impl Down for Config {
+impl ToHost for Config {
     fn resource(&self) -> Resource {
         self.resource
     }
 
-    fn want(&self, world: &World, name: &Name, _object: &Value) -> Want {
-        if world.references().is_used(&self.id.key(name.clone())) {
-            Want::Sync
+    fn desired_state(&self, cache: &Cache, name: &Name, _object: &Value) -> DesiredState {
+        if cache.references().is_used(&self.id.key(name.clone())) {
+            DesiredState::Sync
         } else {
-            Want::Absent
+            DesiredState::Absent
         }
     }
 
-    fn translate(&self, _world: &World, _name: &Name, object: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
-        let mut copied = fields::copy(object, self.resource.kind, FIELDS, &mut findings);
+    fn translate(&self, _world: &Cache, _name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
+        let mut copied = fields::copy(object, self.resource.kind, FIELDS, &mut issues);
         if let Some(kind) = json::text(object, &["type"]) {
             let opaque = kind == "kubernetes.io/service-account-token" || kind == "bootstrap.kubernetes.io/token";
             copied.insert("type".into(), if opaque { "Opaque" } else { kind }.into());
         }
         if let Some(data) = copied.get_mut("data").and_then(Value::as_object_mut) {
-            for key in pod::DEVICE_VARIABLES {
+            for key in DEVICE_VARIABLES {
                 if data.remove(*key).is_some() {
                     let why = "as a variable it would choose devices past the scheduler: pods do not get this key";
-                    findings.notes.push(Refusal::new(format!("data[{key}]"), why));
+                    issues.ignored.push(DeniedField::new(format!("data[{key}]"), why));
                 }
             }
         }
@@ -132,22 +121,23 @@ impl Down for Config {
             "metadata".into(),
             json!({"labels": metadata::labels(object), "annotations": annotations}),
         );
-        findings.into_result(copied.into())
+        issues.into_result(copied.into())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant::test_tenant;
+    use crate::model::tenant::test_tenant;
+    use crate::registry;
 
-    fn translate(object: &Value) -> Result<Translated, Vec<Refusal>> {
-        let world = World::new(test_tenant());
+    fn translate(object: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let cache = registry::new_cache(test_tenant());
         let rules = Config {
             id: KindId::Secret,
             resource: resource::SECRET,
         };
-        rules.translate(&world, &Name::new("a", "s"), object)
+        rules.translate(&cache, &Name::new("a", "s"), object)
     }
 
     #[test]
@@ -160,26 +150,26 @@ mod tests {
 
     #[test]
     fn unknown_content_is_refused() {
-        let refused = translate(&json!({"data": {}, "novelty": 1})).unwrap_err();
-        assert_eq!(refused[0].field, "Secret.novelty");
+        let denied = translate(&json!({"data": {}, "novelty": 1})).unwrap_err();
+        assert_eq!(denied[0].field, "Secret.novelty");
     }
 
     #[test]
     fn only_what_is_referenced_is_wanted() {
-        let world = World::new(test_tenant());
+        let cache = registry::new_cache(test_tenant());
         let rules = Config {
             id: KindId::Secret,
             resource: resource::SECRET,
         };
         let name = Name::new("a", "s");
-        assert_eq!(rules.want(&world, &name, &Value::Null), Want::Absent);
-        let target = crate::kinds::references::Target {
+        assert_eq!(rules.desired_state(&cache, &name, &Value::Null), DesiredState::Absent);
+        let target = crate::model::references::Target {
             kind: KindId::Secret,
             name: name.clone(),
         };
-        world
+        cache
             .references()
             .set(&KindId::Pod.key(Name::new("a", "pod")), [target].into());
-        assert_eq!(rules.want(&world, &name, &Value::Null), Want::Sync);
+        assert_eq!(rules.desired_state(&cache, &name, &Value::Null), DesiredState::Sync);
     }
 }

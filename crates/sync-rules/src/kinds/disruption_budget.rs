@@ -11,35 +11,26 @@
 //! | status | stays: the tenant's disruption controller writes it from the tenant's pods, and evictions in the tenant go by it. Two writers would fight |
 
 use crate::{
-    json,
-    kinds::{
-        Down, Flow, HostNamespace, Kind, Rights, Translated, WRITE, Want,
-        fields::{self, Fields, Findings, Rule},
-        metadata,
-        pod::scoped,
-        refusal::Refusal,
+    model::{
+        Cache, DeniedField, DesiredState, HostNamespace, Kind, ToHost, Translated, json,
+        resource::{Name, Resource},
+        store::WatchSpec,
     },
-    resource::{Name, Resource},
-    store::WatchSpec,
-    world::World,
+    translation::{
+        fields::{self, FieldIssues, Fields, Rule},
+        metadata,
+        pod_selector::scoped,
+    },
 };
 use serde_json::{Value, json};
 
 const RESOURCE: Resource = Resource::new("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets");
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(RESOURCE)),
-    host: Some((
-        HostNamespace::Workloads,
-        WatchSpec::synced(RESOURCE).trimmed(metadata::only),
-    )),
-    flow: Flow::Down(&Budgets),
-    rights: Rights {
-        tenant: &[],
-        host: &[("poddisruptionbudgets", WRITE)],
-    },
-};
+pub const KIND: Kind = Kind::to_host(RESOURCE, &Budgets).watch_host(
+    HostNamespace::Workloads,
+    WatchSpec::synced(RESOURCE).trimmed(metadata::only),
+);
 
 const SPEC: Fields = &[
     ("maxUnavailable", Rule::Rewrite),
@@ -58,22 +49,22 @@ fn counted(budget: &Value) -> Option<&Value> {
         .flatten()
 }
 
-impl Down for Budgets {
+impl ToHost for Budgets {
     fn resource(&self) -> Resource {
         RESOURCE
     }
 
-    fn want(&self, _world: &World, _name: &Name, _budget: &Value) -> Want {
-        Want::Sync
+    fn desired_state(&self, _world: &Cache, _name: &Name, _budget: &Value) -> DesiredState {
+        DesiredState::Sync
     }
 
-    fn translate(&self, world: &World, name: &Name, budget: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
+    fn translate(&self, cache: &Cache, name: &Name, budget: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
         let source = &budget["spec"];
-        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
+        let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
         // Without a selector a budget is about no pod; it stays so.
         if let Some(selector) = source.get("selector").filter(|selector| !selector.is_null()) {
-            let selector = scoped(world, selector, Some(&[&*name.namespace]));
+            let selector = scoped(cache, selector, Some(&[&*name.namespace]));
             spec.insert("selector".into(), selector);
         }
         match (source.get("minAvailable"), counted(budget)) {
@@ -81,20 +72,21 @@ impl Down for Budgets {
             (_, Some(number)) => drop(spec.insert("minAvailable".into(), number.clone())),
             (_, None) => drop(spec.insert("maxUnavailable".into(), 0.into())),
         }
-        let annotations = metadata::annotations(budget, &mut findings.refused);
+        let annotations = metadata::annotations(budget, &mut issues.denied);
         let metadata = json!({"labels": metadata::labels(budget), "annotations": annotations});
-        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+        issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant::test_tenant;
+    use crate::model::tenant::test_tenant;
+    use crate::registry;
 
     fn spec(budget: &Value) -> Value {
-        let world = World::new(test_tenant());
-        let translated = Budgets.translate(&world, &Name::new("shop", "web"), budget);
+        let cache = registry::new_cache(test_tenant());
+        let translated = Budgets.translate(&cache, &Name::new("shop", "web"), budget);
         translated.unwrap().object["spec"].take()
     }
 

@@ -10,25 +10,22 @@
 //! Events are not kept: once told, they are forgotten.
 
 use crate::{
-    json,
-    kinds::{Flow, HostNamespace, Kind, KindId, Rights, devices, text},
-    resource::{self, Name},
-    store::WatchSpec,
-    world::World,
+    model::{
+        Cache, Direction, HostNamespace, Kind, KindId, QueuePriority, json,
+        resource::{self, Name},
+        store::WatchSpec,
+    },
+    translation::host_text::{self, generated_claim_name},
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: None,
-    host: Some((HostNamespace::Workloads, WatchSpec::own(resource::EVENT))),
-    flow: Flow::Events,
-    rights: Rights {
-        tenant: &[("events", &["create", "patch"])],
-        host: &[],
-    },
-};
+pub const KIND: Kind = Kind::new(Direction::Events)
+    .watch_host(HostNamespace::Workloads, WatchSpec::own(resource::EVENT))
+    .with_tenant_rights(&[("events", &["create", "patch"])])
+    .with_priority(QueuePriority::Low)
+    .essential();
 
 /// Events older than this are not told: after a restart, the host's last hour is listed again.
 const STALE: SignedDuration = SignedDuration::from_mins(2);
@@ -49,7 +46,7 @@ const COPIED: &[&str] = &[
 
 /// An Event for the tenant.
 #[derive(Debug, PartialEq)]
-pub struct Told {
+pub struct TenantEvent {
     /// Whom it is about.
     pub about: Name,
     /// Name of the Event in the tenant.
@@ -59,9 +56,9 @@ pub struct Told {
 }
 
 /// What to tell the tenant of a host Event, if anything.
-pub fn translate(world: &World, event: &Value, now: Timestamp) -> Option<Told> {
+pub fn translate(cache: &Cache, event: &Value, now: Timestamp) -> Option<TenantEvent> {
     let involved = event.get("involvedObject")?;
-    let (kind, resource) = world.down_kind(
+    let (kind, resource) = cache.find_kind_to_host(
         json::text(involved, &["apiVersion"]).unwrap_or("v1"),
         json::text(involved, &["kind"])?,
     )?;
@@ -69,16 +66,13 @@ pub fn translate(world: &World, event: &Value, now: Timestamp) -> Option<Told> {
         return None;
     }
     let host_name = json::text(involved, &["name"])?;
-    let (kind, about) = match world.stores.host(kind).tenant_name(host_name) {
+    let (kind, about) = match cache.stores.host(kind).tenant_name(host_name) {
         Some(about) => (kind, about),
         // Claims that the host made itself are of another kind here.
-        None if kind == KindId::ResourceClaim => (
-            KindId::GeneratedClaim,
-            devices::generated::tenant_name(world, host_name)?,
-        ),
+        None if kind == KindId::ResourceClaim => (KindId::GeneratedClaim, generated_claim_name(cache, host_name)?),
         None => return None,
     };
-    let origin = world.stores.tenant(kind).get(&about)?;
+    let origin = cache.stores.tenant(kind).get(&about)?;
     let mut told: Map<String, Value> = COPIED
         .iter()
         .filter_map(|field| Some(((*field).to_owned(), event.get(*field)?.clone())))
@@ -96,8 +90,11 @@ pub fn translate(world: &World, event: &Value, now: Timestamp) -> Option<Told> {
     }
     told.insert("involvedObject".into(), about_object);
     let message = json::text(event, &["message"]).unwrap_or_default();
-    told.insert("message".into(), text::back(world, &about, message).into());
-    Some(Told {
+    told.insert(
+        "message".into(),
+        host_text::to_tenant_names(cache, &about, message).into(),
+    );
+    Some(TenantEvent {
         about,
         name,
         event: told.into(),
@@ -125,18 +122,19 @@ fn last_seen(event: &Value) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{resource::host_name, store::Stored, tenant::test_tenant};
+    use crate::model::{resource::host_name, store::Stored, tenant::test_tenant};
+    use crate::registry;
 
-    fn world(name: &Name) -> World {
-        let world = World::new(test_tenant());
+    fn cache(name: &Name) -> Cache {
+        let cache = registry::new_cache(test_tenant());
         let host = json!({"metadata": {"name": host_name(KindId::Pod, name), "resourceVersion": "1"}});
-        world.stores.host(KindId::Pod).written(name.clone(), Stored::new(&host));
+        cache.stores.host(KindId::Pod).written(name.clone(), Stored::new(&host));
         let tenant = json!({"metadata": {"name": &*name.name, "uid": "tenant-uid", "resourceVersion": "1"}});
-        world
+        cache
             .stores
             .tenant(KindId::Pod)
             .written(name.clone(), Stored::new(&tenant));
-        world
+        cache
     }
 
     fn event(kind: &str, host_name: &str) -> Value {
@@ -150,45 +148,45 @@ mod tests {
     fn events_speak_of_the_tenants_object() {
         let name = Name::new("research", "train-0");
         let now = "2026-11-20T10:00:30Z".parse().unwrap();
-        let told = translate(&world(&name), &event("Pod", &host_name(KindId::Pod, &name)), now).unwrap();
+        let told = translate(&cache(&name), &event("Pod", &host_name(KindId::Pod, &name)), now).unwrap();
         insta::assert_yaml_snapshot!(told.event);
     }
 
     #[test]
     fn events_about_claims_that_the_host_made_are_told() {
         let pod = Name::new("research", "train-0");
-        let world = world(&pod);
+        let cache = cache(&pod);
         let host = "train-0-abcdefghijklm-gpu-12345";
-        let shown = Name::new("research", "train-0-gpu-12345");
-        let keys = [Name::new("", host), shown.clone()].map(|name| KindId::GeneratedClaim.key(name));
-        world.shown().set(&keys[0], vec![keys[1].clone()]);
-        let claim = json!({"metadata": {"name": &*shown.name, "uid": "claim-uid", "resourceVersion": "1"}});
-        world
+        let mirrored = Name::new("research", "train-0-gpu-12345");
+        let keys = [Name::new("", host), mirrored.clone()].map(|name| KindId::GeneratedClaim.key(name));
+        cache.mirror_sources().set(&keys[0], vec![keys[1].clone()]);
+        let claim = json!({"metadata": {"name": &*mirrored.name, "uid": "claim-uid", "resourceVersion": "1"}});
+        cache
             .stores
             .tenant(KindId::GeneratedClaim)
-            .written(shown.clone(), Stored::new(&claim));
+            .written(mirrored.clone(), Stored::new(&claim));
         let mut event = event("ResourceClaim", host);
         event["involvedObject"]["apiVersion"] = "resource.k8s.io/v1".into();
-        let told = translate(&world, &event, "2026-11-20T10:00:30Z".parse().unwrap()).unwrap();
+        let told = translate(&cache, &event, "2026-11-20T10:00:30Z".parse().unwrap()).unwrap();
         assert_eq!(
             (told.about, &told.event["involvedObject"]["uid"]),
-            (shown, &json!("claim-uid"))
+            (mirrored, &json!("claim-uid"))
         );
     }
 
     #[test]
     fn events_about_anything_else_and_old_ones_are_not_told() {
         let name = Name::new("research", "train-0");
-        let world = world(&name);
+        let cache = cache(&name);
         let now = "2026-11-20T10:00:30Z".parse().unwrap();
         let later = "2026-11-20T11:00:00Z".parse().unwrap();
-        assert_eq!(translate(&world, &event("Pod", "other-aaaaaaaaaaaaa"), now), None);
+        assert_eq!(translate(&cache, &event("Pod", "other-aaaaaaaaaaaaa"), now), None);
         assert_eq!(
-            translate(&world, &event("Secret", &host_name(KindId::Pod, &name)), now),
+            translate(&cache, &event("Secret", &host_name(KindId::Pod, &name)), now),
             None
         );
         assert_eq!(
-            translate(&world, &event("Pod", &host_name(KindId::Pod, &name)), later),
+            translate(&cache, &event("Pod", &host_name(KindId::Pod, &name)), later),
             None
         );
     }

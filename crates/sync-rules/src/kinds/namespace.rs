@@ -7,26 +7,11 @@
 //! | `kubernetes.io/metadata.name` | is `berth.dev/namespace` on every host object |
 //! | everything else | stays in the tenant |
 
-use crate::{
-    json,
-    kinds::{Flow, Kind, Rights},
-    resource::{self, KindId, Name},
-    store::WatchSpec,
-    world::World,
-};
-use berth_api::labels;
-use serde_json::{Map, Value, json};
+use crate::model::{Kind, resource, store::WatchSpec};
+use serde_json::{Value, json};
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(resource::NAMESPACE).metadata_only().trimmed(trim)),
-    host: None,
-    flow: Flow::Known,
-    rights: Rights { tenant: &[], host: &[] },
-};
-
-/// The label that every API server puts on namespaces: their name.
-const NAME: &str = "kubernetes.io/metadata.name";
+pub const KIND: Kind = Kind::read_only(WatchSpec::own(resource::NAMESPACE).metadata_only().trimmed(trim)).essential();
 
 fn trim(namespace: &mut Value) {
     let metadata = namespace.get_mut("metadata").map(Value::take).unwrap_or_default();
@@ -34,83 +19,4 @@ fn trim(namespace: &mut Value) {
     *namespace = json!({"metadata": {
         "name": field("name"), "uid": field("uid"), "resourceVersion": field("resourceVersion"), "labels": field("labels"),
     }});
-}
-
-/// The label of host pods that stands for a label of the tenant's namespace. A label's key can have one slash only, so
-/// the tenant's key is a readable part and a hash.
-pub fn label(key: &str) -> String {
-    if key == NAME {
-        return labels::TENANT_OBJECT_NAMESPACE.into();
-    }
-    format!("namespace.berth.dev/{}", berth_api::names::host_name("Label", "", key))
-}
-
-/// Labels of host pods for those of the namespace `namespace`, without the one of its name, which every object has.
-pub fn labels_of(world: &World, namespace: &str) -> Map<String, Value> {
-    let Some(stored) = world.stores.tenant(KindId::Namespace).get(&Name::new("", namespace)) else {
-        return Map::new();
-    };
-    json::strings(&stored.object(), &["metadata", "labels"])
-        .into_iter()
-        .filter(|(key, _)| key != NAME)
-        .map(|(key, value)| (label(&key), value.into()))
-        .collect()
-}
-
-/// A selector of namespaces as a selector of the labels that their host pods carry.
-pub fn selector(selector: &Value) -> Value {
-    let mut translated = json!({});
-    for (key, value) in json::strings(selector, &["matchLabels"]) {
-        translated["matchLabels"][label(&key)] = value.into();
-    }
-    let expressions: Vec<Value> = json::items(selector, &["matchExpressions"])
-        .iter()
-        .map(|expression| {
-            let mut expression = expression.clone();
-            let key = json::text(&expression, &["key"]).map(label).unwrap_or_default();
-            json::set(&mut expression, &["key"], key);
-            expression
-        })
-        .collect();
-    if !expressions.is_empty() {
-        translated["matchExpressions"] = expressions.into();
-    }
-    translated
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{store::Stored, tenant::test_tenant};
-
-    #[test]
-    fn labels_of_a_namespace_are_found_by_the_selectors_that_mean_it() {
-        let world = World::new(test_tenant());
-        let namespace = json!({"metadata": {"name": "shop", "resourceVersion": "1",
-            "labels": {NAME: "shop", "team": "web", "example.com/tier": "front"}}});
-        world
-            .stores
-            .tenant(KindId::Namespace)
-            .written(Name::new("", "shop"), Stored::new(&namespace));
-        let labels = labels_of(&world, "shop");
-        let selector = selector(&json!({
-            "matchLabels": {NAME: "shop", "team": "web"},
-            "matchExpressions": [{"key": "example.com/tier", "operator": "In", "values": ["front"]}]
-        }));
-        assert_eq!(labels.len(), 2);
-        assert_eq!(labels[&label("team")], "web");
-        assert_eq!(selector["matchLabels"][label("team")], "web");
-        assert_eq!(selector["matchLabels"]["berth.dev/namespace"], "shop");
-        assert_eq!(selector["matchExpressions"][0]["key"], label("example.com/tier"));
-        for key in labels.keys() {
-            let (prefix, name) = key.split_once('/').unwrap();
-            assert!(prefix.len() <= 253 && name.len() <= 63, "{key}");
-        }
-    }
-
-    #[test]
-    fn keys_that_look_alike_stay_apart() {
-        assert_ne!(label("a.b/c"), label("a-b/c"));
-        assert_ne!(label("team"), label("x/team"));
-    }
 }

@@ -11,35 +11,27 @@
 
 use crate::{
     egress::policy::KUBELET_PORT,
-    json,
-    kinds::{Flow, HostNamespace, Kind, Rights, WRITE, pod::status::is_finished},
-    resource::{self, KindId, Name},
-    store::{Detail, WatchSpec},
-    world::World,
+    model::{
+        Cache, Direction, HostNamespace, Kind, KindId, json,
+        kind::WRITE,
+        pod_addresses::is_finished,
+        resource::{self, Name},
+        store::WatchSpec,
+    },
 };
 use berth_api::labels;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(resource::NODE).trimmed(trim)),
-    host: Some((
+pub const KIND: Kind = Kind::new(Direction::Nodes)
+    .watch_tenant(WatchSpec::own(resource::NODE).trimmed(trim))
+    .watch_host(
         HostNamespace::ControlPlane,
-        WatchSpec {
-            resource: resource::TENANT_NODE,
-            detail: Detail::Full,
-            labels: "",
-            name: node_name,
-            trim: |_| {},
-        },
-    )),
-    flow: Flow::Nodes,
-    rights: Rights {
-        tenant: &[("nodes", WRITE), ("nodes/status", &["patch"])],
-        host: &[],
-    },
-};
+        WatchSpec::own(resource::TENANT_NODE).named_by(node_name),
+    )
+    .with_tenant_rights(&[("nodes", WRITE), ("nodes/status", &["patch"])])
+    .essential();
 
 /// Namespace of the Leases of nodes.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -157,8 +149,8 @@ pub fn lease(name: &str, uid: &str, now: Timestamp) -> Value {
 }
 
 /// Whether any host pod of this tenant still runs on a node. Finished ones do not: they go when the tenant's pod does.
-pub fn has_running_pods(world: &World, node: &str) -> bool {
-    world.stores.host(KindId::Pod).all().iter().any(|(_, pod)| {
+pub fn has_running_pods(cache: &Cache, node: &str) -> bool {
+    cache.stores.host(KindId::Pod).all().iter().any(|(_, pod)| {
         let pod = pod.object();
         json::text(&pod, &["spec", "nodeName"]) == Some(node) && !is_finished(&pod["status"])
     })

@@ -9,58 +9,34 @@
 //! | labels, annotations | left out: the platform's |
 
 use crate::{
-    json,
-    kinds::{Flow, HostNamespace, Kind, Rights, view::View},
-    resource::{KindId, Name, Resource},
-    store::WatchSpec,
-    world::World,
+    model::{Kind, KindId, resource::Resource},
+    translation::mirrored_class::{MirroredClass, MirroredMetadata},
 };
-use berth_api::{SyncPolicy, sync_policy::allows};
-use serde_json::{Value, json};
 
 const RESOURCE: Resource = Resource::new("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses");
 
-const WATCH: WatchSpec = WatchSpec::own(RESOURCE);
-
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WATCH),
-    host: Some((HostNamespace::Cluster, WATCH)),
-    flow: Flow::View(&RuntimeClasses),
-    rights: Rights {
-        tenant: &[("runtimeclasses", &["create", "update", "delete"])],
-        host: &[],
-    },
+pub const KIND: Kind = CLASSES.kind();
+
+const CLASSES: &MirroredClass = &MirroredClass {
+    id: KindId::RuntimeClass,
+    resource: RESOURCE,
+    listed: |policy| &policy.pods.runtime_classes,
+    fields: &["handler", "overhead"],
+    metadata: MirroredMetadata::Annotations(&[]),
+    has_status: false,
+    needs_host_scheduler: false,
+    is_always_watched: false,
+    unmanaged_message: None,
 };
-
-struct RuntimeClasses;
-
-impl View for RuntimeClasses {
-    fn resource(&self) -> Resource {
-        RESOURCE
-    }
-
-    fn offers(&self, policy: &SyncPolicy) -> bool {
-        !policy.pods.runtime_classes.is_empty()
-    }
-
-    fn desired(&self, world: &World, name: &Name) -> Option<Value> {
-        if !allows(&world.tenant.policy.pods.runtime_classes, &name.name) {
-            return None;
-        }
-        let host = world.stores.host(KindId::RuntimeClass).get(name)?.object();
-        let mut shown = json!({"metadata": {}, "handler": json::text(&host, &["handler"])?});
-        if let Some(overhead) = host.get("overhead").filter(|overhead| !json::is_unset(overhead)) {
-            shown["overhead"] = overhead.clone();
-        }
-        Some(shown)
-    }
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{store::Stored, tenant::test_tenant};
+    use crate::model::{Mirror, resource::Name, store::Stored, tenant::test_tenant};
+    use crate::registry;
+    use berth_api::SyncPolicy;
+    use serde_json::json;
     use std::sync::Arc;
 
     #[test]
@@ -69,16 +45,16 @@ mod tests {
         let mut policy = SyncPolicy::default();
         policy.pods.runtime_classes = vec!["kata".into(), "missing".into()];
         tenant.policy = Arc::new(policy);
-        let world = World::new(tenant);
+        let cache = registry::new_cache(tenant);
         for name in ["kata", "secret"] {
             let class = json!({"metadata": {"name": name, "resourceVersion": "1", "labels": {"a": "b"}}, "handler": "kata-qemu",
                 "overhead": {"podFixed": {"memory": "120Mi"}}, "scheduling": {"nodeSelector": {"kata": "yes"}}});
-            let store = world.stores.host(KindId::RuntimeClass);
+            let store = cache.stores.host(KindId::RuntimeClass);
             store.written(Name::new("", name), Stored::new(&class));
         }
-        let shown = |name: &str| RuntimeClasses.desired(&world, &Name::new("", name));
+        let mirrored = |name: &str| CLASSES.mirrored_object(&cache, &Name::new("", name));
         let kata = json!({"metadata": {}, "handler": "kata-qemu", "overhead": {"podFixed": {"memory": "120Mi"}}});
-        assert_eq!(shown("kata"), Some(kata));
-        assert_eq!((shown("secret"), shown("missing")), (None, None));
+        assert_eq!(mirrored("kata"), Some(kata));
+        assert_eq!((mirrored("secret"), mirrored("missing")), (None, None));
     }
 }

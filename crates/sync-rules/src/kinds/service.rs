@@ -20,17 +20,15 @@
 pub mod allocation;
 
 use crate::{
-    json,
-    kinds::{
-        Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
-        fields::{self, Fields, Findings, Rule},
-        metadata,
-        refusal::Refusal,
+    model::{
+        Cache, DeniedField, DesiredState, Kind, Observation, TenantWrite, ToHost, Translated, json,
+        resource::{self, Name, Resource},
     },
-    resource::{self, Name, Resource},
-    store::WatchSpec,
+    translation::{
+        fields::{self, FieldIssues, Fields, Rule},
+        metadata,
+    },
     usage,
-    world::World,
 };
 use berth_api::{
     labels,
@@ -39,15 +37,9 @@ use berth_api::{
 use serde_json::{Value, json};
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(resource::SERVICE)),
-    host: Some((HostNamespace::Workloads, WatchSpec::synced(resource::SERVICE))),
-    flow: Flow::Down(&Services),
-    rights: Rights {
-        tenant: &[("services/status", &["patch"])],
-        host: &[("services", WRITE)],
-    },
-};
+pub const KIND: Kind = Kind::to_host(resource::SERVICE, &Services)
+    .with_tenant_rights(&[("services/status", &["patch"])])
+    .essential();
 
 /// Services of the tenant that stand for parts of its control plane, as (namespace, name). The platform makes what they lead
 /// to; what the tenant writes into them changes nothing.
@@ -61,7 +53,7 @@ const SPEC: Fields = &[
     ("allocateLoadBalancerNodePorts", Rule::Copy),
     ("clusterIP", Rule::Copy),
     ("clusterIPs", Rule::Copy),
-    ("externalIPs", Rule::Refuse("they could take over foreign addresses")),
+    ("externalIPs", Rule::Deny("they could take over foreign addresses")),
     ("externalName", Rule::Copy),
     ("externalTrafficPolicy", Rule::Copy),
     ("healthCheckNodePort", Rule::Copy),
@@ -71,7 +63,7 @@ const SPEC: Fields = &[
     ("loadBalancerClass", Rule::Copy),
     (
         "loadBalancerIP",
-        Rule::Refuse("this field is deprecated; use the annotations of the load balancer's provider"),
+        Rule::Deny("this field is deprecated; use the annotations of the load balancer's provider"),
     ),
     ("loadBalancerSourceRanges", Rule::Copy),
     ("ports", Rule::Rewrite),
@@ -116,50 +108,50 @@ fn is_internal(name: &str) -> bool {
 
 struct Services;
 
-impl Down for Services {
+impl ToHost for Services {
     fn resource(&self) -> Resource {
         resource::SERVICE
     }
 
-    fn want(&self, _world: &World, name: &Name, service: &Value) -> Want {
+    fn desired_state(&self, _world: &Cache, name: &Name, service: &Value) -> DesiredState {
         let leads_inside = json::text(service, &["spec", "type"]) == Some("ExternalName")
             && json::text(service, &["spec", "externalName"]).is_some_and(is_internal);
         if leads_inside || OF_THE_CONTROL_PLANE.contains(&(&*name.namespace, &*name.name)) {
-            Want::Absent
+            DesiredState::Absent
         } else {
-            Want::Sync
+            DesiredState::Sync
         }
     }
 
-    fn translate(&self, world: &World, name: &Name, service: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
+    fn translate(&self, cache: &Cache, name: &Name, service: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
         let source = &service["spec"];
-        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
-        exposure(source, &world.tenant.policy.services, &mut findings);
+        let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
+        exposure(source, &cache.tenant.policy.services, &mut issues);
         if let Some(kind) = source.get("type") {
             spec.insert("type".into(), kind.clone());
         }
         let mut selector = json::strings(source, &["selector"]);
         // Without a selector the tenant makes the endpoints itself.
         if !selector.is_empty() {
-            selector.insert(labels::TENANT.into(), world.tenant.slug.clone());
+            selector.insert(labels::TENANT.into(), cache.tenant.slug.clone());
             selector.insert(labels::TENANT_OBJECT_NAMESPACE.into(), name.namespace.to_string());
             spec.insert("selector".into(), json!(selector));
         }
         let ports: Vec<Value> = json::items(source, &["ports"])
             .iter()
             .enumerate()
-            .map(|(index, port)| fields::copy(port, &format!("spec.ports[{index}]"), PORT, &mut findings).into())
+            .map(|(index, port)| fields::copy(port, &format!("spec.ports[{index}]"), PORT, &mut issues).into())
             .collect();
         if !ports.is_empty() {
             spec.insert("ports".into(), ports.into());
         }
-        let annotations = metadata::annotations(service, &mut findings.refused);
+        let annotations = metadata::annotations(service, &mut issues.denied);
         let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
-        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+        issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
-    fn given(&self, service: &Value) -> Value {
+    fn allocated(&self, service: &Value) -> Value {
         allocation::of(service)
     }
 
@@ -167,15 +159,15 @@ impl Down for Services {
         allocation::is_another(desired, live)
     }
 
-    fn back(&self, _world: &World, _name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+    fn sync_status(&self, _world: &Cache, _name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
         // The tenant's API server itself clears what a Service that is no load balancer any more had.
-        if json::text(report.tenant, &["spec", "type"]) != Some("LoadBalancer") {
+        if json::text(observation.tenant, &["spec", "type"]) != Some("LoadBalancer") {
             return Vec::new();
         }
-        let mut status = report.tenant.get("status").cloned().unwrap_or_else(|| json!({}));
-        let ingress: Vec<Value> = json::items(report.host, &["status", "loadBalancer", "ingress"])
+        let mut status = observation.tenant.get("status").cloned().unwrap_or_else(|| json!({}));
+        let ingress: Vec<Value> = json::items(observation.host, &["status", "loadBalancer", "ingress"])
             .iter()
-            .map(|ingress| fields::copy(ingress, "", INGRESS, &mut Findings::default()).into())
+            .map(|ingress| fields::copy(ingress, "", INGRESS, &mut FieldIssues::default()).into())
             .collect();
         status["loadBalancer"] = if ingress.is_empty() {
             json!({})
@@ -187,7 +179,7 @@ impl Down for Services {
 }
 
 /// Refuses ways in from outside that the class does not allow.
-fn exposure(spec: &Value, policy: &ServicePolicy, findings: &mut Findings) {
+fn exposure(spec: &Value, policy: &ServicePolicy, issues: &mut FieldIssues) {
     let kind = json::text(spec, &["type"]).unwrap_or_default();
     let is_allowed = match kind {
         "NodePort" => policy.node_ports,
@@ -195,7 +187,7 @@ fn exposure(spec: &Value, policy: &ServicePolicy, findings: &mut Findings) {
         _ => true,
     };
     if !is_allowed {
-        findings.refuse("spec.type", format!("{kind} is not offered: use ClusterIP"));
+        issues.deny("spec.type", format!("{kind} is not offered: use ClusterIP"));
     }
     if let Some(class) = json::text(spec, &["loadBalancerClass"])
         && kind == "LoadBalancer"
@@ -207,14 +199,15 @@ fn exposure(spec: &Value, policy: &ServicePolicy, findings: &mut Findings) {
         } else {
             format!("leave it out for the default one, or use one of {}", classes.join(", "))
         };
-        findings.refuse("spec.loadBalancerClass", format!("{class} is not offered: {offered}"));
+        issues.deny("spec.loadBalancerClass", format!("{class} is not offered: {offered}"));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant::test_tenant;
+    use crate::model::tenant::test_tenant;
+    use crate::registry;
     use berth_api::SyncPolicy;
     use std::sync::Arc;
 
@@ -229,12 +222,12 @@ mod tests {
             ..SyncPolicy::default()
         };
         tenant.policy = Arc::new(policy);
-        let world = World::new(tenant);
+        let cache = registry::new_cache(tenant);
         let service = json!({"metadata": {"name": "web", "namespace": "shop", "labels": {"a": "b"}}, "spec": spec});
         Services
-            .translate(&world, &Name::new("shop", "web"), &service)
+            .translate(&cache, &Name::new("shop", "web"), &service)
             .map(|translated| translated.object)
-            .map_err(|refused| refused.iter().map(ToString::to_string).collect())
+            .map_err(|denied| denied.iter().map(ToString::to_string).collect())
     }
 
     #[test]
@@ -275,30 +268,30 @@ mod tests {
 
     #[test]
     fn the_load_balancers_address_comes_back() {
-        let world = World::new(test_tenant());
-        let back = |kind: &str, host: Value| {
+        let cache = registry::new_cache(test_tenant());
+        let sync_status = |kind: &str, host: Value| {
             let tenant = json!({"spec": {"type": kind}, "status": {"conditions": [{"type": "X"}], "loadBalancer": {"ingress": [{"ip": "9.9.9.9"}]}}});
-            let report = Report {
+            let observation = Observation {
                 tenant: &tenant,
                 host: &host,
                 in_sync: true,
-                refused: &[],
+                denied: &[],
                 now: jiff::Timestamp::UNIX_EPOCH,
             };
-            Services.back(&world, &Name::new("shop", "web"), &report)
+            Services.sync_status(&cache, &Name::new("shop", "web"), &observation)
         };
         let host =
             json!({"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4", "ipMode": "VIP", "node": "host-1"}]}}});
         let status =
             json!({"conditions": [{"type": "X"}], "loadBalancer": {"ingress": [{"ip": "1.2.3.4", "ipMode": "VIP"}]}});
-        assert_eq!(back("LoadBalancer", host.clone()), [TenantWrite::Status(status)]);
+        assert_eq!(sync_status("LoadBalancer", host.clone()), [TenantWrite::Status(status)]);
         assert_eq!(
-            back("LoadBalancer", json!({})),
+            sync_status("LoadBalancer", json!({})),
             [TenantWrite::Status(
                 json!({"conditions": [{"type": "X"}], "loadBalancer": {}})
             )]
         );
-        assert_eq!(back("ClusterIP", host), []);
+        assert_eq!(sync_status("ClusterIP", host), []);
     }
 
     #[test]
@@ -311,20 +304,20 @@ mod tests {
 
     #[test]
     fn services_of_the_control_plane_are_never_synced() {
-        let world = World::new(test_tenant());
-        let want = |namespace, name| Services.want(&world, &Name::new(namespace, name), &Value::Null);
+        let cache = registry::new_cache(test_tenant());
+        let want = |namespace, name| Services.desired_state(&cache, &Name::new(namespace, name), &Value::Null);
         for (namespace, name) in OF_THE_CONTROL_PLANE {
-            assert_eq!(want(namespace, name), Want::Absent);
+            assert_eq!(want(namespace, name), DesiredState::Absent);
         }
-        assert_eq!(want("shop", "kube-dns"), Want::Sync);
+        assert_eq!(want("shop", "kube-dns"), DesiredState::Sync);
     }
 
     #[test]
     fn names_inside_a_cluster_stay_in_the_tenant() {
-        let world = World::new(test_tenant());
+        let cache = registry::new_cache(test_tenant());
         let want = |external: &str| {
             let service = json!({"spec": {"type": "ExternalName", "externalName": external}});
-            Services.want(&world, &Name::new("shop", "db"), &service)
+            Services.desired_state(&cache, &Name::new("shop", "db"), &service)
         };
         for inside in [
             "db.other.svc",
@@ -335,10 +328,10 @@ mod tests {
             "10.0.0.1",
             "fd00::1",
         ] {
-            assert_eq!(want(inside), Want::Absent, "{inside}");
+            assert_eq!(want(inside), DesiredState::Absent, "{inside}");
         }
         for outside in ["db.example.com", "svc.example.com", "notlocalhost.example.com"] {
-            assert_eq!(want(outside), Want::Sync, "{outside}");
+            assert_eq!(want(outside), DesiredState::Sync, "{outside}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Metrics as a table, as `kubectl get` asks for them. Pure.
 
-use crate::json;
+use crate::model::json;
 use berth_api::quantity;
 use serde_json::{Value, json};
 

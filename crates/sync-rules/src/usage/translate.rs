@@ -6,7 +6,7 @@
 //! | `timestamp`, `window`, `usage` | copied |
 //! | `containers` | those that the tenant's pod has: the platform may have added others |
 
-use crate::{json, resource::Name};
+use crate::model::{json, resource::Name};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ const MEASURED: [&str; 3] = ["timestamp", "window", "usage"];
 
 /// Metrics of a pod of the tenant out of those of its host pod.
 pub fn pod(name: &Name, pod: &Value, host: &Value) -> Value {
-    let mut metrics = dressed("PodMetrics", name, pod, host);
+    let mut metrics = with_metadata("PodMetrics", name, pod, host);
     let own: BTreeSet<&str> = CONTAINERS
         .iter()
         .flat_map(|list| json::items(pod, &["spec", list]))
@@ -39,10 +39,10 @@ pub fn pod(name: &Name, pod: &Value, host: &Value) -> Value {
 
 /// Metrics of a node of the tenant out of those of the host's node.
 pub fn node(name: &Name, node: &Value, host: &Value) -> Value {
-    dressed("NodeMetrics", name, node, host)
+    with_metadata("NodeMetrics", name, node, host)
 }
 
-fn dressed(kind: &str, Name { namespace, name }: &Name, object: &Value, host: &Value) -> Value {
+fn with_metadata(kind: &str, Name { namespace, name }: &Name, object: &Value, host: &Value) -> Value {
     let mut metadata = json!({"name": &**name, "creationTimestamp": host.get("timestamp")});
     if !namespace.is_empty() {
         metadata["namespace"] = (**namespace).into();

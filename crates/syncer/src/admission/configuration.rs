@@ -6,8 +6,10 @@ use crate::{
 };
 use berth_sync_rules::{
     admission::configuration::NAME,
-    json,
-    resource::{self, Resource},
+    model::{
+        json,
+        resource::{self, Resource},
+    },
 };
 use futures::{StreamExt, pin_mut};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;

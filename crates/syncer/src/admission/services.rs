@@ -3,13 +3,13 @@
 use crate::engine::{
     Engine,
     api::CallError,
-    reserve::{ReserveError, Wish},
+    reserve::{ReservationRequest, ReserveError},
 };
 use berth_sync_rules::admission::review::{Denial, Operation, Request, Verdict};
 use berth_sync_rules::{
-    json,
-    kinds::{Want, refusal, service::allocation, text},
-    resource::{KindId, Name},
+    kinds::service::allocation,
+    model::{DesiredState, KindId, denied_field, json, resource::Name},
+    translation::host_text,
 };
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ const LONGEST: usize = 63;
 
 /// Answers a question: makes or changes the host's Service first, if something has to be given out.
 pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
-    let Some(rules) = KindId::Service.down() else {
+    let Some(rules) = engine.cache().rules_to_host(KindId::Service) else {
         return Verdict::Allow(Vec::new());
     };
     let old = Some(&request.old).filter(|_| request.operation == Operation::Update);
@@ -34,18 +34,18 @@ pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
         Err(denial) => return Verdict::Deny(denial),
     };
     let name = Name::new(&request.namespace, &name);
-    let world = engine.world();
-    if rules.want(world, &name, &request.object) != Want::Sync {
+    let cache = engine.cache();
+    if rules.desired_state(cache, &name, &request.object) != DesiredState::Sync {
         return Verdict::Allow(Vec::new());
     }
-    let translated = match rules.translate(world, &name, &request.object) {
+    let translated = match rules.translate(cache, &name, &request.object) {
         Ok(translated) => translated,
-        Err(refused) => return Verdict::Deny(Denial::forbidden(refusal::message(&refused))),
+        Err(denied) => return Verdict::Deny(Denial::forbidden(denied_field::message(&denied))),
     };
     if !allocation::is_needed(&request.object, old) {
         return Verdict::Allow(Vec::new());
     }
-    let wish = Wish {
+    let reservation = ReservationRequest {
         id: KindId::Service,
         rules,
         name: &name,
@@ -53,7 +53,7 @@ pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
         object: translated.object,
         dry_run: request.dry_run,
     };
-    match engine.reserve(wish).await {
+    match engine.reserve(reservation).await {
         // An API server gives out nothing in a dry run, only the first address of its range, which no Service can have:
         // the tenant's own will say something as good.
         Ok(_) if request.dry_run => Verdict::Allow(Vec::new()),
@@ -112,7 +112,7 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
         )),
         ReserveError::Starting => Denial::unavailable("the platform is starting; try again"),
         ReserveError::Foreign => Denial::forbidden("its name on the host cluster is taken; use another name"),
-        ReserveError::Call(CallError::Refused(message)) => Denial::invalid(words(engine, name, &message)),
+        ReserveError::Call(CallError::Rejected(message)) => Denial::invalid(describe_rejection(engine, name, &message)),
         ReserveError::Call(CallError::Conflict(_) | CallError::NotFound) => {
             Denial::unavailable("the Service is being changed by others; try again")
         }
@@ -121,7 +121,7 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
 }
 
 /// The host's refusal, in words for the tenant.
-fn words(engine: &Engine, name: &Name, message: &str) -> String {
+fn describe_rejection(engine: &Engine, name: &Name, message: &str) -> String {
     if message.contains("provided IP is already allocated") {
         return "spec.clusterIP: this address is taken by another Service of the platform; choose another one, or leave \
                 the field out to be given one"
@@ -132,7 +132,7 @@ fn words(engine: &Engine, name: &Name, message: &str) -> String {
                 field out to be given one"
             .into();
     }
-    text::sanitize(engine.world(), name, message)
+    host_text::sanitize_error(engine.cache(), name, message)
 }
 
 #[cfg(test)]

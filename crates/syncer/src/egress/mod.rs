@@ -10,7 +10,7 @@
 //! - [`berth_sync_rules::egress`] reads what a CONNECT names and decides where it goes.
 //! - [`local`] are servers of the syncer's own.
 //!
-//! Names are resolved here, once, and what they are resolved to is looked at before it is connected to. A refusal stands
+//! Names are resolved here, once, and what they are resolved to is looked at before it is connected to. A error stands
 //! in the status line, because that is the part of it which the API server repeats.
 
 pub mod local;
@@ -33,10 +33,13 @@ use axum::{
 use berth_pki::CertificateAuthority;
 use berth_sync_rules::egress::{
     local::Locals,
-    policy::{self, Refusal, Route},
+    policy::{self, ConnectError, Route},
     target::{Host, Target},
 };
-use berth_sync_rules::resource::{KindId, Name, Side};
+use berth_sync_rules::model::{
+    KindId,
+    resource::{Name, Side},
+};
 use hyper::{body::Incoming, ext::ReasonPhrase, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use kube::Client;
@@ -148,7 +151,7 @@ impl Egress {
     }
 
     /// Lets the API server reach a server of the syncer's own, that listens at `address`, at `authority` (`host:port`).
-    pub fn lead_to(&mut self, authority: &str, mut address: SocketAddr) {
+    pub fn add_server_route(&mut self, authority: &str, mut address: SocketAddr) {
         if address.ip().is_unspecified() {
             address.set_ip(if address.is_ipv4() {
                 Ipv4Addr::LOCALHOST.into()
@@ -220,7 +223,7 @@ impl Broker {
         let (kind, result) = self.connect(engine, &request).await;
         let answer = match &result {
             Ok(_) => "connected",
-            Err(refusal) if refusal.status == StatusCode::FORBIDDEN => "refused",
+            Err(error) if error.status == StatusCode::FORBIDDEN => "denied",
             Err(_) => "failed",
         };
         let labels = EgressLabels {
@@ -230,20 +233,24 @@ impl Broker {
         engine.metrics().egress.get_or_create(&labels).inc();
         match result {
             Ok(next) => Answer::Upgrade(Response::new(Body::empty()), next),
-            Err(refusal) => {
-                tracing::debug!(status = %refusal.status, words = refusal.words, "a connection was not made");
-                Answer::Response(response(refusal))
+            Err(error) => {
+                tracing::debug!(status = %error.status, message = error.message, "a connection was not made");
+                Answer::Response(response(error))
             }
         }
     }
 
     /// What the target is, for metrics, and the connection to it.
-    async fn connect(&self, engine: &Engine, request: &Request<Incoming>) -> (&'static str, Result<Next, Refusal>) {
+    async fn connect(
+        &self,
+        engine: &Engine,
+        request: &Request<Incoming>,
+    ) -> (&'static str, Result<Next, ConnectError>) {
         let target = match read(request) {
             Ok(target) => target,
-            Err(refusal) => return ("unknown", Err(refusal)),
+            Err(error) => return ("unknown", Err(error)),
         };
-        let world = engine.world();
+        let cache = engine.cache();
         let is_known = [
             (Side::Tenant, KindId::Service),
             (Side::Tenant, KindId::Pod),
@@ -251,23 +258,23 @@ impl Broker {
             (Side::Host, KindId::Node),
         ]
         .into_iter()
-        .all(|(side, kind)| world.stores.of(side, kind).is_listed());
+        .all(|(side, kind)| cache.stores.of(side, kind).is_listed());
         if !is_known && self.locals.get(&target).is_none() {
             return (
                 "unknown",
-                Err(Refusal::unavailable("the platform is starting; try again")),
+                Err(ConnectError::unavailable("the platform is starting; try again")),
             );
         }
-        match policy::route(world, &self.locals, &target) {
+        match policy::route(cache, &self.locals, &target) {
             Ok(route) => (route.kind(), self.take(engine, &target, route).await),
-            Err(refusal) => ("unknown", Err(refusal)),
+            Err(error) => ("unknown", Err(error)),
         }
     }
 
-    async fn take(&self, engine: &Engine, target: &Target, route: Route<Local>) -> Result<Next, Refusal> {
+    async fn take(&self, engine: &Engine, target: &Target, route: Route<Local>) -> Result<Next, ConnectError> {
         let place = || {
             Arc::clone(&self.tunnels).try_acquire_owned().map_err(|_| {
-                Refusal::unavailable(format!(
+                ConnectError::unavailable(format!(
                     "{target}: your API server has {TUNNELS} connections open (logs, exec, port-forward, webhooks); close some"
                 ))
             })
@@ -288,7 +295,7 @@ impl Broker {
     }
 
     /// The addresses of a host outside, all of which may be connected to.
-    async fn resolve(&self, engine: &Engine, target: &Target) -> Result<Vec<SocketAddr>, Refusal> {
+    async fn resolve(&self, engine: &Engine, target: &Target) -> Result<Vec<SocketAddr>, ConnectError> {
         let addresses: Vec<SocketAddr> = match &target.host {
             Host::Address(address) => vec![SocketAddr::new(*address, target.port)],
             Host::Name(name) => {
@@ -302,15 +309,15 @@ impl Broker {
             }
         };
         if addresses.is_empty() {
-            return Err(Refusal::unavailable(format!("{target}: the name is not known")));
+            return Err(ConnectError::unavailable(format!("{target}: the name is not known")));
         }
         for address in &addresses {
-            policy::check_external(engine.world(), &self.platform, target, address.ip())?;
+            policy::check_external(engine.cache(), &self.platform, target, address.ip())?;
         }
         Ok(addresses)
     }
 
-    async fn dial_any(&self, target: &Target, addresses: &[SocketAddr]) -> Result<TcpStream, Refusal> {
+    async fn dial_any(&self, target: &Target, addresses: &[SocketAddr]) -> Result<TcpStream, ConnectError> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let in_turn = addresses.iter().cycle().skip(turn % addresses.len().max(1));
         let mut why = "no endpoint".to_owned();
@@ -320,9 +327,9 @@ impl Broker {
                 Err(error) => why = error.kind().to_string(),
             }
         }
-        Err(Refusal {
+        Err(ConnectError {
             status: StatusCode::BAD_GATEWAY,
-            words: format!("{target} does not answer: {why}"),
+            message: format!("{target} does not answer: {why}"),
         })
     }
 }
@@ -336,10 +343,10 @@ async fn dial(address: SocketAddr) -> std::io::Result<TcpStream> {
 }
 
 /// The target of a request; whatever else it says does not matter.
-fn read(request: &Request<Incoming>) -> Result<Target, Refusal> {
-    let bad = |status, words: &str| Refusal {
+fn read(request: &Request<Incoming>) -> Result<Target, ConnectError> {
+    let bad = |status, message: &str| ConnectError {
         status,
-        words: words.to_owned(),
+        message: message.to_owned(),
     };
     if request.method() != Method::CONNECT {
         return Err(bad(StatusCode::METHOD_NOT_ALLOWED, "only CONNECT is answered here"));
@@ -348,10 +355,10 @@ fn read(request: &Request<Incoming>) -> Result<Target, Refusal> {
     Target::parse(authority.unwrap_or_default()).map_err(|why| bad(StatusCode::BAD_REQUEST, why))
 }
 
-fn response(refusal: Refusal) -> Response<Body> {
-    let reason = ReasonPhrase::try_from(refusal.words.as_bytes());
-    let mut response = Response::new(Body::from(refusal.words));
-    *response.status_mut() = refusal.status;
+fn response(error: ConnectError) -> Response<Body> {
+    let reason = ReasonPhrase::try_from(error.message.as_bytes());
+    let mut response = Response::new(Body::from(error.message));
+    *response.status_mut() = error.status;
     if let Ok(reason) = reason {
         response.extensions_mut().insert(reason);
     }

@@ -3,7 +3,7 @@
 
 use crate::metrics::{CallLabels, Metrics};
 use berth_api::labels::SYNCER_MANAGER;
-use berth_sync_rules::resource::{Resource, Side};
+use berth_sync_rules::model::resource::{Resource, Side};
 use kube::{
     Client,
     api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
@@ -26,8 +26,8 @@ pub enum CallError {
     #[error("conflict: {0}")]
     Conflict(String),
     /// The API server does not want this; trying again changes nothing until something else changes.
-    #[error("refused: {0}")]
-    Refused(String),
+    #[error("rejected: {0}")]
+    Rejected(String),
     /// The API server is busy and says when to come back.
     #[error("the API server is busy")]
     Busy(Duration),
@@ -48,7 +48,7 @@ impl CallError {
             422 if causes.iter().any(|cause| cause.field == "metadata.uid") => Self::Conflict(message()),
             429 | 503 | 504 | 500 if after > 0 => Self::Busy(Duration::from_secs(u64::from(after))),
             429 => Self::Busy(BUSY_WAIT),
-            400..=499 => Self::Refused(message()),
+            400..=499 => Self::Rejected(message()),
             _ => Self::Unavailable(message()),
         }
     }
@@ -139,7 +139,7 @@ impl Api {
         let parameters = ListParams::default().labels(labels).limit(1);
         let request = Request::new(resource.path(namespace)).list_metadata(&parameters);
         let list = self.call("list", resource.plural, request).await?;
-        Ok(!berth_sync_rules::json::items(&list, &["items"]).is_empty())
+        Ok(!berth_sync_rules::model::json::items(&list, &["items"]).is_empty())
     }
 
     /// Creates an object.
@@ -289,7 +289,7 @@ impl Api {
         resource: &'static str,
         request: Result<http::Request<Vec<u8>>, E>,
     ) -> Result<Value, CallError> {
-        let request = request.map_err(|error| CallError::Refused(error.to_string()))?;
+        let request = request.map_err(|error| CallError::Rejected(error.to_string()))?;
         let start = Instant::now();
         let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<Value>(request)).await;
         self.metrics.api_call(
@@ -350,8 +350,8 @@ mod tests {
         assert!(matches!(error(404, 0, ""), CallError::NotFound));
         assert!(matches!(error(409, 0, ""), CallError::Conflict(_)));
         assert!(matches!(error(422, 0, "metadata.uid"), CallError::Conflict(_)));
-        assert!(matches!(error(422, 0, "spec"), CallError::Refused(_)));
-        assert!(matches!(error(403, 0, ""), CallError::Refused(_)));
+        assert!(matches!(error(422, 0, "spec"), CallError::Rejected(_)));
+        assert!(matches!(error(403, 0, ""), CallError::Rejected(_)));
         assert!(matches!(error(500, 0, ""), CallError::Unavailable(_)));
     }
 

@@ -1,6 +1,6 @@
 //! What to do about an object, given what is known of it on both sides. Pure; the table is in the tests.
 
-use berth_sync_rules::{kinds::Want, store::Deletion};
+use berth_sync_rules::model::{DesiredState, store::Deletion};
 use std::time::Duration;
 
 /// What matters of the tenant's object.
@@ -10,8 +10,8 @@ pub struct TenantFacts<'a> {
     pub uid: &'a str,
     /// Whether it is being deleted.
     pub deletion: Option<Deletion>,
-    /// What it asks of the host.
-    pub want: Want,
+    /// What should be on the host for it.
+    pub desired_state: DesiredState,
 }
 
 /// What matters of the host's object.
@@ -30,30 +30,30 @@ pub struct HostFacts<'a> {
 pub enum Action {
     /// Nothing.
     Nothing,
-    /// A tenant object may still come for the host object: look again after this time.
+    /// A tenant object may still be created for the host object: reconcile again after this time.
     Wait(Duration),
-    /// No tenant object came for the host object: delete it.
+    /// No tenant object was created for the host object: delete it.
     Sweep,
     /// Create the host object.
     Create,
-    /// Bring the host object up to date and report its state.
+    /// Bring the host object up to date and sync its status to the tenant.
     Update,
-    /// Only report the host object's state.
-    Report,
+    /// Only sync the host object's status to the tenant.
+    SyncStatus,
     /// Delete the host object, with this grace if the kind has any.
     Delete {
         /// Seconds.
         grace_seconds: Option<u32>,
-        /// Whether to report its state as well.
+        /// Whether to sync its status as well.
         report: bool,
     },
     /// The host object is gone: end the deletion of the tenant's.
     Finish,
-    /// The host object is gone for good though the tenant's is not: say so.
-    Lost,
+    /// The host object is gone for good though the tenant's is not: write that into its status.
+    MarkLost,
 }
 
-/// The action. `orphan_grace` is the kind's grace for host objects that nobody wants any more; `finishes` says whether
+/// The action. `orphan_grace` is the kind's grace for host objects that are not to be on the host any more; `finishes` says whether
 /// deletions in the tenant wait for the syncer.
 pub fn decide(
     tenant: Option<TenantFacts<'_>>,
@@ -83,16 +83,16 @@ pub fn decide(
         let grace = deletion.grace_seconds.and_then(|seconds| u32::try_from(seconds).ok());
         return delete(host, grace.or(orphan_grace), true);
     }
-    match tenant.want {
-        Want::Absent => delete(host, orphan_grace, false),
-        Want::Leave => Action::Report,
-        Want::Sync | Want::Once if host.deletion.is_some() => Action::Report,
-        Want::Sync | Want::Once => Action::Update,
+    match tenant.desired_state {
+        DesiredState::Absent => delete(host, orphan_grace, false),
+        DesiredState::Leave => Action::SyncStatus,
+        DesiredState::Sync | DesiredState::Once if host.deletion.is_some() => Action::SyncStatus,
+        DesiredState::Sync | DesiredState::Once => Action::Update,
     }
 }
 
 fn missing(tenant: TenantFacts<'_>, finishes: bool) -> Action {
-    match (tenant.deletion, tenant.want) {
+    match (tenant.deletion, tenant.desired_state) {
         (Some(deletion), _) if finishes => {
             if deletion.grace_seconds == Some(0) && deletion.held {
                 Action::Nothing
@@ -100,9 +100,9 @@ fn missing(tenant: TenantFacts<'_>, finishes: bool) -> Action {
                 Action::Finish
             }
         }
-        (_, Want::Sync) => Action::Create,
-        (_, Want::Once) => Action::Lost,
-        (_, Want::Leave | Want::Absent) => Action::Nothing,
+        (_, DesiredState::Sync) => Action::Create,
+        (_, DesiredState::Once) => Action::MarkLost,
+        (_, DesiredState::Leave | DesiredState::Absent) => Action::Nothing,
     }
 }
 
@@ -115,7 +115,7 @@ fn delete(host: HostFacts<'_>, grace_seconds: Option<u32>, report: bool) -> Acti
     match host.deletion {
         Some(known) if sooner(known) && !known.is_cut_off() => {
             if report {
-                Action::Report
+                Action::SyncStatus
             } else {
                 Action::Nothing
             }
@@ -142,11 +142,11 @@ mod tests {
     });
 
     #[allow(clippy::unnecessary_wraps)] // as `decide` takes it
-    fn tenant(deletion: Option<Deletion>, want: Want) -> Option<TenantFacts<'static>> {
+    fn tenant(deletion: Option<Deletion>, desired_state: DesiredState) -> Option<TenantFacts<'static>> {
         Some(TenantFacts {
             uid: "u",
             deletion,
-            want,
+            desired_state,
         })
     }
 
@@ -172,9 +172,12 @@ mod tests {
         assert_eq!(decide(None, reserved(5, None)), Action::Wait(Duration::from_secs(5)));
         assert_eq!(decide(None, reserved(0, None)), Action::Sweep);
         assert_eq!(decide(None, reserved(0, DELETING)), Action::Nothing);
-        assert_eq!(decide(tenant(None, Want::Sync), reserved(0, None)), Action::Update);
         assert_eq!(
-            decide(tenant(None, Want::Absent), reserved(5, None)),
+            decide(tenant(None, DesiredState::Sync), reserved(0, None)),
+            Action::Update
+        );
+        assert_eq!(
+            decide(tenant(None, DesiredState::Absent), reserved(5, None)),
             Action::Delete {
                 grace_seconds: None,
                 report: false
@@ -194,22 +197,30 @@ mod tests {
             (None, host("u", DELETING), delete(1, false)),
             (None, host("u", ENDED), Action::Nothing),
             (None, host("u", CUT_OFF), delete(1, false)),
-            (tenant(None, Want::Sync), None, Action::Create),
-            (tenant(None, Want::Once), None, Action::Lost),
-            (tenant(None, Want::Leave), None, Action::Nothing),
-            (tenant(DELETING, Want::Once), None, Action::Finish),
-            (tenant(DELETING, Want::Leave), None, Action::Finish),
-            (tenant(ENDED, Want::Once), None, Action::Nothing),
-            (tenant(CUT_OFF, Want::Once), None, Action::Finish),
-            (tenant(None, Want::Sync), host("other", None), delete(1, false)),
-            (tenant(None, Want::Sync), host("u", None), Action::Update),
-            (tenant(None, Want::Once), host("u", None), Action::Update),
-            (tenant(None, Want::Once), host("u", DELETING), Action::Report),
-            (tenant(None, Want::Leave), host("u", None), Action::Report),
-            (tenant(None, Want::Absent), host("u", None), delete(1, false)),
-            (tenant(DELETING, Want::Once), host("u", None), delete(30, true)),
-            (tenant(DELETING, Want::Once), host("u", DELETING), Action::Report),
-            (tenant(ENDED, Want::Once), host("u", DELETING), delete(0, true)),
+            (tenant(None, DesiredState::Sync), None, Action::Create),
+            (tenant(None, DesiredState::Once), None, Action::MarkLost),
+            (tenant(None, DesiredState::Leave), None, Action::Nothing),
+            (tenant(DELETING, DesiredState::Once), None, Action::Finish),
+            (tenant(DELETING, DesiredState::Leave), None, Action::Finish),
+            (tenant(ENDED, DesiredState::Once), None, Action::Nothing),
+            (tenant(CUT_OFF, DesiredState::Once), None, Action::Finish),
+            (tenant(None, DesiredState::Sync), host("other", None), delete(1, false)),
+            (tenant(None, DesiredState::Sync), host("u", None), Action::Update),
+            (tenant(None, DesiredState::Once), host("u", None), Action::Update),
+            (
+                tenant(None, DesiredState::Once),
+                host("u", DELETING),
+                Action::SyncStatus,
+            ),
+            (tenant(None, DesiredState::Leave), host("u", None), Action::SyncStatus),
+            (tenant(None, DesiredState::Absent), host("u", None), delete(1, false)),
+            (tenant(DELETING, DesiredState::Once), host("u", None), delete(30, true)),
+            (
+                tenant(DELETING, DesiredState::Once),
+                host("u", DELETING),
+                Action::SyncStatus,
+            ),
+            (tenant(ENDED, DesiredState::Once), host("u", DELETING), delete(0, true)),
         ];
         for (tenant, host, expected) in cases {
             assert_eq!(decide(tenant, host, Some(1), true), expected, "{tenant:?} {host:?}");
@@ -232,7 +243,7 @@ mod tests {
         assert_eq!(decide(None, host("u", gone), None, false), Action::Nothing);
         // Finalizers in the tenant do not end an object's life on the host before it is gone in the tenant.
         assert_eq!(
-            decide(tenant(gone, Want::Sync), host("u", None), None, false),
+            decide(tenant(gone, DesiredState::Sync), host("u", None), None, false),
             Action::Update
         );
     }

@@ -1,38 +1,45 @@
-//! The engine: the queue, and the only place that writes. It knows no kind; what should be is said by `kinds`.
+//! The engine: the queues, and the only place that writes. It knows no kind: what should be, `kinds` of `berth-sync-rules`
+//! say, and each kind declares its queue, whether it is essential and when the host is watched.
 //!
 //! ```text
-//!  watches ──► stores ──► queue of keys ──► step(key) ──► writes ──► stores
-//!  (one a side     │                         │
-//!   and kind)      └── dependents ───────────┘ reads both stores, decides, acts
+//!  watches ──► stores ──► queues of keys ──► reconcile(key) ──► writes ──► stores
+//!  (one a side     │                          │
+//!   and kind)      └── dependents ────────────┘ reads both stores, decides, acts
 //! ```
 //!
-//! A step reads everything from the stores, never from an event, so it may run at any time and any number of times.
-//! No two steps of one key run at once; what a step writes is in the store before the next one reads it. A key whose
-//! step fails comes again later and later, and holds up nobody else. Nothing runs before both sides are listed.
+//! Reconciling reads everything from the stores, never from an event, so it may run at any time and any number of times.
+//! A key is never reconciled twice at once; what is written is in the store before the key is reconciled again. A key
+//! that fails is retried later and later, and delays no other. Nothing runs before both sides are listed.
 
 pub mod api;
+mod create;
 mod decide;
-mod down;
-mod events;
+mod delete;
+mod host_events;
+mod mirror;
 mod nodes;
-mod queued;
+mod queued_key;
 mod recorder;
 pub(crate) mod reserve;
+mod status_sync;
+mod to_host;
 mod tokens;
-mod views;
+mod update;
 mod watches;
 
-use crate::metrics::{KindLabels, Metrics, StepLabels};
+use crate::metrics::{KindLabels, Metrics, ReconcileLabels};
 use api::{Api, CallError};
 use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{
-    kinds::{self, Flow},
-    resource::{Key, KindId, Name, Side},
-    store::Stored,
-    world::World,
+    model::{
+        Cache, Direction, KindId, QueuePriority,
+        resource::{Key, Name, Side},
+        store::Stored,
+    },
+    translation::host_text,
 };
-use queued::Queued;
-use recorder::{Level, Recorder};
+use queued_key::QueuedKey;
+use recorder::{Level, Recorder, Subject};
 use serde_json::Value;
 use std::{
     collections::HashMap,
@@ -42,8 +49,6 @@ use std::{
 use tokio::{sync::Notify, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// Steps that run at a time in each lane. Each waits for an API server most of its life; each needs a connection.
-const CONCURRENCY: [usize; 3] = [32, 8, 2];
 /// Time between full scans of both sides.
 const RESYNC: Duration = Duration::from_mins(5);
 /// First and longest wait after failures.
@@ -53,81 +58,86 @@ const UNAVAILABLE: Duration = Duration::from_secs(15);
 /// After so many failures in a row, half a minute at least, the log tells of it, and again after as many more.
 const PERSISTENT: u32 = 10;
 
-/// Keys wait in three queues, so that a burst of pods does not delay the tokens of those that are placed already, and
-/// Events take only what the rest leaves.
-const fn lane(kind: KindId) -> usize {
-    match kind {
-        KindId::PodToken => 1,
-        KindId::Event => 2,
-        _ => 0,
+/// The queues. A burst in one does not delay the others.
+const PRIORITIES: [QueuePriority; 3] = [QueuePriority::High, QueuePriority::Normal, QueuePriority::Low];
+
+/// Keys of a queue that are reconciled at a time. Each waits for an API server most of its life; each needs a connection.
+const fn concurrency(priority: QueuePriority) -> usize {
+    match priority {
+        QueuePriority::High => 8,
+        QueuePriority::Normal => 32,
+        QueuePriority::Low => 2,
     }
 }
 
 /// The engine of one tenant.
 pub struct Engine {
-    world: World,
+    cache: Cache,
     tenant: Api,
     host: Api,
-    /// One queue for each [`lane`].
-    queues: [Queue<Queued>; 3],
+    /// A queue for each of [`PRIORITIES`].
+    queues: [Queue<QueuedKey>; 3],
     recorder: Recorder,
     metrics: Metrics,
     /// Failures in a row.
     failures: Mutex<HashMap<Key, u32>>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
-    agreed: Mutex<HashMap<Key, (u64, u64)>>,
+    synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
     /// Host objects that are ahead of the tenant's.
-    holds: reserve::Holds,
+    pending: reserve::PendingReservations,
     /// Wakes the watches of host objects that wait for the first of their kind.
     demand: HashMap<KindId, Notify>,
     /// Some kind went off or on.
     availability: Notify,
 }
 
-/// What a step did.
+/// What a reconciliation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Done {
+struct Outcome {
     /// For metrics and logs.
     result: &'static str,
-    /// When to look again, if not when something changes.
-    again: Option<Duration>,
+    /// When to reconcile again, if not when something changes.
+    requeue_after: Option<Duration>,
 }
 
-impl Done {
+impl Outcome {
     const fn new(result: &'static str) -> Self {
-        Self { result, again: None }
-    }
-
-    const fn again(result: &'static str, after: Duration) -> Self {
         Self {
             result,
-            again: Some(after),
+            requeue_after: None,
+        }
+    }
+
+    const fn requeue(result: &'static str, after: Duration) -> Self {
+        Self {
+            result,
+            requeue_after: Some(after),
         }
     }
 }
 
 impl Engine {
     /// An engine that has not started.
-    pub fn new(world: World, tenant: Api, host: Api, metrics: Metrics) -> Arc<Self> {
-        let demand = world.kinds.iter().map(|id| (*id, Notify::new())).collect();
+    pub fn new(cache: Cache, tenant: Api, host: Api, metrics: Metrics) -> Arc<Self> {
+        let demand = cache.kinds.iter().map(|id| (*id, Notify::new())).collect();
         Arc::new(Self {
             demand,
             availability: Notify::new(),
-            world,
+            cache,
             recorder: Recorder::new(tenant.clone(), metrics.clone()),
             tenant,
             host,
             queues: Default::default(),
             metrics,
             failures: Mutex::default(),
-            agreed: Mutex::default(),
-            holds: reserve::Holds::default(),
+            synced_versions: Mutex::default(),
+            pending: reserve::PendingReservations::default(),
         })
     }
 
     /// What is known of both sides.
-    pub(crate) fn world(&self) -> &World {
-        &self.world
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
     }
 
     /// Where everything is counted.
@@ -139,22 +149,23 @@ impl Engine {
     /// are off.
     pub async fn run(self: Arc<Self>, stop: CancellationToken, mut ready: impl FnMut(&[String]) + Send) {
         let mut tasks = JoinSet::new();
-        for id in self.world.kinds.iter().copied() {
+        for id in self.cache.kinds.iter().copied() {
             for side in [Side::Tenant, Side::Host] {
                 tasks.spawn(Arc::clone(&self).watch(side, id));
             }
         }
         tokio::select! { () = stop.cancelled() => return, () = self.listed() => {} }
-        let mut without = self.without();
+        let mut without = self.unavailable_kinds();
         ready(&without);
         tasks.spawn(Arc::clone(&self).resync());
         tasks.spawn(Arc::clone(&self).renew_leases());
-        for (queue, concurrency) in self.queues.iter().zip(CONCURRENCY) {
-            tasks.spawn(Arc::clone(&self).run_lane(queue.clone(), concurrency));
+        for priority in PRIORITIES {
+            let queue = self.queue(priority).clone();
+            tasks.spawn(Arc::clone(&self).run_queue(queue, concurrency(priority)));
         }
         loop {
             tokio::select! { () = stop.cancelled() => return, () = self.availability.notified() => {} }
-            let now = self.without();
+            let now = self.unavailable_kinds();
             if now != without {
                 ready(&now);
                 without = now;
@@ -162,85 +173,98 @@ impl Engine {
         }
     }
 
-    async fn run_lane(self: Arc<Self>, queue: Queue<Queued>, concurrency: usize) {
-        let mut steps = JoinSet::new();
+    async fn run_queue(self: Arc<Self>, queue: Queue<QueuedKey>, concurrency: usize) {
+        let mut running = JoinSet::new();
         loop {
             tokio::select! {
-                Some(_) = steps.join_next() => {}
-                taken = queue.take(), if steps.len() < concurrency => {
-                    steps.spawn(Arc::clone(&self).work(taken));
+                Some(_) = running.join_next() => {}
+                taken = queue.take(), if running.len() < concurrency => {
+                    running.spawn(Arc::clone(&self).work(taken));
                 }
             }
         }
+    }
+
+    fn queue(&self, priority: QueuePriority) -> &Queue<QueuedKey> {
+        &self.queues[priority as usize]
+    }
+
+    fn queue_of(&self, kind: KindId) -> &Queue<QueuedKey> {
+        self.queue(self.cache.kind(kind).priority)
     }
 
     /// Puts a key into its queue.
     fn add(&self, key: Key) {
-        self.queues[lane(key.kind)].add(Queued(key));
+        self.queue_of(key.kind).add(QueuedKey(key));
     }
 
     /// One step of one key, and what follows from its result.
-    async fn work(self: Arc<Self>, taken: Taken<Queued>) {
+    async fn work(self: Arc<Self>, taken: Taken<QueuedKey>) {
         let Taken {
-            key: Queued(key),
+            key: QueuedKey(key),
             queued_for,
         } = taken;
-        let queue = &self.queues[lane(key.kind)];
+        let queue = self.queue_of(key.kind);
         self.metrics.queued.observe(queued_for.as_secs_f64());
         let waiting: usize = self.queues.iter().map(Queue::len).sum();
         self.metrics.queue_depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
-        let seen = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
-        let result = self.step(&key, seen).await;
+        let observed_at = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
+        let result = self.reconcile(&key, observed_at).await;
         let kind = key.kind.label();
         match result {
-            Ok(done) => {
+            Ok(outcome) => {
                 lock(&self.failures).remove(&key);
                 self.metrics
-                    .steps
-                    .get_or_create(&StepLabels {
+                    .reconciles
+                    .get_or_create(&ReconcileLabels {
                         kind,
-                        result: done.result,
+                        result: outcome.result,
                     })
                     .inc();
-                tracing::debug!(%key, result = done.result, "step");
-                if let Some(after) = done.again {
-                    queue.add_after(Queued(key.clone()), after);
+                tracing::debug!(%key, result = outcome.result, "reconciled");
+                if let Some(after) = outcome.requeue_after {
+                    queue.add_after(QueuedKey(key.clone()), after);
                 }
             }
             Err(error) => {
                 self.metrics
-                    .steps
-                    .get_or_create(&StepLabels { kind, result: "error" })
+                    .reconciles
+                    .get_or_create(&ReconcileLabels { kind, result: "error" })
                     .inc();
                 let wait = self.wait_after(&key, &error);
-                tracing::debug!(%key, %error, ?wait, "step failed");
-                if let CallError::Refused(message) = &error {
-                    tracing::info!(%key, message, "an API server refused a write");
-                    let message = kinds::text::sanitize(&self.world, &key.name, message);
-                    self.tell(&key, Level::Warning, "SyncFailed", &message).await;
+                tracing::debug!(%key, %error, ?wait, "reconciling failed");
+                if let CallError::Rejected(message) = &error {
+                    tracing::info!(%key, message, "an API server denied a write");
+                    let message = host_text::sanitize_error(&self.cache, &key.name, message);
+                    self.record_event(&key, Level::Warning, "SyncFailed", &message).await;
                 }
-                queue.add_after(Queued(key.clone()), wait);
+                queue.add_after(QueuedKey(key.clone()), wait);
             }
         }
-        queue.done(&Queued(key));
+        queue.done(&QueuedKey(key));
     }
 
-    async fn step(&self, key: &Key, seen: Instant) -> Result<Done, CallError> {
-        if let Some((side, why)) = self.off(key.kind) {
+    async fn reconcile(&self, key: &Key, observed_at: Instant) -> Result<Outcome, CallError> {
+        if let Some((side, why)) = self.find_unavailable_side(key.kind) {
             // Without the one side nothing can be said about what should be on the other.
             if side == Side::Host {
-                self.tell(key, Level::Warning, "KindUnavailable", &Self::off_words(key, why))
-                    .await;
+                self.record_event(
+                    key,
+                    Level::Warning,
+                    "KindUnavailable",
+                    &Self::unavailable_message(key, why),
+                )
+                .await;
             }
-            return Ok(Done::new("off"));
+            return Ok(Outcome::new("unavailable"));
         }
-        match kinds::kind(key.kind).flow {
-            Flow::View(view) => views::step(self, (key.kind, view), &key.name, seen).await,
-            Flow::Known => Ok(Done::new("nothing")),
-            Flow::Down(kind) => down::step(self, (key.kind, kind), &key.name, seen).await,
-            Flow::Tokens => tokens::step(self, &key.name).await,
-            Flow::Nodes => nodes::step(self, &key.name, seen).await,
-            Flow::Events => events::step(self, &key.name).await,
+        match self.cache.kind(key.kind).direction {
+            Direction::Mirror(view) => mirror::reconcile(self, (key.kind, view), &key.name, observed_at).await,
+            Direction::ReadOnly => Ok(Outcome::new("nothing")),
+            Direction::ToHost(kind) => to_host::reconcile(self, (key.kind, kind), &key.name, observed_at).await,
+            Direction::Tokens => tokens::reconcile(self, &key.name).await,
+            Direction::Nodes => nodes::reconcile(self, &key.name, observed_at).await,
+            Direction::Events => host_events::reconcile(self, &key.name).await,
         }
     }
 
@@ -250,7 +274,7 @@ impl Engine {
         let count = failures.entry(key.clone()).or_default();
         *count = count.saturating_add(1);
         if count.is_multiple_of(PERSISTENT) {
-            tracing::warn!(%key, %error, "a step fails again and again");
+            tracing::warn!(%key, %error, "reconciling fails again and again");
         }
         let wait = BACKOFF.0.saturating_mul(1 << (*count - 1).min(11)).min(BACKOFF.1);
         let wait = match error {
@@ -262,15 +286,15 @@ impl Engine {
     }
 
     /// Keeps what a write returned, and looks at what depends on it.
-    fn remember(&self, side: Side, id: KindId, name: &Name, mut object: Value) {
-        let kind = kinds::kind(id);
+    fn store_written(&self, side: Side, id: KindId, name: &Name, mut object: Value) {
+        let kind = self.cache.kind(id);
         let spec = match side {
             Side::Tenant => kind.tenant,
             Side::Host => kind.host.map(|(_, spec)| spec),
         };
         if let Some(spec) = spec {
             (spec.trim)(&mut object);
-            self.world
+            self.cache
                 .stores
                 .of(side, id)
                 .written(name.clone(), Stored::new(&object));
@@ -279,18 +303,26 @@ impl Engine {
     }
 
     fn add_dependents(&self, side: Side, id: KindId, name: &Name) {
-        for key in self.world.dependents(side, id, name) {
-            if matches!(kinds::kind(key.kind).flow, Flow::View(_)) {
-                self.need(key.kind);
+        for key in self.cache.update_dependents(side, id, name) {
+            if matches!(self.cache.kind(key.kind).direction, Direction::Mirror(_)) {
+                self.start_host_watch(key.kind);
             }
             self.add(key);
         }
     }
 
     /// Tells the tenant something about one of its objects.
-    async fn tell(&self, key: &Key, level: Level, reason: &'static str, message: &str) {
-        if let Some(object) = self.world.stores.tenant(key.kind).get(&key.name) {
-            self.recorder.record(key, &object.uid, level, reason, message).await;
+    async fn record_event(&self, key: &Key, level: Level, reason: &'static str, message: &str) {
+        if let Some(object) = self.cache.stores.tenant(key.kind).get(&key.name) {
+            let Some(resource) = self.cache.kind(key.kind).resource() else {
+                return;
+            };
+            let about = Subject {
+                key,
+                resource,
+                uid: &object.uid,
+            };
+            self.recorder.record(about, level, reason, message).await;
         }
     }
 
@@ -298,8 +330,8 @@ impl Engine {
     async fn resync(self: Arc<Self>) {
         loop {
             tokio::time::sleep(RESYNC).await;
-            for id in self.world.kinds.iter().copied() {
-                for name in self.world.stores.names(id) {
+            for id in self.cache.kinds.iter().copied() {
+                for name in self.cache.stores.names(id) {
                     if self.is_orphan(id, &name) {
                         tracing::warn!(kind = id.label(), %name, "found a host object without origin");
                         self.metrics
@@ -314,15 +346,15 @@ impl Engine {
     }
 
     fn is_orphan(&self, id: KindId, name: &Name) -> bool {
-        let stores = &self.world.stores;
+        let stores = &self.cache.stores;
         let settled = stores
             .host(id)
             .get(name)
             .is_some_and(|host| host.deletion.is_none() && host.reserved_at.is_none());
-        let origin = match kinds::kind(id).flow {
-            Flow::Tokens => stores.host(KindId::Pod).contains(name) || stores.tenant(KindId::Pod).contains(name),
-            Flow::Down(_) => self.off(id).is_some() || stores.tenant(id).contains(name),
-            Flow::Nodes | Flow::Events | Flow::View(_) | Flow::Known => true,
+        let origin = match self.cache.kind(id).direction {
+            Direction::Tokens => stores.host(KindId::Pod).contains(name) || stores.tenant(KindId::Pod).contains(name),
+            Direction::ToHost(_) => self.find_unavailable_side(id).is_some() || stores.tenant(id).contains(name),
+            Direction::Nodes | Direction::Events | Direction::Mirror(_) | Direction::ReadOnly => true,
         };
         settled && !origin
     }

@@ -1,16 +1,18 @@
-//! A step of a node, and the Leases that say that nodes are alive.
+//! Reconciles a node, and renews the Leases that say that nodes are alive.
 
 use super::{
-    Done, Engine,
+    Engine, Outcome,
     api::{CallError, Delete},
-    down::status_patch,
     recorder::Level,
+    status_sync::status_patch,
 };
 use berth_api::labels;
 use berth_sync_rules::{
-    json,
     kinds::node,
-    resource::{self, KindId, Name, Side},
+    model::{
+        KindId, json,
+        resource::{self, Name, Side},
+    },
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -28,8 +30,8 @@ const LEASE_CONCURRENCY: usize = 8;
 /// How often to look whether the last host pod has left a node that is going away.
 const DRAIN_POLL: Duration = Duration::from_secs(2);
 
-pub(super) async fn step(engine: &Engine, name: &Name, seen: Instant) -> Result<Done, CallError> {
-    let stores = &engine.world.stores;
+pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant) -> Result<Outcome, CallError> {
+    let stores = &engine.cache.stores;
     let published = stores
         .host(KindId::Node)
         .get(name)
@@ -38,13 +40,13 @@ pub(super) async fn step(engine: &Engine, name: &Name, seen: Instant) -> Result<
     let live_object = live.as_ref().map(|node| node.object());
     match (published, live, live_object) {
         (None, Some(live), Some(object)) => {
-            if node::has_running_pods(&engine.world, &name.name) {
-                return Ok(Done::again("draining", DRAIN_POLL));
+            if node::has_running_pods(&engine.cache, &name.name) {
+                return Ok(Outcome::requeue("draining", DRAIN_POLL));
             }
             if !node::is_ours(&object) {
                 let message = "No node of the platform stands behind this object, so it was removed.";
                 engine
-                    .tell(&KindId::Node.key(name.clone()), Level::Warning, "NodeRefused", message)
+                    .record_event(&KindId::Node.key(name.clone()), Level::Warning, "NodeRejected", message)
                     .await;
             }
             let how = Delete {
@@ -52,14 +54,14 @@ pub(super) async fn step(engine: &Engine, name: &Name, seen: Instant) -> Result<
                 grace_seconds: None,
             };
             match engine.tenant.delete(resource::NODE, "", &name.name, how).await {
-                Ok(_) | Err(CallError::Conflict(_)) => Ok(Done::new("deleted")),
+                Ok(_) | Err(CallError::Conflict(_)) => Ok(Outcome::new("deleted")),
                 Err(error) => Err(error),
             }
         }
         (Some(published), _, object) => {
-            bring_up_to_date(engine, name, &published.object(), object.as_ref(), seen).await
+            bring_up_to_date(engine, name, &published.object(), object.as_ref(), observed_at).await
         }
-        (None, _, _) => Ok(Done::new("nothing")),
+        (None, _, _) => Ok(Outcome::new("nothing")),
     }
 }
 
@@ -68,8 +70,8 @@ async fn bring_up_to_date(
     name: &Name,
     published: &Value,
     live: Option<&Value>,
-    seen: Instant,
-) -> Result<Done, CallError> {
+    observed_at: Instant,
+) -> Result<Outcome, CallError> {
     let mut desired = node::desired(&name.name, published, live);
     let hash = node::hash(published);
     let applied = live.and_then(|live| json::text(live, &["metadata", "annotations", labels::APPLIED_HASH]));
@@ -78,7 +80,7 @@ async fn bring_up_to_date(
     if applied != Some(&hash) || live.is_none_or(|live| node::differs(&desired, live)) {
         desired["metadata"]["annotations"][labels::APPLIED_HASH] = hash.into();
         let written = engine.tenant.apply(resource::NODE, "", &name.name, &desired).await?;
-        engine.remember(Side::Tenant, KindId::Node, name, written.clone());
+        engine.store_written(Side::Tenant, KindId::Node, name, written.clone());
         current = Some(written);
         result = "applied";
     }
@@ -91,16 +93,19 @@ async fn bring_up_to_date(
             .tenant
             .patch(resource::NODE, "", &name.name, "status", &patch)
             .await?;
-        engine.remember(Side::Tenant, KindId::Node, name, written);
+        engine.store_written(Side::Tenant, KindId::Node, name, written);
         result = "reported";
     }
     if result != "nothing" {
-        engine.metrics.sync_up.observe(seen.elapsed().as_secs_f64());
+        engine
+            .metrics
+            .sync_to_tenant
+            .observe(observed_at.elapsed().as_secs_f64());
     }
     if live.is_none() {
         renew_lease(engine, name).await;
     }
-    Ok(Done::new(result))
+    Ok(Outcome::new(result))
 }
 
 impl Engine {
@@ -110,7 +115,7 @@ impl Engine {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let nodes = self.world.stores.host(KindId::Node).names();
+            let nodes = self.cache.stores.host(KindId::Node).names();
             stream::iter(nodes)
                 .for_each_concurrent(LEASE_CONCURRENCY, |name| {
                     let engine = Arc::clone(&self);
@@ -122,7 +127,7 @@ impl Engine {
 }
 
 async fn renew_lease(engine: &Engine, name: &Name) {
-    let Some(node) = engine.world.stores.tenant(KindId::Node).get(name) else {
+    let Some(node) = engine.cache.stores.tenant(KindId::Node).get(name) else {
         return;
     };
     let lease = node::lease(&name.name, &node.uid, Timestamp::now());

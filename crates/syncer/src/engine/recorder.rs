@@ -1,11 +1,11 @@
-//! Events of the syncer itself, in the tenant: what is refused, what failed. The same words about the same object
-//! count up instead of repeating, and each object has its allowance.
+//! Events of the syncer itself, in the tenant: which fields are denied, what failed. The same message about the same
+//! object counts up instead of repeating, and each object has a budget of Events.
 
 use super::api::Api;
 use crate::metrics::Metrics;
 use berth_sync_rules::{
-    kinds::{self, event::event_name},
-    resource::{self, Key, Name},
+    kinds::event::event_name,
+    model::resource::{self, Key, Name, Resource},
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -16,13 +16,21 @@ use std::{
 };
 
 /// Events that an object may have at once, and the time after which it may have one more.
-const ALLOWANCE: (f64, Duration) = (25.0, Duration::from_secs(30));
-/// The same words are written again, with a higher count, not sooner than this.
+const BUDGET: (f64, Duration) = (25.0, Duration::from_secs(30));
+/// The same Event is written again, with a higher count, not sooner than this.
 const REPEAT: Duration = Duration::from_mins(10);
 /// Objects remembered before the idle ones are forgotten.
 const REMEMBERED: usize = 2048;
 
-/// How bad it is.
+/// What an Event is about.
+pub(super) struct Subject<'a> {
+    pub(super) key: &'a Key,
+    /// The resource in the tenant.
+    pub(super) resource: Resource,
+    pub(super) uid: &'a str,
+}
+
+/// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     /// For information.
@@ -40,13 +48,13 @@ pub(super) struct Recorder {
 
 #[derive(Default)]
 struct State {
-    /// What was said, by Event name.
-    said: HashMap<(Name, String), Said>,
-    /// What objects may still say.
-    left: HashMap<Name, (f64, Instant)>,
+    /// Events that were written, by name.
+    recorded: HashMap<(Name, String), RecordedEvent>,
+    /// Events that objects may still have.
+    budgets: HashMap<Name, (f64, Instant)>,
 }
 
-struct Said {
+struct RecordedEvent {
     count: u32,
     first: Timestamp,
     written: Instant,
@@ -61,16 +69,16 @@ impl Recorder {
         }
     }
 
-    /// Takes one from an object's allowance; `false` if there is none left.
-    pub(super) fn allows(&self, about: &Name) -> bool {
+    /// Takes one Event from an object's budget; `false` if there is none left.
+    pub(super) fn take_from_budget(&self, about: &Name) -> bool {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.left.len() > REMEMBERED {
+        if state.budgets.len() > REMEMBERED {
             state
-                .left
-                .retain(|_, (left, since)| refilled(*left, *since, now) < ALLOWANCE.0);
+                .budgets
+                .retain(|_, (left, since)| refilled(*left, *since, now) < BUDGET.0);
         }
-        let (left, since) = state.left.entry(about.clone()).or_insert((ALLOWANCE.0, now));
+        let (left, since) = state.budgets.entry(about.clone()).or_insert((BUDGET.0, now));
         *left = refilled(*left, *since, now);
         *since = now;
         if *left < 1.0 {
@@ -81,15 +89,16 @@ impl Recorder {
         true
     }
 
-    /// Says something about an object. Failures are logged only: an Event must never hold up the work it is about.
-    pub(super) async fn record(&self, key: &Key, uid: &str, level: Level, reason: &'static str, message: &str) {
+    /// Records an Event about an object. Failures are logged only: an Event must never hold up the work it is about.
+    pub(super) async fn record(&self, about: Subject<'_>, level: Level, reason: &'static str, message: &str) {
+        let Subject { key, resource, uid } = about;
         let Key { kind, name } = key;
         let hash = berth_api::names::hash(&[kind.label(), uid, reason, message]);
         let event_name = event_name(name, &hash);
-        let Some((count, first)) = self.note(name, &event_name) else {
+        let Some((count, first)) = self.count_event(name, &event_name) else {
             return;
         };
-        if !self.allows(name) {
+        if !self.take_from_budget(name) {
             return;
         }
         let time = |time: Timestamp| time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -98,9 +107,6 @@ impl Recorder {
             "default"
         } else {
             &name.namespace
-        };
-        let Some(resource) = kinds::kind(*kind).resource() else {
-            return;
         };
         let mut involved = json!({
             "apiVersion": resource.api_version(), "kind": resource.kind, "name": &*name.name, "uid": uid,
@@ -127,36 +133,36 @@ impl Recorder {
         }
     }
 
-    /// Counts words; `None` if they were said a short while ago.
-    fn note(&self, name: &Name, event_name: &str) -> Option<(u32, Timestamp)> {
+    /// Counts an Event; `None` if it was written a short while ago.
+    fn count_event(&self, name: &Name, event_name: &str) -> Option<(u32, Timestamp)> {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.said.len() > REMEMBERED {
-            state.said.retain(|_, said| said.written.elapsed() < REPEAT);
+        if state.recorded.len() > REMEMBERED {
+            state.recorded.retain(|_, recorded| recorded.written.elapsed() < REPEAT);
         }
         let mut fresh = false;
-        let said = state
-            .said
+        let recorded = state
+            .recorded
             .entry((name.clone(), event_name.to_owned()))
             .or_insert_with(|| {
                 fresh = true;
-                Said {
+                RecordedEvent {
                     count: 0,
                     first: Timestamp::now(),
                     written: now,
                 }
             });
-        said.count += 1;
-        if !fresh && now.duration_since(said.written) < REPEAT {
+        recorded.count += 1;
+        if !fresh && now.duration_since(recorded.written) < REPEAT {
             return None;
         }
-        said.written = now;
-        Some((said.count, said.first))
+        recorded.written = now;
+        Some((recorded.count, recorded.first))
     }
 }
 
 fn refilled(left: f64, since: Instant, now: Instant) -> f64 {
-    (left + now.duration_since(since).as_secs_f64() / ALLOWANCE.1.as_secs_f64()).min(ALLOWANCE.0)
+    (left + now.duration_since(since).as_secs_f64() / BUDGET.1.as_secs_f64()).min(BUDGET.0)
 }
 
 #[cfg(test)]
@@ -164,11 +170,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allowances_fill_up_again_but_never_beyond_the_first() {
+    fn event_budgets_refill_up_to_their_limit() {
         let start = Instant::now();
         let later = |seconds| start + Duration::from_secs(seconds);
         assert!((refilled(0.0, start, later(30)) - 1.0).abs() < 1e-9);
         assert!((refilled(2.0, start, later(60)) - 4.0).abs() < 1e-9);
-        assert!((refilled(20.0, start, later(100_000)) - ALLOWANCE.0).abs() < 1e-9);
+        assert!((refilled(20.0, start, later(100_000)) - BUDGET.0).abs() < 1e-9);
     }
 }

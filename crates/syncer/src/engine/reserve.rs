@@ -2,19 +2,18 @@
 //! that is written into it.
 //!
 //! What is made for an object that does not exist yet is a reservation: it carries no UID of a tenant object but the
-//! time at which it was made. The step that sees the tenant's object makes it that object's; a reservation for which
-//! none comes is swept after a while. So a crash, or a refusal in the tenant later on, leaves nothing but what the sweep
-//! takes.
+//! time at which it was made. The reconciliation that finds the tenant's object makes it that object's; a reservation for
+//! which none comes is swept after a while. So a crash, or a rejection in the tenant later on, leaves nothing but what
+//! the sweep removes.
 //!
 //! While the tenant's API server stores what was answered, the tenant's object as it is known here is out of date. Until
-//! it arrives, steps leave the host object alone: it is *held*.
+//! it arrives, the host object is left alone: its reservation is *pending*.
 
-use super::{Engine, api::CallError, api::Delete, down, lock};
+use super::{Engine, api::CallError, api::Delete, create, lock, to_host};
 use berth_api::labels;
-use berth_sync_rules::{
-    json,
-    kinds::Down,
-    resource::{KindId, Name, Side, host_name},
+use berth_sync_rules::model::{
+    KindId, ToHost, json,
+    resource::{Name, Side, host_name},
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -26,21 +25,21 @@ use std::{
 
 /// Age at which a reservation that no tenant object has come for is removed.
 pub(super) const GRACE: Duration = Duration::from_secs(60);
-/// Longest time for which a host object is held: the API server has given up by then.
-const HOLD: Duration = Duration::from_secs(30);
+/// Longest time for which a reservation is pending: the API server has given up by then.
+const RESERVATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a creation waits for another one of the same name to end in an object.
-const TURN: Duration = Duration::from_secs(2);
+const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between looks at whether that has happened.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Attempts against others that change the same object.
 const ATTEMPTS: usize = 5;
 
 /// What is to be reserved.
-pub(crate) struct Wish<'a> {
+pub(crate) struct ReservationRequest<'a> {
     /// The kind.
     pub(crate) id: KindId,
     /// Its rules.
-    pub(crate) rules: &'static dyn Down,
+    pub(crate) rules: &'static dyn ToHost,
     /// Name in the tenant.
     pub(crate) name: &'a Name,
     /// UID of the tenant's object, if it exists.
@@ -71,35 +70,38 @@ pub(crate) enum ReserveError {
     Call(#[from] CallError),
 }
 
-/// Host objects that steps leave alone.
+/// Host objects that are ahead of the tenant's: they are left alone until the tenant's object arrives.
 #[derive(Default)]
-pub(super) struct Holds(Mutex<HashMap<Name, Hold>>);
+pub(super) struct PendingReservations(Mutex<HashMap<Name, PendingReservation>>);
 
-struct Hold {
+struct PendingReservation {
     since: Instant,
     /// What the tenant's object will say was given to it; null until that is known.
-    given: Value,
+    allocated: Value,
 }
 
-impl Holds {
-    /// Holds an object, unless it was held a moment ago already.
-    fn begin(&self, name: &Name, turn: Duration) -> bool {
-        let mut holds = lock(&self.0);
-        holds.retain(|_, hold| hold.since.elapsed() < HOLD);
-        if holds.get(name).is_some_and(|hold| hold.since.elapsed() < turn) {
+impl PendingReservations {
+    /// Begins a reservation, unless one began less than `turn` ago.
+    fn start(&self, name: &Name, turn: Duration) -> bool {
+        let mut pending = lock(&self.0);
+        pending.retain(|_, reservation| reservation.since.elapsed() < RESERVATION_TIMEOUT);
+        if pending
+            .get(name)
+            .is_some_and(|reservation| reservation.since.elapsed() < turn)
+        {
             return false;
         }
-        let hold = Hold {
+        let reservation = PendingReservation {
             since: Instant::now(),
-            given: Value::Null,
+            allocated: Value::Null,
         };
-        holds.insert(name.clone(), hold);
+        pending.insert(name.clone(), reservation);
         true
     }
 
-    fn expect(&self, name: &Name, given: Value) {
-        if let Some(hold) = lock(&self.0).get_mut(name) {
-            hold.given = given;
+    fn set_allocated(&self, name: &Name, allocated: Value) {
+        if let Some(reservation) = lock(&self.0).get_mut(name) {
+            reservation.allocated = allocated;
         }
     }
 
@@ -107,14 +109,14 @@ impl Holds {
         lock(&self.0).remove(name);
     }
 
-    /// For how long the object must still be left alone, given what the tenant's says now. Ends the hold if that is what
-    /// was waited for.
-    pub(super) fn left(&self, name: &Name, given: &Value) -> Option<Duration> {
-        let mut holds = lock(&self.0);
-        let hold = holds.get(name)?;
-        let left = HOLD.saturating_sub(hold.since.elapsed());
-        if left.is_zero() || hold.given == *given {
-            holds.remove(name);
+    /// For how long the object must still be left alone, given what the tenant's says now. Ends the
+    /// reservation if that is what was waited for.
+    pub(super) fn time_left(&self, name: &Name, allocated: &Value) -> Option<Duration> {
+        let mut pending = lock(&self.0);
+        let reservation = pending.get(name)?;
+        let left = RESERVATION_TIMEOUT.saturating_sub(reservation.since.elapsed());
+        if left.is_zero() || reservation.allocated == *allocated {
+            pending.remove(name);
             return None;
         }
         Some(left)
@@ -131,85 +133,85 @@ impl Engine {
     /// Makes or changes the host object of a tenant object that is about to be stored. Returns it as the host has it.
     ///
     /// # Errors
-    /// As [`ReserveError`] says; then nothing is held, and what may have been made is swept.
-    pub(crate) async fn reserve(&self, wish: Wish<'_>) -> Result<Value, ReserveError> {
-        let stores = &self.world.stores;
-        if !stores.tenant(wish.id).is_listed() {
+    /// As [`ReserveError`] says; then no reservation is pending, and what may have been created is swept.
+    pub(crate) async fn reserve(&self, request: ReservationRequest<'_>) -> Result<Value, ReserveError> {
+        let stores = &self.cache.stores;
+        if !stores.tenant(request.id).is_listed() {
             return Err(ReserveError::Starting);
         }
-        self.need(wish.id);
-        if wish.origin.is_none() {
-            self.wait_for_turn(&wish).await?;
-        } else if !wish.dry_run {
-            self.holds.begin(wish.name, Duration::ZERO);
+        self.start_host_watch(request.id);
+        if request.origin.is_none() {
+            self.wait_for_turn(&request).await?;
+        } else if !request.dry_run {
+            self.pending.start(request.name, Duration::ZERO);
         }
-        let placed = self.place(&wish).await;
-        if wish.dry_run {
+        let placed = self.write_host_object(&request).await;
+        if request.dry_run {
             return placed;
         }
         match &placed {
             Ok(host) => {
-                self.holds.expect(wish.name, wish.rules.given(host));
-                self.remember(Side::Host, wish.id, wish.name, host.clone());
+                self.pending.set_allocated(request.name, request.rules.allocated(host));
+                self.store_written(Side::Host, request.id, request.name, host.clone());
             }
-            Err(_) => self.holds.end(wish.name),
+            Err(_) => self.pending.end(request.name),
         }
         placed
     }
 
     /// Lets one creation of a name at a time pass. The next one finds the object that the first has led to, if any.
-    async fn wait_for_turn(&self, wish: &Wish<'_>) -> Result<(), ReserveError> {
-        let store = self.world.stores.tenant(wish.id);
+    async fn wait_for_turn(&self, request: &ReservationRequest<'_>) -> Result<(), ReserveError> {
+        let store = self.cache.stores.tenant(request.id);
         loop {
-            if store.contains(wish.name) {
-                let Name { namespace, name } = wish.name;
-                let live = self.tenant.get(wish.rules.resource(), namespace, name).await;
+            if store.contains(request.name) {
+                let Name { namespace, name } = request.name;
+                let live = self.tenant.get(request.rules.resource(), namespace, name).await;
                 if CallError::found(live)?.is_some() {
                     return Err(ReserveError::Exists);
                 }
                 // The watch is about to say that it is gone.
-                if !wish.dry_run {
-                    self.holds.begin(wish.name, Duration::ZERO);
+                if !request.dry_run {
+                    self.pending.start(request.name, Duration::ZERO);
                 }
                 return Ok(());
             }
-            if wish.dry_run || self.holds.begin(wish.name, TURN) {
+            if request.dry_run || self.pending.start(request.name, TURN_TIMEOUT) {
                 return Ok(());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Makes the host object, or changes the one there is.
-    async fn place(&self, wish: &Wish<'_>) -> Result<Value, ReserveError> {
-        let (resource, namespace) = (wish.rules.resource(), self.world.tenant.workload_namespace.as_str());
-        let name = host_name(wish.id, wish.name);
-        let hash = json::hash(&wish.rules.changeable(&wish.object));
-        let dressed = down::dressed(
-            &self.world,
-            (wish.id, wish.rules),
-            wish.name,
-            wish.origin,
-            wish.object.clone(),
+    async fn write_host_object(&self, request: &ReservationRequest<'_>) -> Result<Value, ReserveError> {
+        let (resource, namespace) = (request.rules.resource(), self.cache.tenant.workload_namespace.as_str());
+        let name = host_name(request.id, request.name);
+        let hash = json::hash(&request.rules.mutable_part(&request.object));
+        let with_metadata = to_host::with_metadata(
+            &self.cache,
+            (request.id, request.rules),
+            request.name,
+            request.origin,
+            request.object.clone(),
             &hash,
         );
-        if wish.dry_run && wish.origin.is_none() {
+        if request.dry_run && request.origin.is_none() {
             // Under a name that nothing has, because what is there of an earlier object cannot be taken away for this.
-            let other = Name::new(&wish.name.namespace, &format!("{}/dry-run", wish.name.name));
-            let mut object = dressed;
-            let name = host_name(wish.id, &other);
+            let other = Name::new(&request.name.namespace, &format!("{}/dry-run", request.name.name));
+            let mut object = with_metadata;
+            let name = host_name(request.id, &other);
             object["metadata"]["name"] = name.as_str().into();
             return Ok(self.host.apply_dry_run(resource, namespace, &name, &object).await?);
         }
         let mut found = None;
-        if self.world.stores.host(wish.id).contains(wish.name) {
+        if self.cache.stores.host(request.id).contains(request.name) {
             found = CallError::found(self.host.get(resource, namespace, &name).await)?;
         }
         for _ in 0..ATTEMPTS {
-            let mut object = dressed.clone();
+            let mut object = with_metadata.clone();
             let Some(live) = found.take() else {
-                object["metadata"]["resourceVersion"] = down::NOTHING_YET.into();
-                let made = if wish.dry_run {
+                object["metadata"]["resourceVersion"] = create::NOTHING_YET.into();
+                let made = if request.dry_run {
                     self.host.apply_dry_run(resource, namespace, &name, &object).await
                 } else {
                     self.host.apply(resource, namespace, &name, &object).await
@@ -231,9 +233,11 @@ impl Engine {
             }
             let uid = meta(&["uid"]).unwrap_or_default();
             let origin = meta(&["annotations", labels::ORIGIN_UID]);
-            if origin.is_none_or(|origin| Some(origin) == wish.origin) && !wish.rules.must_replace(&dressed, &live) {
+            if origin.is_none_or(|origin| Some(origin) == request.origin)
+                && !request.rules.must_replace(&with_metadata, &live)
+            {
                 object["metadata"]["uid"] = uid.into();
-                let changed = if wish.dry_run {
+                let changed = if request.dry_run {
                     self.host.apply_dry_run(resource, namespace, &name, &object).await
                 } else {
                     self.host.apply(resource, namespace, &name, &object).await
@@ -246,12 +250,12 @@ impl Engine {
                     changed => return Ok(changed?),
                 }
             }
-            if wish.dry_run {
+            if request.dry_run {
                 return Err(ReserveError::Ending);
             }
             let how = Delete {
                 uid,
-                grace_seconds: wish.rules.orphan_grace(),
+                grace_seconds: request.rules.orphan_grace(),
             };
             match self.host.delete(resource, namespace, &name, how).await {
                 Ok(_) | Err(CallError::Conflict(_)) => {}
@@ -269,17 +273,17 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_hold_ends_when_what_was_given_arrives() {
-        let holds = Holds::default();
+    fn a_pending_reservation_ends_when_the_allocated_address_arrives() {
+        let pending = PendingReservations::default();
         let name = Name::new("shop", "web");
-        assert!(holds.begin(&name, TURN));
-        assert!(!holds.begin(&name, TURN), "one at a time");
-        assert!(holds.begin(&name, Duration::ZERO), "an update does not wait");
-        assert!(holds.left(&name, &json!("old")).is_some());
-        holds.expect(&name, json!("new"));
-        assert!(holds.left(&name, &json!("old")).is_some());
-        assert!(holds.left(&name, &json!("new")).is_none());
-        assert!(holds.left(&name, &json!("old")).is_none(), "it has ended");
+        assert!(pending.start(&name, TURN_TIMEOUT));
+        assert!(!pending.start(&name, TURN_TIMEOUT), "one at a time");
+        assert!(pending.start(&name, Duration::ZERO), "an update does not wait");
+        assert!(pending.time_left(&name, &json!("old")).is_some());
+        pending.set_allocated(&name, json!("new"));
+        assert!(pending.time_left(&name, &json!("old")).is_some());
+        assert!(pending.time_left(&name, &json!("new")).is_none());
+        assert!(pending.time_left(&name, &json!("old")).is_none(), "it has ended");
     }
 
     #[test]

@@ -1,29 +1,31 @@
-//! A step of a pod's tokens: minted in the tenant, written to a host Secret that the host pod owns.
+//! Reconciles a pod's tokens: minted in the tenant, written to a host Secret that the host pod owns.
 
-use super::{Done, Engine, api::CallError, lock};
+use super::{Engine, Outcome, api::CallError, lock};
 use berth_api::labels;
 use berth_sync_rules::{
-    json,
-    kinds::{is_origin, pod::token},
-    resource::{self, KindId, Name, Side, host_name},
-    store::Stored,
+    kinds::pod::token,
+    model::{
+        KindId, json,
+        resource::{self, Name, Side, host_name},
+        store::{Stored, is_origin},
+    },
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-pub(super) async fn step(engine: &Engine, name: &Name) -> Result<Done, CallError> {
-    let stores = &engine.world.stores;
+pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {
+    let stores = &engine.cache.stores;
     let (Some(pod), Some(host_pod)) = (stores.tenant(KindId::Pod).get(name), stores.host(KindId::Pod).get(name)) else {
         return remove_orphan(engine, name).await;
     };
     // A host pod that goes takes its Secret with it.
     if !is_origin(&pod, &host_pod) || pod.deletion.is_some() || host_pod.deletion.is_some() {
-        return Ok(Done::new("nothing"));
+        return Ok(Outcome::new("nothing"));
     }
     let asked = token::asked(&pod.object());
     if asked.is_empty() {
-        return Ok(Done::new("nothing"));
+        return Ok(Outcome::new("nothing"));
     }
     let now = Timestamp::now();
     let secret = stores
@@ -33,7 +35,7 @@ pub(super) async fn step(engine: &Engine, name: &Name) -> Result<Done, CallError
     if let Some(renew_at) = secret.as_deref().and_then(renew_at)
         && renew_at > now
     {
-        return Ok(Done::again("nothing", until(now, renew_at)));
+        return Ok(Outcome::requeue("nothing", until(now, renew_at)));
     }
     let mut data = Map::new();
     let mut expiries = Vec::new();
@@ -52,9 +54,9 @@ pub(super) async fn step(engine: &Engine, name: &Name) -> Result<Done, CallError
     }
     let renew_at = token::renew_at(now, &expiries).unwrap_or(now);
     let secret = secret_object(engine, name, &pod, &host_pod, &data, renew_at);
-    let namespace = &engine.world.tenant.workload_namespace;
+    let namespace = &engine.cache.tenant.workload_namespace;
     let host_name = host_name(KindId::PodToken, name);
-    engine.need(KindId::PodToken);
+    engine.start_host_watch(KindId::PodToken);
     let written = match engine.host.create(resource::SECRET, namespace, &secret).await {
         // An earlier one, of this pod or of one of the same name.
         Err(CallError::Conflict(_)) => {
@@ -65,8 +67,8 @@ pub(super) async fn step(engine: &Engine, name: &Name) -> Result<Done, CallError
         }
         result => result?,
     };
-    engine.remember(Side::Host, KindId::PodToken, name, written);
-    Ok(Done::again("minted", until(now, renew_at)))
+    engine.store_written(Side::Host, KindId::PodToken, name, written);
+    Ok(Outcome::requeue("minted", until(now, renew_at)))
 }
 
 fn until(now: Timestamp, then: Timestamp) -> Duration {
@@ -88,7 +90,7 @@ fn secret_object(
     renew_at: Timestamp,
 ) -> Value {
     let mut labels: Map<String, Value> = engine
-        .world
+        .cache
         .tenant
         .labels(&name.namespace)
         .into_iter()
@@ -100,7 +102,7 @@ fn secret_object(
         "kind": "Secret",
         "metadata": {
             "name": host_name(KindId::PodToken, name),
-            "namespace": engine.world.tenant.workload_namespace,
+            "namespace": engine.cache.tenant.workload_namespace,
             "labels": labels,
             "annotations": {
                 labels::ORIGIN_NAMESPACE: &*name.namespace,
@@ -116,21 +118,21 @@ fn secret_object(
 }
 
 /// The host's garbage collector removes the Secret with its pod. This is for one whose pod went before the Secret came.
-async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Done, CallError> {
+async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {
     const PATIENCE: Duration = Duration::from_mins(2);
-    let stores = &engine.world.stores;
+    let stores = &engine.cache.stores;
     let Some(secret) = stores.host(KindId::PodToken).get(name) else {
-        return Ok(Done::new("nothing"));
+        return Ok(Outcome::new("nothing"));
     };
     if stores.host(KindId::Pod).contains(name) {
-        return Ok(Done::new("nothing"));
+        return Ok(Outcome::new("nothing"));
     }
     let key = KindId::PodToken.key(name.clone());
-    let waited = lock(&engine.agreed).insert(key.clone(), (secret.version, 0)) == Some((secret.version, 0));
+    let waited = lock(&engine.synced_versions).insert(key.clone(), (secret.version, 0)) == Some((secret.version, 0));
     if !waited {
-        return Ok(Done::again("waiting", PATIENCE));
+        return Ok(Outcome::requeue("waiting", PATIENCE));
     }
-    lock(&engine.agreed).remove(&key);
+    lock(&engine.synced_versions).remove(&key);
     let how = super::api::Delete {
         uid: &secret.uid,
         grace_seconds: None,
@@ -139,10 +141,10 @@ async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Done, CallError> 
         .host
         .delete(
             resource::SECRET,
-            &engine.world.tenant.workload_namespace,
+            &engine.cache.tenant.workload_namespace,
             &secret.name,
             how,
         )
         .await?;
-    Ok(Done::new("deleted"))
+    Ok(Outcome::new("deleted"))
 }

@@ -27,10 +27,12 @@ use axum::{
     http::{HeaderMap, Method, Request, Response, StatusCode, header},
 };
 use berth_sync_rules::{
-    json,
-    kinds::{is_origin, text},
-    resource::{KindId, Name, POD},
-    world::World,
+    model::{
+        Cache, KindId, json,
+        resource::{Name, POD},
+        store::is_origin,
+    },
+    translation::host_text,
 };
 use certificates::{Certificates, Subject};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
@@ -66,8 +68,8 @@ impl Kubelet {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let world = engine.world();
-        let config = match self.certificates.server(subject(world, node)) {
+        let cache = engine.cache();
+        let config = match self.certificates.server(subject(cache, node)) {
             Ok(config) => config,
             Err(error) => {
                 tracing::warn!(%node, %error, "cannot answer as a node's kubelet");
@@ -77,7 +79,7 @@ impl Kubelet {
         let Some(stream) = tls::accept(config, stream).await else {
             return;
         };
-        let handle = |request| self.answer(world, node, request);
+        let handle = |request| self.answer(cache, node, request);
         if let Some((mut tenant, upgrading)) = serve::http(stream, IDLE, handle).await {
             match upgrading.await {
                 Ok(host) => serve::tunnel(&mut tenant, &mut TokioIo::new(host)).await,
@@ -86,31 +88,31 @@ impl Kubelet {
         }
     }
 
-    async fn answer(&self, world: &World, node: &Name, request: Request<Incoming>) -> Answer<OnUpgrade> {
+    async fn answer(&self, cache: &Cache, node: &Name, request: Request<Incoming>) -> Answer<OnUpgrade> {
         let (method, uri) = (request.method(), request.uri());
         let asked = request::read(method, uri.path(), uri.query(), request.headers());
         let result = match asked {
-            Ok(asked) => self.ask_host(world, node, &asked, method, request.headers()).await,
-            Err(refused) => Err(refused),
+            Ok(asked) => self.ask_host(cache, node, &asked, method, request.headers()).await,
+            Err(denied) => Err(denied),
         };
-        result.unwrap_or_else(|refused| {
-            tracing::debug!(%node, status = %refused.status, words = refused.words, "a kubelet request was refused");
-            Answer::Response(words(refused.status, refused.words))
+        result.unwrap_or_else(|denied| {
+            tracing::debug!(%node, status = %denied.status, words = denied.words, "a kubelet request was denied");
+            Answer::Response(words(denied.status, denied.words))
         })
     }
 
     async fn ask_host(
         &self,
-        world: &World,
+        cache: &Cache,
         node: &Name,
         asked: &request::Request,
         method: &Method,
         headers: &HeaderMap,
     ) -> Result<Answer<OnUpgrade>, Refused> {
-        let pod = host_pod(world, node, asked)?;
+        let pod = host_pod(cache, node, asked)?;
         let mut request = Request::builder()
             .method(method)
-            .uri(uri(world, &pod, asked))
+            .uri(uri(cache, &pod, asked))
             .body(kube::client::Body::empty())
             .map_err(|error| Refused::new(StatusCode::BAD_REQUEST, error.to_string()))?;
         *request.headers_mut() = request::forwarded(headers);
@@ -133,13 +135,13 @@ impl Kubelet {
             (StatusCode::SWITCHING_PROTOCOLS, action) if action.is_stream() => Ok(upgrade(response)),
             (status, Action::Log) if status.is_success() => Ok(Answer::Response(log(response))),
             (status, _) if status.is_success() || status.is_informational() => Err(no_answer()),
-            (status, _) => Err(host_error(world, asked, status, response.into_body()).await),
+            (status, _) => Err(host_error(cache, asked, status, response.into_body()).await),
         }
     }
 }
 
-fn subject(world: &World, node: &Name) -> Subject {
-    let object = world.stores.host(KindId::Node).get(node).map(|node| node.object());
+fn subject(cache: &Cache, node: &Name) -> Subject {
+    let object = cache.stores.host(KindId::Node).get(node).map(|node| node.object());
     let addresses = object
         .as_ref()
         .map(|node| json::items(node, &["status", "node", "addresses"]));
@@ -153,11 +155,11 @@ fn subject(world: &World, node: &Name) -> Subject {
 }
 
 /// Name of the host pod that a request is about.
-fn host_pod(world: &World, node: &Name, asked: &request::Request) -> Result<String, Refused> {
+fn host_pod(cache: &Cache, node: &Name, asked: &request::Request) -> Result<String, Refused> {
     let name = &asked.pod;
     let absent = || Refused::new(StatusCode::NOT_FOUND, format!("pod {name} does not run on node {node}"));
-    let tenant = world.stores.tenant(KindId::Pod).get(name).ok_or_else(absent)?;
-    let host = world.stores.host(KindId::Pod).get(name).ok_or_else(absent)?;
+    let tenant = cache.stores.tenant(KindId::Pod).get(name).ok_or_else(absent)?;
+    let host = cache.stores.host(KindId::Pod).get(name).ok_or_else(absent)?;
     let runs_here = json::text(&host.object(), &["spec", "nodeName"]) == Some(&*node.name);
     if !is_origin(&tenant, &host) || !runs_here {
         return Err(absent());
@@ -171,10 +173,10 @@ fn host_pod(world: &World, node: &Name, asked: &request::Request) -> Result<Stri
     Ok(host.name.to_string())
 }
 
-fn uri(world: &World, pod: &str, asked: &request::Request) -> String {
+fn uri(cache: &Cache, pod: &str, asked: &request::Request) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.extend_pairs(&asked.query);
-    let pods = POD.path(&world.tenant.workload_namespace);
+    let pods = POD.path(&cache.tenant.workload_namespace);
     format!("{pods}/{pod}/{}?{}", asked.action.subresource(), query.finish())
 }
 
@@ -216,7 +218,7 @@ fn log(response: Response<kube::client::Body>) -> Response<Body> {
 }
 
 /// An error of the host, in words for the tenant.
-async fn host_error(world: &World, asked: &request::Request, status: StatusCode, body: kube::client::Body) -> Refused {
+async fn host_error(cache: &Cache, asked: &request::Request, status: StatusCode, body: kube::client::Body) -> Refused {
     let bytes = axum::body::to_bytes(Body::new(body), LARGEST_ERROR)
         .await
         .unwrap_or_default();
@@ -224,12 +226,12 @@ async fn host_error(world: &World, asked: &request::Request, status: StatusCode,
         Ok(object) => json::text(&object, &["message"]).unwrap_or_default().to_owned(),
         Err(_) => String::from_utf8_lossy(&bytes).trim().to_owned(),
     };
-    tracing::debug!(pod = %asked.pod, %status, message, "the host refused a kubelet request");
+    tracing::debug!(pod = %asked.pod, %status, message, "the host denied a kubelet request");
     // That the host does not let the syncer in is nothing that the caller did wrong.
     let status = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => StatusCode::BAD_GATEWAY,
         status if status.is_client_error() || status.is_server_error() => status,
         _ => StatusCode::BAD_GATEWAY,
     };
-    Refused::new(status, text::sanitize(world, &asked.pod, &message))
+    Refused::new(status, host_text::sanitize_error(cache, &asked.pod, &message))
 }

@@ -9,7 +9,7 @@
 //! | `/portForward/{namespace}/{pod}` | `portforward`: `port` as `ports` |
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use berth_sync_rules::resource::Name;
+use berth_sync_rules::model::resource::Name;
 
 /// What is refused, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]

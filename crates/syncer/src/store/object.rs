@@ -1,6 +1,6 @@
 //! An object as it comes from an API server, for kube-runtime's watcher.
 
-use berth_sync_rules::{json, resource::Resource};
+use berth_sync_rules::model::{json, resource::Resource};
 use kube::core::{DynamicResourceScope, ObjectMeta};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! Fills a store from a watch.
 
 use super::object::Object;
-use berth_sync_rules::{
+use berth_sync_rules::model::{
     resource::Name,
     store::{Detail, Store, Stored, Unavailable, WatchSpec},
 };

@@ -19,16 +19,15 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use berth_api::labels;
+use berth_sync_rules::model::{
+    Cache, KindId, json,
+    resource::{Name, Resource, host_name},
+    store::Stored,
+};
 use berth_sync_rules::usage::{
     selection::Selection,
     table::{self, Include},
     translate,
-};
-use berth_sync_rules::{
-    json,
-    resource::{KindId, Name, Resource, host_name},
-    store::Stored,
-    world::World,
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::{
@@ -189,15 +188,15 @@ fn resources() -> Value {
 }
 
 /// Whether others use a node as well: what it uses as a whole is not the tenant's to see.
-fn is_shared(world: &World, node: &Name) -> bool {
-    let published = world.stores.host(KindId::Node).get(node).map(|node| node.object());
+fn is_shared(cache: &Cache, node: &Name) -> bool {
+    let published = cache.stores.host(KindId::Node).get(node).map(|node| node.object());
     published.is_some_and(|node| json::text(&node, &["spec", "labels", labels::SHARED_POOL]).is_some())
 }
 
 impl Usage {
     /// Metrics of all pods in a namespace of the tenant; of all its pods if that is empty.
     async fn pods(&self, namespace: &str, selection: &Selection) -> Result<Vec<Value>, Failure> {
-        let world = self.engine.world();
+        let cache = self.engine.cache();
         let mut own = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
         if !namespace.is_empty() {
             if !namespace
@@ -208,10 +207,10 @@ impl Usage {
             }
             own = format!("{own},{}={namespace}", labels::TENANT_OBJECT_NAMESPACE);
         }
-        let path = PODS.path(&world.tenant.workload_namespace);
+        let path = PODS.path(&cache.tenant.workload_namespace);
         let request = Request::new(path).list(&ListParams::default().labels(&own));
         let list = self.ask(request).await?.ok_or(Failure::NotServed)?;
-        let (on_host, in_tenant) = (world.stores.host(KindId::Pod), world.stores.tenant(KindId::Pod));
+        let (on_host, in_tenant) = (cache.stores.host(KindId::Pod), cache.stores.tenant(KindId::Pod));
         let mut found: Vec<(Name, Value)> = json::items(&list, &["items"])
             .iter()
             .filter_map(|host| {
@@ -228,11 +227,11 @@ impl Usage {
     }
 
     async fn pod(&self, name: &Name) -> Result<Value, Failure> {
-        let world = self.engine.world();
-        let Some(pod) = world.stores.tenant(KindId::Pod).get(name) else {
+        let cache = self.engine.cache();
+        let Some(pod) = cache.stores.tenant(KindId::Pod).get(name) else {
             return Err(Failure::NotFound("pods", name.to_string()));
         };
-        let path = PODS.path(&world.tenant.workload_namespace);
+        let path = PODS.path(&cache.tenant.workload_namespace);
         let request = Request::new(path).get(&host_name(KindId::Pod, name), &GetParams::default());
         match self.ask(request).await? {
             Some(host) => Ok(translate::pod(name, &pod.object(), &host)),
@@ -242,14 +241,14 @@ impl Usage {
 
     /// Metrics of the tenant's nodes. Each is asked for by its name, because only these names may be.
     async fn nodes(&self, selection: &Selection) -> Result<Vec<Value>, Failure> {
-        let world = self.engine.world();
-        let mut names = world.stores.host(KindId::Node).names();
+        let cache = self.engine.cache();
+        let mut names = cache.stores.host(KindId::Node).names();
         names.sort();
         let selected = names
             .into_iter()
-            .filter(|name| !is_shared(world, name))
+            .filter(|name| !is_shared(cache, name))
             .filter_map(|name| {
-                let node = world.stores.tenant(KindId::Node).get(&name)?.object();
+                let node = cache.stores.tenant(KindId::Node).get(&name)?.object();
                 selection
                     .selects("", &name.name, &labels_of(&node))
                     .then_some((name, node))
@@ -263,12 +262,12 @@ impl Usage {
     }
 
     async fn node(&self, name: &str) -> Result<Value, Failure> {
-        let (world, name) = (self.engine.world(), Name::new("", name));
+        let (cache, name) = (self.engine.cache(), Name::new("", name));
         let of_tenant = |stored: Option<Arc<Stored>>| {
-            let is_there = world.stores.host(KindId::Node).contains(&name);
-            stored.filter(|_| is_there && !is_shared(world, &name))
+            let is_there = cache.stores.host(KindId::Node).contains(&name);
+            stored.filter(|_| is_there && !is_shared(cache, &name))
         };
-        let Some(node) = of_tenant(world.stores.tenant(KindId::Node).get(&name)) else {
+        let Some(node) = of_tenant(cache.stores.tenant(KindId::Node).get(&name)) else {
             return Err(Failure::NotFound("nodes", name.to_string()));
         };
         match self.ask(node_request(&name.name)).await? {

@@ -149,7 +149,7 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
     })
     .await;
     change(json!({"spec": {"hostPath": "/etc"}})).await;
-    told(&clusters, "one", "FieldRefused", "spec.hostPath").await;
+    told(&clusters, "one", "FieldDenied", "spec.hostPath").await;
     assert_eq!(on_host("one").await.unwrap().data["spec"].get("hostPath"), None);
 
     here.delete("one", &DeleteParams::default()).await.unwrap();

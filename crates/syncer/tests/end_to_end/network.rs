@@ -202,7 +202,7 @@ async fn policies_isolate(clusters: &Clusters) {
     until_open(clusters, "db", [false, true]).await;
     assert_eq!(open(clusters, "web").await, Some([true, true]));
     eventually("what is left out is told", async || {
-        let told = events(clusters, "db", "FieldWithoutEffect").await;
+        let told = events(clusters, "db", "FieldIgnored").await;
         told.iter()
             .any(|message| message.contains("spec.ingress[0].from[1].ipBlock: these addresses belong to the platform"))
     })
@@ -267,7 +267,7 @@ async fn endpoints_are_the_tenants_own(clusters: &Clusters) {
         host_name("Service", "default", "manual")
     );
     eventually("what is left out is told", async || {
-        let told = events(clusters, "manual", "FieldWithoutEffect").await;
+        let told = events(clusters, "manual", "FieldIgnored").await;
         told.iter()
             .any(|message| message.contains("endpoints[2].addresses: 10.0.0.1"))
     })
@@ -347,7 +347,7 @@ async fn ingresses_are_served(clusters: &Clusters) {
         )
         .await;
     eventually("the refusal is told", async || {
-        let told = events(clusters, "grab", "FieldRefused").await;
+        let told = events(clusters, "grab", "FieldDenied").await;
         told.iter().any(|message| {
             ["spec.ingressClassName", "spec.rules[0].host", "server-snippet"]
                 .iter()
@@ -443,7 +443,7 @@ async fn routes_are_attached(clusters: &Clusters) {
         .patch("app", json!({"spec": {"hostnames": ["else.example.org"]}}))
         .await;
     eventually("the refusal is told", async || {
-        let told = events(clusters, "app", "FieldRefused").await;
+        let told = events(clusters, "app", "FieldDenied").await;
         told.iter()
             .any(|message| message.contains("spec.hostnames[0]: the host name else.example.org"))
     })

@@ -52,7 +52,7 @@ pub async fn nodes_go(clusters: &Clusters) {
         let events = events.list(&ListParams::default()).await.unwrap();
         events
             .iter()
-            .any(|event| event.reason.as_deref() == Some("NodeRefused"))
+            .any(|event| event.reason.as_deref() == Some("NodeRejected"))
     })
     .await;
     clusters.publish_nodes(&["gpu-h100-02"]).await;

@@ -19,7 +19,7 @@ pub async fn refusals_are_told(clusters: &Clusters) {
             .unwrap_or_default()
             .into_iter()
             .find(|condition| condition.type_ == "berth.dev/Synced");
-        let told = events(clusters, "escape", "FieldRefused").await;
+        let told = events(clusters, "escape", "FieldDenied").await;
         condition.is_some_and(|condition| {
             let message = condition.message.unwrap();
             condition.status == "False"

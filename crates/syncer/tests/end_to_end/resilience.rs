@@ -5,7 +5,7 @@ use crate::{
     setup::{Clusters, Syncer, WORKLOADS, create, eventually, settled},
 };
 use berth_api::labels;
-use berth_sync_rules::resource::Side;
+use berth_sync_rules::model::resource::Side;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::{

@@ -4,7 +4,10 @@
 use crate::admission::AdmissionFiles;
 use berth_api::{SchedulingMode, SyncPolicy, TenantNode, TenantNodeSpec, TenantNodeStatus, labels, policy_annotations};
 use berth_local::{HostCluster, HostClusterConfig, NodePlan, NodeShape, TestHost, process};
-use berth_sync_rules::{Tenant, permissions, resource::Side};
+use berth_sync_rules::{
+    model::{Tenant, resource::Side},
+    permissions,
+};
 use berth_syncer::{Servers, metrics::Metrics};
 use k8s_openapi::{
     api::{

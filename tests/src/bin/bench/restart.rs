@@ -75,6 +75,6 @@ pub(crate) async fn run() {
 /// Whether every pod was looked at once and nothing waits.
 fn is_quiet(metrics: &Metrics) -> bool {
     #[allow(clippy::cast_precision_loss)]
-    let all = metrics.sum(&["berth_syncer_steps_total{", "kind=\"Pod\""]) >= PODS as f64;
+    let all = metrics.sum(&["berth_syncer_reconciles_total{", "kind=\"Pod\""]) >= PODS as f64;
     all && metrics.sum(&["berth_syncer_queue_depth"]) < 1.0
 }

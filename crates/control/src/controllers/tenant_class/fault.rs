@@ -3,10 +3,7 @@
 
 use crate::network::allowed;
 use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server};
-use berth_sync_rules::{
-    egress::target::Target,
-    kinds::{KindId, kind as syncer_kind},
-};
+use berth_sync_rules::{egress::target::Target, model::KindId, registry};
 use std::{collections::BTreeSet, net::IpAddr};
 
 /// API groups of which no object of a tenant may come to the host, whatever rights control holds for its own work.
@@ -107,7 +104,7 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
 fn is_built_in(group: &str, kind: &str) -> bool {
     KindId::BUILT_IN
         .iter()
-        .filter_map(|id| syncer_kind(*id).resource())
+        .filter_map(|id| registry::kind(*id).resource())
         .any(|resource| resource.group == group && resource.kind == kind)
 }
 

@@ -12,14 +12,13 @@
 
 use super::{PROTECTION, annotations, resource, spec, status};
 use crate::{
-    json,
-    kinds::{
-        Down, Flow, HostNamespace, HostWrite, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
-        fields::Findings, metadata, own_name, refusal::Refusal,
+    model::{
+        Cache, DeniedField, Dependency, DesiredState, HostNamespace, HostWrite, Kind, KindId, Observation, TenantWrite,
+        ToHost, Translated, json,
+        resource::{Name, Resource},
+        store::WatchSpec,
     },
-    resource::{Name, Resource},
-    store::{Detail, WatchSpec},
-    world::World,
+    translation::{fields::FieldIssues, metadata},
 };
 use serde_json::{Value, json};
 
@@ -27,31 +26,26 @@ use serde_json::{Value, json};
 pub const RESOURCE_CLAIM: Resource = resource("ResourceClaim", "resourceclaims");
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: RESOURCE_CLAIM,
-        detail: Detail::Full,
-        // Without those that are shown.
-        labels: "berth.dev/managed-by!=syncer",
-        name: own_name,
-        trim: |_| {},
-    }),
-    host: Some((
+pub const KIND: Kind = Kind::to_host(RESOURCE_CLAIM, &Claims)
+    // Without those that are mirrored.
+    .watch_tenant(WatchSpec::own(RESOURCE_CLAIM).labelled("berth.dev/managed-by!=syncer"))
+    .watch_host(
         HostNamespace::Workloads,
         WatchSpec::synced(RESOURCE_CLAIM).trimmed(trim_host),
-    )),
-    flow: Flow::Down(&Claims),
-    rights: Rights {
-        // From 1.36 on allocations and the status of devices need rights of their own.
-        tenant: &[
-            ("resourceclaims", &["patch"]),
-            ("resourceclaims/status", &["patch"]),
-            ("resourceclaims/binding", &["patch"]),
-            ("resourceclaims/driver", &["arbitrary-node:patch"]),
-        ],
-        host: &[("resourceclaims", WRITE)],
-    },
-};
+    )
+    // From 1.36 on allocations and the status of devices need rights of their own.
+    .with_tenant_rights(&[
+        ("resourceclaims", &["patch"]),
+        ("resourceclaims/status", &["patch"]),
+        ("resourceclaims/binding", &["patch"]),
+        ("resourceclaims/driver", &["arbitrary-node:patch"]),
+    ])
+    // Claims say which pods use them.
+    .depends_on(&[Dependency::on_host(KindId::Pod, |cache, pod| {
+        let mut keys = cache.references().targets(&KindId::Pod.key(pod.clone()));
+        keys.retain(|key| key.kind == KindId::ResourceClaim);
+        keys
+    })]);
 
 /// What is asked for is in the tenant's claim.
 fn trim_host(claim: &mut Value) {
@@ -85,24 +79,24 @@ fn finalizers(tenant: &Value, host: &Value) -> Option<Vec<Value>> {
 
 struct Claims;
 
-impl Down for Claims {
+impl ToHost for Claims {
     fn resource(&self) -> Resource {
         RESOURCE_CLAIM
     }
 
-    fn want(&self, _world: &World, _name: &Name, _claim: &Value) -> Want {
-        Want::Sync
+    fn desired_state(&self, _world: &Cache, _name: &Name, _claim: &Value) -> DesiredState {
+        DesiredState::Sync
     }
 
-    fn translate(&self, world: &World, _name: &Name, claim: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
-        let spec = spec::translate(world, &claim["spec"], "spec", &mut findings);
-        let annotations = annotations(claim, &mut findings.refused);
+    fn translate(&self, cache: &Cache, _name: &Name, claim: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
+        let spec = spec::translate(cache, &claim["spec"], "spec", &mut issues);
+        let annotations = annotations(claim, &mut issues.denied);
         let metadata = json!({"labels": metadata::labels(claim), "annotations": annotations});
-        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+        issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
-    fn changeable(&self, desired: &Value) -> Value {
+    fn mutable_part(&self, desired: &Value) -> Value {
         desired["metadata"].clone()
     }
 
@@ -114,10 +108,10 @@ impl Down for Claims {
         update(desired, live)
     }
 
-    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
-        let Report { tenant, host, .. } = report;
+    fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
+        let Observation { tenant, host, .. } = observation;
         let before = tenant.get("status").cloned().unwrap_or_else(|| json!({}));
-        let status = status::back(world, name, host, &before);
+        let status = status::sync_status(cache, name, host, &before);
         // First the finalizer, then the devices; and the other way round.
         match finalizers(tenant, host) {
             Some(finalizers) if status.get("allocation").is_some() || status == before => {
@@ -134,18 +128,19 @@ impl Down for Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{resource::KindId, tenant::test_tenant};
+    use crate::model::tenant::test_tenant;
+    use crate::registry;
     use berth_api::{SchedulingMode, SyncPolicy};
     use jiff::Timestamp;
     use std::sync::Arc;
 
-    fn world() -> World {
+    fn cache() -> Cache {
         let mut tenant = test_tenant();
         let mut policy = SyncPolicy::default();
         policy.devices.classes = vec!["gpu.example.com".into(), "mig.example.com".into()];
         policy.devices.config_drivers = vec!["gpu.example.com".into()];
         tenant.policy = Arc::new(policy);
-        World::new(tenant)
+        registry::new_cache(tenant)
     }
 
     fn claim(devices: &Value) -> Value {
@@ -153,11 +148,11 @@ mod tests {
             "annotations": {"note": "n", "resource.kubernetes.io/extended-resource-claim": "true"}}, "spec": {"devices": devices}})
     }
 
-    fn translate(world: &World, devices: &Value) -> Result<Value, Vec<String>> {
+    fn translate(cache: &Cache, devices: &Value) -> Result<Value, Vec<String>> {
         Claims
-            .translate(world, &Name::new("research", "c"), &claim(devices))
+            .translate(cache, &Name::new("research", "c"), &claim(devices))
             .map(|translated| translated.object)
-            .map_err(|refused| refused.iter().map(ToString::to_string).collect())
+            .map_err(|denied| denied.iter().map(ToString::to_string).collect())
     }
 
     #[test]
@@ -172,7 +167,7 @@ mod tests {
                     {"name": "small", "deviceClassName": "mig.example.com", "selectors": cel, "count": 1}]}],
             "constraints": [{"requests": ["gpu"], "matchAttribute": "gpu.example.com/numa"}],
             "config": [{"requests": ["gpu"], "opaque": {"driver": "gpu.example.com", "parameters": {"kind": "GpuConfig", "sharing": {"strategy": "MPS"}}}}]});
-        insta::assert_yaml_snapshot!(translate(&world(), &devices).unwrap());
+        insta::assert_yaml_snapshot!(translate(&cache(), &devices).unwrap());
     }
 
     #[test]
@@ -185,27 +180,27 @@ mod tests {
             "constraints": [{"novelty": 1}],
             "config": [{"opaque": {"driver": "other.example.com", "parameters": {}}}],
             "novelty": 1});
-        insta::assert_yaml_snapshot!(translate(&world(), &devices).unwrap_err());
+        insta::assert_yaml_snapshot!(translate(&cache(), &devices).unwrap_err());
     }
 
     #[test]
     fn without_a_list_and_with_a_scheduler_of_its_own_a_tenant_gets_no_devices() {
         let devices = json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.example.com"}}]});
-        let mut world = World::new(test_tenant());
+        let mut cache = registry::new_cache(test_tenant());
         assert_eq!(
-            translate(&world, &devices).unwrap_err(),
+            translate(&cache, &devices).unwrap_err(),
             ["spec.devices.requests[0].exactly.deviceClassName: the device class gpu.example.com is not offered here"]
         );
-        world = self::world();
-        world.tenant.scheduling = SchedulingMode::Tenant;
-        assert_eq!(translate(&world, &devices).unwrap_err().len(), 1);
+        cache = self::cache();
+        cache.tenant.scheduling = SchedulingMode::Tenant;
+        assert_eq!(translate(&cache, &devices).unwrap_err().len(), 1);
     }
 
     #[test]
     fn only_labels_and_annotations_change() {
         let devices = json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.example.com"}}]});
-        let desired = translate(&world(), &devices).unwrap();
-        assert_eq!(Claims.changeable(&desired).get("requests"), None);
+        let desired = translate(&cache(), &devices).unwrap();
+        assert_eq!(Claims.mutable_part(&desired).get("requests"), None);
         let writes = Claims.update(desired.clone(), &json!({"spec": {"as": "created"}}));
         let [HostWrite::Apply(applied)] = writes.as_slice() else {
             panic!("{writes:?}")
@@ -218,16 +213,16 @@ mod tests {
 
     #[test]
     fn a_claim_in_use_is_protected_in_the_tenant_too() {
-        let world = world();
-        let back = |tenant: &Value, host: &Value| {
-            let report = Report {
+        let cache = cache();
+        let sync_status = |tenant: &Value, host: &Value| {
+            let observation = Observation {
                 tenant,
                 host,
                 in_sync: true,
-                refused: &[],
+                denied: &[],
                 now: Timestamp::UNIX_EPOCH,
             };
-            Claims.back(&world, &Name::new("research", "c"), &report)
+            Claims.sync_status(&cache, &Name::new("research", "c"), &observation)
         };
         let patch = |finalizers: &Value| {
             vec![TenantWrite::Patch(
@@ -240,19 +235,25 @@ mod tests {
         let free = json!({"metadata": {}, "status": {}});
         let protected = json!(["mine", PROTECTION]);
 
-        assert_eq!(back(&tenant(&json!(["mine"]), &json!({})), &host), patch(&protected));
         assert_eq!(
-            back(&tenant(&protected, &json!({})), &host),
+            sync_status(&tenant(&json!(["mine"]), &json!({})), &host),
+            patch(&protected)
+        );
+        assert_eq!(
+            sync_status(&tenant(&protected, &json!({})), &host),
             [TenantWrite::Status(allocated.clone())]
         );
         assert_eq!(
-            back(&tenant(&protected, &allocated), &free),
+            sync_status(&tenant(&protected, &allocated), &free),
             [TenantWrite::Status(json!({}))]
         );
-        assert_eq!(back(&tenant(&protected, &json!({})), &free), patch(&json!(["mine"])));
+        assert_eq!(
+            sync_status(&tenant(&protected, &json!({})), &free),
+            patch(&json!(["mine"]))
+        );
         let mut deleted = tenant(&json!(["mine"]), &json!({}));
         deleted["metadata"]["deletionTimestamp"] = "now".into();
-        assert_eq!(back(&deleted, &host), [TenantWrite::Status(allocated)]);
-        assert!(matches!(KindId::ResourceClaim.down(), Some(rules) if !rules.finishes_deletion()));
+        assert_eq!(sync_status(&deleted, &host), [TenantWrite::Status(allocated)]);
+        assert!(matches!(KIND.rules_to_host(), Some(rules) if !rules.finishes_deletion()));
     }
 }

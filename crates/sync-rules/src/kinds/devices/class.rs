@@ -8,60 +8,39 @@
 
 use super::resource;
 use crate::{
-    kinds::{Flow, HostNamespace, Kind, Rights, View, metadata},
-    resource::{KindId, Name, Resource},
-    store::WatchSpec,
-    world::World,
+    model::{Cache, Kind, KindId},
+    translation::mirrored_class::{MirroredClass, MirroredMetadata},
 };
-use berth_api::{SchedulingMode, sync_policy::allows};
-use serde_json::{Value, json};
-
-const DEVICE_CLASS: Resource = resource("DeviceClass", "deviceclasses");
-
-const WATCH: WatchSpec = WatchSpec::own(DEVICE_CLASS);
+use berth_api::sync_policy::allows;
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WATCH),
-    host: Some((HostNamespace::Cluster, WATCH)),
-    flow: Flow::View(&Classes),
-    rights: Rights {
-        tenant: &[("deviceclasses", &["create", "update", "delete"])],
-        host: &[],
-    },
+pub const KIND: Kind = CLASSES.kind();
+
+const CLASSES: &MirroredClass = &MirroredClass {
+    id: KindId::DeviceClass,
+    resource: resource("DeviceClass", "deviceclasses"),
+    listed: |policy| &policy.devices.classes,
+    fields: &["spec"],
+    metadata: MirroredMetadata::All,
+    has_status: false,
+    // A scheduler in the tenant would allocate devices past the host's.
+    needs_host_scheduler: true,
+    is_always_watched: true,
+    unmanaged_message: None,
 };
 
 /// Whether a tenant may use a class.
-pub fn is_offered(world: &World, name: &str) -> bool {
-    allows(&world.tenant.policy.devices.classes, name)
-}
-
-struct Classes;
-
-impl View for Classes {
-    fn resource(&self) -> Resource {
-        DEVICE_CLASS
-    }
-
-    fn desired(&self, world: &World, name: &Name) -> Option<Value> {
-        // A scheduler in the tenant would allocate devices past the host's.
-        if !is_offered(world, &name.name) || world.tenant.scheduling == SchedulingMode::Tenant {
-            return None;
-        }
-        let host = world.stores.host(KindId::DeviceClass).get(name)?.object();
-        let annotations = metadata::annotations(&host, &mut Vec::new());
-        Some(json!({
-            "metadata": {"labels": metadata::labels(&host), "annotations": annotations},
-            "spec": host.get("spec").cloned().unwrap_or_else(|| json!({})),
-        }))
-    }
+pub fn is_offered(cache: &Cache, name: &str) -> bool {
+    allows(&cache.tenant.policy.devices.classes, name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{store::Stored, tenant::test_tenant};
-    use berth_api::SyncPolicy;
+    use crate::model::{Mirror, resource::Name, store::Stored, tenant::test_tenant};
+    use crate::registry;
+    use berth_api::{SchedulingMode, SyncPolicy};
+    use serde_json::json;
     use std::sync::Arc;
 
     #[test]
@@ -70,21 +49,21 @@ mod tests {
         let mut policy = SyncPolicy::default();
         policy.devices.classes = vec!["gpu.example.com".into()];
         tenant.policy = Arc::new(policy);
-        let mut world = World::new(tenant);
+        let mut cache = registry::new_cache(tenant);
         for name in ["gpu.example.com", "secret.example.com"] {
             let class = json!({"metadata": {"name": name, "resourceVersion": "1", "labels": {"a": "b"},
                 "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"}},
                 "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}], "extendedResourceName": "example.com/gpu"}});
-            world
+            cache
                 .stores
                 .host(KindId::DeviceClass)
                 .written(Name::new("", name), Stored::new(&class));
         }
-        let shown = |world: &World, name: &str| Classes.desired(world, &Name::new("", name));
-        insta::assert_yaml_snapshot!(shown(&world, "gpu.example.com").unwrap());
-        assert_eq!(shown(&world, "secret.example.com"), None);
-        assert_eq!(shown(&world, "absent.example.com"), None);
-        world.tenant.scheduling = SchedulingMode::Tenant;
-        assert_eq!(shown(&world, "gpu.example.com"), None);
+        let mirrored = |cache: &Cache, name: &str| CLASSES.mirrored_object(cache, &Name::new("", name));
+        insta::assert_yaml_snapshot!(mirrored(&cache, "gpu.example.com").unwrap());
+        assert_eq!(mirrored(&cache, "secret.example.com"), None);
+        assert_eq!(mirrored(&cache, "absent.example.com"), None);
+        cache.tenant.scheduling = SchedulingMode::Tenant;
+        assert_eq!(mirrored(&cache, "gpu.example.com"), None);
     }
 }

@@ -11,46 +11,34 @@
 //! | status | see `status` |
 //!
 //! The host's claims are kept under their own names, without namespace: which claim of the tenant one is follows from its
-//! pod, and is kept in [`Shown`](crate::kinds::shown::Shown).
+//! pod, and is kept in [`MirrorSources`](crate::model::mirror_sources::MirrorSources).
 
 use super::{claim::RESOURCE_CLAIM, status};
 use crate::{
-    json,
-    kinds::{Flow, HostNamespace, Kind, Rights, View, metadata},
-    resource::{Key, KindId, Name, Resource},
-    store::{Detail, WatchSpec},
-    world::World,
+    model::{
+        Cache, Dependency, HostNamespace, HostWatch, Kind, KindId, Mirror, json,
+        resource::{Key, Name, Resource},
+        store::WatchSpec,
+    },
+    translation::metadata,
 };
 use serde_json::{Value, json};
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: RESOURCE_CLAIM,
-        detail: Detail::Full,
-        labels: "berth.dev/managed-by=syncer",
-        name: crate::kinds::own_name,
-        trim: |_| {},
-    }),
-    host: Some((
+pub const KIND: Kind = Kind::mirror(RESOURCE_CLAIM, &Generated)
+    .watch_tenant(WatchSpec::own(RESOURCE_CLAIM).labelled("berth.dev/managed-by=syncer"))
+    .watch_host(
         HostNamespace::Workloads,
-        WatchSpec {
-            resource: RESOURCE_CLAIM,
-            detail: Detail::Full,
-            labels: "!berth.dev/managed-by",
-            name: host_key,
-            trim: |_| {},
-        },
-    )),
-    flow: Flow::View(&Generated),
-    rights: Rights {
-        tenant: &[
-            ("resourceclaims", &["create", "update", "delete"]),
-            ("resourceclaims/status", &["patch"]),
-        ],
-        host: &[],
-    },
-};
+        WatchSpec::own(RESOURCE_CLAIM)
+            .labelled("!berth.dev/managed-by")
+            .named_by(host_key),
+    )
+    .watch_host_when(HostWatch::OnDemand)
+    .with_tenant_rights(&[("resourceclaims/status", &["patch"])])
+    .depends_on(&[
+        Dependency::on_host(KindId::GeneratedClaim, changed),
+        Dependency::on_host(KindId::Pod, of_pod),
+    ]);
 
 /// Annotation of claims made of a template: which of the pod's claims this is.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
@@ -68,7 +56,7 @@ fn host_key(claim: &Value) -> Option<Name> {
 }
 
 /// The tenant's name of a claim that the host calls `host_name`, for the claim `claim` of the pod `pod`.
-pub fn shown_name(pod: &str, claim: &str, host_name: &str) -> String {
+pub fn mirrored_name(pod: &str, claim: &str, host_name: &str) -> String {
     let random = &host_name[host_name.floor_char_boundary(host_name.len().saturating_sub(RANDOM))..];
     let claim = &claim[..claim.floor_char_boundary(LONGEST_BASE / 2)];
     let room = LONGEST_BASE - claim.len() - 2;
@@ -90,38 +78,36 @@ fn owner(claim: &Value) -> Option<(&str, &str)> {
 }
 
 /// A claim of the host has come, changed or gone.
-pub fn changed(world: &World, host_name: &Name) -> Vec<Key> {
-    let stored = world.stores.host(KindId::GeneratedClaim).get(host_name);
+pub fn changed(cache: &Cache, host_name: &Name) -> Vec<Key> {
+    let stored = cache.stores.host(KindId::GeneratedClaim).get(host_name);
     let claim = stored.map(|stored| stored.object()).unwrap_or_default();
-    let shown = owner(&claim).and_then(|(pod, which)| {
-        let pod = world.stores.host(KindId::Pod).tenant_name(pod)?;
+    let mirrored = owner(&claim).and_then(|(pod, which)| {
+        let pod = cache.stores.host(KindId::Pod).tenant_name(pod)?;
         Some(Name::new(
             &pod.namespace,
-            &shown_name(&pod.name, which, &host_name.name),
+            &mirrored_name(&pod.name, which, &host_name.name),
         ))
     });
-    let keys = shown.map(|name| KindId::GeneratedClaim.key(name)).into_iter().collect();
-    world.shown().set(&KindId::GeneratedClaim.key(host_name.clone()), keys)
-}
-
-/// The tenant's name of what the host calls `host_name`, if that is a claim which is shown.
-pub fn tenant_name(world: &World, host_name: &str) -> Option<Name> {
-    let shown = world.shown();
-    let source = (!shown.is_empty()).then(|| KindId::GeneratedClaim.key(Name::new("", host_name)))?;
-    shown.of(&source).pop().map(|key| key.name)
+    let keys = mirrored
+        .map(|name| KindId::GeneratedClaim.key(name))
+        .into_iter()
+        .collect();
+    cache
+        .mirror_sources()
+        .set(&KindId::GeneratedClaim.key(host_name.clone()), keys)
 }
 
 /// What has to be looked at because a pod of the host has changed: the claims that it says were made for it. They may have
 /// come before it.
-pub fn of_pod(world: &World, pod: &Name) -> Vec<Key> {
-    let pod = world.stores.host(KindId::Pod).get(pod);
+pub fn of_pod(cache: &Cache, pod: &Name) -> Vec<Key> {
+    let pod = cache.stores.host(KindId::Pod).get(pod);
     let Some(pod) = pod.filter(|pod| pod.mentions("resourceClaimName")) else {
         return Vec::new();
     };
     let mut keys = Vec::new();
     for name in names_in(&pod.object()["status"]) {
         let name = Name::new("", &name);
-        keys.extend(changed(world, &name));
+        keys.extend(changed(cache, &name));
         // The store of these claims may wait for the first of them.
         keys.push(KindId::GeneratedClaim.key(name));
     }
@@ -139,19 +125,21 @@ fn names_in(status: &Value) -> Vec<String> {
 
 struct Generated;
 
-impl View for Generated {
+impl Mirror for Generated {
     fn resource(&self) -> Resource {
         RESOURCE_CLAIM
     }
 
-    fn desired(&self, world: &World, name: &Name) -> Option<Value> {
-        let source = world.shown().source(&KindId::GeneratedClaim.key(name.clone()))?;
-        let host = world.stores.host(KindId::GeneratedClaim).get(&source.name)?.object();
-        let pods = world.stores.host(KindId::Pod);
+    fn mirrored_object(&self, cache: &Cache, name: &Name) -> Option<Value> {
+        let source = cache
+            .mirror_sources()
+            .source(&KindId::GeneratedClaim.key(name.clone()))?;
+        let host = cache.stores.host(KindId::GeneratedClaim).get(&source.name)?.object();
+        let pods = cache.stores.host(KindId::Pod);
         let pod_name = pods.tenant_name(owner(&host)?.0)?;
-        let pod = world.stores.tenant(KindId::Pod).get(&pod_name)?;
+        let pod = cache.stores.tenant(KindId::Pod).get(&pod_name)?;
         let same = pods.get(&pod_name)?.origin_uid.as_deref() == Some(&*pod.uid);
-        let before = world.stores.tenant(KindId::GeneratedClaim).get(name);
+        let before = cache.stores.tenant(KindId::GeneratedClaim).get(name);
         let before = before.map(|claim| claim.object()["status"].take()).unwrap_or_default();
         same.then(|| {
             json!({
@@ -163,7 +151,7 @@ impl View for Generated {
                     }],
                 },
                 "spec": host["spec"],
-                "status": status::back(world, name, &host, &before),
+                "status": status::sync_status(cache, name, &host, &before),
             })
         })
     }
@@ -171,38 +159,35 @@ impl View for Generated {
     fn has_status(&self) -> bool {
         true
     }
-
-    fn on_demand(&self) -> bool {
-        true
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
+    use crate::model::{
         resource::{Side, host_name},
         store::Stored,
         tenant::test_tenant,
     };
+    use crate::registry;
     use berth_api::labels;
 
     fn pod() -> Name {
         Name::new("research", "train-0")
     }
 
-    fn put_pods(world: &World, status: &Value) -> Vec<Key> {
+    fn put_pods(cache: &Cache, status: &Value) -> Vec<Key> {
         let host = json!({"metadata": {"name": host_name(KindId::Pod, &pod()), "uid": "host-uid", "resourceVersion": "1",
             "annotations": {labels::ORIGIN_UID: "tenant-uid"}}, "status": status});
-        world.stores.host(KindId::Pod).written(pod(), Stored::new(&host));
+        cache.stores.host(KindId::Pod).written(pod(), Stored::new(&host));
         let tenant = json!({"metadata": {"name": "train-0", "uid": "tenant-uid", "resourceVersion": "1"}});
-        world.stores.tenant(KindId::Pod).written(pod(), Stored::new(&tenant));
-        let mut keys = world.dependents(Side::Host, KindId::Pod, &pod());
+        cache.stores.tenant(KindId::Pod).written(pod(), Stored::new(&tenant));
+        let mut keys = cache.update_dependents(Side::Host, KindId::Pod, &pod());
         keys.retain(|key| key.kind == KindId::GeneratedClaim);
         keys
     }
 
-    fn put_claim(world: &World, annotations: &Value, name: &str) -> Vec<Key> {
+    fn put_claim(cache: &Cache, annotations: &Value, name: &str) -> Vec<Key> {
         let pod = host_name(KindId::Pod, &pod());
         let claim = json!({"metadata": {"name": name, "resourceVersion": "1", "annotations": annotations, "labels": {"team": "vision"},
             "finalizers": ["resource.kubernetes.io/delete-protection"],
@@ -210,70 +195,73 @@ mod tests {
             "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}]}},
             "status": {"reservedFor": [{"resource": "pods", "name": pod, "uid": "host-uid"}], "allocation": {"devices": {"results": []}}}});
         let key = Name::new("", name);
-        world
+        cache
             .stores
             .host(KindId::GeneratedClaim)
             .written(key.clone(), Stored::new(&claim));
-        world.dependents(Side::Host, KindId::GeneratedClaim, &key)
+        cache.update_dependents(Side::Host, KindId::GeneratedClaim, &key)
     }
 
     #[test]
     fn a_claim_of_a_template_is_the_tenants_pods() {
-        let world = World::new(test_tenant());
-        put_pods(&world, &json!({}));
+        let cache = registry::new_cache(test_tenant());
+        put_pods(&cache, &json!({}));
         let keys = put_claim(
-            &world,
+            &cache,
             &json!({POD_CLAIM: "gpu", "note": "n"}),
             "train-0-abcdefghijklm-gpu-x7k2p",
         );
-        let shown = Name::new("research", "train-0-gpu-x7k2p");
-        assert_eq!(keys, [KindId::GeneratedClaim.key(shown.clone())]);
-        insta::assert_yaml_snapshot!(Generated.desired(&world, &shown).unwrap());
+        let mirrored = Name::new("research", "train-0-gpu-x7k2p");
+        assert_eq!(keys, [KindId::GeneratedClaim.key(mirrored.clone())]);
+        insta::assert_yaml_snapshot!(Generated.mirrored_object(&cache, &mirrored).unwrap());
         // The step for the host's own key does nothing.
         assert_eq!(
-            Generated.desired(&world, &Name::new("", "train-0-abcdefghijklm-gpu-x7k2p")),
+            Generated.mirrored_object(&cache, &Name::new("", "train-0-abcdefghijklm-gpu-x7k2p")),
             None
         );
     }
 
     #[test]
     fn a_claim_that_came_before_its_pod_is_shown_once_the_pod_says_so() {
-        let world = World::new(test_tenant());
+        let cache = registry::new_cache(test_tenant());
         let host = "train-0-abcdefghijklm-extended-resources-abcde";
-        assert_eq!(put_claim(&world, &json!({EXTENDED: "true"}), host), []);
+        assert_eq!(put_claim(&cache, &json!({EXTENDED: "true"}), host), []);
         let keys = put_pods(
-            &world,
+            &cache,
             &json!({"extendedResourceClaimStatus": {"resourceClaimName": host}}),
         );
-        let shown = KindId::GeneratedClaim.key(Name::new("research", "train-0-extended-resources-abcde"));
-        assert_eq!(keys, [shown.clone(), KindId::GeneratedClaim.key(Name::new("", host))]);
-        assert!(Generated.desired(&world, &shown.name).is_some());
+        let mirrored = KindId::GeneratedClaim.key(Name::new("research", "train-0-extended-resources-abcde"));
+        assert_eq!(
+            keys,
+            [mirrored.clone(), KindId::GeneratedClaim.key(Name::new("", host))]
+        );
+        assert!(Generated.mirrored_object(&cache, &mirrored.name).is_some());
     }
 
     #[test]
     fn it_goes_with_the_hosts_claim_and_with_the_tenants_pod() {
-        let world = World::new(test_tenant());
-        put_pods(&world, &json!({}));
+        let cache = registry::new_cache(test_tenant());
+        put_pods(&cache, &json!({}));
         let host = Name::new("", "train-0-abcdefghijklm-gpu-x7k2p");
-        let shown = put_claim(&world, &json!({POD_CLAIM: "gpu"}), &host.name).remove(0);
+        let mirrored = put_claim(&cache, &json!({POD_CLAIM: "gpu"}), &host.name).remove(0);
         let recreated = json!({"metadata": {"name": "train-0", "uid": "another", "resourceVersion": "2"}});
-        world.stores.tenant(KindId::Pod).written(pod(), Stored::new(&recreated));
-        assert_eq!(Generated.desired(&world, &shown.name), None);
-        world.stores.host(KindId::GeneratedClaim).forget(&host);
+        cache.stores.tenant(KindId::Pod).written(pod(), Stored::new(&recreated));
+        assert_eq!(Generated.mirrored_object(&cache, &mirrored.name), None);
+        cache.stores.host(KindId::GeneratedClaim).forget(&host);
         assert_eq!(
-            world.dependents(Side::Host, KindId::GeneratedClaim, &host),
-            std::slice::from_ref(&shown)
+            cache.update_dependents(Side::Host, KindId::GeneratedClaim, &host),
+            std::slice::from_ref(&mirrored)
         );
-        assert_eq!(world.shown().source(&shown), None);
+        assert_eq!(cache.mirror_sources().source(&mirrored), None);
     }
 
     #[test]
     fn names_are_short_enough_whatever_they_are_made_of() {
-        assert_eq!(shown_name("a", "gpu", "a-abcdefghijklm-gpu-12345"), "a-gpu-12345");
-        let long = shown_name(&format!("{}.b", "a".repeat(200)), &"c".repeat(63), "x-12345");
+        assert_eq!(mirrored_name("a", "gpu", "a-abcdefghijklm-gpu-12345"), "a-gpu-12345");
+        let long = mirrored_name(&format!("{}.b", "a".repeat(200)), &"c".repeat(63), "x-12345");
         assert!(long.len() <= 63 && long.ends_with("-12345"), "{long}");
         assert_eq!(
-            shown_name(&format!("{}.b", "a".repeat(52)), "gpu", "x-12345"),
+            mirrored_name(&format!("{}.b", "a".repeat(52)), "gpu", "x-12345"),
             format!("{}-gpu-12345", "a".repeat(52))
         );
     }

@@ -20,11 +20,7 @@ mod spec;
 mod status;
 pub mod template;
 
-use crate::{
-    kinds::references::Target,
-    resource::{Key, KindId, Name, Resource, Side},
-    world::World,
-};
+use crate::model::{Cache, KindId, references::Target, resource::Resource};
 use serde_json::Value;
 
 const fn resource(kind: &'static str, plural: &'static str) -> Resource {
@@ -37,37 +33,18 @@ const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 const DOMAIN: &str = "resource.kubernetes.io/";
 
 /// Annotations of a claim or template, without those that only the host's controllers may set.
-fn annotations(object: &Value, refused: &mut Vec<crate::kinds::refusal::Refusal>) -> serde_json::Map<String, Value> {
-    let mut annotations = crate::kinds::metadata::annotations(object, refused);
+fn annotations(object: &Value, denied: &mut Vec<crate::model::DeniedField>) -> serde_json::Map<String, Value> {
+    let mut annotations = crate::translation::metadata::annotations(object, denied);
     annotations.retain(|key, _| !key.starts_with(DOMAIN));
     annotations
 }
 
 /// Why a claim or template of the tenant cannot be had, if it exists and cannot.
-pub fn refusal(world: &World, target: &Target) -> Option<Vec<crate::kinds::refusal::Refusal>> {
+pub fn denied(cache: &Cache, target: &Target) -> Option<Vec<crate::model::DeniedField>> {
     if !matches!(target.kind, KindId::ResourceClaim | KindId::ResourceClaimTemplate) {
         return None;
     }
-    let stored = world.stores.tenant(target.kind).get(&target.name)?;
-    target
-        .kind
-        .down()?
-        .translate(world, &target.name, &stored.object())
-        .err()
-}
-
-/// Keys to look at because an object changed. Brings what is shown up to date.
-pub fn dependents(world: &World, side: Side, id: KindId, name: &Name) -> Vec<Key> {
-    match (side, id) {
-        (Side::Host, KindId::Node) => slice::published(world, name),
-        (Side::Host, KindId::GeneratedClaim) => generated::changed(world, name),
-        (Side::Host, KindId::Pod) => {
-            // Claims say which pods use them.
-            let mut keys = world.references().targets(&id.key(name.clone()));
-            keys.retain(|key| key.kind == KindId::ResourceClaim);
-            keys.extend(generated::of_pod(world, name));
-            keys
-        }
-        _ => Vec::new(),
-    }
+    let stored = cache.stores.tenant(target.kind).get(&target.name)?;
+    let rules = cache.rules_to_host(target.kind)?;
+    rules.translate(cache, &target.name, &stored.object()).err()
 }

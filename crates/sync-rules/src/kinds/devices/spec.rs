@@ -10,9 +10,8 @@
 
 use super::class;
 use crate::{
-    json,
-    kinds::fields::{self, Fields, Findings, Rule},
-    world::World,
+    model::{Cache, json},
+    translation::fields::{self, FieldIssues, Fields, Rule},
 };
 use berth_api::{
     SchedulingMode, labels,
@@ -35,7 +34,7 @@ const REQUEST: Fields = &[
 const ASKED: Fields = &[
     (
         "adminAccess",
-        Rule::Refuse("it gives devices that others use, and is for the platform only"),
+        Rule::Deny("it gives devices that others use, and is for the platform only"),
     ),
     ("allocationMode", Rule::Copy),
     ("capacity", Rule::Rewrite),
@@ -66,27 +65,27 @@ const CONFIG: Fields = &[("opaque", Rule::Rewrite), ("requests", Rule::Copy)];
 const OPAQUE: Fields = &[("driver", Rule::Copy), ("parameters", Rule::Copy)];
 
 /// The host's `ResourceClaimSpec` for a tenant's. `path` names it in refusals.
-pub fn translate(world: &World, spec: &Value, path: &str, findings: &mut Findings) -> Value {
-    if world.tenant.scheduling == SchedulingMode::Tenant {
-        findings.refuse(
+pub fn translate(cache: &Cache, spec: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+    if cache.tenant.scheduling == SchedulingMode::Tenant {
+        issues.deny(
             format!("{path}.devices"),
             "devices are allocated by the host's scheduler, which does not place the pods of this tenant",
         );
     }
-    let mut copied = fields::copy(spec, path, SPEC, findings);
+    let mut copied = fields::copy(spec, path, SPEC, issues);
     object(spec, "devices", path, &mut copied, |devices, path| {
-        let mut copied = fields::copy(devices, path, DEVICES, findings);
+        let mut copied = fields::copy(devices, path, DEVICES, issues);
         list(devices, "requests", path, &mut copied, |request, path| {
-            self::request(world, request, path, findings)
+            self::request(cache, request, path, issues)
         });
         list(devices, "constraints", path, &mut copied, |constraint, path| {
-            fields::copy(constraint, path, CONSTRAINT, findings)
+            fields::copy(constraint, path, CONSTRAINT, issues)
         });
         list(devices, "config", path, &mut copied, |config, path| {
-            let mut copied = fields::copy(config, path, CONFIG, findings);
+            let mut copied = fields::copy(config, path, CONFIG, issues);
             object(config, "opaque", path, &mut copied, |opaque, path| {
-                driver(world, opaque, path, findings);
-                fields::copy(opaque, path, OPAQUE, findings)
+                driver(cache, opaque, path, issues);
+                fields::copy(opaque, path, OPAQUE, issues)
             });
             copied
         });
@@ -95,67 +94,67 @@ pub fn translate(world: &World, spec: &Value, path: &str, findings: &mut Finding
     copied.into()
 }
 
-fn request(world: &World, request: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
-    let mut copied = fields::copy(request, path, REQUEST, findings);
+fn request(cache: &Cache, request: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, Value> {
+    let mut copied = fields::copy(request, path, REQUEST, issues);
     object(request, "exactly", path, &mut copied, |exactly, path| {
-        asked(world, exactly, path, findings)
+        asked(cache, exactly, path, issues)
     });
     list(request, "firstAvailable", path, &mut copied, |choice, path| {
-        asked(world, choice, path, findings)
+        asked(cache, choice, path, issues)
     });
     copied
 }
 
-fn asked(world: &World, asked: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
-    let mut copied = fields::copy(asked, path, ASKED, findings);
+fn asked(cache: &Cache, asked: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, Value> {
+    let mut copied = fields::copy(asked, path, ASKED, issues);
     let class = json::text(asked, &["deviceClassName"]).unwrap_or_default();
-    if !class::is_offered(world, class) {
-        findings.refuse(
+    if !class::is_offered(cache, class) {
+        issues.deny(
             format!("{path}.deviceClassName"),
             format!(
                 "the device class {class} is not offered here{}",
-                offered(&world.tenant.policy.devices.classes)
+                offered(&cache.tenant.policy.devices.classes)
             ),
         );
     }
     list(asked, "selectors", path, &mut copied, |selector, path| {
-        let mut copied = fields::copy(selector, path, SELECTOR, findings);
+        let mut copied = fields::copy(selector, path, SELECTOR, issues);
         object(selector, "cel", path, &mut copied, |cel, path| {
-            fields::copy(cel, path, CEL, findings)
+            fields::copy(cel, path, CEL, issues)
         });
         copied
     });
     object(asked, "capacity", path, &mut copied, |capacity, path| {
-        fields::copy(capacity, path, CAPACITY, findings)
+        fields::copy(capacity, path, CAPACITY, issues)
     });
     list(asked, "derivedAttributes", path, &mut copied, |derived, path| {
-        fields::copy(derived, path, DERIVED, findings)
+        fields::copy(derived, path, DERIVED, issues)
     });
     list(asked, "tolerations", path, &mut copied, |toleration, path| {
         match json::text(toleration, &["key"]).filter(|key| !key.is_empty()) {
             Some(key) if labels::is_reserved(key) => {
-                findings.refuse(format!("{path}.key"), "keys under berth.dev belong to the platform");
+                issues.deny(format!("{path}.key"), "keys under berth.dev belong to the platform");
             }
             Some(_) => {}
-            None => findings.refuse(
+            None => issues.deny(
                 format!("{path}.key"),
                 "without a key it would tolerate the platform's taints as well: name the taints to tolerate",
             ),
         }
-        fields::copy(toleration, path, TOLERATION, findings)
+        fields::copy(toleration, path, TOLERATION, issues)
     });
     copied
 }
 
-fn driver(world: &World, opaque: &Value, path: &str, findings: &mut Findings) {
+fn driver(cache: &Cache, opaque: &Value, path: &str, issues: &mut FieldIssues) {
     let driver = json::text(opaque, &["driver"]).unwrap_or_default();
-    let drivers = &world.tenant.policy.devices.config_drivers;
+    let drivers = &cache.tenant.policy.devices.config_drivers;
     if !allows(drivers, driver) {
         let why = format!(
             "configuration for the driver {driver} is not offered here{}",
             offered(drivers)
         );
-        findings.refuse(format!("{path}.driver"), why);
+        issues.deny(format!("{path}.driver"), why);
     }
 }
 

@@ -7,15 +7,13 @@
 //! | `devices` | the host's; words of conditions mapped back |
 
 use crate::{
-    json,
-    kinds::text,
-    resource::{KindId, Name},
-    world::World,
+    model::{Cache, json, resource::Name},
+    translation::host_text,
 };
 use serde_json::{Value, json};
 
 /// The status of a claim of the tenant called `about`, which has the status `before`.
-pub fn back(world: &World, about: &Name, host: &Value, before: &Value) -> Value {
+pub fn sync_status(cache: &Cache, about: &Name, host: &Value, before: &Value) -> Value {
     let mut status = host
         .get("status")
         .filter(|status| status.is_object())
@@ -32,7 +30,7 @@ pub fn back(world: &World, about: &Name, host: &Value, before: &Value) -> Value 
     }
     let reserved: Vec<Value> = json::items(&status, &["reservedFor"])
         .iter()
-        .filter_map(|consumer| tenants(world, consumer))
+        .filter_map(|consumer| tenants(cache, consumer))
         .collect();
     if let Some(fields) = status.as_object_mut() {
         fields.remove("reservedFor");
@@ -41,7 +39,7 @@ pub fn back(world: &World, about: &Name, host: &Value, before: &Value) -> Value 
         }
     }
     json::each_mut(&mut status, "devices[].conditions", &mut |conditions| {
-        text::map_texts(world, about, conditions);
+        host_text::translate_texts(cache, about, conditions);
     });
     status
 }
@@ -56,16 +54,16 @@ fn devices(allocation: &Value) -> Vec<[Option<&str>; 5]> {
 
 /// The tenant's object for one that uses a claim on the host. `None` while it is not known, and for what is not the
 /// tenant's.
-fn tenants(world: &World, consumer: &Value) -> Option<Value> {
+fn tenants(cache: &Cache, consumer: &Value) -> Option<Value> {
     let field = |name: &str| json::text(consumer, &[name]).unwrap_or_default();
     let (group, plural) = (field("apiGroup"), field("resource"));
-    let kind = world.kinds.iter().copied().find(|id: &KindId| {
-        id.down().is_some_and(|rules| {
+    let kind = cache.kinds.iter().copied().find(|id| {
+        cache.rules_to_host(*id).is_some_and(|rules| {
             let resource = rules.resource();
             resource.group == group && resource.plural == plural
         })
     })?;
-    let store = world.stores.host(kind);
+    let store = cache.stores.host(kind);
     let name = store.tenant_name(field("name"))?;
     let host = store.get(&name).filter(|host| *host.uid == *field("uid"))?;
     let mut consumer = consumer.clone();
@@ -77,16 +75,17 @@ fn tenants(world: &World, consumer: &Value) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{resource::host_name, store::Stored, tenant::test_tenant};
+    use crate::model::{resource::host_name, store::Stored, tenant::test_tenant};
+    use crate::{model::KindId, registry};
     use berth_api::labels;
 
-    fn world() -> World {
-        let world = World::new(test_tenant());
+    fn cache() -> Cache {
+        let cache = registry::new_cache(test_tenant());
         let name = Name::new("research", "train-0");
         let host = json!({"metadata": {"name": host_name(KindId::Pod, &name), "uid": "host-uid", "resourceVersion": "1",
             "annotations": {labels::ORIGIN_UID: "tenant-uid"}}});
-        world.stores.host(KindId::Pod).written(name, Stored::new(&host));
-        world
+        cache.stores.host(KindId::Pod).written(name, Stored::new(&host));
+        cache
     }
 
     fn allocation(device: &str) -> Value {
@@ -94,9 +93,9 @@ mod tests {
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}]}]}})
     }
 
-    fn back(before: &Value, status: &Value) -> Value {
-        super::back(
-            &world(),
+    fn sync_status(before: &Value, status: &Value) -> Value {
+        super::sync_status(
+            &cache(),
             &Name::new("research", "claim"),
             &json!({"status": status}),
             before,
@@ -114,17 +113,20 @@ mod tests {
                 {"apiGroup": "other", "resource": "pods", "name": host, "uid": "host-uid"}],
             "devices": [{"driver": "d", "pool": "gpu-1", "device": "gpu-0", "data": {"a": host},
                 "conditions": [{"type": "Ready", "status": "True", "message": format!("prepared for {host}")}]}]});
-        insta::assert_yaml_snapshot!(back(&json!({}), &status));
+        insta::assert_yaml_snapshot!(sync_status(&json!({}), &status));
     }
 
     #[test]
     fn another_allocation_comes_after_none() {
         let now = json!({"allocation": allocation("gpu-1")});
-        assert_eq!(back(&json!({"allocation": allocation("gpu-0")}), &now), json!({}));
-        assert_eq!(back(&json!({}), &now), now);
+        assert_eq!(
+            sync_status(&json!({"allocation": allocation("gpu-0")}), &now),
+            json!({})
+        );
+        assert_eq!(sync_status(&json!({}), &now), now);
         let mut newer = now.clone();
         newer["allocation"]["devices"]["results"][0]["novelty"] = 1.into();
-        assert_eq!(back(&now, &newer), now);
-        assert_eq!(back(&now, &Value::Null), json!({}));
+        assert_eq!(sync_status(&now, &newer), now);
+        assert_eq!(sync_status(&now, &Value::Null), json!({}));
     }
 }

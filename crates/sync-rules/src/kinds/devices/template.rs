@@ -10,30 +10,23 @@
 
 use super::{annotations, claim, resource, spec};
 use crate::{
-    kinds::{
-        Down, Flow, HostNamespace, HostWrite, Kind, Rights, Translated, WRITE, Want,
-        fields::{self, Fields, Findings, Rule},
-        metadata,
-        refusal::Refusal,
+    model::{
+        Cache, DeniedField, DesiredState, HostNamespace, HostWrite, Kind, ToHost, Translated,
+        resource::{Name, Resource},
+        store::WatchSpec,
     },
-    resource::{Name, Resource},
-    store::WatchSpec,
-    world::World,
+    translation::{
+        fields::{self, FieldIssues, Fields, Rule},
+        metadata,
+    },
 };
 use serde_json::{Value, json};
 
 const TEMPLATE: Resource = resource("ResourceClaimTemplate", "resourceclaimtemplates");
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(TEMPLATE)),
-    host: Some((HostNamespace::Workloads, WatchSpec::synced(TEMPLATE).trimmed(trim_host))),
-    flow: Flow::Down(&Templates),
-    rights: Rights {
-        tenant: &[],
-        host: &[("resourceclaimtemplates", WRITE)],
-    },
-};
+pub const KIND: Kind = Kind::to_host(TEMPLATE, &Templates)
+    .watch_host(HostNamespace::Workloads, WatchSpec::synced(TEMPLATE).trimmed(trim_host));
 
 fn trim_host(template: &mut Value) {
     if let Some(fields) = template.as_object_mut() {
@@ -51,34 +44,34 @@ const METADATA: Fields = &[
 
 struct Templates;
 
-impl Down for Templates {
+impl ToHost for Templates {
     fn resource(&self) -> Resource {
         TEMPLATE
     }
 
-    fn want(&self, _world: &World, _name: &Name, _template: &Value) -> Want {
-        Want::Sync
+    fn desired_state(&self, _world: &Cache, _name: &Name, _template: &Value) -> DesiredState {
+        DesiredState::Sync
     }
 
-    fn translate(&self, world: &World, _name: &Name, template: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
+    fn translate(&self, cache: &Cache, _name: &Name, template: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
         let source = &template["spec"];
-        let mut copied = fields::copy(source, "spec", SPEC, &mut findings);
+        let mut copied = fields::copy(source, "spec", SPEC, &mut issues);
         copied.insert(
             "spec".into(),
-            spec::translate(world, &source["spec"], "spec.spec", &mut findings),
+            spec::translate(cache, &source["spec"], "spec.spec", &mut issues),
         );
-        fields::copy(&source["metadata"], "spec.metadata", METADATA, &mut findings);
+        fields::copy(&source["metadata"], "spec.metadata", METADATA, &mut issues);
         let mut of = |object: &Value| {
-            let annotations = annotations(object, &mut findings.refused);
+            let annotations = annotations(object, &mut issues.denied);
             json!({"labels": metadata::labels(object), "annotations": annotations})
         };
         copied.insert("metadata".into(), of(source));
         let object = json!({"metadata": of(template), "spec": copied});
-        findings.into_result(object)
+        issues.into_result(object)
     }
 
-    fn changeable(&self, desired: &Value) -> Value {
+    fn mutable_part(&self, desired: &Value) -> Value {
         desired["metadata"].clone()
     }
 
@@ -94,7 +87,8 @@ impl Down for Templates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant::test_tenant;
+    use crate::model::tenant::test_tenant;
+    use crate::registry;
     use berth_api::SyncPolicy;
     use std::sync::Arc;
 
@@ -104,9 +98,9 @@ mod tests {
         policy.devices.classes = vec!["*".into()];
         tenant.policy = Arc::new(policy);
         Templates
-            .translate(&World::new(tenant), &Name::new("research", "t"), template)
+            .translate(&registry::new_cache(tenant), &Name::new("research", "t"), template)
             .map(|translated| translated.object)
-            .map_err(|refused| refused.iter().map(ToString::to_string).collect())
+            .map_err(|denied| denied.iter().map(ToString::to_string).collect())
     }
 
     #[test]
@@ -122,8 +116,8 @@ mod tests {
     fn refusals_name_the_field_of_the_template() {
         let template = json!({"metadata": {}, "spec": {"metadata": {"finalizers": ["f"]}, "novelty": 1,
             "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "adminAccess": true}}]}}}});
-        let refused = translate(&template).unwrap_err();
-        let fields: Vec<_> = refused.iter().filter_map(|text| text.split(':').next()).collect();
+        let denied = translate(&template).unwrap_err();
+        let fields: Vec<_> = denied.iter().filter_map(|text| text.split(':').next()).collect();
         assert_eq!(
             fields,
             [

@@ -18,20 +18,18 @@
 //! `Endpoints`, the older kind, never go to the host. The tenant's controller manager mirrors them into EndpointSlices,
 //! and those go. Were the Endpoints on the host as well, its controller manager would mirror them a second time.
 
-pub mod addresses;
-
 use crate::{
-    json,
-    kinds::{
-        Down, Flow, HostNamespace, Kind, Rights, Translated, WRITE, Want,
-        fields::{self, Fields, Findings, Rule},
-        metadata, networks, own_name,
+    model::{
+        Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, ToHost, Translated, json,
+        pod_addresses,
         references::Target,
-        refusal::Refusal,
+        resource::{Key, Name, Resource, host_name},
+        store::WatchSpec,
     },
-    resource::{Key, KindId, Name, Resource, host_name},
-    store::{Detail, WatchSpec},
-    world::World,
+    translation::{
+        fields::{self, FieldIssues, Fields, Rule},
+        metadata, workload_address,
+    },
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, net::IpAddr};
@@ -47,25 +45,31 @@ pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const SYNCER: &str = "syncer.berth.dev";
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec {
-        resource: RESOURCE,
-        detail: Detail::Full,
+pub const KIND: Kind = Kind::to_host(RESOURCE, &Slices)
+    .watch_tenant(
         // Nearly all slices are made from selectors, and of no interest.
-        labels: "endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io",
-        name: own_name,
-        trim: |_| {},
-    }),
-    host: Some((
+        WatchSpec::own(RESOURCE).labelled("endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io"),
+    )
+    .watch_host(
         HostNamespace::Workloads,
         WatchSpec::synced(RESOURCE).trimmed(metadata::only),
-    )),
-    flow: Flow::Down(&Slices),
-    rights: Rights {
-        tenant: &[],
-        host: &[("endpointslices", WRITE)],
-    },
-};
+    )
+    // Endpoints of the tenant's own making may be addresses of its pods only.
+    .depends_on(&[
+        Dependency::on_tenant(KindId::Service, |cache, service| {
+            cache.keys_that_reference(KindId::EndpointSlice, &KindId::Service.key(service.clone()))
+        }),
+        Dependency::on_host(KindId::Pod, |cache, name| {
+            let pod = cache.stores.host(KindId::Pod).get(name).map(|stored| stored.object());
+            let addresses = pod.as_ref().map(pod_addresses::of).unwrap_or_default();
+            let changed = cache.pod_addresses().set(name, addresses);
+            if changed {
+                cache.keys_of(KindId::EndpointSlice)
+            } else {
+                Vec::new()
+            }
+        }),
+    ]);
 
 const SLICE: Fields = &[
     ("addressType", Rule::Copy),
@@ -103,46 +107,46 @@ pub(crate) fn service(name: &Name, slice: &Value) -> Option<Name> {
 }
 
 /// Why an address cannot be an endpoint, if so.
-pub(crate) fn refused(world: &World, address: &Value) -> Option<String> {
+pub(crate) fn denied(cache: &Cache, address: &Value) -> Option<String> {
     let text = address.as_str().unwrap_or_default();
     let Ok(address) = text.parse::<IpAddr>() else {
         return Some(format!("{text} is not an IP address"));
     };
-    if !networks::is_workload_address(address) {
+    if !workload_address::is_workload_address(address) {
         return Some(format!("{address} is not an address of a workload"));
     }
-    let listed = world.tenant.network.endpoint_cidrs.iter();
+    let listed = cache.tenant.network.endpoint_cidrs.iter();
     // A range of the class that cannot be read allows nothing.
     let is_listed = listed
         .filter_map(|range| berth_api::ranges::parse(range).ok())
         .any(|range| range.contains(&address));
-    (!is_listed && !world.addresses().contains(address)).then(|| {
+    (!is_listed && !cache.pod_addresses().contains(address)).then(|| {
         format!("{address} is neither an address of one of your pods nor in a network that is offered for endpoints")
     })
 }
 
-impl Down for Slices {
+impl ToHost for Slices {
     fn resource(&self) -> Resource {
         RESOURCE
     }
 
-    fn want(&self, world: &World, name: &Name, slice: &Value) -> Want {
+    fn desired_state(&self, cache: &Cache, name: &Name, slice: &Value) -> DesiredState {
         let own = Name::new("default", "kubernetes");
         let service = service(name, slice).filter(|service| *service != own);
-        let Some(service) = service.and_then(|service| world.stores.tenant(KindId::Service).get(&service)) else {
-            return Want::Absent;
+        let Some(service) = service.and_then(|service| cache.stores.tenant(KindId::Service).get(&service)) else {
+            return DesiredState::Absent;
         };
         let service = service.object();
         if json::strings(&service, &["spec", "selector"]).is_empty()
             && json::text(&service, &["spec", "type"]) != Some("ExternalName")
         {
-            Want::Sync
+            DesiredState::Sync
         } else {
-            Want::Absent
+            DesiredState::Absent
         }
     }
 
-    fn references(&self, _world: &World, name: &Name, slice: &Value) -> BTreeSet<Target> {
+    fn references(&self, _world: &Cache, name: &Name, slice: &Value) -> BTreeSet<Target> {
         let kind = KindId::Service;
         service(name, slice)
             .map(|name| Target { kind, name })
@@ -150,28 +154,28 @@ impl Down for Slices {
             .collect()
     }
 
-    fn needs(&self, _world: &World, _name: &Name, _slice: &Value) -> Vec<Key> {
+    fn prerequisites(&self, _world: &Cache, _name: &Name, _slice: &Value) -> Vec<Key> {
         // A slice may be there before its Service.
         Vec::new()
     }
 
-    fn translate(&self, world: &World, name: &Name, slice: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
-        let mut object = Value::Object(fields::copy(slice, "slice", SLICE, &mut findings));
+    fn translate(&self, cache: &Cache, name: &Name, slice: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
+        let mut object = Value::Object(fields::copy(slice, "slice", SLICE, &mut issues));
         if !matches!(json::text(slice, &["addressType"]), Some("IPv4" | "IPv6")) {
-            findings.refuse("addressType", "endpoints are IPv4 or IPv6 addresses");
+            issues.deny("addressType", "endpoints are IPv4 or IPv6 addresses");
         }
         let mut endpoints = Vec::new();
         for (index, endpoint) in json::items(slice, &["endpoints"]).iter().enumerate() {
             let path = format!("endpoints[{index}]");
             let addresses = json::items(endpoint, &["addresses"]);
-            if let Some(why) = addresses.iter().find_map(|address| refused(world, address)) {
-                findings.notes.push(Refusal::new(format!("{path}.addresses"), why));
+            if let Some(why) = addresses.iter().find_map(|address| denied(cache, address)) {
+                issues.ignored.push(DeniedField::new(format!("{path}.addresses"), why));
                 continue;
             }
-            let mut copied = fields::copy(endpoint, &path, ENDPOINT, &mut findings);
+            let mut copied = fields::copy(endpoint, &path, ENDPOINT, &mut issues);
             if let Some(node) = json::text(endpoint, &["nodeName"])
-                && world.stores.host(KindId::Node).contains(&Name::new("", node))
+                && cache.stores.host(KindId::Node).contains(&Name::new("", node))
             {
                 copied.insert("nodeName".into(), node.into());
             }
@@ -180,7 +184,7 @@ impl Down for Slices {
         let ports: Vec<Value> = json::items(slice, &["ports"])
             .iter()
             .enumerate()
-            .map(|(index, port)| fields::copy(port, &format!("ports[{index}]"), PORT, &mut findings).into())
+            .map(|(index, port)| fields::copy(port, &format!("ports[{index}]"), PORT, &mut issues).into())
             .collect();
         let mut labels = metadata::labels(slice);
         labels.retain(|key, _| !key.starts_with(MANAGEMENT));
@@ -188,24 +192,25 @@ impl Down for Slices {
         if let Some(service) = service(name, slice) {
             labels.insert(SERVICE.into(), host_name(KindId::Service, &service).into());
         }
-        let annotations = metadata::annotations(slice, &mut findings.refused);
+        let annotations = metadata::annotations(slice, &mut issues.denied);
         object["metadata"] = json!({"labels": labels, "annotations": annotations});
         object["endpoints"] = endpoints.into();
         object["ports"] = ports.into();
-        findings.into_result(object)
+        issues.into_result(object)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{resource::Side, store::Stored, tenant::test_tenant};
+    use crate::model::{resource::Side, store::Stored, tenant::test_tenant};
+    use crate::registry;
     use std::sync::Arc;
 
-    fn world() -> World {
+    fn cache() -> Cache {
         let mut tenant = test_tenant();
         Arc::make_mut(&mut tenant.network).endpoint_cidrs = vec!["192.0.2.0/24".into(), "oops".into()];
-        let world = World::new(tenant);
+        let cache = registry::new_cache(tenant);
         for (name, spec) in [
             ("db", json!({})),
             ("web", json!({"selector": {"app": "web"}})),
@@ -215,18 +220,18 @@ mod tests {
             ),
         ] {
             let service = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": spec});
-            let store = world.stores.tenant(KindId::Service);
+            let store = cache.stores.tenant(KindId::Service);
             store.written(Name::new("shop", name), Stored::new(&service));
         }
-        world
+        cache
     }
 
-    fn pod(world: &World, version: u64, phase: &str) -> Vec<Key> {
+    fn pod(cache: &Cache, version: u64, phase: &str) -> Vec<Key> {
         let name = Name::new("shop", "pod");
         let pod = json!({"metadata": {"name": "pod-x", "resourceVersion": version.to_string()},
             "status": {"phase": phase, "podIP": "10.1.2.3", "podIPs": [{"ip": "10.1.2.3"}]}});
-        world.stores.host(KindId::Pod).written(name.clone(), Stored::new(&pod));
-        world.dependents(Side::Host, KindId::Pod, &name)
+        cache.stores.host(KindId::Pod).written(name.clone(), Stored::new(&pod));
+        cache.update_dependents(Side::Host, KindId::Pod, &name)
     }
 
     fn slice(service: &str, addresses: &[&str]) -> Value {
@@ -244,11 +249,11 @@ mod tests {
         Name::new("shop", "db-1")
     }
 
-    fn addresses(world: &World, slice: &Value) -> (Vec<Value>, Vec<String>) {
-        let translated = Slices.translate(world, &name(), slice).unwrap();
+    fn addresses(cache: &Cache, slice: &Value) -> (Vec<Value>, Vec<String>) {
+        let translated = Slices.translate(cache, &name(), slice).unwrap();
         let endpoints = json::items(&translated.object, &["endpoints"]).iter();
         let addresses = endpoints.map(|endpoint| endpoint["addresses"][0].clone()).collect();
-        (addresses, translated.notes.iter().map(ToString::to_string).collect())
+        (addresses, translated.ignored.iter().map(ToString::to_string).collect())
     }
 
     #[test]
@@ -257,42 +262,46 @@ mod tests {
         slice["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "x"});
         slice["endpoints"][0]["nodeName"] = "foreign".into();
         slice["endpoints"][0]["conditions"] = json!({"ready": true});
-        insta::assert_yaml_snapshot!(Slices.translate(&world(), &name(), &slice).unwrap().object);
+        insta::assert_yaml_snapshot!(Slices.translate(&cache(), &name(), &slice).unwrap().object);
     }
 
     #[test]
     fn only_services_without_selector_are_given_endpoints() {
-        let world = world();
+        let cache = cache();
         for (service, want) in [
-            ("db", Want::Sync),
-            ("web", Want::Absent),
-            ("outside", Want::Absent),
-            ("missing", Want::Absent),
+            ("db", DesiredState::Sync),
+            ("web", DesiredState::Absent),
+            ("outside", DesiredState::Absent),
+            ("missing", DesiredState::Absent),
         ] {
-            assert_eq!(Slices.want(&world, &name(), &slice(service, &[])), want, "{service}");
+            assert_eq!(
+                Slices.desired_state(&cache, &name(), &slice(service, &[])),
+                want,
+                "{service}"
+            );
         }
         let own = slice("kubernetes", &["10.0.0.1"]);
         assert_eq!(
-            Slices.want(&world, &Name::new("default", "kubernetes"), &own),
-            Want::Absent
+            Slices.desired_state(&cache, &Name::new("default", "kubernetes"), &own),
+            DesiredState::Absent
         );
     }
 
     #[test]
     fn a_pods_address_is_good_as_long_as_the_pod_has_it() {
-        let world = world();
+        let cache = cache();
         let slice = slice("db", &["10.1.2.3"]);
-        world
+        cache
             .stores
             .tenant(KindId::EndpointSlice)
             .written(name(), Stored::new(&slice));
-        assert_eq!(addresses(&world, &slice).1.len(), 1, "no pod yet");
+        assert_eq!(addresses(&cache, &slice).1.len(), 1, "no pod yet");
         let key = KindId::EndpointSlice.key(name());
-        assert!(pod(&world, 1, "Running").contains(&key));
-        assert_eq!(addresses(&world, &slice), (vec![json!("10.1.2.3")], vec![]));
-        assert!(!pod(&world, 2, "Running").contains(&key), "no news");
-        assert!(pod(&world, 3, "Succeeded").contains(&key));
-        assert_eq!(addresses(&world, &slice).0, Vec::<Value>::new());
+        assert!(pod(&cache, 1, "Running").contains(&key));
+        assert_eq!(addresses(&cache, &slice), (vec![json!("10.1.2.3")], vec![]));
+        assert!(!pod(&cache, 2, "Running").contains(&key), "no news");
+        assert!(pod(&cache, 3, "Succeeded").contains(&key));
+        assert_eq!(addresses(&cache, &slice).0, Vec::<Value>::new());
     }
 
     #[test]
@@ -309,9 +318,9 @@ mod tests {
                 "db.example.com",
             ],
         );
-        let (addresses, notes) = addresses(&world(), &slice);
+        let (addresses, ignored) = addresses(&cache(), &slice);
         assert_eq!(addresses, [json!("192.0.2.8")]);
-        insta::assert_yaml_snapshot!(notes);
+        insta::assert_yaml_snapshot!(ignored);
     }
 
     #[test]
@@ -319,7 +328,7 @@ mod tests {
         let mut slice = slice("db", &[]);
         slice["addressType"] = "FQDN".into();
         assert_eq!(
-            Slices.translate(&world(), &name(), &slice).unwrap_err()[0].field,
+            Slices.translate(&cache(), &name(), &slice).unwrap_err()[0].field,
             "addressType"
         );
     }

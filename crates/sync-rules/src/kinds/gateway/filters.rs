@@ -9,8 +9,8 @@
 
 use super::route::Backends;
 use crate::{
-    json,
-    kinds::fields::{self, Fields, Findings, Rule},
+    model::json,
+    translation::fields::{self, FieldIssues, Fields, Rule},
 };
 use serde_json::{Value, json};
 
@@ -18,11 +18,11 @@ const FILTER: Fields = &[
     ("cors", Rule::Copy),
     (
         "extensionRef",
-        Rule::Refuse("extensions belong to the controller, which is shared with others"),
+        Rule::Deny("extensions belong to the controller, which is shared with others"),
     ),
     (
         "externalAuth",
-        Rule::Refuse("the controller, which is shared with others, would call it"),
+        Rule::Deny("the controller, which is shared with others, would call it"),
     ),
     ("requestHeaderModifier", Rule::Copy),
     ("requestMirror", Rule::Rewrite),
@@ -39,18 +39,18 @@ const MIRROR: Fields = &[
 ];
 
 /// The filters of `source` on the host, if it has any.
-pub fn translate(backends: &Backends<'_>, source: &Value, path: &str, findings: &mut Findings) -> Option<Value> {
+pub fn translate(backends: &Backends<'_>, source: &Value, path: &str, issues: &mut FieldIssues) -> Option<Value> {
     let filters: Vec<Value> = json::items(source, &["filters"])
         .iter()
         .enumerate()
         .map(|(index, filter)| {
             let path = format!("{path}.filters[{index}]");
-            let mut copied = fields::copy(filter, &path, FILTER, findings);
+            let mut copied = fields::copy(filter, &path, FILTER, issues);
             if let Some(mirror) = filter.get("requestMirror").filter(|mirror| !mirror.is_null()) {
                 let path = format!("{path}.requestMirror");
-                let mut mirrored = Value::Object(fields::copy(mirror, &path, MIRROR, findings));
+                let mut mirrored = Value::Object(fields::copy(mirror, &path, MIRROR, issues));
                 let path = format!("{path}.backendRef");
-                mirrored["backendRef"] = backends.translate(&mirror["backendRef"], &path, findings).into();
+                mirrored["backendRef"] = backends.translate(&mirror["backendRef"], &path, issues).into();
                 copied.insert("requestMirror".into(), mirrored);
             }
             copied.into()

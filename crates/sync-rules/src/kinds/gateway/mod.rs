@@ -19,11 +19,12 @@ mod status;
 mod tests;
 
 use crate::{
-    json,
-    kinds::{Flow, Kind, Rights, metadata, own_name},
-    resource::{KindId, Name, Resource},
-    store::{Detail, WatchSpec},
-    world::World,
+    model::{
+        Cache, Kind, KindId, json,
+        resource::{Name, Resource},
+        store::WatchSpec,
+    },
+    translation::metadata,
 };
 use serde_json::Value;
 
@@ -34,37 +35,23 @@ const fn resource(version: &'static str, kind: &'static str, plural: &'static st
     Resource::new(GROUP, version, kind, plural)
 }
 
-const fn known(resource: Resource, detail: Detail, trim: fn(&mut Value)) -> Kind {
-    Kind {
-        tenant: Some(WatchSpec {
-            resource,
-            detail,
-            labels: "",
-            name: own_name,
-            trim,
-        }),
-        host: None,
-        flow: Flow::Known,
-        rights: Rights { tenant: &[], host: &[] },
-    }
-}
-
-/// Gateways of the tenant.
-pub const GATEWAY: Kind = known(resource("v1", "Gateway", "gateways"), Detail::Metadata, metadata::only);
-/// Permissions to refer to another namespace of the tenant.
-pub const REFERENCE_GRANT: Kind = known(
-    resource("v1beta1", "ReferenceGrant", "referencegrants"),
-    Detail::Full,
-    |_| {},
+/// Gateways of the tenant's own controllers.
+pub const GATEWAY: Kind = Kind::read_only(
+    WatchSpec::own(resource("v1", "Gateway", "gateways"))
+        .metadata_only()
+        .trimmed(metadata::only),
 );
+/// Permissions of routes to lead to other namespaces.
+pub const REFERENCE_GRANT: Kind =
+    Kind::read_only(WatchSpec::own(resource("v1beta1", "ReferenceGrant", "referencegrants")));
 
 /// Whether a route of this kind and namespace may lead to a Service of the tenant.
-fn is_granted(world: &World, (kind, namespace): (&str, &str), service: &Name) -> bool {
+fn is_granted(cache: &Cache, (kind, namespace): (&str, &str), service: &Name) -> bool {
     if *service.namespace == *namespace {
         return true;
     }
     let text = |value: &Value, field: &str| json::text(value, &[field]).unwrap_or_default().to_owned();
-    world
+    cache
         .stores
         .tenant(KindId::ReferenceGrant)
         .all()

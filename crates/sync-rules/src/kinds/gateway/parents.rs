@@ -9,11 +9,7 @@
 //! | `sectionName`, `port` | copied |
 
 use super::GROUP;
-use crate::{
-    json,
-    resource::{KindId, Name},
-    world::World,
-};
+use crate::model::{Cache, KindId, json, resource::Name};
 use berth_api::sync_policy::GatewayReference;
 use serde_json::{Value, json};
 
@@ -28,13 +24,13 @@ pub enum Parent<'a> {
 }
 
 /// What a reference in a route of `namespace` means.
-pub fn parent<'a>(world: &'a World, namespace: &str, reference: &'a Value) -> Parent<'a> {
+pub fn parent<'a>(cache: &'a Cache, namespace: &str, reference: &'a Value) -> Parent<'a> {
     let text = |field: &str| json::text(reference, &[field]);
     if text("group").unwrap_or(GROUP) != GROUP || text("kind").unwrap_or("Gateway") != "Gateway" {
         return Parent::Own;
     }
     let (namespace, name) = (text("namespace").unwrap_or(namespace), text("name").unwrap_or_default());
-    if world
+    if cache
         .stores
         .tenant(KindId::Gateway)
         .contains(&Name::new(namespace, name))
@@ -42,7 +38,7 @@ pub fn parent<'a>(world: &'a World, namespace: &str, reference: &'a Value) -> Pa
         return Parent::Own;
     }
     let listed = || {
-        let gateways = world.tenant.policy.ingress.gateways.iter();
+        let gateways = cache.tenant.policy.ingress.gateways.iter();
         gateways.filter(|gateway| gateway.name == name)
     };
     let found = listed()

@@ -21,66 +21,81 @@ use super::{
     resource, status,
 };
 use crate::{
-    json,
-    kinds::{
-        Down, Flow, HostNamespace, Kind, Report, Right, Rights, TenantWrite, Translated, WRITE, Want, backend,
-        fields::{self, Fields, Findings, Rule},
-        hostnames, ingress, metadata,
+    kinds::ingress,
+    model::{
+        Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, Observation, Right, TenantWrite,
+        ToHost, Translated, json,
         references::Target,
-        refusal::Refusal,
+        resource::{Key, Name, Resource},
+        store::WatchSpec,
     },
-    resource::{Key, KindId, Name, Resource},
-    store::WatchSpec,
-    world::World,
+    translation::{
+        backend,
+        fields::{self, FieldIssues, Fields, Rule},
+        hostnames, metadata,
+    },
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-const fn kind(route: &'static Route, tenant: &'static [Right], host: &'static [Right]) -> Kind {
-    Kind {
-        tenant: Some(WatchSpec::own(route.resource)),
-        host: Some((
+const fn route(route: &'static Route, status: &'static [Right], depends_on: &'static [Dependency]) -> Kind {
+    Kind::to_host(route.resource, route)
+        .watch_host(
             HostNamespace::Workloads,
             WatchSpec::synced(route.resource).trimmed(metadata::with_status),
-        )),
-        flow: Flow::Down(route),
-        rights: Rights { tenant, host },
-    }
+        )
+        .with_tenant_rights(status)
+        .depends_on(depends_on)
 }
 
 /// Routes of HTTP requests.
-pub const HTTP: Kind = kind(
+pub const HTTP: Kind = route(
     &Route {
         resource: resource("v1", "HTTPRoute", "httproutes"),
     },
     &[("httproutes/status", &["patch"])],
-    &[("httproutes", WRITE)],
+    &[
+        Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::HttpRoute)),
+        Dependency::on_tenant(KindId::ReferenceGrant, |cache, _| cache.keys_of(KindId::HttpRoute)),
+        Dependency::on_tenant(KindId::Service, |cache, name| {
+            cache.keys_that_reference(KindId::HttpRoute, &KindId::Service.key(name.clone()))
+        }),
+    ],
 );
 /// Routes of gRPC calls.
-pub const GRPC: Kind = kind(
+pub const GRPC: Kind = route(
     &Route {
         resource: resource("v1", "GRPCRoute", "grpcroutes"),
     },
     &[("grpcroutes/status", &["patch"])],
-    &[("grpcroutes", WRITE)],
+    &[
+        Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::GrpcRoute)),
+        Dependency::on_tenant(KindId::ReferenceGrant, |cache, _| cache.keys_of(KindId::GrpcRoute)),
+        Dependency::on_tenant(KindId::Service, |cache, name| {
+            cache.keys_that_reference(KindId::GrpcRoute, &KindId::Service.key(name.clone()))
+        }),
+    ],
 );
-/// Routes of TLS connections, by the name that the client asks for.
-pub const TLS: Kind = kind(
+/// Routes of TLS connections.
+pub const TLS: Kind = route(
     &Route {
         resource: resource("v1", "TLSRoute", "tlsroutes"),
     },
     &[("tlsroutes/status", &["patch"])],
-    &[("tlsroutes", WRITE)],
+    &[
+        Dependency::on_tenant(KindId::Gateway, |cache, _| cache.keys_of(KindId::TlsRoute)),
+        Dependency::on_tenant(KindId::ReferenceGrant, |cache, _| cache.keys_of(KindId::TlsRoute)),
+        Dependency::on_tenant(KindId::Service, |cache, name| {
+            cache.keys_that_reference(KindId::TlsRoute, &KindId::Service.key(name.clone()))
+        }),
+    ],
 );
-
-/// All kinds of routes.
-pub const KINDS: &[KindId] = &[KindId::HttpRoute, KindId::GrpcRoute, KindId::TlsRoute];
 
 const SPEC: Fields = &[
     ("hostnames", Rule::Copy),
     ("parentRefs", Rule::Rewrite),
     ("rules", Rule::Rewrite),
-    ("useDefaultGateways", Rule::Refuse("name the Gateway in parentRefs")),
+    ("useDefaultGateways", Rule::Deny("name the Gateway in parentRefs")),
 ];
 
 const RULE: Fields = &[
@@ -112,7 +127,7 @@ struct Route {
 
 /// Where the routes of one kind and namespace may lead.
 pub struct Backends<'a> {
-    world: &'a World,
+    cache: &'a Cache,
     /// Kind and namespace of the route.
     route: (&'static str, &'a str),
 }
@@ -126,22 +141,22 @@ fn service(namespace: &str, backend: &Value) -> Option<Name> {
 
 impl Backends<'_> {
     /// The backend on the host.
-    pub fn translate(&self, source: &Value, path: &str, findings: &mut Findings) -> serde_json::Map<String, Value> {
-        let mut backend = fields::copy(source, path, BACKEND, findings);
-        if let Some(filters) = filters::translate(self, source, path, findings) {
+    pub fn translate(&self, source: &Value, path: &str, issues: &mut FieldIssues) -> serde_json::Map<String, Value> {
+        let mut backend = fields::copy(source, path, BACKEND, issues);
+        if let Some(filters) = filters::translate(self, source, path, issues) {
             backend.insert("filters".into(), filters);
         }
         let Some(service) = service(self.route.1, source) else {
-            findings.refuse(format!("{path}.kind"), "traffic can be led to Services only");
+            issues.deny(format!("{path}.kind"), "traffic can be led to Services only");
             return backend;
         };
-        let host = if is_granted(self.world, self.route, &service) {
-            backend::service(self.world, &service)
+        let host = if is_granted(self.cache, self.route, &service) {
+            backend::service(self.cache, &service)
         } else {
             Err(status::not_permitted(&service))
         };
         let host = host.unwrap_or_else(|why| {
-            findings.notes.push(Refusal::new(path, why));
+            issues.ignored.push(DeniedField::new(path, why));
             backend::nowhere(&service)
         });
         backend.insert("name".into(), host.into());
@@ -164,62 +179,62 @@ impl Route {
     }
 }
 
-impl Down for Route {
+impl ToHost for Route {
     fn resource(&self) -> Resource {
         self.resource
     }
 
-    fn want(&self, world: &World, name: &Name, route: &Value) -> Want {
+    fn desired_state(&self, cache: &Cache, name: &Name, route: &Value) -> DesiredState {
         let references = json::items(route, &["spec", "parentRefs"]);
-        let is_own = |reference| matches!(parents::parent(world, &name.namespace, reference), Parent::Own);
+        let is_own = |reference| matches!(parents::parent(cache, &name.namespace, reference), Parent::Own);
         let anywhere = json::at(route, &["spec", "useDefaultGateways"]).is_some_and(|value| !json::is_unset(value));
         if references.iter().all(is_own) && !anywhere {
-            Want::Absent
+            DesiredState::Absent
         } else {
-            Want::Sync
+            DesiredState::Sync
         }
     }
 
-    fn references(&self, _world: &World, name: &Name, route: &Value) -> BTreeSet<Target> {
+    fn references(&self, _world: &Cache, name: &Name, route: &Value) -> BTreeSet<Target> {
         let kind = KindId::Service;
         let services = Self::services(&name.namespace, route).into_iter();
         services.map(|name| Target { kind, name }).collect()
     }
 
-    fn needs(&self, _world: &World, _name: &Name, _route: &Value) -> Vec<Key> {
+    fn prerequisites(&self, _world: &Cache, _name: &Name, _route: &Value) -> Vec<Key> {
         // A Service may be refused on the host: the route's status then says that it is missing.
         Vec::new()
     }
 
-    fn translate(&self, world: &World, name: &Name, route: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
+    fn translate(&self, cache: &Cache, name: &Name, route: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
         let source = &route["spec"];
-        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
+        let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
         let mut attached = Vec::new();
         for (index, reference) in json::items(source, &["parentRefs"]).iter().enumerate() {
-            match parents::parent(world, &name.namespace, reference) {
+            match parents::parent(cache, &name.namespace, reference) {
                 Parent::Own => {}
                 Parent::Host(gateway) => attached.push(parents::on_host(reference, gateway)),
                 Parent::Unknown(gateway) => {
-                    let listed = world.tenant.policy.ingress.gateways.iter();
+                    let listed = cache.tenant.policy.ingress.gateways.iter();
                     let listed: BTreeSet<_> = listed.map(|gateway| gateway.name.as_str()).collect();
                     let offered = hostnames::offered(&listed.into_iter().collect::<Vec<_>>());
                     let why = format!("there is no Gateway {gateway}; {offered}");
-                    findings.refuse(format!("spec.parentRefs[{index}].name"), why);
+                    issues.deny(format!("spec.parentRefs[{index}].name"), why);
                 }
             }
         }
         spec.insert("parentRefs".into(), attached.into());
         let wanted = json::items(source, &["hostnames"]);
         if wanted.is_empty() {
-            hostnames::check(world, "", "spec.hostnames", &mut findings);
+            hostnames::check(cache, "", "spec.hostnames", &mut issues);
         }
         for (index, host) in wanted.iter().enumerate() {
             let host = host.as_str().unwrap_or_default();
-            hostnames::check(world, host, &format!("spec.hostnames[{index}]"), &mut findings);
+            hostnames::check(cache, host, &format!("spec.hostnames[{index}]"), &mut issues);
         }
         let backends = Backends {
-            world,
+            cache,
             route: (self.resource.kind, &name.namespace),
         };
         let rules: Vec<Value> = json::items(source, &["rules"])
@@ -227,8 +242,8 @@ impl Down for Route {
             .enumerate()
             .map(|(index, source)| {
                 let path = format!("spec.rules[{index}]");
-                let mut rule = fields::copy(source, &path, RULE, &mut findings);
-                if let Some(filters) = filters::translate(&backends, source, &path, &mut findings) {
+                let mut rule = fields::copy(source, &path, RULE, &mut issues);
+                if let Some(filters) = filters::translate(&backends, source, &path, &mut issues) {
                     rule.insert("filters".into(), filters);
                 }
                 let refs: Vec<Value> = json::items(source, &["backendRefs"])
@@ -236,7 +251,7 @@ impl Down for Route {
                     .enumerate()
                     .map(|(index, source)| {
                         let path = format!("{path}.backendRefs[{index}]");
-                        backends.translate(source, &path, &mut findings).into()
+                        backends.translate(source, &path, &mut issues).into()
                     })
                     .collect();
                 if !refs.is_empty() {
@@ -248,16 +263,18 @@ impl Down for Route {
         if !rules.is_empty() {
             spec.insert("rules".into(), rules.into());
         }
-        let annotations = ingress::annotations::translate(world, route, &mut findings);
+        let annotations = ingress::annotations::translate(cache, route, &mut issues);
         let metadata = json!({"labels": metadata::labels(route), "annotations": annotations});
-        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+        issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
-    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
-        let services = Self::services(&name.namespace, report.tenant);
+    fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
+        let services = Self::services(&name.namespace, observation.tenant);
         let denied = services
             .into_iter()
-            .find(|service| !is_granted(world, (self.resource.kind, &name.namespace), service));
-        status::back(world, name, report, denied.as_ref()).into_iter().collect()
+            .find(|service| !is_granted(cache, (self.resource.kind, &name.namespace), service));
+        status::sync_status(cache, name, observation, denied.as_ref())
+            .into_iter()
+            .collect()
     }
 }

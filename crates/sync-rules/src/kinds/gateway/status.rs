@@ -3,10 +3,8 @@
 
 use super::parents::{self, Parent};
 use crate::{
-    json,
-    kinds::{Report, TenantWrite, text},
-    resource::Name,
-    world::World,
+    model::{Cache, Observation, TenantWrite, json, resource::Name},
+    translation::host_text,
 };
 use serde_json::{Value, json};
 
@@ -19,36 +17,41 @@ pub fn not_permitted(service: &Name) -> String {
 }
 
 /// The status in the tenant. `denied` is a Service that the route may not lead to.
-pub fn back(world: &World, name: &Name, report: &Report<'_>, denied: Option<&Name>) -> Option<TenantWrite> {
+pub fn sync_status(
+    cache: &Cache,
+    name: &Name,
+    observation: &Observation<'_>,
+    denied: Option<&Name>,
+) -> Option<TenantWrite> {
     let complete = |reference: &Value| parents::complete(reference, &name.namespace);
-    let from_host = json::items(report.host, &["status", "parents"]);
+    let from_host = json::items(observation.host, &["status", "parents"]);
     let mut entries = Vec::new();
     let mut attached = Vec::new();
-    for reference in json::items(report.tenant, &["spec", "parentRefs"]) {
-        let Parent::Host(gateway) = parents::parent(world, &name.namespace, reference) else {
+    for reference in json::items(observation.tenant, &["spec", "parentRefs"]) {
+        let Parent::Host(gateway) = parents::parent(cache, &name.namespace, reference) else {
             continue;
         };
         attached.push(complete(reference));
         let there = complete(&parents::on_host(reference, gateway));
         for entry in from_host.iter().filter(|entry| complete(&entry["parentRef"]) == there) {
-            let mut shown = text::observed(report, entry.clone());
-            json::each_mut(&mut shown, "conditions[].message", &mut |message| {
+            let mut mirrored = host_text::with_tenant_generation(observation, entry.clone());
+            json::each_mut(&mut mirrored, "conditions[].message", &mut |message| {
                 if let Some(words) = message.as_str() {
                     let words = words.replace(&format!("{}/{}", gateway.namespace, gateway.name), &gateway.name);
-                    *message = text::back(world, name, &words).into();
+                    *message = host_text::to_tenant_names(cache, name, &words).into();
                 }
             });
-            shown["parentRef"] = reference.clone();
+            mirrored["parentRef"] = reference.clone();
             if let Some(service) = denied {
-                json::each_mut(&mut shown, "conditions[]", &mut |condition| deny(condition, service));
+                json::each_mut(&mut mirrored, "conditions[]", &mut |condition| deny(condition, service));
             }
-            entries.push(shown);
+            entries.push(mirrored);
         }
     }
-    let own = json::items(report.tenant, &["status", "parents"]).iter();
+    let own = json::items(observation.tenant, &["status", "parents"]).iter();
     let kept = own.filter(|entry| !attached.contains(&complete(&entry["parentRef"])));
     let all: Vec<Value> = kept.cloned().chain(entries).collect();
-    let is_new = json::at(report.tenant, &["status", "parents"]).is_some();
+    let is_new = json::at(observation.tenant, &["status", "parents"]).is_some();
     (is_new || !all.is_empty()).then(|| TenantWrite::Status(json!({ "parents": all })))
 }
 

@@ -1,15 +1,16 @@
 use super::*;
 use crate::{
-    kinds::{Down, Report, TenantWrite, Translated, Want, kind},
-    resource::host_name,
-    store::Stored,
-    tenant::test_tenant,
+    model::{
+        DesiredState, Direction, Observation, TenantWrite, ToHost, Translated, resource::host_name, store::Stored,
+        tenant::test_tenant,
+    },
+    registry::{self, kind},
 };
 use berth_api::sync_policy::GatewayReference;
 use serde_json::json;
 use std::sync::Arc;
 
-fn world() -> World {
+fn cache() -> Cache {
     let mut tenant = test_tenant();
     let policy = Arc::make_mut(&mut tenant.policy);
     policy.ingress.hostnames = vec!["*.team.example.com".into()];
@@ -20,10 +21,10 @@ fn world() -> World {
             name: name.into(),
         })
         .into();
-    let world = World::new(tenant);
+    let cache = registry::new_cache(tenant);
     let put = |id: KindId, namespace: &str, name: &str, spec: Value| {
         let object = json!({"metadata": {"name": name, "namespace": namespace, "resourceVersion": "1"}, "spec": spec});
-        world
+        cache
             .stores
             .tenant(id)
             .written(Name::new(namespace, name), Stored::new(&object));
@@ -41,15 +42,15 @@ fn world() -> World {
         "outside",
         json!({"type": "ExternalName", "externalName": "a.example.com"}),
     );
-    world
+    cache
 }
 
 fn name() -> Name {
     Name::new("shop", "web")
 }
 
-fn rules(id: KindId) -> &'static dyn Down {
-    id.down().unwrap()
+fn rules(id: KindId) -> &'static dyn ToHost {
+    kind(id).rules_to_host().unwrap()
 }
 
 fn route() -> Value {
@@ -70,20 +71,20 @@ fn route() -> Value {
 
 fn translate(id: KindId, route: &Value) -> Result<Translated, Vec<String>> {
     rules(id)
-        .translate(&world(), &name(), route)
-        .map_err(|refused| refused.iter().map(ToString::to_string).collect())
+        .translate(&cache(), &name(), route)
+        .map_err(|denied| denied.iter().map(ToString::to_string).collect())
 }
 
 #[test]
 fn names_become_the_hosts() {
     let translated = translate(KindId::HttpRoute, &route()).unwrap();
-    assert!(translated.notes.is_empty(), "{:?}", translated.notes);
+    assert!(translated.ignored.is_empty(), "{:?}", translated.ignored);
     insta::assert_yaml_snapshot!(translated.object);
 }
 
 #[test]
 fn other_namespaces_are_reached_by_grants_only() {
-    let world = world();
+    let cache = cache();
     for (kind, namespace, service, granted) in [
         ("HTTPRoute", "shop", ("lab", "models"), true),
         ("GRPCRoute", "shop", ("lab", "models"), false),
@@ -93,7 +94,7 @@ fn other_namespaces_are_reached_by_grants_only() {
     ] {
         let service = Name::new(service.0, service.1);
         assert_eq!(
-            is_granted(&world, (kind, namespace), &service),
+            is_granted(&cache, (kind, namespace), &service),
             granted,
             "{kind} {namespace} {service}"
         );
@@ -111,8 +112,8 @@ fn other_namespaces_are_reached_by_grants_only() {
         backends[1]["name"],
         host_name(KindId::Service, &Name::new("lab", "data"))
     );
-    let notes: Vec<_> = translated.notes.iter().map(ToString::to_string).collect();
-    insta::assert_yaml_snapshot!(notes);
+    let ignored: Vec<_> = translated.ignored.iter().map(ToString::to_string).collect();
+    insta::assert_yaml_snapshot!(ignored);
 }
 
 #[test]
@@ -135,16 +136,22 @@ fn everything_that_reaches_too_far_is_refused_at_once() {
 
 #[test]
 fn routes_without_a_parent_on_the_host_stay() {
-    let world = world();
+    let cache = cache();
     let mut route = route();
-    assert_eq!(rules(KindId::HttpRoute).want(&world, &name(), &route), Want::Sync);
+    assert_eq!(
+        rules(KindId::HttpRoute).desired_state(&cache, &name(), &route),
+        DesiredState::Sync
+    );
     route["spec"]["parentRefs"].as_array_mut().unwrap().remove(0);
-    assert_eq!(rules(KindId::HttpRoute).want(&world, &name(), &route), Want::Absent);
+    assert_eq!(
+        rules(KindId::HttpRoute).desired_state(&cache, &name(), &route),
+        DesiredState::Absent
+    );
     route["spec"]["parentRefs"] = json!([{"name": "typo"}]);
     assert_eq!(
-        rules(KindId::HttpRoute).want(&world, &name(), &route),
-        Want::Sync,
-        "to be refused in words"
+        rules(KindId::HttpRoute).desired_state(&cache, &name(), &route),
+        DesiredState::Sync,
+        "to be denied in words"
     );
 }
 
@@ -177,15 +184,15 @@ fn host_status(reason: &str, status: &str) -> Value {
         {"controllerName": "example.com/other", "parentRef": {"namespace": "elsewhere", "name": "foreign"}, "conditions": []}]}})
 }
 
-fn back(tenant: &Value, host: &Value) -> Vec<TenantWrite> {
-    let report = Report {
+fn sync_status(tenant: &Value, host: &Value) -> Vec<TenantWrite> {
+    let observation = Observation {
         tenant,
         host,
         in_sync: true,
-        refused: &[],
+        denied: &[],
         now: jiff::Timestamp::UNIX_EPOCH,
     };
-    rules(KindId::HttpRoute).back(&world(), &name(), &report)
+    rules(KindId::HttpRoute).sync_status(&cache(), &name(), &observation)
 }
 
 #[test]
@@ -194,18 +201,18 @@ fn status_comes_back_beside_that_of_the_tenants_own_controllers() {
     tenant["status"] = json!({"parents": [
         {"controllerName": "mine", "parentRef": {"name": "own"}, "conditions": []},
         {"controllerName": "example.com/gateway", "parentRef": {"name": "public", "namespace": "gateways", "sectionName": "https"}, "conditions": []}]});
-    let [TenantWrite::Status(status)] = &back(&tenant, &host_status("ResolvedRefs", "True"))[..] else {
+    let [TenantWrite::Status(status)] = &sync_status(&tenant, &host_status("ResolvedRefs", "True"))[..] else {
         panic!()
     };
     insta::assert_yaml_snapshot!(status);
-    assert_eq!(back(&route(), &json!({"metadata": {}, "status": null})), []);
+    assert_eq!(sync_status(&route(), &json!({"metadata": {}, "status": null})), []);
 }
 
 #[test]
 fn what_is_not_permitted_is_said_as_the_gateway_api_asks() {
     let mut tenant = route();
     tenant["spec"]["rules"][0]["backendRefs"][1]["name"] = "data".into();
-    let [TenantWrite::Status(status)] = &back(&tenant, &host_status("BackendNotFound", "False"))[..] else {
+    let [TenantWrite::Status(status)] = &sync_status(&tenant, &host_status("BackendNotFound", "False"))[..] else {
         panic!()
     };
     let condition = &status["parents"][0]["conditions"][1];
@@ -215,19 +222,19 @@ fn what_is_not_permitted_is_said_as_the_gateway_api_asks() {
 
 #[test]
 fn listed_classes_are_shown_without_what_is_the_hosts() {
-    let world = world();
+    let cache = cache();
     for name in ["shared", "private"] {
         let class = json!({"metadata": {"name": name, "resourceVersion": "1", "labels": {"a": "b"}}, "spec": {"controllerName": "example.com/gateway",
             "description": "for all", "parametersRef": {"group": "a", "kind": "B", "name": "c", "namespace": "infra"}},
             "status": {"conditions": [{"type": "Accepted", "status": "True", "observedGeneration": 7}]}});
-        world
+        cache
             .stores
             .host(KindId::GatewayClass)
             .written(Name::new("", name), Stored::new(&class));
     }
-    let Flow::View(view) = kind(KindId::GatewayClass).flow else {
+    let Direction::Mirror(view) = kind(KindId::GatewayClass).direction else {
         panic!()
     };
-    assert_eq!(view.desired(&world, &Name::new("", "private")), None);
-    insta::assert_yaml_snapshot!(view.desired(&world, &Name::new("", "shared")));
+    assert_eq!(view.mirrored_object(&cache, &Name::new("", "private")), None);
+    insta::assert_yaml_snapshot!(view.mirrored_object(&cache, &Name::new("", "shared")));
 }

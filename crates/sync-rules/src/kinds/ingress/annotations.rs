@@ -9,9 +9,8 @@
 //! | everything else | stays in the tenant, for its own tools: certificates, DNS, deployment |
 
 use crate::{
-    json,
-    kinds::{fields::Findings, metadata},
-    world::World,
+    model::{Cache, json},
+    translation::{fields::FieldIssues, metadata},
 };
 use serde_json::{Map, Value};
 
@@ -131,9 +130,9 @@ pub const SETTINGS: &[(&str, Shape)] = &[
 ];
 
 /// Whether the class lists an annotation: its key, or `domain/*`.
-fn is_listed(world: &World, key: &str) -> bool {
+fn is_listed(cache: &Cache, key: &str) -> bool {
     let domain = key.split_once('/').map(|(domain, _)| format!("{domain}/*"));
-    let listed = &world.tenant.policy.ingress.annotations;
+    let listed = &cache.tenant.policy.ingress.annotations;
     listed
         .iter()
         .any(|known| known == key || Some(known) == domain.as_ref())
@@ -144,7 +143,7 @@ fn is_controllers(key: &str) -> bool {
 }
 
 /// Annotations of the host object.
-pub fn translate(world: &World, object: &Value, findings: &mut Findings) -> Map<String, Value> {
+pub fn translate(cache: &Cache, object: &Value, issues: &mut FieldIssues) -> Map<String, Value> {
     let mut copied = Map::new();
     for (key, value) in json::strings(object, &["metadata", "annotations"]) {
         if key == CLASS || berth_api::labels::is_reserved(&key) {
@@ -155,11 +154,11 @@ pub fn translate(world: &World, object: &Value, findings: &mut Findings) -> Map<
             .strip_prefix(NGINX)
             .and_then(|name| SETTINGS.iter().find(|(known, _)| *known == name));
         match setting {
-            _ if is_listed(world, &key) => drop(copied.insert(key, value.into())),
+            _ if is_listed(cache, &key) => drop(copied.insert(key, value.into())),
             Some((_, shape)) if shape.fits(&value) => drop(copied.insert(key, value.into())),
-            Some(_) => findings.refuse(field(), "the value has characters that are not offered here"),
+            Some(_) => issues.deny(field(), "the value has characters that are not offered here"),
             None if is_controllers(&key) => {
-                findings.refuse(
+                issues.deny(
                     field(),
                     "the controller is shared with others, and this setting is not offered here",
                 );
@@ -173,7 +172,8 @@ pub fn translate(world: &World, object: &Value, findings: &mut Findings) -> Map<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant::test_tenant;
+    use crate::model::tenant::test_tenant;
+    use crate::registry;
     use serde_json::json;
     use std::sync::Arc;
 
@@ -181,7 +181,7 @@ mod tests {
     fn settings_cross_and_instructions_do_not() {
         let mut tenant = test_tenant();
         Arc::make_mut(&mut tenant.policy).ingress.annotations = vec!["traefik.io/*".into(), "haproxy.org/check".into()];
-        let world = World::new(tenant);
+        let cache = registry::new_cache(tenant);
         let object = json!({"metadata": {"annotations": {
             "nginx.ingress.kubernetes.io/rewrite-target": "/api/$2", "nginx.ingress.kubernetes.io/proxy-body-size": "100m",
             "nginx.ingress.kubernetes.io/whitelist-source-range": "192.0.2.0/24, 2001:db8::/32",
@@ -193,9 +193,9 @@ mod tests {
             "kubernetes.io/ingress.class": "nginx", "traefik.io/middleware": "m", "haproxy.org/check": "true", "haproxy.org/backend-config-snippet": "x",
             "meta.helm.sh/release-name": "web", "cert-manager.io/cluster-issuer": "mine", "berth.dev/tenant": "other", "note": "n"
         }}});
-        let mut findings = Findings::default();
-        let copied = translate(&world, &object, &mut findings);
-        let refused: Vec<_> = findings.refused.iter().map(ToString::to_string).collect();
-        insta::assert_yaml_snapshot!((copied, refused));
+        let mut issues = FieldIssues::default();
+        let copied = translate(&cache, &object, &mut issues);
+        let denied: Vec<_> = issues.denied.iter().map(ToString::to_string).collect();
+        insta::assert_yaml_snapshot!((copied, denied));
     }
 }

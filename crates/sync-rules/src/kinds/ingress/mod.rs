@@ -20,19 +20,19 @@ pub mod class;
 mod tests;
 
 use crate::{
-    json,
-    kinds::{
-        Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want, backend,
-        fields::{self, Fields, Findings, Rule},
-        hostnames, metadata,
+    model::{
+        Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, Observation, TenantWrite, ToHost,
+        Translated, json,
+        mirror::is_mirrored,
         references::Target,
-        refusal::Refusal,
-        text,
-        view::is_shown,
+        resource::{Key, Name, Resource, host_name},
+        store::WatchSpec,
     },
-    resource::{Key, KindId, Name, Resource, host_name},
-    store::WatchSpec,
-    world::World,
+    translation::{
+        backend,
+        fields::{self, FieldIssues, Fields, Rule},
+        host_text, hostnames, metadata,
+    },
 };
 use berth_api::sync_policy::allows;
 use serde_json::{Map, Value, json};
@@ -41,18 +41,21 @@ use std::collections::BTreeSet;
 const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "Ingress", "ingresses");
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(RESOURCE)),
-    host: Some((
+pub const KIND: Kind = Kind::to_host(RESOURCE, &Ingresses)
+    .watch_host(
         HostNamespace::Workloads,
         WatchSpec::synced(RESOURCE).trimmed(metadata::with_status),
-    )),
-    flow: Flow::Down(&Ingresses),
-    rights: Rights {
-        tenant: &[("ingresses/status", &["patch"])],
-        host: &[("ingresses", WRITE)],
-    },
-};
+    )
+    .with_tenant_rights(&[("ingresses/status", &["patch"])])
+    .depends_on(&[
+        // Whether an Ingress is of a class of the host.
+        Dependency::on_tenant(KindId::IngressClass, |cache, _| cache.keys_of(KindId::Ingress)),
+        Dependency::on_host(KindId::IngressClass, |cache, _| cache.keys_of(KindId::Ingress)),
+        // Traffic from outside must not be led to some Services.
+        Dependency::on_tenant(KindId::Service, |cache, service| {
+            cache.keys_that_reference(KindId::Ingress, &KindId::Service.key(service.clone()))
+        }),
+    ]);
 
 const SPEC: Fields = &[
     ("defaultBackend", Rule::Rewrite),
@@ -68,7 +71,7 @@ const PATH: Fields = &[
     ("pathType", Rule::Copy),
 ];
 const BACKEND: Fields = &[
-    ("resource", Rule::Refuse("traffic can be led to Services only")),
+    ("resource", Rule::Deny("traffic can be led to Services only")),
     ("service", Rule::Rewrite),
 ];
 const SERVICE: Fields = &[("name", Rule::Rewrite), ("port", Rule::Copy)];
@@ -86,22 +89,22 @@ fn class_name(ingress: &Value) -> Option<&str> {
         .filter(|class| !class.is_empty())
 }
 
-impl Down for Ingresses {
+impl ToHost for Ingresses {
     fn resource(&self) -> Resource {
         RESOURCE
     }
 
-    fn want(&self, world: &World, _name: &Name, ingress: &Value) -> Want {
+    fn desired_state(&self, cache: &Cache, _name: &Name, ingress: &Value) -> DesiredState {
         let class = class_name(ingress).map(|class| Name::new("", class));
-        let known = class.and_then(|class| world.stores.tenant(KindId::IngressClass).get(&class));
-        if known.is_some_and(|class| !is_shown(&class.object())) {
-            Want::Absent
+        let known = class.and_then(|class| cache.stores.tenant(KindId::IngressClass).get(&class));
+        if known.is_some_and(|class| !is_mirrored(&class.object())) {
+            DesiredState::Absent
         } else {
-            Want::Sync
+            DesiredState::Sync
         }
     }
 
-    fn references(&self, _world: &World, name: &Name, ingress: &Value) -> BTreeSet<Target> {
+    fn references(&self, _world: &Cache, name: &Name, ingress: &Value) -> BTreeSet<Target> {
         let mut targets = BTreeSet::new();
         for (kind, path) in [
             (KindId::Secret, "spec.tls[].secretName"),
@@ -118,25 +121,25 @@ impl Down for Ingresses {
         targets
     }
 
-    fn needs(&self, world: &World, name: &Name, ingress: &Value) -> Vec<Key> {
+    fn prerequisites(&self, cache: &Cache, name: &Name, ingress: &Value) -> Vec<Key> {
         // A Service may be refused on the host: the Ingress then says so by its answers.
-        self.references(world, name, ingress)
+        self.references(cache, name, ingress)
             .into_iter()
-            .filter(|target| target.kind == KindId::Secret && world.stores.tenant(target.kind).contains(&target.name))
+            .filter(|target| target.kind == KindId::Secret && cache.stores.tenant(target.kind).contains(&target.name))
             .map(|target| target.kind.key(target.name))
             .collect()
     }
 
-    fn translate(&self, world: &World, name: &Name, ingress: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
+    fn translate(&self, cache: &Cache, name: &Name, ingress: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
         let source = &ingress["spec"];
-        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
-        if let Some(class) = class::chosen(world, class_name(ingress), &mut findings) {
+        let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
+        if let Some(class) = class::chosen(cache, class_name(ingress), &mut issues) {
             spec.insert("ingressClassName".into(), class.into());
         }
         if let Some(default) = source.get("defaultBackend").filter(|backend| !backend.is_null()) {
-            hostnames::check(world, "", "spec.defaultBackend", &mut findings);
-            let backend = self::backend(world, name, default, "spec.defaultBackend", &mut findings);
+            hostnames::check(cache, "", "spec.defaultBackend", &mut issues);
+            let backend = self::backend(cache, name, default, "spec.defaultBackend", &mut issues);
             spec.insert("defaultBackend".into(), backend);
         }
         let mut list = |field: &'static str, one: &mut dyn FnMut(&Value, &str) -> Value| {
@@ -150,42 +153,42 @@ impl Down for Ingresses {
             }
         };
         list("rules", &mut |source, path| {
-            rule(world, name, source, path, &mut findings)
+            rule(cache, name, source, path, &mut issues)
         });
-        list("tls", &mut |source, path| tls(world, name, source, path, &mut findings));
-        let annotations = annotations::translate(world, ingress, &mut findings);
+        list("tls", &mut |source, path| tls(cache, name, source, path, &mut issues));
+        let annotations = annotations::translate(cache, ingress, &mut issues);
         let metadata = json!({"labels": metadata::labels(ingress), "annotations": annotations});
-        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+        issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
-    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
-        let status = report.host.get("status").filter(|status| status.is_object());
+    fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
+        let status = observation.host.get("status").filter(|status| status.is_object());
         let mut status = status.cloned().unwrap_or_else(|| json!({}));
-        text::map_texts(world, name, &mut status);
+        host_text::translate_texts(cache, name, &mut status);
         vec![TenantWrite::Status(status)]
     }
 }
 
-fn rule(world: &World, name: &Name, source: &Value, path: &str, findings: &mut Findings) -> Value {
-    let mut rule = fields::copy(source, path, RULE, findings);
+fn rule(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+    let mut rule = fields::copy(source, path, RULE, issues);
     let host = json::text(source, &["host"]).unwrap_or_default();
-    hostnames::check(world, host, &format!("{path}.host"), findings);
+    hostnames::check(cache, host, &format!("{path}.host"), issues);
     let Some(http) = source.get("http").filter(|http| !http.is_null()) else {
         return rule.into();
     };
-    fields::copy(http, &format!("{path}.http"), HTTP, findings);
+    fields::copy(http, &format!("{path}.http"), HTTP, issues);
     let paths: Vec<Value> = json::items(http, &["paths"])
         .iter()
         .enumerate()
         .map(|(index, source)| {
             let path = format!("{path}.http.paths[{index}]");
-            let mut copied = fields::copy(source, &path, PATH, findings);
+            let mut copied = fields::copy(source, &path, PATH, issues);
             let text = json::text(source, &["path"]).unwrap_or_default();
             if text.contains(|c: char| NOT_IN_PATHS.contains(&c) || c.is_control()) {
                 let why = "spaces, quotes, braces, semicolons and # have no place in a path";
-                findings.refuse(format!("{path}.path"), why);
+                issues.deny(format!("{path}.path"), why);
             }
-            let backend = backend(world, name, &source["backend"], &format!("{path}.backend"), findings);
+            let backend = backend(cache, name, &source["backend"], &format!("{path}.backend"), issues);
             copied.insert("backend".into(), backend);
             copied.into()
         })
@@ -194,14 +197,14 @@ fn rule(world: &World, name: &Name, source: &Value, path: &str, findings: &mut F
     rule.into()
 }
 
-fn backend(world: &World, name: &Name, source: &Value, path: &str, findings: &mut Findings) -> Value {
-    let mut backend = fields::copy(source, path, BACKEND, findings);
+fn backend(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+    let mut backend = fields::copy(source, path, BACKEND, issues);
     if let Some(service) = source.get("service").filter(|service| !service.is_null()) {
         let path = format!("{path}.service");
-        let mut copied: Map<String, Value> = fields::copy(service, &path, SERVICE, findings);
+        let mut copied: Map<String, Value> = fields::copy(service, &path, SERVICE, issues);
         let target = Name::new(&name.namespace, json::text(service, &["name"]).unwrap_or_default());
-        let host = backend::service(world, &target).unwrap_or_else(|why| {
-            findings.notes.push(Refusal::new(&path, why));
+        let host = backend::service(cache, &target).unwrap_or_else(|why| {
+            issues.ignored.push(DeniedField::new(&path, why));
             backend::nowhere(&target)
         });
         copied.insert("name".into(), host.into());
@@ -210,15 +213,15 @@ fn backend(world: &World, name: &Name, source: &Value, path: &str, findings: &mu
     backend.into()
 }
 
-fn tls(world: &World, name: &Name, source: &Value, path: &str, findings: &mut Findings) -> Value {
-    let mut tls = fields::copy(source, path, TLS, findings);
+fn tls(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+    let mut tls = fields::copy(source, path, TLS, issues);
     let hosts = json::items(source, &["hosts"]);
     if hosts.is_empty() {
-        hostnames::check(world, "", &format!("{path}.hosts"), findings);
+        hostnames::check(cache, "", &format!("{path}.hosts"), issues);
     }
     for (index, host) in hosts.iter().enumerate() {
         let host = host.as_str().unwrap_or_default();
-        hostnames::check(world, host, &format!("{path}.hosts[{index}]"), findings);
+        hostnames::check(cache, host, &format!("{path}.hosts[{index}]"), issues);
     }
     if let Some(secret) = json::text(source, &["secretName"]).filter(|secret| !secret.is_empty()) {
         let secret = host_name(KindId::Secret, &Name::new(&name.namespace, secret));
@@ -228,6 +231,6 @@ fn tls(world: &World, name: &Name, source: &Value, path: &str, findings: &mut Fi
 }
 
 /// Whether a list of the class has this name.
-fn is_listed(world: &World, class: &str) -> bool {
-    allows(&world.tenant.policy.ingress.classes, class)
+fn is_listed(cache: &Cache, class: &str) -> bool {
+    allows(&cache.tenant.policy.ingress.classes, class)
 }

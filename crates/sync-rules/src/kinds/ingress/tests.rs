@@ -1,28 +1,27 @@
 use super::*;
 use crate::{
-    kinds::{View, kind},
-    store::Stored,
-    tenant::test_tenant,
+    model::{Direction, Mirror, store::Stored, tenant::test_tenant},
+    registry::{self, kind},
 };
 use std::sync::Arc;
 
-fn world(hostnames: &[&str]) -> World {
+fn cache(hostnames: &[&str]) -> Cache {
     let mut tenant = test_tenant();
     let policy = Arc::make_mut(&mut tenant.policy);
     policy.ingress.classes = vec!["nginx".into()];
     policy.ingress.hostnames = hostnames.iter().map(ToString::to_string).collect();
-    let world = World::new(tenant);
+    let cache = registry::new_cache(tenant);
     for (name, default) in [("nginx", "true"), ("internal", "false")] {
         let class = json!({"metadata": {"name": name, "resourceVersion": "1", "annotations": {
                 "ingressclass.kubernetes.io/is-default-class": default, "platform": "x"}},
             "spec": {"controller": "k8s.io/ingress-nginx", "parameters": {"kind": "Secret", "namespace": "platform", "name": "p"}}});
-        let store = world.stores.host(KindId::IngressClass);
+        let store = cache.stores.host(KindId::IngressClass);
         store.written(Name::new("", name), Stored::new(&class));
     }
     let external = json!({"metadata": {"name": "outside", "resourceVersion": "1"}, "spec": {"type": "ExternalName", "externalName": "kubernetes.default.svc"}});
-    let services = world.stores.tenant(KindId::Service);
+    let services = cache.stores.tenant(KindId::Service);
     services.written(Name::new("shop", "outside"), Stored::new(&external));
-    world
+    cache
 }
 
 fn name() -> Name {
@@ -41,20 +40,20 @@ fn ingress() -> Value {
 
 fn translate(hostnames: &[&str], ingress: &Value) -> Result<Translated, Vec<String>> {
     Ingresses
-        .translate(&world(hostnames), &name(), ingress)
-        .map_err(|refused| refused.iter().map(ToString::to_string).collect())
+        .translate(&cache(hostnames), &name(), ingress)
+        .map_err(|denied| denied.iter().map(ToString::to_string).collect())
 }
 
 #[test]
 fn names_become_the_hosts() {
     let translated = translate(&["*.team.example.com"], &ingress()).unwrap();
-    assert!(translated.notes.is_empty());
+    assert!(translated.ignored.is_empty());
     insta::assert_yaml_snapshot!(translated.object);
 }
 
 #[test]
 fn secrets_come_along_and_services_are_known() {
-    let targets = Ingresses.references(&world(&[]), &name(), &ingress());
+    let targets = Ingresses.references(&cache(&[]), &name(), &ingress());
     let targets: Vec<_> = targets
         .iter()
         .map(|target| target.kind.key(target.name.clone()).to_string())
@@ -94,9 +93,9 @@ fn every_name_may_be_served_only_if_the_class_says_so() {
 fn a_class_by_annotation_and_none_at_all() {
     let mut ingress = ingress();
     ingress["spec"].as_object_mut().unwrap().remove("ingressClassName");
-    let refused = translate(&["*"], &ingress).unwrap_err();
+    let denied = translate(&["*"], &ingress).unwrap_err();
     assert_eq!(
-        refused,
+        denied,
         ["spec.ingressClassName: name an IngressClass, for there is no default one; offered here: nginx"]
     );
     ingress["metadata"]["annotations"]["kubernetes.io/ingress.class"] = "nginx".into();
@@ -113,42 +112,45 @@ fn traffic_is_never_led_to_an_external_name() {
     let translated = translate(&["*"], &ingress).unwrap();
     let backend = &translated.object["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"];
     assert_ne!(*backend, host_name(KindId::Service, &Name::new("shop", "outside")));
-    assert_eq!(translated.notes.len(), 1);
+    assert_eq!(translated.ignored.len(), 1);
 }
 
 #[test]
 fn classes_of_the_tenant_are_its_own_affair() {
-    let world = world(&[]);
+    let cache = cache(&[]);
     let own = json!({"metadata": {"name": "mine", "resourceVersion": "1"}, "spec": {"controller": "example.com/mine"}});
-    let store = world.stores.tenant(KindId::IngressClass);
+    let store = cache.stores.tenant(KindId::IngressClass);
     store.written(Name::new("", "mine"), Stored::new(&own));
     let mut ingress = ingress();
-    assert_eq!(Ingresses.want(&world, &name(), &ingress), Want::Sync);
+    assert_eq!(Ingresses.desired_state(&cache, &name(), &ingress), DesiredState::Sync);
     ingress["spec"]["ingressClassName"] = "mine".into();
-    assert_eq!(Ingresses.want(&world, &name(), &ingress), Want::Absent);
+    assert_eq!(Ingresses.desired_state(&cache, &name(), &ingress), DesiredState::Absent);
 }
 
 #[test]
 fn listed_classes_are_shown_without_what_is_the_hosts() {
-    let Flow::View(view) = kind(KindId::IngressClass).flow else {
+    let Direction::Mirror(view) = kind(KindId::IngressClass).direction else {
         panic!()
     };
-    let view: &dyn View = view;
-    assert_eq!(view.desired(&world(&[]), &Name::new("", "internal")), None);
-    insta::assert_yaml_snapshot!(view.desired(&world(&[]), &Name::new("", "nginx")));
+    let view: &dyn Mirror = view;
+    assert_eq!(view.mirrored_object(&cache(&[]), &Name::new("", "internal")), None);
+    insta::assert_yaml_snapshot!(view.mirrored_object(&cache(&[]), &Name::new("", "nginx")));
 }
 
 #[test]
 fn status_comes_back() {
-    let (world, ingress) = (world(&[]), ingress());
+    let (cache, ingress) = (cache(&[]), ingress());
     let status = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}});
     let host = json!({"metadata": {}, "status": status});
-    let report = Report {
+    let observation = Observation {
         tenant: &ingress,
         host: &host,
         in_sync: true,
-        refused: &[],
+        denied: &[],
         now: jiff::Timestamp::UNIX_EPOCH,
     };
-    assert_eq!(Ingresses.back(&world, &name(), &report), [TenantWrite::Status(status)]);
+    assert_eq!(
+        Ingresses.sync_status(&cache, &name(), &observation),
+        [TenantWrite::Status(status)]
+    );
 }

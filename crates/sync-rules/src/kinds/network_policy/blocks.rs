@@ -1,6 +1,6 @@
 //! Ranges of addresses in policies, as far as the tenant may open them.
 
-use crate::json;
+use crate::model::json;
 use berth_api::ranges;
 use ipnet::IpNet;
 use serde_json::{Value, json};

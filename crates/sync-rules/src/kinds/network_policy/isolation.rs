@@ -9,10 +9,8 @@
 
 use super::{peers, services::Service};
 use crate::{
-    json,
-    kinds::selector,
-    resource::{KindId, Name},
-    world::World,
+    model::{Cache, KindId, json, resource::Name},
+    translation::selector,
 };
 use berth_api::labels;
 use serde_json::{Map, Value};
@@ -30,10 +28,10 @@ pub fn directions(spec: &Value) -> impl Iterator<Item = &'static str> {
 }
 
 /// Labels of a host pod that say in which directions no policy of the tenant selects it.
-pub fn labels_of(world: &World, name: &Name, pod: &Value) -> Map<String, Value> {
+pub fn labels_of(cache: &Cache, name: &Name, pod: &Value) -> Map<String, Value> {
     let (mut ingress, mut egress) = (true, true);
     let mut services = [false; Service::ALL.len()];
-    let policies = world.stores.tenant(KindId::NetworkPolicy);
+    let policies = cache.stores.tenant(KindId::NetworkPolicy);
     if !policies.is_empty() {
         let labels = json::strings(pod, &["metadata", "labels"]);
         for (policy, stored) in policies.all() {
@@ -57,7 +55,7 @@ pub fn labels_of(world: &World, name: &Name, pod: &Value) -> Map<String, Value> 
                 }
                 egress = false;
                 for (service, is_open) in Service::ALL.iter().zip(&mut services) {
-                    *is_open |= opens && service.is_opened_by(world, &name.namespace, &object["spec"]);
+                    *is_open |= opens && service.is_opened_by(cache, &name.namespace, &object["spec"]);
                 }
             }
         }

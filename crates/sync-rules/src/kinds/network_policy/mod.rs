@@ -31,17 +31,16 @@ mod services;
 mod tests;
 
 use crate::{
-    json,
-    kinds::{
-        Down, Flow, HostNamespace, Kind, Rights, Translated, WRITE, Want,
-        fields::{self, Fields, Findings, Rule},
-        metadata,
-        pod::scoped,
-        refusal::Refusal,
+    model::{
+        Cache, DeniedField, DesiredState, HostNamespace, Kind, ToHost, Translated, json,
+        resource::{Name, Resource},
+        store::WatchSpec,
     },
-    resource::{Name, Resource},
-    store::WatchSpec,
-    world::World,
+    translation::{
+        fields::{self, FieldIssues, Fields, Rule},
+        metadata,
+        pod_selector::scoped,
+    },
 };
 use peers::Peers;
 use serde_json::{Map, Value, json};
@@ -49,18 +48,10 @@ use serde_json::{Map, Value, json};
 const RESOURCE: Resource = Resource::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(RESOURCE)),
-    host: Some((
-        HostNamespace::Workloads,
-        WatchSpec::synced(RESOURCE).trimmed(metadata::only),
-    )),
-    flow: Flow::Down(&Policies),
-    rights: Rights {
-        tenant: &[],
-        host: &[("networkpolicies", WRITE)],
-    },
-};
+pub const KIND: Kind = Kind::to_host(RESOURCE, &Policies).watch_host(
+    HostNamespace::Workloads,
+    WatchSpec::synced(RESOURCE).trimmed(metadata::only),
+);
 
 const SPEC: Fields = &[
     ("egress", Rule::Rewrite),
@@ -73,35 +64,35 @@ const PORT: Fields = &[("endPort", Rule::Copy), ("port", Rule::Copy), ("protocol
 
 struct Policies;
 
-impl Down for Policies {
+impl ToHost for Policies {
     fn resource(&self) -> Resource {
         RESOURCE
     }
 
-    fn want(&self, _world: &World, _name: &Name, _policy: &Value) -> Want {
-        Want::Sync
+    fn desired_state(&self, _world: &Cache, _name: &Name, _policy: &Value) -> DesiredState {
+        DesiredState::Sync
     }
 
-    fn translate(&self, world: &World, name: &Name, policy: &Value) -> Result<Translated, Vec<Refusal>> {
+    fn translate(&self, cache: &Cache, name: &Name, policy: &Value) -> Result<Translated, Vec<DeniedField>> {
         let source = &policy["spec"];
-        let mut findings = Findings::default();
-        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
+        let mut issues = FieldIssues::default();
+        let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
         // An unknown field may change what the rules mean.
-        let mut understood = findings.refused.is_empty();
+        let mut understood = issues.denied.is_empty();
         let selected = source.get("podSelector").cloned().unwrap_or_else(|| json!({}));
         if let Some(why) = peers::not_on_host(&selected) {
-            findings.refuse("spec.podSelector", why);
+            issues.deny("spec.podSelector", why);
             understood = false;
         }
         spec.insert(
             "podSelector".into(),
-            scoped(world, &selected, Some(&[&*name.namespace])),
+            scoped(cache, &selected, Some(&[&*name.namespace])),
         );
         if json::items(source, &["policyTypes"]).is_empty() {
             let types = isolation::directions(source);
             spec.insert("policyTypes".into(), json!(types.collect::<Vec<_>>()));
         }
-        let peers = Peers::new(world, &name.namespace);
+        let peers = Peers::new(cache, &name.namespace);
         for (direction, side) in [("ingress", "from"), ("egress", "to")] {
             let rules: Vec<Value> = json::items(source, &[direction])
                 .iter()
@@ -109,41 +100,41 @@ impl Down for Policies {
                 .filter(|_| understood)
                 .flat_map(|(index, source)| {
                     let path = format!("spec.{direction}[{index}]");
-                    rules(&peers, source, side, &path, &mut findings)
+                    rules(&peers, source, side, &path, &mut issues)
                 })
                 .collect();
             if !rules.is_empty() {
                 spec.insert(direction.into(), rules.into());
             }
         }
-        let annotations = metadata::annotations(policy, &mut findings.refused);
+        let annotations = metadata::annotations(policy, &mut issues.denied);
         let metadata = json!({"labels": metadata::labels(policy), "annotations": annotations});
-        findings.notes.append(&mut findings.refused);
-        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+        issues.ignored.append(&mut issues.denied);
+        issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 }
 
 /// The rules on the host for one of the tenant; none if nothing of it can be had. A rule without peers allows everyone and
 /// one without ports all ports: neither may come to be by leaving something out.
-fn rules(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, findings: &mut Findings) -> Vec<Value> {
-    let before = findings.refused.len();
+fn rules(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
+    let before = issues.denied.len();
     let known = ["ports", side];
     for key in source.as_object().into_iter().flatten().map(|(key, _)| key) {
         if !known.contains(&key.as_str()) && !json::is_unset(&source[key]) {
-            findings.refuse(format!("{path}.{key}"), "this field is not known here");
+            issues.deny(format!("{path}.{key}"), "this field is not known here");
         }
     }
     let ports: Vec<Map<String, Value>> = json::items(source, &["ports"])
         .iter()
         .enumerate()
-        .map(|(index, port)| fields::copy(port, &format!("{path}.ports[{index}]"), PORT, findings))
+        .map(|(index, port)| fields::copy(port, &format!("{path}.ports[{index}]"), PORT, issues))
         .collect();
-    if findings.refused.len() > before {
+    if issues.denied.len() > before {
         return Vec::new();
     }
     let whom = match json::items(source, &[side]) {
         [] => peers.everyone(),
-        listed => peers.listed(listed, side, path, findings),
+        listed => peers.listed(listed, side, path, issues),
     };
     peers.rules(whom, side, &ports)
 }

@@ -17,9 +17,8 @@ use super::{
     services::Service,
 };
 use crate::{
-    json,
-    kinds::{fields::Findings, metadata, namespace, pod::scoped, selector},
-    world::World,
+    model::{Cache, json},
+    translation::{fields::FieldIssues, metadata, namespace_labels, pod_selector::scoped, selector},
 };
 use serde_json::{Map, Value, json};
 
@@ -28,7 +27,7 @@ const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// What peers of the policies of a namespace are translated with.
 pub struct Peers<'a> {
-    world: &'a World,
+    cache: &'a Cache,
     namespace: &'a str,
     limits: Limits,
 }
@@ -53,11 +52,11 @@ pub fn not_on_host(selector: &Value) -> Option<String> {
 }
 
 impl<'a> Peers<'a> {
-    pub fn new(world: &'a World, namespace: &'a str) -> Self {
+    pub fn new(cache: &'a Cache, namespace: &'a str) -> Self {
         Self {
-            world,
+            cache,
             namespace,
-            limits: Limits::new(&world.tenant.network),
+            limits: Limits::new(&cache.tenant.network),
         }
     }
 
@@ -72,17 +71,17 @@ impl<'a> Peers<'a> {
     /// Everyone whom a tenant may allow.
     pub fn everyone(&self) -> Whom {
         Whom {
-            pods: vec![json!({"podSelector": scoped(self.world, &json!({}), None)})],
+            pods: vec![json!({"podSelector": scoped(self.cache, &json!({}), None)})],
             blocks: Block::everything().into(),
             is_everyone: true,
         }
     }
 
     /// The listed peers, without those that cannot be had.
-    pub fn listed(&self, peers: &[Value], side: &str, path: &str, findings: &mut Findings) -> Whom {
+    pub fn listed(&self, peers: &[Value], side: &str, path: &str, issues: &mut FieldIssues) -> Whom {
         let mut whom = Whom::default();
         for (index, peer) in peers.iter().enumerate() {
-            self.add(&mut whom, peer, side, &format!("{path}.{side}[{index}]"), findings);
+            self.add(&mut whom, peer, side, &format!("{path}.{side}[{index}]"), issues);
         }
         whom
     }
@@ -129,7 +128,7 @@ impl<'a> Peers<'a> {
     }
 
     /// Adds one peer, or words for the tenant.
-    fn add(&self, whom: &mut Whom, peer: &Value, side: &str, path: &str, findings: &mut Findings) {
+    fn add(&self, whom: &mut Whom, peer: &Value, side: &str, path: &str, issues: &mut FieldIssues) {
         let mut pods = None;
         let mut namespaces = None;
         let mut block = None;
@@ -140,7 +139,7 @@ impl<'a> Peers<'a> {
                 "namespaceSelector" => namespaces = Some(value),
                 "ipBlock" => block = Some(value),
                 _ => {
-                    findings.refuse(format!("{path}.{key}"), "this field is not known here");
+                    issues.deny(format!("{path}.{key}"), "this field is not known here");
                     return;
                 }
             }
@@ -148,19 +147,19 @@ impl<'a> Peers<'a> {
         if let Some(block) = block {
             match self.block(block, side) {
                 Ok(block) => whom.blocks.push(block),
-                Err(why) => findings.refuse(format!("{path}.ipBlock"), format!("{why}, so nothing is allowed here")),
+                Err(why) => issues.deny(format!("{path}.ipBlock"), format!("{why}, so nothing is allowed here")),
             }
             return;
         }
         if let Some(why) = pods.and_then(not_on_host) {
-            findings.refuse(format!("{path}.podSelector"), why);
+            issues.deny(format!("{path}.podSelector"), why);
             return;
         }
         let everything = json!({});
         let pods = pods.unwrap_or(&everything);
         let selector = match namespaces {
-            None => scoped(self.world, pods, Some(&[self.namespace])),
-            Some(namespaces) => both(scoped(self.world, pods, None), &namespace::selector(namespaces)),
+            None => scoped(self.cache, pods, Some(&[self.namespace])),
+            Some(namespaces) => both(scoped(self.cache, pods, None), &namespace_labels::selector(namespaces)),
         };
         whom.pods.push(json!({ "podSelector": selector }));
     }
@@ -172,7 +171,7 @@ impl<'a> Peers<'a> {
             Peer::Network(network) => block.within(*network, &self.limits.blocked).is_some(),
             Peer::Namespace(_) => false,
         };
-        let is_service = || side == "to" && Service::ALL.iter().any(|service| service.is_in(self.world, &block));
+        let is_service = || side == "to" && Service::ALL.iter().any(|service| service.is_in(self.cache, &block));
         if self.allowed(side).iter().any(is_open) || is_service() {
             Ok(block)
         } else if block.is_blocked(&self.limits.blocked) {

@@ -9,10 +9,8 @@
 
 use super::blocks::Block;
 use crate::{
-    json,
-    kinds::selector,
-    resource::{KindId, Name},
-    world::World,
+    model::{Cache, KindId, json, resource::Name},
+    translation::selector,
 };
 use berth_api::labels;
 use serde_json::Value;
@@ -40,19 +38,19 @@ impl Service {
     }
 
     /// Its address, as pods know it.
-    fn address(self, world: &World) -> Option<IpAddr> {
-        let tenant = &world.tenant;
+    fn address(self, cache: &Cache) -> Option<IpAddr> {
+        let tenant = &cache.tenant;
         match self {
             Self::Dns => tenant.dns_address.as_ref()?.parse().ok(),
             Self::ApiServer => tenant.api_server_host.parse().ok(),
         }
     }
 
-    fn has_port(self, world: &World, port: &Value) -> bool {
+    fn has_port(self, cache: &Cache, port: &Value) -> bool {
         let protocol = json::text(port, &["protocol"]).unwrap_or("TCP");
         let (number, protocols, names): (u64, &[&str], &[&str]) = match self {
             Self::Dns => (53, &["UDP", "TCP"], &["dns", "dns-tcp"]),
-            Self::ApiServer => (world.tenant.api_server_port.into(), &["TCP"], &["https"]),
+            Self::ApiServer => (cache.tenant.api_server_port.into(), &["TCP"], &["https"]),
         };
         let is_port = match port.get("port") {
             None | Some(Value::Null) => true,
@@ -66,11 +64,11 @@ impl Service {
     }
 
     /// Whether a range of addresses is about it.
-    pub fn is_in(self, world: &World, block: &Block) -> bool {
-        self.address(world).is_some_and(|address| block.contains(address))
+    pub fn is_in(self, cache: &Cache, block: &Block) -> bool {
+        self.address(cache).is_some_and(|address| block.contains(address))
     }
 
-    fn is_peer(self, world: &World, namespace: &str, peer: &Value) -> bool {
+    fn is_peer(self, cache: &Cache, namespace: &str, peer: &Value) -> bool {
         let known = ["podSelector", "namespaceSelector", "ipBlock"];
         let keys = peer.as_object().into_iter().flatten();
         if keys
@@ -81,21 +79,21 @@ impl Service {
         }
         let part = |key: &str| peer.get(key).filter(|value| !value.is_null());
         if let Some(block) = part("ipBlock") {
-            return Block::read(block).is_ok_and(|block| self.is_in(world, &block));
+            return Block::read(block).is_ok_and(|block| self.is_in(cache, &block));
         }
         if self != Self::Dns || (part("podSelector").is_none() && part("namespaceSelector").is_none()) {
             return false;
         }
         let is_namespace = match part("namespaceSelector") {
             None => namespace == DNS_NAMESPACE,
-            Some(namespaces) => selector::matches(namespaces, &labels_of_dns_namespace(world)).unwrap_or(false),
+            Some(namespaces) => selector::matches(namespaces, &labels_of_dns_namespace(cache)).unwrap_or(false),
         };
         let labels = BTreeMap::from([("k8s-app".to_owned(), "kube-dns".to_owned())]);
         is_namespace && part("podSelector").is_none_or(|pods| selector::matches(pods, &labels).unwrap_or(false))
     }
 
     /// Whether a policy of `namespace` with this spec lets the pods that it selects reach it.
-    pub fn is_opened_by(self, world: &World, namespace: &str, spec: &Value) -> bool {
+    pub fn is_opened_by(self, cache: &Cache, namespace: &str, spec: &Value) -> bool {
         let known = ["podSelector", "policyTypes", "ingress", "egress"];
         let is_set = |(_, value): &(&String, &Value)| !json::is_unset(value);
         let mut fields = spec.as_object().into_iter().flatten().filter(is_set);
@@ -105,8 +103,8 @@ impl Service {
                 let mut fields = rule.as_object().into_iter().flatten().filter(is_set);
                 let (ports, peers) = (json::items(rule, &["ports"]), json::items(rule, &["to"]));
                 fields.all(|(field, _)| field == "ports" || field == "to")
-                    && (ports.is_empty() || ports.iter().any(|port| self.has_port(world, port)))
-                    && (peers.is_empty() || peers.iter().any(|peer| self.is_peer(world, namespace, peer)))
+                    && (ports.is_empty() || ports.iter().any(|port| self.has_port(cache, port)))
+                    && (peers.is_empty() || peers.iter().any(|peer| self.is_peer(cache, namespace, peer)))
             })
     }
 }
@@ -114,8 +112,8 @@ impl Service {
 /// Namespace of the DNS server on any cluster.
 const DNS_NAMESPACE: &str = "kube-system";
 
-fn labels_of_dns_namespace(world: &World) -> BTreeMap<String, String> {
-    let stored = world
+fn labels_of_dns_namespace(cache: &Cache) -> BTreeMap<String, String> {
+    let stored = cache
         .stores
         .tenant(KindId::Namespace)
         .get(&Name::new("", DNS_NAMESPACE));
@@ -131,16 +129,17 @@ fn labels_of_dns_namespace(world: &World) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant::test_tenant;
+    use crate::model::tenant::test_tenant;
+    use crate::registry;
     use serde_json::json;
 
     #[expect(clippy::needless_pass_by_value, reason = "tests write the value in place")]
     fn opened(egress: Value) -> [bool; 2] {
         let mut tenant = test_tenant();
         tenant.dns_address = Some("10.96.0.53".into());
-        let world = World::new(tenant);
+        let cache = registry::new_cache(tenant);
         let spec = json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": egress});
-        Service::ALL.map(|service| service.is_opened_by(&world, "shop", &spec))
+        Service::ALL.map(|service| service.is_opened_by(&cache, "shop", &spec))
     }
 
     #[test]

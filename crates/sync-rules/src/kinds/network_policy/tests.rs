@@ -1,7 +1,11 @@
 //! Golden tests, and properties shown with a small model of what a policy engine does.
 
 use super::*;
-use crate::{kinds::namespace, resource::KindId, store::Stored, tenant::test_tenant};
+use crate::{
+    model::{KindId, store::Stored, tenant::test_tenant},
+    registry,
+    translation::namespace_labels,
+};
 use berth_api::{NetworkLimits, labels};
 use ipnet::IpNet;
 use proptest::prelude::*;
@@ -10,7 +14,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 const BLOCKED: &[&str] = &["10.0.0.0/8", "fd00::/16"];
 const NAMESPACES: &[(&str, &str)] = &[("shop", "web"), ("lab", "ml")];
 
-fn world() -> World {
+fn cache() -> Cache {
     world_with(&everything())
 }
 
@@ -27,18 +31,18 @@ fn limits(egress: &[Value], ingress: &[Value]) -> NetworkLimits {
     serde_json::from_value(json!({"blocked": BLOCKED, "egress": egress, "ingress": ingress})).unwrap()
 }
 
-fn world_with(limits: &NetworkLimits) -> World {
+fn world_with(limits: &NetworkLimits) -> Cache {
     let mut tenant = test_tenant();
     tenant.dns_address = Some("10.96.0.53".into());
     tenant.network = Arc::new(limits.clone());
-    let world = World::new(tenant);
+    let cache = registry::new_cache(tenant);
     for (namespace, team) in NAMESPACES {
         let object = json!({"metadata": {"name": namespace, "resourceVersion": "1",
             "labels": {"team": team, "kubernetes.io/metadata.name": namespace}}});
-        let store = world.stores.tenant(KindId::Namespace);
+        let store = cache.stores.tenant(KindId::Namespace);
         store.written(Name::new("", namespace), Stored::new(&object));
     }
-    world
+    cache
 }
 
 fn name() -> Name {
@@ -46,19 +50,19 @@ fn name() -> Name {
 }
 
 fn translate(spec: &Value) -> (Value, Vec<String>) {
-    translate_in(&world(), spec)
+    translate_in(&cache(), spec)
 }
 
-fn translate_in(world: &World, spec: &Value) -> (Value, Vec<String>) {
+fn translate_in(cache: &Cache, spec: &Value) -> (Value, Vec<String>) {
     let policy = json!({"metadata": {"name": "rules", "namespace": "shop"}, "spec": spec});
-    let translated = Policies.translate(world, &name(), &policy).unwrap();
-    let notes = translated.notes.iter().map(ToString::to_string).collect();
-    (translated.object["spec"].clone(), notes)
+    let translated = Policies.translate(cache, &name(), &policy).unwrap();
+    let ignored = translated.ignored.iter().map(ToString::to_string).collect();
+    (translated.object["spec"].clone(), ignored)
 }
 
 #[test]
 fn selectors_become_those_of_the_tenants_pods() {
-    let (spec, notes) = translate(&json!({
+    let (spec, ignored) = translate(&json!({
         "podSelector": {"matchLabels": {"app": "db"}}, "policyTypes": ["Ingress", "Egress"],
         "ingress": [{"ports": [{"protocol": "TCP", "port": 5432, "endPort": 5440}], "from": [
             {"podSelector": {"matchLabels": {"app": "web"}}},
@@ -68,14 +72,14 @@ fn selectors_become_those_of_the_tenants_pods() {
             {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "lab"}}}]}],
         "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["192.0.2.0/24"]}}], "ports": [{"port": "dns"}]}]
     }));
-    assert!(notes.is_empty(), "{notes:?}");
+    assert!(ignored.is_empty(), "{ignored:?}");
     insta::assert_yaml_snapshot!(spec);
 }
 
 #[test]
 fn a_rule_for_everyone_ends_where_the_platform_begins() {
-    let (spec, notes) = translate(&json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}));
-    assert!(notes.is_empty(), "{notes:?}");
+    let (spec, ignored) = translate(&json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}));
+    assert!(ignored.is_empty(), "{ignored:?}");
     insta::assert_yaml_snapshot!(spec["egress"]);
 }
 
@@ -89,9 +93,9 @@ fn only_what_is_declared_is_opened_and_at_its_ports() {
         json!({"cidr": "203.0.113.0/24"}),
         json!({"namespace": "ingress-nginx", "ports": [8080]}),
     ];
-    let world = world_with(&limits(&egress, &ingress));
-    let (spec, notes) = translate_in(
-        &world,
+    let cache = world_with(&limits(&egress, &ingress));
+    let (spec, ignored) = translate_in(
+        &cache,
         &json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"],
             "egress": [
                 {"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}, {"podSelector": {}}], "ports": [{"port": 443}]},
@@ -99,12 +103,12 @@ fn only_what_is_declared_is_opened_and_at_its_ports() {
                 {"to": [{"ipBlock": {"cidr": "8.8.8.8/32"}}, {"ipBlock": {"cidr": "10.96.0.53/32"}}]}],
             "ingress": [{"ports": [{"port": 8080}]}, {"from": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]}),
     );
-    insta::assert_yaml_snapshot!((spec, notes));
+    insta::assert_yaml_snapshot!((spec, ignored));
 }
 
 #[test]
 fn what_cannot_be_had_is_left_out_and_opens_nothing() {
-    let (spec, notes) = translate(&json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [
+    let (spec, ignored) = translate(&json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [
         {"from": [{"ipBlock": {"cidr": "10.20.0.0/16"}}]},
         {"from": [{"ipBlock": {"cidr": "10.20.0.0/16"}}, {"podSelector": {}}]},
         {"from": [{"podSelector": {"matchExpressions": [{"key": "kueue.x-k8s.io/queue-name", "operator": "DoesNotExist"}]}}]},
@@ -113,7 +117,7 @@ fn what_cannot_be_had_is_left_out_and_opens_nothing() {
         {"ports": [{"port": 80, "weight": 3}]}
     ]}));
     assert_eq!(json::items(&spec, &["ingress"]).len(), 1, "{spec}");
-    insta::assert_yaml_snapshot!(notes);
+    insta::assert_yaml_snapshot!(ignored);
 }
 
 #[test]
@@ -127,36 +131,36 @@ fn a_policy_that_is_not_understood_denies() {
     ] {
         let mut spec = json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]});
         spec[field] = value;
-        let (spec, notes) = translate(&spec);
+        let (spec, ignored) = translate(&spec);
         assert_eq!(spec.get("ingress"), None);
-        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert_eq!(ignored.len(), 1, "{ignored:?}");
     }
 }
 
-fn open(world: &World, namespace: &str, pod_labels: &Value) -> Vec<String> {
+fn open(cache: &Cache, namespace: &str, pod_labels: &Value) -> Vec<String> {
     let pod = json!({"metadata": {"labels": pod_labels}});
-    let labels = isolation::labels_of(world, &Name::new(namespace, "pod"), &pod);
+    let labels = isolation::labels_of(cache, &Name::new(namespace, "pod"), &pod);
     labels.into_iter().map(|(label, _)| label).collect()
 }
 
 #[test]
 fn pods_are_open_while_no_policy_selects_them() {
-    let world = world();
+    let cache = cache();
     let put = |name: &str, spec: Value| {
         let policy = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": spec});
-        let store = world.stores.tenant(KindId::NetworkPolicy);
+        let store = cache.stores.tenant(KindId::NetworkPolicy);
         store.written(Name::new("shop", name), Stored::new(&policy));
     };
     let both = [labels::NETWORK_EGRESS, labels::NETWORK_INGRESS];
-    assert_eq!(open(&world, "shop", &json!({"app": "db"})), both);
+    assert_eq!(open(&cache, "shop", &json!({"app": "db"})), both);
     put(
         "db",
         json!({"podSelector": {"matchLabels": {"app": "db"}}, "policyTypes": ["Ingress"]}),
     );
-    assert_eq!(open(&world, "shop", &json!({"app": "db"})), [labels::NETWORK_EGRESS]);
-    assert_eq!(open(&world, "shop", &json!({"app": "web"})), both);
+    assert_eq!(open(&cache, "shop", &json!({"app": "db"})), [labels::NETWORK_EGRESS]);
+    assert_eq!(open(&cache, "shop", &json!({"app": "web"})), both);
     assert_eq!(
-        open(&world, "lab", &json!({"app": "db"})),
+        open(&cache, "lab", &json!({"app": "db"})),
         both,
         "policies are about their own namespace"
     );
@@ -167,18 +171,18 @@ fn pods_are_open_while_no_policy_selects_them() {
             "egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}]}),
     );
     assert_eq!(
-        open(&world, "shop", &json!({"app": "web"})),
+        open(&cache, "shop", &json!({"app": "web"})),
         [labels::NETWORK_DNS, labels::NETWORK_INGRESS],
         "a policy may keep DNS open"
     );
-    assert!(open(&world, "shop", &json!({"app": "db"})).is_empty());
-    assert_eq!(open(&world, "shop", &json!({})), [labels::NETWORK_INGRESS]);
+    assert!(open(&cache, "shop", &json!({"app": "db"})).is_empty());
+    assert_eq!(open(&cache, "shop", &json!({})), [labels::NETWORK_INGRESS]);
     put(
         "odd",
         json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Resembles"}]}}),
     );
     assert!(
-        open(&world, "shop", &json!({})).is_empty(),
+        open(&cache, "shop", &json!({})).is_empty(),
         "what cannot be read might select anything"
     );
 }
@@ -200,21 +204,21 @@ struct Pod {
 
 impl Pod {
     /// The pod as it is on the host.
-    fn on_host(&self, world: &World) -> Self {
+    fn on_host(&self, cache: &Cache) -> Self {
         let object = json!({"metadata": {"labels": self.labels}});
         let labels = metadata::labels(&object)
             .into_iter()
-            .chain(namespace::labels_of(world, &self.namespace))
+            .chain(namespace_labels::labels_of(cache, &self.namespace))
             .map(|(key, value)| (key, value.as_str().unwrap().to_owned()))
             .chain(
-                world
+                cache
                     .tenant
                     .labels(&self.namespace)
                     .map(|(key, value)| (key.to_owned(), value)),
             )
             .collect();
         Self {
-            namespace: world.tenant.workload_namespace.clone(),
+            namespace: cache.tenant.workload_namespace.clone(),
             labels,
             address: self.address,
         }
@@ -222,7 +226,7 @@ impl Pod {
 }
 
 fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
-    crate::kinds::selector::matches(selector, labels).unwrap()
+    crate::translation::selector::matches(selector, labels).unwrap()
 }
 
 /// Whether a policy in `namespace` allows `other` on `port`, by a cluster's own rules.
@@ -358,32 +362,32 @@ fn pod_strategy() -> impl Strategy<Value = Pod> {
 proptest! {
     #[test]
     fn no_policy_reaches_a_pod_of_another_tenant(spec in spec_strategy(), mut foreign in pod_strategy(), port in 80u16..82) {
-        let world = world();
+        let cache = cache();
         let (host, _) = translate(&spec);
         foreign.labels.insert(labels::TENANT.into(), "other-bbbbbbbbbbbbb".into());
         foreign.labels.insert(labels::TENANT_OBJECT_NAMESPACE.into(), "shop".into());
         // Even one in the very namespace of the host.
-        foreign.namespace = world.tenant.workload_namespace.clone();
+        foreign.namespace = cache.tenant.workload_namespace.clone();
         prop_assert!(!selects(&host["podSelector"], &foreign.labels));
-        prop_assert!(!allows(&host, &world.tenant.workload_namespace, &foreign, port, &|_| BTreeMap::new()), "{host}");
+        prop_assert!(!allows(&host, &cache.tenant.workload_namespace, &foreign, port, &|_| BTreeMap::new()), "{host}");
     }
 
     #[test]
     fn the_host_allows_what_the_tenant_asked_for_and_never_more(
         spec in spec_strategy(), selected in pod_strategy(), other in pod_strategy(), port in 80u16..82
     ) {
-        let world = world();
-        let (host, notes) = translate(&spec);
+        let cache = cache();
+        let (host, ignored) = translate(&spec);
         let in_tenant = |namespace: &str| {
             let team = NAMESPACES.iter().find(|(name, _)| *name == namespace).unwrap().1;
             BTreeMap::from([("team".to_owned(), team.to_owned()), ("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())])
         };
         let asked = allows(&spec, "shop", &other, port, &in_tenant);
-        let (host_selected, host_other) = (selected.on_host(&world), other.on_host(&world));
-        let given = allows(&host, &world.tenant.workload_namespace, &host_other, port, &|_| BTreeMap::new());
+        let (host_selected, host_other) = (selected.on_host(&cache), other.on_host(&cache));
+        let given = allows(&host, &cache.tenant.workload_namespace, &host_other, port, &|_| BTreeMap::new());
         prop_assert!(asked || !given, "{host} allows what {spec} does not");
         let selects_in_tenant = selected.namespace == "shop" && selects(&spec["podSelector"], &selected.labels);
-        if notes.is_empty() {
+        if ignored.is_empty() {
             prop_assert_eq!(selects_in_tenant, selects(&host["podSelector"], &host_selected.labels));
             let by_range = spec.to_string().contains("ipBlock");
             prop_assert!(by_range || asked == given, "{host} is not {spec}");

@@ -13,16 +13,14 @@ use super::{
     tables::{LABEL_SELECTOR, NODE_AFFINITY},
 };
 use crate::{
-    json,
-    kinds::{
-        fields::{self, Fields, Findings, Rule},
-        namespace,
+    model::{Cache, json, resource::Name},
+    translation::{
+        fields::{self, FieldIssues, Fields, Rule},
+        namespace_labels,
+        pod_selector::scoped,
     },
-    resource::Name,
-    world::World,
 };
-use berth_api::labels;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// The rules of `Affinity`.
 pub const AFFINITY: Fields = &[
@@ -72,19 +70,19 @@ pub const SPREAD: Fields = &[
 ];
 
 /// Adds affinity and topology spread constraints to the host pod's spec.
-pub fn translate(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     if let Some(affinity) = source.get("affinity").filter(|affinity| !json::is_unset(affinity)) {
-        spec.insert("affinity".into(), self::affinity(world, name, affinity, findings));
+        spec.insert("affinity".into(), self::affinity(cache, name, affinity, issues));
     }
     let constraints: Vec<Value> = json::items(source, &["topologySpreadConstraints"])
         .iter()
         .enumerate()
         .map(|(index, constraint)| {
             let path = format!("spec.topologySpreadConstraints[{index}]");
-            let mut copied = fields::copy(constraint, &path, SPREAD, findings);
+            let mut copied = fields::copy(constraint, &path, SPREAD, issues);
             if let Some(selector) = constraint.get("labelSelector").filter(|selector| !selector.is_null()) {
-                let selector = fields::within(selector, &format!("{path}.labelSelector"), LABEL_SELECTOR, findings);
-                let scoped = scoped(world, &selector, Some(&[&*name.namespace]));
+                let selector = fields::within(selector, &format!("{path}.labelSelector"), LABEL_SELECTOR, issues);
+                let scoped = scoped(cache, &selector, Some(&[&*name.namespace]));
                 copied.insert("labelSelector".into(), scoped);
             }
             copied.into()
@@ -95,15 +93,15 @@ pub fn translate(world: &World, name: &Name, source: &Value, spec: &mut Map<Stri
     }
 }
 
-fn affinity(world: &World, name: &Name, affinity: &Value, findings: &mut Findings) -> Value {
-    let mut translated = fields::copy(affinity, "spec.affinity", AFFINITY, findings);
+fn affinity(cache: &Cache, name: &Name, affinity: &Value, issues: &mut FieldIssues) -> Value {
+    let mut translated = fields::copy(affinity, "spec.affinity", AFFINITY, issues);
     for path in [
         "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[].matchExpressions[].key",
         "nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[].preference.matchExpressions[].key",
     ] {
         json::each(affinity, path, &mut |key| {
             if key.as_str().is_some_and(is_hidden) {
-                findings.refuse(format!("spec.affinity.{path}"), RESERVED);
+                issues.deny(format!("spec.affinity.{path}"), RESERVED);
             }
         });
     }
@@ -112,7 +110,7 @@ fn affinity(world: &World, name: &Name, affinity: &Value, findings: &mut Finding
             continue;
         };
         let path = format!("spec.affinity.{kind}");
-        let mut copied = fields::copy(value, &path, PODS, findings);
+        let mut copied = fields::copy(value, &path, PODS, issues);
         for (when, _) in PODS {
             let terms: Vec<Value> = json::items(value, &[when])
                 .iter()
@@ -120,11 +118,11 @@ fn affinity(world: &World, name: &Name, affinity: &Value, findings: &mut Finding
                 .map(|(index, term)| {
                     let path = format!("{path}.{when}[{index}]");
                     let Some(inner) = term.get("podAffinityTerm") else {
-                        return pod_term(world, name, term, &path, findings);
+                        return pod_term(cache, name, term, &path, issues);
                     };
-                    let mut weighted = fields::copy(term, &path, WEIGHTED, findings);
+                    let mut weighted = fields::copy(term, &path, WEIGHTED, issues);
                     let path = format!("{path}.podAffinityTerm");
-                    weighted.insert("podAffinityTerm".into(), pod_term(world, name, inner, &path, findings));
+                    weighted.insert("podAffinityTerm".into(), pod_term(cache, name, inner, &path, issues));
                     weighted.into()
                 })
                 .collect();
@@ -137,8 +135,8 @@ fn affinity(world: &World, name: &Name, affinity: &Value, findings: &mut Finding
     translated.into()
 }
 
-fn pod_term(world: &World, name: &Name, term: &Value, path: &str, findings: &mut Findings) -> Value {
-    let mut copied = fields::copy(term, path, TERM, findings);
+fn pod_term(cache: &Cache, name: &Name, term: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+    let mut copied = fields::copy(term, path, TERM, issues);
     let listed: Vec<&str> = json::items(term, &["namespaces"])
         .iter()
         .filter_map(Value::as_str)
@@ -148,14 +146,14 @@ fn pod_term(world: &World, name: &Name, term: &Value, path: &str, findings: &mut
     let Some(selector) = term.get("labelSelector").filter(|selector| !selector.is_null()) else {
         return copied.into();
     };
-    let mut selector = fields::within(selector, &format!("{path}.labelSelector"), LABEL_SELECTOR, findings);
+    let mut selector = fields::within(selector, &format!("{path}.labelSelector"), LABEL_SELECTOR, issues);
     let namespaces = match by_labels {
         None if listed.is_empty() => Some(vec![&*name.namespace]),
         None => Some(listed),
         // An empty selector means every namespace of the tenant, whatever is listed besides.
         Some(namespaces) if selects_all(namespaces) => None,
         Some(_) if !listed.is_empty() => {
-            findings.refuse(
+            issues.deny(
                 format!("{path}.namespaces"),
                 "cannot be had together with a namespaceSelector: use one of them, or two terms",
             );
@@ -163,12 +161,12 @@ fn pod_term(world: &World, name: &Name, term: &Value, path: &str, findings: &mut
         }
         Some(namespaces) => {
             let path = format!("{path}.namespaceSelector");
-            let namespaces = fields::within(namespaces, &path, LABEL_SELECTOR, findings);
-            join(&mut selector, &namespace::selector(&namespaces));
+            let namespaces = fields::within(namespaces, &path, LABEL_SELECTOR, issues);
+            join(&mut selector, &namespace_labels::selector(&namespaces));
             None
         }
     };
-    copied.insert("labelSelector".into(), scoped(world, &selector, namespaces.as_deref()));
+    copied.insert("labelSelector".into(), scoped(cache, &selector, namespaces.as_deref()));
     copied.into()
 }
 
@@ -190,47 +188,34 @@ fn join(selector: &mut Value, other: &Value) {
     }
 }
 
-/// A selector of pods narrowed to the tenant and, unless `None`, to some of its namespaces.
-pub fn scoped(world: &World, selector: &Value, namespaces: Option<&[&str]>) -> Value {
-    let mut scoped = selector.clone();
-    json::set(&mut scoped, &["matchLabels", labels::TENANT], world.tenant.slug.clone());
-    match namespaces {
-        None => {}
-        Some([one]) => json::set(&mut scoped, &["matchLabels", labels::TENANT_OBJECT_NAMESPACE], *one),
-        Some(several) => {
-            let mut expressions = json::items(selector, &["matchExpressions"]).to_vec();
-            expressions.push(json!({"key": labels::TENANT_OBJECT_NAMESPACE, "operator": "In", "values": several}));
-            json::set(&mut scoped, &["matchExpressions"], expressions);
-        }
-    }
-    scoped
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant::test_tenant;
+    use crate::model::tenant::test_tenant;
+    use crate::registry;
+    use berth_api::labels;
+    use serde_json::json;
 
     fn term(term: &Value) -> (Value, Vec<String>) {
-        let world = World::new(test_tenant());
-        let mut findings = Findings::default();
-        let translated = pod_term(&world, &Name::new("research", "p"), term, "t", &mut findings);
-        let refused = findings.refused.into_iter().map(|refusal| refusal.field).collect();
-        (translated, refused)
+        let cache = registry::new_cache(test_tenant());
+        let mut issues = FieldIssues::default();
+        let translated = pod_term(&cache, &Name::new("research", "p"), term, "t", &mut issues);
+        let denied = issues.denied.into_iter().map(|denied| denied.field).collect();
+        (translated, denied)
     }
 
     #[test]
     fn namespaces_are_selected_by_the_labels_that_their_pods_carry() {
-        let (translated, refused) = term(
+        let (translated, denied) = term(
             &json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}},
             "namespaceSelector": {"matchLabels": {"team": "a"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]}}),
         );
-        assert_eq!(refused, [""; 0]);
+        assert_eq!(denied, [""; 0]);
         let selector = &translated["labelSelector"];
         assert_eq!(selector["matchLabels"]["app"], "web");
         assert_eq!(selector["matchLabels"][labels::TENANT], test_tenant().slug);
-        assert_eq!(selector["matchLabels"][namespace::label("team")], "a");
-        assert_eq!(selector["matchExpressions"][0]["key"], namespace::label("tier"));
+        assert_eq!(selector["matchLabels"][namespace_labels::label("team")], "a");
+        assert_eq!(selector["matchExpressions"][0]["key"], namespace_labels::label("tier"));
         assert_eq!(selector["matchLabels"].get(labels::TENANT_OBJECT_NAMESPACE), None);
         assert_eq!(translated.get("namespaceSelector"), None);
     }
@@ -260,11 +245,11 @@ mod tests {
 
     #[test]
     fn labels_that_only_the_platform_sees_select_nothing() {
-        let world = World::new(test_tenant());
-        let mut findings = Findings::default();
+        let cache = registry::new_cache(test_tenant());
+        let mut issues = FieldIssues::default();
         let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": labels::POOL, "operator": "Exists"}, {"key": labels::OWNER_UID, "operator": "Exists"}]}]}}});
-        super::affinity(&world, &Name::new("research", "p"), &affinity, &mut findings);
-        assert_eq!(findings.refused.len(), 1, "{findings:?}");
+        super::affinity(&cache, &Name::new("research", "p"), &affinity, &mut issues);
+        assert_eq!(issues.denied.len(), 1, "{issues:?}");
     }
 }

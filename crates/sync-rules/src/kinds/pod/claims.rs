@@ -8,15 +8,13 @@
 //! | `status.resourceClaimStatuses`, `status.extendedResourceClaimStatus` | the claims as they are called in the tenant |
 
 use crate::{
-    json,
-    kinds::{
-        devices::{self, class, generated},
-        fields::{self, Fields, Findings, Rule},
+    kinds::devices::{self, class, generated},
+    model::{
+        Cache, KindId, denied_field, json,
         references::Target,
-        refusal,
+        resource::{Name, host_name},
     },
-    resource::{KindId, Name, host_name},
-    world::World,
+    translation::fields::{self, FieldIssues, Fields, Rule},
 };
 use serde_json::{Map, Value};
 
@@ -55,25 +53,25 @@ pub fn targets(pod: &Value) -> Vec<(String, Target)> {
 }
 
 /// The host pod's `resourceClaims`; refuses what it cannot have.
-pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Findings) -> Vec<Value> {
+pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> Vec<Value> {
     for (path, target) in targets(pod) {
-        if let Some(refused) = devices::refusal(world, &target) {
-            findings.refuse(
+        if let Some(denied) = devices::denied(cache, &target) {
+            issues.deny(
                 path,
-                format!("{} is refused: {}", target.name.name, refusal::message(&refused)),
+                format!("{} is denied: {}", target.name.name, denied_field::message(&denied)),
             );
         }
     }
-    by_class(world, &pod["spec"], findings);
+    by_class(cache, &pod["spec"], issues);
     json::items(pod, &["spec", "resourceClaims"])
         .iter()
         .enumerate()
         .map(|(index, claim)| {
-            let mut copied = fields::copy(claim, &format!("spec.resourceClaims[{index}]"), CLAIM, findings);
+            let mut copied = fields::copy(claim, &format!("spec.resourceClaims[{index}]"), CLAIM, issues);
             for (field, kind) in NAMES {
                 if let Some(named) = json::text(claim, &[field]).filter(|named| !named.is_empty()) {
                     let target = Name::new(&name.namespace, named);
-                    copied.insert(field.into(), on_host(world, kind, &target).into());
+                    copied.insert(field.into(), on_host(cache, kind, &target).into());
                 }
             }
             copied.into()
@@ -82,9 +80,9 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
 }
 
 /// The host's name of a claim or template. A claim that the host made itself has a name of its own there.
-fn on_host(world: &World, kind: KindId, name: &Name) -> String {
-    let shown = KindId::GeneratedClaim.key(name.clone());
-    match world.shown().source(&shown) {
+fn on_host(cache: &Cache, kind: KindId, name: &Name) -> String {
+    let mirrored = KindId::GeneratedClaim.key(name.clone());
+    match cache.mirror_sources().source(&mirrored) {
         Some(source) if kind == KindId::ResourceClaim => source.name.name.to_string(),
         _ => host_name(kind, name),
     }
@@ -92,17 +90,17 @@ fn on_host(world: &World, kind: KindId, name: &Name) -> String {
 
 /// Refuses extended resources that stand for device classes that are not offered. Those with names of their own are the
 /// platform's to give to all, like those of device plugins.
-fn by_class(world: &World, spec: &Value, findings: &mut Findings) {
+fn by_class(cache: &Cache, spec: &Value, issues: &mut FieldIssues) {
     for list in ["initContainers", "containers"] {
         for (index, container) in json::items(spec, &[list]).iter().enumerate() {
             let limits = json::at(container, &["resources", "limits"]).and_then(Value::as_object);
             for resource in limits.into_iter().flatten().map(|(resource, _)| resource) {
                 if let Some(class) = resource
                     .strip_prefix(BY_CLASS)
-                    .filter(|class| !class::is_offered(world, class))
+                    .filter(|class| !class::is_offered(cache, class))
                 {
                     let path = format!("spec.{list}[{index}].resources.limits[{resource}]");
-                    findings.refuse(path, format!("the device class {class} is not offered here"));
+                    issues.deny(path, format!("the device class {class} is not offered here"));
                 }
             }
         }
@@ -110,19 +108,19 @@ fn by_class(world: &World, spec: &Value, findings: &mut Findings) {
 }
 
 /// Claims of a container.
-pub fn of_container(resources: &Value, path: &str, findings: &mut Findings) -> Vec<Value> {
+pub fn of_container(resources: &Value, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
     let claims = json::items(resources, &["claims"]).iter().enumerate();
     claims
-        .map(|(index, claim)| fields::copy(claim, &format!("{path}.claims[{index}]"), OF_CONTAINER, findings).into())
+        .map(|(index, claim)| fields::copy(claim, &format!("{path}.claims[{index}]"), OF_CONTAINER, issues).into())
         .collect()
 }
 
 /// Puts the tenant's names of claims that the host made for the pod into its status.
-pub fn back(pod: &Name, status: &mut Map<String, Value>) {
+pub fn sync_status(pod: &Name, status: &mut Map<String, Value>) {
     let rename = |entry: &mut Value, claim: &str| {
         if let Some(host) = json::text(entry, &["resourceClaimName"]) {
-            let shown = generated::shown_name(&pod.name, claim, host);
-            entry["resourceClaimName"] = shown.into();
+            let mirrored = generated::mirrored_name(&pod.name, claim, host);
+            entry["resourceClaimName"] = mirrored.into();
         }
     };
     let statuses = status.get_mut("resourceClaimStatuses").and_then(Value::as_array_mut);
@@ -138,27 +136,28 @@ pub fn back(pod: &Name, status: &mut Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{store::Stored, tenant::test_tenant};
+    use crate::model::{store::Stored, tenant::test_tenant};
+    use crate::registry;
     use berth_api::SyncPolicy;
     use serde_json::json;
     use std::sync::Arc;
 
-    fn world() -> World {
+    fn cache() -> Cache {
         let mut tenant = test_tenant();
         let mut policy = SyncPolicy::default();
         policy.devices.classes = vec!["gpu.example.com".into()];
         tenant.policy = Arc::new(policy);
-        World::new(tenant)
+        registry::new_cache(tenant)
     }
 
     fn name() -> Name {
         Name::new("research", "train-0")
     }
 
-    fn put(world: &World, kind: KindId, claim: &str, class: &str) {
+    fn put(cache: &Cache, kind: KindId, claim: &str, class: &str) {
         let object = json!({"metadata": {"name": claim, "resourceVersion": "1"},
             "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": class}}]}}});
-        world
+        cache
             .stores
             .tenant(kind)
             .written(Name::new("research", claim), Stored::new(&object));
@@ -168,40 +167,40 @@ mod tests {
         json!({"metadata": {"name": "train-0", "namespace": "research"}, "spec": {"resourceClaims": claims, "containers": []}})
     }
 
-    fn translate(world: &World, pod: &Value) -> (Vec<Value>, Vec<String>) {
-        let mut findings = Findings::default();
-        let claims = super::translate(world, &name(), pod, &mut findings);
-        (claims, findings.refused.iter().map(ToString::to_string).collect())
+    fn translate(cache: &Cache, pod: &Value) -> (Vec<Value>, Vec<String>) {
+        let mut issues = FieldIssues::default();
+        let claims = super::translate(cache, &name(), pod, &mut issues);
+        (claims, issues.denied.iter().map(ToString::to_string).collect())
     }
 
     #[test]
     fn claims_and_templates_have_the_hosts_names_whether_they_exist_or_not() {
-        let world = world();
-        put(&world, KindId::ResourceClaim, "mine", "gpu.example.com");
+        let cache = cache();
+        put(&cache, KindId::ResourceClaim, "mine", "gpu.example.com");
         let host = KindId::GeneratedClaim.key(Name::new("", "other-abcdefghijklm-gpu-12345"));
-        let shown = KindId::GeneratedClaim.key(Name::new("research", "other-gpu-12345"));
-        world.shown().set(&host, vec![shown]);
+        let mirrored = KindId::GeneratedClaim.key(Name::new("research", "other-gpu-12345"));
+        cache.mirror_sources().set(&host, vec![mirrored]);
         let pod = pod(
             &json!([{"name": "a", "resourceClaimName": "mine"}, {"name": "b", "resourceClaimTemplateName": "of-the-host"},
             {"name": "c", "resourceClaimName": "other-gpu-12345"}]),
         );
-        let (claims, refused) = translate(&world, &pod);
+        let (claims, denied) = translate(&cache, &pod);
         let host = |kind, name| host_name(kind, &Name::new("research", name));
         let wanted = json!([
             {"name": "a", "resourceClaimName": host(KindId::ResourceClaim, "mine")},
             {"name": "b", "resourceClaimTemplateName": host(KindId::ResourceClaimTemplate, "of-the-host")},
             {"name": "c", "resourceClaimName": "other-abcdefghijklm-gpu-12345"}]);
-        assert_eq!((Value::from(claims), refused), (wanted, Vec::new()));
+        assert_eq!((Value::from(claims), denied), (wanted, Vec::new()));
     }
 
     #[test]
     fn a_pod_says_why_its_claim_cannot_be_had() {
-        let world = world();
-        put(&world, KindId::ResourceClaim, "mine", "secret.example.com");
+        let cache = cache();
+        put(&cache, KindId::ResourceClaim, "mine", "secret.example.com");
         let mut pod = pod(&json!([{"name": "a", "resourceClaimName": "mine", "novelty": 1}]));
         pod["spec"]["containers"] = json!([{"resources": {"limits": {
             "deviceclass.resource.kubernetes.io/secret.example.com": "1", "deviceclass.resource.kubernetes.io/gpu.example.com": "1", "example.com/gpu": "1"}}}]);
-        insta::assert_yaml_snapshot!(translate(&world, &pod).1);
+        insta::assert_yaml_snapshot!(translate(&cache, &pod).1);
     }
 
     #[test]
@@ -210,7 +209,7 @@ mod tests {
             "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "train-0-abcdefghijklm-gpu-12345"}, {"name": "unused"}],
             "extendedResourceClaimStatus": {"resourceClaimName": "train-0-abcdefghijklm-extended-resources-67890",
                 "requestMappings": [{"containerName": "main", "resourceName": "example.com/gpu", "requestName": "container-0-request-0"}]}});
-        back(&name(), status.as_object_mut().unwrap());
+        sync_status(&name(), status.as_object_mut().unwrap());
         insta::assert_yaml_snapshot!(status);
     }
 }

@@ -1,22 +1,25 @@
 //! What depends on the tenant's class: priorities, accounts, runtime classes, groups, and who schedules.
 
 use super::*;
-use crate::{resource::host_name, store::Stored, tenant::test_tenant};
+use crate::{
+    model::{resource::host_name, store::Stored, tenant::test_tenant},
+    registry,
+};
 use berth_api::sync_policy::{PriorityBand, ServiceAccountMapping, SyncPolicy, SyncedKind};
 use std::sync::Arc;
 
-fn world(scheduling: SchedulingMode, change: impl FnOnce(&mut SyncPolicy)) -> World {
+fn cache(scheduling: SchedulingMode, change: impl FnOnce(&mut SyncPolicy)) -> Cache {
     let mut policy = SyncPolicy::default();
     change(&mut policy);
     let mut tenant = test_tenant();
     tenant.policy = Arc::new(policy);
     tenant.class_name = "gold".into();
     tenant.scheduling = scheduling;
-    let world = World::new(tenant);
+    let cache = registry::new_cache(tenant);
     let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"nodeName": "gpu-1"}});
-    let nodes = world.stores.host(KindId::Node);
+    let nodes = cache.stores.host(KindId::Node);
     nodes.written(Name::new("", "gpu-1"), Stored::new(&node));
-    world
+    cache
 }
 
 fn name() -> Name {
@@ -32,88 +35,88 @@ fn pod(spec: &Value) -> Value {
     pod
 }
 
-fn spec(world: &World, spec: &Value) -> Value {
-    let translated = Pods.translate(world, &name(), &pod(spec));
+fn spec(cache: &Cache, spec: &Value) -> Value {
+    let translated = Pods.translate(cache, &name(), &pod(spec));
     translated.unwrap().object["spec"].take()
 }
 
-fn refused(world: &World, spec: &Value) -> Vec<String> {
-    let refused = Pods.translate(world, &name(), &pod(spec)).unwrap_err();
-    refused.into_iter().map(|refusal| refusal.field).collect()
+fn denied(cache: &Cache, spec: &Value) -> Vec<String> {
+    let denied = Pods.translate(cache, &name(), &pod(spec)).unwrap_err();
+    denied.into_iter().map(|denied| denied.field).collect()
 }
 
-fn notes(world: &World, spec: &Value) -> usize {
-    Pods.translate(world, &name(), &pod(spec)).unwrap().notes.len()
+fn ignored(cache: &Cache, spec: &Value) -> usize {
+    Pods.translate(cache, &name(), &pod(spec)).unwrap().ignored.len()
 }
 
 #[test]
 fn priorities_become_steps_of_the_band() {
-    let world = world(SchedulingMode::Host, |policy| {
+    let cache = cache(SchedulingMode::Host, |policy| {
         policy.pods.priority = Some(PriorityBand {
             lowest: 0,
             highest: 1100,
         });
     });
-    let class = |fields: &Value| spec(&world, fields)["priorityClassName"].clone();
+    let class = |fields: &Value| spec(&cache, fields)["priorityClassName"].clone();
     assert_eq!(class(&json!({})), "berth-gold-1");
     assert_eq!(class(&json!({"priority": -5})), "berth-gold-0");
     let high = json!({"priority": 1000, "priorityClassName": "high", "preemptionPolicy": "Never"});
     assert_eq!(class(&high), "berth-gold-5-never");
-    assert_eq!(notes(&world, &high), 0);
+    assert_eq!(ignored(&cache, &high), 0);
     let system = json!({"priority": 2_000_000_000, "priorityClassName": "system-cluster-critical"});
     assert_eq!(class(&system), "berth-gold-11");
-    assert_eq!(notes(&world, &system), 1);
-    assert_eq!(spec(&world, &system).get("priority"), None);
+    assert_eq!(ignored(&cache, &system), 1);
+    assert_eq!(spec(&cache, &system).get("priority"), None);
 }
 
 #[test]
 fn without_a_band_priorities_are_told_to_have_no_effect() {
-    let world = world(SchedulingMode::Host, |_| {});
+    let cache = cache(SchedulingMode::Host, |_| {});
     let system = json!({"priority": 2_000_000_000, "priorityClassName": "system-cluster-critical"});
-    assert_eq!(spec(&world, &system).get("priorityClassName"), None);
-    assert_eq!((notes(&world, &system), notes(&world, &json!({}))), (1, 0));
+    assert_eq!(spec(&cache, &system).get("priorityClassName"), None);
+    assert_eq!((ignored(&cache, &system), ignored(&cache, &json!({}))), (1, 0));
 }
 
 #[test]
 fn accounts_of_the_class_run_under_the_hosts_accounts() {
-    let world = world(SchedulingMode::Host, |policy| {
+    let cache = cache(SchedulingMode::Host, |policy| {
         policy.service_accounts = vec![ServiceAccountMapping {
             namespace: "research".into(),
             name: "s3-reader".into(),
             host_name: "vision-s3".into(),
         }];
     });
-    let mapped = spec(&world, &json!({"serviceAccountName": "s3-reader"}));
+    let mapped = spec(&cache, &json!({"serviceAccountName": "s3-reader"}));
     assert_eq!(mapped["serviceAccountName"], "vision-s3");
     assert_eq!(mapped["automountServiceAccountToken"], false);
-    assert_eq!(spec(&world, &json!({})).get("serviceAccountName"), None);
+    assert_eq!(spec(&cache, &json!({})).get("serviceAccountName"), None);
     let elsewhere = Name::new("other", "web-0");
-    let translated = Pods.translate(&world, &elsewhere, &pod(&json!({"serviceAccountName": "s3-reader"})));
+    let translated = Pods.translate(&cache, &elsewhere, &pod(&json!({"serviceAccountName": "s3-reader"})));
     assert_eq!(translated.unwrap().object["spec"].get("serviceAccountName"), None);
 }
 
 #[test]
 fn runtime_classes_and_schedulers_are_those_of_the_class() {
-    let world = world(SchedulingMode::Host, |policy| {
+    let cache = cache(SchedulingMode::Host, |policy| {
         policy.pods.runtime_classes = vec!["kata".into()];
         policy.pods.schedulers = vec!["kai-scheduler".into()];
     });
     let allowed =
         json!({"runtimeClassName": "kata", "overhead": {"memory": "120Mi"}, "schedulerName": "kai-scheduler"});
-    let allowed = spec(&world, &allowed);
+    let allowed = spec(&cache, &allowed);
     assert_eq!(
         (&allowed["runtimeClassName"], &allowed["schedulerName"]),
         (&json!("kata"), &json!("kai-scheduler"))
     );
     assert_eq!(allowed.get("overhead"), None, "the host's API server adds it");
     let other = json!({"runtimeClassName": "gvisor", "schedulerName": "volcano"});
-    assert_eq!(refused(&world, &other), ["spec.schedulerName", "spec.runtimeClassName"]);
+    assert_eq!(denied(&cache, &other), ["spec.schedulerName", "spec.runtimeClassName"]);
 }
 
 #[test]
 fn groups_of_pods_are_named_by_their_host_names() {
     let group = json!({"schedulingGroup": {"podGroupName": "ring"}});
-    let listed = world(SchedulingMode::Host, |policy| {
+    let listed = cache(SchedulingMode::Host, |policy| {
         policy.kinds = vec![SyncedKind {
             group: "scheduling.k8s.io".into(),
             version: "v1beta1".into(),
@@ -122,7 +125,7 @@ fn groups_of_pods_are_named_by_their_host_names() {
             ..SyncedKind::default()
         }];
     });
-    let kind = listed.kind_named("PodGroup.scheduling.k8s.io").unwrap();
+    let kind = listed.find_kind_by_name("PodGroup.scheduling.k8s.io").unwrap();
     let ring = Name::new("research", "ring");
     assert_eq!(
         spec(&listed, &group)["schedulingGroup"]["podGroupName"],
@@ -140,87 +143,87 @@ fn groups_of_pods_are_named_by_their_host_names() {
     let target = Target { kind, name: ring };
     assert!(Pods.references(&listed, &name(), &pod(&group)).contains(&target));
     assert_eq!(
-        refused(&world(SchedulingMode::Host, |_| {}), &group),
+        denied(&cache(SchedulingMode::Host, |_| {}), &group),
         ["spec.schedulingGroup"]
     );
-    let decided = world(SchedulingMode::Tenant, |_| {});
+    let decided = cache(SchedulingMode::Tenant, |_| {});
     assert_eq!(spec(&decided, &group).get("schedulingGroup"), None);
 }
 
 #[test]
 fn host_names_are_those_of_a_cluster_of_ones_own() {
-    let world = world(SchedulingMode::Host, |_| {});
-    let plain = spec(&world, &json!({"hostname": "db-0", "subdomain": "db"}));
+    let cache = cache(SchedulingMode::Host, |_| {});
+    let plain = spec(&cache, &json!({"hostname": "db-0", "subdomain": "db"}));
     assert_eq!(
         (&plain["hostname"], &plain["subdomain"]),
         (&json!("db-0"), &json!("db"))
     );
     assert_eq!(plain.get("hostnameOverride"), None);
     let full = json!({"hostname": "db-0", "subdomain": "db", "setHostnameAsFQDN": true});
-    let full = spec(&world, &full);
+    let full = spec(&cache, &full);
     assert_eq!(full["hostnameOverride"], "db-0.db.research.svc.cluster.local");
     assert_eq!(full.get("setHostnameAsFQDN"), None);
-    let own = spec(&world, &json!({"hostnameOverride": "any.example.com"}));
+    let own = spec(&cache, &json!({"hostnameOverride": "any.example.com"}));
     assert_eq!(own["hostnameOverride"], "any.example.com");
     let long = json!({"hostname": "d".repeat(60), "subdomain": "db", "setHostnameAsFQDN": true});
-    assert_eq!(refused(&world, &long), ["spec.setHostnameAsFQDN"]);
-    let alone = spec(&world, &json!({"setHostnameAsFQDN": true}));
+    assert_eq!(denied(&cache, &long), ["spec.setHostnameAsFQDN"]);
+    let alone = spec(&cache, &json!({"setHostnameAsFQDN": true}));
     assert_eq!(
         (&alone["hostname"], alone.get("hostnameOverride")),
         (&json!("web-0"), None)
     );
     let dotted = Name::new("research", "web.v1-0");
-    let dotted = Pods.translate(&world, &dotted, &pod(&json!({}))).unwrap().object;
+    let dotted = Pods.translate(&cache, &dotted, &pod(&json!({}))).unwrap().object;
     assert_eq!(dotted["spec"]["hostname"], "web-v1-0");
     assert_eq!(dotted["spec"]["hostnameOverride"], "web.v1-0");
 }
 
 #[test]
 fn tenants_select_nodes_by_the_labels_they_see() {
-    let world = world(SchedulingMode::Host, |_| {});
+    let cache = cache(SchedulingMode::Host, |_| {});
     let seen = json!({"nodeSelector": {labels::POOL: "h100", labels::NODE_GROUP: "train"}});
-    assert_eq!(spec(&world, &seen)["nodeSelector"][labels::POOL], "h100");
+    assert_eq!(spec(&cache, &seen)["nodeSelector"][labels::POOL], "h100");
     let hidden = json!({"nodeSelector": {labels::OWNER_UID: "x"}});
-    assert_eq!(refused(&world, &hidden), ["spec.nodeSelector[berth.dev/owner-uid]"]);
+    assert_eq!(denied(&cache, &hidden), ["spec.nodeSelector[berth.dev/owner-uid]"]);
 }
 
 #[test]
 fn devices_are_not_chosen_by_variables_however_they_come() {
-    let world = world(SchedulingMode::Host, |_| {});
+    let cache = cache(SchedulingMode::Host, |_| {});
     let with = |container: Value| json!({"containers": [container]});
     let off = with(json!({"name": "a", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}));
-    assert_eq!(spec(&world, &off)["containers"][0]["env"].as_array().unwrap().len(), 9);
+    assert_eq!(spec(&cache, &off)["containers"][0]["env"].as_array().unwrap().len(), 9);
     let by_key = with(json!({"name": "a", "env": [{"name": "NVIDIA_VISIBLE_DEVICES",
         "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]}));
-    assert_eq!(refused(&world, &by_key), ["spec.containers[0].env[0]"]);
+    assert_eq!(denied(&cache, &by_key), ["spec.containers[0].env[0]"]);
     let by_prefix =
         with(json!({"name": "a", "envFrom": [{"prefix": "NVIDIA_VISIBLE_", "configMapRef": {"name": "c"}}]}));
-    assert_eq!(refused(&world, &by_prefix), ["spec.containers[0].envFrom[0].prefix"]);
+    assert_eq!(denied(&cache, &by_prefix), ["spec.containers[0].envFrom[0].prefix"]);
     let harmless = with(json!({"name": "a", "envFrom": [{"prefix": "APP_", "configMapRef": {"name": "c"}}]}));
-    assert_eq!(spec(&world, &harmless)["containers"][0]["envFrom"][0]["prefix"], "APP_");
+    assert_eq!(spec(&cache, &harmless)["containers"][0]["envFrom"][0]["prefix"], "APP_");
     let by_mount = with(
         json!({"name": "a", "volumeMounts": [{"name": "v", "mountPath": "/var//run/x/../nvidia-container-devices/all"}]}),
     );
     assert_eq!(
-        refused(&world, &by_mount),
+        denied(&cache, &by_mount),
         ["spec.containers[0].volumeMounts[0].mountPath"]
     );
 }
 
 #[test]
 fn a_schedulers_decision_in_the_tenant_is_the_only_place_on_the_host() {
-    let world = world(SchedulingMode::Tenant, |_| {});
+    let cache = cache(SchedulingMode::Tenant, |_| {});
     let waiting = pod(&json!({"schedulerName": "volcano"}));
-    assert_eq!(Pods.want(&world, &name(), &waiting), Want::Leave);
+    assert_eq!(Pods.desired_state(&cache, &name(), &waiting), DesiredState::Leave);
     let placed = json!({"nodeName": "gpu-1", "schedulerName": "volcano", "nodeSelector": {"mine": "yes"},
         "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone", "labelSelector": {}}]}},
         "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]});
     assert_eq!(
-        Pods.want(&world, &name(), &pod(&placed)),
-        Want::Sync,
+        Pods.desired_state(&cache, &name(), &pod(&placed)),
+        DesiredState::Sync,
         "it never ran, so it is created"
     );
-    let host = spec(&world, &placed);
+    let host = spec(&cache, &placed);
     let terms = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["gpu-1"]}]}]);
     let required =
         json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
@@ -229,45 +232,48 @@ fn a_schedulers_decision_in_the_tenant_is_the_only_place_on_the_host() {
     for field in ["nodeName", "schedulerName", "topologySpreadConstraints"] {
         assert_eq!(host.get(field), None);
     }
-    assert_eq!(refused(&world, &json!({"nodeName": "of-others"})), ["spec.nodeName"]);
+    assert_eq!(denied(&cache, &json!({"nodeName": "of-others"})), ["spec.nodeName"]);
     let mut ran = pod(&placed);
     ran["status"] = json!({"startTime": "2026-01-01T00:00:00Z"});
-    assert_eq!(Pods.want(&world, &name(), &ran), Want::Once);
+    assert_eq!(Pods.desired_state(&cache, &name(), &ran), DesiredState::Once);
 }
 
 #[test]
 fn a_host_pod_from_before_schedulers_moved_into_the_tenant_goes() {
-    let world = world(SchedulingMode::Tenant, |_| {});
+    let cache = cache(SchedulingMode::Tenant, |_| {});
     let mut host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {}});
-    let hosts = world.stores.host(KindId::Pod);
+    let hosts = cache.stores.host(KindId::Pod);
     hosts.written(name(), Stored::new(&host));
-    assert_eq!(Pods.want(&world, &name(), &pod(&json!({}))), Want::Absent);
+    assert_eq!(
+        Pods.desired_state(&cache, &name(), &pod(&json!({}))),
+        DesiredState::Absent
+    );
     host["metadata"]["resourceVersion"] = "2".into();
     host["spec"]["nodeName"] = "gpu-1".into();
     hosts.written(name(), Stored::new(&host));
     assert_eq!(
-        Pods.want(&world, &name(), &pod(&json!({}))),
-        Want::Leave,
+        Pods.desired_state(&cache, &name(), &pod(&json!({}))),
+        DesiredState::Leave,
         "it runs: it is bound there"
     );
 }
 
 #[test]
 fn what_the_tenants_scheduler_said_stays_and_the_hosts_trouble_is_told() {
-    let world = world(SchedulingMode::Tenant, |_| {});
+    let cache = cache(SchedulingMode::Tenant, |_| {});
     let mut tenant = pod(&json!({"nodeName": "gpu-1"}));
     tenant["status"] = json!({"phase": "Pending", "nominatedNodeName": "gpu-1",
         "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]});
     let host = json!({"spec": {}, "status": {"phase": "Pending", "nominatedNodeName": "gpu-2", "conditions": [
         {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/9 nodes are available: 1 Insufficient cpu."}]}});
-    let report = Report {
+    let observation = Observation {
         tenant: &tenant,
         host: &host,
         in_sync: true,
-        refused: &[],
+        denied: &[],
         now: Timestamp::UNIX_EPOCH,
     };
-    let writes = Pods.back(&world, &name(), &report);
+    let writes = Pods.sync_status(&cache, &name(), &observation);
     let [TenantWrite::Status(status)] = writes.as_slice() else {
         panic!("{writes:?}")
     };
@@ -276,7 +282,7 @@ fn what_the_tenants_scheduler_said_stays_and_the_hosts_trouble_is_told() {
 
 #[test]
 fn resizes_and_custom_conditions_come_back() {
-    let world = world(SchedulingMode::Host, |_| {});
+    let cache = cache(SchedulingMode::Host, |_| {});
     let conditions = json!([
         {"type": "PodResizePending", "status": "True", "reason": "Deferred", "observedGeneration": 7, "message": "Node didn't have enough resource: cpu"},
         {"type": "PodResizeInProgress", "status": "True", "observedGeneration": 7},
@@ -285,14 +291,14 @@ fn resizes_and_custom_conditions_come_back() {
         "allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "1"}}, "conditions": conditions}});
     let mut tenant = pod(&json!({"nodeName": "gpu-1"}));
     tenant["metadata"]["generation"] = 3.into();
-    let report = Report {
+    let observation = Observation {
         tenant: &tenant,
         host: &host,
         in_sync: true,
-        refused: &[],
+        denied: &[],
         now: Timestamp::UNIX_EPOCH,
     };
-    let writes = Pods.back(&world, &name(), &report);
+    let writes = Pods.sync_status(&cache, &name(), &observation);
     let [TenantWrite::Status(status)] = writes.as_slice() else {
         panic!("{writes:?}")
     };

@@ -6,8 +6,8 @@ use super::{
     tables::{EXEC, GRPC, HTTP_HEADER, RESIZE_POLICY, RESTART_RULE, SLEEP},
 };
 use crate::{
-    json,
-    kinds::fields::{self, Fields, Findings, Rule},
+    model::json,
+    translation::fields::{self, FieldIssues, Fields, Rule},
 };
 use serde_json::{Map, Value};
 use std::collections::HashSet;
@@ -52,8 +52,8 @@ pub const RESOURCES: Fields = &[
 /// The rules of `ContainerPort`.
 pub const PORT: Fields = &[
     ("containerPort", Rule::Copy),
-    ("hostIP", Rule::Refuse("ports of the node are not given to pods")),
-    ("hostPort", Rule::Refuse("ports of the node are not given to pods")),
+    ("hostIP", Rule::Deny("ports of the node are not given to pods")),
+    ("hostPort", Rule::Deny("ports of the node are not given to pods")),
     ("name", Rule::Copy),
     ("protocol", Rule::Copy),
 ];
@@ -105,7 +105,7 @@ pub const HANDLER: Fields = &[
 const PROBE_HOST: &str = "the node would call that host: only the pod itself may be probed";
 /// The rules of `HTTPGetAction` and `TCPSocketAction`.
 pub const ENDPOINT: Fields = &[
-    ("host", Rule::Refuse(PROBE_HOST)),
+    ("host", Rule::Deny(PROBE_HOST)),
     ("httpHeaders", Rule::Within(HTTP_HEADER)),
     ("path", Rule::Copy),
     ("port", Rule::Copy),
@@ -119,25 +119,25 @@ pub fn translate(
     container: &Value,
     path: &str,
     ephemeral: bool,
-    findings: &mut Findings,
+    issues: &mut FieldIssues,
 ) -> Value {
-    let mut copied = fields::copy(container, path, CONTAINER, findings);
-    let env = environment.variables(container, path, findings);
+    let mut copied = fields::copy(container, path, CONTAINER, issues);
+    let env = environment.variables(container, path, issues);
     if !env.is_empty() {
         copied.insert("env".into(), env.into());
     }
-    let env_from = environment.sources(container, path, findings);
+    let env_from = environment.sources(container, path, issues);
     if !env_from.is_empty() {
         copied.insert("envFrom".into(), env_from.into());
     }
     if let Some(context) = container.get("securityContext") {
-        let context = security::container(context, &format!("{path}.securityContext"), findings);
+        let context = security::container(context, &format!("{path}.securityContext"), issues);
         copied.insert("securityContext".into(), context.into());
     }
     let mounts: Vec<Value> = json::items(container, &["volumeMounts"])
         .iter()
         .enumerate()
-        .map(|(index, mount)| mount_of(mount, &format!("{path}.volumeMounts[{index}]"), findings).into())
+        .map(|(index, mount)| mount_of(mount, &format!("{path}.volumeMounts[{index}]"), issues).into())
         .collect();
     if !mounts.is_empty() {
         copied.insert("volumeMounts".into(), mounts.into());
@@ -145,28 +145,28 @@ pub fn translate(
     let devices: Vec<Value> = json::items(container, &["volumeDevices"])
         .iter()
         .enumerate()
-        .map(|(index, device)| fields::copy(device, &format!("{path}.volumeDevices[{index}]"), DEVICE, findings).into())
+        .map(|(index, device)| fields::copy(device, &format!("{path}.volumeDevices[{index}]"), DEVICE, issues).into())
         .collect();
     if !devices.is_empty() {
         copied.insert("volumeDevices".into(), devices.into());
     }
     if !ephemeral {
-        regular(container, path, &mut copied, findings);
+        regular(container, path, &mut copied, issues);
     }
     copied.into()
 }
 
 /// What only regular and init containers have.
-fn regular(container: &Value, path: &str, copied: &mut Map<String, Value>, findings: &mut Findings) {
+fn regular(container: &Value, path: &str, copied: &mut Map<String, Value>, issues: &mut FieldIssues) {
     if let Some(resources) = container.get("resources") {
-        let resources = self::resources(resources, &format!("{path}.resources"), findings);
+        let resources = self::resources(resources, &format!("{path}.resources"), issues);
         copied.insert("resources".into(), resources.into());
     }
     // Server-side apply wants each port once; a container may list it several times.
     let mut seen = HashSet::new();
     let mut ports = Vec::new();
     for (index, port) in json::items(container, &["ports"]).iter().enumerate() {
-        let copy = fields::copy(port, &format!("{path}.ports[{index}]"), PORT, findings);
+        let copy = fields::copy(port, &format!("{path}.ports[{index}]"), PORT, issues);
         let id = (
             port.get("containerPort").cloned().map(|port| port.to_string()),
             json::text(port, &["protocol"]).unwrap_or("TCP"),
@@ -181,19 +181,19 @@ fn regular(container: &Value, path: &str, copied: &mut Map<String, Value>, findi
     for field in ["livenessProbe", "readinessProbe", "startupProbe"] {
         if let Some(probe) = container.get(field) {
             let path = format!("{path}.{field}");
-            let mut copy = fields::copy(probe, &path, PROBE, findings);
-            endpoints(probe, &path, &mut copy, findings);
+            let mut copy = fields::copy(probe, &path, PROBE, issues);
+            endpoints(probe, &path, &mut copy, issues);
             copied.insert(field.into(), copy.into());
         }
     }
     if let Some(lifecycle) = container.get("lifecycle") {
         let path = format!("{path}.lifecycle");
-        let mut copy = fields::copy(lifecycle, &path, LIFECYCLE, findings);
+        let mut copy = fields::copy(lifecycle, &path, LIFECYCLE, issues);
         for field in ["postStart", "preStop"] {
             if let Some(handler) = lifecycle.get(field) {
                 let path = format!("{path}.{field}");
-                let mut handler_copy = fields::copy(handler, &path, HANDLER, findings);
-                endpoints(handler, &path, &mut handler_copy, findings);
+                let mut handler_copy = fields::copy(handler, &path, HANDLER, issues);
+                endpoints(handler, &path, &mut handler_copy, issues);
                 copy.insert(field.into(), handler_copy.into());
             }
         }
@@ -201,31 +201,31 @@ fn regular(container: &Value, path: &str, copied: &mut Map<String, Value>, findi
     }
 }
 
-fn endpoints(object: &Value, path: &str, copied: &mut Map<String, Value>, findings: &mut Findings) {
+fn endpoints(object: &Value, path: &str, copied: &mut Map<String, Value>, issues: &mut FieldIssues) {
     for field in ["httpGet", "tcpSocket"] {
         if let Some(endpoint) = object.get(field) {
-            let endpoint = fields::copy(endpoint, &format!("{path}.{field}"), ENDPOINT, findings);
+            let endpoint = fields::copy(endpoint, &format!("{path}.{field}"), ENDPOINT, issues);
             copied.insert(field.into(), endpoint.into());
         }
     }
 }
 
 /// Resource requirements of a container or a pod.
-pub fn resources(resources: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
-    let mut copied = fields::copy(resources, path, RESOURCES, findings);
-    let claims = super::claims::of_container(resources, path, findings);
+pub fn resources(resources: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, Value> {
+    let mut copied = fields::copy(resources, path, RESOURCES, issues);
+    let claims = super::claims::of_container(resources, path, issues);
     if !claims.is_empty() {
         copied.insert("claims".into(), claims.into());
     }
     copied
 }
 
-fn mount_of(mount: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
-    let mut copied = fields::copy(mount, path, MOUNT, findings);
+fn mount_of(mount: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, Value> {
+    let mut copied = fields::copy(mount, path, MOUNT, issues);
     match json::text(mount, &["mountPropagation"]) {
         None => {}
         Some("Bidirectional") => {
-            findings.refuse(
+            issues.deny(
                 format!("{path}.mountPropagation"),
                 "mounts of a pod must not reach its node",
             );
@@ -236,7 +236,7 @@ fn mount_of(mount: &Value, path: &str, findings: &mut Findings) -> Map<String, V
     }
     if let Some(target) = json::text(mount, &["mountPath"]) {
         if is_device_list(target) {
-            findings.refuse(
+            issues.deny(
                 format!("{path}.mountPath"),
                 "mounts below this path choose devices past the scheduler: request them as resources",
             );

@@ -5,7 +5,7 @@
 //! | environment | the value itself | kept: the host's kubelet knows |
 //! | volumes | an annotation of the host pod, brought up to date when labels or annotations change | kept |
 
-use crate::json;
+use crate::model::json;
 use serde_json::Value;
 use std::fmt::Write;
 

@@ -5,10 +5,14 @@ use super::{
     tables::{FIELD_REF, FILE_KEY_REF, OBJECT_REF, RESOURCE_FIELD_REF},
 };
 use crate::{
-    json,
-    kinds::fields::{self, Fields, Findings, Rule},
-    resource::{KindId, Name, host_name},
-    world::World,
+    model::{
+        Cache, KindId, json,
+        resource::{Name, host_name},
+    },
+    translation::{
+        device_variables::{DEVICE_VARIABLES, NO_DEVICE},
+        fields::{self, FieldIssues, Fields, Rule},
+    },
 };
 use serde_json::{Value, json};
 
@@ -35,25 +39,6 @@ pub const ENV_FROM: Fields = &[
     ("secretRef", Rule::Rewrite),
 ];
 
-/// Variables that choose devices past the scheduler: containers get devices by resource requests only. A variable of the
-/// container beats what a device plugin sets, so none of these may come from a tenant in any way.
-///
-/// | way | rule |
-/// |---|---|
-/// | `env` | refused, unless the value is a literal that means no device |
-/// | `envFrom` without prefix | such keys of ConfigMaps and Secrets stay in the tenant |
-/// | `envFrom` with a prefix | refused if a key could complete it to such a name |
-/// | the image | the node's runtime decides; what a device plugin sets beats it |
-pub const DEVICE_VARIABLES: &[&str] = &[
-    "AMD_VISIBLE_DEVICES",
-    "HABANA_VISIBLE_DEVICES",
-    "NVIDIA_IMEX_CHANNELS",
-    "NVIDIA_VISIBLE_DEVICES",
-];
-
-/// Values that mean no device.
-pub const NO_DEVICE: &[&str] = &["", "none", "void"];
-
 /// What all containers of a pod share.
 pub struct Environment<'a> {
     pod: &'a Value,
@@ -64,12 +49,12 @@ pub struct Environment<'a> {
 
 impl<'a> Environment<'a> {
     /// The environment of a pod's containers.
-    pub fn new(world: &World, name: &'a Name, pod: &'a Value) -> Self {
-        let mut base = api_server(&world.tenant.api_server_host, world.tenant.api_server_port);
+    pub fn new(cache: &Cache, name: &'a Name, pod: &'a Value) -> Self {
+        let mut base = api_server(&cache.tenant.api_server_host, cache.tenant.api_server_port);
         // Of a pod that is on the host the environment cannot change any more, so services need not be read.
-        let is_new = !world.stores.host(KindId::Pod).contains(name);
+        let is_new = !cache.stores.host(KindId::Pod).contains(name);
         if is_new && json::at(pod, &["spec", "enableServiceLinks"]) != Some(&Value::Bool(false)) {
-            let mut services = world.stores.tenant(KindId::Service).all();
+            let mut services = cache.stores.tenant(KindId::Service).all();
             services.retain(|(service, _)| service.namespace == name.namespace && !is_api_server(service));
             services.sort_by(|(a, _), (b, _)| a.cmp(b));
             for (service, stored) in services {
@@ -84,7 +69,7 @@ impl<'a> Environment<'a> {
     }
 
     /// Variables of a container, each name once: of several definitions the last counts, as in a kubelet.
-    pub fn variables(&self, container: &Value, path: &str, findings: &mut Findings) -> Vec<Value> {
+    pub fn variables(&self, container: &Value, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
         let mut variables: Vec<Value> = self
             .base
             .iter()
@@ -96,20 +81,20 @@ impl<'a> Environment<'a> {
             let is_harmless = variable.get("valueFrom").is_none_or(Value::is_null)
                 && NO_DEVICE.contains(&json::text(variable, &["value"]).unwrap_or_default());
             if DEVICE_VARIABLES.contains(&name) && !is_harmless {
-                findings.refuse(
+                issues.deny(
                     &path,
                     format!("{name} chooses devices past the scheduler: request them as resources"),
                 );
                 continue;
             }
             variables.retain(|known| json::text(known, &["name"]) != Some(name));
-            variables.push(self.variable(name, variable, &path, findings));
+            variables.push(self.variable(name, variable, &path, issues));
         }
         variables
     }
 
-    fn variable(&self, name: &str, variable: &Value, path: &str, findings: &mut Findings) -> Value {
-        let mut translated = fields::copy(variable, path, VARIABLE, findings);
+    fn variable(&self, name: &str, variable: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+        let mut translated = fields::copy(variable, path, VARIABLE, issues);
         translated.insert("name".into(), name.into());
         let Some(source) = variable.get("valueFrom").filter(|source| !source.is_null()) else {
             let value = json::text(variable, &["value"]).unwrap_or_default();
@@ -123,12 +108,12 @@ impl<'a> Environment<'a> {
             translated.insert("value".into(), text.replace('$', "$$").into());
             return translated.into();
         }
-        let mut copied = fields::copy(source, &path, SOURCE, findings);
+        let mut copied = fields::copy(source, &path, SOURCE, issues);
         for (field, kind) in [("configMapKeyRef", KindId::ConfigMap), ("secretKeyRef", KindId::Secret)] {
             if let Some(value) = source.get(field).filter(|value| !value.is_null()) {
                 copied.insert(
                     field.into(),
-                    self.renamed(kind, value, &format!("{path}.{field}"), findings),
+                    self.renamed(kind, value, &format!("{path}.{field}"), issues),
                 );
             }
         }
@@ -137,16 +122,16 @@ impl<'a> Environment<'a> {
     }
 
     /// ConfigMaps and Secrets of which every key becomes a variable.
-    pub fn sources(&self, container: &Value, path: &str, findings: &mut Findings) -> Vec<Value> {
+    pub fn sources(&self, container: &Value, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
         let mut sources = Vec::new();
         for (index, source) in json::items(container, &["envFrom"]).iter().enumerate() {
             let path = format!("{path}.envFrom[{index}]");
-            let mut copied = fields::copy(source, &path, ENV_FROM, findings);
+            let mut copied = fields::copy(source, &path, ENV_FROM, issues);
             for (field, kind) in [("configMapRef", KindId::ConfigMap), ("secretRef", KindId::Secret)] {
                 if let Some(value) = source.get(field).filter(|value| !value.is_null()) {
                     copied.insert(
                         field.into(),
-                        self.renamed(kind, value, &format!("{path}.{field}"), findings),
+                        self.renamed(kind, value, &format!("{path}.{field}"), issues),
                     );
                 }
             }
@@ -156,15 +141,15 @@ impl<'a> Environment<'a> {
                 .find(|name| !prefix.is_empty() && name.starts_with(prefix))
             {
                 let why = format!("a key could make it {name}, which chooses devices past the scheduler");
-                findings.refuse(format!("{path}.prefix"), why);
+                issues.deny(format!("{path}.prefix"), why);
             }
             sources.push(copied.into());
         }
         sources
     }
 
-    fn renamed(&self, kind: KindId, reference: &Value, path: &str, findings: &mut Findings) -> Value {
-        let mut renamed = fields::copy(reference, path, OBJECT_REF, findings);
+    fn renamed(&self, kind: KindId, reference: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+        let mut renamed = fields::copy(reference, path, OBJECT_REF, issues);
         let name = json::text(reference, &["name"]).unwrap_or_default();
         let host = host_name(kind, &Name::new(self.namespace, name));
         renamed.insert("name".into(), host.into());

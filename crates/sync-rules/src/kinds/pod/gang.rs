@@ -14,7 +14,7 @@
 //! JobSet's `alpha.jobset.sigs.k8s.io/exclusive-topology` where the gang is one job, each but for the topology of single nodes.
 //! PodGroups count if the tenant's class lists their kind.
 
-use crate::{json, resource::Name, world::World};
+use crate::model::{Cache, json, resource::Name};
 use berth_api::{SchedulingMode, labels};
 use serde_json::{Map, Value};
 
@@ -62,12 +62,12 @@ enum Named {
 }
 
 /// Annotations of the host pod that say which gang it belongs to.
-pub(super) fn annotations(world: &World, name: &Name, pod: &Value) -> Map<String, Value> {
+pub(super) fn annotations(cache: &Cache, name: &Name, pod: &Value) -> Map<String, Value> {
     // Schedulers in the tenant know their gangs themselves.
-    if world.tenant.scheduling == SchedulingMode::Tenant {
+    if cache.tenant.scheduling == SchedulingMode::Tenant {
         return Map::new();
     }
-    let Some((gang, size)) = gang(world, name, pod).filter(|(_, size)| (1..=MOST).contains(size)) else {
+    let Some((gang, size)) = gang(cache, name, pod).filter(|(_, size)| (1..=MOST).contains(size)) else {
         return Map::new();
     };
     let mut annotations = Map::new();
@@ -86,7 +86,7 @@ fn needs_one_domain(pod: &Value) -> bool {
         || (of_nodes(&ONE_DOMAIN_OF_JOB) && annotation(pod, JOBS) == Some("1"))
 }
 
-fn gang(world: &World, name: &Name, pod: &Value) -> Option<(String, u64)> {
+fn gang(cache: &Cache, name: &Name, pod: &Value) -> Option<(String, u64)> {
     if let Some(gang) = annotation(pod, labels::GANG_OF_TENANT) {
         return Some((
             gang.to_owned(),
@@ -98,7 +98,7 @@ fn gang(world: &World, name: &Name, pod: &Value) -> Option<(String, u64)> {
         let path = ["spec", "schedulingPolicy", "gang", "minCount"];
         return Some((
             group.to_owned(),
-            size_of(world, name, super::scheduling::POD_GROUP, group, &path)?,
+            size_of(cache, name, super::scheduling::POD_GROUP, group, &path)?,
         ));
     }
     for (named, kind, path) in GROUPS {
@@ -106,7 +106,7 @@ fn gang(world: &World, name: &Name, pod: &Value) -> Option<(String, u64)> {
             Named::Label(key) => label(pod, key),
             Named::Annotation(key) => annotation(pod, key),
         };
-        if let Some((group, size)) = group.and_then(|group| Some((group, size_of(world, name, kind, group, path)?))) {
+        if let Some((group, size)) = group.and_then(|group| Some((group, size_of(cache, name, kind, group, path)?))) {
             return Some((group.to_owned(), size));
         }
     }
@@ -116,9 +116,9 @@ fn gang(world: &World, name: &Name, pod: &Value) -> Option<(String, u64)> {
 }
 
 /// How many pods of a group must start together, as the group's object in the tenant says.
-fn size_of(world: &World, name: &Name, kind: &str, group: &str, path: &[&str]) -> Option<u64> {
-    let kind = world.kind_named(kind)?;
-    let object = world
+fn size_of(cache: &Cache, name: &Name, kind: &str, group: &str, path: &[&str]) -> Option<u64> {
+    let kind = cache.find_kind_by_name(kind)?;
+    let object = cache
         .stores
         .tenant(kind)
         .get(&Name::new(&name.namespace, group))?
@@ -137,11 +137,12 @@ fn annotation<'a>(pod: &'a Value, key: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant::test_tenant;
+    use crate::model::tenant::test_tenant;
+    use crate::registry;
     use serde_json::json;
 
     fn found(pod: &Value) -> Map<String, Value> {
-        annotations(&World::new(test_tenant()), &Name::new("ml", "a"), pod)
+        annotations(&registry::new_cache(test_tenant()), &Name::new("ml", "a"), pod)
     }
 
     #[test]

@@ -40,20 +40,20 @@ mod schema_tests;
 #[cfg(test)]
 mod tests;
 
-pub use affinity::scoped;
-pub use environment::{DEVICE_VARIABLES, NO_DEVICE};
 pub use shared::GPU_RUNTIMES;
 pub use targets::targets;
 
 use crate::{
-    json,
-    kinds::{
-        Creation, Down, Flow, HostNamespace, HostWrite, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
-        fields::Findings, metadata, namespace, network_policy::isolation, references::Target, refusal::Refusal,
+    kinds::network_policy::isolation,
+    model::{
+        Cache, Creation, DeniedField, Dependency, DesiredState, HostNamespace, HostWatch, HostWrite, Kind, KindId,
+        Observation, TenantWrite, ToHost, Translated, json,
+        pod_addresses::is_finished,
+        references::Target,
+        resource::{self, Key, Name, Resource},
+        store::WatchSpec,
     },
-    resource::{self, Key, KindId, Name, Resource},
-    store::WatchSpec,
-    world::World,
+    translation::{fields::FieldIssues, metadata, namespace_labels},
 };
 use berth_api::{SchedulingMode, labels};
 use jiff::Timestamp;
@@ -64,33 +64,40 @@ use std::collections::BTreeSet;
 const STREAM: &[&str] = &["create", "get"];
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(resource::POD).trimmed(trim_tenant)),
-    host: Some((
+pub const KIND: Kind = Kind::to_host(resource::POD, &Pods)
+    .watch_tenant(WatchSpec::own(resource::POD).trimmed(trim_tenant))
+    .watch_host(
         HostNamespace::Workloads,
         WatchSpec::synced(resource::POD).trimmed(trim_host),
-    )),
-    flow: Flow::Down(&Pods),
-    rights: Rights {
-        tenant: &[
-            ("pods", &["delete"]),
-            ("pods/status", &["patch"]),
-            ("pods/binding", &["create"]),
-        ],
+    )
+    .watch_host_when(HostWatch::Always)
+    .with_tenant_rights(&[
+        ("pods", &["delete"]),
+        ("pods/status", &["patch"]),
+        ("pods/binding", &["create"]),
+    ])
+    .with_host_rights(&[
         // Conditions of readiness gates; containers added to and resources changed in running pods.
-        host: &[
-            ("pods", WRITE),
-            ("pods/status", &["patch"]),
-            ("pods/ephemeralcontainers", &["patch"]),
-            ("pods/resize", &["patch"]),
-            // What the tenant's API server asks of kubelets.
-            ("pods/log", &["get"]),
-            ("pods/exec", STREAM),
-            ("pods/attach", STREAM),
-            ("pods/portforward", STREAM),
-        ],
-    },
-};
+        ("pods/status", &["patch"]),
+        ("pods/ephemeralcontainers", &["patch"]),
+        ("pods/resize", &["patch"]),
+        // What the tenant's API server asks of kubelets.
+        ("pods/log", &["get"]),
+        ("pods/exec", STREAM),
+        ("pods/attach", STREAM),
+        ("pods/portforward", STREAM),
+    ])
+    .essential()
+    .depends_on(&[
+        // The labels of a namespace are on its pods.
+        Dependency::on_tenant(KindId::Namespace, |cache, namespace| {
+            cache.keys_in_namespace(KindId::Pod, &namespace.name)
+        }),
+        // Policies decide which pods are open to what the platform allows.
+        Dependency::on_tenant(KindId::NetworkPolicy, |cache, policy| {
+            cache.keys_in_namespace(KindId::Pod, &policy.namespace)
+        }),
+    ]);
 
 /// Metadata that rules and decisions read; the rest is half of a small pod.
 const METADATA: &[&str] = &[
@@ -136,68 +143,72 @@ fn trim_host(pod: &mut Value) {
 
 struct Pods;
 
-impl Down for Pods {
+impl ToHost for Pods {
     fn resource(&self) -> Resource {
         resource::POD
     }
 
-    fn want(&self, world: &World, name: &Name, pod: &Value) -> Want {
+    fn desired_state(&self, cache: &Cache, name: &Name, pod: &Value) -> DesiredState {
         let is_placed = json::text(pod, &["spec", "nodeName"]).is_some();
         // What ran cannot be made again: a second one would be another pod.
-        match world.tenant.scheduling {
-            _ if status::is_finished(&pod["status"]) => Want::Leave,
-            SchedulingMode::Host if is_placed && status::is_bound(pod) => Want::Once,
-            SchedulingMode::Tenant if is_placed && status::has_started(&pod["status"]) => Want::Once,
+        match cache.tenant.scheduling {
+            _ if is_finished(&pod["status"]) => DesiredState::Leave,
+            SchedulingMode::Host if is_placed && status::is_bound(pod) => DesiredState::Once,
+            SchedulingMode::Tenant if is_placed && status::has_started(&pod["status"]) => DesiredState::Once,
             // Schedulers in the tenant decide first. A host pod that is not placed was made when the host's scheduler
             // still did, and would be placed somewhere else.
             SchedulingMode::Tenant if !is_placed => {
-                let host = world.stores.host(KindId::Pod).get(name).map(|host| host.object());
+                let host = cache.stores.host(KindId::Pod).get(name).map(|host| host.object());
                 let waits = host.is_some_and(|host| json::text(&host, &["spec", "nodeName"]).is_none());
-                if waits { Want::Absent } else { Want::Leave }
+                if waits {
+                    DesiredState::Absent
+                } else {
+                    DesiredState::Leave
+                }
             }
-            _ => Want::Sync,
+            _ => DesiredState::Sync,
         }
     }
 
-    fn references(&self, world: &World, name: &Name, pod: &Value) -> BTreeSet<Target> {
+    fn references(&self, cache: &Cache, name: &Name, pod: &Value) -> BTreeSet<Target> {
         let mut targets = targets(pod);
-        targets.extend(scheduling::group_of(world, pod).map(|(kind, group)| Target {
+        targets.extend(scheduling::group_of(cache, pod).map(|(kind, group)| Target {
             kind,
             name: Name::new(&name.namespace, &group),
         }));
         targets
     }
 
-    fn needs(&self, world: &World, name: &Name, pod: &Value) -> Vec<Key> {
-        let mut needs = self.references(world, name, pod);
+    fn prerequisites(&self, cache: &Cache, name: &Name, pod: &Value) -> Vec<Key> {
+        let mut needs = self.references(cache, name, pod);
         // What is refused never comes: the pod is refused as well, and says why.
-        needs.retain(|target| crate::kinds::devices::refusal(world, target).is_none());
-        volume_claims::needs(world, pod, needs)
+        needs.retain(|target| crate::kinds::devices::denied(cache, target).is_none());
+        volume_claims::prerequisites(cache, pod, needs)
     }
 
-    fn translate(&self, world: &World, name: &Name, pod: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
+    fn translate(&self, cache: &Cache, name: &Name, pod: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
         if let Some(node) = json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty()) {
-            let is_new = !world.stores.host(KindId::Pod).contains(name);
-            let is_ours = || world.stores.host(KindId::Node).contains(&Name::new("", node));
-            match world.tenant.scheduling {
-                SchedulingMode::Host if !status::is_bound(pod) => findings.refuse(
+            let is_new = !cache.stores.host(KindId::Pod).contains(name);
+            let is_ours = || cache.stores.host(KindId::Node).contains(&Name::new("", node));
+            match cache.tenant.scheduling {
+                SchedulingMode::Host if !status::is_bound(pod) => issues.deny(
                     "spec.nodeName",
                     "pods are placed by the scheduler: use a node selector or affinity",
                 ),
                 SchedulingMode::Tenant if is_new && !is_ours() => {
-                    findings.refuse("spec.nodeName", format!("{node} is not a node of this cluster"));
+                    issues.deny("spec.nodeName", format!("{node} is not a node of this cluster"));
                 }
                 _ => {}
             }
         }
-        let mut annotations = metadata::annotations(pod, &mut findings.refused);
-        let spec = spec::translate(world, name, pod, &mut findings);
+        let mut annotations = metadata::annotations(pod, &mut issues.denied);
+        let spec = spec::translate(cache, name, pod, &mut issues);
         for field in spec.downward {
             let value = downward::literal(pod, &field).unwrap_or_default();
             annotations.insert(downward::annotation(&field), value.into());
         }
-        annotations.extend(gang::annotations(world, name, pod));
+        annotations.extend(gang::annotations(cache, name, pod));
         let mut object = json!({
             "metadata": {"labels": metadata::labels(pod), "annotations": annotations},
             "spec": spec.spec,
@@ -206,24 +217,24 @@ impl Down for Pods {
             object["metadata"]["labels"][labels::SHARED_NODES] = labels::SHARED_NODES_ALLOWED.into();
             object["metadata"]["annotations"][labels::SHARED_POOLS] = spec.shared_pools.join(",").into();
         }
-        let of_namespace = namespace::labels_of(world, &name.namespace);
-        for (key, value) in of_namespace.into_iter().chain(isolation::labels_of(world, name, pod)) {
+        let of_namespace = namespace_labels::labels_of(cache, &name.namespace);
+        for (key, value) in of_namespace.into_iter().chain(isolation::labels_of(cache, name, pod)) {
             object["metadata"]["labels"][key] = value;
         }
         object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
-        findings.into_result(object)
+        issues.into_result(object)
     }
 
     fn creation(&self) -> Creation {
         Creation::Post
     }
 
-    fn at_creation(&self, desired: Value) -> Value {
-        update::at_creation(desired)
+    fn object_at_creation(&self, desired: Value) -> Value {
+        update::object_at_creation(desired)
     }
 
-    fn changeable(&self, desired: &Value) -> Value {
-        update::changeable(desired)
+    fn mutable_part(&self, desired: &Value) -> Value {
+        update::mutable_part(desired)
     }
 
     fn update_needs_live(&self) -> bool {
@@ -238,16 +249,23 @@ impl Down for Pods {
         status::host_status(tenant, host)
     }
 
-    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
-        status::back(world, name, report)
+    fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
+        status::sync_status(cache, name, observation)
     }
 
-    fn refused(&self, pod: &Value, refused: &[Refusal], now: Timestamp) -> Option<Value> {
-        Some(status::refused(pod, refused, now))
+    fn denied_status(&self, pod: &Value, denied: &[DeniedField], now: Timestamp) -> Option<Value> {
+        Some(status::denied_status(pod, denied, now))
     }
 
-    fn lost(&self, world: &World, name: &Name, pod: &Value, departed: Option<&Value>, now: Timestamp) -> Option<Value> {
-        status::lost(world, name, pod, departed, now)
+    fn lost_status(
+        &self,
+        cache: &Cache,
+        name: &Name,
+        pod: &Value,
+        tombstone: Option<&Value>,
+        now: Timestamp,
+    ) -> Option<Value> {
+        status::lost_status(cache, name, pod, tombstone, now)
     }
 
     fn orphan_grace(&self) -> Option<u32> {

@@ -6,12 +6,13 @@ use super::{
     update,
 };
 use crate::{
-    json,
-    kinds::{Down, HostWrite, Report, TenantWrite},
-    resource::{KindId, Name, host_name},
-    store::Stored,
-    tenant::test_tenant,
-    world::World,
+    model::{
+        Cache, HostWrite, KindId, Observation, TenantWrite, ToHost, json,
+        resource::{Name, host_name},
+        store::Stored,
+        tenant::test_tenant,
+    },
+    registry,
 };
 use berth_api::labels;
 use jiff::Timestamp;
@@ -150,13 +151,13 @@ fn without(value: &mut Value, path: &str) {
 }
 
 /// The host pod of what is left of a pod once everything refused is taken out of it.
-fn accepted(world: &World, mut pod: Value) -> Option<(Value, Value)> {
+fn accepted(cache: &Cache, mut pod: Value) -> Option<(Value, Value)> {
     for _ in 0..400 {
-        match Pods.translate(world, &name(), &pod) {
+        match Pods.translate(cache, &name(), &pod) {
             Ok(translated) => return Some((pod, translated.object)),
-            Err(refused) => {
+            Err(denied) => {
                 // From the back, so that places in lists stay what they are.
-                let mut fields: Vec<_> = refused.into_iter().map(|refusal| refusal.field).collect();
+                let mut fields: Vec<_> = denied.into_iter().map(|denied| denied.field).collect();
                 fields.sort();
                 without(&mut pod, fields.last().unwrap());
             }
@@ -236,11 +237,11 @@ proptest! {
 
     #[test]
     fn nothing_that_the_host_forbids_survives(seed in any::<u64>(), rarity in 1u64..5, version in 0usize..2) {
-        let world = World::new(test_tenant());
+        let cache = registry::new_cache(test_tenant());
         let types = &schemas()[version];
         let pod = pod(types, seed, rarity);
-        let (pod, host) = accepted(&world, pod).expect("a pod without anything refused");
-        let again = Pods.translate(&world, &name(), &pod).unwrap().object;
+        let (pod, host) = accepted(&cache, pod).expect("a pod without anything denied");
+        let again = Pods.translate(&cache, &name(), &pod).unwrap().object;
         prop_assert_eq!(&host, &again);
         let mut found = Vec::new();
         forbidden("spec", &host["spec"], &mut found);
@@ -262,13 +263,13 @@ proptest! {
 
     #[test]
     fn no_status_shows_a_name_of_the_host(seed in any::<u64>(), rarity in 1u64..4) {
-        let world = World::new(test_tenant());
+        let cache = registry::new_cache(test_tenant());
         let types = &schemas()[1];
         let pod_name = host_name(KindId::Pod, &name());
         let missing = Name::new("research", "not-there");
         let missing_name = host_name(KindId::Secret, &missing);
-        let target = crate::kinds::references::Target { kind: KindId::Secret, name: missing };
-        world.references().set(&KindId::Pod.key(name()), [target].into());
+        let target = crate::model::references::Target { kind: KindId::Secret, name: missing };
+        cache.references().set(&KindId::Pod.key(name()), [target].into());
         let tenant = test_tenant();
         let texts = [pod_name.as_str(), &missing_name, &tenant.workload_namespace, &tenant.control_plane_namespace, "words"];
         let spoken: Vec<String> = texts.iter().map(|text| format!("of {text}: {text}/{text}")).collect();
@@ -281,15 +282,15 @@ proptest! {
             status.as_object_mut().unwrap().remove(field);
         }
         let host = json!({"metadata": {"name": pod_name, "resourceVersion": "1"}, "spec": {}, "status": status});
-        world.stores.host(KindId::Pod).written(name(), Stored::new(&host));
-        let report = Report {
+        cache.stores.host(KindId::Pod).written(name(), Stored::new(&host));
+        let observation = Observation {
             tenant: &json!({"metadata": {"name": "train-0", "namespace": "research"}, "spec": {}, "status": {}}),
             host: &host,
             in_sync: true,
-            refused: &[],
+            denied: &[],
             now: Timestamp::UNIX_EPOCH,
         };
-        for write in Pods.back(&world, &name(), &report) {
+        for write in Pods.sync_status(&cache, &name(), &observation) {
             let TenantWrite::Status(mut status) = write else {
                 panic!("{write:?}")
             };

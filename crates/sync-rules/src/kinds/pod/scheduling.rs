@@ -16,13 +16,11 @@
 
 use super::{affinity, tables::TOLERATION};
 use crate::{
-    json,
-    kinds::{
-        fields::{self, Fields, Findings, Rule},
-        refusal::Refusal,
+    model::{
+        Cache, DeniedField, KindId, json,
+        resource::{Name, host_name},
     },
-    resource::{KindId, Name, host_name},
-    world::World,
+    translation::fields::{self, FieldIssues, Fields, Rule},
 };
 use berth_api::{
     SchedulingMode,
@@ -67,20 +65,20 @@ pub(super) fn is_hidden(key: &str) -> bool {
 }
 
 /// Adds everything about scheduling to the host pod's spec.
-pub fn translate(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let mut selector = json!({});
-    match world.tenant.scheduling {
+    match cache.tenant.scheduling {
         SchedulingMode::Host => {
             for (key, value) in json::strings(source, &["nodeSelector"]) {
                 if is_hidden(&key) {
-                    findings.refuse(format!("spec.nodeSelector[{key}]"), RESERVED);
+                    issues.deny(format!("spec.nodeSelector[{key}]"), RESERVED);
                 }
                 selector[key] = value.into();
             }
-            affinity::translate(world, name, source, spec, findings);
-            avoid_cordoned(world, source, spec);
-            scheduler(world, source, spec, findings);
-            group(world, name, source, spec, findings);
+            affinity::translate(cache, name, source, spec, issues);
+            avoid_cordoned(cache, source, spec);
+            scheduler(cache, source, spec, issues);
+            group(cache, name, source, spec, issues);
         }
         SchedulingMode::Tenant => {
             if let Some(node) = json::text(source, &["nodeName"]) {
@@ -88,10 +86,10 @@ pub fn translate(world: &World, name: &Name, source: &Value, spec: &mut Map<Stri
             }
         }
     }
-    selector[labels::TENANT] = world.tenant.slug.clone().into();
+    selector[labels::TENANT] = cache.tenant.slug.clone().into();
     spec.insert("nodeSelector".into(), selector);
-    spec.insert("tolerations".into(), tolerations(world, source, findings).into());
-    priority(world, source, spec, findings);
+    spec.insert("tolerations".into(), tolerations(cache, source, issues).into());
+    priority(cache, source, spec, issues);
 }
 
 /// Leaves the host's scheduler one node to choose from.
@@ -102,52 +100,52 @@ fn stay_on(node: &str, spec: &mut Map<String, Value>) {
     spec.insert("affinity".into(), affinity);
 }
 
-fn scheduler(world: &World, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+fn scheduler(cache: &Cache, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     match json::text(source, &["schedulerName"]) {
         None | Some("" | "default-scheduler") => {}
-        Some(other) if allows(&world.tenant.policy.pods.schedulers, other) => {
+        Some(other) if allows(&cache.tenant.policy.pods.schedulers, other) => {
             spec.insert("schedulerName".into(), other.into());
         }
         Some(other) => {
             let why = format!("{other} is not offered: leave it out, and the default scheduler places the pod");
-            findings.refuse("spec.schedulerName", why);
+            issues.deny("spec.schedulerName", why);
         }
     }
 }
 
 /// The PodGroup that a pod belongs to, if it names one and the class lists the kind.
-pub fn group_of(world: &World, pod: &Value) -> Option<(KindId, String)> {
+pub fn group_of(cache: &Cache, pod: &Value) -> Option<(KindId, String)> {
     let group = json::text(pod, &["spec", "schedulingGroup", "podGroupName"]).filter(|group| !group.is_empty())?;
-    (world.tenant.scheduling == SchedulingMode::Host)
-        .then(|| world.kind_named(POD_GROUP))
+    (cache.tenant.scheduling == SchedulingMode::Host)
+        .then(|| cache.find_kind_by_name(POD_GROUP))
         .flatten()
         .map(|kind| (kind, group.to_owned()))
 }
 
-fn group(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+fn group(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let Some(value) = source.get("schedulingGroup").filter(|group| !json::is_unset(group)) else {
         return;
     };
-    fields::copy(value, "spec.schedulingGroup", GROUP, findings);
+    fields::copy(value, "spec.schedulingGroup", GROUP, issues);
     let Some(group) = json::text(value, &["podGroupName"]) else {
         return;
     };
-    match world.kind_named(POD_GROUP) {
+    match cache.find_kind_by_name(POD_GROUP) {
         Some(kind) => {
             let host = host_name(kind, &Name::new(&name.namespace, group));
             spec.insert("schedulingGroup".into(), json!({"podGroupName": host}));
         }
-        None => findings.refuse(
+        None => issues.deny(
             "spec.schedulingGroup",
             "PodGroups are not offered here: the platform has to list them in the tenant's class",
         ),
     }
 }
 
-fn priority(world: &World, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+fn priority(cache: &Cache, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let class = json::text(source, &["priorityClassName"]).filter(|class| !class.is_empty());
-    let mut note = |why: &str| findings.notes.push(Refusal::new("spec.priorityClassName", why));
-    if world.tenant.policy.pods.priority.is_none() {
+    let mut note = |why: &str| issues.ignored.push(DeniedField::new("spec.priorityClassName", why));
+    if cache.tenant.policy.pods.priority.is_none() {
         if class.is_some() {
             note("tenants of this class have no priorities on the host: the pod has the host's default priority");
         }
@@ -158,13 +156,13 @@ fn priority(world: &World, source: &Value, spec: &mut Map<String, Value>, findin
     }
     let priority = source.get("priority").and_then(Value::as_i64).unwrap_or_default();
     let preempts = json::text(source, &["preemptionPolicy"]) != Some("Never");
-    let host = PriorityBand::class_name(&world.tenant.class_name, PriorityBand::step(priority), preempts);
+    let host = PriorityBand::class_name(&cache.tenant.class_name, PriorityBand::step(priority), preempts);
     spec.insert("priorityClassName".into(), host.into());
 }
 
-fn tolerations(world: &World, source: &Value, findings: &mut Findings) -> Vec<Value> {
+fn tolerations(cache: &Cache, source: &Value, issues: &mut FieldIssues) -> Vec<Value> {
     let mut result = vec![json!({
-        "key": labels::TENANT, "operator": "Equal", "value": world.tenant.slug, "effect": "NoExecute"
+        "key": labels::TENANT, "operator": "Equal", "value": cache.tenant.slug, "effect": "NoExecute"
     })];
     let mut add = |toleration: Value| {
         if !result.contains(&toleration) {
@@ -172,12 +170,12 @@ fn tolerations(world: &World, source: &Value, findings: &mut Findings) -> Vec<Va
         }
     };
     for (index, toleration) in json::items(source, &["tolerations"]).iter().enumerate() {
-        let toleration = fields::within(toleration, &format!("spec.tolerations[{index}]"), TOLERATION, findings);
+        let toleration = fields::within(toleration, &format!("spec.tolerations[{index}]"), TOLERATION, issues);
         match json::text(&toleration, &["key"]).filter(|key| !key.is_empty()) {
-            Some(key) if is_reserved(key) => findings.refuse(format!("spec.tolerations[{index}].key"), RESERVED),
+            Some(key) if is_reserved(key) => issues.deny(format!("spec.tolerations[{index}].key"), RESERVED),
             Some(_) => add(toleration),
             None => {
-                for key in visible_taints(world) {
+                for key in visible_taints(cache) {
                     let mut one = toleration.clone();
                     json::set(&mut one, &["key"], key);
                     add(one);
@@ -189,9 +187,9 @@ fn tolerations(world: &World, source: &Value, findings: &mut Findings) -> Vec<Va
 }
 
 /// Taints that a toleration without key stands for.
-fn visible_taints(world: &World) -> BTreeSet<String> {
+fn visible_taints(cache: &Cache) -> BTreeSet<String> {
     let mut keys: BTreeSet<String> = COMMON_TAINTS.iter().map(|key| (*key).to_owned()).collect();
-    for (_, node) in world.stores.host(KindId::Node).all() {
+    for (_, node) in cache.stores.host(KindId::Node).all() {
         let node = node.object();
         let taints = json::items(&node, &["spec", "taints"]).iter();
         keys.extend(
@@ -206,7 +204,7 @@ fn visible_taints(world: &World) -> BTreeSet<String> {
 
 /// Keeps a new pod off nodes that the tenant has cordoned, unless it tolerates that. A pod with scheduling gates is left
 /// alone: its affinity could then only become narrower, never wider again.
-fn avoid_cordoned(world: &World, source: &Value, spec: &mut Map<String, Value>) {
+fn avoid_cordoned(cache: &Cache, source: &Value, spec: &mut Map<String, Value>) {
     const TAINT: &str = "node.kubernetes.io/unschedulable";
     let tolerates = json::items(source, &["tolerations"]).iter().any(|toleration| {
         let key = json::text(toleration, &["key"]).unwrap_or_default();
@@ -216,7 +214,7 @@ fn avoid_cordoned(world: &World, source: &Value, spec: &mut Map<String, Value>) 
         return;
     }
     let mut cordoned: Vec<Value> = Vec::new();
-    for (name, node) in world.stores.tenant(KindId::Node).all() {
+    for (name, node) in cache.stores.tenant(KindId::Node).all() {
         if node.unschedulable {
             cordoned.push(json!({"key": "metadata.name", "operator": "NotIn", "values": [&*name.name]}));
         }

@@ -3,7 +3,7 @@
 //! them against running servers and write them anew with `BERTH_UPDATE_SCHEMAS=1`.
 
 use super::{affinity, claims, container, environment, scheduling, security, spec, tables::*, volume_claims, volumes};
-use crate::kinds::fields::{Fields, Rule};
+use crate::translation::fields::{Fields, Rule};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Fields and their types, by the name of the structure: `string`, `[Container]`, `{Quantity}`…

@@ -3,8 +3,8 @@
 
 use super::tables::{CAPABILITIES as CAPABILITY_LISTS, PROFILE, SE_LINUX, SYSCTL};
 use crate::{
-    json,
-    kinds::fields::{self, Fields, Findings, Rule},
+    model::json,
+    translation::fields::{self, FieldIssues, Fields, Rule},
 };
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ pub const POD: Fields = &[
     ("supplementalGroups", Rule::Copy),
     ("supplementalGroupsPolicy", Rule::Copy),
     ("sysctls", Rule::Within(SYSCTL)),
-    ("windowsOptions", Rule::Refuse(WINDOWS)),
+    ("windowsOptions", Rule::Deny(WINDOWS)),
 ];
 
 /// The rules of `SecurityContext`.
@@ -34,7 +34,7 @@ pub const CONTAINER: Fields = &[
     ("capabilities", Rule::Within(CAPABILITY_LISTS)),
     (
         "privileged",
-        Rule::Refuse("privileged containers reach the node, which belongs to the platform"),
+        Rule::Deny("privileged containers reach the node, which belongs to the platform"),
     ),
     ("procMount", Rule::Ignore("only the default passes")),
     ("readOnlyRootFilesystem", Rule::Copy),
@@ -43,7 +43,7 @@ pub const CONTAINER: Fields = &[
     ("runAsUser", Rule::Copy),
     ("seLinuxOptions", Rule::Within(SE_LINUX)),
     ("seccompProfile", Rule::Within(PROFILE)),
-    ("windowsOptions", Rule::Refuse(WINDOWS)),
+    ("windowsOptions", Rule::Deny(WINDOWS)),
 ];
 
 /// Capabilities that a container may add.
@@ -86,14 +86,14 @@ const SE_LINUX_TYPES: &[&str] = &[
 ];
 
 /// The host pod's security context.
-pub fn pod(context: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
-    let copied = fields::copy(context, path, POD, findings);
-    shared(context, path, findings);
+pub fn pod(context: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, Value> {
+    let copied = fields::copy(context, path, POD, issues);
+    shared(context, path, issues);
     let sysctls = json::items(context, &["sysctls"]);
     for (index, sysctl) in sysctls.iter().enumerate() {
         let name = json::text(sysctl, &["name"]).unwrap_or_default().replace('/', ".");
         if !SYSCTLS.contains(&name.as_str()) {
-            findings.refuse(
+            issues.deny(
                 format!("{path}.sysctls[{index}]"),
                 format!("{name} is not among the safe sysctls"),
             );
@@ -103,13 +103,13 @@ pub fn pod(context: &Value, path: &str, findings: &mut Findings) -> Map<String, 
 }
 
 /// The security context of a host container.
-pub fn container(context: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
-    let copied = fields::copy(context, path, CONTAINER, findings);
-    shared(context, path, findings);
+pub fn container(context: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, Value> {
+    let copied = fields::copy(context, path, CONTAINER, issues);
+    shared(context, path, issues);
     if let Some(capabilities) = context.get("capabilities") {
         for added in json::items(capabilities, &["add"]).iter().filter_map(Value::as_str) {
             if !CAPABILITIES.contains(&added.strip_prefix("CAP_").unwrap_or(added)) {
-                findings.refuse(
+                issues.deny(
                     format!("{path}.capabilities.add"),
                     format!("{added} is more than containers may have"),
                 );
@@ -118,28 +118,28 @@ pub fn container(context: &Value, path: &str, findings: &mut Findings) -> Map<St
     }
     match json::text(context, &["procMount"]) {
         None | Some("" | "Default") => {}
-        Some(_) => findings.refuse(format!("{path}.procMount"), "only Default is allowed"),
+        Some(_) => issues.deny(format!("{path}.procMount"), "only Default is allowed"),
     }
     copied
 }
 
 /// Profiles that pods and containers both have.
-fn shared(context: &Value, path: &str, findings: &mut Findings) {
+fn shared(context: &Value, path: &str, issues: &mut FieldIssues) {
     for field in ["seccompProfile", "appArmorProfile"] {
         if json::text(context, &[field, "type"]) == Some("Unconfined") {
-            findings.refuse(format!("{path}.{field}.type"), "Unconfined is not allowed");
+            issues.deny(format!("{path}.{field}.type"), "Unconfined is not allowed");
         }
     }
     if let Some(options) = context.get("seLinuxOptions") {
         if !SE_LINUX_TYPES.contains(&json::text(options, &["type"]).unwrap_or_default()) {
-            findings.refuse(
+            issues.deny(
                 format!("{path}.seLinuxOptions.type"),
                 "only types of containers are allowed",
             );
         }
         for field in ["user", "role"] {
             if json::text(options, &[field]).is_some_and(|text| !text.is_empty()) {
-                findings.refuse(format!("{path}.seLinuxOptions.{field}"), "not allowed");
+                issues.deny(format!("{path}.seLinuxOptions.{field}"), "not allowed");
             }
         }
     }
@@ -150,17 +150,17 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn refused(f: impl FnOnce(&mut Findings)) -> Vec<String> {
-        let mut findings = Findings::default();
-        f(&mut findings);
-        findings.refused.iter().map(|refusal| refusal.field.clone()).collect()
+    fn denied(f: impl FnOnce(&mut FieldIssues)) -> Vec<String> {
+        let mut issues = FieldIssues::default();
+        f(&mut issues);
+        issues.denied.iter().map(|denied| denied.field.clone()).collect()
     }
 
     #[test]
     fn baseline_passes() {
         let context = json!({"runAsUser": 1000, "privileged": false, "procMount": "Default", "seccompProfile": {"type": "RuntimeDefault"},
             "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}, "seLinuxOptions": {"type": "container_t"}});
-        assert_eq!(refused(|findings| drop(container(&context, "c", findings))), [""; 0]);
+        assert_eq!(denied(|issues| drop(container(&context, "c", issues))), [""; 0]);
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
             "appArmorProfile": {"type": "Unconfined"}, "capabilities": {"add": ["SYS_ADMIN", "CAP_NET_RAW"]},
             "seLinuxOptions": {"type": "spc_t", "user": "u"}, "windowsOptions": {"hostProcess": true}});
         assert_eq!(
-            refused(|findings| drop(container(&context, "c", findings))),
+            denied(|issues| drop(container(&context, "c", issues))),
             [
                 "c.privileged",
                 "c.windowsOptions",
@@ -187,6 +187,6 @@ mod tests {
     #[test]
     fn only_safe_sysctls_pass() {
         let context = json!({"sysctls": [{"name": "net.ipv4.tcp_syncookies", "value": "1"}, {"name": "kernel.msgmax", "value": "1"}]});
-        assert_eq!(refused(|findings| drop(pod(&context, "p", findings))), ["p.sysctls[1]"]);
+        assert_eq!(denied(|issues| drop(pod(&context, "p", issues))), ["p.sysctls[1]"]);
     }
 }

@@ -11,11 +11,7 @@
 //! A pod that exists on the host stays what it is, whatever the tenant's pools are meanwhile.
 
 use super::scheduling::NODE_TERMS;
-use crate::{
-    json,
-    resource::{KindId, Name},
-    world::World,
-};
+use crate::model::{Cache, KindId, json, resource::Name};
 use berth_api::{
     SchedulingMode, labels,
     sync_policy::{PriorityBand, SharedNodesPolicy},
@@ -29,13 +25,13 @@ pub const GPU_RUNTIMES: &[&str] = &["nvidia", "amd", "habana", "gpu"];
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// Opens the shared pools to a host pod's spec that is otherwise complete. Gives the pools that it may use.
-pub fn open(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>) -> Vec<String> {
-    let rules = &world.tenant.policy.shared_nodes;
-    let pools = pools(world, name, rules);
-    if pools.is_empty() || world.tenant.scheduling != SchedulingMode::Host || !may_share(source, spec, rules) {
+pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>) -> Vec<String> {
+    let rules = &cache.tenant.policy.shared_nodes;
+    let pools = pools(cache, name, rules);
+    if pools.is_empty() || cache.tenant.scheduling != SchedulingMode::Host || !may_share(source, spec, rules) {
         return Vec::new();
     }
-    let Some(terms) = terms(&world.tenant.slug, &pools, spec) else {
+    let Some(terms) = terms(&cache.tenant.slug, &pools, spec) else {
         return Vec::new();
     };
     let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
@@ -46,9 +42,9 @@ pub fn open(world: &World, name: &Name, source: &Value, spec: &mut Map<String, V
             spec.remove("nodeSelector");
         }
     }
-    if world.tenant.policy.pods.priority.is_some() {
+    if cache.tenant.policy.pods.priority.is_some() {
         let step = PriorityBand::step(source.get("priority").and_then(Value::as_i64).unwrap_or_default());
-        let class = PriorityBand::class_name(&world.tenant.class_name, step, false);
+        let class = PriorityBand::class_name(&cache.tenant.class_name, step, false);
         spec.insert("priorityClassName".into(), class.into());
     }
     if rules.user_namespaces {
@@ -70,8 +66,8 @@ pub fn open(world: &World, name: &Name, source: &Value, spec: &mut Map<String, V
 }
 
 /// Of a pod that is on the host already what it was made with, else what the tenant has now.
-fn pools(world: &World, name: &Name, rules: &SharedNodesPolicy) -> Vec<String> {
-    let Some(host) = world.stores.host(KindId::Pod).get(name).map(|host| host.object()) else {
+fn pools(cache: &Cache, name: &Name, rules: &SharedNodesPolicy) -> Vec<String> {
+    let Some(host) = cache.stores.host(KindId::Pod).get(name).map(|host| host.object()) else {
         return rules.pools.clone();
     };
     let list = json::text(&host, &["metadata", "annotations", labels::SHARED_POOLS]).unwrap_or_default();
@@ -151,30 +147,31 @@ fn items<'a>(spec: &'a mut Map<String, Value>, list: &str) -> impl Iterator<Item
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry;
     use crate::{
-        kinds::{Down, pod::Pods},
-        tenant::test_tenant,
+        kinds::pod::Pods,
+        model::{ToHost, tenant::test_tenant},
     };
     use std::sync::Arc;
 
-    fn world(change: impl FnOnce(&mut SharedNodesPolicy)) -> World {
+    fn cache(change: impl FnOnce(&mut SharedNodesPolicy)) -> Cache {
         let mut tenant = test_tenant();
         let policy = Arc::make_mut(&mut tenant.policy);
         policy.shared_nodes.pools = vec!["cpu".into()];
         policy.pods.runtime_classes = vec!["*".into()];
         policy.devices.classes = vec!["*".into()];
         change(&mut policy.shared_nodes);
-        World::new(tenant)
+        registry::new_cache(tenant)
     }
 
     /// The host pod of a pod with this spec.
-    fn host(world: &World, more: &Value) -> Value {
+    fn host(cache: &Cache, more: &Value) -> Value {
         let mut spec = json!({"containers": [{"name": "c", "image": "app"}]});
         for (key, value) in more.as_object().into_iter().flatten() {
             spec[key] = value.clone();
         }
         let pod = json!({"metadata": {"name": "p", "namespace": "research", "uid": "u"}, "spec": spec});
-        Pods.translate(world, &Name::new("research", "p"), &pod).unwrap().object
+        Pods.translate(cache, &Name::new("research", "p"), &pod).unwrap().object
     }
 
     fn shares(host: &Value) -> bool {
@@ -188,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_pod_without_devices_may_run_on_own_and_on_shared_nodes() {
-        let host = host(&world(|_| ()), &json!({"nodeSelector": {"disk": "ssd"}}));
+        let host = host(&cache(|_| ()), &json!({"nodeSelector": {"disk": "ssd"}}));
         assert!(shares(&host));
         insta::assert_yaml_snapshot!(json!({
             "labels": host["metadata"]["labels"][labels::SHARED_NODES],
@@ -205,7 +202,7 @@ mod tests {
         let named = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]});
         let with = |terms: Value| {
             let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
-            host(&world(|_| ()), &json!({"affinity": {"nodeAffinity": required}}))
+            host(&cache(|_| ()), &json!({"affinity": {"nodeAffinity": required}}))
         };
         let two = with(json!([zone, named, {}]));
         let terms = json::items(&two["spec"]["affinity"], &NODE_TERMS);
@@ -227,43 +224,43 @@ mod tests {
             json!({"runtimeClassName": "nvidia"}),
             json!({"initContainers": [{"name": "i", "image": "a", "resources": {"requests": {"amd.com/gpu": "1"}, "limits": {"amd.com/gpu": "1"}}}]}),
         ] {
-            assert!(!shares(&host(&world(|_| ()), &devices)), "{devices}");
+            assert!(!shares(&host(&cache(|_| ()), &devices)), "{devices}");
         }
         for plain in [
             limited("cpu"),
             limited("hugepages-2Mi"),
             json!({"runtimeClassName": "kata"}),
         ] {
-            assert!(shares(&host(&world(|_| ()), &plain)), "{plain}");
+            assert!(shares(&host(&cache(|_| ()), &plain)), "{plain}");
         }
     }
 
     #[test]
     fn what_the_class_wants_on_shared_nodes_holds_or_the_pod_stays_at_home() {
-        let strict = world(|rules| rules.user_namespaces = true);
+        let strict = cache(|rules| rules.user_namespaces = true);
         assert_eq!(host(&strict, &json!({}))["spec"]["hostUsers"], false);
         assert!(!shares(&host(&strict, &json!({"hostUsers": true}))));
         let never = json!({"containers": [{"name": "c", "image": "a", "imagePullPolicy": "Never"}]});
         assert!(!shares(&host(&strict, &never)));
-        let cached = host(&world(|rules| rules.cached_images = true), &never);
+        let cached = host(&cache(|rules| rules.cached_images = true), &never);
         assert!(shares(&cached));
         assert_eq!(cached["spec"]["containers"][0]["imagePullPolicy"], "Never");
     }
 
     #[test]
     fn a_pod_on_a_shared_node_makes_nobody_leave() {
-        let mut world = world(|_| ());
-        Arc::make_mut(&mut world.tenant.policy).pods.priority = Some(PriorityBand { lowest: 0, highest: 11 });
-        let at_home = host(&world, &json!({"priority": 1000, "runtimeClassName": "nvidia"}));
+        let mut cache = cache(|_| ());
+        Arc::make_mut(&mut cache.tenant.policy).pods.priority = Some(PriorityBand { lowest: 0, highest: 11 });
+        let at_home = host(&cache, &json!({"priority": 1000, "runtimeClassName": "nvidia"}));
         assert_eq!(at_home["spec"]["priorityClassName"], "berth-default-5");
-        let shared = host(&world, &json!({"priority": 1000}));
+        let shared = host(&cache, &json!({"priority": 1000}));
         assert_eq!(shared["spec"]["priorityClassName"], "berth-default-5-never");
     }
 
     #[test]
     fn without_shared_pools_or_with_a_scheduler_of_its_own_everything_stays_at_home() {
-        assert!(!shares(&host(&world(|rules| rules.pools.clear()), &json!({}))));
-        let mut own = world(|_| ());
+        assert!(!shares(&host(&cache(|rules| rules.pools.clear()), &json!({}))));
+        let mut own = cache(|_| ());
         own.tenant.scheduling = SchedulingMode::Tenant;
         assert!(!shares(&host(&own, &json!({}))));
     }

@@ -6,10 +6,11 @@ use super::{
     volumes,
 };
 use crate::{
-    json,
-    kinds::fields::{self, Fields, Findings, Rule},
-    resource::{KindId, Name, host_name},
-    world::World,
+    model::{
+        Cache, KindId, json,
+        resource::{Name, host_name},
+    },
+    translation::fields::{self, FieldIssues, Fields, Rule},
 };
 use berth_api::sync_policy::allows;
 use serde_json::{Map, Value, json};
@@ -35,9 +36,9 @@ pub const SPEC: Fields = &[
         Rule::Ignore("evictions that are asked for in the tenant are answered there"),
     ),
     ("hostAliases", Rule::Rewrite),
-    ("hostIPC", Rule::Refuse(NODE_ISOLATION)),
-    ("hostNetwork", Rule::Refuse(NODE_ISOLATION)),
-    ("hostPID", Rule::Refuse(NODE_ISOLATION)),
+    ("hostIPC", Rule::Deny(NODE_ISOLATION)),
+    ("hostNetwork", Rule::Deny(NODE_ISOLATION)),
+    ("hostPID", Rule::Deny(NODE_ISOLATION)),
     ("hostUsers", Rule::Rewrite),
     ("hostname", Rule::Rewrite),
     ("hostnameOverride", Rule::Rewrite),
@@ -87,12 +88,12 @@ pub struct HostSpec {
 }
 
 /// The host pod's spec.
-pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Findings) -> HostSpec {
+pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> HostSpec {
     let source = &pod["spec"];
-    let mut spec = fields::copy(source, "spec", SPEC, findings);
+    let mut spec = fields::copy(source, "spec", SPEC, issues);
     let mut downward = BTreeSet::new();
 
-    let environment = environment::Environment::new(world, name, pod);
+    let environment = environment::Environment::new(cache, name, pod);
     for (field, ephemeral) in [
         ("initContainers", false),
         ("containers", false),
@@ -103,37 +104,37 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
             .enumerate()
             .map(|(index, item)| {
                 let path = format!("spec.{field}[{index}]");
-                container::translate(&environment, item, &path, ephemeral, findings)
+                container::translate(&environment, item, &path, ephemeral, issues)
             })
             .collect();
         if !containers.is_empty() {
             spec.insert(field.into(), containers.into());
         }
     }
-    let claims = claims::translate(world, name, pod, findings);
+    let claims = claims::translate(cache, name, pod, issues);
     if !claims.is_empty() {
         spec.insert("resourceClaims".into(), claims.into());
     }
-    let volumes = volumes::translate(world, name, pod, &mut downward, findings);
+    let volumes = volumes::translate(cache, name, pod, &mut downward, issues);
     if !volumes.is_empty() {
         spec.insert("volumes".into(), volumes.into());
     }
     if let Some(context) = source.get("securityContext") {
         spec.insert(
             "securityContext".into(),
-            security::pod(context, "spec.securityContext", findings).into(),
+            security::pod(context, "spec.securityContext", issues).into(),
         );
     }
     if let Some(resources) = source.get("resources") {
         spec.insert(
             "resources".into(),
-            container::resources(resources, "spec.resources", findings).into(),
+            container::resources(resources, "spec.resources", issues).into(),
         );
     }
-    scheduling::translate(world, name, source, &mut spec, findings);
-    network(world, name, source, &mut spec, findings);
-    runtime_class(world, source, &mut spec, findings);
-    account(world, name, source, &mut spec);
+    scheduling::translate(cache, name, source, &mut spec, issues);
+    network(cache, name, source, &mut spec, issues);
+    runtime_class(cache, source, &mut spec, issues);
+    account(cache, name, source, &mut spec);
     // Variables for services are the tenant's services', made from its objects.
     spec.insert("enableServiceLinks".into(), false.into());
     if source.get("hostUsers") == Some(&Value::Bool(false)) {
@@ -149,7 +150,7 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
         let secrets: Vec<_> = secrets.into_iter().map(|secret| json!({"name": secret})).collect();
         spec.insert("imagePullSecrets".into(), secrets.into());
     }
-    let shared_pools = shared::open(world, name, source, &mut spec);
+    let shared_pools = shared::open(cache, name, source, &mut spec);
     HostSpec {
         spec,
         downward,
@@ -160,11 +161,11 @@ pub fn translate(world: &World, name: &Name, pod: &Value, findings: &mut Finding
 /// The tenant's account means nothing on the host: its tokens arrive in a volume. The host pod runs under the workload
 /// namespace's own account, which may do nothing, or under one that the class has for this account, by which clouds know
 /// it. The token of neither is mounted.
-fn account(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>) {
+fn account(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>) {
     let account = json::text(source, &["serviceAccountName"])
         .filter(|account| !account.is_empty())
         .unwrap_or("default");
-    let mappings = &world.tenant.policy.service_accounts;
+    let mappings = &cache.tenant.policy.service_accounts;
     if let Some(mapping) = mappings
         .iter()
         .find(|mapping| mapping.namespace == *name.namespace && mapping.name == account)
@@ -174,24 +175,24 @@ fn account(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Va
     spec.insert("automountServiceAccountToken".into(), false.into());
 }
 
-fn runtime_class(world: &World, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+fn runtime_class(cache: &Cache, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let Some(class) = json::text(source, &["runtimeClassName"]).filter(|class| !class.is_empty()) else {
         return;
     };
-    if allows(&world.tenant.policy.pods.runtime_classes, class) {
+    if allows(&cache.tenant.policy.pods.runtime_classes, class) {
         spec.insert("runtimeClassName".into(), class.into());
     } else {
-        findings.refuse("spec.runtimeClassName", format!("{class} is not offered here"));
+        issues.deny("spec.runtimeClassName", format!("{class} is not offered here"));
     }
 }
 
 /// Host name, aliases and DNS: what a pod of that name would have on a cluster of its own.
-fn network(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
-    hostnames(world, name, source, spec, findings);
+fn network(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
+    hostnames(cache, name, source, spec, issues);
     // Server-side apply wants each address once; a pod may list it several times.
     let mut aliases: Vec<(String, Vec<Value>)> = Vec::new();
     for (index, alias) in json::items(source, &["hostAliases"]).iter().enumerate() {
-        fields::copy(alias, &format!("spec.hostAliases[{index}]"), HOST_ALIAS, findings);
+        fields::copy(alias, &format!("spec.hostAliases[{index}]"), HOST_ALIAS, issues);
         let ip = json::text(alias, &["ip"]).unwrap_or_default();
         let names = json::items(alias, &["hostnames"]).to_vec();
         match aliases.iter_mut().find(|(known, _)| known == ip) {
@@ -206,16 +207,16 @@ fn network(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Va
             .collect();
         spec.insert("hostAliases".into(), aliases.into());
     }
-    dns(world, name, source, spec, findings);
+    dns(cache, name, source, spec, issues);
 }
 
 /// Cluster DNS means the tenant's DNS. Without one, names of services do not resolve, but external ones do, through
 /// the node's resolver; never does a tenant's pod ask the host's cluster DNS.
-fn dns(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+fn dns(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let own = source.get("dnsConfig").filter(|config| !json::is_unset(config));
-    let own = own.map(|config| fields::within(config, "spec.dnsConfig", DNS_CONFIG, findings));
+    let own = own.map(|config| fields::within(config, "spec.dnsConfig", DNS_CONFIG, issues));
     let policy = json::text(source, &["dnsPolicy"]).unwrap_or("ClusterFirst");
-    let cluster_dns = world
+    let cluster_dns = cache
         .tenant
         .dns_address
         .as_ref()
@@ -230,7 +231,7 @@ fn dns(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>
         }
         return;
     };
-    let domain = &world.tenant.cluster_domain;
+    let domain = &cache.tenant.cluster_domain;
     let mut nameservers = vec![Value::from(address.clone())];
     let mut searches: Vec<Value> = [
         format!("{}.svc.{domain}", name.namespace),
@@ -264,14 +265,14 @@ const MAX_HOSTNAME: usize = 63;
 
 /// The host name in the pod. Its full name, where the pod asks for that, would be made of the host's namespace and
 /// domain, so it is given as a whole; and so is one with dots.
-fn hostnames(world: &World, name: &Name, source: &Value, spec: &mut Map<String, Value>, findings: &mut Findings) {
+fn hostnames(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let text = |field: &str| json::text(source, &[field]).filter(|text| !text.is_empty());
     let own = kernel_name(text("hostname").unwrap_or(&name.name));
     spec.insert("hostname".into(), own.replace('.', "-").into());
     let whole = match (text("hostnameOverride"), text("subdomain")) {
         (Some(whole), _) => whole.to_owned(),
         (None, Some(subdomain)) if source.get("setHostnameAsFQDN") == Some(&Value::Bool(true)) => {
-            let domain = &world.tenant.cluster_domain;
+            let domain = &cache.tenant.cluster_domain;
             format!("{own}.{subdomain}.{}.svc.{domain}", name.namespace)
         }
         (None, _) if own.contains('.') => own.to_owned(),
@@ -279,7 +280,7 @@ fn hostnames(world: &World, name: &Name, source: &Value, spec: &mut Map<String, 
     };
     if whole.len() > MAX_HOSTNAME && text("hostnameOverride").is_none() {
         let why = format!("{whole} has more than {MAX_HOSTNAME} characters, which is too long for a host name");
-        findings.refuse("spec.setHostnameAsFQDN", why);
+        issues.deny("spec.setHostnameAsFQDN", why);
     }
     spec.insert("hostnameOverride".into(), whole.into());
 }

@@ -11,14 +11,11 @@
 //! | a finished pod | stays as it finished |
 
 use crate::{
-    json,
-    kinds::{
-        Report, TenantWrite,
-        refusal::{self, Refusal},
-        text,
+    model::{
+        Cache, DeniedField, KindId, Observation, TenantWrite, denied_field, json, pod_addresses::is_finished,
+        resource::Name,
     },
-    resource::{KindId, Name},
-    world::World,
+    translation::host_text,
 };
 use berth_api::SchedulingMode;
 use jiff::Timestamp;
@@ -32,11 +29,6 @@ const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// How long to wait for a node that is about to appear.
 const NODE_WAIT: Duration = Duration::from_millis(500);
-
-/// Whether a status is that of a finished pod.
-pub fn is_finished(status: &Value) -> bool {
-    matches!(json::text(status, &["phase"]), Some("Succeeded" | "Failed"))
-}
 
 /// Whether a kubelet has had the pod: from then on it cannot be made again.
 pub fn has_started(status: &Value) -> bool {
@@ -64,8 +56,8 @@ fn gates(pod: &Value) -> Vec<&str> {
 }
 
 /// What to write to the tenant.
-pub fn back(world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
-    let Report { tenant, host, .. } = report;
+pub fn sync_status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
+    let Observation { tenant, host, .. } = observation;
     if is_finished(&tenant["status"]) {
         return Vec::new();
     }
@@ -75,25 +67,25 @@ pub fn back(world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite>
     {
         // An API server refuses to bind to a node that it does not know. The status follows when the binding shows,
         // because the API server then has set the condition PodScheduled itself.
-        return if world.stores.tenant(KindId::Node).contains(&Name::new("", node)) {
+        return if cache.stores.tenant(KindId::Node).contains(&Name::new("", node)) {
             vec![TenantWrite::Bind { node: node.to_owned() }]
         } else {
             vec![TenantWrite::Later(NODE_WAIT)]
         };
     }
-    vec![TenantWrite::Status(status(world, name, report))]
+    vec![TenantWrite::Status(status(cache, name, observation))]
 }
 
-fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
-    let before = &report.tenant["status"];
-    let mut status = report.host["status"].clone();
+fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
+    let before = &observation.tenant["status"];
+    let mut status = observation.host["status"].clone();
     let Some(fields) = status.as_object_mut() else {
         return before.clone();
     };
-    super::claims::back(name, fields);
+    super::claims::sync_status(name, fields);
     let generation = |old: Option<&Value>| {
-        if report.in_sync {
-            report.tenant["metadata"].get("generation").cloned()
+        if observation.in_sync {
+            observation.tenant["metadata"].get("generation").cloned()
         } else {
             old.cloned()
         }
@@ -103,8 +95,8 @@ fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
     {
         fields.insert("observedGeneration".into(), generation);
     }
-    let gates = gates(report.tenant);
-    let mut conditions: Vec<Value> = json::items(&report.host["status"], &["conditions"])
+    let gates = gates(observation.tenant);
+    let mut conditions: Vec<Value> = json::items(&observation.host["status"], &["conditions"])
         .iter()
         .filter(|condition| !gates.contains(&json::text(condition, &["type"]).unwrap_or_default()))
         .cloned()
@@ -132,29 +124,29 @@ fn status(world: &World, name: &Name, report: &Report<'_>) -> Value {
         // It tells bound pods from those with a node name set by hand, so it must not get lost.
         conditions.push(scheduled.clone());
     }
-    if world.tenant.scheduling == SchedulingMode::Tenant {
-        keep_placement((world, name), report, fields, &mut conditions);
+    if cache.tenant.scheduling == SchedulingMode::Tenant {
+        keep_placement((cache, name), observation, fields, &mut conditions);
     }
-    if !report.refused.is_empty() {
-        put_into(&mut conditions, synced(before, report.refused, report.now));
+    if !observation.denied.is_empty() {
+        put_into(&mut conditions, synced(before, observation.denied, observation.now));
     }
     if !conditions.is_empty() {
         fields.insert("conditions".into(), conditions.into());
     }
-    map_texts(world, name, &mut status);
+    map_texts(cache, name, &mut status);
     status
 }
 
 /// Schedulers in the tenant place its pods: what they say stays. The host's scheduler only follows; as long as it cannot,
 /// the tenant is told why.
 fn keep_placement(
-    (world, name): (&World, &Name),
-    report: &Report<'_>,
+    (cache, name): (&Cache, &Name),
+    observation: &Observation<'_>,
     status: &mut Map<String, Value>,
     conditions: &mut Vec<Value>,
 ) {
     const SCHEDULED: &str = "PodScheduled";
-    let (before, now) = (&report.tenant["status"], report.now);
+    let (before, now) = (&observation.tenant["status"], observation.now);
     status.remove("nominatedNodeName");
     if let Some(nominated) = before.get("nominatedNodeName") {
         status.insert("nominatedNodeName".into(), nominated.clone());
@@ -165,7 +157,7 @@ fn keep_placement(
     let Some(host) = host.filter(|host| json::text(host, &["status"]) == Some("False")) else {
         return;
     };
-    let why = text::back(world, name, json::text(host, &["message"]).unwrap_or_default());
+    let why = host_text::to_tenant_names(cache, name, json::text(host, &["message"]).unwrap_or_default());
     let message = format!("The host cannot run the pod on the node that it is bound to: {why}");
     let waits = json!({"type": SYNCED, "status": "False", "reason": "NotPlaced", "message": message});
     *host = condition(before, SCHEDULED)
@@ -178,17 +170,17 @@ fn keep_placement(
 const VERBATIM: &[&str] = &["containerID", "image", "imageID", "imageRef"];
 
 /// Maps host names in every text below `value`.
-fn map_texts(world: &World, name: &Name, value: &mut Value) {
+fn map_texts(cache: &Cache, name: &Name, value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (key, value) in fields {
                 if !VERBATIM.contains(&key.as_str()) {
-                    map_texts(world, name, value);
+                    map_texts(cache, name, value);
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| map_texts(world, name, item)),
-        Value::String(text) => *text = text::back(world, name, text),
+        Value::Array(items) => items.iter_mut().for_each(|item| map_texts(cache, name, item)),
+        Value::String(text) => *text = host_text::to_tenant_names(cache, name, text),
         _ => {}
     }
 }
@@ -209,11 +201,11 @@ fn time(now: Timestamp) -> String {
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-fn synced(before: &Value, refused: &[Refusal], now: Timestamp) -> Value {
-    let message = refusal::message(refused);
+fn synced(before: &Value, denied: &[DeniedField], now: Timestamp) -> Value {
+    let message = denied_field::message(denied);
     with_time(
         before,
-        json!({"type": SYNCED, "status": "False", "reason": "FieldRefused", "message": message}),
+        json!({"type": SYNCED, "status": "False", "reason": "FieldDenied", "message": message}),
         now,
     )
 }
@@ -230,30 +222,36 @@ fn put_into(conditions: &mut Vec<Value>, condition: Value) {
 }
 
 /// The status of a pod that is not on the host because something of it is refused: as before, and a condition.
-pub fn refused(pod: &Value, refused: &[Refusal], now: Timestamp) -> Value {
+pub fn denied_status(pod: &Value, denied: &[DeniedField], now: Timestamp) -> Value {
     let before = &pod["status"];
     let mut status = before.clone();
-    put(&mut status, synced(before, refused, now));
+    put(&mut status, synced(before, denied, now));
     status
 }
 
 /// The status of a pod whose host pod is gone though nobody deleted it in the tenant: failed, as after an eviction,
 /// so that its controller replaces it. If the host pod was seen to finish, that counts.
-pub fn lost(world: &World, name: &Name, pod: &Value, departed: Option<&Value>, now: Timestamp) -> Option<Value> {
+pub fn lost_status(
+    cache: &Cache,
+    name: &Name,
+    pod: &Value,
+    tombstone: Option<&Value>,
+    now: Timestamp,
+) -> Option<Value> {
     let before = &pod["status"];
     if is_finished(before) {
         return None;
     }
     let mut after = before.clone();
-    if let Some(host) = departed {
-        let report = Report {
+    if let Some(host) = tombstone {
+        let observation = Observation {
             tenant: pod,
             host,
             in_sync: true,
-            refused: &[],
+            denied: &[],
             now,
         };
-        after = status(world, name, &report);
+        after = status(cache, name, &observation);
         if is_finished(&after) {
             return Some(after);
         }

@@ -2,7 +2,7 @@
 //! that translates them. Together they name every field that a pod of any supported version can have: a test holds them
 //! against the API servers' own schemas.
 
-use crate::kinds::fields::{Fields, Rule};
+use crate::translation::fields::{Fields, Rule};
 
 macro_rules! copied {
     ($($(#[$doc:meta])* $name:ident: $($field:literal)+;)+) => {
@@ -148,13 +148,13 @@ pub const TOKEN: Fields = &[
 pub const PROJECTION: Fields = &[
     (
         "clusterTrustBundle",
-        Rule::Refuse("the node does not know the tenant's trust bundles: put the certificates into a ConfigMap"),
+        Rule::Deny("the node does not know the tenant's trust bundles: put the certificates into a ConfigMap"),
     ),
     ("configMap", Rule::Rewrite),
     ("downwardAPI", Rule::Rewrite),
     (
         "podCertificate",
-        Rule::Refuse("the node asks the platform's signers, which do not know the tenant's pods: use a Secret"),
+        Rule::Deny("the node asks the platform's signers, which do not know the tenant's pods: use a Secret"),
     ),
     ("secret", Rule::Rewrite),
     ("serviceAccountToken", Rule::Rewrite),

@@ -1,10 +1,6 @@
 //! What a pod references.
 
-use crate::{
-    json,
-    kinds::references::Target,
-    resource::{KindId, Name},
-};
+use crate::model::{KindId, json, references::Target, resource::Name};
 use serde_json::Value;
 use std::collections::BTreeSet;
 

@@ -1,19 +1,19 @@
 //! Golden tests of pods as a whole; the parts have their own.
 
 use super::*;
-use crate::resource::KindId;
-use crate::{store::Stored, tenant::test_tenant};
+use crate::model::{store::Stored, tenant::test_tenant};
+use crate::{model::KindId, registry};
 use proptest::prelude::*;
 
-fn world() -> World {
-    let world = World::new(test_tenant());
+fn cache() -> Cache {
+    let cache = registry::new_cache(test_tenant());
     let service = json!({"metadata": {"name": "web", "namespace": "research", "resourceVersion": "1"},
         "spec": {"clusterIP": "10.96.5.5", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}});
-    world
+    cache
         .stores
         .tenant(KindId::Service)
         .written(Name::new("research", "web"), Stored::new(&service));
-    world
+    cache
 }
 
 fn name() -> Name {
@@ -66,15 +66,15 @@ fn pod() -> Value {
     })
 }
 
-fn translate(pod: &Value) -> Result<Translated, Vec<Refusal>> {
-    Pods.translate(&world(), &name(), pod)
+fn translate(pod: &Value) -> Result<Translated, Vec<DeniedField>> {
+    Pods.translate(&cache(), &name(), pod)
 }
 
-fn refused(pod: &Value) -> Vec<String> {
+fn denied(pod: &Value) -> Vec<String> {
     translate(pod)
         .unwrap_err()
         .iter()
-        .map(|refusal| refusal.field.clone())
+        .map(|denied| denied.field.clone())
         .collect()
 }
 
@@ -85,11 +85,11 @@ fn a_training_pod() {
 
 #[test]
 fn with_a_dns_server_pods_ask_it_and_their_own_settings_are_merged() {
-    let mut world = world();
-    world.tenant.dns_address = Some("10.96.0.50".into());
+    let mut cache = cache();
+    cache.tenant.dns_address = Some("10.96.0.50".into());
     let mut pod = pod();
     pod["spec"]["dnsConfig"] = json!({"searches": ["corp.example"], "options": [{"name": "ndots", "value": "2"}]});
-    let spec = Pods.translate(&world, &name(), &pod).unwrap().object["spec"].take();
+    let spec = Pods.translate(&cache, &name(), &pod).unwrap().object["spec"].take();
     assert_eq!(spec["dnsPolicy"], "None");
     insta::assert_yaml_snapshot!(spec["dnsConfig"]);
 }
@@ -114,7 +114,7 @@ fn all_refusals_are_named_at_once() {
     container["securityContext"]["privileged"] = true.into();
     container["env"] = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
     container["livenessProbe"] = json!({"httpGet": {"host": "169.254.169.254", "port": 80}});
-    let mut fields = refused(&pod);
+    let mut fields = denied(&pod);
     fields.sort();
     insta::assert_yaml_snapshot!(fields);
 }
@@ -132,9 +132,9 @@ fn a_toleration_of_everything_does_not_reach_the_platforms_taints() {
 
 #[test]
 fn new_pods_keep_off_cordoned_nodes() {
-    let world = world();
+    let cache = cache();
     let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"unschedulable": true}});
-    world
+    cache
         .stores
         .tenant(KindId::Node)
         .written(Name::new("", "gpu-1"), Stored::new(&node));
@@ -145,12 +145,12 @@ fn new_pods_keep_off_cordoned_nodes() {
         "requiredDuringSchedulingIgnoredDuringExecution",
         "nodeSelectorTerms",
     ];
-    let translated = Pods.translate(&world, &name(), &pod()).unwrap().object;
+    let translated = Pods.translate(&cache, &name(), &pod()).unwrap().object;
     let expected = json!([{"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["gpu-1"]}]}]);
     assert_eq!(json::at(&translated, &terms), Some(&expected));
     let mut daemon = pod();
     daemon["spec"]["tolerations"] = json!([{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]);
-    let translated = Pods.translate(&world, &name(), &daemon).unwrap().object;
+    let translated = Pods.translate(&cache, &name(), &daemon).unwrap().object;
     assert_eq!(json::at(&translated, &terms), None);
 }
 
@@ -160,20 +160,20 @@ fn a_bound_pod_may_have_a_node_name() {
     pod["spec"]["nodeName"] = "gpu-1".into();
     pod["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"}]);
     assert!(translate(&pod).is_ok());
-    assert_eq!(Pods.want(&world(), &name(), &pod), Want::Once);
+    assert_eq!(Pods.desired_state(&cache(), &name(), &pod), DesiredState::Once);
 }
 
 #[test]
 fn status_comes_back_with_the_tenants_names_and_generation() {
-    let world = world();
+    let cache = cache();
     let host_name = resource::host_name(KindId::Pod, &name());
     let host_pod = json!({"metadata": {"name": host_name, "resourceVersion": "9"}, "spec": {"nodeName": "gpu-1"},
         "status": {"phase": "Running", "podIP": "10.1.0.7", "hostIP": "192.168.0.1", "qosClass": "Burstable", "observedGeneration": 4,
             "conditions": [{"type": "PodScheduled", "status": "True", "observedGeneration": 4}, {"type": "example.com/gate", "status": "False"}],
             "containerStatuses": [{"name": "main", "ready": true, "state": {"waiting": {"reason": "X", "message": format!("pod {host_name} waits")}}}]}});
-    world.stores.host(KindId::Pod).written(name(), Stored::new(&host_pod));
+    cache.stores.host(KindId::Pod).written(name(), Stored::new(&host_pod));
     let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}});
-    world
+    cache
         .stores
         .tenant(KindId::Node)
         .written(Name::new("", "gpu-1"), Stored::new(&node));
@@ -181,25 +181,25 @@ fn status_comes_back_with_the_tenants_names_and_generation() {
     tenant["spec"]["readinessGates"] = json!([{"conditionType": "example.com/gate"}]);
     tenant["status"]["conditions"] = json!([{"type": "example.com/gate", "status": "True"}]);
     let now = Timestamp::from_second(1_800_000_000).unwrap();
-    let refused = [Refusal::new("spec.x", "no")];
-    let report = Report {
+    let denied = [DeniedField::new("spec.x", "no")];
+    let observation = Observation {
         tenant: &tenant,
         host: &host_pod,
         in_sync: true,
-        refused: &refused,
+        denied: &denied,
         now,
     };
     assert_eq!(
-        Pods.back(&world, &name(), &report),
+        Pods.sync_status(&cache, &name(), &observation),
         [TenantWrite::Bind { node: "gpu-1".into() }]
     );
     let mut tenant = tenant.clone();
     tenant["spec"]["nodeName"] = "gpu-1".into();
-    let report = Report {
+    let observation = Observation {
         tenant: &tenant,
-        ..report
+        ..observation
     };
-    let writes = Pods.back(&world, &name(), &report);
+    let writes = Pods.sync_status(&cache, &name(), &observation);
     let [TenantWrite::Status(status)] = writes.as_slice() else {
         panic!("{writes:?}")
     };
@@ -217,7 +217,7 @@ fn a_lost_pod_fails_and_keeps_the_reason_the_host_gave() {
     let mut tenant = pod();
     tenant["status"] = json!({"phase": "Running", "conditions": [
         {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}]});
-    let status = Pods.lost(&world(), &name(), &tenant, None, now).unwrap();
+    let status = Pods.lost_status(&cache(), &name(), &tenant, None, now).unwrap();
     assert_eq!(
         (&status["phase"], &status["reason"]),
         (&json!("Failed"), &json!("PreemptionByScheduler"))
@@ -238,15 +238,16 @@ fn a_lost_pod_fails_and_keeps_the_reason_the_host_gave() {
             "state": {"running": {"startedAt": "2027-01-15T07:00:00Z"}},
         }],
     });
-    insta::assert_yaml_snapshot!(Pods.lost(&world(), &name(), &tenant, None, now).unwrap());
-    let departed = json!({"status": {"phase": "Succeeded"}});
+    insta::assert_yaml_snapshot!(Pods.lost_status(&cache(), &name(), &tenant, None, now).unwrap());
+    let tombstone = json!({"status": {"phase": "Succeeded"}});
     assert_eq!(
-        Pods.lost(&world(), &name(), &tenant, Some(&departed), now).unwrap()["phase"],
+        Pods.lost_status(&cache(), &name(), &tenant, Some(&tombstone), now)
+            .unwrap()["phase"],
         "Succeeded"
     );
     tenant["status"] = json!({"phase": "Succeeded"});
     assert_eq!(
-        Pods.lost(&world(), &name(), &tenant, None, now),
+        Pods.lost_status(&cache(), &name(), &tenant, None, now),
         None,
         "what finished stays finished"
     );
@@ -302,7 +303,7 @@ proptest! {
                 }
             }
             (Err(first), Err(second)) => prop_assert_eq!(first, second),
-            _ => prop_assert!(false, "translated once and refused once"),
+            _ => prop_assert!(false, "translated once and denied once"),
         }
     }
 }

@@ -9,11 +9,9 @@
 //! | name and UID | bound to: the token ends with the pod |
 
 use super::volumes::token_key;
-use crate::{
-    json,
-    kinds::{Flow, HostNamespace, Kind, Rights, WRITE, origin_name},
-    resource,
-    store::{Detail, WatchSpec},
+use crate::model::{
+    Dependency, Direction, HostNamespace, HostWatch, Kind, KindId, QueuePriority, json, kind::WRITE, resource,
+    store::WatchSpec,
 };
 use berth_api::labels;
 use jiff::{SignedDuration, Timestamp};
@@ -23,24 +21,27 @@ use serde_json::{Value, json};
 pub const LABEL: &str = "berth.dev/pod-token";
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: None,
-    host: Some((
+pub const KIND: Kind = Kind::new(Direction::Tokens)
+    .watch_host(
         HostNamespace::Workloads,
-        WatchSpec {
-            resource: resource::SECRET,
-            detail: Detail::Metadata,
-            labels: "berth.dev/managed-by=syncer,berth.dev/pod-token",
-            name: origin_name,
-            trim,
-        },
-    )),
-    flow: Flow::Tokens,
-    rights: Rights {
-        tenant: &[("serviceaccounts/token", &["create"])],
-        host: &[("secrets", WRITE)],
-    },
-};
+        WatchSpec::synced(resource::SECRET)
+            .labelled("berth.dev/managed-by=syncer,berth.dev/pod-token")
+            .metadata_only()
+            .trimmed(trim),
+    )
+    .watch_host_when(HostWatch::OnDemand)
+    .with_tenant_rights(&[("serviceaccounts/token", &["create"])])
+    .with_host_rights(&[("secrets", WRITE)])
+    .with_priority(QueuePriority::High)
+    .essential()
+    // The tokens belong to the host pod: made once it exists, renewed by a timer afterwards.
+    .depends_on(&[Dependency::on_host(KindId::Pod, |cache, pod| {
+        let is_missing = !cache.stores.host(KindId::PodToken).contains(pod);
+        is_missing
+            .then(|| KindId::PodToken.key(pod.clone()))
+            .into_iter()
+            .collect()
+    })]);
 
 fn trim(secret: &mut Value) {
     let annotation = |key: &str| json::text(secret, &["metadata", "annotations", key]).map(ToOwned::to_owned);

@@ -9,12 +9,12 @@
 //! | ephemeral containers | the `ephemeralcontainers` subresource |
 //! | everything else | cannot change; whatever the host has there stays |
 
-use crate::{json, kinds::HostWrite};
+use crate::model::{HostWrite, json};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
 /// The changeable part of a host pod, for the hash.
-pub fn changeable(pod: &Value) -> Value {
+pub fn mutable_part(pod: &Value) -> Value {
     let spec = &pod["spec"];
     let of_containers = |list: &str, field: &str| -> Map<String, Value> {
         json::items(spec, &[list])
@@ -49,7 +49,7 @@ pub fn changeable(pod: &Value) -> Value {
 }
 
 /// Ephemeral containers can only be added to a pod that exists.
-pub fn at_creation(mut pod: Value) -> Value {
+pub fn object_at_creation(mut pod: Value) -> Value {
     if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove("ephemeralContainers");
     }
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_hash_sees_changeable_fields_only() {
-        let hash = |pod: &Value| json::hash(&changeable(pod));
+        let hash = |pod: &Value| json::hash(&mutable_part(pod));
         let mut other = host("a", "1");
         other["spec"]["containers"][0]["env"] = json!([]);
         assert_eq!(hash(&host("a", "1")), hash(&other));

@@ -7,13 +7,12 @@
 //! | csi | drivers in `storage.inlineDrivers`; `nodePublishSecretRef` renamed |
 
 use crate::{
-    json,
-    kinds::{
-        fields::{self, Fields, Findings, Rule},
+    model::{
+        Cache, KindId, json,
         references::Target,
+        resource::{Key, Name, host_name},
     },
-    resource::{Key, KindId, Name, host_name},
-    world::World,
+    translation::fields::{self, FieldIssues, Fields, Rule},
 };
 use berth_api::sync_policy::allows;
 use serde_json::{Value, json};
@@ -53,7 +52,7 @@ pub fn ephemeral(pod: &Value, volume: &Value) -> Option<String> {
 
 /// What must be on the host before the pod: what it references and exists, and claims that the tenant's controllers are
 /// about to make.
-pub fn needs(world: &World, pod: &Value, references: BTreeSet<Target>) -> Vec<Key> {
+pub fn prerequisites(cache: &Cache, pod: &Value, references: BTreeSet<Target>) -> Vec<Key> {
     let made: Vec<String> = json::items(pod, &["spec", "volumes"])
         .iter()
         .filter_map(|volume| ephemeral(pod, volume))
@@ -63,7 +62,7 @@ pub fn needs(world: &World, pod: &Value, references: BTreeSet<Target>) -> Vec<Ke
     };
     references
         .into_iter()
-        .filter(|target| is_made(target) || world.stores.tenant(target.kind).contains(&target.name))
+        .filter(|target| is_made(target) || cache.stores.tenant(target.kind).contains(&target.name))
         .map(|target| target.kind.key(target.name))
         .collect()
 }
@@ -73,8 +72,8 @@ fn claim_on_host(pod: &Name, claim: &str) -> String {
 }
 
 /// The source of a volume that names a claim.
-pub fn claim(name: &Name, source: &Value, path: &str, findings: &mut Findings) -> Value {
-    let mut copied = fields::copy(source, path, CLAIM, findings);
+pub fn claim(name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+    let mut copied = fields::copy(source, path, CLAIM, issues);
     let claim = json::text(source, &["claimName"]).unwrap_or_default();
     copied.insert("claimName".into(), claim_on_host(name, claim).into());
     copied.into()
@@ -82,18 +81,18 @@ pub fn claim(name: &Name, source: &Value, path: &str, findings: &mut Findings) -
 
 /// The source of a volume whose claim is made for the pod.
 pub fn ephemeral_claim(
-    world: &World,
+    cache: &Cache,
     name: &Name,
     pod: &Value,
     volume: &Value,
     path: &str,
-    findings: &mut Findings,
+    issues: &mut FieldIssues,
 ) -> Value {
     if let Some(source) = volume.get("ephemeral") {
-        fields::copy(source, path, EPHEMERAL, findings);
+        fields::copy(source, path, EPHEMERAL, issues);
     }
     let claim = ephemeral(pod, volume).unwrap_or_default();
-    let stored = world
+    let stored = cache
         .stores
         .tenant(KindId::PersistentVolumeClaim)
         .get(&Name::new(&name.namespace, &claim));
@@ -104,25 +103,25 @@ pub fn ephemeral_claim(
             .any(|owner| owner["controller"] == true && json::text(owner, &["uid"]) == uid)
     };
     if stored.is_some_and(|stored| !is_pods(&stored.object())) {
-        findings.refuse(path, format!("the claim {claim} exists and was not made for this pod"));
+        issues.deny(path, format!("the claim {claim} exists and was not made for this pod"));
     }
     json!({"claimName": claim_on_host(name, &claim)})
 }
 
 /// The source of a volume that a driver makes for the pod alone.
-pub fn inline(world: &World, name: &Name, source: &Value, path: &str, findings: &mut Findings) -> Value {
-    let mut copied = fields::copy(source, path, INLINE, findings);
+pub fn inline(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+    let mut copied = fields::copy(source, path, INLINE, issues);
     let driver = json::text(source, &["driver"]).unwrap_or_default();
-    if allows(&world.tenant.policy.storage.inline_drivers, driver) {
+    if allows(&cache.tenant.policy.storage.inline_drivers, driver) {
         copied.insert("driver".into(), driver.into());
     } else {
         let why = format!("the driver {driver} is not offered for volumes of pods: use a PersistentVolumeClaim");
-        findings.refuse(format!("{path}.driver"), why);
+        issues.deny(format!("{path}.driver"), why);
     }
     let attributes = json::strings(source, &["volumeAttributes"]);
     for key in attributes.keys().filter(|key| key.starts_with(KUBELETS)) {
         let field = format!("{path}.volumeAttributes[{key}]");
-        findings.refuse(field, "drivers learn this from the node");
+        issues.deny(field, "drivers learn this from the node");
     }
     if !attributes.is_empty() {
         copied.insert("volumeAttributes".into(), json!(attributes));
@@ -150,72 +149,75 @@ mod tests {
         ]}})
     }
 
-    fn scratch(world: &World, pod: &Value) -> Result<Value, String> {
-        let mut findings = Findings::default();
-        let source = ephemeral_claim(world, &name(), pod, &pod["spec"]["volumes"][1], "v", &mut findings);
-        findings
-            .refused
+    fn scratch(cache: &Cache, pod: &Value) -> Result<Value, String> {
+        let mut issues = FieldIssues::default();
+        let source = ephemeral_claim(cache, &name(), pod, &pod["spec"]["volumes"][1], "v", &mut issues);
+        issues
+            .denied
             .first()
-            .map_or(Ok(source), |refused| Err(refused.to_string()))
+            .map_or(Ok(source), |denied| Err(denied.to_string()))
     }
 
     #[test]
     fn claims_are_the_hosts() {
-        let mut findings = Findings::default();
+        let mut issues = FieldIssues::default();
         let source = json!({"claimName": "data", "readOnly": true});
         let host = claim_on_host(&name(), "data");
         assert_eq!(
-            claim(&name(), &source, "v", &mut findings),
+            claim(&name(), &source, "v", &mut issues),
             json!({"claimName": host, "readOnly": true})
         );
-        claim(&name(), &json!({"claimName": "data", "new": 1}), "v", &mut findings);
-        assert_eq!(findings.refused[0].field, "v.new");
+        claim(&name(), &json!({"claimName": "data", "new": 1}), "v", &mut issues);
+        assert_eq!(issues.denied[0].field, "v.new");
     }
 
     #[test]
     fn an_ephemeral_volume_is_the_claim_made_for_the_pod_and_no_other() {
-        let (world, pod) = (fixtures::world(), pod());
+        let (cache, pod) = (fixtures::cache(), pod());
         let host = claim_on_host(&name(), "train-scratch");
-        assert_eq!(scratch(&world, &pod), Ok(json!({"claimName": host})));
+        assert_eq!(scratch(&cache, &pod), Ok(json!({"claimName": host})));
         let key = Name::new("research", "train-scratch");
         let mut claim = fixtures::claim(&json!({}));
-        fixtures::put_tenant(&world, KindId::PersistentVolumeClaim, &key, &claim);
-        assert!(scratch(&world, &pod).unwrap_err().contains("train-scratch exists"));
+        fixtures::put_tenant(&cache, KindId::PersistentVolumeClaim, &key, &claim);
+        assert!(scratch(&cache, &pod).unwrap_err().contains("train-scratch exists"));
         claim["metadata"]["ownerReferences"] = json!([{"controller": true, "uid": "pod-uid"}]);
         claim["metadata"]["resourceVersion"] = "6".into();
-        fixtures::put_tenant(&world, KindId::PersistentVolumeClaim, &key, &claim);
-        assert!(scratch(&world, &pod).is_ok());
+        fixtures::put_tenant(&cache, KindId::PersistentVolumeClaim, &key, &claim);
+        assert!(scratch(&cache, &pod).is_ok());
     }
 
     #[test]
     fn pods_wait_for_claims_that_exist_or_are_about_to() {
-        let (world, pod) = (fixtures::world(), pod());
+        let (cache, pod) = (fixtures::cache(), pod());
         let names = |keys: Vec<Key>| {
             keys.into_iter()
                 .map(|key| key.name.name.to_string())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(names(needs(&world, &pod, targets(&pod))), ["train-scratch"]);
+        assert_eq!(names(prerequisites(&cache, &pod, targets(&pod))), ["train-scratch"]);
         let claim = fixtures::claim(&json!({}));
-        fixtures::put_tenant(&world, KindId::PersistentVolumeClaim, &fixtures::name(), &claim);
-        assert_eq!(names(needs(&world, &pod, targets(&pod))), ["data", "train-scratch"]);
+        fixtures::put_tenant(&cache, KindId::PersistentVolumeClaim, &fixtures::name(), &claim);
+        assert_eq!(
+            names(prerequisites(&cache, &pod, targets(&pod))),
+            ["data", "train-scratch"]
+        );
     }
 
     #[test]
     fn inline_volumes_are_those_of_drivers_that_are_offered() {
-        let world = fixtures::world();
-        let mut findings = Findings::default();
+        let cache = fixtures::cache();
+        let mut issues = FieldIssues::default();
         let source = json!({"driver": "inline.example.com", "fsType": "ext4", "volumeAttributes": {"size": "1Gi"},
             "nodePublishSecretRef": {"name": "login"}});
-        let translated = inline(&world, &name(), &source, "v", &mut findings);
+        let translated = inline(&cache, &name(), &source, "v", &mut issues);
         let secret = host_name(KindId::Secret, &Name::new("research", "login"));
         assert_eq!(translated["nodePublishSecretRef"], json!({"name": secret}));
         assert_eq!(translated["volumeAttributes"], json!({"size": "1Gi"}));
-        assert!(findings.refused.is_empty());
+        assert!(issues.denied.is_empty());
         let source =
             json!({"driver": "disks.example.com", "volumeAttributes": {"csi.storage.k8s.io/pod.namespace": "other"}});
-        inline(&world, &name(), &source, "v", &mut findings);
-        let fields: Vec<_> = findings.refused.iter().map(|refused| refused.field.as_str()).collect();
+        inline(&cache, &name(), &source, "v", &mut issues);
+        let fields: Vec<_> = issues.denied.iter().map(|denied| denied.field.as_str()).collect();
         let expected = ["v.driver", "v.volumeAttributes[csi.storage.k8s.io/pod.namespace]"];
         assert_eq!(fields, expected);
     }

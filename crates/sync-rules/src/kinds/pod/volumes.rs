@@ -15,10 +15,11 @@ use super::{
     volume_claims,
 };
 use crate::{
-    json,
-    kinds::fields::{self, Fields, Findings, Rule},
-    resource::{KindId, Name, host_name},
-    world::World,
+    model::{
+        Cache, KindId, json,
+        resource::{Name, host_name},
+    },
+    translation::fields::{self, FieldIssues, Fields, Rule},
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -27,46 +28,46 @@ const FORBIDDEN: &str = "volumes must not reach the node or the platform's netwo
 
 /// The rules of `Volume`.
 pub const VOLUME: Fields = &[
-    ("awsElasticBlockStore", Rule::Refuse(FORBIDDEN)),
-    ("azureDisk", Rule::Refuse(FORBIDDEN)),
-    ("azureFile", Rule::Refuse(FORBIDDEN)),
-    ("cephfs", Rule::Refuse(FORBIDDEN)),
-    ("cinder", Rule::Refuse(FORBIDDEN)),
+    ("awsElasticBlockStore", Rule::Deny(FORBIDDEN)),
+    ("azureDisk", Rule::Deny(FORBIDDEN)),
+    ("azureFile", Rule::Deny(FORBIDDEN)),
+    ("cephfs", Rule::Deny(FORBIDDEN)),
+    ("cinder", Rule::Deny(FORBIDDEN)),
     ("configMap", Rule::Rewrite),
     ("csi", Rule::Rewrite),
     ("downwardAPI", Rule::Rewrite),
     ("emptyDir", Rule::Within(EMPTY_DIR)),
     ("ephemeral", Rule::Rewrite),
-    ("fc", Rule::Refuse(FORBIDDEN)),
-    ("flexVolume", Rule::Refuse(FORBIDDEN)),
-    ("flocker", Rule::Refuse(FORBIDDEN)),
-    ("gcePersistentDisk", Rule::Refuse(FORBIDDEN)),
-    ("gitRepo", Rule::Refuse(FORBIDDEN)),
-    ("glusterfs", Rule::Refuse(FORBIDDEN)),
-    ("hostPath", Rule::Refuse(FORBIDDEN)),
+    ("fc", Rule::Deny(FORBIDDEN)),
+    ("flexVolume", Rule::Deny(FORBIDDEN)),
+    ("flocker", Rule::Deny(FORBIDDEN)),
+    ("gcePersistentDisk", Rule::Deny(FORBIDDEN)),
+    ("gitRepo", Rule::Deny(FORBIDDEN)),
+    ("glusterfs", Rule::Deny(FORBIDDEN)),
+    ("hostPath", Rule::Deny(FORBIDDEN)),
     ("image", Rule::Within(IMAGE)),
-    ("iscsi", Rule::Refuse(FORBIDDEN)),
+    ("iscsi", Rule::Deny(FORBIDDEN)),
     ("name", Rule::Copy),
-    ("nfs", Rule::Refuse(FORBIDDEN)),
+    ("nfs", Rule::Deny(FORBIDDEN)),
     ("persistentVolumeClaim", Rule::Rewrite),
-    ("photonPersistentDisk", Rule::Refuse(FORBIDDEN)),
-    ("portworxVolume", Rule::Refuse(FORBIDDEN)),
+    ("photonPersistentDisk", Rule::Deny(FORBIDDEN)),
+    ("portworxVolume", Rule::Deny(FORBIDDEN)),
     ("projected", Rule::Rewrite),
-    ("quobyte", Rule::Refuse(FORBIDDEN)),
-    ("rbd", Rule::Refuse(FORBIDDEN)),
-    ("scaleIO", Rule::Refuse(FORBIDDEN)),
+    ("quobyte", Rule::Deny(FORBIDDEN)),
+    ("rbd", Rule::Deny(FORBIDDEN)),
+    ("scaleIO", Rule::Deny(FORBIDDEN)),
     ("secret", Rule::Rewrite),
-    ("storageos", Rule::Refuse(FORBIDDEN)),
-    ("vsphereVolume", Rule::Refuse(FORBIDDEN)),
+    ("storageos", Rule::Deny(FORBIDDEN)),
+    ("vsphereVolume", Rule::Deny(FORBIDDEN)),
 ];
 
 /// The host pod's volumes. Fields that downward API volumes read are added to `downward`.
 pub fn translate(
-    world: &World,
+    cache: &Cache,
     name: &Name,
     pod: &Value,
     downward: &mut BTreeSet<String>,
-    findings: &mut Findings,
+    issues: &mut FieldIssues,
 ) -> Vec<Value> {
     let volumes = json::items(pod, &["spec", "volumes"]);
     volumes
@@ -74,27 +75,27 @@ pub fn translate(
         .enumerate()
         .map(|(index, volume)| {
             let path = format!("spec.volumes[{index}]");
-            let mut translated = Value::Object(fields::copy(volume, &path, VOLUME, findings));
+            let mut translated = Value::Object(fields::copy(volume, &path, VOLUME, issues));
             for (source, value) in volume.as_object().into_iter().flatten() {
                 let path = format!("{path}.{source}");
                 match source.as_str() {
                     _ if value.is_null() => {}
                     "configMap" => {
-                        translated[source] = renamed(name, (KindId::ConfigMap, "name"), value, &path, findings);
+                        translated[source] = renamed(name, (KindId::ConfigMap, "name"), value, &path, issues);
                     }
                     "secret" => {
-                        translated[source] = renamed(name, (KindId::Secret, "secretName"), value, &path, findings);
+                        translated[source] = renamed(name, (KindId::Secret, "secretName"), value, &path, issues);
                     }
-                    "downwardAPI" => translated[source] = downward_api(value, &path, downward, findings),
+                    "downwardAPI" => translated[source] = downward_api(value, &path, downward, issues),
                     "projected" => {
-                        translated[source] = projected(name, index, value, &path, downward, findings);
+                        translated[source] = projected(name, index, value, &path, downward, issues);
                     }
-                    "persistentVolumeClaim" => translated[source] = volume_claims::claim(name, value, &path, findings),
+                    "persistentVolumeClaim" => translated[source] = volume_claims::claim(name, value, &path, issues),
                     "ephemeral" => {
                         translated["persistentVolumeClaim"] =
-                            volume_claims::ephemeral_claim(world, name, pod, volume, &path, findings);
+                            volume_claims::ephemeral_claim(cache, name, pod, volume, &path, issues);
                     }
-                    "csi" => translated[source] = volume_claims::inline(world, name, value, &path, findings),
+                    "csi" => translated[source] = volume_claims::inline(cache, name, value, &path, issues),
                     _ => {}
                 }
             }
@@ -104,16 +105,16 @@ pub fn translate(
 }
 
 /// A reference to an object with the name of the host object in its field `field`.
-fn renamed(pod: &Name, (kind, field): (KindId, &str), source: &Value, path: &str, findings: &mut Findings) -> Value {
-    let mut renamed = fields::copy(source, path, FILES, findings);
+fn renamed(pod: &Name, (kind, field): (KindId, &str), source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+    let mut renamed = fields::copy(source, path, FILES, issues);
     let name = json::text(source, &[field]).unwrap_or_default();
     let host = host_name(kind, &Name::new(&pod.namespace, name));
     renamed.insert(field.into(), host.into());
     renamed.into()
 }
 
-fn downward_api(source: &Value, path: &str, downward: &mut BTreeSet<String>, findings: &mut Findings) -> Value {
-    let mut translated = fields::within(source, path, DOWNWARD, findings);
+fn downward_api(source: &Value, path: &str, downward: &mut BTreeSet<String>, issues: &mut FieldIssues) -> Value {
+    let mut translated = fields::within(source, path, DOWNWARD, issues);
     for item in translated
         .get_mut("items")
         .and_then(Value::as_array_mut)
@@ -142,22 +143,22 @@ fn projected(
     value: &Value,
     path: &str,
     downward: &mut BTreeSet<String>,
-    findings: &mut Findings,
+    issues: &mut FieldIssues,
 ) -> Value {
-    let mut translated = fields::within(value, path, PROJECTED, findings);
+    let mut translated = fields::within(value, path, PROJECTED, issues);
     let mut sources = Vec::new();
     for (index, source) in json::items(value, &["sources"]).iter().enumerate() {
         let path = format!("{path}.sources[{index}]");
-        fields::copy(source, &path, PROJECTION, findings);
+        fields::copy(source, &path, PROJECTION, issues);
         for (kind, value) in source.as_object().into_iter().flatten() {
             let path = format!("{path}.{kind}");
             let object = match kind.as_str() {
                 _ if value.is_null() => continue,
-                "configMap" => renamed(name, (KindId::ConfigMap, "name"), value, &path, findings),
-                "secret" => renamed(name, (KindId::Secret, "name"), value, &path, findings),
-                "downwardAPI" => downward_api(value, &path, downward, findings),
+                "configMap" => renamed(name, (KindId::ConfigMap, "name"), value, &path, issues),
+                "secret" => renamed(name, (KindId::Secret, "name"), value, &path, issues),
+                "downwardAPI" => downward_api(value, &path, downward, issues),
                 "serviceAccountToken" => {
-                    let mut item = fields::copy(value, &path, TOKEN, findings);
+                    let mut item = fields::copy(value, &path, TOKEN, issues);
                     item.insert("key".into(), token_key(volume, index).into());
                     let secret = json!({"name": host_name(KindId::PodToken, name), "items": [item]});
                     sources.push(json!({"secret": secret}));

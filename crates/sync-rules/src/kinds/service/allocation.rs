@@ -1,7 +1,7 @@
 //! What an API server gives out to a Service, of which there is one on both sides: addresses and ports of nodes. The
 //! host gives it out, the tenant's object gets the same.
 
-use crate::json;
+use crate::model::json;
 use serde_json::{Map, Value, json};
 
 /// Fields of the spec that an API server fills in, without those of the ports.

@@ -15,20 +15,19 @@
 //!
 //! A claim that was bound and is gone on the host is `Lost`: another volume would not have its data.
 
-use super::{classes::offered, filled, on_host, without_last_applied};
+use super::{classes::offered, filled, on_host};
 use crate::{
-    json,
-    kinds::{
-        Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, WRITE, Want,
-        fields::{self, Fields, Findings, Rule},
-        metadata,
+    model::{
+        Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, Observation, TenantWrite, ToHost,
+        Translated, json,
         references::Target,
-        refusal::Refusal,
-        text,
+        resource::{Key, Name, Resource, host_name},
+        store::WatchSpec,
     },
-    resource::{Key, KindId, Name, Resource, host_name},
-    store::WatchSpec,
-    world::World,
+    translation::{
+        fields::{self, FieldIssues, Fields, Rule},
+        host_text, metadata,
+    },
 };
 use berth_api::{SchedulingMode, labels, sync_policy::allows};
 use jiff::Timestamp;
@@ -38,18 +37,23 @@ use std::{cmp::Reverse, collections::BTreeSet};
 const RESOURCE: Resource = Resource::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(RESOURCE).trimmed(without_last_applied)),
-    host: Some((HostNamespace::Workloads, WatchSpec::synced(RESOURCE).trimmed(trim_host))),
-    flow: Flow::Down(&Claims),
-    rights: Rights {
-        tenant: &[
-            ("persistentvolumeclaims", &["patch"]),
-            ("persistentvolumeclaims/status", &["patch"]),
-        ],
-        host: &[("persistentvolumeclaims", WRITE)],
-    },
-};
+pub const KIND: Kind = Kind::to_host(RESOURCE, &Claims)
+    .watch_tenant(WatchSpec::own(RESOURCE).trimmed(metadata::without_last_applied))
+    .watch_host(HostNamespace::Workloads, WatchSpec::synced(RESOURCE).trimmed(trim_host))
+    .with_tenant_rights(&[
+        ("persistentvolumeclaims", &["patch"]),
+        ("persistentvolumeclaims/status", &["patch"]),
+    ])
+    .depends_on(&[
+        // Claims without a class wait for a default one.
+        Dependency::on_tenant(KindId::StorageClass, |cache, _| {
+            cache.keys_missing_on_host(KindId::PersistentVolumeClaim)
+        }),
+        // A claim is bound once its volume is in the tenant.
+        Dependency::on_tenant(KindId::PersistentVolume, |cache, volume| {
+            cache.references().users(&KindId::PersistentVolume.key(volume.clone()))
+        }),
+    ]);
 
 /// Of a host claim its state matters, and what was decided about it.
 fn trim_host(claim: &mut Value) {
@@ -90,7 +94,7 @@ const SPEC: Fields = &[
     ("dataSource", Rule::Rewrite),
     ("dataSourceRef", Rule::Rewrite),
     ("resources", Rule::Rewrite),
-    ("selector", Rule::Refuse(NOT_CHOSEN)),
+    ("selector", Rule::Deny(NOT_CHOSEN)),
     ("storageClassName", Rule::Rewrite),
     ("volumeAttributesClassName", Rule::Rewrite),
     ("volumeMode", Rule::Copy),
@@ -110,19 +114,19 @@ const SOURCE: Fields = &[
 
 struct Claims;
 
-impl Down for Claims {
+impl ToHost for Claims {
     fn resource(&self) -> Resource {
         RESOURCE
     }
 
-    fn want(&self, _world: &World, _name: &Name, claim: &Value) -> Want {
+    fn desired_state(&self, _world: &Cache, _name: &Name, claim: &Value) -> DesiredState {
         match json::text(claim, &["status", "phase"]) {
-            Some("Bound" | "Lost") => Want::Once,
-            _ => Want::Sync,
+            Some("Bound" | "Lost") => DesiredState::Once,
+            _ => DesiredState::Sync,
         }
     }
 
-    fn references(&self, _world: &World, name: &Name, claim: &Value) -> BTreeSet<Target> {
+    fn references(&self, _world: &Cache, name: &Name, claim: &Value) -> BTreeSet<Target> {
         let sources = ["dataSource", "dataSourceRef"].into_iter().filter_map(|field| {
             let source = json::at(claim, &["spec", field])?;
             Some(Target {
@@ -137,42 +141,42 @@ impl Down for Claims {
         sources.chain(volume).collect()
     }
 
-    fn needs(&self, world: &World, name: &Name, claim: &Value) -> Vec<Key> {
-        self.references(world, name, claim)
+    fn prerequisites(&self, cache: &Cache, name: &Name, claim: &Value) -> Vec<Key> {
+        self.references(cache, name, claim)
             .into_iter()
             // The volume comes from the host.
             .filter(|target| target.kind != KindId::PersistentVolume)
-            .filter(|target| world.stores.tenant(target.kind).contains(&target.name))
+            .filter(|target| cache.stores.tenant(target.kind).contains(&target.name))
             .map(|target| target.kind.key(target.name))
             .collect()
     }
 
-    fn translate(&self, world: &World, name: &Name, claim: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
+    fn translate(&self, cache: &Cache, name: &Name, claim: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
         let source = &claim["spec"];
-        let host = on_host(world, KindId::PersistentVolumeClaim, name, claim);
-        let mut spec = fields::copy(source, "spec", SPEC, &mut findings);
+        let host = on_host(cache, KindId::PersistentVolumeClaim, name, claim);
+        let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
         let given = host.as_ref().and_then(|host| filled(host, &["spec", "volumeName"]));
         if filled(source, &["volumeName"]).is_some_and(|volume| given != Some(volume)) {
-            findings.refuse("spec.volumeName", NOT_CHOSEN);
+            issues.deny("spec.volumeName", NOT_CHOSEN);
         }
-        classes(world, claim, host.as_ref(), &mut spec, &mut findings);
+        classes(cache, claim, host.as_ref(), &mut spec, &mut issues);
         if let Some(resources) = source.get("resources") {
-            let resources = fields::copy(resources, "spec.resources", RESOURCES, &mut findings);
+            let resources = fields::copy(resources, "spec.resources", RESOURCES, &mut issues);
             spec.insert("resources".into(), resources.into());
         }
         for field in ["dataSource", "dataSourceRef"] {
             if let Some(source) = source.get(field).filter(|source| !json::is_unset(source)) {
-                let source = data_source(name, source, &format!("spec.{field}"), &mut findings);
+                let source = data_source(name, source, &format!("spec.{field}"), &mut issues);
                 spec.insert(field.into(), source.into());
             }
         }
-        let annotations = annotations(world, claim, &mut findings);
+        let annotations = annotations(cache, claim, &mut issues);
         let metadata = json!({"labels": metadata::labels(claim), "annotations": annotations});
-        findings.into_result(json!({"metadata": metadata, "spec": spec}))
+        issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
-    fn changeable(&self, desired: &Value) -> Value {
+    fn mutable_part(&self, desired: &Value) -> Value {
         let spec = &desired["spec"];
         json!([
             desired["metadata"],
@@ -181,8 +185,8 @@ impl Down for Claims {
         ])
     }
 
-    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
-        let Report { tenant, host, .. } = report;
+    fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
+        let Observation { tenant, host, .. } = observation;
         let volume = filled(host, &["spec", "volumeName"]);
         let chosen = filled(tenant, &["spec", "volumeName"]);
         if chosen.is_some() && chosen != volume {
@@ -201,26 +205,39 @@ impl Down for Claims {
             patch["metadata"]["annotations"][BOUND] = "yes".into();
         }
         let mut writes = vec![TenantWrite::Patch(patch)];
-        let volumes = world.stores.tenant(KindId::PersistentVolume);
+        let volumes = cache.stores.tenant(KindId::PersistentVolume);
         let can_be_seen = |volume| volumes.contains(&Name::new("", volume)) || volumes.unavailable().is_some();
         // Bound means that the volume is there to be looked at.
         if !is_bound || volume.is_some_and(can_be_seen) {
             let mut status = host["status"].clone();
-            text::map_texts(world, name, &mut status);
+            host_text::translate_texts(cache, name, &mut status);
             writes.push(TenantWrite::Status(with_own_conditions(status, tenant)));
         }
         writes
     }
 
-    fn lost(&self, _world: &World, _name: &Name, claim: &Value, _: Option<&Value>, _: Timestamp) -> Option<Value> {
+    fn lost_status(
+        &self,
+        _world: &Cache,
+        _name: &Name,
+        claim: &Value,
+        _: Option<&Value>,
+        _: Timestamp,
+    ) -> Option<Value> {
         Some(with_own_conditions(json!({"phase": "Lost"}), claim))
     }
 }
 
 /// The names of both classes.
-fn classes(world: &World, claim: &Value, host: Option<&Value>, spec: &mut Map<String, Value>, findings: &mut Findings) {
-    let policy = &world.tenant.policy.storage;
-    let class = class(world, claim, host);
+fn classes(
+    cache: &Cache,
+    claim: &Value,
+    host: Option<&Value>,
+    spec: &mut Map<String, Value>,
+    issues: &mut FieldIssues,
+) {
+    let policy = &cache.tenant.policy.storage;
+    let class = class(cache, claim, host);
     let problem = match class.as_deref() {
         None => Some("there is no default class".to_owned()),
         Some("") => Some("volumes are made by a class".to_owned()),
@@ -230,37 +247,37 @@ fn classes(world: &World, claim: &Value, host: Option<&Value>, spec: &mut Map<St
     match problem {
         None => drop(spec.insert("storageClassName".into(), class.into())),
         Some(problem) => {
-            let offer = offered(world, KindId::StorageClass, &policy.classes);
-            findings.refuse("spec.storageClassName", format!("{problem}: {offer}"));
+            let offer = offered(cache, KindId::StorageClass, &policy.classes);
+            issues.deny("spec.storageClassName", format!("{problem}: {offer}"));
         }
     }
     if let Some(class) = filled(claim, &["spec", "volumeAttributesClassName"]) {
         if allows(&policy.attributes_classes, class) {
             spec.insert("volumeAttributesClassName".into(), class.into());
         } else {
-            let offer = offered(world, KindId::VolumeAttributesClass, &policy.attributes_classes);
+            let offer = offered(cache, KindId::VolumeAttributesClass, &policy.attributes_classes);
             let why = format!("the class {class} is not offered: {offer}");
-            findings.refuse("spec.volumeAttributesClassName", why);
+            issues.deny("spec.volumeAttributesClassName", why);
         }
     }
 }
 
 /// The class of a claim: what it says, what was chosen for it before, or the tenant's default.
-fn class(world: &World, claim: &Value, host: Option<&Value>) -> Option<String> {
+fn class(cache: &Cache, claim: &Value, host: Option<&Value>) -> Option<String> {
     json::text(claim, &["metadata", "annotations", CLASS])
         .or_else(|| json::text(claim, &["spec", "storageClassName"]))
         .or_else(|| json::text(host?, &["spec", "storageClassName"]))
         .map(ToOwned::to_owned)
-        .or_else(|| default_class(world))
+        .or_else(|| default_class(cache))
 }
 
 /// The default class in the tenant: the newest, as its API server chooses for new claims.
-fn default_class(world: &World) -> Option<String> {
+fn default_class(cache: &Cache) -> Option<String> {
     let marks = [
         "storageclass.kubernetes.io/is-default-class",
         "storageclass.beta.kubernetes.io/is-default-class",
     ];
-    let classes = world.stores.tenant(KindId::StorageClass).all().into_iter();
+    let classes = cache.stores.tenant(KindId::StorageClass).all().into_iter();
     let defaults = classes.filter_map(|(name, class)| {
         let class = class.object();
         let is_marked = |mark: &str| json::text(&class, &["metadata", "annotations", mark]) == Some("true");
@@ -280,39 +297,39 @@ fn source_kind(source: &Value) -> Option<KindId> {
     }
 }
 
-fn data_source(name: &Name, source: &Value, path: &str, findings: &mut Findings) -> Map<String, Value> {
-    let mut copied = fields::copy(source, path, SOURCE, findings);
+fn data_source(name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, Value> {
+    let mut copied = fields::copy(source, path, SOURCE, issues);
     match source_kind(source) {
         Some(kind) => {
             let own = json::text(source, &["name"]).unwrap_or_default();
             let hosts = host_name(kind, &Name::new(&name.namespace, own));
             copied.insert("name".into(), hosts.into());
         }
-        None => findings.refuse(
+        None => issues.deny(
             path,
             "volumes can be filled from PersistentVolumeClaims and VolumeSnapshots only",
         ),
     }
     if filled(source, &["namespace"]).is_some_and(|namespace| namespace != &*name.namespace) {
         let why = "the source must be in the namespace of the claim";
-        findings.refuse(format!("{path}.namespace"), why);
+        issues.deny(format!("{path}.namespace"), why);
     }
     copied
 }
 
 /// None but the node that the tenant's own scheduler chose, if it places pods: the host makes the volume there.
-fn annotations(world: &World, claim: &Value, findings: &mut Findings) -> Map<String, Value> {
+fn annotations(cache: &Cache, claim: &Value, issues: &mut FieldIssues) -> Map<String, Value> {
     let mut copied = Map::new();
     for (key, value) in json::strings(claim, &["metadata", "annotations"]) {
         if key == NODE {
-            let is_tenants = world.stores.host(KindId::Node).contains(&Name::new("", &value));
-            if world.tenant.scheduling == SchedulingMode::Tenant && is_tenants {
+            let is_tenants = cache.stores.host(KindId::Node).contains(&Name::new("", &value));
+            if cache.tenant.scheduling == SchedulingMode::Tenant && is_tenants {
                 copied.insert(key, value.into());
             }
         } else if !labels::is_reserved(&key) && !LOCAL.iter().any(|domain| key.starts_with(domain)) {
             let why = "annotations of claims are not passed on to storage drivers";
-            let note = Refusal::new(format!("metadata.annotations[{key}]"), why);
-            findings.notes.push(note);
+            let note = DeniedField::new(format!("metadata.annotations[{key}]"), why);
+            issues.ignored.push(note);
         }
     }
     copied

@@ -1,23 +1,26 @@
 //! Tests of [`super`].
 
 use super::*;
-use crate::kinds::storage::fixtures::{self, claim, host_claim, name, put_host, put_tenant};
+use crate::{
+    kinds::storage::fixtures::{self, claim, host_claim, name, put_host, put_tenant},
+    registry,
+};
 use berth_api::SyncPolicy;
 use std::sync::Arc;
 
 const ID: KindId = KindId::PersistentVolumeClaim;
 
-fn translate(world: &World, claim: &Value) -> Result<Translated, Vec<String>> {
-    let translated = Claims.translate(world, &name(), claim);
-    translated.map_err(|refused| refused.iter().map(ToString::to_string).collect())
+fn translate(cache: &Cache, claim: &Value) -> Result<Translated, Vec<String>> {
+    let translated = Claims.translate(cache, &name(), claim);
+    translated.map_err(|denied| denied.iter().map(ToString::to_string).collect())
 }
 
-fn report<'a>(tenant: &'a Value, host: &'a Value) -> Report<'a> {
-    Report {
+fn observation<'a>(tenant: &'a Value, host: &'a Value) -> Observation<'a> {
+    Observation {
         tenant,
         host,
         in_sync: true,
-        refused: &[],
+        denied: &[],
         now: Timestamp::UNIX_EPOCH,
     }
 }
@@ -32,11 +35,11 @@ fn a_claim_with_everything_that_is_offered() {
     claim["metadata"]["labels"] = json!({"app": "db", "berth.dev/tenant": "other"});
     claim["metadata"]["annotations"] = json!({"import.example.com/volume": "theirs", "volume.kubernetes.io/selected-node": "n1",
         "volume.kubernetes.io/storage-provisioner": "p"});
-    let translated = translate(&fixtures::world(), &claim).unwrap();
+    let translated = translate(&fixtures::cache(), &claim).unwrap();
     insta::assert_yaml_snapshot!(translated.object);
-    let notes: Vec<_> = translated.notes.iter().map(|note| note.field.as_str()).collect();
-    assert_eq!(notes, ["metadata.annotations[import.example.com/volume]"]);
-    let targets = Claims.references(&fixtures::world(), &name(), &claim);
+    let ignored: Vec<_> = translated.ignored.iter().map(|note| note.field.as_str()).collect();
+    assert_eq!(ignored, ["metadata.annotations[import.example.com/volume]"]);
+    let targets = Claims.references(&fixtures::cache(), &name(), &claim);
     let names: Vec<_> = targets.iter().map(|target| target.name.to_string()).collect();
     assert_eq!(names, ["research/monday"]);
 }
@@ -49,12 +52,12 @@ fn what_chooses_a_volume_or_leaves_the_namespace_is_refused() {
         "dataSource": {"apiGroup": "populators.example.com", "kind": "Image", "name": "i"},
         "dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "theirs", "namespace": "other"},
     }));
-    insta::assert_yaml_snapshot!(translate(&fixtures::world(), &claim).err());
+    insta::assert_yaml_snapshot!(translate(&fixtures::cache(), &claim).err());
 }
 
 #[test]
 fn the_class_is_never_left_to_the_host() {
-    let world = fixtures::world();
+    let cache = fixtures::cache();
     let without = || {
         let mut claim = claim(&json!({}));
         claim["spec"].as_object_mut().unwrap().remove("storageClassName");
@@ -62,7 +65,7 @@ fn the_class_is_never_left_to_the_host() {
     };
     let words = |what: &str| Err(vec![format!("spec.storageClassName: {what}: use one of fast")]);
     let class = |claim: &Value| {
-        let translated = translate(&world, claim)?;
+        let translated = translate(&cache, claim)?;
         Ok(translated.object["spec"]["storageClassName"]
             .as_str()
             .unwrap()
@@ -75,7 +78,7 @@ fn the_class_is_never_left_to_the_host() {
     for (name, made) in [("fast", "2026-11-20T10:00:00Z"), ("own", "2026-11-20T09:00:00Z")] {
         let object = json!({"metadata": {"name": name, "resourceVersion": "1", "creationTimestamp": made,
             "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}});
-        put_tenant(&world, KindId::StorageClass, &Name::new("", name), &object);
+        put_tenant(&cache, KindId::StorageClass, &Name::new("", name), &object);
     }
     assert_eq!(class(&without()), Ok("fast".into()), "the newest default");
     let mut beta = without();
@@ -84,32 +87,32 @@ fn the_class_is_never_left_to_the_host() {
     // What was chosen once stays.
     let mut host = host_claim();
     host["spec"]["storageClassName"] = "secret".into();
-    put_host(&world, ID, &name(), &host);
+    put_host(&cache, ID, &name(), &host);
     assert_eq!(class(&without()), words("the class secret is not offered"));
 }
 
 #[test]
 fn the_tenants_scheduler_chooses_among_its_own_nodes() {
-    let mut tenant = crate::tenant::test_tenant();
+    let mut tenant = crate::model::tenant::test_tenant();
     tenant.scheduling = SchedulingMode::Tenant;
     let mut policy = SyncPolicy::default();
     policy.storage.classes = vec!["*".into()];
     tenant.policy = Arc::new(policy);
-    let world = World::new(tenant);
+    let cache = registry::new_cache(tenant);
     let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}});
-    put_host(&world, KindId::Node, &Name::new("", "gpu-1"), &node);
+    put_host(&cache, KindId::Node, &Name::new("", "gpu-1"), &node);
     for (node, passed) in [("gpu-1", json!({NODE: "gpu-1"})), ("foreign", json!({}))] {
         let mut claim = claim(&json!({}));
         claim["metadata"]["annotations"][NODE] = node.into();
-        let translated = translate(&world, &claim).unwrap().object;
+        let translated = translate(&cache, &claim).unwrap().object;
         assert_eq!(translated["metadata"]["annotations"], passed);
     }
 }
 
 #[test]
 fn only_size_attributes_and_labels_can_change() {
-    let desired = translate(&fixtures::world(), &claim(&json!({}))).unwrap().object;
-    let before = Claims.changeable(&desired);
+    let desired = translate(&fixtures::cache(), &claim(&json!({}))).unwrap().object;
+    let before = Claims.mutable_part(&desired);
     for (path, changes) in [
         (["spec", "storageClassName"], false),
         (["spec", "resources"], true),
@@ -118,29 +121,32 @@ fn only_size_attributes_and_labels_can_change() {
     ] {
         let mut changed = desired.clone();
         json::set(&mut changed, &path, "x");
-        assert_eq!(Claims.changeable(&changed) != before, changes, "{path:?}");
+        assert_eq!(Claims.mutable_part(&changed) != before, changes, "{path:?}");
     }
 }
 
 #[test]
 fn binding_is_shown_before_the_status_says_so() {
-    let world = fixtures::world();
+    let cache = fixtures::cache();
     let (mut tenant, host) = (claim(&json!({})), host_claim());
-    put_host(&world, ID, &name(), &host);
+    put_host(&cache, ID, &name(), &host);
     let patch =
         TenantWrite::Patch(json!({"spec": {"volumeName": "pvc-1"}, "metadata": {"annotations": {BOUND: "yes"}}}));
-    assert_eq!(Claims.back(&world, &name(), &report(&tenant, &host)), [patch]);
+    assert_eq!(
+        Claims.sync_status(&cache, &name(), &observation(&tenant, &host)),
+        [patch]
+    );
     tenant["spec"]["volumeName"] = "pvc-1".into();
-    assert!(translate(&world, &tenant).is_ok(), "the host gave it that volume");
+    assert!(translate(&cache, &tenant).is_ok(), "the host gave it that volume");
     let volume = json!({"metadata": {"name": "pvc-1", "resourceVersion": "1"}});
-    put_tenant(&world, KindId::PersistentVolume, &Name::new("", "pvc-1"), &volume);
+    put_tenant(&cache, KindId::PersistentVolume, &Name::new("", "pvc-1"), &volume);
     let unused = json!({"type": "Unused", "status": "True"});
     tenant["status"] = json!({"conditions": [unused]});
     let mut host = host.clone();
     let text = format!("resizing {}", host_name(ID, &name()));
     host["status"]["conditions"] = json!([{"type": "Resizing", "status": "True", "message": text},
         {"type": "Unused", "status": "False"}]);
-    let writes = Claims.back(&world, &name(), &report(&tenant, &host));
+    let writes = Claims.sync_status(&cache, &name(), &observation(&tenant, &host));
     let status = json!({"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "10Gi"},
         "conditions": [{"type": "Resizing", "status": "True", "message": "resizing data"}, unused]});
     assert_eq!(writes[1..], [TenantWrite::Status(status)]);
@@ -148,41 +154,44 @@ fn binding_is_shown_before_the_status_says_so() {
 
 #[test]
 fn a_default_class_is_written_into_the_claim() {
-    let world = fixtures::world();
+    let cache = fixtures::cache();
     let mut tenant = claim(&json!({}));
     tenant["spec"].as_object_mut().unwrap().remove("storageClassName");
     let host = json!({"spec": {"storageClassName": "fast"}, "status": {"phase": "Pending"}});
-    let writes = Claims.back(&world, &name(), &report(&tenant, &host));
+    let writes = Claims.sync_status(&cache, &name(), &observation(&tenant, &host));
     let patch = TenantWrite::Patch(json!({"spec": {"storageClassName": "fast"}}));
     assert_eq!(writes, [patch, TenantWrite::Status(json!({"phase": "Pending"}))]);
 }
 
 #[test]
 fn a_volume_chosen_by_hand_is_not_written_over() {
-    let world = fixtures::world();
+    let cache = fixtures::cache();
     let tenant = claim(&json!({"volumeName": "theirs"}));
-    assert_eq!(Claims.back(&world, &name(), &report(&tenant, &host_claim())), []);
+    assert_eq!(
+        Claims.sync_status(&cache, &name(), &observation(&tenant, &host_claim())),
+        []
+    );
 }
 
 #[test]
 fn a_claim_that_had_its_volume_is_lost_without_the_hosts() {
-    let world = fixtures::world();
+    let cache = fixtures::cache();
     let mut tenant = claim(&json!({}));
-    assert_eq!(Claims.want(&world, &name(), &tenant), Want::Sync);
+    assert_eq!(Claims.desired_state(&cache, &name(), &tenant), DesiredState::Sync);
     tenant["status"] = json!({"phase": "Bound", "capacity": {"storage": "10Gi"}});
-    assert_eq!(Claims.want(&world, &name(), &tenant), Want::Once);
-    let status = Claims.lost(&world, &name(), &tenant, None, Timestamp::UNIX_EPOCH);
+    assert_eq!(Claims.desired_state(&cache, &name(), &tenant), DesiredState::Once);
+    let status = Claims.lost_status(&cache, &name(), &tenant, None, Timestamp::UNIX_EPOCH);
     assert_eq!(status, Some(json!({"phase": "Lost"})));
 }
 
 #[test]
 fn volumes_are_no_reason_to_wait() {
-    let world = fixtures::world();
+    let cache = fixtures::cache();
     let source = json!({"kind": "PersistentVolumeClaim", "name": "old"});
     let cloned = claim(&json!({"volumeName": "pvc-1", "dataSource": source, "dataSourceRef": source}));
-    assert_eq!(Claims.needs(&world, &name(), &cloned), []);
-    assert_eq!(Claims.references(&world, &name(), &cloned).len(), 2);
+    assert_eq!(Claims.prerequisites(&cache, &name(), &cloned), []);
+    assert_eq!(Claims.references(&cache, &name(), &cloned).len(), 2);
     let old = Name::new("research", "old");
-    put_tenant(&world, ID, &old, &claim(&json!({})));
-    assert_eq!(Claims.needs(&world, &name(), &cloned), [ID.key(old)]);
+    put_tenant(&cache, ID, &old, &claim(&json!({})));
+    assert_eq!(Claims.prerequisites(&cache, &name(), &cloned), [ID.key(old)]);
 }

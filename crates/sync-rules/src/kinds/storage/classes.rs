@@ -10,19 +10,51 @@
 //! and snapshot classes are not shown: they name servers, pools and Secrets of the platform.
 
 use crate::{
-    kinds::{Flow, HostNamespace, Kind, Rights, View},
-    resource::{KindId, Name, Resource},
-    store::WatchSpec,
-    world::World,
+    model::{Cache, Kind, KindId, resource::Resource},
+    translation::mirrored_class::{MirroredClass, MirroredMetadata},
 };
-use berth_api::sync_policy::{StoragePolicy, SyncPolicy, allows};
-use serde_json::{Value, json};
+use berth_api::sync_policy::allows;
+
+/// Annotations that are mirrored.
+const ANNOTATIONS: &[&str] = &[
+    "kubernetes.io/description",
+    "snapshot.storage.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+    "storageclass.kubernetes.io/is-default-class",
+];
+
+/// What the classes have in common.
+const CLASS: MirroredClass = MirroredClass {
+    id: KindId::StorageClass,
+    resource: STORAGE_CLASSES,
+    listed: |_| &[],
+    fields: &[],
+    metadata: MirroredMetadata::Annotations(ANNOTATIONS),
+    has_status: false,
+    needs_host_scheduler: false,
+    is_always_watched: false,
+    unmanaged_message: Some("Classes made here have no effect: use those that the platform offers."),
+};
+
+const STORAGE_CLASSES: Resource = Resource::new("storage.k8s.io", "v1", "StorageClass", "storageclasses");
+const SNAPSHOT_CLASSES: Resource = Resource::new(
+    "snapshot.storage.k8s.io",
+    "v1",
+    "VolumeSnapshotClass",
+    "volumesnapshotclasses",
+);
+const ATTRIBUTES_CLASSES: Resource = Resource::new(
+    "storage.k8s.io",
+    "v1",
+    "VolumeAttributesClass",
+    "volumeattributesclasses",
+);
 
 /// `storage.k8s.io/v1/StorageClass`.
-pub const STORAGE_CLASS: Kind = kind(&Class {
+pub const STORAGE_CLASS: Kind = MirroredClass::kind(&MirroredClass {
     id: KindId::StorageClass,
-    resource: Resource::new("storage.k8s.io", "v1", "StorageClass", "storageclasses"),
-    listed: |policy| &policy.classes,
+    resource: STORAGE_CLASSES,
+    listed: |policy| &policy.storage.classes,
     fields: &[
         "allowVolumeExpansion",
         "allowedTopologies",
@@ -31,106 +63,28 @@ pub const STORAGE_CLASS: Kind = kind(&Class {
         "reclaimPolicy",
         "volumeBindingMode",
     ],
-    writes: &[("storageclasses", VIEW)],
+    ..CLASS
 });
 /// `snapshot.storage.k8s.io/v1/VolumeSnapshotClass`.
-pub const SNAPSHOT_CLASS: Kind = kind(&Class {
+pub const SNAPSHOT_CLASS: Kind = MirroredClass::kind(&MirroredClass {
     id: KindId::VolumeSnapshotClass,
-    resource: Resource::new(
-        "snapshot.storage.k8s.io",
-        "v1",
-        "VolumeSnapshotClass",
-        "volumesnapshotclasses",
-    ),
-    listed: |policy| &policy.snapshot_classes,
+    resource: SNAPSHOT_CLASSES,
+    listed: |policy| &policy.storage.snapshot_classes,
     fields: &["deletionPolicy", "driver"],
-    writes: &[("volumesnapshotclasses", VIEW)],
+    ..CLASS
 });
 /// `storage.k8s.io/v1/VolumeAttributesClass`.
-pub const ATTRIBUTES_CLASS: Kind = kind(&Class {
+pub const ATTRIBUTES_CLASS: Kind = MirroredClass::kind(&MirroredClass {
     id: KindId::VolumeAttributesClass,
-    resource: Resource::new(
-        "storage.k8s.io",
-        "v1",
-        "VolumeAttributesClass",
-        "volumeattributesclasses",
-    ),
-    listed: |policy| &policy.attributes_classes,
+    resource: ATTRIBUTES_CLASSES,
+    listed: |policy| &policy.storage.attributes_classes,
     fields: &["driverName", "parameters"],
-    writes: &[("volumeattributesclasses", VIEW)],
+    ..CLASS
 });
 
-/// The verbs of whoever shows objects.
-pub(super) const VIEW: &[&str] = &["create", "update", "delete"];
-
-/// Annotations that are shown.
-const ANNOTATIONS: &[&str] = &[
-    "kubernetes.io/description",
-    "snapshot.storage.kubernetes.io/is-default-class",
-    "storageclass.beta.kubernetes.io/is-default-class",
-    "storageclass.kubernetes.io/is-default-class",
-];
-
-/// A class of the host.
-struct Class {
-    id: KindId,
-    resource: Resource,
-    /// The names that are shown.
-    listed: fn(&StoragePolicy) -> &[String],
-    /// The fields that are shown.
-    fields: &'static [&'static str],
-    writes: &'static [crate::kinds::Right],
-}
-
-const fn kind(class: &'static Class) -> Kind {
-    let watch = WatchSpec::own(class.resource).trimmed(super::without_last_applied);
-    Kind {
-        tenant: Some(watch),
-        host: Some((HostNamespace::Cluster, watch)),
-        flow: Flow::View(class),
-        rights: Rights {
-            tenant: class.writes,
-            host: &[],
-        },
-    }
-}
-
-impl View for Class {
-    fn resource(&self) -> Resource {
-        self.resource
-    }
-
-    fn desired(&self, world: &World, name: &Name) -> Option<Value> {
-        if !allows((self.listed)(&world.tenant.policy.storage), &name.name) {
-            return None;
-        }
-        let class = world.stores.host(self.id).get(name)?.object();
-        let mut shown = json!({"metadata": {}});
-        for annotation in ANNOTATIONS {
-            if let Some(value) = class["metadata"]["annotations"].get(*annotation) {
-                shown["metadata"]["annotations"][*annotation] = value.clone();
-            }
-        }
-        for field in self.fields {
-            if let Some(value) = class.get(*field) {
-                shown[*field] = value.clone();
-            }
-        }
-        Some(shown)
-    }
-
-    fn offers(&self, policy: &SyncPolicy) -> bool {
-        !(self.listed)(&policy.storage).is_empty()
-    }
-
-    fn without_effect(&self) -> Option<&'static str> {
-        Some("Classes made here have no effect: use those that the platform offers.")
-    }
-}
-
 /// Names of the classes of a kind that the tenant may use, in words.
-pub(super) fn offered(world: &World, id: KindId, listed: &[String]) -> String {
-    let mut names: Vec<String> = world
+pub(super) fn offered(cache: &Cache, id: KindId, listed: &[String]) -> String {
+    let mut names: Vec<String> = cache
         .stores
         .host(id)
         .names()
@@ -149,18 +103,26 @@ pub(super) fn offered(world: &World, id: KindId, listed: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::{kind, storage::fixtures};
+    use crate::{
+        kinds::storage::fixtures,
+        model::{Direction, resource::Name},
+        registry::kind,
+    };
+    use berth_api::sync_policy::SyncPolicy;
+    use serde_json::{Value, json};
 
-    fn shown(id: KindId, name: &str) -> Option<Value> {
-        let Flow::View(view) = kind(id).flow else { panic!() };
-        view.desired(&fixtures::world(), &Name::new("", name))
+    fn mirrored(id: KindId, name: &str) -> Option<Value> {
+        let Direction::Mirror(view) = kind(id).direction else {
+            panic!()
+        };
+        view.mirrored_object(&fixtures::cache(), &Name::new("", name))
     }
 
     #[test]
     fn offered_classes_are_shown_without_what_is_the_platforms_business() {
-        insta::assert_yaml_snapshot!(shown(KindId::StorageClass, "fast"));
+        insta::assert_yaml_snapshot!(mirrored(KindId::StorageClass, "fast"));
         assert_eq!(
-            shown(KindId::VolumeSnapshotClass, "daily").unwrap(),
+            mirrored(KindId::VolumeSnapshotClass, "daily").unwrap(),
             json!({"metadata": {"annotations": {"snapshot.storage.kubernetes.io/is-default-class": "true"}},
                 "driver": "disks.example.com", "deletionPolicy": "Delete"})
         );
@@ -168,25 +130,27 @@ mod tests {
 
     #[test]
     fn classes_that_are_not_listed_or_do_not_exist_are_not_shown() {
-        assert_eq!(shown(KindId::StorageClass, "secret"), None);
-        assert_eq!(shown(KindId::StorageClass, "unknown"), None);
-        assert_eq!(shown(KindId::VolumeAttributesClass, "gold"), None);
+        assert_eq!(mirrored(KindId::StorageClass, "secret"), None);
+        assert_eq!(mirrored(KindId::StorageClass, "unknown"), None);
+        assert_eq!(mirrored(KindId::VolumeAttributesClass, "gold"), None);
     }
 
     #[test]
     fn what_no_class_offers_is_not_watched() {
         for id in [KindId::StorageClass, KindId::VolumeSnapshotClass, KindId::CsiDriver] {
-            let Flow::View(view) = kind(id).flow else { panic!() };
-            assert!(view.offers(&fixtures::world().tenant.policy));
-            assert!(!view.offers(&SyncPolicy::default()));
+            let Direction::Mirror(view) = kind(id).direction else {
+                panic!()
+            };
+            assert!(view.is_offered(&fixtures::cache().tenant.policy));
+            assert!(!view.is_offered(&SyncPolicy::default()));
         }
     }
 
     #[test]
     fn what_is_offered_is_said_in_words() {
-        let world = fixtures::world();
-        let listed = &world.tenant.policy.storage.classes;
-        assert_eq!(offered(&world, KindId::StorageClass, listed), "use one of fast");
-        assert_eq!(offered(&world, KindId::StorageClass, &[]), "none is offered here");
+        let cache = fixtures::cache();
+        let listed = &cache.tenant.policy.storage.classes;
+        assert_eq!(offered(&cache, KindId::StorageClass, listed), "use one of fast");
+        assert_eq!(offered(&cache, KindId::StorageClass, &[]), "none is offered here");
     }
 }

@@ -14,53 +14,12 @@ pub mod driver;
 pub mod snapshot;
 pub mod volume;
 
-use crate::{
-    json,
-    resource::{Key, KindId, Name, Side},
-    world::World,
-};
+use crate::model::{Cache, KindId, json, resource::Name};
 use serde_json::Value;
 
-/// Keys besides its own that must be looked at because an object of these kinds changed.
-pub fn dependents(world: &World, side: Side, id: KindId, name: &Name) -> Vec<Key> {
-    match (side, id) {
-        // Drivers are shown because classes that are shown name them.
-        (Side::Host, KindId::StorageClass) => {
-            let drivers = world.stores.names(KindId::CsiDriver).into_iter();
-            drivers.map(|driver| KindId::CsiDriver.key(driver)).collect()
-        }
-        // Claims and snapshots without a class wait for a default one.
-        (Side::Tenant, KindId::StorageClass) => not_on_host(world, KindId::PersistentVolumeClaim),
-        (Side::Host, KindId::VolumeSnapshotClass) => not_on_host(world, KindId::VolumeSnapshot),
-        // The volume is made of what the host's claim says.
-        (Side::Host, KindId::PersistentVolumeClaim) => {
-            let claim = world.stores.tenant(id).get(name).map(|claim| claim.object());
-            let volume = claim
-                .as_ref()
-                .and_then(|claim| json::text(claim, &["spec", "volumeName"]));
-            volume
-                .map(|volume| KindId::PersistentVolume.key(Name::new("", volume)))
-                .into_iter()
-                .collect()
-        }
-        // A claim is bound once its volume can be seen.
-        (Side::Tenant, KindId::PersistentVolume) => world.references().users(&id.key(name.clone())),
-        _ => Vec::new(),
-    }
-}
-
-/// The tenant's objects of a kind that are not on the host.
-fn not_on_host(world: &World, id: KindId) -> Vec<Key> {
-    let names = world.stores.tenant(id).names().into_iter();
-    names
-        .filter(|name| !world.stores.host(id).contains(name))
-        .map(|name| id.key(name))
-        .collect()
-}
-
 /// The host object that was made for this very object of the tenant.
-fn on_host(world: &World, id: KindId, name: &Name, object: &Value) -> Option<Value> {
-    let stored = world.stores.host(id).get(name)?;
+fn on_host(cache: &Cache, id: KindId, name: &Name, object: &Value) -> Option<Value> {
+    let stored = cache.stores.host(id).get(name)?;
     (stored.origin_uid.is_some() && stored.origin_uid.as_deref() == json::text(object, &["metadata", "uid"]))
         .then(|| stored.object())
 }
@@ -70,31 +29,23 @@ fn filled<'a>(object: &'a Value, path: &[&str]) -> Option<&'a str> {
     json::text(object, path).filter(|text| !text.is_empty())
 }
 
-/// What kubectl keeps in an annotation is as long as the object itself.
-fn without_last_applied(object: &mut Value) {
-    let annotations = object["metadata"].get_mut("annotations").and_then(Value::as_object_mut);
-    if let Some(annotations) = annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-    }
-}
-
 #[cfg(test)]
 pub(in crate::kinds) mod fixtures {
     //! A tenant with a class and a claim.
 
-    use crate::{
-        resource::{KindId, Name, host_name},
+    use crate::model::{
+        Cache, KindId,
+        resource::{Name, host_name},
         store::Stored,
         tenant::test_tenant,
-        world::World,
     };
     use berth_api::sync_policy::{StoragePolicy, SyncPolicy};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
-    /// A world in which the host has the classes `fast` (the default, offered) and `secret` (neither), and a snapshot class
+    /// A cache in which the host has the classes `fast` (the default, offered) and `secret` (neither), and a snapshot class
     /// `daily` (the default, offered).
-    pub fn world() -> World {
+    pub fn cache() -> Cache {
         let mut tenant = test_tenant();
         tenant.policy = Arc::new(SyncPolicy {
             storage: StoragePolicy {
@@ -105,29 +56,29 @@ pub(in crate::kinds) mod fixtures {
             },
             ..SyncPolicy::default()
         });
-        let world = World::new(tenant);
+        let cache = crate::registry::new_cache(tenant);
         for (name, default) in [("fast", "true"), ("secret", "false")] {
             let class = json!({"metadata": {"name": name, "resourceVersion": "1", "labels": {"platform": "x"},
                 "annotations": {"storageclass.kubernetes.io/is-default-class": default, "kubectl.kubernetes.io/last-applied-configuration": "{}"}},
                 "provisioner": "disks.example.com", "parameters": {"server": "10.0.0.1"}, "reclaimPolicy": "Delete",
                 "volumeBindingMode": "Immediate", "allowVolumeExpansion": true});
-            put_host(&world, KindId::StorageClass, &Name::new("", name), &class);
+            put_host(&cache, KindId::StorageClass, &Name::new("", name), &class);
         }
         let snapshots = json!({"metadata": {"name": "daily", "resourceVersion": "1",
             "annotations": {"snapshot.storage.kubernetes.io/is-default-class": "true"}},
             "driver": "disks.example.com", "deletionPolicy": "Delete", "parameters": {"secret": "s"}});
-        put_host(&world, KindId::VolumeSnapshotClass, &Name::new("", "daily"), &snapshots);
-        world
+        put_host(&cache, KindId::VolumeSnapshotClass, &Name::new("", "daily"), &snapshots);
+        cache
     }
 
     /// Puts an object into a host store.
-    pub fn put_host(world: &World, id: KindId, name: &Name, object: &Value) {
-        world.stores.host(id).written(name.clone(), Stored::new(object));
+    pub fn put_host(cache: &Cache, id: KindId, name: &Name, object: &Value) {
+        cache.stores.host(id).written(name.clone(), Stored::new(object));
     }
 
     /// Puts an object into a tenant store.
-    pub fn put_tenant(world: &World, id: KindId, name: &Name, object: &Value) {
-        world.stores.tenant(id).written(name.clone(), Stored::new(object));
+    pub fn put_tenant(cache: &Cache, id: KindId, name: &Name, object: &Value) {
+        cache.stores.tenant(id).written(name.clone(), Stored::new(object));
     }
 
     /// The claim that tests are about.

@@ -13,20 +13,19 @@
 //! VolumeSnapshotContents that a team makes are told to have no effect. A snapshot that was taken and is gone on the host
 //! says so: a new one would have other content.
 
-use super::{classes::offered, filled, on_host, without_last_applied};
+use super::{classes::offered, filled, on_host};
 use crate::{
-    json,
-    kinds::{
-        Down, Flow, HostNamespace, Kind, Report, Rights, TenantWrite, Translated, View, WRITE, Want,
-        fields::{self, Fields, Findings, Rule},
-        metadata,
+    model::{
+        Cache, DeniedField, Dependency, DesiredState, Direction, Kind, KindId, Mirror, Observation, TenantWrite,
+        ToHost, Translated, json,
         references::Target,
-        refusal::Refusal,
-        text,
+        resource::{Name, Resource, host_name},
+        store::WatchSpec,
     },
-    resource::{KindId, Name, Resource, host_name},
-    store::WatchSpec,
-    world::World,
+    translation::{
+        fields::{self, FieldIssues, Fields, Rule},
+        host_text, metadata,
+    },
 };
 use berth_api::sync_policy::allows;
 use jiff::Timestamp;
@@ -38,23 +37,17 @@ const RESOURCE: Resource = Resource::new(GROUP, "v1", "VolumeSnapshot", "volumes
 const CONTENT: Resource = Resource::new(GROUP, "v1", "VolumeSnapshotContent", "volumesnapshotcontents");
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(RESOURCE).trimmed(without_last_applied)),
-    host: Some((HostNamespace::Workloads, WatchSpec::synced(RESOURCE))),
-    flow: Flow::Down(&Snapshots),
-    rights: Rights {
-        tenant: &[("volumesnapshots", &["patch"]), ("volumesnapshots/status", &["patch"])],
-        host: &[("volumesnapshots", WRITE)],
-    },
-};
+pub const KIND: Kind = Kind::to_host(RESOURCE, &Snapshots)
+    .watch_tenant(WatchSpec::own(RESOURCE).trimmed(metadata::without_last_applied))
+    .with_tenant_rights(&[("volumesnapshots", &["patch"]), ("volumesnapshots/status", &["patch"])])
+    // Snapshots without a class wait for a default one.
+    .depends_on(&[Dependency::on_host(KindId::VolumeSnapshotClass, |cache, _| {
+        cache.keys_missing_on_host(KindId::VolumeSnapshot)
+    })]);
 
 /// Contents of snapshots, of which none is shown and none can be made.
-pub const CONTENT_KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(CONTENT).metadata_only()),
-    host: None,
-    flow: Flow::View(&Contents),
-    rights: Rights { tenant: &[], host: &[] },
-};
+pub const CONTENT_KIND: Kind =
+    Kind::new(Direction::Mirror(&Contents)).watch_tenant(WatchSpec::own(CONTENT).metadata_only());
 
 const OBJECT: Fields = &[
     ("apiVersion", Rule::Ignore("the engine sets it")),
@@ -68,7 +61,7 @@ const SOURCE: Fields = &[
     ("persistentVolumeClaimName", Rule::Rewrite),
     (
         "volumeSnapshotContentName",
-        Rule::Refuse("contents of snapshots belong to the platform: take a snapshot of a claim"),
+        Rule::Deny("contents of snapshots belong to the platform: take a snapshot of a claim"),
     ),
 ];
 
@@ -79,20 +72,20 @@ const DEFAULT: &str = "snapshot.storage.kubernetes.io/is-default-class";
 
 struct Snapshots;
 
-impl Down for Snapshots {
+impl ToHost for Snapshots {
     fn resource(&self) -> Resource {
         RESOURCE
     }
 
-    fn want(&self, _world: &World, _name: &Name, snapshot: &Value) -> Want {
+    fn desired_state(&self, _world: &Cache, _name: &Name, snapshot: &Value) -> DesiredState {
         if json::text(snapshot, &["status", "creationTime"]).is_some() {
-            Want::Once
+            DesiredState::Once
         } else {
-            Want::Sync
+            DesiredState::Sync
         }
     }
 
-    fn references(&self, _world: &World, name: &Name, snapshot: &Value) -> BTreeSet<Target> {
+    fn references(&self, _world: &Cache, name: &Name, snapshot: &Value) -> BTreeSet<Target> {
         source(name, snapshot)
             .map(|name| Target {
                 kind: KindId::PersistentVolumeClaim,
@@ -102,19 +95,19 @@ impl Down for Snapshots {
             .collect()
     }
 
-    fn translate(&self, world: &World, name: &Name, snapshot: &Value) -> Result<Translated, Vec<Refusal>> {
-        let mut findings = Findings::default();
-        fields::copy(snapshot, RESOURCE.kind, OBJECT, &mut findings);
-        let mut spec = fields::copy(&snapshot["spec"], "spec", SPEC, &mut findings);
-        let mut copied = fields::copy(&snapshot["spec"]["source"], "spec.source", SOURCE, &mut findings);
+    fn translate(&self, cache: &Cache, name: &Name, snapshot: &Value) -> Result<Translated, Vec<DeniedField>> {
+        let mut issues = FieldIssues::default();
+        fields::copy(snapshot, RESOURCE.kind, OBJECT, &mut issues);
+        let mut spec = fields::copy(&snapshot["spec"], "spec", SPEC, &mut issues);
+        let mut copied = fields::copy(&snapshot["spec"]["source"], "spec.source", SOURCE, &mut issues);
         if let Some(claim) = source(name, snapshot) {
             let claim = host_name(KindId::PersistentVolumeClaim, &claim);
             copied.insert("persistentVolumeClaimName".into(), claim.into());
         }
         spec.insert("source".into(), copied.into());
-        let policy = &world.tenant.policy.storage;
-        let offer = || offered(world, KindId::VolumeSnapshotClass, &policy.snapshot_classes);
-        let refused = match class(world, name, snapshot) {
+        let policy = &cache.tenant.policy.storage;
+        let offer = || offered(cache, KindId::VolumeSnapshotClass, &policy.snapshot_classes);
+        let denied = match class(cache, name, snapshot) {
             Some(class) if allows(&policy.snapshot_classes, &class) => {
                 spec.insert("volumeSnapshotClassName".into(), class.into());
                 None
@@ -122,40 +115,40 @@ impl Down for Snapshots {
             Some(class) => Some(format!("the class {class} is not offered: {}", offer())),
             None => Some(format!("there is no single default class for this volume: {}", offer())),
         };
-        if let Some(why) = refused {
-            findings.refuse("spec.volumeSnapshotClassName", why);
+        if let Some(why) = denied {
+            issues.deny("spec.volumeSnapshotClassName", why);
         }
-        findings.into_result(json!({"metadata": {"labels": metadata::labels(snapshot)}, "spec": spec}))
+        issues.into_result(json!({"metadata": {"labels": metadata::labels(snapshot)}, "spec": spec}))
     }
 
-    fn changeable(&self, desired: &Value) -> Value {
+    fn mutable_part(&self, desired: &Value) -> Value {
         desired["metadata"].clone()
     }
 
-    fn back(&self, world: &World, name: &Name, report: &Report<'_>) -> Vec<TenantWrite> {
+    fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
         let mut writes = Vec::new();
         let class = ["spec", "volumeSnapshotClassName"];
-        if json::text(report.tenant, &class).is_none()
-            && let Some(class) = json::text(report.host, &class)
+        if json::text(observation.tenant, &class).is_none()
+            && let Some(class) = json::text(observation.host, &class)
         {
             writes.push(TenantWrite::Patch(json!({"spec": {"volumeSnapshotClassName": class}})));
         }
-        if let Some(hosts) = report.host.get("status") {
+        if let Some(hosts) = observation.host.get("status") {
             let mut status = json!({});
             for field in STATUS {
                 if let Some(value) = hosts.get(*field) {
                     status[*field] = value.clone();
                 }
             }
-            text::map_texts(world, name, &mut status);
+            host_text::translate_texts(cache, name, &mut status);
             writes.push(TenantWrite::Status(status));
         }
         writes
     }
 
-    fn lost(
+    fn lost_status(
         &self,
-        _world: &World,
+        _world: &Cache,
         _name: &Name,
         snapshot: &Value,
         _departed: Option<&Value>,
@@ -179,19 +172,19 @@ fn source(name: &Name, snapshot: &Value) -> Option<Name> {
 }
 
 /// The class of a snapshot: what it says, what was chosen for it before, or the only default among those offered.
-fn class(world: &World, name: &Name, snapshot: &Value) -> Option<String> {
+fn class(cache: &Cache, name: &Name, snapshot: &Value) -> Option<String> {
     let path = ["spec", "volumeSnapshotClassName"];
     let before = || {
-        let host = on_host(world, KindId::VolumeSnapshot, name, snapshot)?;
+        let host = on_host(cache, KindId::VolumeSnapshot, name, snapshot)?;
         filled(&host, &path).map(ToOwned::to_owned)
     };
     let own = filled(snapshot, &path).map(ToOwned::to_owned);
     own.or_else(before).or_else(|| {
-        let driver = source(name, snapshot).and_then(|claim| driver_of(world, &claim));
-        let classes = world.stores.host(KindId::VolumeSnapshotClass).all().into_iter();
+        let driver = source(name, snapshot).and_then(|claim| driver_of(cache, &claim));
+        let classes = cache.stores.host(KindId::VolumeSnapshotClass).all().into_iter();
         let mut defaults = classes.filter_map(|(name, class)| {
             let class = class.object();
-            let fits = allows(&world.tenant.policy.storage.snapshot_classes, &name.name)
+            let fits = allows(&cache.tenant.policy.storage.snapshot_classes, &name.name)
                 && json::text(&class, &["metadata", "annotations", DEFAULT]) == Some("true")
                 && driver.as_deref().is_none_or(|driver| class["driver"] == driver);
             fits.then(|| name.name.to_string())
@@ -203,10 +196,10 @@ fn class(world: &World, name: &Name, snapshot: &Value) -> Option<String> {
 }
 
 /// The driver of a claim's volume.
-fn driver_of(world: &World, claim: &Name) -> Option<String> {
-    let object = world.stores.tenant(KindId::PersistentVolumeClaim).get(claim)?.object();
+fn driver_of(cache: &Cache, claim: &Name) -> Option<String> {
+    let object = cache.stores.tenant(KindId::PersistentVolumeClaim).get(claim)?.object();
     let class = filled(&object, &["spec", "storageClassName"])?;
-    let class = world
+    let class = cache
         .stores
         .host(KindId::StorageClass)
         .get(&Name::new("", class))?
@@ -216,16 +209,16 @@ fn driver_of(world: &World, claim: &Name) -> Option<String> {
 
 struct Contents;
 
-impl View for Contents {
+impl Mirror for Contents {
     fn resource(&self) -> Resource {
         CONTENT
     }
 
-    fn desired(&self, _world: &World, _name: &Name) -> Option<Value> {
+    fn mirrored_object(&self, _world: &Cache, _name: &Name) -> Option<Value> {
         None
     }
 
-    fn without_effect(&self) -> Option<&'static str> {
+    fn unmanaged_message(&self) -> Option<&'static str> {
         Some("Contents of snapshots belong to the platform: take a snapshot of a claim.")
     }
 }
@@ -234,6 +227,7 @@ impl View for Contents {
 mod tests {
     use super::*;
     use crate::kinds::storage::fixtures;
+    use crate::registry;
 
     fn name() -> Name {
         Name::new("research", "monday")
@@ -244,76 +238,76 @@ mod tests {
             "metadata": {"name": "monday", "uid": "u", "labels": {"a": "b"}, "annotations": {"x": "y"}}})
     }
 
-    fn refused(world: &World, snapshot: &Value) -> Vec<String> {
-        let refused = Snapshots.translate(world, &name(), snapshot).unwrap_err();
-        refused.iter().map(ToString::to_string).collect()
+    fn denied(cache: &Cache, snapshot: &Value) -> Vec<String> {
+        let denied = Snapshots.translate(cache, &name(), snapshot).unwrap_err();
+        denied.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_snapshot_of_a_claim_gets_the_default_class_of_its_driver() {
-        let world = fixtures::world();
+        let cache = fixtures::cache();
         fixtures::put_tenant(
-            &world,
+            &cache,
             KindId::PersistentVolumeClaim,
             &fixtures::name(),
             &fixtures::claim(&json!({})),
         );
         let snapshot = snapshot(&json!({"source": {"persistentVolumeClaimName": "data"}}));
-        insta::assert_yaml_snapshot!(Snapshots.translate(&world, &name(), &snapshot).unwrap().object);
-        let targets = Snapshots.references(&world, &name(), &snapshot);
+        insta::assert_yaml_snapshot!(Snapshots.translate(&cache, &name(), &snapshot).unwrap().object);
+        let targets = Snapshots.references(&cache, &name(), &snapshot);
         assert_eq!(targets.into_iter().next().unwrap().name, fixtures::name());
     }
 
     #[test]
     fn contents_unknown_classes_and_unknown_fields_are_refused() {
-        let world = fixtures::world();
+        let cache = fixtures::cache();
         let spec = json!({"source": {"volumeSnapshotContentName": "c"}, "volumeSnapshotClassName": "weekly", "new": 1});
-        insta::assert_yaml_snapshot!(refused(&world, &snapshot(&spec)));
+        insta::assert_yaml_snapshot!(denied(&cache, &snapshot(&spec)));
     }
 
     #[test]
     fn two_default_classes_decide_nothing() {
-        let mut tenant = crate::tenant::test_tenant();
+        let mut tenant = crate::model::tenant::test_tenant();
         let mut policy = berth_api::SyncPolicy::default();
         policy.storage.snapshot_classes = vec!["*".into()];
         tenant.policy = std::sync::Arc::new(policy);
-        let world = World::new(tenant);
+        let cache = registry::new_cache(tenant);
         let snapshot = snapshot(&json!({"source": {"persistentVolumeClaimName": "data"}}));
         for class in ["a", "b"] {
             let object = json!({"metadata": {"name": class, "resourceVersion": "1", "annotations": {DEFAULT: "true"}}});
-            fixtures::put_host(&world, KindId::VolumeSnapshotClass, &Name::new("", class), &object);
-            let chosen = super::class(&world, &name(), &snapshot);
+            fixtures::put_host(&cache, KindId::VolumeSnapshotClass, &Name::new("", class), &object);
+            let chosen = super::class(&cache, &name(), &snapshot);
             assert_eq!(chosen.as_deref(), (class == "a").then_some("a"));
         }
         let words = "there is no single default class for this volume: use one of a, b";
         assert_eq!(
-            refused(&world, &snapshot),
+            denied(&cache, &snapshot),
             [format!("spec.volumeSnapshotClassName: {words}")]
         );
     }
 
     #[test]
     fn the_status_names_no_contents() {
-        let world = fixtures::world();
+        let cache = fixtures::cache();
         let claim = host_name(KindId::PersistentVolumeClaim, &fixtures::name());
         fixtures::put_host(
-            &world,
+            &cache,
             KindId::PersistentVolumeClaim,
             &fixtures::name(),
             &fixtures::host_claim(),
         );
         let tenant = snapshot(&json!({"source": {"persistentVolumeClaimName": "data"}}));
-        let report = Report {
+        let observation = Observation {
             tenant: &tenant,
             host: &json!({"spec": {"volumeSnapshotClassName": "daily"}, "status": {"readyToUse": false, "restoreSize": "1Gi",
                 "boundVolumeSnapshotContentName": "snapcontent-1", "error": {"message": format!("claim {claim} is busy")}}}),
             in_sync: true,
-            refused: &[],
+            denied: &[],
             now: Timestamp::UNIX_EPOCH,
         };
         let status = json!({"readyToUse": false, "restoreSize": "1Gi", "error": {"message": "claim data is busy"}});
         assert_eq!(
-            Snapshots.back(&world, &name(), &report),
+            Snapshots.sync_status(&cache, &name(), &observation),
             [
                 TenantWrite::Patch(json!({"spec": {"volumeSnapshotClassName": "daily"}})),
                 TenantWrite::Status(status)
@@ -323,14 +317,14 @@ mod tests {
 
     #[test]
     fn a_snapshot_that_was_taken_is_not_taken_again() {
-        let world = fixtures::world();
+        let cache = fixtures::cache();
         let mut snapshot = snapshot(&json!({"source": {"persistentVolumeClaimName": "data"}}));
-        assert_eq!(Snapshots.want(&world, &name(), &snapshot), Want::Sync);
+        assert_eq!(Snapshots.desired_state(&cache, &name(), &snapshot), DesiredState::Sync);
         snapshot["status"] = json!({"readyToUse": true, "creationTime": "2026-11-20T10:00:00Z"});
-        assert_eq!(Snapshots.want(&world, &name(), &snapshot), Want::Once);
+        assert_eq!(Snapshots.desired_state(&cache, &name(), &snapshot), DesiredState::Once);
         let lost = |snapshot: &Value, second| {
             let now = Timestamp::from_second(second).unwrap();
-            Snapshots.lost(&world, &name(), snapshot, None, now).unwrap()
+            Snapshots.lost_status(&cache, &name(), snapshot, None, now).unwrap()
         };
         let first = lost(&snapshot, 1);
         assert_eq!(first["readyToUse"], false);

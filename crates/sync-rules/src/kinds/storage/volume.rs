@@ -16,66 +16,67 @@
 //!
 //! It goes with the claim, whatever the reclaim policy: a volume that the host retains is the platform's to hand back.
 
-use super::{filled, without_last_applied};
+use super::filled;
 use crate::{
-    json,
-    kinds::{Flow, Kind, Rights, View, is_origin, view::is_shown},
-    resource::{KindId, Name, Resource},
-    store::WatchSpec,
-    world::World,
+    model::{
+        Cache, Dependency, Kind, KindId, Mirror, json,
+        mirror::is_mirrored,
+        resource::{Name, Resource},
+        store::{WatchSpec, is_origin},
+    },
+    translation::metadata,
 };
 use serde_json::{Value, json};
 
 const RESOURCE: Resource = Resource::new("", "v1", "PersistentVolume", "persistentvolumes");
 
 /// The kind.
-pub const KIND: Kind = Kind {
-    tenant: Some(WatchSpec::own(RESOURCE).trimmed(without_last_applied)),
-    host: None,
-    flow: Flow::View(&Volumes),
-    rights: Rights {
-        tenant: &[
-            ("persistentvolumes", super::classes::VIEW),
-            ("persistentvolumes/status", &["patch"]),
-        ],
-        host: &[],
-    },
-};
+pub const KIND: Kind = Kind::mirror(RESOURCE, &Volumes)
+    .watch_tenant(WatchSpec::own(RESOURCE).trimmed(metadata::without_last_applied))
+    .with_tenant_rights(&[("persistentvolumes/status", &["patch"])])
+    // A volume is made of what the host's claim says.
+    .depends_on(&[Dependency::on_host(KindId::PersistentVolumeClaim, |cache, claim| {
+        let claim = cache.stores.tenant(KindId::PersistentVolumeClaim).get(claim);
+        let claim = claim.map(|claim| claim.object()).unwrap_or_default();
+        let volume = json::text(&claim, &["spec", "volumeName"]);
+        let key = volume.map(|volume| KindId::PersistentVolume.key(Name::new("", volume)));
+        key.into_iter().collect()
+    })]);
 
 /// Longest name of a driver that an API server takes.
 const LONGEST_DRIVER: usize = 63;
 
 struct Volumes;
 
-impl View for Volumes {
+impl Mirror for Volumes {
     fn resource(&self) -> Resource {
         RESOURCE
     }
 
-    fn desired(&self, world: &World, name: &Name) -> Option<Value> {
+    fn mirrored_object(&self, cache: &Cache, name: &Name) -> Option<Value> {
         // Claims reference their volumes.
-        let claims = world.references().users(&KindId::PersistentVolume.key(name.clone()));
-        claims.iter().find_map(|claim| volume_of(world, name, &claim.name))
+        let claims = cache.references().users(&KindId::PersistentVolume.key(name.clone()));
+        claims.iter().find_map(|claim| volume_of(cache, name, &claim.name))
     }
 
     fn has_status(&self) -> bool {
         true
     }
 
-    fn last_status(&self) -> Option<Value> {
+    fn status_before_deletion(&self) -> Option<Value> {
         // The tenant's controllers keep a volume that is bound.
         Some(json!({"phase": "Released"}))
     }
 
-    fn without_effect(&self) -> Option<&'static str> {
+    fn unmanaged_message(&self) -> Option<&'static str> {
         Some("Volumes made here have no effect: claim one of a class that the platform offers.")
     }
 }
 
 /// The volume of that name, if it is the one of the claim.
-fn volume_of(world: &World, name: &Name, claim_name: &Name) -> Option<Value> {
-    let claim = world.stores.tenant(KindId::PersistentVolumeClaim).get(claim_name)?;
-    let host = world.stores.host(KindId::PersistentVolumeClaim).get(claim_name)?;
+fn volume_of(cache: &Cache, name: &Name, claim_name: &Name) -> Option<Value> {
+    let claim = cache.stores.tenant(KindId::PersistentVolumeClaim).get(claim_name)?;
+    let host = cache.stores.host(KindId::PersistentVolumeClaim).get(claim_name)?;
     let is_origin = is_origin(&claim, &host);
     let host = host.object();
     if !is_origin || json::text(&host, &["spec", "volumeName"]) != Some(&*name.name) {
@@ -84,10 +85,10 @@ fn volume_of(world: &World, name: &Name, claim_name: &Name) -> Option<Value> {
     // Present as long as the claim is bound.
     let capacity = json::text(&host, &["status", "capacity", "storage"])?;
     let class_name = filled(&host, &["spec", "storageClassName"])?;
-    let class = world.stores.host(KindId::StorageClass).get(&Name::new("", class_name));
+    let class = cache.stores.host(KindId::StorageClass).get(&Name::new("", class_name));
     let class = class.map(|class| class.object()).unwrap_or_default();
-    let live = world.stores.tenant(KindId::PersistentVolume).get(name);
-    let live = live.map(|live| live.object()).filter(is_shown).unwrap_or_default();
+    let live = cache.stores.tenant(KindId::PersistentVolume).get(name);
+    let live = live.map(|live| live.object()).filter(is_mirrored).unwrap_or_default();
     // What it was made with stays: a class may be made anew with another driver, or go.
     let provisioner = filled(&live, &["metadata", "annotations", PROVISIONER])
         .or_else(|| filled(&class, &["provisioner"]))
@@ -134,53 +135,53 @@ fn driver_name(provisioner: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::{references::Target, storage::fixtures};
+    use crate::{kinds::storage::fixtures, model::references::Target};
 
-    fn bound() -> World {
-        let world = fixtures::world();
+    fn bound() -> Cache {
+        let cache = fixtures::cache();
         let mut claim = fixtures::claim(&json!({"volumeName": "pvc-1"}));
         claim["status"] = json!({"phase": "Bound"});
         let (id, name) = (KindId::PersistentVolumeClaim, fixtures::name());
-        fixtures::put_tenant(&world, id, &name, &claim);
-        fixtures::put_host(&world, id, &name, &fixtures::host_claim());
+        fixtures::put_tenant(&cache, id, &name, &claim);
+        fixtures::put_host(&cache, id, &name, &fixtures::host_claim());
         let target = Target {
             kind: KindId::PersistentVolume,
             name: Name::new("", "pvc-1"),
         };
-        world.references().set(&id.key(name), [target].into());
-        world
+        cache.references().set(&id.key(name), [target].into());
+        cache
     }
 
     #[test]
     fn a_volume_is_made_of_what_the_claim_says() {
-        insta::assert_yaml_snapshot!(Volumes.desired(&bound(), &Name::new("", "pvc-1")));
+        insta::assert_yaml_snapshot!(Volumes.mirrored_object(&bound(), &Name::new("", "pvc-1")));
     }
 
     #[test]
     fn without_its_claim_there_is_no_volume() {
         let (volume, id) = (Name::new("", "pvc-1"), KindId::PersistentVolumeClaim);
-        assert_eq!(Volumes.desired(&bound(), &Name::new("", "pvc-2")), None);
-        let world = bound();
-        world.stores.host(id).forget(&fixtures::name());
-        assert_eq!(Volumes.desired(&world, &volume), None);
-        let world = bound();
+        assert_eq!(Volumes.mirrored_object(&bound(), &Name::new("", "pvc-2")), None);
+        let cache = bound();
+        cache.stores.host(id).forget(&fixtures::name());
+        assert_eq!(Volumes.mirrored_object(&cache, &volume), None);
+        let cache = bound();
         let mut foreign = fixtures::host_claim();
         foreign["metadata"]["annotations"]["berth.dev/origin-uid"] = "another".into();
         foreign["metadata"]["resourceVersion"] = "10".into();
-        fixtures::put_host(&world, id, &fixtures::name(), &foreign);
-        assert_eq!(Volumes.desired(&world, &volume), None);
+        fixtures::put_host(&cache, id, &fixtures::name(), &foreign);
+        assert_eq!(Volumes.mirrored_object(&cache, &volume), None);
     }
 
     #[test]
     fn what_it_was_made_with_stays() {
-        let world = bound();
+        let cache = bound();
         let name = Name::new("", "pvc-1");
         let live = json!({"metadata": {"name": "pvc-1", "resourceVersion": "3", "labels": {"berth.dev/managed-by": "syncer"},
                 "annotations": {"pv.kubernetes.io/provisioned-by": "old.example.com"}},
             "spec": {"persistentVolumeReclaimPolicy": "Retain"},
             "status": {"phase": "Bound", "lastPhaseTransitionTime": "2026-11-20T10:00:00Z"}});
-        fixtures::put_tenant(&world, KindId::PersistentVolume, &name, &live);
-        let volume = Volumes.desired(&world, &name).unwrap();
+        fixtures::put_tenant(&cache, KindId::PersistentVolume, &name, &live);
+        let volume = Volumes.mirrored_object(&cache, &name).unwrap();
         assert_eq!(volume["spec"]["csi"]["driver"], "old.example.com");
         assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], "Retain");
         assert_eq!(volume["status"], live["status"]);

@@ -5,7 +5,10 @@ mod driver;
 
 use crate::setup::{CONTROL_PLANE, Clusters, Setup, WORKLOADS, create, events, eventually, is_phase, pod, settled};
 use berth_api::TenantNode;
-use berth_sync_rules::resource::{KindId, Name, host_name};
+use berth_sync_rules::model::{
+    KindId,
+    resource::{Name, host_name},
+};
 use driver::{
     CLASS, DEVICES, NODES, PROTECTION, allocated, delete_pods, gone, install_driver, request, reserved, running,
     with_claim,
@@ -218,15 +221,15 @@ async fn what_is_not_offered_is_refused(clusters: &Clusters) {
     .await;
     for (claim, field) in [("admin", "adminAccess"), ("secret", "deviceClassName")] {
         eventually(&format!("{claim} is refused"), async || {
-            let told = events(clusters, claim, "FieldRefused").await;
+            let told = events(clusters, claim, "FieldDenied").await;
             told.iter().any(|message| message.contains(field))
         })
         .await;
     }
     create(&pods, with_claim("hopeful", &json!({"resourceClaimName": "secret"}))).await;
     eventually("the pod says why it waits", async || {
-        let told = events(clusters, "hopeful", "FieldRefused").await;
-        told.iter().any(|message| message.contains("secret is refused"))
+        let told = events(clusters, "hopeful", "FieldDenied").await;
+        told.iter().any(|message| message.contains("secret is denied"))
     })
     .await;
     assert!(

@@ -216,7 +216,7 @@ async fn classes_are_shown(clusters: &Clusters) {
     let own = json!({"metadata": {"name": "own"}, "provisioner": "example.com/own"});
     make(&classes, CLASS, own).await;
     eventually("the team is told about its own class", async || {
-        !events(clusters, "own", "WithoutEffect").await.is_empty()
+        !events(clusters, "own", "NotSynced").await.is_empty()
     })
     .await;
 }
@@ -333,7 +333,7 @@ async fn a_snapshot_is_restored(clusters: &Clusters) {
     let content = json!({"metadata": {"name": "own"}, "spec": {"driver": DRIVER}});
     make(&tenants(clusters, SNAPSHOT_CONTENT), SNAPSHOT_CONTENT, content).await;
     eventually("the team is told about its own content", async || {
-        let told = events(clusters, "own", "WithoutEffect").await;
+        let told = events(clusters, "own", "NotSynced").await;
         told.iter().any(|message| message.contains("Contents of snapshots"))
     })
     .await;
@@ -367,10 +367,10 @@ async fn what_is_not_offered_is_told(clusters: &Clusters) {
     for (about, words) in [
         ("greedy", "the class hidden is not offered: use one of fast, late"),
         ("chosen", "spec.volumeName: volumes are made for claims"),
-        ("hopeful", "it needs the PersistentVolumeClaim greedy, which is refused"),
+        ("hopeful", "it needs the PersistentVolumeClaim greedy, which is denied"),
     ] {
         eventually(&format!("{about}: {words}"), async || {
-            let told = events(clusters, about, "FieldRefused").await;
+            let told = events(clusters, about, "FieldDenied").await;
             told.iter().any(|message| message.contains(words))
         })
         .await;
@@ -383,7 +383,7 @@ async fn what_is_not_offered_is_told(clusters: &Clusters) {
         "nfs": {"server": "10.0.0.1", "path": "/"}}});
     make(&tenants(clusters, VOLUME), VOLUME, own).await;
     eventually("the team is told about its own volume", async || {
-        !events(clusters, "disk", "WithoutEffect").await.is_empty()
+        !events(clusters, "disk", "NotSynced").await.is_empty()
     })
     .await;
     let pods = clusters.tenant_api::<Pod>();

@@ -1,6 +1,6 @@
 //! Host names that a tenant's Ingresses and routes may serve.
 
-use crate::{kinds::fields::Findings, world::World};
+use crate::{model::Cache, translation::fields::FieldIssues};
 
 /// Whether one of `patterns` covers the host name `wanted`, which may be a wildcard itself. `*.example.com` covers every
 /// name below `example.com`, `*` every name.
@@ -27,15 +27,15 @@ pub fn offered<S: AsRef<str>>(names: &[S]) -> String {
 }
 
 /// Refuses a host name that the class does not have. An empty one means every name.
-pub fn check(world: &World, wanted: &str, path: &str, findings: &mut Findings) {
-    let patterns = &world.tenant.policy.ingress.hostnames;
+pub fn check(cache: &Cache, wanted: &str, path: &str, issues: &mut FieldIssues) {
+    let patterns = &cache.tenant.policy.ingress.hostnames;
     let offered = offered(patterns);
     if wanted.is_empty() {
         if !serves(patterns, "*") {
-            findings.refuse(path, format!("say for which host names this is; {offered}"));
+            issues.deny(path, format!("say for which host names this is; {offered}"));
         }
     } else if !serves(patterns, wanted) {
-        findings.refuse(path, format!("the host name {wanted} cannot be had; {offered}"));
+        issues.deny(path, format!("the host name {wanted} cannot be had; {offered}"));
     }
 }
 

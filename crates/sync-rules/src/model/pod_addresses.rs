@@ -1,6 +1,6 @@
 //! Addresses of the tenant's own pods, as its pods on the host have them now.
 
-use crate::{json, kinds::pod::status::is_finished, resource::Name};
+use crate::model::{json, resource::Name};
 use serde_json::Value;
 use std::{
     collections::{BTreeSet, HashMap},
@@ -45,6 +45,11 @@ impl PodAddresses {
     pub fn contains(&self, address: IpAddr) -> bool {
         self.pods.contains_key(&address)
     }
+}
+
+/// Whether a status is that of a finished pod.
+pub fn is_finished(status: &Value) -> bool {
+    matches!(json::text(status, &["phase"]), Some("Succeeded" | "Failed"))
 }
 
 /// The addresses of a host pod. One that has ended has none: the network may have given them to another tenant's. A pod in

@@ -1,8 +1,8 @@
 //! One object as the syncer keeps it: what decisions need is typed, the rest is packed JSON text. A parsed JSON tree
 //! takes thirty times the memory.
 
-use super::text::{Dictionary, Text};
-use crate::json;
+use super::packed_text::{Dictionary, Text};
+use crate::model::json;
 use berth_api::labels;
 use serde_json::Value;
 
@@ -105,4 +105,9 @@ impl Stored {
                 .map(|text| text.len())
                 .sum::<usize>()
     }
+}
+
+/// Whether a host object was made for this very tenant object.
+pub fn is_origin(tenant: &Stored, host: &Stored) -> bool {
+    host.origin_uid.as_deref() == Some(&*tenant.uid)
 }

@@ -1,9 +1,8 @@
 //! Services that Ingresses and routes lead to.
 
-use crate::{
-    json,
-    resource::{KindId, Name, host_name},
-    world::World,
+use crate::model::{
+    Cache, KindId, json,
+    resource::{Name, host_name},
 };
 use berth_api::names;
 
@@ -11,8 +10,8 @@ use berth_api::names;
 ///
 /// # Errors
 /// Why traffic must not go there, in words for the tenant. [`nowhere`] takes its place.
-pub fn service(world: &World, name: &Name) -> Result<String, String> {
-    let stored = world.stores.tenant(KindId::Service).get(name);
+pub fn service(cache: &Cache, name: &Name) -> Result<String, String> {
+    let stored = cache.stores.tenant(KindId::Service).get(name);
     let kind = stored.map(|stored| stored.object());
     if kind.and_then(|object| json::text(&object, &["spec", "type"]).map(|kind| kind == "ExternalName")) == Some(true) {
         // What answers at the edge runs on the host and resolves names there: it could be led to anything it can reach.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-use crate::json;
+use crate::model::json;
 
 /// Whether a label selector matches; `None` if it cannot be read.
 pub fn matches(selector: &Value, labels: &BTreeMap<String, String>) -> Option<bool> {

@@ -4,14 +4,14 @@ use std::fmt;
 
 /// One field, and why it is refused or has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Refusal {
+pub struct DeniedField {
     /// Path of the field, for example `spec.containers[0].ports[1].hostPort`.
     pub field: String,
     /// Why, in words for the tenant.
     pub why: String,
 }
 
-impl Refusal {
+impl DeniedField {
     /// A refusal of `field`.
     pub fn new(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
@@ -21,7 +21,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for DeniedField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.why)
     }
@@ -31,11 +31,11 @@ impl fmt::Display for Refusal {
 const MAX_MESSAGE: usize = 1024;
 
 /// All refusals of an object as one message, cut to what an Event can carry.
-pub fn message(refusals: &[Refusal]) -> String {
+pub fn message(denials: &[DeniedField]) -> String {
     let mut text = String::new();
-    for (index, refusal) in refusals.iter().enumerate() {
-        let next = refusal.to_string();
-        let rest = format!("; and {} more", refusals.len() - index);
+    for (index, denied) in denials.iter().enumerate() {
+        let next = denied.to_string();
+        let rest = format!("; and {} more", denials.len() - index);
         if text.len() + next.len() + rest.len() + 2 > MAX_MESSAGE && !text.is_empty() {
             text.push_str(&rest);
             return text;
@@ -56,15 +56,15 @@ mod tests {
     #[test]
     fn messages_name_each_field_and_fit_an_event() {
         let two = [
-            Refusal::new("spec.hostPID", "not allowed"),
-            Refusal::new("spec.nodeName", "set by the scheduler"),
+            DeniedField::new("spec.hostPID", "not allowed"),
+            DeniedField::new("spec.nodeName", "set by the scheduler"),
         ];
         assert_eq!(
             message(&two),
             "spec.hostPID: not allowed; spec.nodeName: set by the scheduler"
         );
         let many: Vec<_> = (0..100)
-            .map(|i| Refusal::new(format!("spec.field{i}"), "not allowed here at all"))
+            .map(|i| DeniedField::new(format!("spec.field{i}"), "not allowed here at all"))
             .collect();
         let text = message(&many);
         assert!(text.len() <= MAX_MESSAGE && text.contains("more"), "{text}");

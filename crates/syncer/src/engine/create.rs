@@ -1,14 +1,13 @@
 //! Creating the host object.
 
-use super::Step;
-use crate::engine::{
-    Done,
+use super::to_host::ObjectSync;
+use super::{
+    Outcome,
     api::{CallError, Delete},
 };
 use berth_api::labels;
-use berth_sync_rules::{
-    json,
-    kinds::{Creation, Translated, refusal},
+use berth_sync_rules::model::{
+    Creation, DeniedField, Translated, json,
     resource::{Key, Side},
     store::Stored,
 };
@@ -16,19 +15,19 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// A resource version that no object has: as a precondition of an apply it says that nothing may exist yet.
-pub(in crate::engine) const NOTHING_YET: &str = "1";
+pub(super) const NOTHING_YET: &str = "1";
 /// How long to wait for something that should be announced by a watch.
 const SAFETY: Duration = Duration::from_secs(5);
 
 /// Fields of the spec that the host's API server took and threw away: it knows them, but a feature that they belong to
 /// is off there.
-fn dropped(desired: &Value, created: &Value) -> Vec<refusal::Refusal> {
+fn dropped(desired: &Value, created: &Value) -> Vec<DeniedField> {
     let mut lost = Vec::new();
     find_dropped("spec", &desired["spec"], &created["spec"], &mut lost);
     lost
 }
 
-fn find_dropped(path: &str, desired: &Value, created: &Value, lost: &mut Vec<refusal::Refusal>) {
+fn find_dropped(path: &str, desired: &Value, created: &Value, lost: &mut Vec<DeniedField>) {
     match (desired, created) {
         (Value::Object(wanted), Value::Object(kept)) => {
             for (field, value) in wanted {
@@ -38,7 +37,7 @@ fn find_dropped(path: &str, desired: &Value, created: &Value, lost: &mut Vec<ref
                     None if json::is_unset(value) => {}
                     None => {
                         let why = "the host cluster does not have this feature, so the field has no effect";
-                        lost.push(refusal::Refusal::new(path, why));
+                        lost.push(DeniedField::new(path, why));
                     }
                 }
             }
@@ -59,46 +58,46 @@ fn find_dropped(path: &str, desired: &Value, created: &Value, lost: &mut Vec<ref
     }
 }
 
-impl Step<'_> {
-    pub(super) async fn create(&self, stored: &Stored, object: &Value) -> Result<Done, CallError> {
+impl ObjectSync<'_> {
+    pub(super) async fn create(&self, stored: &Stored, object: &Value) -> Result<Outcome, CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
-        let host_has = |key: &Key| engine.world.stores.host(key.kind).contains(&key.name);
+        let host_has = |key: &Key| engine.cache.stores.host(key.kind).contains(&key.name);
         let missing: Vec<Key> = kind
-            .needs(&engine.world, name, object)
+            .prerequisites(&engine.cache, name, object)
             .into_iter()
             .filter(|key| !host_has(key))
             .collect();
         if !missing.is_empty() {
-            let refused: Vec<_> = missing.iter().filter_map(|key| self.cannot_come(key)).collect();
-            if !refused.is_empty() {
-                self.refuse(stored, object, &refused).await?;
+            let denied: Vec<_> = missing.iter().filter_map(|key| self.cannot_come(key)).collect();
+            if !denied.is_empty() {
+                self.deny(stored, object, &denied).await?;
             }
             for key in missing {
                 engine.add(key);
             }
-            return Ok(Done::again("waiting", SAFETY));
+            return Ok(Outcome::requeue("waiting", SAFETY));
         }
         let Some(content) = self.content(stored, object).await? else {
-            return Ok(Done::new("vanished"));
+            return Ok(Outcome::new("vanished"));
         };
-        let translated = match kind.translate(&engine.world, name, &content) {
+        let translated = match kind.translate(&engine.cache, name, &content) {
             Ok(translated) => translated,
-            Err(refused) => {
-                self.refuse(stored, object, &refused).await?;
-                return Ok(Done::new("refused"));
+            Err(denied) => {
+                self.deny(stored, object, &denied).await?;
+                return Ok(Outcome::new("denied"));
             }
         };
         let Translated {
             object: desired,
-            mut notes,
+            mut ignored,
         } = translated;
-        let desired = kind.at_creation(desired);
-        let hash = json::hash(&kind.changeable(&desired));
-        let mut desired = self.dressed(stored, desired, &hash);
+        let desired = kind.object_at_creation(desired);
+        let hash = json::hash(&kind.mutable_part(&desired));
+        let mut desired = self.with_metadata(stored, desired, &hash);
         let (resource, host) = (kind.resource(), &engine.host);
-        engine.need(*id);
+        engine.start_host_watch(*id);
         let created = match kind.creation() {
             Creation::Apply => {
                 desired["metadata"]["resourceVersion"] = NOTHING_YET.into();
@@ -109,11 +108,14 @@ impl Step<'_> {
         };
         match created {
             Ok(created) => {
-                engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
-                notes.extend(dropped(&desired, &created));
-                engine.remember(Side::Host, *id, name, created);
-                self.tell_notes(&notes).await;
-                Ok(Done::new("created"))
+                engine
+                    .metrics
+                    .sync_to_host
+                    .observe(self.observed_at.elapsed().as_secs_f64());
+                ignored.extend(dropped(&desired, &created));
+                engine.store_written(Side::Host, *id, name, created);
+                self.record_ignored(&ignored).await;
+                Ok(Outcome::new("created"))
             }
             Err(CallError::Conflict(_)) => self.taken(stored).await,
             Err(error) => Err(error),
@@ -121,23 +123,23 @@ impl Step<'_> {
     }
 
     /// Whether something that must be on the host first will not come there, in words.
-    fn cannot_come(&self, key: &Key) -> Option<refusal::Refusal> {
+    fn cannot_come(&self, key: &Key) -> Option<DeniedField> {
         let engine = self.engine;
-        let needed = engine.world.stores.tenant(key.kind).get(&key.name)?.object();
-        let rules = key.kind.down()?;
-        let is_refused = || rules.translate(&engine.world, &key.name, &needed).is_err();
-        let is_off = engine.off(key.kind).is_some();
+        let needed = engine.cache.stores.tenant(key.kind).get(&key.name)?.object();
+        let rules = engine.cache.rules_to_host(key.kind)?;
+        let is_refused = || rules.translate(&engine.cache, &key.name, &needed).is_err();
+        let is_off = engine.find_unavailable_side(key.kind).is_some();
         (is_off || is_refused()).then(|| {
             let what = format!("{} {}", rules.resource().kind, key.name.name);
-            refusal::Refusal::new(
+            DeniedField::new(
                 "spec",
-                format!("it needs the {what}, which is refused: see the Events of that"),
+                format!("it needs the {what}, which is denied: see the Events of that"),
             )
         })
     }
 
     /// Something of the host name exists already.
-    async fn taken(&self, stored: &Stored) -> Result<Done, CallError> {
+    async fn taken(&self, stored: &Stored) -> Result<Outcome, CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
@@ -146,17 +148,17 @@ impl Step<'_> {
             .get(kind.resource(), self.namespace(), &self.host_name())
             .await;
         let Some(found) = CallError::found(found)? else {
-            return Ok(Done::again("vanished", Duration::ZERO));
+            return Ok(Outcome::requeue("vanished", Duration::ZERO));
         };
         if json::text(&found, &["metadata", "labels", labels::MANAGED_BY]) != Some(labels::MANAGED_BY_SYNCER) {
-            return Err(CallError::Refused(
+            return Err(CallError::Rejected(
                 "an object of that name exists on the host and is not the tenant's".into(),
             ));
         }
         let origin = json::text(&found, &["metadata", "annotations", labels::ORIGIN_UID]);
         if origin == Some(&*stored.uid) {
-            engine.remember(Side::Host, *id, name, found);
-            return Ok(Done::again("adopted", Duration::ZERO));
+            engine.store_written(Side::Host, *id, name, found);
+            return Ok(Outcome::requeue("adopted", Duration::ZERO));
         }
         let uid = json::text(&found, &["metadata", "uid"]).unwrap_or_default();
         let how = Delete {
@@ -167,7 +169,7 @@ impl Step<'_> {
             .host
             .delete(kind.resource(), self.namespace(), &self.host_name(), how)
             .await?;
-        Ok(Done::again("replacing", Duration::from_millis(200)))
+        Ok(Outcome::requeue("replacing", Duration::from_millis(200)))
     }
 }
 
@@ -184,7 +186,7 @@ mod tests {
             "others": [{"x": 1}, {"y": 1}]}});
         let fields: Vec<_> = dropped(&desired, &created)
             .into_iter()
-            .map(|refusal| refusal.field)
+            .map(|denied| denied.field)
             .collect();
         assert_eq!(fields, ["spec.list[0].new", "spec.lost"]);
     }

@@ -1,66 +1,66 @@
-//! Writing to the tenant: the host's state, and what is refused.
+//! Status sync: writes the host's status to the tenant, and which fields are denied.
 
-use super::Step;
+use super::to_host::ObjectSync;
 use crate::{
-    engine::{Done, api::CallError, lock, recorder::Level},
+    engine::{Outcome, api::CallError, lock, recorder::Level},
     metrics::ReasonLabels,
 };
-use berth_sync_rules::{
-    json,
-    kinds::{Report, TenantWrite, refusal},
-    resource::Side,
-    store::Stored,
+use berth_sync_rules::model::{
+    DeniedField, Observation, TenantWrite, denied_field, json, resource::Side, store::Stored,
 };
 use jiff::Timestamp;
 use kube::api::Patch;
 use serde_json::{Value, json};
 
-/// In place of the host's version in [`Engine::agreed`](crate::engine::Engine): the pod was bound.
+/// In place of the host's version in [`Engine::agreed`](super::Engine): the pod was bound.
 const BOUND: u64 = u64::MAX;
 
-impl Step<'_> {
-    /// Writes the host's state to the tenant, if it differs.
-    pub(super) async fn report(
+impl ObjectSync<'_> {
+    /// Writes the status of the host object to the tenant, if it differs.
+    pub(super) async fn sync_status(
         &self,
         stored: &Stored,
         object: &Value,
         host: &Value,
         in_sync: bool,
-        refused: &[refusal::Refusal],
-    ) -> Result<Done, CallError> {
+        denied: &[DeniedField],
+    ) -> Result<Outcome, CallError> {
         let Self { engine, kind, name, .. } = self;
-        let report = Report {
+        let report = Observation {
             tenant: object,
             host,
             in_sync,
-            refused,
+            denied,
             now: Timestamp::now(),
         };
         let mut written = false;
-        let mut again = None;
-        for write in kind.back(&engine.world, name, &report) {
+        let mut requeue_after = None;
+        for write in kind.sync_status(&engine.cache, name, &report) {
             match write {
                 TenantWrite::Bind { node } => written |= self.bind(stored, &node).await?,
                 TenantWrite::Status(status) => written |= self.write_status(stored, object, &status).await?,
                 TenantWrite::Patch(patch) => written |= self.patch(stored, object, patch).await?,
-                TenantWrite::Later(after) => again = Some(after),
+                TenantWrite::Later(after) => requeue_after = Some(after),
             }
         }
         if written {
-            engine.metrics.sync_up.observe(self.seen.elapsed().as_secs_f64());
+            engine
+                .metrics
+                .sync_to_tenant
+                .observe(self.observed_at.elapsed().as_secs_f64());
         }
-        Ok(Done {
+        Ok(Outcome {
             result: if written { "reported" } else { "nothing" },
-            again,
+            requeue_after,
         })
     }
 
-    /// Binds the tenant's pod to a node. Returns whether that was still to be done.
+    /// Binds the tenant's pod to a node. Returns whether that was still to be outcome.
     async fn bind(&self, stored: &Stored, node: &str) -> Result<bool, CallError> {
         let Self { engine, kind, name, .. } = self;
         // The answer to a Binding is not the pod, so until the watch shows it, the state it was bound in is remembered.
         let bound = (stored.version, BOUND);
-        if lock(&engine.agreed).get(&self.key()) == Some(&bound) {
+        if lock(&engine.synced_versions).get(&self.key()) == Some(&bound) {
             return Ok(false);
         }
         let binding = json!({
@@ -73,7 +73,7 @@ impl Step<'_> {
         tenant
             .create_sub(resource, &name.namespace, &name.name, "binding", &binding)
             .await?;
-        lock(&engine.agreed).insert(self.key(), bound);
+        lock(&engine.synced_versions).insert(self.key(), bound);
         Ok(true)
     }
 
@@ -92,7 +92,7 @@ impl Step<'_> {
             .patch(kind.resource(), &name.namespace, &name.name, "", &patch)
             .await;
         if let Some(written) = CallError::found(result)? {
-            engine.remember(Side::Tenant, *id, name, written);
+            engine.store_written(Side::Tenant, *id, name, written);
         }
         Ok(true)
     }
@@ -107,7 +107,7 @@ impl Step<'_> {
         let Self {
             engine, id, kind, name, ..
         } = self;
-        lock(&engine.agreed).remove(&self.key());
+        lock(&engine.synced_versions).remove(&self.key());
         let Some(difference) = status_patch(object, status) else {
             return Ok(false);
         };
@@ -117,49 +117,46 @@ impl Step<'_> {
             .patch(kind.resource(), &name.namespace, &name.name, "status", &patch)
             .await;
         if let Some(written) = CallError::found(result)? {
-            engine.remember(Side::Tenant, *id, name, written);
+            engine.store_written(Side::Tenant, *id, name, written);
         }
         Ok(true)
     }
 
-    pub(super) async fn refuse(
-        &self,
-        stored: &Stored,
-        object: &Value,
-        refused: &[refusal::Refusal],
-    ) -> Result<(), CallError> {
-        self.tell_refused(refused).await;
-        if let Some(status) = self.kind.refused(object, refused, Timestamp::now()) {
+    /// Tells the tenant, by an Event and in the status, that fields are denied.
+    pub(super) async fn deny(&self, stored: &Stored, object: &Value, denied: &[DeniedField]) -> Result<(), CallError> {
+        self.record_denied(denied).await;
+        if let Some(status) = self.kind.denied_status(object, denied, Timestamp::now()) {
             self.write_status(stored, object, &status).await?;
         }
         Ok(())
     }
 
-    /// Says what of an object has no effect.
-    pub(super) async fn tell_notes(&self, notes: &[refusal::Refusal]) {
-        if !notes.is_empty() {
-            let message = refusal::message(notes);
+    /// Records an Event about fields that have no effect.
+    pub(super) async fn record_ignored(&self, ignored: &[DeniedField]) {
+        if !ignored.is_empty() {
+            let message = denied_field::message(ignored);
             self.engine
-                .tell(&self.key(), Level::Normal, "FieldWithoutEffect", &message)
+                .record_event(&self.key(), Level::Normal, "FieldIgnored", &message)
                 .await;
         }
     }
 
-    pub(super) async fn tell_refused(&self, refused: &[refusal::Refusal]) {
-        let reason = "FieldRefused";
+    /// Records an Event about fields that are denied.
+    pub(super) async fn record_denied(&self, denied: &[DeniedField]) {
+        let reason = "FieldDenied";
         self.engine
             .metrics
-            .refusals
+            .denials
             .get_or_create(&ReasonLabels { reason })
             .inc();
         self.engine
-            .tell(&self.key(), Level::Warning, reason, &refusal::message(refused))
+            .record_event(&self.key(), Level::Warning, reason, &denied_field::message(denied))
             .await;
     }
 }
 
 /// A merge patch that makes the status of `object` the one given; `None` if it is.
-pub(in crate::engine) fn status_patch(object: &Value, status: &Value) -> Option<Value> {
+pub(super) fn status_patch(object: &Value, status: &Value) -> Option<Value> {
     let mut before = object.get("status").cloned().unwrap_or_else(|| json!({}));
     let mut after = status.clone();
     json::drop_nulls(&mut before);

@@ -1,9 +1,6 @@
 //! What is watched.
 
-use crate::{
-    kinds::{origin_name, own_name},
-    resource::{Name, Resource},
-};
+use crate::model::resource::{Name, Resource};
 use serde_json::Value;
 
 /// How much of each object a watch transfers.
@@ -51,6 +48,18 @@ impl WatchSpec {
         }
     }
 
+    /// The same with another label selector.
+    #[must_use]
+    pub const fn labelled(self, labels: &'static str) -> Self {
+        Self { labels, ..self }
+    }
+
+    /// The same under other names in the tenant; objects without one do not belong to the kind.
+    #[must_use]
+    pub const fn named_by(self, name: fn(&Value) -> Option<Name>) -> Self {
+        Self { name, ..self }
+    }
+
     /// The same with metadata only.
     #[must_use]
     pub const fn metadata_only(self) -> Self {
@@ -65,4 +74,21 @@ impl WatchSpec {
     pub const fn trimmed(self, trim: fn(&mut Value)) -> Self {
         Self { trim, ..self }
     }
+}
+
+/// The name of a tenant object is its own.
+pub fn own_name(object: &Value) -> Option<Name> {
+    let metadata = object.get("metadata")?;
+    let namespace = metadata.get("namespace").and_then(Value::as_str).unwrap_or_default();
+    Some(Name::new(namespace, metadata.get("name")?.as_str()?))
+}
+
+/// The name of a host object in the tenant, from its annotations.
+pub fn origin_name(object: &Value) -> Option<Name> {
+    let annotations = object.get("metadata")?.get("annotations")?;
+    let text = |key| annotations.get(key).and_then(Value::as_str);
+    Some(Name::new(
+        text(berth_api::labels::ORIGIN_NAMESPACE)?,
+        text(berth_api::labels::ORIGIN_NAME)?,
+    ))
 }

@@ -1,7 +1,7 @@
 //! Which objects use which ConfigMaps, Secrets and the like. Only what is used goes to the host, and only as long as it
 //! is.
 
-use crate::resource::{Key, Name};
+use crate::model::resource::{Key, Name};
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// The index, both ways.
@@ -16,7 +16,7 @@ pub struct References {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// Which kind.
-    pub kind: crate::resource::KindId,
+    pub kind: crate::model::KindId,
     /// Its name in the tenant.
     pub name: Name,
 }
@@ -72,7 +72,7 @@ impl References {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::KindId;
+    use crate::model::KindId;
 
     fn target(name: &str) -> Target {
         Target {

@@ -1,39 +1,39 @@
 //! Which objects of the host those that are shown to the tenant come from, where their names do not say it.
 
-use crate::resource::Key;
+use crate::model::resource::Key;
 use std::collections::HashMap;
 
 /// The index, both ways.
 #[derive(Debug, Default)]
-pub struct Shown {
+pub struct MirrorSources {
     by_source: HashMap<Key, Box<[Key]>>,
     sources: HashMap<Key, Key>,
 }
 
-impl Shown {
+impl MirrorSources {
     /// Says what an object of the host is shown as; nothing once it is gone. Returns everything that has to be looked at.
-    pub fn set(&mut self, source: &Key, shown: Vec<Key>) -> Vec<Key> {
+    pub fn set(&mut self, source: &Key, mirrored: Vec<Key>) -> Vec<Key> {
         let mut changed: Vec<Key> = self.by_source.remove(source).unwrap_or_default().into();
         for key in &changed {
             if self.sources.get(key) == Some(source) {
                 self.sources.remove(key);
             }
         }
-        for key in &shown {
+        for key in &mirrored {
             self.sources.insert(key.clone(), source.clone());
             if !changed.contains(key) {
                 changed.push(key.clone());
             }
         }
-        if !shown.is_empty() {
-            self.by_source.insert(source.clone(), shown.into());
+        if !mirrored.is_empty() {
+            self.by_source.insert(source.clone(), mirrored.into());
         }
         changed
     }
 
     /// The object of the host that is shown as this one.
-    pub fn source(&self, shown: &Key) -> Option<Key> {
-        self.sources.get(shown).cloned()
+    pub fn source(&self, mirrored: &Key) -> Option<Key> {
+        self.sources.get(mirrored).cloned()
     }
 
     /// Whether nothing is shown.
@@ -50,7 +50,7 @@ impl Shown {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::{KindId, Name};
+    use crate::model::{KindId, resource::Name};
 
     fn key(name: &str) -> Key {
         KindId::ResourceSlice.key(Name::new("", name))
@@ -58,26 +58,26 @@ mod tests {
 
     #[test]
     fn what_came_and_what_went_has_to_be_looked_at() {
-        let mut shown = Shown::default();
+        let mut mirrored = MirrorSources::default();
         let node = KindId::Node.key(Name::new("", "n"));
-        assert_eq!(shown.set(&node, vec![key("a"), key("b")]), [key("a"), key("b")]);
-        assert_eq!(shown.set(&node, vec![key("b"), key("c")]).len(), 3);
+        assert_eq!(mirrored.set(&node, vec![key("a"), key("b")]), [key("a"), key("b")]);
+        assert_eq!(mirrored.set(&node, vec![key("b"), key("c")]).len(), 3);
         assert_eq!(
-            (shown.source(&key("a")), shown.source(&key("c"))),
+            (mirrored.source(&key("a")), mirrored.source(&key("c"))),
             (None, Some(node.clone()))
         );
-        assert_eq!(shown.of(&node), [key("b"), key("c")]);
-        assert_eq!(shown.set(&node, Vec::new()), [key("b"), key("c")]);
-        assert!(shown.by_source.is_empty() && shown.sources.is_empty());
+        assert_eq!(mirrored.of(&node), [key("b"), key("c")]);
+        assert_eq!(mirrored.set(&node, Vec::new()), [key("b"), key("c")]);
+        assert!(mirrored.by_source.is_empty() && mirrored.sources.is_empty());
     }
 
     #[test]
     fn what_moved_to_another_source_stays_there() {
-        let mut shown = Shown::default();
+        let mut mirrored = MirrorSources::default();
         let [one, two] = ["one", "two"].map(|name| KindId::Node.key(Name::new("", name)));
-        shown.set(&one, vec![key("a")]);
-        shown.set(&two, vec![key("a")]);
-        shown.set(&one, Vec::new());
-        assert_eq!(shown.source(&key("a")), Some(two));
+        mirrored.set(&one, vec![key("a")]);
+        mirrored.set(&two, vec![key("a")]);
+        mirrored.set(&one, Vec::new());
+        assert_eq!(mirrored.source(&key("a")), Some(two));
     }
 }

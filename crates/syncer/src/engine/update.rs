@@ -1,10 +1,9 @@
 //! Bringing the host object up to date.
 
-use super::Step;
-use crate::engine::{Done, api::CallError, lock};
-use berth_sync_rules::{
-    json,
-    kinds::{self, HostWrite, Translated},
+use super::to_host::ObjectSync;
+use super::{Outcome, api::CallError, lock};
+use berth_sync_rules::model::{
+    HostWrite, Translated, json,
     resource::Side,
     store::{Detail, Stored},
 };
@@ -14,48 +13,56 @@ use serde_json::{Value, json};
 /// Rounds of subresource writes and a fresh read before an update gives up for now.
 const UPDATE_ROUNDS: usize = 4;
 
-impl Step<'_> {
-    pub(super) async fn update(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Done, CallError> {
+impl ObjectSync<'_> {
+    pub(super) async fn update(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Outcome, CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
         let versions = (stored.version, host.version);
-        if lock(&engine.agreed).get(&self.key()) == Some(&versions) {
-            return Ok(Done::new("nothing"));
+        if lock(&engine.synced_versions).get(&self.key()) == Some(&versions) {
+            return Ok(Outcome::new("nothing"));
         }
         let Some(content) = self.content(stored, object).await? else {
-            return Ok(Done::new("vanished"));
+            return Ok(Outcome::new("vanished"));
         };
         let mut result = "nothing";
-        let mut refused = Vec::new();
-        match kind.translate(&engine.world, name, &content) {
-            Ok(Translated { object: desired, notes }) => {
-                let hash = json::hash(&kind.changeable(&desired));
+        let mut denied = Vec::new();
+        match kind.translate(&engine.cache, name, &content) {
+            Ok(Translated {
+                object: desired,
+                ignored,
+            }) => {
+                let hash = json::hash(&kind.mutable_part(&desired));
                 let is_ours = host.origin_uid.as_deref() == Some(&*stored.uid);
                 if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) {
-                    if kinds::kind(*id)
+                    if engine
+                        .cache
+                        .kind(*id)
                         .tenant
                         .is_some_and(|spec| spec.detail == Detail::Metadata)
                     {
-                        lock(&engine.agreed).insert(self.key(), versions);
+                        lock(&engine.synced_versions).insert(self.key(), versions);
                     }
-                } else if let Some(left) = is_ours.then(|| engine.holds.left(name, &kind.given(object))).flatten() {
-                    return Ok(Done::again("held", left));
+                } else if let Some(left) = is_ours
+                    .then(|| engine.pending.time_left(name, &kind.allocated(object)))
+                    .flatten()
+                {
+                    return Ok(Outcome::requeue("reserved", left));
                 } else {
-                    engine.holds.end(name);
-                    let desired = self.dressed(stored, desired, &hash);
+                    engine.pending.end(name);
+                    let desired = self.with_metadata(stored, desired, &hash);
                     if kind.must_replace(&desired, &host.object()) {
                         return self.delete(host, kind.orphan_grace()).await;
                     }
                     self.bring_up_to_date(host, &desired).await?;
-                    self.tell_notes(&notes).await;
+                    self.record_ignored(&ignored).await;
                     result = "updated";
                 }
             }
             Err(reasons) => {
-                refused = reasons;
-                self.tell_refused(&refused).await;
-                result = "refused";
+                denied = reasons;
+                self.record_denied(&denied).await;
+                result = "denied";
             }
         }
         let host_object = host.object();
@@ -65,19 +72,19 @@ impl Step<'_> {
                 .host
                 .patch(kind.resource(), self.namespace(), &host.name, "status", &patch)
                 .await?;
-            engine.remember(Side::Host, *id, name, written);
+            engine.store_written(Side::Host, *id, name, written);
         }
         // A host object that was just written is reported when its next state comes.
         if result == "updated" {
-            return Ok(Done::new(result));
+            return Ok(Outcome::new(result));
         }
-        let mut done = self
-            .report(stored, object, &host_object, result == "nothing", &refused)
+        let mut outcome = self
+            .sync_status(stored, object, &host_object, result == "nothing", &denied)
             .await?;
-        if done.result == "nothing" {
-            done.result = result;
+        if outcome.result == "nothing" {
+            outcome.result = result;
         }
-        Ok(done)
+        Ok(outcome)
     }
 
     async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
@@ -103,8 +110,11 @@ impl Step<'_> {
                             .host
                             .apply(resource, self.namespace(), &host.name, &object)
                             .await?;
-                        engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
-                        engine.remember(Side::Host, *id, name, written);
+                        engine
+                            .metrics
+                            .sync_to_host
+                            .observe(self.observed_at.elapsed().as_secs_f64());
+                        engine.store_written(Side::Host, *id, name, written);
                         return Ok(());
                     }
                     HostWrite::Merge(mut patch) => {
@@ -117,8 +127,11 @@ impl Step<'_> {
                             .await
                         {
                             Ok(written) => {
-                                engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
-                                engine.remember(Side::Host, *id, name, written);
+                                engine
+                                    .metrics
+                                    .sync_to_host
+                                    .observe(self.observed_at.elapsed().as_secs_f64());
+                                engine.store_written(Side::Host, *id, name, written);
                                 return Ok(());
                             }
                             // Somebody was faster: read again.

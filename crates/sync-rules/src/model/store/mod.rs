@@ -4,14 +4,17 @@
 //! Two rules make it safe to act on a store: a newer version is never overwritten by an older one, and a response
 //! that the watch has already overtaken is ignored, so that a deleted object does not come back.
 
-mod object;
-mod spec;
-mod text;
+mod packed_text;
+mod stored;
+mod watch_spec;
 
-pub use object::{Deletion, Stored};
-pub use spec::{Detail, WatchSpec};
+pub use stored::{Deletion, Stored, is_origin};
+pub use watch_spec::{Detail, WatchSpec, origin_name, own_name};
 
-use crate::resource::{KindId, Name, Side};
+use crate::model::{
+    KindId,
+    resource::{Name, Side},
+};
 use std::{
     collections::{HashMap, HashSet},
     sync::{
@@ -24,7 +27,7 @@ use std::{
 #[derive(Debug, Default)]
 pub struct Store {
     inner: Mutex<Inner>,
-    dictionary: text::Dictionary,
+    dictionary: packed_text::Dictionary,
     listed: AtomicBool,
     /// Why the API server gives no objects of this kind at all.
     unavailable: Mutex<Option<Unavailable>>,
@@ -44,8 +47,8 @@ struct Inner {
     objects: HashMap<Name, Arc<Stored>>,
     /// Tenant names by the name of the object itself, for host objects only.
     by_own_name: HashMap<Box<str>, Name>,
-    /// Last state of host objects that are gone, until a step has looked at it.
-    departed: HashMap<Name, Arc<Stored>>,
+    /// Last state of deleted host objects, until they are reconciled.
+    tombstones: HashMap<Name, Arc<Stored>>,
     /// The watch has seen everything up to this resource version.
     seen_up_to: u64,
     /// While a list runs: versions of what was known when it began, without what the list has named since.
@@ -97,13 +100,13 @@ impl Store {
     }
 
     /// Takes the last state of a host object that is gone.
-    pub fn take_departed(&self, name: &Name) -> Option<Arc<Stored>> {
-        self.inner().departed.remove(name)
+    pub fn take_tombstone(&self, name: &Name) -> Option<Arc<Stored>> {
+        self.inner().tombstones.remove(name)
     }
 
     /// Puts the last state of a host object back, for a later step.
-    pub fn put_departed(&self, name: &Name, last: Arc<Stored>) {
-        self.inner().departed.entry(name.clone()).or_insert(last);
+    pub fn restore_tombstone(&self, name: &Name, last: Arc<Stored>) {
+        self.inner().tombstones.entry(name.clone()).or_insert(last);
     }
 
     /// Whether the first list is complete.
@@ -167,7 +170,7 @@ impl Store {
         let mut inner = self.inner();
         inner.seen_up_to = inner.seen_up_to.max(last.version);
         if last.origin_uid.is_some() {
-            inner.departed.insert(name.clone(), Arc::new(last));
+            inner.tombstones.insert(name.clone(), Arc::new(last));
         }
         inner.remove(name);
     }
@@ -318,6 +321,6 @@ mod tests {
         assert_eq!(store.tenant_name("b-xyz"), Some(Name::new("a", "b")));
         store.deleted(&Name::new("a", "b"), stored("b-xyz", 2));
         assert_eq!(store.tenant_name("b-xyz"), None);
-        assert_eq!(store.take_departed(&Name::new("a", "b")).unwrap().version, 2);
+        assert_eq!(store.take_tombstone(&Name::new("a", "b")).unwrap().version, 2);
     }
 }

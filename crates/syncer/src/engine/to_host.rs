@@ -1,48 +1,40 @@
-//! A step of a kind that goes from the tenant to the host.
-
-mod create;
-mod delete;
-mod report;
-mod update;
-
-pub(super) use {create::NOTHING_YET, report::status_patch};
+//! Reconciles an object of a kind that is synced to the host: decides and acts. What the actions do is in [`create`](super::create),
+//! [`update`](super::update), [`delete`](super::delete) and [`status_sync`](super::status_sync).
 
 use super::{
-    Done, Engine,
+    Engine, Outcome,
     api::CallError,
     decide::{Action, HostFacts, TenantFacts, decide},
     lock, reserve,
 };
 use berth_api::labels;
-use berth_sync_rules::{
-    json,
-    kinds::{self, Down, is_origin},
-    resource::{Key, KindId, Name, host_name},
-    store::{Detail, Stored},
-    world::World,
+use berth_sync_rules::model::{
+    Cache, KindId, ToHost, json,
+    resource::{Key, Name, host_name},
+    store::{Detail, Stored, is_origin},
 };
 use jiff::Timestamp;
 use serde_json::Value;
 use std::time::Instant;
 
-/// A step on its way.
-struct Step<'a> {
-    engine: &'a Engine,
-    id: KindId,
-    kind: &'static dyn Down,
-    name: &'a Name,
-    /// When the change that led to this step was seen.
-    seen: Instant,
+/// One reconciliation of one object.
+pub(super) struct ObjectSync<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) id: KindId,
+    pub(super) kind: &'static dyn ToHost,
+    pub(super) name: &'a Name,
+    /// When the change that led here was observed.
+    pub(super) observed_at: Instant,
 }
 
-/// Decides and acts.
-pub(super) async fn step(
+/// Decides what to do about an object, and does it.
+pub(super) async fn reconcile(
     engine: &Engine,
-    (id, kind): (KindId, &'static dyn Down),
+    (id, kind): (KindId, &'static dyn ToHost),
     name: &Name,
-    seen: Instant,
-) -> Result<Done, CallError> {
-    let stores = &engine.world.stores;
+    observed_at: Instant,
+) -> Result<Outcome, CallError> {
+    let stores = &engine.cache.stores;
     let tenant = stores.tenant(id).get(name);
     let host = stores.host(id).get(name);
     let object = tenant.as_ref().map(|stored| stored.object());
@@ -50,7 +42,7 @@ pub(super) async fn step(
     let tenant_facts = tenant.map(|(stored, object)| TenantFacts {
         uid: &stored.uid,
         deletion: stored.deletion,
-        want: kind.want(&engine.world, name, object),
+        desired_state: kind.desired_state(&engine.cache, name, object),
     });
     let host_facts = host.as_deref().map(|stored| HostFacts {
         origin_uid: stored.origin_uid.as_deref(),
@@ -60,81 +52,81 @@ pub(super) async fn step(
             .filter(|_| stored.origin_uid.is_none())
             .map(|at| reserve::grace_left(at, Timestamp::now())),
     });
-    let step = Step {
+    let sync = ObjectSync {
         engine,
         id,
         kind,
         name,
-        seen,
+        observed_at,
     };
     let action = decide(tenant_facts, host_facts, kind.orphan_grace(), kind.finishes_deletion());
-    let departed = stores.host(id).take_departed(name);
-    let result = step.act(action, tenant, host.as_deref(), departed.as_deref()).await;
-    if let (Err(_), Some(departed)) = (&result, departed) {
-        stores.host(id).put_departed(name, departed);
+    let tombstone = stores.host(id).take_tombstone(name);
+    let result = sync.act(action, tenant, host.as_deref(), tombstone.as_deref()).await;
+    if let (Err(_), Some(tombstone)) = (&result, tombstone) {
+        stores.host(id).restore_tombstone(name, tombstone);
     }
     result
 }
 
-impl Step<'_> {
+impl ObjectSync<'_> {
     async fn act(
         &self,
         action: Action,
         tenant: Option<(&Stored, &Value)>,
         host: Option<&Stored>,
-        departed: Option<&Stored>,
-    ) -> Result<Done, CallError> {
+        tombstone: Option<&Stored>,
+    ) -> Result<Outcome, CallError> {
         // The last state of a host object says something about the tenant's object that it was made for only.
-        let departed = departed
-            .filter(|departed| tenant.is_some_and(|(stored, _)| is_origin(stored, departed)))
+        let tombstone = tombstone
+            .filter(|tombstone| tenant.is_some_and(|(stored, _)| is_origin(stored, tombstone)))
             .map(Stored::object);
         match (action, tenant, host) {
             (Action::Create, Some((stored, object)), _) => self.create(stored, object).await,
             (Action::Update, Some((stored, object)), Some(host)) => self.update(stored, object, host).await,
-            (Action::Report, Some((stored, object)), Some(host)) => {
-                self.report(stored, object, &host.object(), false, &[]).await
+            (Action::SyncStatus, Some((stored, object)), Some(host)) => {
+                self.sync_status(stored, object, &host.object(), false, &[]).await
             }
             (Action::Delete { grace_seconds, report }, tenant, Some(host)) => {
                 if let Some((stored, object)) = tenant.filter(|_| report) {
-                    self.report(stored, object, &host.object(), false, &[]).await?;
+                    self.sync_status(stored, object, &host.object(), false, &[]).await?;
                 }
                 self.delete(host, grace_seconds).await
             }
-            (Action::Wait(left), ..) => Ok(Done::again("reserved", left)),
+            (Action::Wait(left), ..) => Ok(Outcome::requeue("reserved", left)),
             (Action::Sweep, _, Some(host)) => self.sweep(host).await,
-            (Action::Finish, Some((stored, object)), _) => self.finish(stored, object, departed.as_ref()).await,
-            (Action::Lost, Some((stored, object)), _) => {
+            (Action::Finish, Some((stored, object)), _) => self.finish(stored, object, tombstone.as_ref()).await,
+            (Action::MarkLost, Some((stored, object)), _) => {
                 let Self { engine, kind, name, .. } = self;
-                let lost = kind.lost(&engine.world, name, object, departed.as_ref(), Timestamp::now());
+                let lost = kind.lost_status(&engine.cache, name, object, tombstone.as_ref(), Timestamp::now());
                 if let Some(status) = lost {
                     self.write_status(stored, object, &status).await?;
                 }
-                Ok(Done::new("lost"))
+                Ok(Outcome::new("lost"))
             }
             _ => {
                 if tenant.is_none() && host.is_none() {
-                    lock(&self.engine.agreed).remove(&self.key());
+                    lock(&self.engine.synced_versions).remove(&self.key());
                 }
-                Ok(Done::new("nothing"))
+                Ok(Outcome::new("nothing"))
             }
         }
     }
 
-    fn key(&self) -> Key {
+    pub(super) fn key(&self) -> Key {
         self.id.key(self.name.clone())
     }
 
-    fn host_name(&self) -> String {
+    pub(super) fn host_name(&self) -> String {
         host_name(self.id, self.name)
     }
 
-    fn namespace(&self) -> &str {
-        &self.engine.world.tenant.workload_namespace
+    pub(super) fn namespace(&self) -> &str {
+        &self.engine.cache.tenant.workload_namespace
     }
 
     /// The tenant's object in full: from the store, or read if only its metadata is watched.
-    async fn content(&self, stored: &Stored, object: &Value) -> Result<Option<Value>, CallError> {
-        let watched = kinds::kind(self.id).tenant.map(|spec| spec.detail);
+    pub(super) async fn content(&self, stored: &Stored, object: &Value) -> Result<Option<Value>, CallError> {
+        let watched = self.engine.cache.kind(self.id).tenant.map(|spec| spec.detail);
         if watched != Some(Detail::Metadata) {
             return Ok(Some(object.clone()));
         }
@@ -145,9 +137,9 @@ impl Step<'_> {
     }
 
     /// A host object with everything that says what it is and where it comes from.
-    fn dressed(&self, stored: &Stored, object: Value, hash: &str) -> Value {
-        dressed(
-            &self.engine.world,
+    pub(super) fn with_metadata(&self, stored: &Stored, object: Value, hash: &str) -> Value {
+        with_metadata(
+            &self.engine.cache,
             (self.id, self.kind),
             self.name,
             Some(&stored.uid),
@@ -159,9 +151,9 @@ impl Step<'_> {
 
 /// A host object with everything that says what it is and where it comes from. Without the UID of a tenant object it is a
 /// [reservation](reserve).
-pub(super) fn dressed(
-    world: &World,
-    (id, kind): (KindId, &dyn Down),
+pub(super) fn with_metadata(
+    cache: &Cache,
+    (id, kind): (KindId, &dyn ToHost),
     name: &Name,
     origin: Option<&str>,
     mut object: Value,
@@ -171,8 +163,8 @@ pub(super) fn dressed(
     object["apiVersion"] = resource.api_version().into();
     object["kind"] = resource.kind.into();
     object["metadata"]["name"] = host_name(id, name).into();
-    object["metadata"]["namespace"] = world.tenant.workload_namespace.as_str().into();
-    for (key, value) in world.tenant.labels(&name.namespace) {
+    object["metadata"]["namespace"] = cache.tenant.workload_namespace.as_str().into();
+    for (key, value) in cache.tenant.labels(&name.namespace) {
         object["metadata"]["labels"][key] = value.into();
     }
     let annotations = &mut object["metadata"]["annotations"];

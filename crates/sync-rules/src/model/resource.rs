@@ -1,6 +1,6 @@
 //! The API resources that the syncer talks about, and the keys of its queue.
 
-pub use crate::kinds::KindId;
+use super::kind_id::KindId;
 
 use std::{fmt, hash::Hash, sync::Arc};
 

@@ -1,22 +1,21 @@
-//! Objects that the tenant may look at and not change: classes of the host, volumes, devices. What the tenant changes in
-//! them is undone, with an Event; objects of such a kind that the tenant made itself are left alone.
+//! Kinds that are mirrored from the host: classes, volumes, devices. The tenant may read the objects and not change them:
+//! its changes are undone, with an Event. Objects of such a kind that the tenant made itself are left alone.
 
-use crate::{
-    json,
+use crate::model::{
+    Cache, json,
     resource::{Name, Resource},
-    world::World,
 };
 use berth_api::{SyncPolicy, labels};
 use serde_json::{Value, json};
 
-/// Rules of a kind that is shown.
-pub trait View: Sync {
+/// Rules of a kind that is mirrored.
+pub trait Mirror: Sync {
     /// The API resource in the tenant.
     fn resource(&self) -> Resource;
 
     /// The object that the tenant should see under this name: labels, annotations and everything besides metadata; the
     /// engine adds kind and name. With a `status` if the kind has a subresource for it. `None` if there should be none.
-    fn desired(&self, world: &World, name: &Name) -> Option<Value>;
+    fn mirrored_object(&self, cache: &Cache, name: &Name) -> Option<Value>;
 
     /// Whether the status is a subresource.
     fn has_status(&self) -> bool {
@@ -24,33 +23,28 @@ pub trait View: Sync {
     }
 
     /// Whether a class with this policy offers anything of the kind; if not, the host's objects are not watched.
-    fn offers(&self, _policy: &SyncPolicy) -> bool {
+    fn is_offered(&self, _policy: &SyncPolicy) -> bool {
         true
     }
 
-    /// Whether the host's objects are watched only once another kind's object has said that there are any.
-    fn on_demand(&self) -> bool {
-        false
-    }
-
     /// Fields of the status to write before an object is removed, if that is how the tenant's controllers let it go.
-    fn last_status(&self) -> Option<Value> {
+    fn status_before_deletion(&self) -> Option<Value> {
         None
     }
 
     /// What to tell the tenant about objects of this kind that it makes itself, if they have no effect.
-    fn without_effect(&self) -> Option<&'static str> {
+    fn unmanaged_message(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// Whether an object in the tenant was put there to be looked at.
-pub fn is_shown(object: &Value) -> bool {
+/// Whether an object in the tenant is a mirrored one.
+pub fn is_mirrored(object: &Value) -> bool {
     json::text(object, &["metadata", "labels", labels::MANAGED_BY]) == Some(labels::MANAGED_BY_SYNCER)
 }
 
-/// A desired object with everything that says what it is. Finalizers of `live` stay: they are the tenant's controllers'.
-pub fn dressed(resource: Resource, name: &Name, mut object: Value, live: Option<&Value>) -> Value {
+/// A mirrored object with its kind, name and the label of its manager. Finalizers of `live` stay: they are the tenant's controllers'.
+pub fn with_metadata(resource: Resource, name: &Name, mut object: Value, live: Option<&Value>) -> Value {
     object["apiVersion"] = resource.api_version().into();
     object["kind"] = resource.kind.into();
     object["metadata"]["name"] = (*name.name).into();
@@ -68,8 +62,8 @@ pub fn dressed(resource: Resource, name: &Name, mut object: Value, live: Option<
     object
 }
 
-/// What matters of an object that is shown: everything but what the API server keeps itself and the status.
-pub fn content(object: &Value) -> Value {
+/// What is compared of a mirrored object: everything but the status and what the API server keeps itself.
+pub fn comparable_content(object: &Value) -> Value {
     let mut content = object.clone();
     if let Some(fields) = content.as_object_mut() {
         for field in ["apiVersion", "kind", "status"] {
@@ -93,14 +87,14 @@ mod tests {
         let resource = Resource::new("storage.k8s.io", "v1", "StorageClass", "storageclasses");
         let desired = json!({"metadata": {"annotations": {"a": "b"}}, "provisioner": "x", "parameters": null});
         let name = Name::new("", "fast");
-        let mut live = dressed(resource, &name, desired.clone(), None);
+        let mut live = with_metadata(resource, &name, desired.clone(), None);
         live["metadata"]["uid"] = "u".into();
         live["metadata"]["resourceVersion"] = "7".into();
         live["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
-        let wanted = dressed(resource, &name, desired, Some(&live));
-        assert!(is_shown(&live) && content(&wanted) == content(&live));
+        let wanted = with_metadata(resource, &name, desired, Some(&live));
+        assert!(is_mirrored(&live) && comparable_content(&wanted) == comparable_content(&live));
         live["metadata"]["labels"]["mine"] = "x".into();
-        assert_ne!(content(&wanted), content(&live));
+        assert_ne!(comparable_content(&wanted), comparable_content(&live));
         assert_eq!(wanted["metadata"]["resourceVersion"], "7");
     }
 }

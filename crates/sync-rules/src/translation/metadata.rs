@@ -9,7 +9,7 @@
 //! | annotations of deprecated or server-side use | not copied |
 //! | everything else | copied |
 
-use crate::{json, kinds::refusal::Refusal};
+use crate::model::{DeniedField, json};
 use berth_api::labels::is_reserved;
 use serde_json::{Map, Value, json};
 
@@ -102,6 +102,14 @@ pub fn with_status(object: &mut Value) {
     *object = json!({"metadata": take("metadata"), "status": take("status")});
 }
 
+/// What kubectl keeps in an annotation is as long as the object itself.
+pub fn without_last_applied(object: &mut Value) {
+    let annotations = object["metadata"].get_mut("annotations").and_then(Value::as_object_mut);
+    if let Some(annotations) = annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+}
+
 /// Labels of the host object.
 pub fn labels(object: &Value) -> Map<String, Value> {
     json::strings(object, &["metadata", "labels"])
@@ -112,11 +120,11 @@ pub fn labels(object: &Value) -> Map<String, Value> {
 }
 
 /// Annotations of the host object; refused ones are added to `refused`.
-pub fn annotations(object: &Value, refused: &mut Vec<Refusal>) -> Map<String, Value> {
+pub fn annotations(object: &Value, denied: &mut Vec<DeniedField>) -> Map<String, Value> {
     let mut copied = Map::new();
     for (key, value) in json::strings(object, &["metadata", "annotations"]) {
         if let Some((_, why)) = REFUSED_ANNOTATIONS.iter().find(|(domain, _)| in_domain(&key, domain)) {
-            refused.push(Refusal::new(format!("metadata.annotations[{key}]"), *why));
+            denied.push(DeniedField::new(format!("metadata.annotations[{key}]"), *why));
         } else if key.starts_with(SIMULATION)
             || !(is_reserved(&key)
                 || is_schedulers(&key)
@@ -151,13 +159,13 @@ mod tests {
             "kubernetes.io/config.mirror": "m", "cdi.k8s.io/vendor": "all", "k8s.v1.cni.cncf.io/networks": "host",
             "io.kubernetes.cri.untrusted-workload": "true", "kubectl.kubernetes.io/last-applied-configuration": "{}"
         }}});
-        let mut refused = Vec::new();
-        let copied = annotations(&object, &mut refused);
+        let mut denied = Vec::new();
+        let copied = annotations(&object, &mut denied);
         assert_eq!(
             Value::Object(copied),
             json!({"note": "n", "simulation.berth.dev/run-for": "5s"})
         );
-        let fields: Vec<_> = refused.iter().map(|refusal| refusal.field.as_str()).collect();
+        let fields: Vec<_> = denied.iter().map(|denied| denied.field.as_str()).collect();
         assert_eq!(
             fields,
             [

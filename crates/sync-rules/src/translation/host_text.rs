@@ -1,17 +1,15 @@
 //! Words from the host, made fit for the tenant: its own names instead of host names, nothing about other tenants.
 
-use crate::{
-    json,
-    kinds::{Report, devices},
-    resource::{self, KindId, Name},
-    world::World,
+use crate::model::{
+    Cache, KindId, Observation, json,
+    resource::{self, Name},
 };
 use berth_api::names::HASH_LENGTH;
 use serde_json::Value;
 
 /// Replaces host names and namespaces in a message about the object called `about` by the tenant's.
-pub fn back(world: &World, about: &Name, text: &str) -> String {
-    let text = scheduling(text, world.stores.host(KindId::Node).len());
+pub fn to_tenant_names(cache: &Cache, about: &Name, text: &str) -> String {
+    let text = scheduling(text, cache.stores.host(KindId::Node).len());
     let mut result = String::with_capacity(text.len());
     let mut rest = text.as_str();
     while let Some(start) = rest.find(is_name_character) {
@@ -19,7 +17,7 @@ pub fn back(world: &World, about: &Name, text: &str) -> String {
         let end = tail.find(|c| !is_name_character(c)).unwrap_or(tail.len());
         let (word, after) = tail.split_at(end);
         result.push_str(before);
-        push_word(world, about, word, &mut result);
+        push_word(cache, about, word, &mut result);
         rest = after;
     }
     result.push_str(rest);
@@ -30,14 +28,14 @@ fn is_name_character(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'
 }
 
-fn push_word(world: &World, about: &Name, word: &str, result: &mut String) {
-    if word == world.tenant.workload_namespace {
+fn push_word(cache: &Cache, about: &Name, word: &str, result: &mut String) {
+    if word == cache.tenant.workload_namespace {
         result.push_str(&about.namespace);
-    } else if word == world.tenant.control_plane_namespace {
+    } else if word == cache.tenant.control_plane_namespace {
         result.push_str("the platform");
-    } else if let Some(name) = looks_derived(word).then(|| tenant_name(world, about, word)).flatten() {
+    } else if let Some(name) = looks_derived(word).then(|| tenant_name(cache, about, word)).flatten() {
         result.push_str(&name.name);
-    } else if let Some(name) = devices::generated::tenant_name(world, word) {
+    } else if let Some(name) = generated_claim_name(cache, word) {
         result.push_str(&name.name);
     } else {
         result.push_str(word);
@@ -49,17 +47,24 @@ fn looks_derived(word: &str) -> bool {
     word.len() > HASH_LENGTH + 1 && word.as_bytes()[word.len() - HASH_LENGTH - 1] == b'-'
 }
 
-fn tenant_name(world: &World, about: &Name, host_name: &str) -> Option<Name> {
-    let mut kinds = world.kinds.iter();
-    let known = kinds.find_map(|kind| world.stores.host(*kind).tenant_name(host_name));
+fn tenant_name(cache: &Cache, about: &Name, host_name: &str) -> Option<Name> {
+    let mut kinds = cache.kinds.iter();
+    let known = kinds.find_map(|kind| cache.stores.host(*kind).tenant_name(host_name));
     // What an object names and what is not there has a host name too.
     let absent = || {
-        let references = world.references();
-        let users = world.kinds.iter().map(|kind| kind.key(about.clone()));
+        let references = cache.references();
+        let users = cache.kinds.iter().map(|kind| kind.key(about.clone()));
         let mut named = users.flat_map(|user| references.targets(&user));
         named.find_map(|key| (resource::host_name(key.kind, &key.name) == host_name).then_some(key.name))
     };
     known.or_else(absent)
+}
+
+/// The tenant's name of what the host calls `host_name`, if that is a mirrored claim that the host made.
+pub fn generated_claim_name(cache: &Cache, host_name: &str) -> Option<Name> {
+    let mirrored = cache.mirror_sources();
+    let source = (!mirrored.is_empty()).then(|| KindId::GeneratedClaim.key(Name::new("", host_name)))?;
+    mirrored.of(&source).pop().map(|key| key.name)
 }
 
 /// The scheduler counts all nodes of the host and names taints of other tenants. A tenant sees its own nodes only.
@@ -99,22 +104,24 @@ fn scheduling(text: &str, own_nodes: usize) -> String {
 }
 
 /// Maps host names in every text below `value`. For statuses of kinds whose texts are words or names.
-pub fn map_texts(world: &World, about: &Name, value: &mut Value) {
+pub fn translate_texts(cache: &Cache, about: &Name, value: &mut Value) {
     match value {
-        Value::Object(fields) => fields.values_mut().for_each(|value| map_texts(world, about, value)),
-        Value::Array(items) => items.iter_mut().for_each(|item| map_texts(world, about, item)),
-        Value::String(text) => *text = back(world, about, text),
+        Value::Object(fields) => fields
+            .values_mut()
+            .for_each(|value| translate_texts(cache, about, value)),
+        Value::Array(items) => items.iter_mut().for_each(|item| translate_texts(cache, about, item)),
+        Value::String(text) => *text = to_tenant_names(cache, about, text),
         _ => {}
     }
 }
 
 /// A status of the host with the tenant's generation in place of the host's: once the host has the current spec it is the
 /// current one, before that whatever was observed last.
-pub fn observed(report: &Report<'_>, mut status: Value) -> Value {
-    let old = json::at(report.tenant, &["status", "observedGeneration"]);
-    let current = json::at(report.tenant, &["metadata", "generation"]);
+pub fn with_tenant_generation(observation: &Observation<'_>, mut status: Value) -> Value {
+    let old = json::at(observation.tenant, &["status", "observedGeneration"]);
+    let current = json::at(observation.tenant, &["metadata", "generation"]);
     if status.get("observedGeneration").is_some()
-        && let Some(generation) = if report.in_sync { current } else { old }
+        && let Some(generation) = if observation.in_sync { current } else { old }
     {
         status["observedGeneration"] = generation.clone();
     }
@@ -125,7 +132,7 @@ pub fn observed(report: &Report<'_>, mut status: Value) -> Value {
         .flatten()
     {
         if condition.get("observedGeneration").is_some()
-            && let Some(generation) = current.filter(|_| report.in_sync)
+            && let Some(generation) = current.filter(|_| observation.in_sync)
         {
             condition["observedGeneration"] = generation.clone();
         }
@@ -134,8 +141,8 @@ pub fn observed(report: &Report<'_>, mut status: Value) -> Value {
 }
 
 /// An error of the host's API server, in words for the tenant: without host names, addresses or URLs.
-pub fn sanitize(world: &World, about: &Name, error: &str) -> String {
-    let text = back(world, about, error);
+pub fn sanitize_error(cache: &Cache, about: &Name, error: &str) -> String {
+    let text = to_tenant_names(cache, about, error);
     let words: Vec<&str> = text
         .split(' ')
         .map(|word| if is_address(word) { "(address)" } else { word })
@@ -159,88 +166,92 @@ fn is_address(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{resource::host_name, store::Stored, tenant::test_tenant};
+    use crate::model::{resource::host_name, store::Stored, tenant::test_tenant};
+    use crate::registry;
     use serde_json::json;
 
-    fn world() -> World {
-        let world = World::new(test_tenant());
+    fn cache() -> Cache {
+        let cache = registry::new_cache(test_tenant());
         let name = Name::new("research", "train-0");
         let host = json!({"metadata": {"name": host_name(KindId::Pod, &name), "resourceVersion": "1"}});
-        world.stores.host(KindId::Pod).written(name, Stored::new(&host));
+        cache.stores.host(KindId::Pod).written(name, Stored::new(&host));
         for node in ["n1", "n2"] {
             let object = json!({"metadata": {"name": node, "resourceVersion": "1"}});
-            world
+            cache
                 .stores
                 .host(KindId::Node)
                 .written(Name::new("", node), Stored::new(&object));
         }
-        world
+        cache
     }
 
     #[test]
     fn host_names_become_the_tenants() {
-        let world = world();
+        let cache = cache();
         let name = Name::new("research", "train-0");
         let host = host_name(KindId::Pod, &name);
         let text = format!("pods \"{host}\" in berth-vision-aaaaaaaaaaaaa: see other-aaaaaaaaaaaaa");
         assert_eq!(
-            back(&world, &name, &text),
+            to_tenant_names(&cache, &name, &text),
             "pods \"train-0\" in research: see other-aaaaaaaaaaaaa"
         );
     }
 
     #[test]
     fn what_a_pod_names_in_vain_has_its_name_in_the_tenant() {
-        let world = world();
+        let cache = cache();
         let (pod, absent) = (Name::new("research", "train-0"), Name::new("research", "gpu"));
-        let target = crate::kinds::references::Target {
+        let target = crate::model::references::Target {
             kind: KindId::ResourceClaimTemplate,
             name: absent.clone(),
         };
-        world.references().set(&KindId::Pod.key(pod.clone()), [target].into());
+        cache.references().set(&KindId::Pod.key(pod.clone()), [target].into());
         let host = host_name(KindId::ResourceClaimTemplate, &absent);
         let text = format!("resource claim template \"{host}\" not found");
-        assert_eq!(back(&world, &pod, &text), "resource claim template \"gpu\" not found");
+        assert_eq!(
+            to_tenant_names(&cache, &pod, &text),
+            "resource claim template \"gpu\" not found"
+        );
     }
 
     #[test]
     fn claims_that_the_host_made_have_their_names_in_the_tenant() {
-        let world = world();
+        let cache = cache();
         let host = KindId::GeneratedClaim.key(Name::new("", "train-0-abcdefghijklm-gpu-12345"));
-        let shown = KindId::GeneratedClaim.key(Name::new("research", "train-0-gpu-12345"));
-        world.shown().set(&host, vec![shown]);
+        let mirrored = KindId::GeneratedClaim.key(Name::new("research", "train-0-gpu-12345"));
+        cache.mirror_sources().set(&host, vec![mirrored]);
         let text = "claim train-0-abcdefghijklm-gpu-12345 is not ready";
         assert_eq!(
-            back(&world, &Name::new("research", "train-0"), text),
+            to_tenant_names(&cache, &Name::new("research", "train-0"), text),
             "claim train-0-gpu-12345 is not ready"
         );
     }
 
     #[test]
     fn the_scheduler_tells_of_the_tenants_nodes_only() {
-        let world = world();
+        let cache = cache();
         let name = Name::new("research", "train-0");
         let text = "0/40 nodes are available: 30 node(s) didn't match Pod's node affinity/selector, 2 Insufficient nvidia.com/gpu, \
                     8 node(s) had untolerated taint {berth.dev/tenant: other}. preemption: 0/40 nodes are available: 40 Preemption is not helpful for scheduling.";
         assert_eq!(
-            back(&world, &name, text),
+            to_tenant_names(&cache, &name, text),
             "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
         );
         let text = "0/40 nodes are available: 40 node(s) didn't match Pod's node affinity/selector.";
         assert_eq!(
-            back(&world, &name, text),
+            to_tenant_names(&cache, &name, text),
             "0/2 nodes are available: no node matches the pod's node selector, affinity and tolerations."
         );
     }
 
     #[test]
     fn errors_carry_no_addresses() {
-        let world = world();
+        let cache = cache();
         let name = Name::new("research", "train-0");
-        let text = "Post \"https://10.1.2.3:6443/api\": dial tcp 10.1.2.3:6443: User \"system:serviceaccount:x:syncer\" refused";
+        let text = "Post \"https://10.1.2.3:6443/api\": dial tcp 10.1.2.3:6443: User \"system:serviceaccount:x:syncer\" denied";
         assert_eq!(
-            sanitize(&world, &name, text),
-            "Post (address) dial tcp (address) User the syncer refused"
+            sanitize_error(&cache, &name, text),
+            "Post (address) dial tcp (address) User the syncer denied"
         );
     }
 }

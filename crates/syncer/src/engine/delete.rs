@@ -1,23 +1,19 @@
 //! Deleting, on the host and at last in the tenant.
 
-use super::Step;
+use super::to_host::ObjectSync;
 use crate::{
     engine::{
-        Done,
+        Outcome,
         api::{CallError, Delete},
     },
     metrics::KindLabels,
 };
-use berth_sync_rules::{
-    kinds::{Report, TenantWrite},
-    resource::Side,
-    store::Stored,
-};
+use berth_sync_rules::model::{Observation, TenantWrite, resource::Side, store::Stored};
 use jiff::Timestamp;
 use serde_json::Value;
 
-impl Step<'_> {
-    pub(super) async fn delete(&self, host: &Stored, grace_seconds: Option<u32>) -> Result<Done, CallError> {
+impl ObjectSync<'_> {
+    pub(super) async fn delete(&self, host: &Stored, grace_seconds: Option<u32>) -> Result<Outcome, CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
@@ -32,31 +28,34 @@ impl Step<'_> {
         {
             Ok(object) => {
                 if kind.orphan_grace().is_some() && object["metadata"].get("deletionTimestamp").is_some() {
-                    engine.remember(Side::Host, *id, name, object);
+                    engine.store_written(Side::Host, *id, name, object);
                 }
-                engine.metrics.sync_down.observe(self.seen.elapsed().as_secs_f64());
-                Ok(Done::new("deleted"))
+                engine
+                    .metrics
+                    .sync_to_host
+                    .observe(self.observed_at.elapsed().as_secs_f64());
+                Ok(Outcome::new("deleted"))
             }
             // Another object of that name by now: the watch is about to say so.
-            Err(CallError::Conflict(_)) => Ok(Done::new("vanished")),
+            Err(CallError::Conflict(_)) => Ok(Outcome::new("vanished")),
             Err(error) => Err(error),
         }
     }
 
     /// Removes what was made for a tenant object that did not come.
-    pub(super) async fn sweep(&self, host: &Stored) -> Result<Done, CallError> {
+    pub(super) async fn sweep(&self, host: &Stored) -> Result<Outcome, CallError> {
         let kind = self.id.label();
         tracing::info!(kind, name = %self.name, "sweeping a reservation");
-        let done = self.delete(host, self.kind.orphan_grace()).await?;
-        self.engine.holds.end(self.name);
+        let outcome = self.delete(host, self.kind.orphan_grace()).await?;
+        self.engine.pending.end(self.name);
         self.engine
             .metrics
             .reservations_swept
             .get_or_create(&KindLabels { kind })
             .inc();
-        Ok(Done {
+        Ok(Outcome {
             result: "swept",
-            ..done
+            ..outcome
         })
     }
 
@@ -65,18 +64,18 @@ impl Step<'_> {
         &self,
         stored: &Stored,
         object: &Value,
-        departed: Option<&Value>,
-    ) -> Result<Done, CallError> {
+        tombstone: Option<&Value>,
+    ) -> Result<Outcome, CallError> {
         let Self { engine, kind, name, .. } = self;
-        if let Some(departed) = departed {
-            let report = Report {
+        if let Some(tombstone) = tombstone {
+            let report = Observation {
                 tenant: object,
-                host: departed,
+                host: tombstone,
                 in_sync: false,
-                refused: &[],
+                denied: &[],
                 now: Timestamp::now(),
             };
-            for write in kind.back(&engine.world, name, &report) {
+            for write in kind.sync_status(&engine.cache, name, &report) {
                 if let TenantWrite::Status(status) = write {
                     self.write_status(stored, object, &status).await?;
                 }
@@ -91,7 +90,7 @@ impl Step<'_> {
             .delete(kind.resource(), &name.namespace, &name.name, how)
             .await
         {
-            Ok(_) | Err(CallError::Conflict(_)) => Ok(Done::new("finished")),
+            Ok(_) | Err(CallError::Conflict(_)) => Ok(Outcome::new("finished")),
             Err(error) => Err(error),
         }
     }

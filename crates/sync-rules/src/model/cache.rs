@@ -1,0 +1,149 @@
+//! What is known of both sides: the tenant's settings, the objects, and who references what.
+
+use super::{
+    kind::{Dependency, Kind},
+    kind_id::KindId,
+    mirror_sources::MirrorSources,
+    pod_addresses::PodAddresses,
+    references::References,
+    resource::{Key, Name, Resource, Side},
+    store::Stores,
+    tenant::Tenant,
+    to_host::ToHost,
+};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// Everything that is known; kinds read it, the engine of the syncer fills it.
+pub struct Cache {
+    /// The tenant.
+    pub tenant: Tenant,
+    /// The kinds that are synced for this tenant.
+    pub kinds: Vec<KindId>,
+    /// Both sides' objects.
+    pub stores: Stores,
+    rules: HashMap<KindId, Kind>,
+    /// What depends on the objects of a kind on a side.
+    dependencies: HashMap<(Side, KindId), Vec<Dependency>>,
+    references: Mutex<References>,
+    mirror_sources: Mutex<MirrorSources>,
+    pod_addresses: Mutex<PodAddresses>,
+}
+
+impl Cache {
+    /// An empty cache for these kinds.
+    pub fn new(tenant: Tenant, kinds: Vec<(KindId, Kind)>) -> Self {
+        let ids: Vec<KindId> = kinds.iter().map(|(id, _)| *id).collect();
+        let mut dependencies: HashMap<(Side, KindId), Vec<Dependency>> = HashMap::new();
+        for dependency in kinds.iter().flat_map(|(_, kind)| kind.depends_on) {
+            let on = (dependency.side, dependency.kind);
+            dependencies.entry(on).or_default().push(*dependency);
+        }
+        Self {
+            tenant,
+            stores: Stores::new(&ids),
+            kinds: ids,
+            rules: kinds.into_iter().collect(),
+            dependencies,
+            references: Mutex::default(),
+            mirror_sources: Mutex::default(),
+            pod_addresses: Mutex::default(),
+        }
+    }
+
+    /// A kind that is synced for this tenant.
+    pub fn kind(&self, id: KindId) -> &Kind {
+        &self.rules[&id]
+    }
+
+    /// The rules of a kind, if it is synced to the host.
+    pub fn rules_to_host(&self, id: KindId) -> Option<&'static dyn ToHost> {
+        self.rules.get(&id)?.rules_to_host()
+    }
+
+    /// Who references what.
+    pub fn references(&self) -> MutexGuard<'_, References> {
+        self.references.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From which objects of the host mirrored objects come.
+    pub fn mirror_sources(&self) -> MutexGuard<'_, MirrorSources> {
+        self.mirror_sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Addresses of the tenant's own pods.
+    pub fn pod_addresses(&self) -> MutexGuard<'_, PodAddresses> {
+        self.pod_addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kind of a host object, and what it is in the tenant, if the kind is synced to the host.
+    pub fn find_kind_to_host(&self, api_version: &str, kind: &str) -> Option<(KindId, Resource)> {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        self.kinds.iter().find_map(|id| {
+            let resource = self.rules_to_host(*id)?.resource();
+            (resource.kind == kind && resource.group == group).then_some((*id, resource))
+        })
+    }
+
+    /// The kind that a [`FieldReference`](berth_api::sync_policy::FieldReference) names: `Kind` or `Kind.group`.
+    pub fn find_kind_by_name(&self, name: &str) -> Option<KindId> {
+        self.kinds.iter().copied().find(|id| {
+            self.rules_to_host(*id).is_some_and(|rules| {
+                let Resource { kind, group, .. } = rules.resource();
+                name == id.label() || name == kind || name == format!("{kind}.{group}")
+            })
+        })
+    }
+
+    /// Keys besides its own to reconcile because an object was added, changed or deleted. Brings the references up to
+    /// date.
+    pub fn update_dependents(&self, side: Side, id: KindId, name: &Name) -> Vec<Key> {
+        let mut keys = Vec::new();
+        if let (Side::Tenant, Some(rules)) = (side, self.rules_to_host(id)) {
+            let object = self.stores.tenant(id).get(name).map(|stored| stored.object());
+            let targets = object.map(|object| rules.references(self, name, &object));
+            let key = id.key(name.clone());
+            keys = self.references().set(&key, targets.unwrap_or_default());
+        }
+        for dependency in self.dependencies.get(&(side, id)).into_iter().flatten() {
+            keys.extend((dependency.find_dependents)(self, name));
+        }
+        // Objects that wait for this one to come to the host.
+        let users = self.references().users(&id.key(name.clone()));
+        keys.extend(
+            users
+                .into_iter()
+                .filter(|user| !self.stores.host(user.kind).contains(&user.name)),
+        );
+        keys
+    }
+
+    /// The tenant's objects of a kind.
+    pub fn keys_of(&self, id: KindId) -> Vec<Key> {
+        let names = self.stores.tenant(id).names().into_iter();
+        names.map(|name| id.key(name)).collect()
+    }
+
+    /// The tenant's objects of a kind in one of its namespaces.
+    pub fn keys_in_namespace(&self, id: KindId, namespace: &str) -> Vec<Key> {
+        let mut keys = self.keys_of(id);
+        keys.retain(|key| &*key.name.namespace == namespace);
+        keys
+    }
+
+    /// The tenant's objects of a kind that are not on the host.
+    pub fn keys_missing_on_host(&self, id: KindId) -> Vec<Key> {
+        let mut keys = self.keys_of(id);
+        keys.retain(|key| !self.stores.host(id).contains(&key.name));
+        keys
+    }
+
+    /// The objects of a kind that reference an object.
+    pub fn keys_that_reference(&self, user: KindId, target: &Key) -> Vec<Key> {
+        let mut keys = self.references().users(target);
+        keys.retain(|key| key.kind == user);
+        keys
+    }
+}

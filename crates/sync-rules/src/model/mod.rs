@@ -1,0 +1,23 @@
+//! What rules are written in: kinds and what they declare, objects as they are kept, and the cache of both sides.
+
+pub mod cache;
+pub mod denied_field;
+pub mod json;
+pub mod kind;
+pub mod kind_id;
+pub mod mirror;
+pub mod mirror_sources;
+pub mod pod_addresses;
+pub mod references;
+pub mod resource;
+pub mod store;
+pub mod tenant;
+pub mod to_host;
+
+pub use cache::Cache;
+pub use denied_field::DeniedField;
+pub use kind::{Dependency, Direction, HostNamespace, HostWatch, Kind, QueuePriority, Right, Rights};
+pub use kind_id::{CustomKind, KindId};
+pub use mirror::Mirror;
+pub use tenant::Tenant;
+pub use to_host::{Creation, DesiredState, HostWrite, Observation, TenantWrite, ToHost, Translated};

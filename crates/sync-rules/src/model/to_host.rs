@@ -1,0 +1,197 @@
+//! Rules of kinds that are synced from the tenant to the host, and what they are made of.
+
+use super::{
+    cache::Cache,
+    denied_field::DeniedField,
+    references::Target,
+    resource::{Name, Resource},
+};
+use jiff::Timestamp;
+use serde_json::Value;
+use std::{collections::BTreeSet, time::Duration};
+
+/// What a tenant object asks of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DesiredState {
+    /// It should be on the host: create or update it.
+    Sync,
+    /// It was on the host and cannot be made again: if it is gone there, report that.
+    Once,
+    /// Leave things as they are, only report.
+    Leave,
+    /// It should not be on the host.
+    Absent,
+}
+
+/// The host object for a tenant object.
+#[derive(Debug)]
+pub struct Translated {
+    /// Labels, annotations and content. The engine adds kind, name, namespace and origin.
+    pub object: Value,
+    /// Fields that have no effect here although nothing is wrong with them; the tenant is told.
+    pub ignored: Vec<DeniedField>,
+}
+
+/// A write to the host that brings an object up to date.
+#[derive(Debug, PartialEq)]
+pub enum HostWrite {
+    /// Server-side apply of the whole object.
+    Apply(Value),
+    /// Merge patch of what differs from the live object that was read.
+    Merge(Value),
+    /// Strategic merge patch of a subresource.
+    Patch {
+        /// The subresource.
+        subresource: &'static str,
+        /// The patch.
+        patch: Value,
+    },
+}
+
+/// A write to the tenant that reports the host's state.
+#[derive(Debug, PartialEq)]
+pub enum TenantWrite {
+    /// Bind a pod to a node.
+    Bind {
+        /// Name of the node.
+        node: String,
+    },
+    /// The status as it should be.
+    Status(Value),
+    /// A merge patch of the object itself, for what the host decides outside of the status. Written only if it changes
+    /// something.
+    Patch(Value),
+    /// Nothing can be written yet: look again after this time.
+    Later(Duration),
+}
+
+/// How a kind's host objects are created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Creation {
+    /// By server-side apply: the host records which fields are the syncer's, so that later applies remove exactly those.
+    Apply,
+    /// By a plain create, which costs the API server half as much. For kinds of which there are many and which record
+    /// themselves what later updates may remove.
+    Post,
+}
+
+/// What `back` looks at.
+pub struct Observation<'a> {
+    /// The object in the tenant.
+    pub tenant: &'a Value,
+    /// The object on the host, trimmed.
+    pub host: &'a Value,
+    /// Whether the host has the tenant's current spec.
+    pub in_sync: bool,
+    /// What of the current spec is refused.
+    pub denied: &'a [DeniedField],
+    /// Now, for conditions that flip.
+    pub now: Timestamp,
+}
+
+/// Rules of a kind that goes from the tenant to the host.
+pub trait ToHost: Sync {
+    /// The API resource, the same on both sides.
+    fn resource(&self) -> Resource;
+
+    /// What a tenant object asks of the host. `object` is what the store keeps.
+    fn desired_state(&self, cache: &Cache, name: &Name, object: &Value) -> DesiredState;
+
+    /// Objects of the tenant that this one names and that go to the host because it does: ConfigMaps, Secrets and
+    /// objects of other kinds whose `want` asks [`Cache::references`]. Whether they exist does not matter.
+    fn references(&self, _world: &Cache, _name: &Name, _object: &Value) -> BTreeSet<Target> {
+        BTreeSet::new()
+    }
+
+    /// Objects that must be on the host before this one is created.
+    fn prerequisites(&self, cache: &Cache, name: &Name, object: &Value) -> Vec<crate::model::resource::Key> {
+        // A reference to something that does not exist does not block: whoever uses it on the host waits and says so.
+        self.references(cache, name, object)
+            .into_iter()
+            .filter(|target| cache.stores.tenant(target.kind).contains(&target.name))
+            .map(|target| target.kind.key(target.name))
+            .collect()
+    }
+
+    /// The host object for a tenant object.
+    ///
+    /// # Errors
+    /// Everything about the object that is refused.
+    fn translate(&self, cache: &Cache, name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>>;
+
+    /// The host object as it is created, where some fields can only be added afterwards.
+    fn object_at_creation(&self, desired: Value) -> Value {
+        desired
+    }
+
+    /// How host objects are created.
+    fn creation(&self) -> Creation {
+        Creation::Apply
+    }
+
+    /// The part of a host object that may still change once it exists. Its hash decides whether there is anything to
+    /// write.
+    fn mutable_part(&self, desired: &Value) -> Value {
+        desired.clone()
+    }
+
+    /// Whether [`ToHost::update`] needs the live host object.
+    fn update_needs_live(&self) -> bool {
+        false
+    }
+
+    /// Writes that bring the host object up to date; the engine adds hash and preconditions. `live` is null unless
+    /// [`ToHost::update_needs_live`].
+    fn update(&self, desired: Value, _live: &Value) -> Vec<HostWrite> {
+        vec![HostWrite::Apply(desired)]
+    }
+
+    /// What an API server has given out to an object, if objects of this kind are [reserved](crate::engine) on the host
+    /// before the tenant's is stored.
+    fn allocated(&self, _object: &Value) -> Value {
+        Value::Null
+    }
+
+    /// Whether the host object `live` cannot become the one that is wanted, so that another has to be made.
+    fn must_replace(&self, _desired: &Value, _live: &Value) -> bool {
+        false
+    }
+
+    /// Writes to the host object's status, for what the tenant decides there.
+    fn host_status(&self, _tenant: &Value, _host: &Value) -> Option<Value> {
+        None
+    }
+
+    /// Writes to the tenant that report the host object's state.
+    fn sync_status(&self, _world: &Cache, _name: &Name, _report: &Observation<'_>) -> Vec<TenantWrite> {
+        Vec::new()
+    }
+
+    /// Status of a tenant object whose spec is refused and which is not on the host; `None` if the kind has no place
+    /// to say so.
+    fn denied_status(&self, _object: &Value, _refused: &[DeniedField], _now: Timestamp) -> Option<Value> {
+        None
+    }
+
+    /// Status of a tenant object whose host object is gone for good; `departed` is its last state, if it was seen.
+    fn lost_status(
+        &self,
+        _world: &Cache,
+        _name: &Name,
+        _object: &Value,
+        _departed: Option<&Value>,
+        _now: Timestamp,
+    ) -> Option<Value> {
+        None
+    }
+
+    /// Grace of deletions when the tenant object is gone or another one; `None` for kinds without grace.
+    fn orphan_grace(&self) -> Option<u32> {
+        None
+    }
+
+    /// Whether a deletion in the tenant waits for the syncer, as a pod's waits for its kubelet.
+    fn finishes_deletion(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,61 @@
+//! The one list of kinds and their rules. The registry names the kinds; no kind names the registry.
+
+use crate::kinds::{
+    config, custom, devices, disruption_budget, endpoint_slice, event, gateway, ingress, namespace, network_policy,
+    node, pod, runtime_class, service, storage,
+};
+use crate::model::{Cache, Kind, KindId, Tenant};
+use berth_api::SyncPolicy;
+
+/// Where a kind lives, in which direction it is synced and by which rules.
+pub fn kind(id: KindId) -> Kind {
+    match id {
+        KindId::Pod => pod::KIND,
+        KindId::PodToken => pod::token::KIND,
+        KindId::RuntimeClass => runtime_class::KIND,
+        KindId::Namespace => namespace::KIND,
+        KindId::ConfigMap => config::CONFIG_MAP,
+        KindId::Secret => config::SECRET,
+        KindId::Service => service::KIND,
+        KindId::DeviceClass => devices::class::KIND,
+        KindId::ResourceSlice => devices::slice::KIND,
+        KindId::ResourceClaim => devices::claim::KIND,
+        KindId::ResourceClaimTemplate => devices::template::KIND,
+        KindId::GeneratedClaim => devices::generated::KIND,
+        KindId::StorageClass => storage::classes::STORAGE_CLASS,
+        KindId::VolumeSnapshotClass => storage::classes::SNAPSHOT_CLASS,
+        KindId::VolumeAttributesClass => storage::classes::ATTRIBUTES_CLASS,
+        KindId::CsiDriver => storage::driver::KIND,
+        KindId::PersistentVolumeClaim => storage::claim::KIND,
+        KindId::PersistentVolume => storage::volume::KIND,
+        KindId::VolumeSnapshot => storage::snapshot::KIND,
+        KindId::VolumeSnapshotContent => storage::snapshot::CONTENT_KIND,
+        KindId::EndpointSlice => endpoint_slice::KIND,
+        KindId::Ingress => ingress::KIND,
+        KindId::IngressClass => ingress::class::KIND,
+        KindId::HttpRoute => gateway::route::HTTP,
+        KindId::GrpcRoute => gateway::route::GRPC,
+        KindId::TlsRoute => gateway::route::TLS,
+        KindId::GatewayClass => gateway::class::KIND,
+        KindId::Gateway => gateway::GATEWAY,
+        KindId::ReferenceGrant => gateway::REFERENCE_GRANT,
+        KindId::NetworkPolicy => network_policy::KIND,
+        KindId::PodDisruptionBudget => disruption_budget::KIND,
+        KindId::Node => node::KIND,
+        KindId::Event => event::KIND,
+        KindId::Custom(custom) => custom::kind(custom),
+    }
+}
+
+/// The kinds that are synced for tenants of a class: those that are built in and those that the class names.
+pub fn kind_ids(policy: &SyncPolicy) -> Vec<KindId> {
+    let mut ids = KindId::BUILT_IN.to_vec();
+    ids.extend(custom::kind_ids(policy));
+    ids
+}
+
+/// An empty cache for a tenant.
+pub fn new_cache(tenant: Tenant) -> Cache {
+    let kinds = kind_ids(&tenant.policy).into_iter().map(|id| (id, kind(id)));
+    Cache::new(tenant, kinds.collect())
+}

@@ -1,0 +1,136 @@
+//! Allow-lists: what happens to each field of a structure. A field that no list names is refused by its name, so that
+//! nothing unknown reaches the host and nothing is dropped in silence.
+
+use crate::model::{DeniedField, Translated, json};
+use serde_json::{Map, Value};
+
+/// What happens to a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Copied as it is.
+    Copy,
+    /// An object, or a list of objects, whose fields have rules of their own.
+    Within(Fields),
+    /// Made anew by code beside the table.
+    Rewrite,
+    /// Denied if it is set, and why.
+    Deny(&'static str),
+    /// Not passed on, and nothing is lost by that; the text says why.
+    Ignore(&'static str),
+    /// Not passed on, and an Event says why.
+    NoEffect(&'static str),
+}
+
+/// The rules of a structure.
+pub type Fields = &'static [(&'static str, Rule)];
+
+/// Fields of an object that are not synced as they are.
+#[derive(Debug, Default)]
+pub struct FieldIssues {
+    /// Denied.
+    pub denied: Vec<DeniedField>,
+    /// Without effect.
+    pub ignored: Vec<DeniedField>,
+}
+
+impl FieldIssues {
+    /// The host object `object`, unless a field was denied.
+    ///
+    /// # Errors
+    /// The denied fields.
+    pub fn into_result(self, object: Value) -> Result<Translated, Vec<DeniedField>> {
+        if self.denied.is_empty() {
+            Ok(Translated {
+                object,
+                ignored: self.ignored,
+            })
+        } else {
+            Err(self.denied)
+        }
+    }
+
+    /// Denies a field.
+    pub fn deny(&mut self, field: impl Into<String>, why: impl Into<String>) {
+        self.denied.push(DeniedField::new(field, why));
+    }
+}
+
+/// The fields of `object` that may be copied; `fields` decides about the others. `path` names the object in messages.
+pub fn copy(object: &Value, path: &str, fields: Fields, issues: &mut FieldIssues) -> Map<String, Value> {
+    let mut copied = Map::new();
+    for (key, value) in object.as_object().into_iter().flatten() {
+        let rule = fields.iter().find(|(name, _)| name == key).map(|(_, rule)| *rule);
+        let field = || format!("{path}.{key}");
+        match rule {
+            Some(Rule::Copy) => {
+                copied.insert(key.clone(), value.clone());
+            }
+            Some(Rule::Within(inner)) => {
+                copied.insert(key.clone(), within(value, &field(), inner, issues));
+            }
+            Some(Rule::Rewrite | Rule::Ignore(_)) => {}
+            _ if json::is_unset(value) => {}
+            Some(Rule::Deny(why)) => issues.deny(field(), why),
+            Some(Rule::NoEffect(why)) => issues.ignored.push(DeniedField::new(field(), why)),
+            None => issues.deny(field(), "this field is not known here"),
+        }
+    }
+    copied
+}
+
+/// The same for an object or a list of objects.
+pub fn within(value: &Value, path: &str, fields: Fields, issues: &mut FieldIssues) -> Value {
+    match value {
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| within(item, &format!("{path}[{index}]"), fields, issues))
+            .collect(),
+        Value::Object(_) => copy(value, path, fields, issues).into(),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const FIELDS: Fields = &[
+        ("a", Rule::Copy),
+        ("b", Rule::Deny("no b")),
+        ("c", Rule::Ignore("c is for the tenant")),
+        ("d", Rule::NoEffect("d does nothing")),
+        ("w", Rule::Within(&[("a", Rule::Copy)])),
+    ];
+
+    #[test]
+    fn what_is_within_is_judged_as_well() {
+        let mut issues = FieldIssues::default();
+        let object = json!({"w": [{"a": 1}, {"a": 2, "new": 3}, {}]});
+        let copied = Value::Object(copy(&object, "spec", FIELDS, &mut issues));
+        assert_eq!(copied, json!({"w": [{"a": 1}, {"a": 2}, {}]}));
+        assert_eq!(issues.denied[0].field, "spec.w[1].new");
+        assert_eq!(copy(&json!({"w": {}}), "spec", FIELDS, &mut issues)["w"], json!({}));
+    }
+
+    #[test]
+    fn unlisted_fields_are_refused_by_name() {
+        let mut issues = FieldIssues::default();
+        let object = json!({"a": 1, "b": true, "c": 1, "d": 1, "e": "x", "f": ""});
+        assert_eq!(
+            Value::Object(copy(&object, "spec", FIELDS, &mut issues)),
+            json!({"a": 1})
+        );
+        let denied: Vec<_> = issues.denied.iter().map(ToString::to_string).collect();
+        assert_eq!(denied, ["spec.b: no b", "spec.e: this field is not known here"]);
+        assert_eq!(issues.ignored, [DeniedField::new("spec.d", "d does nothing")]);
+    }
+
+    #[test]
+    fn a_refused_field_that_says_nothing_is_no_matter() {
+        let mut issues = FieldIssues::default();
+        copy(&json!({"b": false}), "spec", FIELDS, &mut issues);
+        assert!(issues.denied.is_empty());
+    }
+}

@@ -1,0 +1,13 @@
+//! What rules of several kinds are made of.
+
+pub mod backend;
+pub mod device_variables;
+pub mod fields;
+pub mod host_text;
+pub mod hostnames;
+pub mod metadata;
+pub mod mirrored_class;
+pub mod namespace_labels;
+pub mod pod_selector;
+pub mod selector;
+pub mod workload_address;
