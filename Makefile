@@ -65,15 +65,15 @@ demo-down: ## Stop the demo and remove everything it left
 	else echo "berth is not built, so no demo runs from this checkout" >&2; fi
 
 .PHONY: test
-test: kubernetes build ## Run all tests (BERTH_TEST_ARGS is passed on to hack/test)
+test: build kubernetes ## Run all tests (BERTH_TEST_ARGS is passed on to hack/test)
 	@hack/test $(BERTH_TEST_ARGS)
 
 .PHONY: e2e
-e2e: nodes build ## Run the tests on real nodes only (as root; part of `make test`)
+e2e: build nodes ## Run the tests on real nodes only (as root; part of `make test`)
 	@hack/test --package berth-tests --test e2e $(BERTH_TEST_ARGS)
 
 .PHONY: bench
-bench: cluster release ## Run the benchmarks; tables on stdout, JSON in target/bench
+bench: release cluster ## Run the benchmarks; tables on stdout, JSON in target/bench
 	"$(RELEASE_BINARIES)/bench" all
 
 .PHONY: generate
