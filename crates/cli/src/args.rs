@@ -18,53 +18,56 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a host cluster with GPU nodes on this machine, and Berth on it.
+    /// Start a host cluster with GPU nodes on this machine, and install Berth on it.
     ///
-    /// Real nodes are kubelets with containers, networks and policies of their own, in namespaces of this machine; only their
-    /// GPUs are make-believe. Simulated nodes are entries in the API, of which one machine has thousands.
+    /// A real node is a kubelet with its own containers, network and network policies, in Linux namespaces on this machine. Only
+    /// its GPUs do not exist. A simulated node is an object in the API and runs no containers; a machine can have thousands.
     ///
-    /// Can be repeated: what runs is left alone, what is missing is started, nodes that are missing are added.
+    /// You can run this command again: it starts what does not run and adds the nodes that are missing.
     #[command(
         after_help = "Examples:\n  berth up\n  berth up --nodes real:cpu=1,h100=2\n  berth up --nodes h100=40,l40s=20,cpu=1"
     )]
     Up(UpArguments),
-    /// Stop the local host cluster with all its tenants, and remove every trace of it.
+    /// Stop the local host cluster and all its tenants, and delete their data.
     Down {
         #[command(flatten)]
         home: HomeArgument,
     },
-    /// Show processes, nodes and tenants of the local host cluster. The exit code is 3 when it is not up.
+    /// Show the processes, nodes and tenants of the local host cluster. Exits with status 3 if the cluster is not up.
     Status {
         #[command(flatten)]
         home: HomeArgument,
-        /// How to print it.
+        /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
-    /// Say why a tenant has the nodes that it has, or why a node is where it is.
+    /// Explain which nodes a tenant has and why, or which tenant has a node and why.
     ///
-    /// Asks the local host cluster, or the one that KUBECONFIG leads to. Works as `kubectl berth explain` too.
+    /// Reads from the local host cluster, or from the cluster in KUBECONFIG. Also available as `kubectl berth explain`.
     #[command(after_help = "Examples:\n  berth explain tenant team-vision/vision\n  berth explain node gpu-7 -o yaml")]
     Explain {
-        /// What to explain.
         #[command(subcommand)]
         target: ExplainTarget,
     },
-    /// Replay a trace of GPU jobs on a fleet: static partitions against nodes that follow demand.
+    /// Replay a trace of GPU jobs on a fleet, to compare static partitions with nodes that follow demand.
     ///
-    /// The planner that decides is the very one that runs in clusters. docs/guides/simulate.md says what is simulated and how each
-    /// figure is defined.
+    /// The simulation uses the same planner as a cluster. docs/guides/simulate.md describes the simulation and defines each figure.
     #[command(
         after_help = "Examples:\n  berth simulate examples/traces/philly-500.csv\n  berth simulate philly.csv.gz --nodes 128 --load 0.8 -o json\n  berth simulate philly.csv.gz --chart use.svg"
     )]
     Simulate(SimulateArguments),
-    /// Print a script that completes berth's commands in a shell.
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example:\n  source <(berth completion bash)")]
     Completion {
-        /// The shell.
+        /// Shell to print the script for.
         shell: Shell,
     },
-    /// Print the versions of Berth and of the binaries it starts.
-    Version,
+    /// Print the versions of Berth and of the binaries that it starts.
+    Version {
+        /// Output format.
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
     /// Run the local host cluster in the foreground. `up` starts this in the background.
     #[command(hide = true)]
     Supervise {
@@ -76,25 +79,25 @@ pub(crate) enum Command {
 /// What `explain` explains.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExplainTarget {
-    /// A tenant: its node groups, what they wait for, and its nodes.
+    /// Explain the node groups of a tenant, what they wait for, and its nodes.
     Tenant {
-        /// The `TenantCluster`.
+        /// Namespace and name of the TenantCluster.
         #[arg(value_name = "NAMESPACE/NAME")]
         tenant: String,
         #[command(flatten)]
         home: HomeArgument,
-        /// How to print it.
+        /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
-    /// A host node: whose it is, its state and why.
+    /// Explain to which tenant a host node is assigned, its state and the reason.
     Node {
-        /// Its name.
+        /// Name of the node.
         #[arg(value_name = "NAME")]
         node: String,
         #[command(flatten)]
         home: HomeArgument,
-        /// How to print it.
+        /// Output format.
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
     },
@@ -103,7 +106,7 @@ pub(crate) enum ExplainTarget {
 /// Where the cluster keeps its state.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct HomeArgument {
-    /// Directory of the cluster's state.
+    /// Directory with the state of the local cluster.
     #[arg(long, env = "BERTH_HOME", default_value = ".berth", value_name = "DIR")]
     pub(crate) home: PathBuf,
 }
@@ -112,26 +115,26 @@ pub(crate) struct HomeArgument {
 pub(crate) struct UpArguments {
     #[command(flatten)]
     pub(crate) home: HomeArgument,
-    /// The sort of nodes, how many of each shape, or both. Sorts: real (Linux, root), simulated. Shapes: h100 (8 × H100
-    /// 80GB), l40s (4 × L40S), cpu. Shapes alone are of simulated nodes. [default: real where that works, else simulated]
+    /// Type of the nodes, number of nodes of each shape, or both. Types: real (needs Linux and root), simulated. Shapes: h100
+    /// (8 × H100 80GB), l40s (4 × L40S), cpu. Without a type, nodes are simulated. [default: real if possible, else simulated]
     #[arg(long, value_name = "real|simulated[:SHAPE=COUNT,...]")]
     pub(crate) nodes: Option<NodesArgument>,
     /// Kubernetes version of the host cluster. [default: v1.37.1]
     #[arg(long, value_name = "VERSION")]
     pub(crate) kubernetes_version: Option<String>,
-    /// Start the host cluster alone, without Berth's operator.
+    /// Start the host cluster without berth-control.
     #[arg(long)]
     pub(crate) without_control: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people.
+    /// Table for people.
     #[default]
     Table,
-    /// For programs.
+    /// JSON for programs.
     Json,
-    /// For programs and people.
+    /// YAML for programs and people.
     Yaml,
 }
 

@@ -6,7 +6,7 @@ use berth_local::{Home, destroy};
 
 use crate::args::HomeArgument;
 use crate::error::Error;
-use crate::output::say;
+use crate::output::print_line;
 
 /// Removes everything, whatever state it is in. Twice is as good as once.
 pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
@@ -22,6 +22,6 @@ pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
     } else {
         "was not up"
     };
-    say(format_args!("The host cluster in {} {what}.", home.root().display()))?;
+    print_line(format_args!("The host cluster in {} {what}.", home.root().display()))?;
     Ok(ExitCode::SUCCESS)
 }

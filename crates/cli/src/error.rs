@@ -16,7 +16,7 @@ pub(crate) enum Error {
         source: io::Error,
     },
     #[error("{} is missing: build it with `make build`, or start with --without-control", .0.display())]
-    NoControl(PathBuf),
+    ProgramMissing(PathBuf),
     #[error(transparent)]
     Install(#[from] berth_control::install::InstallError),
     #[error("the host cluster did not come up: {message}\nthe log is {}", log.display())]

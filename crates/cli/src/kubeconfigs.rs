@@ -1,5 +1,5 @@
-//! The kubeconfigs of tenants as files of the home, for whoever works on this machine. Where control is a pod it cannot write
-//! them there itself.
+//! The kubeconfigs of tenants as files of the home, for people on this machine. Control cannot write
+//! them itself where it is a pod.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,16 +15,16 @@ use kube::{Api, Client, ResourceExt as _};
 /// The key under which control stores a kubeconfig.
 const KEY: &str = "kubeconfig";
 
-/// Keeps `<namespace>-<name>.yaml` for each tenant. Does not return.
-pub(crate) async fn keep(home: &Home, client: Client) {
+/// Writes `<namespace>-<name>.yaml` for each tenant, and again when it changes. Does not return.
+pub(crate) async fn write_all(home: &Home, client: Client) {
     let secrets: Api<Secret> = Api::all(client);
     let config = watcher::Config::default().labels(labels::TENANT_NAME);
     let mut events = std::pin::pin!(watcher(secrets, config));
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Apply(secret) | Event::InitApply(secret)) => write(home, &secret),
+            Ok(Event::Apply(secret) | Event::InitApply(secret)) => write_kubeconfig(home, &secret),
             Ok(Event::Delete(secret)) => {
-                if let Some((path, _)) = kubeconfig(home, &secret) {
+                if let Some((path, _)) = kubeconfig_file(home, &secret) {
                     // A tenant of that name that was made anew gets a file of its own.
                     let _ = fs::remove_file(path);
                 }
@@ -36,8 +36,8 @@ pub(crate) async fn keep(home: &Home, client: Client) {
     }
 }
 
-fn write(home: &Home, secret: &Secret) {
-    let Some((path, text)) = kubeconfig(home, secret) else {
+fn write_kubeconfig(home: &Home, secret: &Secret) {
+    let Some((path, text)) = kubeconfig_file(home, secret) else {
         return;
     };
     if fs::read(&path).is_ok_and(|current| current == text) {
@@ -49,7 +49,7 @@ fn write(home: &Home, secret: &Secret) {
 }
 
 /// The file and the text of a kubeconfig, if the Secret is one that control made beside a TenantCluster.
-fn kubeconfig<'a>(home: &Home, secret: &'a Secret) -> Option<(PathBuf, &'a [u8])> {
+fn kubeconfig_file<'a>(home: &Home, secret: &'a Secret) -> Option<(PathBuf, &'a [u8])> {
     let (namespace, labels) = (secret.namespace()?, secret.labels());
     let tenant = labels.get(labels::TENANT_NAME)?;
     // Both are names in Kubernetes, without slashes and leading dots; a Secret elsewhere is none of the team's.

@@ -61,7 +61,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             Command::Down { home } => down::run(home).await,
             Command::Status { home, output } => status::run(home, output).await,
             Command::Explain { target } => explain::run(target).await,
-            Command::Version => output::version(),
+            Command::Version { output } => output::print_version(output),
             Command::Supervise { home } => supervise::run(home).await,
             Command::Completion { .. } | Command::Simulate(_) => Ok(ExitCode::SUCCESS),
         }

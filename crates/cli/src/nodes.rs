@@ -1,4 +1,4 @@
-//! Nodes: `--nodes`, which says how many of what sort there are to be, and whether one is Ready.
+//! Nodes: `--nodes`, the type and number of nodes, and whether a node is Ready.
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ pub(crate) fn is_ready(node: &Node) -> bool {
     all.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// What `--nodes` says: a sort, a plan, or both.
+/// The value of `--nodes`: a type, a plan, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodesArgument {
     /// Whether they are real; none if that was not said.
@@ -25,11 +25,11 @@ impl FromStr for NodesArgument {
     type Err = NodePlanError;
 
     fn from_str(text: &str) -> Result<Self, NodePlanError> {
-        let (sort, plan) = text.split_once(':').unwrap_or(match text {
+        let (kind, plan) = text.split_once(':').unwrap_or(match text {
             "real" | "simulated" => (text, ""),
             plan => ("", plan),
         });
-        let real = match sort {
+        let real = match kind {
             "real" => Some(true),
             "simulated" => Some(false),
             "" => None,
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sort_a_plan_or_both() {
+    fn a_type_a_plan_or_both() {
         let parse = |text: &str| text.parse::<NodesArgument>().unwrap();
         let plan = Some("h100=4,cpu=1".parse().unwrap());
         let says = |real, plan| NodesArgument { real, plan };

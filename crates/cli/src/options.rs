@@ -62,7 +62,7 @@ impl Options {
         Ok(write_atomic(&path, &text, 0o600)?)
     }
 
-    /// What the cluster should be after this `up`: what the arguments say, else what it was.
+    /// What the cluster should be after this `up`: what the arguments print_line, else what it was.
     pub(crate) fn after(before: Option<&Self>, arguments: &UpArguments) -> Result<Self, Error> {
         let UpArguments {
             home: _,
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_stays_as_it_was() {
+    fn options_that_are_not_given_stay_as_they_were() {
         let before = Options {
             nodes: "h100=9".parse().unwrap(),
             ..Options::default()
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sort_of_nodes_cannot_change() {
+    fn the_type_of_nodes_cannot_change() {
         let said = |nodes: &str| UpArguments {
             nodes: Some(nodes.parse().unwrap()),
             ..arguments()

@@ -12,14 +12,14 @@ use crate::args::OutputFormat;
 use crate::error::Error;
 
 /// Prints a line to stdout. A reader that has gone away (`| head`) is no error.
-pub(crate) fn say(line: fmt::Arguments<'_>) -> Result<(), Error> {
+pub(crate) fn print_line(line: fmt::Arguments<'_>) -> Result<(), Error> {
     match writeln!(io::stdout().lock(), "{line}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Output(error.to_string())),
         _ => Ok(()),
     }
 }
 
-/// Prints what a command found out in the form that was asked for. `describe` writes it for people.
+/// Prints the result of a command in the requested format. `describe` formats it for people.
 pub(crate) fn print<T: Serialize>(found: &T, describe: fn(&T) -> String, format: OutputFormat) -> Result<(), Error> {
     let failed = |error: &dyn fmt::Display| Error::Output(error.to_string());
     let text = match format {
@@ -27,16 +27,16 @@ pub(crate) fn print<T: Serialize>(found: &T, describe: fn(&T) -> String, format:
         OutputFormat::Json => serde_json::to_string_pretty(found).map_err(|error| failed(&error))?,
         OutputFormat::Yaml => serde_saphyr::to_string(found).map_err(|error| failed(&error))?,
     };
-    say(format_args!("{}", text.trim_end()))
+    print_line(format_args!("{}", text.trim_end()))
 }
 
-/// What a cell of a table says of what may be absent.
-pub(crate) fn or_dash(text: Option<&String>) -> String {
+/// The text, or a dash in its place.
+pub(crate) fn format_optional(text: Option<&String>) -> String {
     text.cloned().unwrap_or_else(|| "-".into())
 }
 
 /// How to use a cluster that is up.
-pub(crate) fn usage(home: &Home) -> Result<(), Error> {
+pub(crate) fn print_usage(home: &Home) -> Result<(), Error> {
     // Commands in the same directory and environment find the home by themselves.
     let default = std::env::var_os("BERTH_HOME").unwrap_or_else(|| ".berth".into());
     let option = if Home::new(default) == *home {
@@ -44,35 +44,59 @@ pub(crate) fn usage(home: &Home) -> Result<(), Error> {
     } else {
         format!(" --home {}", home.root().display())
     };
-    say(format_args!(
+    print_line(format_args!(
         "\nUse it:\n  export KUBECONFIG={}\n  kubectl get nodes",
         home.admin_kubeconfig().display()
     ))?;
-    say(format_args!(
-        "\nLook at it, remove it:\n  berth status{option}\n  berth down{option}"
+    print_line(format_args!(
+        "\nShow its state, remove it:\n  berth status{option}\n  berth down{option}"
     ))
 }
 
+/// What `berth version` prints. Programs read it: fields are only ever added.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Versions {
+    berth: &'static str,
+    /// The version of host clusters, and of tenants that do not ask for one.
+    kubernetes: &'static str,
+    /// The versions whose binaries are on this machine.
+    kubernetes_found: Vec<String>,
+    etcd: &'static str,
+    kwok: &'static str,
+}
+
 /// `berth version`.
-pub(crate) fn version() -> Result<ExitCode, Error> {
-    say(format_args!("berth {}", env!("CARGO_PKG_VERSION")))?;
-    let available = binaries::available_versions();
-    let kubernetes = if available.is_empty() {
-        "none found; run `make kubernetes`".to_owned()
-    } else {
-        available.join(", ")
+pub(crate) fn print_version(format: OutputFormat) -> Result<ExitCode, Error> {
+    let versions = Versions {
+        berth: env!("CARGO_PKG_VERSION"),
+        kubernetes: berth_kubernetes_versions::KUBERNETES_DEFAULT,
+        kubernetes_found: binaries::available_versions(),
+        etcd: berth_kubernetes_versions::ETCD,
+        kwok: berth_kubernetes_versions::KWOK,
     };
-    say(format_args!(
-        "kubernetes {} (found: {kubernetes})",
-        berth_kubernetes_versions::KUBERNETES_DEFAULT
-    ))?;
-    say(format_args!("etcd {}", berth_kubernetes_versions::ETCD))?;
-    say(format_args!("kwok {}", berth_kubernetes_versions::KWOK))?;
+    print(&versions, format_versions, format)?;
     Ok(ExitCode::SUCCESS)
 }
 
+fn format_versions(versions: &Versions) -> String {
+    let Versions {
+        berth,
+        kubernetes,
+        kubernetes_found,
+        etcd,
+        kwok,
+    } = versions;
+    let found = if kubernetes_found.is_empty() {
+        "none; run `make kubernetes`".to_owned()
+    } else {
+        kubernetes_found.join(", ")
+    };
+    format!("berth {berth}\nkubernetes {kubernetes} (found: {found})\netcd {etcd}\nkwok {kwok}")
+}
+
 /// Left-aligned columns with a heading.
-pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+pub(crate) fn format_table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = heading.map(str::len);
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -99,6 +123,6 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = [["a".into(), "long".into()], ["longer".into(), String::new()]];
-        assert_eq!(table(["X", "Y"], &rows), "X       Y\na       long\nlonger");
+        assert_eq!(format_table(["X", "Y"], &rows), "X       Y\na       long\nlonger");
     }
 }

@@ -1,42 +1,47 @@
-//! Asking control whether it is ready.
+//! Checks whether control is ready.
 
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use http::{StatusCode, Uri};
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::time::timeout;
 
 /// Whether the HTTP server on `127.0.0.1:<port>` answers `GET /readyz` with 200 within two seconds.
 pub(crate) async fn is_ready(port: u16) -> bool {
-    matches!(timeout(Duration::from_secs(2), status_line(port)).await, Ok(Ok(line)) if says_ok(&line))
-}
-
-async fn status_line(port: u16) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-    stream
-        .write_all(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .await?;
-    let mut answer = Vec::new();
-    stream.take(64).read_to_end(&mut answer).await?;
-    Ok(String::from_utf8_lossy(&answer)
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .to_owned())
-}
-
-fn says_ok(status_line: &str) -> bool {
-    status_line.split(' ').nth(1) == Some("200")
+    let Ok(uri) = format!("http://127.0.0.1:{port}/readyz").parse::<Uri>() else {
+        return false;
+    };
+    let client = Client::builder(TokioExecutor::new()).build_http::<String>();
+    let answer = timeout(Duration::from_secs(2), client.get(uri)).await;
+    matches!(answer, Ok(Ok(response)) if response.status() == StatusCode::OK)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
 
-    #[test]
-    fn only_200_is_ready() {
-        assert!(says_ok("HTTP/1.1 200 OK"));
-        assert!(!says_ok("HTTP/1.1 503 Service Unavailable"));
-        assert!(!says_ok(""));
+    /// The port of a server that gives one answer and closes the connection.
+    async fn serve(answer: &'static str) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            assert!(stream.read(&mut request).await.unwrap() > 0);
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        port
+    }
+
+    #[tokio::test]
+    async fn only_200_is_ready() {
+        let ready = serve("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+        assert!(is_ready(ready).await);
+        let unavailable = serve("HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n").await;
+        assert!(!is_ready(unavailable).await);
+        let silent = serve("").await;
+        assert!(!is_ready(silent).await);
     }
 }

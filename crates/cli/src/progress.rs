@@ -28,7 +28,7 @@ struct Report {
 }
 
 impl Progress {
-    /// Tells whoever looks. A report that cannot be written is only a report.
+    /// Writes a report for `up` and `status`. A report that cannot be written changes nothing else.
     pub(crate) fn write(&self, home: &Home) {
         let report = Report {
             pid: std::process::id(),
@@ -48,15 +48,18 @@ impl Progress {
     }
 }
 
-/// Makes the calling process the supervisor of a home. The kernel takes the office back however the process ends.
+/// Makes the calling process the only supervisor of a home. The kernel releases the lock however the process ends.
 #[derive(Debug)]
-pub(crate) struct Office {
+pub(crate) struct SupervisorLock {
     _lock: File,
 }
 
-impl Office {
-    /// Takes the office.
-    pub(crate) async fn take(home: &Home) -> Result<Self, Error> {
+impl SupervisorLock {
+    /// Waits a moment for processes that only look who holds the lock.
+    ///
+    /// # Errors
+    /// Another supervisor holds it.
+    pub(crate) async fn acquire(home: &Home) -> Result<Self, Error> {
         let path = home.root().join("supervisor.pid");
         let lock = open(home)?;
         let mut attempts = 0;
@@ -122,12 +125,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::new(dir.path());
         home.create().unwrap();
-        assert_eq!(Office::holder(&home), None);
-        let office = Office::take(&home).await.unwrap();
-        assert_eq!(Office::holder(&home), Some(std::process::id()));
-        assert!(matches!(Office::take(&home).await, Err(Error::AlreadySupervised(_))));
-        drop(office);
-        assert_eq!(Office::holder(&home), None);
+        assert_eq!(SupervisorLock::holder(&home), None);
+        let lock = SupervisorLock::acquire(&home).await.unwrap();
+        assert_eq!(SupervisorLock::holder(&home), Some(std::process::id()));
+        assert!(matches!(
+            SupervisorLock::acquire(&home).await,
+            Err(Error::AlreadySupervised(_))
+        ));
+        drop(lock);
+        assert_eq!(SupervisorLock::holder(&home), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use jiff::SignedDuration;
 
 use crate::args::OutputFormat;
 use crate::error::Error;
-use crate::output::{say, table};
+use crate::output::{format_table, print_line};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SimulateArguments {
@@ -41,33 +41,33 @@ pub(crate) struct SimulateArguments {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// How long it takes to scrub and validate a node between two tenants.
-    #[arg(long, default_value = "5m", value_parser = span, value_name = "TIME")]
+    #[arg(long, default_value = "5m", value_parser = parse_duration, value_name = "TIME")]
     scrub: i64,
     /// How long it takes a free node to take its new tenant's pods.
-    #[arg(long, default_value = "5s", value_parser = span, value_name = "TIME")]
+    #[arg(long, default_value = "5s", value_parser = parse_duration, value_name = "TIME")]
     join: i64,
     /// How long a node must have been idle before it goes back to the pool.
-    #[arg(long, default_value = "1m", value_parser = span, value_name = "TIME")]
-    idle_after: i64,
+    #[arg(long, default_value = "1m", value_parser = parse_duration, value_name = "TIME")]
+    idle_timeout: i64,
     /// How long a node stays with a tenant at least.
-    #[arg(long, default_value = "10m", value_parser = span, value_name = "TIME")]
-    minimum_tenure: i64,
+    #[arg(long, default_value = "10m", value_parser = parse_duration, value_name = "TIME")]
+    min_hold_duration: i64,
     /// Warning time before a borrowed node is taken back.
-    #[arg(long, default_value = "5m", value_parser = span, value_name = "TIME")]
-    reclaim_grace: i64,
+    #[arg(long, default_value = "5m", value_parser = parse_duration, value_name = "TIME")]
+    reclaim_grace_period: i64,
     /// For whom borrowed nodes are taken back.
-    #[arg(long, value_enum, default_value_t = ReclaimArgument::Guaranteed)]
+    #[arg(long, value_enum, default_value_t = ReclaimArgument::NominalQuota)]
     reclaim: ReclaimArgument,
     /// How often jobs save their work, which is where they go on after an eviction; 0s: always, never: they begin again.
     #[arg(long, default_value = "30m", value_parser = checkpoint, value_name = "TIME|never")]
     checkpoint: Checkpoint,
     /// The planner is asked this often at most, in simulated time.
-    #[arg(long, default_value = "5s", value_parser = span, value_name = "TIME")]
+    #[arg(long, default_value = "5s", value_parser = parse_duration, value_name = "TIME")]
     plan_every: i64,
     /// Also draw a chart, as SVG.
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
-    /// How to print the result.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputFormat,
 }
@@ -77,26 +77,26 @@ enum ReclaimArgument {
     /// For nobody: a node stays until its tenant no longer uses it.
     Never,
     /// For demand within its tenant's guarantee.
-    Guaranteed,
+    NominalQuota,
     /// Also for whoever has less than its fair share.
     FairShare,
 }
 
 /// `90s`, `5m`, `1h30m`, in whole seconds.
-fn span(text: &str) -> Result<i64, String> {
-    let span: SignedDuration = text
+fn parse_duration(text: &str) -> Result<i64, String> {
+    let parse_duration: SignedDuration = text
         .parse()
-        .map_err(|_| "expected a span of time such as 90s, 5m or 1h30m".to_owned())?;
-    if span.is_negative() || span.subsec_nanos() != 0 {
+        .map_err(|_| "expected a parse_duration of time such as 90s, 5m or 1h30m".to_owned())?;
+    if parse_duration.is_negative() || parse_duration.subsec_nanos() != 0 {
         return Err("expected whole seconds, not less than none".into());
     }
-    Ok(span.as_secs())
+    Ok(parse_duration.as_secs())
 }
 
 fn checkpoint(text: &str) -> Result<Checkpoint, String> {
     match text {
         "never" => Ok(Checkpoint::Never),
-        text => span(text).map(Checkpoint::Every),
+        text => parse_duration(text).map(Checkpoint::Every),
     }
 }
 
@@ -108,12 +108,12 @@ impl SimulateArguments {
             load: self.load,
             scrub: self.scrub,
             join: self.join,
-            idle_after: self.idle_after,
-            minimum_tenure: self.minimum_tenure,
-            reclaim_grace: self.reclaim_grace,
+            idle_timeout: self.idle_timeout,
+            min_hold_duration: self.min_hold_duration,
+            reclaim_grace_period: self.reclaim_grace_period,
             reclaim: match self.reclaim {
                 ReclaimArgument::Never => Reclaim::Never,
-                ReclaimArgument::Guaranteed => Reclaim::Guaranteed,
+                ReclaimArgument::NominalQuota => Reclaim::NominalQuota,
                 ReclaimArgument::FairShare => Reclaim::FairShare,
             },
             checkpoint: self.checkpoint,
@@ -157,7 +157,7 @@ fn print(outcome: &Outcome, format: OutputFormat) -> Result<(), Error> {
             .trim_end()
             .to_owned(),
     };
-    say(format_args!("{text}"))
+    print_line(format_args!("{text}"))
 }
 
 /// Says on stderr how far a long simulation is.
@@ -308,7 +308,7 @@ fn aligned<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
     let padded = |row: &[String; N]| std::array::from_fn(|at| pad(at, &row[at]));
     let heading = std::array::from_fn::<String, N, _>(|at| pad(at, heading[at]));
     let rows: Vec<[String; N]> = rows.iter().map(padded).collect();
-    table(heading.each_ref().map(String::as_str), &rows)
+    format_table(heading.each_ref().map(String::as_str), &rows)
 }
 
 fn percent(share: f64) -> String {
@@ -344,11 +344,11 @@ mod tests {
 
     #[test]
     fn spans_of_time_are_read_and_shown() {
-        assert_eq!(span("1h30m"), Ok(5400));
-        assert_eq!(span("90s"), Ok(90));
-        assert_eq!(span("0s"), Ok(0));
+        assert_eq!(parse_duration("1h30m"), Ok(5400));
+        assert_eq!(parse_duration("90s"), Ok(90));
+        assert_eq!(parse_duration("0s"), Ok(0));
         for wrong in ["5", "-5m", "soon", "1500ms", ""] {
-            assert!(span(wrong).is_err(), "{wrong}");
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
         assert_eq!(checkpoint("never"), Ok(Checkpoint::Never));
         for (seconds, text) in [

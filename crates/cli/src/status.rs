@@ -19,9 +19,9 @@ use crate::args::{HomeArgument, OutputFormat};
 use crate::error::Error;
 use crate::nodes::is_ready;
 use crate::options::Options;
-use crate::output::{self, or_dash, table};
+use crate::output::{self, format_optional, format_table};
 use crate::probe;
-use crate::progress::Office;
+use crate::progress::SupervisorLock;
 
 /// Exit code when the cluster is not up.
 const NOT_UP: u8 = 3;
@@ -82,8 +82,8 @@ struct TenantView {
 }
 
 pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<ExitCode, Error> {
-    let status = gather(&Home::new(&home.home)).await;
-    output::print(&status, describe, format)?;
+    let status = observe(&Home::new(&home.home)).await;
+    output::print(&status, format_status, format)?;
     Ok(if status.up {
         ExitCode::SUCCESS
     } else {
@@ -91,8 +91,8 @@ pub(crate) async fn run(home: HomeArgument, format: OutputFormat) -> Result<Exit
     })
 }
 
-async fn gather(home: &Home) -> Status {
-    let supervisor = Office::holder(home);
+async fn observe(home: &Home) -> Status {
+    let supervisor = SupervisorLock::holder(home);
     let ports = home.ports();
     let options = Options::load(home).ok().flatten().unwrap_or_default();
     let control_ready = async {
@@ -112,7 +112,7 @@ async fn gather(home: &Home) -> Status {
         up: supervisor.is_some() && api_server_ready && control_ready != Some(false),
         home: home.root().display().to_string(),
         kubeconfig: home.admin_kubeconfig().display().to_string(),
-        endpoint: ports.and_then(|_| endpoint(home)),
+        endpoint: ports.and_then(|_| read_endpoint(home)),
         supervisor,
         api_server_ready,
         control_ready,
@@ -123,7 +123,7 @@ async fn gather(home: &Home) -> Status {
 }
 
 /// Address of the host's API server, as its kubeconfig names it.
-fn endpoint(home: &Home) -> Option<String> {
+fn read_endpoint(home: &Home) -> Option<String> {
     let kubeconfig = Kubeconfig::read_from(home.admin_kubeconfig()).ok()?;
     kubeconfig.clusters.into_iter().next()?.cluster?.server
 }
@@ -178,7 +178,7 @@ async fn ask_api_server(home: &Home) -> Option<(Vec<NodeView>, Vec<TenantView>)>
             .list(&ListParams::default())
             .await
             .ok()?;
-        Some((nodes.iter().map(NodeView::from).collect(), tenants(&client).await))
+        Some((nodes.iter().map(NodeView::from).collect(), list_tenants(&client).await))
     })
     .await
     .ok()
@@ -186,7 +186,7 @@ async fn ask_api_server(home: &Home) -> Option<(Vec<NodeView>, Vec<TenantView>)>
 }
 
 /// All tenants; none when their kind is not known (a cluster without control).
-async fn tenants(client: &Client) -> Vec<TenantView> {
+async fn list_tenants(client: &Client) -> Vec<TenantView> {
     let all = Api::<TenantCluster>::all(client.clone())
         .list(&ListParams::default())
         .await;
@@ -224,8 +224,7 @@ impl From<&TenantCluster> for TenantView {
     }
 }
 
-/// The table for people.
-fn describe(status: &Status) -> String {
+fn format_status(status: &Status) -> String {
     let mut parts = vec![format!(
         "Host cluster: {}\nHome:         {}\nEndpoint:     {}",
         if status.up {
@@ -234,7 +233,7 @@ fn describe(status: &Status) -> String {
             "not up (start it with `berth up`)"
         },
         status.home,
-        or_dash(status.endpoint.as_ref())
+        format_optional(status.endpoint.as_ref())
     )];
     let processes: Vec<_> = status
         .processes
@@ -252,7 +251,7 @@ fn describe(status: &Status) -> String {
         })
         .collect();
     if !processes.is_empty() {
-        parts.push(table(["PROCESS", "STATE", "PID", "RESTARTS", "LOG"], &processes));
+        parts.push(format_table(["PROCESS", "STATE", "PID", "RESTARTS", "LOG"], &processes));
     }
     let nodes: Vec<_> = status
         .nodes
@@ -267,21 +266,21 @@ fn describe(status: &Status) -> String {
                 node.name.clone(),
                 ready.into(),
                 gpus,
-                or_dash(node.tenant.as_ref()),
-                or_dash(node.state.as_ref()),
+                format_optional(node.tenant.as_ref()),
+                format_optional(node.state.as_ref()),
             ]
         })
         .collect();
     if !nodes.is_empty() {
-        parts.push(table(["NODE", "STATUS", "GPUS", "TENANT", "STATE"], &nodes));
+        parts.push(format_table(["NODE", "STATUS", "GPUS", "TENANT", "STATE"], &nodes));
     }
     let tenants: Vec<_> = status
         .tenants
         .iter()
         .map(|tenant| {
             let nodes = tenant.nodes.map_or("-".into(), |nodes| nodes.to_string());
-            let phase = or_dash(tenant.phase.as_ref());
-            let endpoint = or_dash(tenant.endpoint.as_ref());
+            let phase = format_optional(tenant.phase.as_ref());
+            let endpoint = format_optional(tenant.endpoint.as_ref());
             [
                 tenant.namespace.clone(),
                 tenant.name.clone(),
@@ -293,7 +292,7 @@ fn describe(status: &Status) -> String {
         })
         .collect();
     if !tenants.is_empty() {
-        parts.push(table(
+        parts.push(format_table(
             ["NAMESPACE", "TENANT", "PHASE", "VERSION", "NODES", "ENDPOINT"],
             &tenants,
         ));

@@ -17,13 +17,13 @@ use crate::error::Error;
 use crate::kubeconfigs;
 use crate::options::Options;
 use crate::probe;
-use crate::progress::{Office, Progress};
+use crate::progress::{Progress, SupervisorLock};
 
 /// Name of control among the supervised processes, and of its user on the host.
 pub(crate) const CONTROL: &str = "berth-control";
 /// How long control may take to get ready.
 const CONTROL_TIMEOUT: Duration = Duration::from_mins(1);
-/// What control is told of our own environment.
+/// Environment variables that control gets.
 const FORWARDED: [&str; 4] = ["BERTH_KUBE_BIN_DIR", "KUBEBUILDER_ASSETS", "BERTH_CACHE", "RUST_LOG"];
 
 /// Brings everything up, then keeps it up until SIGTERM. The processes survive this one.
@@ -48,7 +48,7 @@ pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
 
     let home = Home::new(&home.home);
     home.create()?;
-    let _office = Office::take(&home).await?;
+    let _lock = SupervisorLock::acquire(&home).await?;
     let options = Options::load(&home)?.unwrap_or_default();
     let cluster = tokio::select! {
         up = bring_up(&home, &options) => up.inspect_err(|error| Progress::Failed(error.to_string()).write(&home))?,
@@ -61,7 +61,7 @@ pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
         if options.real_nodes
             && let Ok(client) = cluster.client().await
         {
-            kubeconfigs::keep(&home, client).await;
+            kubeconfigs::write_all(&home, client).await;
         }
         std::future::pending::<()>().await;
     };
@@ -90,8 +90,8 @@ async fn bring_up(home: &Home, options: &Options) -> Result<HostCluster, Error> 
     }
     if options.real_nodes {
         report("making images and installing Berth's chart");
-        let programs = beside(CONTROL)?;
-        beside("berth-syncer")?;
+        let programs = find_beside(CONTROL)?;
+        find_beside("berth-syncer")?;
         let programs = programs.parent().unwrap_or(Path::new("/"));
         cluster.install_chart(&ChartInstall::new(programs)).await?;
         return Ok(cluster);
@@ -100,7 +100,7 @@ async fn bring_up(home: &Home, options: &Options) -> Result<HostCluster, Error> 
     let client = cluster.client().await?;
     install(&client, CONTROL).await?;
     cluster.ensure_kubeconfig(&home.control_kubeconfig(), CONTROL, &[])?;
-    cluster.supervisor().ensure(control(&cluster)?).await?;
+    cluster.supervisor().ensure(control_process(&cluster)?).await?;
     let deadline = Instant::now() + CONTROL_TIMEOUT;
     while !probe::is_ready(cluster.ports().control).await {
         if Instant::now() > deadline {
@@ -115,7 +115,7 @@ async fn bring_up(home: &Home, options: &Options) -> Result<HostCluster, Error> 
 }
 
 /// An executable that was built beside this one.
-pub(crate) fn beside(name: &str) -> Result<PathBuf, Error> {
+pub(crate) fn find_beside(name: &str) -> Result<PathBuf, Error> {
     let own = std::env::current_exe().map_err(|source| Error::File {
         action: "find",
         path: "berth".into(),
@@ -125,13 +125,13 @@ pub(crate) fn beside(name: &str) -> Result<PathBuf, Error> {
     if path.is_file() {
         Ok(path)
     } else {
-        Err(Error::NoControl(path))
+        Err(Error::ProgramMissing(path))
     }
 }
 
 /// Control as a process. A newly built one replaces the one that runs.
-fn control(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
-    let (program, syncer) = (beside(CONTROL)?, beside("berth-syncer")?);
+fn control_process(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
+    let (program, syncer) = (find_beside(CONTROL)?, find_beside("berth-syncer")?);
     let home = cluster.home();
     let Datastore {
         endpoint,
@@ -163,15 +163,15 @@ fn control(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
         .collect();
     spec.revision = format!(
         "{} {} {}",
-        built(&program),
-        built(&syncer),
-        built(&home.control_kubeconfig())
+        modified_at(&program),
+        modified_at(&syncer),
+        modified_at(&home.control_kubeconfig())
     );
     Ok(spec)
 }
 
 /// When a file was last written, in milliseconds.
-fn built(path: &std::path::Path) -> u128 {
+fn modified_at(path: &std::path::Path) -> u128 {
     let written = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     written
         .and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok())

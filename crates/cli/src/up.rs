@@ -13,10 +13,10 @@ use tokio::time::sleep;
 use crate::args::UpArguments;
 use crate::error::Error;
 use crate::options::Options;
-use crate::output::{self, say};
+use crate::output::{self, print_line};
 use crate::probe;
-use crate::progress::{Office, Progress};
-use crate::supervise::{CONTROL, beside};
+use crate::progress::{Progress, SupervisorLock};
+use crate::supervise::{CONTROL, find_beside};
 
 /// How long everything together may take. Each step of the supervisor has a shorter limit of its own.
 const TIMEOUT: Duration = Duration::from_mins(5);
@@ -31,31 +31,31 @@ pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
     let before = Options::load(&home)?;
     let options = Options::after(before.as_ref(), &arguments)?;
     if options.control {
-        beside(CONTROL)?;
-        beside("berth-syncer")?;
+        find_beside(CONTROL)?;
+        find_beside("berth-syncer")?;
     }
     options.save(&home)?;
     let unchanged = before.as_ref() == Some(&options);
-    let child = match Office::holder(&home) {
+    let child = match SupervisorLock::holder(&home) {
         Some(pid) if unchanged && Progress::read(&home, pid) == Some(Progress::Ready) => {
-            if !answers(&home, &options).await {
+            if !is_answering(&home, &options).await {
                 eprintln!("· waiting until everything that was ended runs again");
                 wait_for_answers(&home, &options).await?;
             }
-            say(format_args!("The host cluster is already up."))?;
+            print_line(format_args!("The host cluster is already up."))?;
             return finish(&home);
         }
         // Another `up` has started it a moment ago.
         Some(_) if unchanged => None,
         Some(pid) => {
             // It works with other options: its successor takes over the processes as they are.
-            replace(&home, pid).await?;
+            stop_supervisor(&home, pid).await?;
             Some(start_supervisor(&home)?)
         }
         None => Some(start_supervisor(&home)?),
     };
-    follow(&home, child).await?;
-    say(format_args!(
+    print_progress(&home, child).await?;
+    print_line(format_args!(
         "The host cluster is up after {:.1} s.",
         begin.elapsed().as_secs_f64()
     ))?;
@@ -63,15 +63,15 @@ pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
 }
 
 fn finish(home: &Home) -> Result<ExitCode, Error> {
-    output::usage(home)?;
+    output::print_usage(home)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends a supervisor, and only it.
-async fn replace(home: &Home, pid: u32) -> Result<(), Error> {
+/// Stops a supervisor. The processes that it supervises go on.
+async fn stop_supervisor(home: &Home, pid: u32) -> Result<(), Error> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut signal = Signal::TERM;
-    while Office::holder(home) == Some(pid) {
+    while SupervisorLock::holder(home) == Some(pid) {
         if Instant::now() > deadline {
             signal = Signal::KILL;
         }
@@ -121,7 +121,7 @@ fn start_supervisor(home: &Home) -> Result<Child, Error> {
 }
 
 /// Prints what the supervisor does until it is done.
-async fn follow(home: &Home, mut child: Option<Child>) -> Result<(), Error> {
+async fn print_progress(home: &Home, mut child: Option<Child>) -> Result<(), Error> {
     let log = home.log("supervisor");
     let not_up = |message: String| Error::NotUp {
         message,
@@ -133,7 +133,7 @@ async fn follow(home: &Home, mut child: Option<Child>) -> Result<(), Error> {
         let ended = child
             .as_mut()
             .is_some_and(|child| !matches!(child.try_wait(), Ok(None)));
-        let supervisor = child.as_ref().map(Child::id).or_else(|| Office::holder(home));
+        let supervisor = child.as_ref().map(Child::id).or_else(|| SupervisorLock::holder(home));
         match supervisor.and_then(|pid| Progress::read(home, pid)) {
             Some(Progress::Ready) => return Ok(()),
             Some(Progress::Failed(message)) => return Err(not_up(message)),
@@ -145,8 +145,8 @@ async fn follow(home: &Home, mut child: Option<Child>) -> Result<(), Error> {
         }
         if ended || supervisor.is_none() {
             // Another `up` at the same time may have been quicker.
-            if Office::holder(home).is_none() {
-                return Err(not_up(last_line(&log)));
+            if SupervisorLock::holder(home).is_none() {
+                return Err(not_up(read_last_line(&log)));
             }
             child = None;
         }
@@ -157,16 +157,16 @@ async fn follow(home: &Home, mut child: Option<Child>) -> Result<(), Error> {
     }
 }
 
-fn last_line(log: &std::path::Path) -> String {
+fn read_last_line(log: &std::path::Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     text.lines()
         .next_back()
-        .unwrap_or("the supervisor ended without a word")
+        .unwrap_or("the supervisor ended without a message")
         .to_owned()
 }
 
 /// Whether API server and control answer.
-async fn answers(home: &Home, options: &Options) -> bool {
+async fn is_answering(home: &Home, options: &Options) -> bool {
     let api_server = async {
         let Ok(client) = client_from(&home.admin_kubeconfig()).await else {
             return false;
@@ -184,7 +184,7 @@ async fn answers(home: &Home, options: &Options) -> bool {
 
 async fn wait_for_answers(home: &Home, options: &Options) -> Result<(), Error> {
     let deadline = Instant::now() + Duration::from_mins(2);
-    while !answers(home, options).await {
+    while !is_answering(home, options).await {
         if Instant::now() > deadline {
             let message = "it does not answer although its supervisor runs".into();
             return Err(Error::NotUp {

@@ -66,7 +66,7 @@ fn pid_of(status: &Value, process: &str) -> Value {
 }
 
 #[test]
-fn what_is_not_up_is_said_so() {
+fn a_cluster_that_is_not_up_is_reported() {
     let scene = Scene::new();
     let output = scene.berth("status").output().unwrap();
     assert_eq!(output.status.code(), Some(3));

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_emulated_is_offered_with_its_programs_only() {
+    fn emulated_version_is_offered_only_with_its_programs() {
         let both = vec![KUBERNETES_DEFAULT.to_owned(), "v1.36.4".to_owned()];
         assert_eq!(offered(both), [KUBERNETES_DEFAULT, "v1.36.4", "v1.35.0"]);
         assert_eq!(offered(vec!["v1.36.4".into()]), ["v1.36.4"]);

@@ -50,8 +50,8 @@ pub async fn run(options: &Options, shutdown: CancellationToken) {
     let sessions = async {
         loop {
             // Known before registering: a kubelet that restarts while that goes on is another one.
-            if let Some(identity) = identity(&kubelet).await
-                && let Err(error) = session(options, &current, identity, &shutdown).await
+            if let Some(identity) = read_identity(&kubelet).await
+                && let Err(error) = run_session(options, &current, identity, &shutdown).await
             {
                 tracing::warn!(%error, "not registered; trying again");
             }
@@ -65,7 +65,7 @@ pub async fn run(options: &Options, shutdown: CancellationToken) {
 }
 
 /// Registers with the kubelet whose socket this is and serves it until its socket is another, or ours is gone.
-async fn session(
+async fn run_session(
     options: &Options,
     devices: &watch::Receiver<DeviceList>,
     kubelet: Identity,
@@ -80,7 +80,7 @@ async fn session(
         .unwrap_or(Err(Failure::Timeout));
     if registered.is_ok() {
         tracing::info!(resource = options.resource, count = options.count, "registered");
-        until_over(options, kubelet, &own, shutdown).await;
+        wait_for_other_kubelet(options, kubelet, &own, shutdown).await;
     }
     end.cancel();
     match server.await {
@@ -136,11 +136,11 @@ async fn register(options: &Options) -> Result<(), Failure> {
 }
 
 /// Waits until there is another kubelet, or the kubelet that starts has removed our socket, or the end.
-async fn until_over(options: &Options, kubelet: Identity, own: &Path, shutdown: &CancellationToken) {
+async fn wait_for_other_kubelet(options: &Options, kubelet: Identity, own: &Path, shutdown: &CancellationToken) {
     let socket = options.directory.join(KUBELET_SOCKET);
     loop {
         tokio::select! { () = sleep(LOOK_INTERVAL) => {}, () = shutdown.cancelled() => return }
-        if identity(&socket).await != Some(kubelet) || identity(own).await.is_none() {
+        if read_identity(&socket).await != Some(kubelet) || read_identity(own).await.is_none() {
             tracing::info!("the kubelet has gone or restarts");
             return;
         }
@@ -150,7 +150,7 @@ async fn until_over(options: &Options, kubelet: Identity, own: &Path, shutdown: 
 /// What tells a file from one that is created later at the same path.
 type Identity = (u64, u64, i64, i64);
 
-async fn identity(path: &Path) -> Option<Identity> {
+async fn read_identity(path: &Path) -> Option<Identity> {
     let metadata = fs::metadata(path).await.ok()?;
     Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
 }

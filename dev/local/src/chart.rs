@@ -56,7 +56,7 @@ impl ChartInstall {
         }
     }
 
-    fn values(&self) -> Value {
+    fn build_values(&self) -> Value {
         let node_selector = json!({SYSTEM_NODE: ""});
         let mut values = json!({
             "control": {"replicas": self.replicas, "nodeSelector": node_selector},
@@ -67,17 +67,17 @@ impl ChartInstall {
                 "quota": "2Gi",
             }},
         });
-        merge(&mut values, &self.values);
+        merge_values(&mut values, &self.values);
         values
     }
 }
 
 /// Puts `over` over `values`, field by field.
-fn merge(values: &mut Value, over: &Value) {
+fn merge_values(values: &mut Value, over: &Value) {
     match (values, over) {
         (Value::Object(values), Value::Object(over)) => {
             for (name, value) in over {
-                merge(values.entry(name.clone()).or_insert(Value::Null), value);
+                merge_values(values.entry(name.clone()).or_insert(Value::Null), value);
             }
         }
         (values, over) => *values = over.clone(),
@@ -100,7 +100,7 @@ impl HostCluster {
         self.import_images(&[of_nodes], None).await?;
         self.create_volume().await?;
         let values = self.home().root().join("values.json");
-        write_atomic(&values, format!("{:#}", install.values()).as_bytes(), 0o600)?;
+        write_atomic(&values, format!("{:#}", install.build_values()).as_bytes(), 0o600)?;
         let (chart, values) = (install.chart.display().to_string(), values.display().to_string());
         let helm = ["upgrade", "--install", RELEASE, &chart, "--values", &values];
         self.helm(&[&helm[..], &["--create-namespace", "--wait", "--timeout", "4m"]].concat())
@@ -183,7 +183,7 @@ mod tests {
             replicas: 2,
             values: json!({"control": {"logLevel": "debug"}, "tenants": {"versions": []}}),
         };
-        let values = install.values();
+        let values = install.build_values();
         assert_eq!(values["control"]["replicas"], 2);
         assert_eq!(values["control"]["logLevel"], "debug");
         assert_eq!(values["tenants"]["versions"], json!([]));

@@ -176,12 +176,12 @@ impl HostCluster {
                 real.apply_objects(&client).await?;
                 bootstrap::create_nodes(
                     &client,
-                    config.nodes.real_nodes(real.pod_ranges(), &real.system_nodes()),
+                    config.nodes.build_real_nodes(real.pod_ranges(), &real.system_nodes()),
                 )
                 .await?;
             } else {
                 bootstrap::apply_kwok_role(&client).await?;
-                bootstrap::create_nodes(&client, config.nodes.nodes(&config.kubernetes_version)).await?;
+                bootstrap::create_nodes(&client, config.nodes.build_nodes(&config.kubernetes_version)).await?;
             }
             self.ensure_all(nodes).await?;
             match real {

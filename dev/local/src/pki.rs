@@ -49,11 +49,11 @@ impl HostPki {
     /// range for pods, and with real nodes the one that they know.
     pub(crate) fn load_or_create(home: &Home, addresses: &[IpAddr]) -> Result<Self, Error> {
         let dir = home.pki();
-        let ca = authority(&dir, file::CA, "berth-host-ca")?;
-        let front_proxy = authority(&dir, file::FRONT_PROXY_CA, "berth-host-front-proxy-ca")?;
-        let etcd = authority(&dir, file::ETCD_CA, "berth-host-etcd-ca")?;
-        let datastore = authority(&dir, file::DATASTORE_CA, "berth-datastore-ca")?;
-        let mut apiserver = server("kube-apiserver", Usage::Server);
+        let ca = load_or_create_authority(&dir, file::CA, "berth-host-ca")?;
+        let front_proxy = load_or_create_authority(&dir, file::FRONT_PROXY_CA, "berth-host-front-proxy-ca")?;
+        let etcd = load_or_create_authority(&dir, file::ETCD_CA, "berth-host-etcd-ca")?;
+        let datastore = load_or_create_authority(&dir, file::DATASTORE_CA, "berth-datastore-ca")?;
+        let mut apiserver = server_request("kube-apiserver", Usage::Server);
         apiserver.dns_names.extend(
             [
                 "kubernetes",
@@ -64,25 +64,35 @@ impl HostPki {
             .map(String::from),
         );
         apiserver.ip_addresses.extend(addresses);
-        leaf(&dir, file::APISERVER, &ca, &apiserver)?;
-        leaf(
+        ensure_leaf(&dir, file::APISERVER, &ca, &apiserver)?;
+        ensure_leaf(
             &dir,
             file::KUBELET_CLIENT,
             &ca,
-            &client("kube-apiserver-kubelet-client", &[]),
+            &client_request("kube-apiserver-kubelet-client", &[]),
         )?;
-        leaf(&dir, file::LOCALHOST, &ca, &server("localhost", Usage::Server))?;
-        leaf(
+        ensure_leaf(&dir, file::LOCALHOST, &ca, &server_request("localhost", Usage::Server))?;
+        ensure_leaf(
             &dir,
             file::FRONT_PROXY_CLIENT,
             &front_proxy,
-            &client("front-proxy-client", &[]),
+            &client_request("front-proxy-client", &[]),
         )?;
         // An etcd is also its own peer and, for its gateway, its own client.
-        leaf(&dir, file::ETCD, &etcd, &server("etcd", Usage::Both))?;
-        leaf(&dir, file::APISERVER_ETCD_CLIENT, &etcd, &client("kube-apiserver", &[]))?;
-        leaf(&dir, file::DATASTORE, &datastore, &server("datastore", Usage::Both))?;
-        service_account_key(&dir)?;
+        ensure_leaf(&dir, file::ETCD, &etcd, &server_request("etcd", Usage::Both))?;
+        ensure_leaf(
+            &dir,
+            file::APISERVER_ETCD_CLIENT,
+            &etcd,
+            &client_request("kube-apiserver", &[]),
+        )?;
+        ensure_leaf(
+            &dir,
+            file::DATASTORE,
+            &datastore,
+            &server_request("datastore", Usage::Both),
+        )?;
+        ensure_service_account_key(&dir)?;
         Ok(Self { dir, ca })
     }
 
@@ -106,13 +116,13 @@ impl HostPki {
             ip_addresses: vec![address],
             ..LeafRequest::new(Usage::Server, LEAF_VALIDITY)
         };
-        leaf(&self.dir, &name, &self.ca, &request)?;
+        ensure_leaf(&self.dir, &name, &self.ca, &request)?;
         Ok((self.cert(&name), self.key(&name)))
     }
 
     /// Kubeconfig text for a user of the host cluster, signed by its authority.
     pub(crate) fn kubeconfig(&self, server: &str, user: &str, groups: &[&str]) -> Result<String, Error> {
-        let Certificate { cert_pem, key_pem } = self.ca.issue(&client(user, groups))?;
+        let Certificate { cert_pem, key_pem } = self.ca.issue(&client_request(user, groups))?;
         Ok(kubeconfig(&KubeconfigRequest {
             cluster_name: "berth-host".into(),
             server: server.into(),
@@ -153,7 +163,7 @@ fn key_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.key"))
 }
 
-fn client(user: &str, groups: &[&str]) -> LeafRequest {
+fn client_request(user: &str, groups: &[&str]) -> LeafRequest {
     LeafRequest {
         common_name: user.into(),
         organizations: groups.iter().map(ToString::to_string).collect(),
@@ -161,7 +171,7 @@ fn client(user: &str, groups: &[&str]) -> LeafRequest {
     }
 }
 
-fn server(name: &str, usage: Usage) -> LeafRequest {
+fn server_request(name: &str, usage: Usage) -> LeafRequest {
     LeafRequest {
         common_name: name.into(),
         dns_names: vec!["localhost".into()],
@@ -171,7 +181,7 @@ fn server(name: &str, usage: Usage) -> LeafRequest {
 }
 
 /// A file's text; none when there is no file.
-fn read(path: &Path) -> Result<Option<String>, Error> {
+fn read_if_exists(path: &Path) -> Result<Option<String>, Error> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -183,9 +193,9 @@ fn read(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-fn authority(dir: &Path, name: &str, common_name: &str) -> Result<CertificateAuthority, Error> {
+fn load_or_create_authority(dir: &Path, name: &str, common_name: &str) -> Result<CertificateAuthority, Error> {
     let (cert_path, key_path) = (cert_path(dir, name), key_path(dir, name));
-    if let (Some(cert), Some(key)) = (read(&cert_path)?, read(&key_path)?) {
+    if let (Some(cert), Some(key)) = (read_if_exists(&cert_path)?, read_if_exists(&key_path)?) {
         return CertificateAuthority::from_pem(&cert, &key).map_err(|source| Error::DamagedPki {
             path: cert_path,
             source,
@@ -197,9 +207,9 @@ fn authority(dir: &Path, name: &str, common_name: &str) -> Result<CertificateAut
     Ok(authority)
 }
 
-fn leaf(dir: &Path, name: &str, authority: &CertificateAuthority, request: &LeafRequest) -> Result<(), Error> {
+fn ensure_leaf(dir: &Path, name: &str, authority: &CertificateAuthority, request: &LeafRequest) -> Result<(), Error> {
     let (cert_path, key_path) = (cert_path(dir, name), key_path(dir, name));
-    if let Some(cert) = read(&cert_path)?
+    if let Some(cert) = read_if_exists(&cert_path)?
         && key_path.exists()
     {
         let due = renew_at(&cert).map_err(|source| Error::DamagedPki {
@@ -215,12 +225,12 @@ fn leaf(dir: &Path, name: &str, authority: &CertificateAuthority, request: &Leaf
     Ok(write_atomic(&cert_path, cert_pem.as_bytes(), 0o600)?)
 }
 
-fn service_account_key(dir: &Path) -> Result<(), Error> {
+fn ensure_service_account_key(dir: &Path) -> Result<(), Error> {
     let (public, private) = (
         cert_path(dir, file::SERVICE_ACCOUNTS),
         key_path(dir, file::SERVICE_ACCOUNTS),
     );
-    let key = match read(&private)? {
+    let key = match read_if_exists(&private)? {
         Some(_) if public.exists() => return Ok(()),
         Some(text) => ServiceAccountKey::from_private_pem(&text).map_err(|source| Error::DamagedPki {
             path: private.clone(),

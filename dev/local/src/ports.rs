@@ -40,7 +40,7 @@ impl Ports {
             return Ok(ports);
         }
         let path = home.config(FILE);
-        let ports = Self::choose()?;
+        let ports = Self::choose_free_ports()?;
         let text = serde_json::to_vec_pretty(&ports).map_err(|error| Error::File {
             action: "encode",
             path: path.clone(),
@@ -68,7 +68,7 @@ impl Ports {
         }
     }
 
-    fn choose() -> Result<Self, Error> {
+    fn choose_free_ports() -> Result<Self, Error> {
         Ok(Self {
             apiserver: free_port()?,
             etcd: free_port()?,

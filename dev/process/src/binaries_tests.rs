@@ -52,7 +52,7 @@ fn a_binary_without_a_version_in_its_path_is_asked() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_the_remedy() {
+fn missing_binary_is_named_with_the_remedy() {
     let root = tempfile::tempdir().unwrap();
     let message = places(root.path()).find(Binary::Kwok, KWOK).unwrap_err().to_string();
     for part in [

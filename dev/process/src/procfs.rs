@@ -45,7 +45,7 @@ const BETWEEN_PROGRAMS: Duration = Duration::from_secs(2);
 const LAST_PART: Duration = Duration::from_millis(50);
 
 /// Reads `/proc/<pid>/stat`; none when there is no such process.
-pub(crate) fn stat(pid: u32) -> Option<Stat> {
+pub(crate) fn read_stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
@@ -71,24 +71,24 @@ fn parse_stat(text: &str) -> Option<Stat> {
 
 /// The record path a process carries in its environment; none for unmarked, foreign and dead processes. Blocks while the process
 /// becomes another program.
-pub(crate) fn marker(pid: u32) -> Option<PathBuf> {
-    markers(vec![pid]).pop().map(|(_, marker)| marker)
+pub(crate) fn read_marker(pid: u32) -> Option<PathBuf> {
+    find_markers(vec![pid]).pop().map(|(_, marker)| marker)
 }
 
-/// All marked processes with their record paths, without the calling process. Blocks as [`marker`] does.
-pub(crate) fn marked() -> Vec<(u32, PathBuf)> {
+/// All marked processes with their record paths, without the calling process. Blocks as [`read_marker`] does.
+pub(crate) fn find_marked() -> Vec<(u32, PathBuf)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
     let pids = entries
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
         .filter(|pid| *pid != std::process::id());
-    markers(pids.collect())
+    find_markers(pids.collect())
 }
 
 /// The marked ones of these processes. One that becomes another program seems to have no environment for a moment, or only the
-/// beginning of it: it is looked at again, or it would be taken for one that nobody knows.
-fn markers(mut pids: Vec<u32>) -> Vec<(u32, PathBuf)> {
+/// beginning of it: it is looked at again, or it would seem to be unmarked.
+fn find_markers(mut pids: Vec<u32>) -> Vec<(u32, PathBuf)> {
     let begin = Instant::now();
     let mut in_last_part = HashMap::new();
     let mut found = Vec::new();
@@ -97,11 +97,11 @@ fn markers(mut pids: Vec<u32>) -> Vec<(u32, PathBuf)> {
             let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else {
                 return false;
             };
-            if let Some(marker) = marker_in(&environment) {
+            if let Some(marker) = parse_marker(&environment) {
                 found.push((*pid, marker));
                 return false;
             }
-            match stat(*pid).map(|stat| stat.environment) {
+            match read_stat(*pid).map(|stat| stat.environment) {
                 None | Some(Environment::None) => false,
                 Some(Environment::Length(length @ 1..)) if length == environment.len() as u64 => false,
                 Some(Environment::Length(_)) => {
@@ -121,7 +121,7 @@ fn markers(mut pids: Vec<u32>) -> Vec<(u32, PathBuf)> {
     }
 }
 
-fn marker_in(environment: &[u8]) -> Option<PathBuf> {
+fn parse_marker(environment: &[u8]) -> Option<PathBuf> {
     environment.split(|byte| *byte == 0).find_map(|entry| {
         let value = entry.strip_prefix(MARKER.as_bytes())?.strip_prefix(b"=")?;
         Some(PathBuf::from(OsStr::from_bytes(value)))
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn who_becomes_another_program_is_told_from_who_has_no_environment() {
+    fn process_in_execve_differs_from_one_without_environment() {
         let environment = |state: &str, flags: u64, start: u64, end: u64| {
             let zeros = |count: usize| vec!["0"; count].join(" ");
             let text = format!(
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn who_becomes_one_program_after_the_other_always_carries_its_marker() {
+    fn process_that_executes_many_programs_keeps_its_marker() {
         use std::os::unix::process::CommandExt as _;
         // It ends as a program that stays, and not by itself: who is ending has no environment any more.
         let script = r#"[ $1 = 0 ] && exec sleep 1000; exec sh -c "$0" "$0" $(($1 - 1))"#;
@@ -177,7 +177,7 @@ mod tests {
         let begin = Instant::now();
         let (mut looks, mut wrong) = (0, None);
         while wrong.is_none() && fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap() != "sleep\n" {
-            let marker = marker(child.id());
+            let marker = read_marker(child.id());
             let has_ended = child.try_wait().unwrap().is_some() || begin.elapsed() > Duration::from_secs(120);
             if has_ended || marker.as_deref() != Some("/run/a.json".as_ref()) {
                 wrong = Some((looks, has_ended, marker));

@@ -30,7 +30,7 @@ pub fn reap_marked(dir: &Path, grace: Duration) -> Result<usize, Error> {
     if !grace.is_zero() {
         let asked = signal_all(&under_dir, Signal::TERM)?;
         count = asked.len();
-        wait_all(&asked, grace);
+        wait_for_all(&asked, grace);
     }
     let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
@@ -44,27 +44,27 @@ pub fn reap_marked(dir: &Path, grace: Duration) -> Result<usize, Error> {
         if left.is_zero() {
             return Err(Error::Unkillable(killed.into_iter().map(|(pid, _)| pid).collect()));
         }
-        wait_all(&killed, left);
+        wait_for_all(&killed, left);
     }
 }
 
 /// Kills every marked process that `wanted` (given its id and the path of its record) picks, and waits until all are gone.
 pub(crate) fn kill_processes(wanted: impl Fn(u32, &Path) -> bool) -> Result<(), Error> {
     let killed = signal_all(&wanted, Signal::KILL)?;
-    wait_all(&killed, KILL_TIMEOUT);
+    wait_for_all(&killed, KILL_TIMEOUT);
     Ok(())
 }
 
 /// Signals all matching live processes and returns handles to wait for them.
 fn signal_all(wanted: &impl Fn(u32, &Path) -> bool, signal: Signal) -> Result<Vec<(u32, OwnedFd)>, Error> {
     let mut signalled = Vec::new();
-    for (pid, record) in procfs::marked() {
+    for (pid, record) in procfs::find_marked() {
         if !wanted(pid, &record) {
             continue;
         }
-        let Some(pidfd) = open(pid)? else { continue };
+        let Some(pidfd) = open_process(pid)? else { continue };
         // The id may have been given to another process between the scan and the open: look again.
-        if !procfs::marker(pid).is_some_and(|record| wanted(pid, &record)) {
+        if !procfs::read_marker(pid).is_some_and(|record| wanted(pid, &record)) {
             continue;
         }
         match pidfd_send_signal(&pidfd, signal) {
@@ -83,7 +83,7 @@ fn signal_all(wanted: &impl Fn(u32, &Path) -> bool, signal: Signal) -> Result<Ve
 }
 
 /// A handle of a process; none when it has ended.
-fn open(pid: u32) -> Result<Option<OwnedFd>, Error> {
+fn open_process(pid: u32) -> Result<Option<OwnedFd>, Error> {
     let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
         return Ok(None);
     };
@@ -99,7 +99,7 @@ fn open(pid: u32) -> Result<Option<OwnedFd>, Error> {
 }
 
 /// Waits until all have ended, at most `limit`.
-fn wait_all(processes: &[(u32, OwnedFd)], limit: Duration) {
+fn wait_for_all(processes: &[(u32, OwnedFd)], limit: Duration) {
     let deadline = Instant::now() + limit;
     for (_, pidfd) in processes {
         let left = deadline.saturating_duration_since(Instant::now());

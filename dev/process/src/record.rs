@@ -18,9 +18,9 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// Whether that very process is alive and carries the marker of `record`.
-    pub(crate) fn alive(&self, record: &Path) -> bool {
-        procfs::stat(self.pid).is_some_and(|stat| !stat.zombie && stat.start_ticks == self.start_ticks)
-            && procfs::marker(self.pid).is_some_and(|marker| marker == record)
+    pub(crate) fn is_alive(&self, record: &Path) -> bool {
+        procfs::read_stat(self.pid).is_some_and(|stat| !stat.zombie && stat.start_ticks == self.start_ticks)
+            && procfs::read_marker(self.pid).is_some_and(|marker| marker == record)
     }
 }
 
@@ -88,7 +88,7 @@ impl Record {
     }
 }
 
-/// The processes of a supervisor's directory as its records and `/proc` tell, for onlookers.
+/// The processes of a supervisor's directory as its records and `/proc` show them.
 ///
 /// Sorted by name. Works while a supervisor runs and after one has died; a directory that is not there has no processes.
 pub fn statuses(dir: &Path) -> Vec<ProcessStatus> {
@@ -96,7 +96,7 @@ pub fn statuses(dir: &Path) -> Vec<ProcessStatus> {
     Record::read_all(&dir)
         .into_iter()
         .map(|(path, record)| {
-            let alive = record.identity.is_some_and(|identity| identity.alive(&path));
+            let alive = record.identity.is_some_and(|identity| identity.is_alive(&path));
             record.status(if alive {
                 ProcessState::Running
             } else {

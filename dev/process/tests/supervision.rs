@@ -193,7 +193,7 @@ async fn the_next_supervisor_adopts_what_runs() {
 }
 
 #[tokio::test]
-async fn what_died_without_a_supervisor_is_started_when_asked_for() {
+async fn process_that_died_without_a_supervisor_is_started_on_request() {
     let scene = Scene::new();
     let spec = scene.sleeper("a");
     let first = scene.supervisor().await;
@@ -283,7 +283,7 @@ async fn a_process_that_does_not_want_to_end_is_killed() {
 }
 
 #[tokio::test]
-async fn what_a_process_started_ends_with_it() {
+async fn children_end_with_their_process() {
     let scene = Scene::new();
     let supervisor = scene.supervisor().await;
     supervisor
@@ -296,7 +296,7 @@ async fn what_a_process_started_ends_with_it() {
 }
 
 #[tokio::test]
-async fn what_is_spared_outlives_a_crash_and_a_supervisor_but_not_the_end() {
+async fn spared_children_outlive_a_crash_and_a_supervisor_but_not_a_stop() {
     let scene = Scene::new();
     let script = "[ -e child ] || { setsid sleep 1000 & echo $!; : >child; }; wait; sleep 1000";
     let mut spec = scene.shell("a", &format!("cd {}; {script}", scene.dir.path().display()));

@@ -3,7 +3,7 @@
 use berth_api::{NodeMode, labels};
 
 use super::{EventView, NodeView, TenantView};
-use crate::output::{or_dash, table};
+use crate::output::{format_optional, format_table};
 
 pub(super) fn describe_tenant(view: &TenantView) -> String {
     let mut parts = vec![format!(
@@ -45,7 +45,7 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
         })
         .collect();
     if !groups.is_empty() {
-        parts.push(table(
+        parts.push(format_table(
             [
                 "GROUP",
                 "POOL",
@@ -75,15 +75,15 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
         .map(|node| {
             [
                 node.name.clone(),
-                or_dash(node.group.as_ref()),
+                format_optional(node.group.as_ref()),
                 node.state.clone(),
-                or_dash(node.since.as_ref()),
-                or_dash(node.reason.as_ref()),
+                format_optional(node.since.as_ref()),
+                format_optional(node.reason.as_ref()),
             ]
         })
         .collect();
     if !nodes.is_empty() {
-        parts.push(table(["NODE", "GROUP", "STATE", "SINCE", "WHY"], &nodes));
+        parts.push(format_table(["NODE", "GROUP", "STATE", "SINCE", "WHY"], &nodes));
     }
     parts.extend(describe_events(&view.events));
     parts.join("\n\n")
@@ -132,9 +132,15 @@ pub(super) fn describe_node(view: &NodeView) -> String {
 fn describe_events(events: &[EventView]) -> Option<String> {
     let rows: Vec<_> = events
         .iter()
-        .map(|event| [or_dash(event.at.as_ref()), event.reason.clone(), event.message.clone()])
+        .map(|event| {
+            [
+                format_optional(event.at.as_ref()),
+                event.reason.clone(),
+                event.message.clone(),
+            ]
+        })
         .collect();
-    (!rows.is_empty()).then(|| table(["EVENT AT", "REASON", "MESSAGE"], &rows))
+    (!rows.is_empty()).then(|| format_table(["EVENT AT", "REASON", "MESSAGE"], &rows))
 }
 
 #[cfg(test)]

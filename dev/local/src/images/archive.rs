@@ -50,7 +50,7 @@ impl Blob {
 
 /// The archive of an image with these layers, the lowest first.
 pub(super) fn write_to_folder(image: &Image, layers: &[Layer], folder: &Path) -> Result<Archive, Error> {
-    let config = Blob::new(&configuration(image, layers));
+    let config = Blob::new(&image_configuration(image, layers));
     let manifest = Blob::new(&manifest(&config, layers));
     let name = file_name(&image.reference);
     let short = manifest
@@ -59,9 +59,9 @@ pub(super) fn write_to_folder(image: &Image, layers: &[Layer], folder: &Path) ->
         .get(..16)
         .unwrap_or_default();
     let path = folder.join(format!("{name}-{short}.tar"));
-    if !touch(&path) {
-        write(&path, image, [&config, &manifest], layers)?;
-        remove_old(folder, &name);
+    if !mark_used(&path) {
+        write_archive(&path, image, [&config, &manifest], layers)?;
+        remove_old_archives(folder, &name);
     }
     Ok(Archive {
         reference: image.reference.clone(),
@@ -71,7 +71,7 @@ pub(super) fn write_to_folder(image: &Image, layers: &[Layer], folder: &Path) ->
 }
 
 /// Notes that a file is in use; whether it is there.
-fn touch(path: &Path) -> bool {
+fn mark_used(path: &Path) -> bool {
     fs::File::options()
         .append(true)
         .open(path)
@@ -79,7 +79,7 @@ fn touch(path: &Path) -> bool {
         .is_ok()
 }
 
-fn configuration(image: &Image, layers: &[Layer]) -> Value {
+fn image_configuration(image: &Image, layers: &[Layer]) -> Value {
     let environment: Vec<_> = image
         .environment
         .iter()
@@ -129,7 +129,7 @@ fn architecture() -> &'static str {
 }
 
 /// Writes an archive beside its place and renames it there.
-fn write(path: &Path, image: &Image, blobs: [&Blob; 2], layers: &[Layer]) -> Result<(), Error> {
+fn write_archive(path: &Path, image: &Image, blobs: [&Blob; 2], layers: &[Layer]) -> Result<(), Error> {
     let folder = path.parent().unwrap_or(path);
     let failed = |source| Error::File {
         action: "write",
@@ -202,7 +202,7 @@ fn file_name(reference: &str) -> String {
 }
 
 /// Removes the archives of an image that were not used for the longest time. What resists stays: it costs only space.
-fn remove_old(folder: &Path, name: &str) {
+fn remove_old_archives(folder: &Path, name: &str) {
     let mut archives: Vec<_> = fs::read_dir(folder)
         .into_iter()
         .flatten()

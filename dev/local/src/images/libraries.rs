@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Paths of the libraries that a program needs, its loader among them; none for one that is linked statically.
-pub(super) fn of(program: &Path) -> Result<Vec<PathBuf>, String> {
+pub(super) fn find_libraries(program: &Path) -> Result<Vec<PathBuf>, String> {
     let output = Command::new("ldd")
         .arg(program)
         .env("LC_ALL", "C")
@@ -20,7 +20,7 @@ pub(super) fn of(program: &Path) -> Result<Vec<PathBuf>, String> {
     if !output.status.success() {
         return Err(format!("ldd {}: {}", program.display(), complaint.trim()));
     }
-    listed(&String::from_utf8_lossy(&output.stdout)).map_err(|missing| {
+    parse_listing(&String::from_utf8_lossy(&output.stdout)).map_err(|missing| {
         format!(
             "{} needs {missing}, which is not installed on this machine",
             program.display()
@@ -29,7 +29,7 @@ pub(super) fn of(program: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// What a listing of ldd names, or the first library that it did not find.
-fn listed(listing: &str) -> Result<Vec<PathBuf>, String> {
+fn parse_listing(listing: &str) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for line in listing.lines().map(str::trim) {
         let (name, place) = line.split_once(" => ").unwrap_or((line, line));
@@ -59,17 +59,17 @@ mod tests {
             "/lib/x86_64-linux-gnu/libc.so.6",
             "/lib64/ld-linux-x86-64.so.2",
         ];
-        assert_eq!(listed(listing), Ok(paths.map(PathBuf::from).to_vec()));
+        assert_eq!(parse_listing(listing), Ok(paths.map(PathBuf::from).to_vec()));
     }
 
     #[test]
     fn a_static_program_needs_none() {
-        assert_eq!(listed("\tstatically linked\n"), Ok(Vec::new()));
+        assert_eq!(parse_listing("\tstatically linked\n"), Ok(Vec::new()));
     }
 
     #[test]
     fn a_library_that_is_not_installed_is_named() {
         let listing = "\tlibseccomp.so.2 => not found\n";
-        assert_eq!(listed(listing), Err("libseccomp.so.2".to_owned()));
+        assert_eq!(parse_listing(listing), Err("libseccomp.so.2".to_owned()));
     }
 }

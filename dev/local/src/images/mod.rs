@@ -84,7 +84,7 @@ impl Image {
     /// # Errors
     /// When a program or one of its libraries is missing, or `folder` cannot be written.
     pub fn archive_in(&self, folder: &Path) -> Result<Archive, Error> {
-        archive::write_to_folder(self, &[base()?, self.program_layer()?], folder)
+        archive::write_to_folder(self, &[base_layer()?, self.program_layer()?], folder)
     }
 
     /// The layer that is this image's own.
@@ -92,13 +92,13 @@ impl Image {
         let mut entries = BTreeMap::new();
         for (path, source) in &self.programs {
             let source = source.canonicalize().map_err(cannot_read(source))?;
-            entries.insert(path.clone(), Entry::new(0o755, file(&source)?));
-            let libraries = libraries::of(&source).map_err(|reason| Error::Image {
+            entries.insert(path.clone(), Entry::new(0o755, open_file(&source)?));
+            let libraries = libraries::find_libraries(&source).map_err(|reason| Error::Image {
                 reference: self.reference.clone(),
                 reason,
             })?;
             for library in libraries {
-                let content = file(&library)?;
+                let content = open_file(&library)?;
                 entries.insert(library, Entry::new(0o755, content));
             }
         }
@@ -113,7 +113,7 @@ impl Image {
 }
 
 /// The layer that all images share.
-fn base() -> Result<Layer, Error> {
+fn base_layer() -> Result<Layer, Error> {
     let text = |text: String| Entry::new(0o644, Content::Bytes(text.into_bytes()));
     let mut entries = BTreeMap::from([
         (
@@ -132,12 +132,12 @@ fn base() -> Result<Layer, Error> {
     ]);
     let authorities = Path::new("/").join(AUTHORITIES);
     if authorities.is_file() {
-        entries.insert(AUTHORITIES.into(), Entry::new(0o644, file(&authorities)?));
+        entries.insert(AUTHORITIES.into(), Entry::new(0o644, open_file(&authorities)?));
     }
     Layer::new(entries)
 }
 
-fn file(path: &Path) -> Result<Content, Error> {
+fn open_file(path: &Path) -> Result<Content, Error> {
     let file = File::open(path).map_err(cannot_read(path))?;
     let length = file.metadata().map_err(cannot_read(path))?.len();
     Ok(Content::File {

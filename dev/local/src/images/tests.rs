@@ -71,7 +71,7 @@ fn an_archive_is_an_image_layout_whose_digests_hold() {
 
 #[test]
 fn the_lowest_layer_is_that_of_every_image() {
-    let layer = base().unwrap();
+    let layer = base_layer().unwrap();
     let mut bytes = Vec::new();
     layer.write(&mut bytes).unwrap();
     let mut archive = tar::Archive::new(bytes.as_slice());

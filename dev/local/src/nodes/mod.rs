@@ -43,9 +43,9 @@ impl NodePlan {
     }
 
     /// How many GPUs each node has that has any, by name.
-    pub(crate) fn gpus(&self) -> BTreeMap<String, u32> {
+    pub(crate) fn gpus_by_node(&self) -> BTreeMap<String, u32> {
         let gpus = self
-            .each()
+            .shapes_and_numbers()
             .filter_map(|(shape, number)| Some((shape.node_name(number), shape.gpu()?.count)));
         gpus.collect()
     }
@@ -59,24 +59,26 @@ impl NodePlan {
 
     /// The names of all nodes, in order of shape and number.
     pub fn names(&self) -> Vec<String> {
-        self.each().map(|(shape, number)| shape.node_name(number)).collect()
+        self.shapes_and_numbers()
+            .map(|(shape, number)| shape.node_name(number))
+            .collect()
     }
 
     /// The Node objects to create, for kubelets of `kubernetes_version`.
-    pub(crate) fn nodes(&self, kubernetes_version: &str) -> Vec<Node> {
-        self.each()
+    pub(crate) fn build_nodes(&self, kubernetes_version: &str) -> Vec<Node> {
+        self.shapes_and_numbers()
             .map(|(shape, number)| build_node(shape, number, kubernetes_version))
             .collect()
     }
 
     /// The Node objects of real nodes with these pod ranges, by name: kubelets find them there, and add what they know.
-    pub(crate) fn real_nodes<'a>(
+    pub(crate) fn build_real_nodes<'a>(
         &self,
         pod_ranges: impl Iterator<Item = (&'a str, &'a str)>,
         system: &[String],
     ) -> Vec<Node> {
         let ranges: BTreeMap<&str, &str> = pod_ranges.collect();
-        self.each()
+        self.shapes_and_numbers()
             .map(|(shape, number)| {
                 let mut node = build_node(shape, number, "");
                 node.status = None;
@@ -96,7 +98,7 @@ impl NodePlan {
             .collect()
     }
 
-    fn each(&self) -> impl Iterator<Item = (NodeShape, u16)> {
+    fn shapes_and_numbers(&self) -> impl Iterator<Item = (NodeShape, u16)> {
         self.counts
             .iter()
             .flat_map(|(shape, count)| (1..=*count).map(|number| (*shape, number)))

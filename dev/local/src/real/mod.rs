@@ -82,7 +82,7 @@ impl RealNodes {
             home: home.clone(),
             kubernetes_version: kubernetes_version.into(),
             nodes: plan.names().iter().enumerate().map(node).collect(),
-            gpus: plan.gpus(),
+            gpus: plan.gpus_by_node(),
             network,
         }
     }

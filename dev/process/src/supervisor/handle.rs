@@ -38,7 +38,7 @@ impl Handle {
             Err(error) => return Err(failed(error.into())),
         };
         // Only now it is certain which process the descriptor is of.
-        if procfs::stat(pid).is_none_or(|stat| stat.start_ticks != start_ticks) {
+        if procfs::read_stat(pid).is_none_or(|stat| stat.start_ticks != start_ticks) {
             return Ok(ended);
         }
         #[expect(
@@ -55,7 +55,7 @@ impl Handle {
     /// Waits for the end of the process and says how it came about.
     ///
     /// May be dropped and called again; the answer is lost with a call that was dropped after it had returned.
-    pub(crate) async fn ended(&self) -> String {
+    pub(crate) async fn wait_for_end(&self) -> String {
         let Some(pidfd) = &self.pidfd else {
             return "ended unobserved".to_owned();
         };
@@ -76,8 +76,8 @@ impl Handle {
     }
 
     /// Asks the process to end.
-    pub(crate) fn ask(&self, signal: StopSignal) -> Result<(), Error> {
-        self.send(match signal {
+    pub(crate) fn request_end(&self, signal: StopSignal) -> Result<(), Error> {
+        self.send_signal(match signal {
             StopSignal::Terminate => Signal::TERM,
             StopSignal::Interrupt => Signal::INT,
         })
@@ -85,10 +85,10 @@ impl Handle {
 
     /// Kills the process.
     pub(crate) fn kill(&self) -> Result<(), Error> {
-        self.send(Signal::KILL)
+        self.send_signal(Signal::KILL)
     }
 
-    fn send(&self, signal: Signal) -> Result<(), Error> {
+    fn send_signal(&self, signal: Signal) -> Result<(), Error> {
         let Some(pidfd) = &self.pidfd else { return Ok(()) };
         match pidfd_send_signal(pidfd.get_ref(), signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),

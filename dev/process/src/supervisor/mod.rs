@@ -74,10 +74,10 @@ impl Supervisor {
         create_private_dir(&dir)?;
         // Markers hold absolute paths: two spellings of one directory must not be taken for two directories.
         let dir = dir.canonicalize().map_err(Error::file("resolve", &dir))?;
-        let lock = lock(&dir)?;
+        let lock = lock_directory(&dir)?;
         let adoptable = {
             let dir = dir.clone();
-            tokio::task::spawn_blocking(move || sort_out(&dir))
+            tokio::task::spawn_blocking(move || adopt_processes(&dir))
                 .await
                 .map_err(|_| Error::Closed)??
         };
@@ -89,7 +89,7 @@ impl Supervisor {
             tracing::info!(process = record.spec.name, pid = identity.pid, "adopted");
             let name = record.spec.name.clone();
             let worker = Worker::new(path, die_with_parent, Some(Current { record, handle }));
-            workers.insert(name, start(worker));
+            workers.insert(name, spawn_worker(worker));
         }
         let inner = Inner {
             dir,
@@ -133,7 +133,7 @@ impl Supervisor {
                 worker.commands.clone()
             } else {
                 let path = Record::path(&self.inner.dir, &spec.name);
-                let worker = start(Worker::new(path, self.inner.die_with_parent, None));
+                let worker = spawn_worker(Worker::new(path, self.inner.die_with_parent, None));
                 let commands = worker.commands.clone();
                 workers.insert(spec.name.clone(), worker);
                 commands
@@ -221,7 +221,7 @@ impl Supervisor {
     }
 }
 
-fn start(worker: Worker) -> WorkerHandle {
+fn spawn_worker(worker: Worker) -> WorkerHandle {
     let (commands, queue) = mpsc::channel(8);
     let (publish, status) = watch::channel(worker.status());
     WorkerHandle {
@@ -231,7 +231,7 @@ fn start(worker: Worker) -> WorkerHandle {
     }
 }
 
-fn lock(dir: &Path) -> Result<File, Error> {
+fn lock_directory(dir: &Path) -> Result<File, Error> {
     let path = dir.join("lock");
     let file = File::options()
         .create(true)
@@ -250,11 +250,11 @@ fn lock(dir: &Path) -> Result<File, Error> {
 }
 
 /// The process that was started for a record, if there is exactly one.
-fn leader(record: &Path) -> Option<Identity> {
-    let mut leaders = procfs::marked()
+fn find_leader(record: &Path) -> Option<Identity> {
+    let mut leaders = procfs::find_marked()
         .into_iter()
         .filter(|(_, marker)| marker == record)
-        .filter_map(|(pid, _)| Some((pid, procfs::stat(pid)?)))
+        .filter_map(|(pid, _)| Some((pid, procfs::read_stat(pid)?)))
         .filter(|(pid, stat)| stat.group == *pid && !stat.zombie);
     let (pid, stat) = leaders.next()?;
     leaders.next().is_none().then_some(Identity {
@@ -264,10 +264,10 @@ fn leader(record: &Path) -> Option<Identity> {
 }
 
 /// Decides what is adopted, and ends every other marked process of the directory. Removes records of dead processes.
-fn sort_out(dir: &Path) -> Result<Vec<(PathBuf, Record)>, Error> {
+fn adopt_processes(dir: &Path) -> Result<Vec<(PathBuf, Record)>, Error> {
     let mut adoptable = Vec::new();
     for (path, mut record) in Record::read_all(dir) {
-        record.identity = record.identity.filter(|identity| identity.alive(&path)).or_else(|| {
+        record.identity = record.identity.filter(|identity| identity.is_alive(&path)).or_else(|| {
             // The supervisor was killed after it had started the process and before it had written down which.
             if record.identity.is_some() {
                 return None;
@@ -275,7 +275,7 @@ fn sort_out(dir: &Path) -> Result<Vec<(PathBuf, Record)>, Error> {
             // It may not have become its program yet.
             let deadline = Instant::now() + START;
             loop {
-                let found = leader(&path);
+                let found = find_leader(&path);
                 if found.is_some() || Instant::now() > deadline {
                     return found;
                 }
@@ -300,7 +300,7 @@ fn sort_out(dir: &Path) -> Result<Vec<(PathBuf, Record)>, Error> {
         record.is_some_and(|(_, record)| record.spec.spares_children)
     };
     reap::kill_processes(|pid, marker| {
-        let is_adopted = procfs::stat(pid).is_some_and(|stat| adopted.contains(&stat.group));
+        let is_adopted = procfs::read_stat(pid).is_some_and(|stat| adopted.contains(&stat.group));
         marker.parent() == Some(dir) && !is_adopted && !spared(marker)
     })?;
     Ok(adoptable)

@@ -40,7 +40,7 @@ enum State {
     Restarting { record: Box<Record>, at: Instant },
 }
 
-/// Owns one process name: nobody else starts, stops or records it.
+/// The only one that starts, stops and records the process of one name.
 pub(crate) struct Worker {
     path: PathBuf,
     die_with_parent: bool,
@@ -81,8 +81,8 @@ impl Worker {
                 },
                 event = self.next_event() => {
                     match event {
-                        Event::Ended(how) => self.crashed(how).await,
-                        Event::RestartDue => self.restart().await,
+                        Event::Ended(how) => self.plan_restart(how).await,
+                        Event::RestartDue => self.restart_process().await,
                     }
                     publish.send_replace(self.status());
                 }
@@ -90,7 +90,7 @@ impl Worker {
         }
     }
 
-    /// What onlookers may know.
+    /// The public status of the process.
     pub(crate) fn status(&self) -> ProcessStatus {
         match &self.state {
             State::Running(current) => current.record.status(ProcessState::Running),
@@ -112,7 +112,7 @@ impl Worker {
     async fn next_event(&self) -> Event {
         match &self.state {
             State::Stopped => std::future::pending().await,
-            State::Running(current) => Event::Ended(current.handle.ended().await),
+            State::Running(current) => Event::Ended(current.handle.wait_for_end().await),
             State::Restarting { at, .. } => {
                 sleep_until(*at).await;
                 Event::RestartDue
@@ -121,7 +121,7 @@ impl Worker {
     }
 
     /// The process ended by itself: plan its next start.
-    async fn crashed(&mut self, how: String) {
+    async fn plan_restart(&mut self, how: String) {
         let State::Running(current) = std::mem::replace(&mut self.state, State::Stopped) else {
             return;
         };
@@ -154,13 +154,13 @@ impl Worker {
     }
 
     /// The pause after a crash is over.
-    async fn restart(&mut self) {
+    async fn restart_process(&mut self) {
         let State::Restarting { record, .. } = std::mem::replace(&mut self.state, State::Stopped) else {
             return;
         };
         let mut next = record.as_ref().clone();
         next.restarts += 1;
-        if let Err(error) = self.start(next).await {
+        if let Err(error) = self.start_process(next).await {
             let pause = self.backoff.after_crash(Duration::ZERO);
             tracing::warn!(process = record.spec.name, %error, ?pause, "cannot start the process; it is tried again");
             let record = Record {
@@ -189,7 +189,7 @@ impl Worker {
                 return Ok(Ensured::Unchanged);
             }
             State::Running(_) | State::Restarting { .. } => {
-                self.end(None).await?;
+                self.end_process(None).await?;
                 Ensured::Replaced
             }
         };
@@ -201,7 +201,7 @@ impl Worker {
             restarts: 0,
             last_exit: None,
         };
-        match self.start(record).await {
+        match self.start_process(record).await {
             Ok(()) => Ok(ensured),
             Err(error) => {
                 self.remove_record()?;
@@ -211,12 +211,12 @@ impl Worker {
     }
 
     async fn stop(&mut self, grace: Option<Duration>) -> Result<(), Error> {
-        self.end(grace).await?;
+        self.end_process(grace).await?;
         self.remove_record()
     }
 
     /// Starts the process and writes down which it is: the intention first, then the identity.
-    async fn start(&mut self, mut record: Record) -> Result<(), Error> {
+    async fn start_process(&mut self, mut record: Record) -> Result<(), Error> {
         record.identity = None;
         record.write(&self.path)?;
         let spawned = spawn::spawn(&record.spec, &self.path, self.die_with_parent).await;
@@ -225,7 +225,7 @@ impl Worker {
             source,
         })?;
         // The process is an uncollected child, so its id cannot have been given to another yet, even if it has ended.
-        let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
+        let start_ticks = procfs::read_stat(pid).map_or(0, |stat| stat.start_ticks);
         let identity = Identity { pid, start_ticks };
         record.identity = Some(identity);
         record.started_at = Some(Timestamp::now());
@@ -244,18 +244,21 @@ impl Worker {
     }
 
     /// Ends the process, with force after the grace period. Afterwards the state is stopped.
-    async fn end(&mut self, grace: Option<Duration>) -> Result<(), Error> {
+    async fn end_process(&mut self, grace: Option<Duration>) -> Result<(), Error> {
         if let State::Running(current) = &self.state {
             let Current {
                 record: Record { spec, identity, .. },
                 handle,
             } = current.as_ref();
-            handle.ask(spec.stop_signal)?;
-            if timeout(grace.unwrap_or(spec.stop_grace), handle.ended()).await.is_err() {
+            handle.request_end(spec.stop_signal)?;
+            if timeout(grace.unwrap_or(spec.stop_grace), handle.wait_for_end())
+                .await
+                .is_err()
+            {
                 tracing::warn!(process = spec.name, "process does not end by itself; it is killed");
                 handle.kill()?;
                 let pids = identity.iter().map(|identity| identity.pid).collect();
-                timeout(KILL_TIMEOUT, handle.ended())
+                timeout(KILL_TIMEOUT, handle.wait_for_end())
                     .await
                     .map_err(|_| Error::Unkillable(pids))?;
             }
