@@ -70,7 +70,7 @@ test: build kubernetes ## Run all tests (BERTH_TEST_ARGS is passed on to hack/te
 
 .PHONY: e2e
 e2e: build nodes ## Run the tests on real nodes only (as root; part of `make test`)
-	@hack/test --package berth-tests --test e2e $(BERTH_TEST_ARGS)
+	@hack/test --test e2e $(BERTH_TEST_ARGS)
 
 .PHONY: bench
 bench: release cluster ## Run the benchmarks; tables on stdout, JSON in target/bench

@@ -40,7 +40,7 @@ fn host_kubeconfig(host: &TestCluster) -> String {
     std::fs::read_to_string(host.home().admin_kubeconfig()).unwrap()
 }
 
-pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(host: Arc<TestCluster>) {
+pub(crate) async fn tenant_admin_has_no_rights_elsewhere(host: Arc<TestCluster>) {
     let (ca, cb) = (cluster("alpha", &[("a", "h100", 1)]), cluster("beta", &[]));
     let (a, b) = tokio::join!(
         Tenant::create(&host, "adv-cred", &ca),
@@ -102,7 +102,7 @@ pub(crate) async fn a_tenants_admin_is_nobody_elsewhere(host: Arc<TestCluster>) 
     tokio::join!(a.delete(&host), b.delete(&host));
 }
 
-pub(crate) async fn tokens_are_worth_nothing_elsewhere(host: Arc<TestCluster>) {
+pub(crate) async fn tokens_are_rejected_elsewhere(host: Arc<TestCluster>) {
     let (ca, cb) = (cluster("gamma", &[]), cluster("delta", &[]));
     let (a, b) = tokio::join!(
         Tenant::create(&host, "adv-token", &ca),

@@ -30,7 +30,7 @@ const HELD_UP: &str = "nothing";
 
 const PROBE: &[u8] = b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
-pub(crate) async fn nobody_but_the_api_server_uses_the_broker(host: Arc<TestCluster>) {
+pub(crate) async fn only_the_api_server_may_use_the_egress_broker(host: Arc<TestCluster>) {
     let (ca, cb) = (cluster("broker-a", &[]), cluster("broker-b", &[]));
     let (a, b) = tokio::join!(
         Tenant::create(&host, "adv-broker", &ca),
@@ -73,7 +73,7 @@ pub(crate) async fn nobody_but_the_api_server_uses_the_broker(host: Arc<TestClus
     tokio::join!(a.delete(&host), b.delete(&host));
 }
 
-pub(crate) async fn a_connection_goes_where_its_target_says_or_nowhere(host: Arc<TestCluster>) {
+pub(crate) async fn connections_reach_their_target_or_nothing(host: Arc<TestCluster>) {
     let (ca, cb) = (cluster("target-a", &[]), cluster("target-b", &[]));
     let (a, b) = tokio::join!(
         Tenant::create(&host, "adv-target", &ca),

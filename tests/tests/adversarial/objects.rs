@@ -64,7 +64,7 @@ async fn told(tenant: &Tenant, about: &str) -> String {
     .await
 }
 
-pub(crate) async fn what_would_reach_beyond_the_tenant_is_refused_in_words(host: Arc<TestCluster>) {
+pub(crate) async fn objects_beyond_the_tenant_are_rejected_with_a_reason(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "adv-objects", &cluster("objects", &[("a", "h100", 1)])).await;
     addresses_of_others(&tenant).await;
     names_of_others(&tenant).await;
@@ -268,7 +268,7 @@ pub(crate) async fn say(
     }
 }
 
-pub(crate) async fn nobody_but_the_api_server_asks_the_admission_webhook(host: Arc<TestCluster>) {
+pub(crate) async fn only_the_api_server_may_call_the_admission_webhook(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "adv-webhook", &cluster("webhook", &[])).await;
     let address = flag(&host, &tenant, "admission-address").expect("the syncer serves a webhook");
     let webhooks: Api<k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration> =

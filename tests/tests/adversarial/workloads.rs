@@ -22,7 +22,7 @@ fn pod(name: &str, spec: &Value) -> Pod {
     serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": all})).unwrap()
 }
 
-pub(crate) async fn pods_that_reach_for_the_host_are_refused_in_words(host: Arc<TestCluster>) {
+pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "adv-pods", &cluster("pods", &[("a", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let events: Api<Event> = Api::namespaced(tenant.client.clone(), "default");

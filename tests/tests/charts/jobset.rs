@@ -2,7 +2,7 @@
 
 use crate::{
     chart::{Chart, Helm},
-    host,
+    host_objects,
     team::{container, refused, taken, team},
 };
 use berth_tests::{
@@ -52,7 +52,7 @@ async fn end(host: &TestCluster, tenant: &Tenant, name: &str) {
             .run(&["exec", "-n", "team", name, "--", "touch", "/tmp/end"])
             .await;
         // It may be gone before the command is known to have ended.
-        let pods = host::pods(host, tenant, "team").await;
+        let pods = host_objects::pods(host, tenant, "team").await;
         if said.success || pods.get(name).is_some_and(|pod| phase(pod) == "Succeeded") {
             Ok(())
         } else {
@@ -82,7 +82,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(host: Arc<TestCluster>) {
 
     // At the same time, or their nodes would prove nothing.
     let pods = until("all pods run on the host", SOON, async || {
-        let pods = host::pods(&host, tenant, "team").await;
+        let pods = host_objects::pods(&host, tenant, "team").await;
         if pods.values().filter(|pod| phase(pod) == "Running").count() == 5 {
             Ok(pods)
         } else {
@@ -110,7 +110,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(host: Arc<TestCluster>) {
         "a group has one node: {nodes_of_groups:?}"
     );
     assert_ne!(first, second, "and has it to itself");
-    let service = host::service(&host, tenant, "team", "run").await.spec.unwrap();
+    let service = host_objects::service(&host, tenant, "team", "run").await.spec.unwrap();
     assert_eq!(
         service.cluster_ip.as_deref(),
         Some("None"),

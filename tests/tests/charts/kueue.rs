@@ -2,7 +2,7 @@
 
 use crate::{
     chart::{Chart, Helm},
-    host,
+    host_objects,
     jobset::{JOBSET, training_run},
     team::{FOREVER, container, taken, team},
 };
@@ -110,7 +110,7 @@ pub(crate) async fn jobs_wait_for_their_queue(host: Arc<TestCluster>) {
     until_true("the first Job is admitted", SOON, async || !suspended("first").await).await;
     taken(tenant, &job("second")).await;
     let pods = until("the first Job runs on the host, or did", SOON, async || {
-        let mut pods = host::pods(&host, tenant, "team").await;
+        let mut pods = host_objects::pods(&host, tenant, "team").await;
         pods.retain(|name, pod| name.starts_with("first-") && has_run(pod));
         if pods.len() == 2 { Ok(pods) } else { Err(pods.len()) }
     })
@@ -187,7 +187,7 @@ async fn pods_wait_too(host: &TestCluster, tenant: &Tenant) {
         })
         .await;
     };
-    let on_host = async |name: &str| host::pods(host, tenant, "team").await.remove(name);
+    let on_host = async |name: &str| host_objects::pods(host, tenant, "team").await.remove(name);
     let runs = async |name: &str| on_host(name).await.is_some_and(|pod| phase(&pod) == "Running");
     create("solo").await;
     until_true("the first pod runs", SOON, async || runs("solo").await).await;

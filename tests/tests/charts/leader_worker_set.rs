@@ -2,7 +2,7 @@
 
 use crate::{
     chart::{Chart, Helm},
-    host,
+    host_objects,
     team::{FOREVER, container, refused, taken, team},
 };
 use berth_tests::{
@@ -43,7 +43,7 @@ fn inference(replicas: u32) -> Value {
 
 async fn running(host: &TestCluster, tenant: &Tenant, names: &[&str]) -> BTreeMap<String, Pod> {
     until(&format!("{names:?} run on the host"), SOON, async || {
-        let pods = host::pods(host, tenant, "team").await;
+        let pods = host_objects::pods(host, tenant, "team").await;
         let found: Vec<_> = pods
             .iter()
             .map(|(name, pod)| format!("{name} {}", phase(pod)))
@@ -93,7 +93,7 @@ pub(crate) async fn groups_of_an_inference_service(host: Arc<TestCluster>) {
         let group = &name[.."chat-0".len()];
         assert_eq!(leader.unwrap().value, Some(format!("{group}.chat.team")));
     }
-    let service = host::service(&host, tenant, "team", "chat").await.spec.unwrap();
+    let service = host_objects::service(&host, tenant, "team", "chat").await.spec.unwrap();
     assert_eq!(service.cluster_ip.as_deref(), Some("None"));
     assert_eq!(service.publish_not_ready_addresses, Some(true));
 

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod chart;
-mod host;
+mod host_objects;
 mod jobset;
 mod kueue;
 mod leader_worker_set;

@@ -1,6 +1,6 @@
 //! The team that installs the operators, one after the other, and what it runs with them.
 
-use crate::host;
+use crate::host_objects;
 use berth_local::images::catalog::AGNHOST;
 use berth_tests::{
     objects::apply,
@@ -55,6 +55,6 @@ pub async fn refused(tenant: &Tenant, object: &Value, words: &str) {
 /// The last of the tests: those before it have removed all that they made.
 pub(crate) async fn nothing_is_left_on_the_host(host: Arc<TestCluster>) {
     let tenant = team(&host).await;
-    host::until_nothing_is_left(&host, tenant).await;
+    host_objects::until_nothing_is_left(&host, tenant).await;
     tenant.delete(&host).await;
 }

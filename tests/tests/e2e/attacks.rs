@@ -114,7 +114,7 @@ pub(crate) async fn node_addresses(host: &TestCluster, first: &str) -> Vec<Strin
 
 /// Class: network. Kubelets, the host's API server, the platform's programs and metadata services are out of reach of pods,
 /// and so is the other tenant.
-pub(crate) async fn pods_reach_no_machine_and_no_neighbour(host: Arc<TestCluster>) {
+pub(crate) async fn pods_reach_no_node_and_no_other_tenant(host: Arc<TestCluster>) {
     let (tenant, other) = tokio::join!(vision(&host), speech(&host));
     let (space, foreign) = tokio::join!(
         Space::new(tenant, "attack-network"),

@@ -20,9 +20,9 @@
 mod attacks;
 mod berth;
 mod dns;
-mod handover;
-mod life;
-mod machines;
+mod node_recycling;
+mod pod_lifecycle;
+mod node_failures;
 mod network;
 mod pods;
 mod reach;
@@ -44,16 +44,16 @@ fn main() -> ExitCode {
             Group::together(
                 6,
                 tests![
-                    life::workloads_of_every_kind_run,
-                    life::every_pod_has_devices_of_its_own,
-                    life::changed_configuration_reaches_volumes,
-                    life::init_containers_and_sidecars_take_turns,
-                    life::a_container_that_fails_its_probe_is_restarted,
-                    life::ends_of_containers_are_told,
-                    life::a_deleted_pod_has_time_to_end,
-                    life::an_ephemeral_container_joins_a_pod,
-                    life::a_claimed_device_is_prepared_on_the_node,
-                    life::a_pod_speaks_to_its_own_api_server,
+                    pod_lifecycle::workloads_of_every_kind_run,
+                    pod_lifecycle::every_pod_has_devices_of_its_own,
+                    pod_lifecycle::changed_configuration_reaches_volumes,
+                    pod_lifecycle::init_containers_and_sidecars_take_turns,
+                    pod_lifecycle::a_container_that_fails_its_probe_is_restarted,
+                    pod_lifecycle::container_exits_are_reported,
+                    pod_lifecycle::a_deleted_pod_has_time_to_end,
+                    pod_lifecycle::an_ephemeral_container_joins_a_pod,
+                    pod_lifecycle::a_claimed_device_is_prepared_on_the_node,
+                    pod_lifecycle::a_pod_speaks_to_its_own_api_server,
                     dns::pods_find_what_is_theirs_by_name,
                     usage::teams_see_usage_and_scale_by_it,
                     streams::logs_are_read_as_from_a_kubelet,
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
                     network::the_table_of_the_documentation_holds,
                     reach::pods_serve_webhooks_and_are_proxied_to,
                     reach::webhooks_reach_nothing_but_the_tenants_own,
-                    attacks::pods_reach_no_machine_and_no_neighbour,
+                    attacks::pods_reach_no_node_and_no_other_tenant,
                     attacks::a_shell_on_a_node_is_refused,
                     attacks::a_stolen_syncer_makes_no_pod_that_reaches_the_host,
                     shared::two_tenants_on_one_node_do_not_meet,
@@ -74,12 +74,12 @@ fn main() -> ExitCode {
             Group::together(
                 3,
                 tests![
-                    machines::a_node_that_does_not_answer_is_shown_as_such,
-                    machines::pods_outlive_their_kubelet,
-                    machines::pods_outlive_their_container_runtime,
-                    machines::devices_stay_with_their_pods_when_the_plugin_dies,
-                    machines::a_gpu_that_fails_is_no_longer_offered,
-                    handover::a_node_is_clean_when_the_next_tenant_gets_it,
+                    node_failures::unreachable_node_is_reported,
+                    node_failures::pods_outlive_their_kubelet,
+                    node_failures::pods_outlive_their_container_runtime,
+                    node_failures::devices_stay_with_their_pods_when_the_plugin_dies,
+                    node_failures::failed_gpu_is_no_longer_allocatable,
+                    node_recycling::a_node_is_clean_when_the_next_tenant_gets_it,
                 ],
             ),
             Group::alone(tests![

@@ -44,7 +44,7 @@ async fn assert_nodes_are_owned_once(host: &TestCluster, alive: &[&Tenant]) {
     }
 }
 
-pub(crate) async fn control_while_tenants_come_and_go(host: Arc<TestCluster>) {
+pub(crate) async fn control_is_killed_while_tenants_come_and_go(host: Arc<TestCluster>) {
     ensure_namespace(&host.client, "kill-control").await;
     let tenants = host.tenants("kill-control");
     for name in ["stays", "goes"] {
@@ -137,7 +137,7 @@ async fn both_sides(host: &TestCluster, tenant: &Tenant) -> (BTreeSet<String>, V
     (here, there)
 }
 
-pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(host: Arc<TestCluster>) {
+pub(crate) async fn syncer_is_killed_during_creates_and_deletes(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "kill-syncer", &cluster("synced", &[("train", "h100", 2)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let records = host.tenant_records();
@@ -197,7 +197,7 @@ pub(crate) async fn syncer_in_the_middle_of_creates_and_deletes(host: Arc<TestCl
     tenant.delete(&host).await;
 }
 
-pub(crate) async fn a_tenants_api_server_and_controller_manager(host: Arc<TestCluster>) {
+pub(crate) async fn killed_api_server_and_controller_manager_come_back(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "kill-api", &cluster("api", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("before", 1))
@@ -231,7 +231,7 @@ pub(crate) async fn a_tenants_api_server_and_controller_manager(host: Arc<TestCl
     tenant.delete(&host).await;
 }
 
-pub(crate) async fn the_datastore(host: Arc<TestCluster>) {
+pub(crate) async fn killed_datastore_comes_back(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "kill-store", &cluster("stored", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("before", 1))
@@ -252,7 +252,7 @@ pub(crate) async fn the_datastore(host: Arc<TestCluster>) {
     tenant.delete(&host).await;
 }
 
-pub(crate) async fn the_hosts_etcd_and_api_server(host: Arc<TestCluster>) {
+pub(crate) async fn killed_host_etcd_and_api_server_come_back(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "kill-host", &cluster("hosted", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let records = host.home().run();

@@ -10,12 +10,12 @@ fn main() -> ExitCode {
     berth_tests::suite::run(
         "h100=3,cpu=1",
         vec![Group::alone(tests![
-            kills::control_while_tenants_come_and_go,
+            kills::control_is_killed_while_tenants_come_and_go,
             kills::control_is_replaced_by_another,
-            kills::syncer_in_the_middle_of_creates_and_deletes,
-            kills::a_tenants_api_server_and_controller_manager,
-            kills::the_datastore,
-            kills::the_hosts_etcd_and_api_server,
+            kills::syncer_is_killed_during_creates_and_deletes,
+            kills::killed_api_server_and_controller_manager_come_back,
+            kills::killed_datastore_comes_back,
+            kills::killed_host_etcd_and_api_server_come_back,
         ])],
     )
 }

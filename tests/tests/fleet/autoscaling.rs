@@ -104,7 +104,7 @@ impl Cloud {
     }
 }
 
-pub(crate) async fn what_no_node_is_there_for_is_asked_of_an_autoscaler(host: Arc<TestCluster>) {
+pub(crate) async fn missing_nodes_are_requested_from_an_autoscaler(host: Arc<TestCluster>) {
     let cloud = Cloud::new(&host).await;
     let team = Team::create(&host, "grow", None, vec![NodeGroup::dynamic("burst", POOL, 0, 4)]).await;
     let gang = json!({"metadata": {"annotations": {labels::GANG: "pair", labels::GANG_SIZE: "2"}}});

@@ -41,7 +41,7 @@ pub(crate) async fn a_pending_pod_brings_a_node_and_an_idle_one_goes_back(host: 
     observer.finish().await;
 }
 
-pub(crate) async fn a_guarantee_is_taken_back_from_whoever_borrowed(host: Arc<TestCluster>) {
+pub(crate) async fn nominal_quota_is_reclaimed_from_borrowers(host: Arc<TestCluster>) {
     let observer = Observer::start(&host.client, false);
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     let spec = TenantClassSpec {
@@ -80,7 +80,7 @@ pub(crate) async fn a_guarantee_is_taken_back_from_whoever_borrowed(host: Arc<Te
     observer.finish().await;
 }
 
-pub(crate) async fn a_gang_waits_or_gets_all(host: Arc<TestCluster>) {
+pub(crate) async fn gang_gets_all_its_nodes_or_waits(host: Arc<TestCluster>) {
     let observer = Observer::start(&host.client, false);
     let other = Team::create(&host, "other", None, vec![NodeGroup::private("own", "h100", 1)]).await;
     until_true("the other one has its node", SOON, async || {

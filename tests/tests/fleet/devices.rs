@@ -68,7 +68,7 @@ fn with_claim(claim: &Value) -> Value {
     json!({"spec": {"resourceClaims": [named], "containers": [container]}})
 }
 
-pub(crate) async fn a_pool_learns_of_its_products_by_their_devices(host: Arc<TestCluster>) {
+pub(crate) async fn pool_learns_gpu_products_from_devices(host: Arc<TestCluster>) {
     let nodes: Api<Node> = Api::all(host.client.clone());
     let unlabelled = ListParams::default().labels("!nvidia.com/gpu.product");
     let node = nodes.list(&unlabelled).await.unwrap().items.remove(0).name_any();

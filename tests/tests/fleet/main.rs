@@ -7,7 +7,7 @@ mod demand;
 mod devices;
 mod explain;
 mod random;
-mod refused;
+mod rejected;
 mod setup;
 
 use berth_tests::{
@@ -21,12 +21,12 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let scenarios: Vec<Test> = tests![
         demand::a_pending_pod_brings_a_node_and_an_idle_one_goes_back,
-        demand::a_guarantee_is_taken_back_from_whoever_borrowed,
-        demand::a_gang_waits_or_gets_all,
+        demand::nominal_quota_is_reclaimed_from_borrowers,
+        demand::gang_gets_all_its_nodes_or_waits,
         devices::claims_of_devices_bring_nodes,
-        devices::a_pool_learns_of_its_products_by_their_devices,
-        autoscaling::what_no_node_is_there_for_is_asked_of_an_autoscaler,
-        refused::another_node_is_promised,
+        devices::pool_learns_gpu_products_from_devices,
+        autoscaling::missing_nodes_are_requested_from_an_autoscaler,
+        rejected::rejected_reservation_moves_to_another_node,
         random::no_node_ever_has_two_tenants,
     ];
     Suite::new(

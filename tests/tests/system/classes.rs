@@ -88,7 +88,7 @@ fn policy(host: &TestCluster, tenant: &Tenant) -> Value {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
 
-pub(crate) async fn schemas_refuse_rules_that_cannot_be(host: Arc<TestCluster>) {
+pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
     let refused = [
         (class("1st", &json!({})), "starts with a letter"),
         (class("c", &json!({"versions": ["1.37.1"]})), "spec.versions[0]"),
@@ -139,7 +139,7 @@ pub(crate) async fn the_examples_are_valid(host: Arc<TestCluster>) {
     }
 }
 
-pub(crate) async fn what_a_class_does_not_allow_is_told_and_makes_nothing(host: Arc<TestCluster>) {
+pub(crate) async fn spec_that_the_class_forbids_is_reported_and_creates_nothing(host: Arc<TestCluster>) {
     ensure_namespace(&host.client, "class-refuse").await;
     apply(
         &host.client,
@@ -189,7 +189,7 @@ pub(crate) async fn what_a_class_does_not_allow_is_told_and_makes_nothing(host: 
     until_class(&host, "late", "Ready", 0).await;
 }
 
-pub(crate) async fn a_change_reaches_tenants_and_a_deletion_takes_nothing_down(host: Arc<TestCluster>) {
+pub(crate) async fn changed_class_reaches_tenants_and_deleted_class_stops_none(host: Arc<TestCluster>) {
     let rules = |classes: &[&str]| class("gold", &json!({"sync": {"storage": {"classes": classes}}}));
     apply(&host.client, "", &rules(&["fast"])).await.unwrap();
     let tenant = Tenant::create(&host, "class-change", &of_class("gold", "gold")).await;
@@ -236,7 +236,7 @@ pub(crate) async fn a_change_reaches_tenants_and_a_deletion_takes_nothing_down(h
     tenant.delete(&host).await;
 }
 
-pub(crate) async fn a_scheduler_comes_and_goes_with_the_word_of_class_and_tenant(host: Arc<TestCluster>) {
+pub(crate) async fn scheduler_runs_while_class_and_tenant_want_it(host: Arc<TestCluster>) {
     apply(
         &host.client,
         "",
@@ -314,7 +314,7 @@ pub(crate) async fn priority_classes_follow_the_band(host: Arc<TestCluster>) {
     until_values("they go with the last tenant", &[]).await;
 }
 
-pub(crate) async fn further_kinds_need_the_host_and_rights(host: Arc<TestCluster>) {
+pub(crate) async fn additional_kinds_need_a_definition_and_permissions(host: Arc<TestCluster>) {
     let kind = |name: &str, group: &str, version: &str, kind: &str, plural: &str| {
         let kinds = json!([{"group": group, "version": version, "kind": kind, "resource": plural}]);
         class(name, &json!({"sync": {"kinds": kinds}}))

@@ -109,7 +109,7 @@ async fn assert_nothing_remains(host: &TestCluster, namespace: &str, name: &str,
     .await;
 }
 
-pub(crate) async fn nothing_is_left(host: Arc<TestCluster>) {
+pub(crate) async fn deleted_tenant_leaves_nothing(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "del-full", &cluster("full", &[("train", "h100", 1)])).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("a", 8)).await.unwrap();
@@ -142,7 +142,7 @@ pub(crate) async fn nothing_is_left(host: Arc<TestCluster>) {
     assert_nothing_remains(&host, "del-full", "full", &tenant.id).await;
 }
 
-pub(crate) async fn while_it_is_being_created(host: Arc<TestCluster>) {
+pub(crate) async fn tenant_is_deleted_during_its_creation(host: Arc<TestCluster>) {
     ensure_namespace(&host.client, "del-early").await;
     let tenants = host.tenants("del-early");
     for milliseconds in [0, 50, 200, 600, 1500, 3000] {
@@ -159,7 +159,7 @@ pub(crate) async fn while_it_is_being_created(host: Arc<TestCluster>) {
     }
 }
 
-pub(crate) async fn twice_and_with_a_dead_api_server(host: Arc<TestCluster>) {
+pub(crate) async fn tenant_is_deleted_twice_and_without_its_api_server(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "del-dead", &cluster("dead", &[])).await;
     let records = host.tenant_records();
     let server = processes::find(&records, &format!("{}.{API_SERVER}", tenant.id.slug())).unwrap();
@@ -174,7 +174,7 @@ pub(crate) async fn twice_and_with_a_dead_api_server(host: Arc<TestCluster>) {
     assert_nothing_remains(&host, "del-dead", "dead", &tenant.id).await;
 }
 
-pub(crate) async fn a_finalizer_taken_off_by_hand(host: Arc<TestCluster>) {
+pub(crate) async fn removed_finalizer_leaves_nothing(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "del-hand", &cluster("hand", &[("train", "h100", 1)])).await;
     let tenants = host.tenants("del-hand");
     let bare = serde_json::json!({"metadata": {"finalizers": null}});
@@ -189,7 +189,7 @@ pub(crate) async fn a_finalizer_taken_off_by_hand(host: Arc<TestCluster>) {
     assert_nothing_remains(&host, "del-hand", "hand", &tenant.id).await;
 }
 
-pub(crate) async fn a_namesake_starts_empty(host: Arc<TestCluster>) {
+pub(crate) async fn new_tenant_of_the_same_name_starts_empty(host: Arc<TestCluster>) {
     let cluster = cluster("again", &[]);
     let first = Tenant::create(&host, "del-again", &cluster).await;
     let maps: Api<ConfigMap> = Api::namespaced(first.client.clone(), "default");

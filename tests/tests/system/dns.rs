@@ -80,7 +80,7 @@ fn reverse(address: &str) -> String {
 }
 
 #[expect(clippy::too_many_lines, reason = "one server is asked for every sort of name")]
-pub(crate) async fn names_of_the_tenant_and_of_nobody_else(host: Arc<TestCluster>) {
+pub(crate) async fn tenant_resolves_only_its_own_names(host: Arc<TestCluster>) {
     let outside = Outside::start().await;
     let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "names"}, "spec": {
         "nodeSelector": {"example.com/pool": "names"}}});
@@ -263,7 +263,7 @@ async fn it_answers_again_under_the_same_address(
     .await;
 }
 
-pub(crate) async fn teams_customise_it_in_words_that_are_checked(host: Arc<TestCluster>) {
+pub(crate) async fn dns_customization_is_validated(host: Arc<TestCluster>) {
     let mut cluster = cluster("words", &[]);
     cluster.spec.class_name = Some("words".into());
     let dns = json!({"forward": false});

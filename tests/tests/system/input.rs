@@ -56,7 +56,7 @@ async fn groups_have_the_fields_of_their_mode(host: &TestCluster) {
     }
 }
 
-pub(crate) async fn schemas_refuse_what_cannot_be(host: Arc<TestCluster>) {
+pub(crate) async fn schemas_reject_invalid_tenants(host: Arc<TestCluster>) {
     ensure_namespace(&host.client, "input-schema").await;
     groups_have_the_fields_of_their_mode(&host).await;
     let long = "a".repeat(41);
@@ -158,7 +158,7 @@ pub(crate) async fn schemas_refuse_what_cannot_be(host: Arc<TestCluster>) {
     }
 }
 
-pub(crate) async fn what_cannot_be_carried_out_is_told_and_makes_nothing(host: Arc<TestCluster>) {
+pub(crate) async fn impossible_spec_is_reported_and_creates_nothing(host: Arc<TestCluster>) {
     ensure_namespace(&host.client, "input-accept").await;
     let tenants = host.tenants("input-accept");
     let mut old = cluster("old", &[]);

@@ -15,7 +15,7 @@ use kube::{
 use serde_json::json;
 use std::sync::Arc;
 
-pub(crate) async fn the_last_node_goes_to_the_first_who_asked(host: Arc<TestCluster>) {
+pub(crate) async fn last_node_goes_to_the_first_request(host: Arc<TestCluster>) {
     ensure_namespace(&host.client, "nodes-race").await;
     let tenants = host.tenants("nodes-race");
     // Another test holds at most one of the three L40S nodes: two that want two each can never both be served.

@@ -32,7 +32,7 @@ async fn until_status(
     .await;
 }
 
-pub(crate) async fn what_is_free_and_which_devices_there_are(host: Arc<TestCluster>) {
+pub(crate) async fn available_capacity_and_devices_are_published(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "node-view", &cluster("view", &[("serve", "l40s", 1)])).await;
     let owned = nodes_of_tenant(&host.client, tenant.id.slug()).await;
     let node = owned.first().unwrap();

@@ -22,7 +22,7 @@ async fn until_said(kubectl: &Kubectl, arguments: &[&str], is_right: impl Fn(&Sa
     .await;
 }
 
-pub(crate) async fn a_host_that_measures_nothing_is_told(host: Arc<TestCluster>) {
+pub(crate) async fn host_without_metrics_is_reported(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "usage", &cluster("usage", &[])).await;
     let kubectl = Kubectl::of(&tenant);
     let path = "/apis/metrics.k8s.io/v1beta1";

@@ -288,7 +288,7 @@ pub(crate) async fn a_container_that_fails_its_probe_is_restarted(host: Arc<Test
     space.pods.delete("probed", &DeleteParams::default()).await.unwrap();
 }
 
-pub(crate) async fn ends_of_containers_are_told(host: Arc<TestCluster>) {
+pub(crate) async fn container_exits_are_reported(host: Arc<TestCluster>) {
     let space = Space::new(vision(&host).await, "life-ends").await;
     let little = json!({"resources": {"limits": {"memory": "24Mi", "cpu": "500m"}}});
     let (failed, greedy) = tokio::join!(

@@ -21,7 +21,7 @@ use std::{collections::BTreeSet, sync::Arc};
 /// The only node of the pool that may get an owner.
 const OPEN: &str = "gpu-h100-04";
 
-pub(crate) async fn another_node_is_promised(host: Arc<TestCluster>) {
+pub(crate) async fn rejected_reservation_moves_to_another_node(host: Arc<TestCluster>) {
     guard(&host).await;
     let team = Team::create(&host, "refused", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
     // A gang asks for two: the only open node is promised with a guarded one, or not at all, and is given back.

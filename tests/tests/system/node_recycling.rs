@@ -158,7 +158,7 @@ fn taint(node: &Node) -> Option<String> {
     taints.iter().find(|taint| taint.key == labels::TENANT)?.value.clone()
 }
 
-pub(crate) async fn every_state_in_its_turn_and_mended_by_the_way(host: Arc<TestCluster>) {
+pub(crate) async fn node_states_follow_in_order_and_drift_is_corrected(host: Arc<TestCluster>) {
     let bench = Bench::new(&host, "handover-states", |_| {}).await;
     let tenant = bench.tenant().await;
     let slug = tenant.id.slug().to_owned();
@@ -200,7 +200,7 @@ pub(crate) async fn every_state_in_its_turn_and_mended_by_the_way(host: Arc<Test
     bench.remove().await;
 }
 
-pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(host: Arc<TestCluster>) {
+pub(crate) async fn failed_scrub_quarantines_a_node_until_it_is_released(host: Arc<TestCluster>) {
     let bench = Bench::new(&host, "handover-fails", |spec| {
         spec.timeouts.scrub = Some(KubeDuration::from("4s"));
     })
@@ -260,7 +260,7 @@ pub(crate) async fn what_fails_or_hangs_is_quarantined_until_people_say_so(host:
     bench.remove().await;
 }
 
-pub(crate) async fn a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_is_back(host: Arc<TestCluster>) {
+pub(crate) async fn deleted_node_is_scrubbed_when_it_returns(host: Arc<TestCluster>) {
     let bench = Bench::new(&host, "handover-vanishes", |_| {}).await;
     bench
         .pod_annotations(json!({"simulation.berth.dev/run-for": "1h"}))
@@ -292,7 +292,7 @@ pub(crate) async fn a_node_that_vanishes_while_it_is_cleaned_is_cleaned_when_it_
     bench.remove().await;
 }
 
-pub(crate) async fn pools_that_cannot_be_are_refused(host: Arc<TestCluster>) {
+pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
     let pool = |more: Value| {
         let mut spec = json!({"nodeSelector": {POOL: "none"}, "gpuResourceName": "nvidia.com/gpu"});
         for (key, value) in more.as_object().unwrap() {

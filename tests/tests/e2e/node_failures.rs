@@ -109,7 +109,7 @@ async fn ready_of(tenant: &Tenant, node: &str) -> Result<String, String> {
         .ok_or_else(|| "no condition".into())
 }
 
-pub(crate) async fn a_node_that_does_not_answer_is_shown_as_such(host: Arc<TestCluster>) {
+pub(crate) async fn unreachable_node_is_reported(host: Arc<TestCluster>) {
     let tenant = speech(&host).await;
     let space = Space::new(tenant, "machines-lost").await;
     space.create("served", only(server())).await;
@@ -140,7 +140,7 @@ pub(crate) async fn a_node_that_does_not_answer_is_shown_as_such(host: Arc<TestC
     assert_eq!(life(&after), life(&before), "the pod was disturbed");
 }
 
-pub(crate) async fn a_gpu_that_fails_is_no_longer_offered(host: Arc<TestCluster>) {
+pub(crate) async fn failed_gpu_is_no_longer_allocatable(host: Arc<TestCluster>) {
     let tenant = vision(&host).await;
     let nodes: Api<Node> = Api::all(tenant.client.clone());
     let node = nodes
