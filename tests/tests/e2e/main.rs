@@ -20,10 +20,10 @@
 mod attacks;
 mod berth;
 mod dns;
+mod network;
+mod node_failures;
 mod node_recycling;
 mod pod_lifecycle;
-mod node_failures;
-mod network;
 mod pods;
 mod reach;
 mod shared;
