@@ -21,16 +21,16 @@ enum Case {
     AllAsk,
     /// Most nodes are taken; every tenant wants more, among them gangs; some nodes are idle, some on their way.
     Busy,
-    /// All nodes are taken by half of the tenants; the others are guaranteed theirs, or below their share.
-    TakenBack,
+    /// All nodes are taken by half of the tenants; the others have a nominal quota, or are below their fair share.
+    Reclaimed,
 }
 
 fn main() -> ExitCode {
     let mut fits = true;
     for (case, name) in [
-        (Case::AllAsk, "all ask at once"),
+        (Case::AllAsk, "all request at once"),
         (Case::Busy, "busy"),
-        (Case::TakenBack, "taken back"),
+        (Case::Reclaimed, "reclaimed"),
     ] {
         say(name);
         let mut before: Option<(usize, f64)> = None;
@@ -92,7 +92,7 @@ fn gpus(number: u64) -> Amounts {
 
 fn fleet(case: Case, nodes: usize) -> Fleet {
     let each = u32::try_from(nodes / TENANTS).unwrap_or(1).max(2);
-    let guaranteed = u64::from(each) * 8 * 20 / 4;
+    let nominal = u64::from(each) * 8 * 20 / 4;
     Fleet {
         now: NOW,
         pools: vec![Pool {
@@ -111,7 +111,7 @@ fn fleet(case: Case, nodes: usize) -> Fleet {
             .map(|at| Quota {
                 name: format!("class-{at}"),
                 weight: 1 + u32::try_from(at % 3).unwrap_or(0),
-                nominal_quota: [("h100".to_string(), guaranteed)].into(),
+                nominal_quota: [("h100".to_string(), nominal)].into(),
                 ..Quota::default()
             })
             .collect(),
@@ -133,14 +133,14 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
             0 => (NodeState::Free, false),
             1 => {
                 let state = NodeState::Recycling {
-                    previous_tenant: "somebody".into(),
+                    previous_tenant: "other".into(),
                     since: NOW - 60,
                 };
                 (state, false)
             }
             number => (owner(at * TENANTS / nodes), number == 2),
         },
-        Case::TakenBack => (owner(at * TENANTS / nodes / 2), false),
+        Case::Reclaimed => (owner(at * TENANTS / nodes / 2), false),
     };
     Node {
         name: format!("node-{at:05}"),
@@ -156,7 +156,7 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         used: match case {
             _ if idle => Amounts::new(),
             // Where there is room on a node, its tenant's waiting pods count on it, and it is not taken for fairness.
-            Case::TakenBack => gpus(8),
+            Case::Reclaimed => gpus(8),
             Case::AllAsk | Case::Busy => gpus(6),
         },
         pods: u32::from(!idle),

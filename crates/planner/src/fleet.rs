@@ -43,7 +43,7 @@ pub struct Pool {
     pub reclaim_grace_period: Seconds,
     /// Who is served first.
     pub order: Order,
-    /// When borrowed nodes are taken back.
+    /// When borrowed nodes are reclaimed.
     pub reclaim: Reclaim,
     /// How long smaller requests may overtake a gang that is next. After that, free nodes are kept for the gang. None: ten
     /// minutes.
@@ -65,7 +65,7 @@ pub struct ScaleUpLimits {
     pub max_pods: Option<u32>,
 }
 
-/// When a borrowed node is taken back for another tenant.
+/// When a borrowed node is reclaimed for another tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reclaim {
@@ -118,7 +118,7 @@ pub struct Node {
     pub unusable: bool,
     /// It has no owner and is too new to be assigned yet.
     pub starting: bool,
-    /// Whether it is free, and whose it is.
+    /// Whether it is free, and which tenant has it.
     pub state: NodeState,
 }
 

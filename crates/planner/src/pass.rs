@@ -372,7 +372,7 @@ impl<'a> PlanningPass<'a> {
         self.view.kinds[self.view.nodes[node].kind].matches[self.view.requests[request].selector]
     }
 
-    /// Whether there is a node that tells what nodes of the pool hold.
+    /// Whether there is a node from which the capacity of the pool's nodes is known.
     pub fn knows_a_node(&self) -> bool {
         self.view.nodes.iter().any(|node| !node.object.starting)
     }

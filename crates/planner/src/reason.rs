@@ -199,7 +199,7 @@ pub struct Capacity {
     pub kept_for_others: u32,
     /// Nodes between two tenants.
     pub recycling: u32,
-    /// Nodes that are taken back from other tenants for this request.
+    /// Nodes that are reclaimed from other tenants for this request.
     pub reclaimed: u32,
     /// `namespace/name` of three of these tenants at most.
     pub reclaimed_from: Vec<String>,

@@ -147,7 +147,7 @@ impl Capacity {
             let from = self.reclaimed_from.join(", ");
             let when = self.drain_at.map(|time| format!(" from {} on", time_of_day(time)));
             parts.push(format!(
-                "{} taken back from {from}{}",
+                "{} reclaimed from {from}{}",
                 nodes(self.reclaimed),
                 when.unwrap_or_default()
             ));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The pool whose selector matches `labels`. Several: `Err` names them all, and the node is given to nobody. An empty
+/// The pool whose selector matches `labels`. Several: `Err` names them all, and the node is not assigned. An empty
 /// selector matches nothing.
 pub fn pool_of<'a>(
     pools: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, String>)>,

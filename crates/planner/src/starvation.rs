@@ -27,7 +27,7 @@ impl PlanningPass<'_> {
         let group = self.view.requests[request].group;
         let (free, unplaced) = match self.view.requests[request].demand.topology {
             Topology::Any => (placement.free, placement.unplaced),
-            Topology::SingleDomain => self.search_most_promising_domain(request),
+            Topology::SingleDomain => self.find_most_promising_domain(request),
         };
         self.progress[request].unplaced = unplaced;
         // Nodes that the gang's group has are not kept for it: they are released at the idle timeout.
@@ -45,7 +45,7 @@ impl PlanningPass<'_> {
     }
 
     /// The free nodes of the domain that has the most of them, of those that are large enough for the gang.
-    fn search_most_promising_domain(&self, request: usize) -> (Vec<usize>, Load) {
+    fn find_most_promising_domain(&self, request: usize) -> (Vec<usize>, Load) {
         let (load, selector, kinds) = (
             &self.view.requests[request].load,
             self.view.requests[request].selector,

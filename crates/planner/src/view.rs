@@ -88,7 +88,7 @@ pub(crate) struct PoolNode<'a> {
     pub object: &'a Node,
     pub kind: usize,
     pub domain: usize,
-    /// The group that it belongs to; `None` for one without an owner, or whose group does not exist any more.
+    /// The group that it belongs to; `None` for one without an owner, or of a group that does not exist any more.
     pub group: Option<usize>,
 }
 
@@ -326,7 +326,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Capacity by resource number, then what it has of the labels that somebody asks for.
+    /// Capacity by resource number, then its values of the labels that selectors name.
     fn describe(&self, node: &Node, into: &mut Vec<u64>) {
         into.clear();
         into.resize(self.resources.len() + 1, 0);

@@ -1,4 +1,4 @@
-//! What holds whatever happens: random fleets live for a while, and each plan is looked at.
+//! What holds whatever happens: random fleets live for a while, and each plan is checked.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -15,8 +15,8 @@ use support::random::{GPUS, arrivals, fleet, pool};
 use support::world::World;
 use support::{describe, executor, gpus};
 
-/// Nodes that a tenant has: promised, serving, cordoned.
-fn held(fleet: &Fleet, uid: &str) -> u32 {
+/// Nodes that a tenant has: reserved, serving, cordoned.
+fn count_held(fleet: &Fleet, uid: &str) -> u32 {
     let owned = fleet.nodes.iter().filter(|node| match &node.state {
         NodeState::Owned(owner) => owner.tenant == uid,
         _ => false,
@@ -24,11 +24,11 @@ fn held(fleet: &Fleet, uid: &str) -> u32 {
     u32::try_from(owned.count()).unwrap()
 }
 
-/// GPUs that the tenants below a share have.
-fn of_share(fleet: &Fleet, share: &Quota) -> u64 {
+/// GPUs that the tenants below a quota have.
+fn count_quota_gpus(fleet: &Fleet, share: &Quota) -> u64 {
     let tenants = fleet.tenants.iter().filter(|tenant| is_below(tenant, share));
     tenants
-        .map(|tenant| u64::from(held(fleet, &tenant.uid)) * GPUS)
+        .map(|tenant| u64::from(count_held(fleet, &tenant.uid)) * GPUS)
         .sum::<u64>()
 }
 
@@ -43,13 +43,13 @@ fn check_plan(before: &Fleet, made: &Plan) {
 
     let mut after = before.clone();
     executor::apply(&mut after, made);
-    // Done once, nothing is left to do. Where nodes are taken back for fairness, or promises are half made, who is next may
+    // Done once, nothing is left to do. Where nodes are reclaimed for fairness, or reservations are incomplete, who is next may
     // change once more with what was done; it settles.
-    let promised = |node: &Node| match &node.state {
+    let is_reserved = |node: &Node| match &node.state {
         NodeState::Owned(owner) => matches!(owner.phase, Phase::Reserved { .. }),
         _ => false,
     };
-    let strict = before.pools[0].reclaim != Reclaim::FairShare && !before.nodes.iter().any(promised);
+    let strict = before.pools[0].reclaim != Reclaim::FairShare && !before.nodes.iter().any(is_reserved);
     let (mut settled, mut again) = (after.clone(), plan(&after));
     for _ in 0..if strict { 0 } else { 4 } {
         executor::apply(&mut settled, &again);
@@ -69,8 +69,8 @@ fn check_plan(before: &Fleet, made: &Plan) {
     assert_eq!(&plan(&turned), made, "the order of the input matters");
 }
 
-/// No node is left lying while somebody could use it, where nothing is kept for anybody.
-fn nothing_lies_idle(before: &Fleet, made: &Plan) {
+/// No node is free that a tenant could use, where none is kept for others.
+fn check_that_no_usable_node_is_free(before: &Fleet, made: &Plan) {
     let mut after = before.clone();
     executor::apply(&mut after, made);
     let free = after.nodes.iter().filter(|node| node.state == NodeState::Free).count();
@@ -81,8 +81,8 @@ fn nothing_lies_idle(before: &Fleet, made: &Plan) {
     }
 }
 
-/// That somebody adds nodes changes nothing of what is done with those that are there, and no more is asked for than may be.
-fn let_grow(fleet: &Fleet) {
+/// An autoscaler changes nothing of what is done with existing nodes, and no more nodes are requested than allowed.
+fn check_scale_up(fleet: &Fleet) {
     let mut growing = fleet.clone();
     let there = u32::try_from(fleet.nodes.len()).unwrap();
     for pool in &mut growing.pools {
@@ -127,29 +127,29 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Every plan in the life of a fleet is safe, also when some of what was planned fails; and in the end everybody who
-    /// could be served was, and what nobody needs is free.
+    /// Every plan in the life of a fleet is safe, also when some of what was planned fails; and in the end every request
+    /// that could be served was, and nodes that no request needs are free.
     #[test]
-    fn fleets_live(fleet in fleet(), arrivals in arrivals(), unlucky in 2..9_usize) {
+    fn every_plan_in_the_life_of_a_fleet_is_safe(fleet in fleet(), arrivals in arrivals(), unlucky in 2..9_usize) {
         let mut world = World::new(fleet);
         for step in 0..40 {
             for arrival in arrivals.iter().filter(|arrival| arrival.step == step) {
-                world.ask(arrival.tenant, arrival.demand.clone(), arrival.runs);
+                world.add_demand(arrival.tenant, arrival.demand.clone(), arrival.runs);
             }
             let before = world.fleet.clone();
             check_plan(&before, &plan(&before));
-            let_grow(&before);
-            world.pass(|node| (step + node.len() + usize::from(node.as_bytes()[2])).is_multiple_of(unlucky));
+            check_scale_up(&before);
+            world.advance(|node| (step + node.len() + usize::from(node.as_bytes()[2])).is_multiple_of(unlucky));
         }
         for _ in 0..400 {
-            world.pass(|_| false);
+            world.advance(|_| false);
         }
         let made = plan(&world.fleet);
         prop_assert!(made.actions.is_empty(), "{}", describe(&made));
         for tenant in &world.fleet.tenants {
             let standing = &made.node_groups[&tenant.uid]["g"];
-            prop_assert!(World::present(&world.fleet, &tenant.uid) <= tenant.node_groups[0].min_nodes, "{}", describe(&made));
-            // Whoever still waits is limited, by itself or by what others do not lend or have for good.
+            prop_assert!(World::count_joining_nodes(&world.fleet, &tenant.uid) <= tenant.node_groups[0].min_nodes, "{}", describe(&made));
+            // What still waits is limited by itself, or by what others do not lend or have as a minimum.
             let limited = standing.waits.iter().any(|wait| !matches!(wait.reason, WaitReason::NoFreeNodes(_) | WaitReason::NodesComing(_)));
             let free = world.fleet.nodes.iter().filter(|node| node.state == NodeState::Free).count();
             prop_assert!(standing.waiting as usize > free || standing.waiting == 0 || limited, "{}", describe(&made));
@@ -165,7 +165,7 @@ proptest! {
         let mut world = World::new(fleet);
         for step in 0..when + 12 {
             for arrival in arrivals.iter().filter(|arrival| arrival.step % 12 == step) {
-                world.ask(arrival.tenant, arrival.demand.clone(), 1_000_000);
+                world.add_demand(arrival.tenant, arrival.demand.clone(), 1_000_000);
             }
             if step == when {
                 world.fleet.quotas[share].limit.insert("h100".into(), limit * GPUS);
@@ -174,14 +174,14 @@ proptest! {
             }
             let before = world.fleet.clone();
             check_plan(&before, &plan(&before));
-            world.pass(|_| false);
+            world.advance(|_| false);
         }
-        prop_assert!(of_share(&world.fleet, &world.fleet.quotas[share]) <= limit * GPUS);
+        prop_assert!(count_quota_gpus(&world.fleet, &world.fleet.quotas[share]) <= limit * GPUS);
         let tenant = &world.fleet.tenants[group];
-        prop_assert!(held(&world.fleet, &tenant.uid) <= tenant.node_groups[0].max_nodes);
+        prop_assert!(count_held(&world.fleet, &tenant.uid) <= tenant.node_groups[0].max_nodes);
     }
 
-    /// Where there are no gangs, floors and limits, no node is free while somebody waits.
+    /// Where there are no gangs, minimums and limits, no node is free while a request waits.
     #[test]
     fn work_is_conserved(fleet in fleet(), arrivals in arrivals()) {
         let mut fleet = fleet;
@@ -195,15 +195,15 @@ proptest! {
         let mut world = World::new(fleet);
         for step in 0..40 {
             for arrival in arrivals.iter().filter(|arrival| arrival.step == step) {
-                world.ask(arrival.tenant, Demand { gang: false, ..arrival.demand.clone() }, arrival.runs);
+                world.add_demand(arrival.tenant, Demand { gang: false, ..arrival.demand.clone() }, arrival.runs);
             }
             let before = world.fleet.clone();
-            nothing_lies_idle(&before, &plan(&before));
-            world.pass(|_| false);
+            check_that_no_usable_node_is_free(&before, &plan(&before));
+            world.advance(|_| false);
         }
     }
 
-    /// Where everybody wants more than there is, nobody is more than a node above what the weights say.
+    /// Where all tenants request more than there is, none is more than a node above what the weights say.
     #[test]
     fn shares_follow_weights(weights in prop::collection::vec(1..5_u32, 1..6), nodes in 1..40_usize) {
         let mut text = String::from("pool h100 gpus=8\n");
@@ -220,10 +220,10 @@ proptest! {
         }
     }
 
-    /// What somebody is guaranteed it gets, however much others use and however long they would keep it.
+    /// A tenant gets its nominal quota, however much others use and however long they would keep it.
     #[test]
-    fn guarantees_are_honoured(pool in pool(), nodes in 1..10_u64, guaranteed in 1..10_u64, gang in any::<bool>()) {
-        let guaranteed = guaranteed.min(nodes);
+    fn nominal_quotas_are_honoured(pool in pool(), nodes in 1..10_u64, nominal in 1..10_u64, gang in any::<bool>()) {
+        let nominal = nominal.min(nodes);
         let reclaim = if pool.reclaim == Reclaim::Never { Reclaim::NominalQuota } else { pool.reclaim };
         let mut fleet = support::read_fleet(&format!("
             pool h100 gpus=8
@@ -233,7 +233,7 @@ proptest! {
             tenant t1 quota=own
             group t1/g h100 0..99
             node n1..n{nodes} free
-        ", guaranteed * GPUS));
+        ", nominal * GPUS));
         fleet.pools[0] = Pool { reclaim, has_domains: false, ..pool };
         let job = |name: &str, count: u64, gang: bool| Demand {
             name: name.into(),
@@ -242,18 +242,18 @@ proptest! {
             ..Demand::default()
         };
         let mut world = World::new(fleet);
-        world.ask(0, job("endless", 99, false), 1_000_000);
+        world.add_demand(0, job("endless", 99, false), 1_000_000);
         for _ in 0..5 {
-            world.pass(|_| false);
+            world.advance(|_| false);
         }
-        world.ask(1, job("guaranteed", guaranteed, gang), 1_000_000);
+        world.add_demand(1, job("nominal", nominal, gang), 1_000_000);
         for _ in 0..40 {
             let before = world.fleet.clone();
             check_plan(&before, &plan(&before));
-            let_grow(&before);
-            world.pass(|_| false);
+            check_scale_up(&before);
+            world.advance(|_| false);
         }
-        prop_assert_eq!(u64::from(held(&world.fleet, "t1")), guaranteed);
-        prop_assert_eq!(u64::from(held(&world.fleet, "t0")), nodes - guaranteed);
+        prop_assert_eq!(u64::from(count_held(&world.fleet, "t1")), nominal);
+        prop_assert_eq!(u64::from(count_held(&world.fleet, "t0")), nodes - nominal);
     }
 }

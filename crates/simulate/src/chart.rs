@@ -22,14 +22,14 @@ fn failed(error: impl std::fmt::Display) -> ChartError {
 }
 
 /// Draws the chart as SVG.
-pub fn chart(outcome: &Outcome) -> Result<String, ChartError> {
+pub fn draw_chart(outcome: &Outcome) -> Result<String, ChartError> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         area.fill(&WHITE).map_err(failed)?;
         let (upper, lower) = area.split_vertically(SIZE.1 / 2);
         let gpus = f64::from(outcome.report.fleet.nodes) * f64::from(outcome.report.fleet.gpus_per_node);
-        panel(
+        draw_panel(
             &upper,
             outcome,
             &format!("GPUs in use, of {gpus}"),
@@ -43,7 +43,7 @@ pub fn chart(outcome: &Outcome) -> Result<String, ChartError> {
             .map(|served| format!(": {:.1} % of it served", 100.0 * served))
             .unwrap_or_default();
         let title = format!("Stranded demand: GPUs asked for while idle with others{served}");
-        panel(
+        draw_panel(
             &lower,
             outcome,
             &title,
@@ -57,7 +57,7 @@ pub fn chart(outcome: &Outcome) -> Result<String, ChartError> {
 }
 
 /// One of the two diagrams.
-fn panel(
+fn draw_panel(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
     outcome: &Outcome,
     title: &str,

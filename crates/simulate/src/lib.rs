@@ -15,13 +15,13 @@ mod trace;
 use berth_planner::{Seconds, Violation};
 
 pub use berth_planner::Reclaim;
-pub use chart::{ChartError, chart};
+pub use chart::{ChartError, draw_chart};
 pub use measure::{Bucket, Series};
 pub use replay::Progress;
 pub use report::{Fleet, Idle, Outcome, Report, Scene, TenantReport, TenantScene, TraceReport, Waiting};
 pub use trace::{Job, LeftOut, Reading, Trace, TraceError};
 
-/// The fleet, and how nodes are handed on.
+/// The fleet, and how its nodes are recycled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Nodes.
@@ -40,7 +40,7 @@ pub struct Options {
     pub min_hold_duration: Seconds,
     /// Warning time before a borrowed node is drained.
     pub reclaim_grace_period: Seconds,
-    /// For whom borrowed nodes are taken back.
+    /// When borrowed nodes are reclaimed.
     pub reclaim: Reclaim,
     /// What an evicted job has left of its work.
     pub checkpoint: Checkpoint,
@@ -80,7 +80,7 @@ impl Checkpoint {
     fn kept(self, done: Seconds) -> Seconds {
         match self {
             Self::Never => 0,
-            Self::Every(span) => done - done % span.max(1),
+            Self::Every(interval) => done - done % interval.max(1),
         }
     }
 }
@@ -94,7 +94,7 @@ pub enum Error {
     /// An option is out of its range.
     #[error("{0}")]
     Option(&'static str),
-    /// Not everybody's largest job has room in a partition.
+    /// Not every tenant's largest job has room in a partition.
     #[error(
         "{nodes} nodes are too few: {tenants} tenants with a partition each that holds their largest job need {needed}"
     )]
@@ -139,10 +139,10 @@ pub fn simulate(trace: &Trace, options: &Options, progress: &mut dyn FnMut(Progr
     check(options)?;
     let mut trace = trace.clone();
     let gpus = u64::from(options.nodes) * u64::from(options.gpus_per_node);
-    let time_scale = load::scale(&mut trace.jobs, gpus, options.load);
-    let partitions = partition::partitions(&trace.jobs, &trace.tenants, options.nodes, options.gpus_per_node)?;
-    let fixed = replay::fixed(&trace, options, &partitions, progress)?;
-    let dynamic = replay::dynamic(&trace, options, &partitions, progress)?;
+    let time_scale = load::scale_arrivals(&mut trace.jobs, gpus, options.load);
+    let partitions = partition::divide_nodes(&trace.jobs, &trace.tenants, options.nodes, options.gpus_per_node)?;
+    let fixed = replay::replay_static(&trace, options, &partitions, progress)?;
+    let dynamic = replay::replay_dynamic(&trace, options, &partitions, progress)?;
     Ok(report::outcome(
         &trace,
         options,
@@ -173,7 +173,7 @@ fn check(options: &Options) -> Result<(), Error> {
     if !(0.01..=10.0).contains(&load) {
         return Err(Error::Option("the load must be between 0.01 and 10"));
     }
-    let spans = [
+    let durations = [
         scrub,
         join,
         idle_timeout,
@@ -182,11 +182,9 @@ fn check(options: &Options) -> Result<(), Error> {
         plan_every,
     ];
     let year = 365 * 24 * 3600;
-    let fits = |span: &Seconds| (0..=year).contains(span);
-    if !spans.iter().all(fits) || matches!(checkpoint, Checkpoint::Every(span) if !fits(&span)) {
-        return Err(Error::Option(
-            "spans of time must not be negative or longer than a year",
-        ));
+    let fits = |duration: &Seconds| (0..=year).contains(duration);
+    if !durations.iter().all(fits) || matches!(checkpoint, Checkpoint::Every(interval) if !fits(&interval)) {
+        return Err(Error::Option("durations must not be negative or longer than a year"));
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ impl Window {
         self.until - self.from
     }
 
-    /// The part of a span that lies within.
+    /// How much of a time lies within.
     pub fn overlap(self, from: Seconds, until: Seconds) -> Seconds {
         (until.min(self.until) - from.max(self.from)).max(0)
     }
@@ -43,14 +43,14 @@ impl Window {
 /// The share of the fleet's GPUs that is busy within the window, on average, if every job starts when it arrives: more than
 /// one if they are more than the fleet has.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-pub fn offered(jobs: &[Job], gpus: u64) -> f64 {
+pub fn offered_load(jobs: &[Job], gpus: u64) -> f64 {
     let window = Window::of(jobs);
     let work: u64 = jobs.iter().map(|job| window.work_of(job)).sum();
     work as f64 / (gpus as f64 * window.length() as f64)
 }
 
-/// Moves the arrivals, not the durations, so that the trace offers this share of the fleet. Tells by which factor.
-pub fn scale(jobs: &mut [Job], gpus: u64, load: f64) -> f64 {
+/// Moves the arrivals, not the durations, so that the trace offers this share of the fleet. Returns the factor.
+pub fn scale_arrivals(jobs: &mut [Job], gpus: u64, load: f64) -> f64 {
     let scaled = |factor: f64| -> Vec<Job> {
         let mut jobs = jobs.to_vec();
         stretch(&mut jobs, factor);
@@ -61,7 +61,7 @@ pub fn scale(jobs: &mut [Job], gpus: u64, load: f64) -> f64 {
     let (mut dense, mut sparse) = (1e-6_f64, 1e6_f64);
     for _ in 0..60 {
         let middle = (dense * sparse).sqrt();
-        if offered(&scaled(middle), gpus) > load {
+        if offered_load(&scaled(middle), gpus) > load {
             dense = middle;
         } else {
             sparse = middle;
@@ -107,11 +107,11 @@ mod tests {
     }
 
     #[test]
-    fn load_is_what_would_be_busy_if_nobody_waited() {
+    fn load_is_what_would_be_busy_if_no_job_waited() {
         // Window 0..100. 2 GPUs for 50 s, and 4 GPUs for the last 0 s.
         let jobs = [job(0, 50, 2), job(100, 1000, 4)];
         assert_eq!(Window::of(&jobs), Window { from: 0, until: 100 });
-        assert!((offered(&jobs, 10) - 0.1).abs() < 1e-9);
+        assert!((offered_load(&jobs, 10) - 0.1).abs() < 1e-9);
     }
 
     #[test]
@@ -131,12 +131,12 @@ mod tests {
     #[test]
     fn arrivals_are_moved_until_the_load_is_right() {
         let mut jobs: Vec<Job> = (0..1000).map(|at| job(5000 + at * 10, 40, 1)).collect();
-        let factor = scale(&mut jobs, 8, 0.5);
+        let factor = scale_arrivals(&mut jobs, 8, 0.5);
         // One GPU for 40 s each 10 s is half of 8 GPUs as it is.
         assert!((factor - 1.0).abs() < 0.02, "{factor}");
-        assert!((offered(&jobs, 8) - 0.5).abs() < 0.01);
+        assert!((offered_load(&jobs, 8) - 0.5).abs() < 0.01);
         assert_eq!(jobs[0].arrival, 0);
-        let denser = scale(&mut jobs, 8, 0.9);
-        assert!((offered(&jobs, 8) - 0.9).abs() < 0.01, "{denser}");
+        let denser = scale_arrivals(&mut jobs, 8, 0.9);
+        assert!((offered_load(&jobs, 8) - 0.9).abs() < 0.01, "{denser}");
     }
 }

@@ -9,7 +9,7 @@ use crate::load::Window;
 /// Parts that the window is divided into for the chart.
 const BUCKETS: i64 = 240;
 
-/// How things stand at a moment: GPUs, by tenant or of the whole fleet.
+/// How things phase at a moment: GPUs, by tenant or of the whole fleet.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment<'a> {
     /// GPUs that each tenant's waiting jobs ask for.
@@ -48,13 +48,13 @@ impl<'a> Moment<'a> {
     }
 
     /// The GPUs that waiting jobs ask for and that are idle on nodes which their tenant does not have: as many as can be matched
-    /// so that none is counted twice and nobody is matched with its own.
+    /// so that none is counted twice and no tenant is matched with its own.
     pub(crate) fn stranded(&self) -> u64 {
         self.matched(&self.idle, self.cordoned + self.free + self.joining + self.scrubbed)
     }
 
-    /// The same with nodes only on which nothing runs, which are those that can be handed on: a node beside whose idle GPUs
-    /// somebody's job runs is not.
+    /// The same with nodes only on which nothing runs, which are those that can be recycled: a node with idle GPUs
+    /// beside a running job cannot.
     pub(crate) fn stranded_nodes(&self) -> u64 {
         let cordoned_beside_jobs = self.beside_jobs.saturating_sub(self.idle_beside_jobs());
         let cordoned = self.cordoned - cordoned_beside_jobs.min(self.cordoned);
@@ -66,10 +66,10 @@ impl<'a> Moment<'a> {
     }
 
     /// A maximal flow from waiting tenants to idle GPUs. Its smallest cut is one of: all demand; all idle GPUs; or, for one
-    /// tenant, everybody else's demand and everybody else's idle GPUs.
-    fn matched(&self, own: &[u64], nobodys: u64) -> u64 {
+    /// tenant, the demand and the idle GPUs of all others.
+    fn matched(&self, own: &[u64], unowned: u64) -> u64 {
         let waiting: u64 = self.waiting.iter().sum();
-        let idle = own.iter().sum::<u64>() + nobodys;
+        let idle = own.iter().sum::<u64>() + unowned;
         let most_own = self.waiting.iter().zip(own).map(|(waiting, idle)| waiting + idle).max();
         waiting.min(idle).min(waiting + idle - most_own.unwrap_or(0))
     }
@@ -94,8 +94,8 @@ pub struct Bucket {
     pub idle_nodes: u64,
     /// Of free nodes.
     pub free: u64,
-    /// Of nodes promised, joining or being scrubbed.
-    pub handover: u64,
+    /// Of nodes reserved, joining or being scrubbed.
+    pub recycling: u64,
     /// Of nodes being scrubbed.
     pub scrubbed: u64,
 }
@@ -111,7 +111,7 @@ impl AddAssign for Bucket {
             fragments,
             idle_nodes,
             free,
-            handover,
+            recycling,
             scrubbed,
         } = other;
         self.seconds += seconds;
@@ -122,7 +122,7 @@ impl AddAssign for Bucket {
         self.fragments += fragments;
         self.idle_nodes += idle_nodes;
         self.free += free;
-        self.handover += handover;
+        self.recycling += recycling;
         self.scrubbed += scrubbed;
     }
 }
@@ -139,7 +139,7 @@ impl Bucket {
             fragments: self.fragments * seconds,
             idle_nodes: self.idle_nodes * seconds,
             free: self.free * seconds,
-            handover: self.handover * seconds,
+            recycling: self.recycling * seconds,
             scrubbed: self.scrubbed * seconds,
         }
     }
@@ -169,12 +169,12 @@ impl Meter {
         }
     }
 
-    /// Whether any of this span is summed up.
+    /// Whether any of this time is summed up.
     pub(crate) fn wants(&self, from: Seconds, until: Seconds) -> bool {
         self.window.overlap(from, until) > 0
     }
 
-    /// Things stood so for this span.
+    /// Adds the state that held for this time.
     pub(crate) fn add(&mut self, from: Seconds, until: Seconds, moment: &Moment<'_>) {
         let (mut from, until) = (from.max(self.window.from), until.min(self.window.until));
         let seconds = (until - from).max(0).unsigned_abs();
@@ -191,7 +191,7 @@ impl Meter {
             fragments: moment.beside_jobs,
             idle_nodes: held - moment.beside_jobs,
             free: moment.free,
-            handover: moment.joining + moment.scrubbed,
+            recycling: moment.joining + moment.scrubbed,
             scrubbed: moment.scrubbed,
         };
         while from < until {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_between_two_tenants_are_nobodys() {
+    fn nodes_between_two_tenants_are_stranded_for_all() {
         let moment = Moment {
             cordoned: 1,
             free: 2,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_jobs_on_it_cannot_be_handed_on() {
+    fn a_node_with_jobs_on_it_cannot_be_recycled() {
         let mut moment = moment(&[0, 9], &[7, 0]);
         moment.idle_nodes = vec![4, 0];
         moment.cordoned = 3;

@@ -1,4 +1,4 @@
-//! Static partitions: which nodes are whose, for good.
+//! Static partitions: which nodes each tenant has, for good.
 
 use crate::Error;
 use crate::load::Window;
@@ -7,8 +7,8 @@ use crate::trace::Job;
 /// Nodes of each tenant. Their sum is the fleet.
 ///
 /// Every tenant gets nodes in proportion to the GPU time that it asks for within the window, and at least as many as its
-/// largest job needs: a partition in which that can never run serves nobody.
-pub fn partitions(jobs: &[Job], tenants: &[String], nodes: u32, gpus_per_node: u32) -> Result<Vec<u32>, Error> {
+/// largest job needs: a partition in which that can never run is useless.
+pub fn divide_nodes(jobs: &[Job], tenants: &[String], nodes: u32, gpus_per_node: u32) -> Result<Vec<u32>, Error> {
     let window = Window::of(jobs);
     let mut least = vec![1_u32; tenants.len()];
     let mut work = vec![0_u64; tenants.len()];
@@ -36,7 +36,7 @@ pub fn partitions(jobs: &[Job], tenants: &[String], nodes: u32, gpus_per_node: u
 )]
 fn apportion(work: &[u64], least: &[u32], nodes: u32) -> Vec<u32> {
     let mut result = least.to_vec();
-    // Tenants whose share is below their least keep it; the others divide what remains, which may put more below.
+    // Tenants whose share is below their least keep the least; the others divide what remains, which may put more of them below.
     let mut open: Vec<usize> = (0..work.len()).collect();
     let quotas = loop {
         let rest = nodes
@@ -71,7 +71,7 @@ pub type Served = (u64, u64);
 /// Jain's index over the served shares of all tenants that asked for anything: 1 if all got the same part of what they asked
 /// for, 1/n if one got everything.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-pub fn fairness(served: &[Served]) -> f64 {
+pub fn jain_index(served: &[Served]) -> f64 {
     let shares: Vec<f64> = served
         .iter()
         .filter(|(_, asked)| *asked > 0)
@@ -111,7 +111,7 @@ mod tests {
             duration: 1,
             gpus: 17,
         }];
-        let message = partitions(&jobs, &["a".into(), "b".into()], 3, 8)
+        let message = divide_nodes(&jobs, &["a".into(), "b".into()], 3, 8)
             .unwrap_err()
             .to_string();
         assert_eq!(
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn fairness_is_jains_index() {
-        assert!((fairness(&[(5, 10), (10, 20), (0, 0)]) - 1.0).abs() < 1e-9);
-        assert!((fairness(&[(10, 10), (0, 10)]) - 0.5).abs() < 1e-9);
+        assert!((jain_index(&[(5, 10), (10, 20), (0, 0)]) - 1.0).abs() < 1e-9);
+        assert!((jain_index(&[(10, 10), (0, 10)]) - 0.5).abs() < 1e-9);
         // Shares 1 and 0.5: 1.5² / (2 × 1.25).
-        assert!((fairness(&[(10, 10), (5, 10)]) - 0.9).abs() < 1e-9);
+        assert!((jain_index(&[(10, 10), (5, 10)]) - 0.9).abs() < 1e-9);
     }
 }

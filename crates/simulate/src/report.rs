@@ -1,16 +1,16 @@
-//! What a simulation tells: numbers for people and programs. Programs read it: fields are only ever added.
+//! The report of a simulation, for people and programs. Programs read it: fields are only ever added.
 
 use berth_planner::Seconds;
 use serde::Serialize;
 
 use crate::Options;
-use crate::load::{Window, offered};
+use crate::load::{Window, offered_load};
 use crate::measure::Series;
-use crate::partition::{Served, fairness};
+use crate::partition::{Served, jain_index};
 use crate::replay::Replayed;
 use crate::trace::{LeftOut, Trace};
 
-/// What a simulation tells, and the two courses of time for the chart.
+/// The report of a simulation, and both replays over time for the chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The numbers.
@@ -31,7 +31,7 @@ pub struct Report {
     /// The share of the GPU-hours for which jobs waited under static partitions, while GPUs stood idle with other tenants, that
     /// is no more so when nodes follow demand. None if there were none.
     pub stranded_demand_served: Option<f64>,
-    /// The same, counting only GPUs of nodes on which nothing runs: those that can be handed on.
+    /// The same, counting only GPUs of nodes on which nothing runs: those that can be recycled.
     pub stranded_nodes_served: Option<f64>,
     /// Static partitions.
     #[serde(rename = "static")]
@@ -85,11 +85,11 @@ pub struct Scene {
     pub wait: Waiting,
     /// Jain's index over the shares of their demand that tenants got: 1 is equal.
     pub fairness: f64,
-    /// Nodes taken from a tenant and scrubbed.
-    pub handovers: u64,
+    /// Nodes released by a tenant and scrubbed.
+    pub recyclings: u64,
     /// Hours that nodes were being scrubbed.
     pub scrub_node_hours: f64,
-    /// Jobs evicted from nodes that were taken back.
+    /// Jobs evicted from reclaimed nodes.
     pub evictions: u64,
     /// GPU-hours of work that evicted jobs had to do again. Part of `gpu_use`.
     pub repeated_gpu_hours: f64,
@@ -106,8 +106,8 @@ pub struct Idle {
     pub idle_nodes: f64,
     /// On free nodes.
     pub free: f64,
-    /// On nodes being handed over: promised, joining, scrubbed.
-    pub handover: f64,
+    /// On nodes that are reserved, joining or being scrubbed.
+    pub recycling: f64,
 }
 
 /// How long jobs waited, in seconds: from arrival to end without the time they ran.
@@ -130,7 +130,7 @@ pub struct TenantReport {
     pub jobs: usize,
     /// GPU-hours that it asks for within the window.
     pub gpu_hours: f64,
-    /// Nodes of its static partition: what it is guaranteed when nodes follow demand.
+    /// Nodes of its static partition: its nominal quota when nodes follow demand.
     pub partition_nodes: u32,
     /// Under static partitions.
     #[serde(rename = "static")]
@@ -182,7 +182,7 @@ pub(crate) fn outcome(
         fleet: Fleet {
             nodes: options.nodes,
             gpus_per_node: options.gpus_per_node,
-            offered_load: rounded(offered(&trace.jobs, gpus)),
+            offered_load: rounded(offered_load(&trace.jobs, gpus)),
         },
         stranded_demand_served: served(fixed.meter.total().stranded, dynamic.meter.total().stranded),
         stranded_nodes_served: served(fixed.meter.total().stranded_nodes, dynamic.meter.total().stranded_nodes),
@@ -214,14 +214,14 @@ fn scene(replayed: &Replayed, asked: &[u64], options: &Options) -> Scene {
             beside_jobs: share(total.fragments),
             idle_nodes: share(total.idle_nodes),
             free: share(total.free),
-            handover: share(total.handover),
+            recycling: share(total.recycling),
         },
         waiting_gpu_hours: hours(total.waiting),
         stranded_gpu_hours: hours(total.stranded),
         stranded_node_gpu_hours: hours(total.stranded_nodes),
         wait: wait(replayed.waits.clone()),
-        fairness: rounded(fairness(&shares)),
-        handovers: replayed.counts.handovers,
+        fairness: rounded(jain_index(&shares)),
+        recyclings: replayed.counts.recyclings,
         scrub_node_hours: hours(total.scrubbed / u64::from(options.gpus_per_node)),
         evictions: replayed.counts.evictions,
         repeated_gpu_hours: hours(replayed.counts.repeated),

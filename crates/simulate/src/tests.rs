@@ -31,7 +31,7 @@ fn the_sample_gives_the_same_report_every_time() {
 }
 
 #[test]
-fn slow_hand_overs_cost_what_they_should_serve() {
+fn slow_scrubs_leave_more_demand_stranded() {
     let with = |scrub| {
         let options = Options {
             nodes: 8,
@@ -55,7 +55,7 @@ fn the_chart_shows_both_ways() {
         nodes: 8,
         ..Options::default()
     };
-    let svg = chart(&outcome(&options)).unwrap();
+    let svg = draw_chart(&outcome(&options)).unwrap();
     for text in [
         "<svg",
         "GPUs in use, of 64",
@@ -85,5 +85,5 @@ fn options_out_of_range_are_refused() {
         scrub: -1,
         ..Options::default()
     };
-    assert!(refused(scrub).starts_with("spans of time"));
+    assert!(refused(scrub).starts_with("durations must"));
 }

@@ -41,7 +41,7 @@ struct TenantView {
 struct NodeView {
     name: String,
     pool: Option<String>,
-    /// Free, or its state in the hand-over.
+    /// Free, or its state in recycling.
     state: String,
     since: Option<String>,
     /// `namespace/name` of the tenant that has it, or its slug.
@@ -53,7 +53,7 @@ struct NodeView {
     idle_since: Option<String>,
     cordoned_until: Option<String>,
     quarantine: Option<String>,
-    /// What keeps it from being given to anybody, if it is free.
+    /// Why it cannot be assigned, if it is free.
     unavailable: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     events: Vec<EventView>,
@@ -77,7 +77,7 @@ pub(crate) async fn run(target: ExplainTarget) -> Result<ExitCode, Error> {
             let (namespace, name) = tenant
                 .split_once('/')
                 .ok_or_else(|| Error::Explain(format!("{tenant:?} is not NAMESPACE/NAME")))?;
-            let view = of_tenant(&client(&home).await?, namespace, name).await?;
+            let view = explain_tenant(&connect(&home).await?, namespace, name).await?;
             output::print(&view, text::describe_tenant, format)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -86,7 +86,7 @@ pub(crate) async fn run(target: ExplainTarget) -> Result<ExitCode, Error> {
             home,
             output: format,
         } => {
-            let view = of_node(&client(&home).await?, &node).await?;
+            let view = explain_node(&connect(&home).await?, &node).await?;
             output::print(&view, text::describe_node, format)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -94,7 +94,7 @@ pub(crate) async fn run(target: ExplainTarget) -> Result<ExitCode, Error> {
 }
 
 /// The local host cluster if there is one, else the one that kubectl would talk to.
-async fn client(home: &HomeArgument) -> Result<Client, Error> {
+async fn connect(home: &HomeArgument) -> Result<Client, Error> {
     let home = Home::new(&home.home);
     if std::env::var_os("KUBECONFIG").is_none() && home.exists() {
         return Ok(client_from(&home.admin_kubeconfig()).await?);
@@ -106,7 +106,7 @@ fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
     move |error| Error::Explain(format!("cannot {what}: {error}"))
 }
 
-async fn of_tenant(client: &Client, namespace: &str, name: &str) -> Result<TenantView, Error> {
+async fn explain_tenant(client: &Client, namespace: &str, name: &str) -> Result<TenantView, Error> {
     let tenants: Api<TenantCluster> = Api::namespaced(client.clone(), namespace);
     let tenant = tenants.get_opt(name).await.map_err(failed("look at the tenant"))?;
     let tenant = tenant.ok_or_else(|| Error::Explain(format!("there is no TenantCluster {namespace}/{name}")))?;
@@ -115,16 +115,16 @@ async fn of_tenant(client: &Client, namespace: &str, name: &str) -> Result<Tenan
         .await
         .map_err(failed("list the nodes"))?;
     let is_own = |node: &&Node| node.annotations().get(labels::OWNER_UID) == tenant.meta().uid.as_ref();
-    let events = events(client, namespace, "TenantCluster", name).await?;
+    let events = list_events(client, namespace, "TenantCluster", name).await?;
     let own = format!("{namespace}/{name}");
     let nodes = all
         .iter()
         .filter(is_own)
-        .map(|node| node_view(node, Some(own.clone()), Vec::new()));
-    Ok(tenant_view(&tenant, nodes.collect(), events))
+        .map(|node| build_node_view(node, Some(own.clone()), Vec::new()));
+    Ok(build_tenant_view(&tenant, nodes.collect(), events))
 }
 
-async fn of_node(client: &Client, name: &str) -> Result<NodeView, Error> {
+async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     let node = nodes.get_opt(name).await.map_err(failed("look at the node"))?;
     let node = node.ok_or_else(|| Error::Explain(format!("there is no node {name}")))?;
@@ -144,12 +144,12 @@ async fn of_node(client: &Client, name: &str) -> Result<NodeView, Error> {
         None => None,
     };
     // Events of nodes are in the namespace `default`.
-    let events = events(client, "default", "Node", name).await?;
-    Ok(node_view(&node, owner, events))
+    let events = list_events(client, "default", "Node", name).await?;
+    Ok(build_node_view(&node, owner, events))
 }
 
 /// Events of an object, the oldest first.
-async fn events(client: &Client, namespace: &str, kind: &str, name: &str) -> Result<Vec<EventView>, Error> {
+async fn list_events(client: &Client, namespace: &str, kind: &str, name: &str) -> Result<Vec<EventView>, Error> {
     let selector = format!("involvedObject.kind={kind},involvedObject.name={name}");
     let list = Api::<Event>::namespaced(client.clone(), namespace)
         .list(&ListParams::default().fields(&selector))
@@ -173,7 +173,7 @@ async fn events(client: &Client, namespace: &str, kind: &str, name: &str) -> Res
         .collect())
 }
 
-fn tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<EventView>) -> TenantView {
+fn build_tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<EventView>) -> TenantView {
     let status = tenant.status.clone().unwrap_or_default();
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
     TenantView {
@@ -188,14 +188,18 @@ fn tenant_view(tenant: &TenantCluster, nodes: Vec<NodeView>, events: Vec<EventVi
     }
 }
 
-fn node_view(node: &Node, owner: Option<String>, events: Vec<EventView>) -> NodeView {
+fn build_node_view(node: &Node, owner: Option<String>, events: Vec<EventView>) -> NodeView {
     let annotation = |key: &str| node.annotations().get(key).cloned();
     let label = |key: &str| node.labels().get(key).cloned();
     let state = annotation(labels::NODE_STATE).or_else(|| label(labels::NODE_STATE));
     NodeView {
         name: node.name_any(),
         pool: label(labels::POOL),
-        unavailable: if state.is_none() { unavailable(node) } else { None },
+        unavailable: if state.is_none() {
+            find_unavailability(node)
+        } else {
+            None
+        },
         state: state.unwrap_or_else(|| "Free".into()),
         since: annotation(labels::STATE_SINCE),
         tenant: owner.or_else(|| label(labels::TENANT)),
@@ -209,8 +213,8 @@ fn node_view(node: &Node, owner: Option<String>, events: Vec<EventView>) -> Node
     }
 }
 
-/// What keeps a node without an owner from being given to anybody.
-fn unavailable(node: &Node) -> Option<String> {
+/// Why a node without an owner cannot be assigned.
+fn find_unavailability(node: &Node) -> Option<String> {
     let is_cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
     let why = match (is_ready(node), is_cordoned) {
         (false, _) => "it is not Ready",

@@ -1,4 +1,4 @@
-//! What `berth explain` says, for people.
+//! The text of `berth explain`.
 
 use berth_api::{NodeMode, labels};
 
@@ -12,7 +12,7 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
         view.name,
         view.phase.as_deref().unwrap_or("new"),
         if view.message.is_empty() {
-            "nothing is known of it yet"
+            "no status yet"
         } else {
             &view.message
         },
@@ -34,7 +34,7 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
             [
                 group.name.clone(),
                 group.pool_name.clone(),
-                mode(group.mode).into(),
+                name_mode(group.mode).into(),
                 desired,
                 assigned,
                 joining,
@@ -60,14 +60,14 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
             &groups,
         ));
     }
-    let told: Vec<String> = view
+    let messages: Vec<String> = view
         .groups
         .iter()
         .filter(|group| !group.message.is_empty())
         .map(|group| format!("Group {}: {}", group.name, group.message))
         .collect();
-    if !told.is_empty() {
-        parts.push(told.join("\n"));
+    if !messages.is_empty() {
+        parts.push(messages.join("\n"));
     }
     let nodes: Vec<_> = view
         .nodes
@@ -89,7 +89,7 @@ pub(super) fn describe_tenant(view: &TenantView) -> String {
     parts.join("\n\n")
 }
 
-fn mode(mode: NodeMode) -> &'static str {
+fn name_mode(mode: NodeMode) -> &'static str {
     match mode {
         NodeMode::Private => "Private",
         NodeMode::Dynamic => "Dynamic",
@@ -112,14 +112,14 @@ pub(super) fn describe_node(view: &NodeView) -> String {
     add("Pool", view.pool.as_ref());
     add("Tenant", view.tenant.as_ref());
     add("Group", view.group.as_ref());
-    add("Tenant before", view.previous_tenant.as_ref());
+    add("Previous tenant", view.previous_tenant.as_ref());
     add("Why", view.reason.as_ref());
     add("Idle since", view.idle_since.as_ref());
     add("Drained from", view.cordoned_until.as_ref());
-    add("Given to nobody", view.unavailable.as_ref());
+    add("Unavailable", view.unavailable.as_ref());
     if view.quarantine.is_some() {
         lines.push(format!(
-            "When it is mended: kubectl annotate node {} {}=yes",
+            "After the repair: kubectl annotate node {} {}=yes",
             view.name,
             labels::RELEASE_QUARANTINE
         ));
@@ -149,7 +149,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Node;
     use serde_json::json;
 
-    use super::super::{node_view, tenant_view};
+    use super::super::{build_node_view, build_tenant_view};
     use super::*;
 
     fn node(metadata: &serde_json::Value) -> Node {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_waits() {
+    fn a_waiting_tenant_shows_its_groups_nodes_and_messages() {
         let tenant: TenantCluster = serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
             "metadata": {"name": "vision", "namespace": "team-vision"}, "spec": {},
@@ -179,10 +179,10 @@ mod tests {
             "name": "h100-1", "labels": {"berth.dev/node-group": "burst", "berth.dev/pool": "h100"},
             "annotations": {
                 "berth.dev/owner-uid": "u", "berth.dev/state": "Assigned",
-                "berth.dev/state-since": "2026-01-01T00:00:00Z", "berth.dev/reason": "ml/train waited 2s",
+                "berth.dev/state-since": "2026-01-01T00:00:00Z", "berth.dev/reason": "ml/train of team-vision/vision waited 2 s",
             },
         }));
-        let view = tenant_view(&tenant, vec![node_view(&own, None, Vec::new())], Vec::new());
+        let view = build_tenant_view(&tenant, vec![build_node_view(&own, None, Vec::new())], Vec::new());
         let expected = "\
 TenantCluster team-vision/vision is Ready: the tenant is ready
 Class: gold
@@ -193,12 +193,12 @@ burst  h100  Dynamic  2        1         0        0          1        1
 Group burst: ml/train needs 1 node more: pool h100 has 0 nodes free
 
 NODE    GROUP  STATE     SINCE                 WHY
-h100-1  burst  Assigned  2026-01-01T00:00:00Z  ml/train waited 2s";
+h100-1  burst  Assigned  2026-01-01T00:00:00Z  ml/train of team-vision/vision waited 2 s";
         assert_eq!(describe_tenant(&view), expected);
     }
 
     #[test]
-    fn a_node_in_quarantine_and_what_to_do() {
+    fn a_quarantined_node_shows_what_to_do() {
         let ill = node(
             &json!({"name": "n1", "labels": {"berth.dev/pool": "h100"}, "annotations": {
                 "berth.dev/state": "Quarantined", "berth.dev/reason": "cleaning failed: gpu-reset",
@@ -208,17 +208,17 @@ h100-1  burst  Assigned  2026-01-01T00:00:00Z  ml/train waited 2s";
         let expected = "\
 Node n1 is Quarantined
 Pool: h100
-Tenant before: vision-abc
+Previous tenant: vision-abc
 Why: cleaning failed: gpu-reset
-When it is mended: kubectl annotate node n1 berth.dev/release-quarantine=yes";
-        assert_eq!(describe_node(&node_view(&ill, None, Vec::new())), expected);
+After the repair: kubectl annotate node n1 berth.dev/release-quarantine=yes";
+        assert_eq!(describe_node(&build_node_view(&ill, None, Vec::new())), expected);
     }
 
     #[test]
-    fn a_free_node_that_nobody_gets() {
+    fn a_free_node_that_is_unavailable_says_why() {
         let mut cordoned = node(&json!({"name": "n1"}));
         cordoned.spec.get_or_insert_default().unschedulable = Some(true);
-        let text = describe_node(&node_view(&cordoned, None, Vec::new()));
-        assert_eq!(text, "Node n1 is Free\nGiven to nobody: it is cordoned");
+        let text = describe_node(&build_node_view(&cordoned, None, Vec::new()));
+        assert_eq!(text, "Node n1 is Free\nUnavailable: it is cordoned");
     }
 }

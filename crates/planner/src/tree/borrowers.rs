@@ -1,4 +1,4 @@
-//! Who has more than its own, and has to give.
+//! Which tenants hold more than their nominal quota, and have to give.
 
 use super::{TenantSet, Tree};
 use std::cmp::Reverse;
@@ -35,7 +35,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Whether the claimant's side of the tree would, with `additional_gpus` more, be within its guarantee.
+    /// Whether the claimant's side of the tree would, with `additional_gpus` more, be within its nominal quota.
     pub fn is_owed(&self, claimant: usize, holder: usize, additional_gpus: u64) -> bool {
         self.find_fork(claimant, holder)
             .is_some_and(|(side, _)| self.branches[side].has_room(additional_gpus))

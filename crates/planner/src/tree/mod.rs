@@ -28,16 +28,16 @@ struct Branch<'a> {
     children: Vec<usize>,
     weight: u64,
     nominal_quota: u64,
-    /// What of its guarantee nobody may borrow.
+    /// What of its nominal quota others may not borrow.
     unlent: u64,
     limit: Option<u64>,
-    /// GPUs held, promised and claimed.
+    /// GPUs held, reserved and kept for requests.
     used: u64,
     /// GPUs of cordoned nodes: no longer counted as used, still there.
     leaving: u64,
 }
 
-/// How much of its fair share somebody has; the smallest is served first. What is held beyond the guarantee by weight, then
+/// How much of its fair share a tenant has; the smallest is served first. What is held beyond the nominal quota by weight, then
 /// all that is held.
 pub(crate) type Ratio = (u64, u64);
 
@@ -101,7 +101,7 @@ impl<'a> Tree<'a> {
         tree
     }
 
-    /// Whoever is above is nominal_quota at least what those below are.
+    /// A quota has at least the sum of the nominal quotas below it.
     fn add_up_nominal_quotas(&mut self, number: usize) -> u64 {
         let below: u64 = (0..self.branches[number].children.len())
             .map(|child| self.add_up_nominal_quotas(self.branches[number].children[child]))
@@ -138,7 +138,7 @@ impl<'a> Tree<'a> {
         self.change(tenant, |branch| branch.leaving = branch.leaving.saturating_sub(gpus));
     }
 
-    /// The quota whose limit `gpus` more would break, with the limit.
+    /// The quota that `gpus` more would take over its limit, with the limit.
     pub fn exceeded_limit(&self, tenant: usize, gpus: u64) -> Option<(&'a str, u64)> {
         self.path(tenant).find_map(|number| {
             let branch = &self.branches[number];
@@ -166,7 +166,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Whether `gpus` more are within the guarantee of a quota that the tenant belongs to.
+    /// Whether `gpus` more are within the nominal quota of a quota that the tenant belongs to.
     pub fn is_within_nominal_quota(&self, tenant: usize, gpus: u64) -> bool {
         self.path(tenant).any(|number| self.branches[number].has_room(gpus))
     }
@@ -191,7 +191,7 @@ impl<'a> Tree<'a> {
         std::iter::successors(Some(number), above).count()
     }
 
-    /// GPUs beyond the guarantee of the quotas it belongs to: the least of them.
+    /// GPUs beyond the nominal quotas that it belongs to: the least of them.
     pub fn borrowed_gpus(&self, tenant: usize) -> u64 {
         self.path(tenant)
             .map(|number| self.branches[number].borrowed())
@@ -236,7 +236,7 @@ impl<'a> Tree<'a> {
         self.paths.len()
     }
 
-    /// Of those who wait the one to be served next: on each level whoever has the least of its fair share.
+    /// The waiting tenant to serve next: on each level the branch with the least of its fair share.
     pub fn next_tenant(&self, tenants: &TenantSet) -> Option<usize> {
         let mut number = ROOT;
         loop {
@@ -314,7 +314,7 @@ impl<'a> Branch<'a> {
         (self.borrowed_ratio(more, 0), (self.used + more) * SCALE / self.weight)
     }
 
-    /// What it would hold beyond its guarantee with `more` GPUs and without `fewer`, by weight.
+    /// What it would hold beyond its nominal quota with `more` GPUs and without `fewer`, by weight.
     fn borrowed_ratio(&self, more: u64, fewer: u64) -> u64 {
         (self.used + more).saturating_sub(self.nominal_quota + fewer) * SCALE / self.weight
     }

@@ -1,4 +1,4 @@
-//! What the tree says, rule by rule.
+//! The rules of the quota tree, one by one.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ fn a_limit_holds_for_all_below() {
 }
 
 #[test]
-fn beyond_a_limit_the_lowest_share_gives_first_and_in_it_whoever_has_the_most() {
+fn over_a_limit_the_lowest_quota_gives_first_and_in_it_the_richest_tenant() {
     with(|tree| {
         tree.add_used(0, 24);
         tree.add_used(1, 24);
@@ -100,13 +100,13 @@ fn beyond_a_limit_the_lowest_share_gives_first_and_in_it_whoever_has_the_most() 
         assert_eq!(
             tree.find_quota_over_limit(&tree.empty_set()),
             None,
-            "nobody has anything to give"
+            "no tenant has anything to give"
         );
     });
 }
 
 #[test]
-fn guarantees_add_up() {
+fn nominal_quotas_add_up() {
     with(|tree| {
         // The organization is nominal_quota what its teams are.
         tree.add_used(0, 16);
@@ -123,7 +123,7 @@ fn guarantees_add_up() {
 }
 
 #[test]
-fn whoever_has_the_least_by_weight_is_next() {
+fn the_tenant_with_the_least_by_weight_is_next() {
     with(|tree| {
         let waiting = all(tree);
         tree.add_used(3, 8);
@@ -158,7 +158,7 @@ fn what_is_leaving_counts_for_the_turn() {
 }
 
 #[test]
-fn borrowed_is_what_no_share_below_the_fork_needs_for_its_guarantee() {
+fn borrowed_is_what_no_quota_below_the_fork_needs_for_itself() {
     with(|tree| {
         tree.add_used(2, 16);
         assert!(tree.is_borrowed(0, 2, 8), "blue is nominal_quota 8 of its 16");

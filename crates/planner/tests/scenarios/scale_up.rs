@@ -32,7 +32,7 @@ scenario!(
     "
 );
 
-// As long as nobody knows how large its nodes are, a pod may need one of its own.
+// As long as the size of its nodes is unknown, a pod may need one of its own.
 scenario!(
     an_empty_pool_is_scaled_no_further_than_groups_may_grow,
     "

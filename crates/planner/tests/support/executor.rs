@@ -2,7 +2,7 @@
 
 use berth_planner::{ActionKind, Fleet, NodeState, Owner, Phase, Plan};
 
-/// Carries a plan out as far as it can be at once: promises are made, nodes cordoned, and drained when that is due.
+/// Carries a plan out as far as it can be at once: nodes are reserved and cordoned.
 pub fn apply(fleet: &mut Fleet, plan: &Plan) {
     for action in &plan.actions {
         let now = fleet.now;
@@ -29,12 +29,12 @@ pub fn apply(fleet: &mut Fleet, plan: &Plan) {
                 NodeState::Owned(owner) if &owner.tenant == tenant && &owner.node_group == group => {
                     assert!(
                         matches!(owner.phase, Phase::Reserved { .. }),
-                        "{} is not promised",
+                        "{} is not reserved",
                         node.name
                     );
                     owner.phase = Phase::Reserved { required_nodes: *of };
                 }
-                other => panic!("{} was promised to {tenant} and is {other:?}", node.name),
+                other => panic!("{} was reserved for {tenant} and is {other:?}", node.name),
             },
             ActionKind::CancelReservation => {
                 let NodeState::Owned(Owner {
@@ -42,7 +42,7 @@ pub fn apply(fleet: &mut Fleet, plan: &Plan) {
                     ..
                 }) = node.state
                 else {
-                    panic!("{} was not promised", node.name);
+                    panic!("{} was not reserved", node.name);
                 };
                 node.state = NodeState::Free;
                 node.idle_since = None;

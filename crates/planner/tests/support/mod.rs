@@ -224,7 +224,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ("gang", value) => drop(node.gangs.insert(value.into())),
             ("recycling", _) => {
                 node.state = NodeState::Recycling {
-                    previous_tenant: "somebody".into(),
+                    previous_tenant: "other".into(),
                     since: fleet.now,
                 }
             }

@@ -32,16 +32,16 @@ pub fn pool() -> impl Strategy<Value = Pool> {
     )
 }
 
-fn share(number: usize) -> impl Strategy<Value = Quota> {
+fn quota(number: usize) -> impl Strategy<Value = Quota> {
     let some = |most: u64| prop::option::of((0..=most).prop_map(|nodes| nodes * GPUS));
-    (0..3_u32, some(3), some(3), some(8)).prop_map(move |(weight, guaranteed, lendable, limit)| {
+    (0..3_u32, some(3), some(3), some(8)).prop_map(move |(weight, nominal, lending, limit)| {
         let of = |amount: Option<u64>| amount.map(|amount| ("h100".to_string(), amount)).into_iter().collect();
         Quota {
             name: format!("share-{number}"),
             parent: (number == 2).then(|| "share-1".into()),
             weight,
-            nominal_quota: of(guaranteed),
-            lending_limit: of(lendable),
+            nominal_quota: of(nominal),
+            lending_limit: of(lending),
             limit: of(limit.filter(|limit| *limit > 0)),
         }
     })
@@ -68,7 +68,7 @@ fn tenant(number: usize) -> impl Strategy<Value = Tenant> {
 /// Up to eleven free nodes, one of them out of order at times, four tenants, and a quota tree.
 pub fn fleet() -> impl Strategy<Value = Fleet> {
     let tenants = (tenant(0), tenant(1), tenant(2), tenant(3));
-    (pool(), (share(0), share(1), share(2)), tenants, 1..12_usize).prop_map(|(pool, shares, tenants, nodes)| Fleet {
+    (pool(), (quota(0), quota(1), quota(2)), tenants, 1..12_usize).prop_map(|(pool, shares, tenants, nodes)| Fleet {
         now: 100_000,
         pools: vec![pool],
         nodes: (0..nodes)

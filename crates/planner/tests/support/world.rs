@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// Time between two steps.
 pub const STEP: Seconds = 60;
-/// How long a node is being handed on.
+/// How long a node is being recycled.
 pub const RECYCLING: Seconds = 180;
 
 /// Work that comes at some step.
@@ -48,39 +48,39 @@ impl World {
     }
 
     /// New demand of a tenant's first group.
-    pub fn ask(&mut self, tenant: usize, mut demand: Demand, runs: usize) {
+    pub fn add_demand(&mut self, tenant: usize, mut demand: Demand, runs: usize) {
         demand.waiting_since = self.fleet.now;
         self.runs.insert(demand.name.clone(), runs);
         self.fleet.tenants[tenant].node_groups[0].demand.push(demand);
     }
 
     /// Pods that are over leave; then a plan is made and carried out, except for nodes that `fails` names; then time passes.
-    pub fn pass(&mut self, fails: impl Fn(&str) -> bool) -> Plan {
+    pub fn advance(&mut self, fails: impl Fn(&str) -> bool) -> Plan {
         let over: Vec<Pod> = self.pods.extract_if(.., |pod| pod.ends <= self.step).collect();
         for pod in over {
-            self.take_off(&pod);
+            self.remove_pod(&pod);
         }
-        self.tell_gangs();
+        self.update_gangs();
         let made = plan(&self.fleet);
         let mut done = made.clone();
         done.actions.retain(|action| !fails(&action.node));
         executor::apply(&mut self.fleet, &done);
-        self.move_on();
-        self.schedule();
+        self.advance_nodes();
+        self.schedule_pods();
         self.step += 1;
         self.fleet.now += STEP;
         made
     }
 
-    fn tell_gangs(&mut self) {
+    fn update_gangs(&mut self) {
         for (at, node) in self.fleet.nodes.iter_mut().enumerate() {
             let here = self.pods.iter().filter(|pod| pod.node == at && pod.demand.gang);
             node.gangs = here.map(|pod| pod.demand.name.clone()).collect();
         }
     }
 
-    /// What a group has of nodes that count for promises.
-    pub fn present(fleet: &Fleet, tenant: &str) -> u32 {
+    /// Counts the nodes of a tenant that count for reservations.
+    pub fn count_joining_nodes(fleet: &Fleet, tenant: &str) -> u32 {
         let there = fleet.nodes.iter().filter(|node| match &node.state {
             NodeState::Owned(owner) => owner.tenant == tenant && !matches!(owner.phase, Phase::Cordoned { .. }),
             _ => false,
@@ -88,7 +88,7 @@ impl World {
         u32::try_from(there.count()).unwrap()
     }
 
-    fn move_on(&mut self) {
+    fn advance_nodes(&mut self) {
         let now = self.fleet.now;
         let before = self.fleet.clone();
         for at in 0..self.fleet.nodes.len() {
@@ -96,13 +96,15 @@ impl World {
             match &mut node.state {
                 NodeState::Recycling { since, .. } if *since + RECYCLING <= now => node.state = NodeState::Free,
                 NodeState::Owned(owner) => match owner.phase {
-                    Phase::Reserved { required_nodes: of } if Self::present(&before, &owner.tenant) >= of => {
+                    Phase::Reserved { required_nodes: of }
+                        if Self::count_joining_nodes(&before, &owner.tenant) >= of =>
+                    {
                         owner.phase = Phase::Joining;
                     }
                     Phase::Joining => owner.phase = Phase::Assigned,
                     Phase::Cordoned { drain_at: until } if until <= now => {
                         let from = owner.tenant.clone();
-                        self.stop(at);
+                        self.stop_pods(at);
                         let node = &mut self.fleet.nodes[at];
                         node.idle_since = None;
                         node.state = NodeState::Recycling {
@@ -118,7 +120,7 @@ impl World {
     }
 
     /// Stops what runs on a node; the rest of a gang stops with it, and all of it waits again.
-    fn stop(&mut self, node: usize) {
+    fn stop_pods(&mut self, node: usize) {
         while let Some(at) = self.pods.iter().position(|pod| pod.node == node) {
             let demand = self.pods[at].demand.clone();
             let runs = self.pods[at].runs;
@@ -129,7 +131,7 @@ impl World {
                 vec![self.pods.remove(at)]
             };
             for pod in &stopped {
-                self.take_off(pod);
+                self.remove_pod(pod);
             }
             let waiting = &mut self.fleet.tenants[tenant].node_groups[0].demand;
             if let Some(known) = waiting.iter_mut().find(|known| known.name == demand.name) {
@@ -144,7 +146,7 @@ impl World {
         }
     }
 
-    fn take_off(&mut self, pod: &Pod) {
+    fn remove_pod(&mut self, pod: &Pod) {
         let node = &mut self.fleet.nodes[pod.node];
         let used = node.used.entry(GPU.into()).or_default();
         *used -= pod.gpus;
@@ -156,7 +158,7 @@ impl World {
     }
 
     /// What the tenants' schedulers do: gangs start as a whole.
-    fn schedule(&mut self) {
+    fn schedule_pods(&mut self) {
         for tenant in 0..self.fleet.tenants.len() {
             let uid = self.fleet.tenants[tenant].uid.clone();
             let mut waiting = std::mem::take(&mut self.fleet.tenants[tenant].node_groups[0].demand);

@@ -8,7 +8,7 @@ use berth_planner::{
 };
 
 use super::Events;
-use super::cluster::{Cluster, Stand};
+use super::cluster::{Cluster, NodePhase};
 use crate::Options;
 use crate::trace::Trace;
 
@@ -52,7 +52,7 @@ impl Decisions {
             idle_since: Some(0),
             ..Node::default()
         };
-        // A tenant's guarantee and its weight for more is what its static partition would be.
+        // A tenant's nominal quota and its weight are those of its static partition.
         let share = |(name, nodes): (&String, &u32)| Quota {
             name: name.clone(),
             weight: *nodes,
@@ -112,10 +112,10 @@ impl Decisions {
     /// Makes a plan, and checks that it keeps the rules.
     pub(super) fn make_plan(&mut self, cluster: &mut Cluster<'_>, now: Seconds) -> Result<Vec<Action>, Violation> {
         for node in std::mem::take(&mut cluster.nodes_changed) {
-            self.show_node(cluster, node);
+            self.update_node(cluster, node);
         }
         for tenant in std::mem::take(&mut cluster.demand_changed) {
-            self.fleet.tenants[tenant].node_groups[0].demand = demand(cluster, tenant, self.per_node);
+            self.fleet.tenants[tenant].node_groups[0].demand = list_demand(cluster, tenant, self.per_node);
         }
         self.fleet.now = now;
         self.asked = Some(now);
@@ -128,7 +128,7 @@ impl Decisions {
         Ok(std::mem::take(&mut self.last.actions))
     }
 
-    fn show_node(&mut self, cluster: &Cluster<'_>, node: usize) {
+    fn update_node(&mut self, cluster: &Cluster<'_>, node: usize) {
         let is = &cluster.nodes[node];
         let shown = &mut self.fleet.nodes[node];
         let owned = |tenant: usize, phase| {
@@ -139,13 +139,13 @@ impl Decisions {
                 phase,
             })
         };
-        shown.state = match is.stand {
-            Stand::Free => NodeState::Free,
-            Stand::Reserved { tenant, of } => owned(tenant, Phase::Reserved { required_nodes: of }),
-            Stand::Joining { tenant } => owned(tenant, Phase::Joining),
-            Stand::Open { tenant } => owned(tenant, Phase::Assigned),
-            Stand::Cordoned { tenant, until } => owned(tenant, Phase::Cordoned { drain_at: until }),
-            Stand::Returning { from, since } => NodeState::Recycling {
+        shown.state = match is.phase {
+            NodePhase::Free => NodeState::Free,
+            NodePhase::Reserved { tenant, of } => owned(tenant, Phase::Reserved { required_nodes: of }),
+            NodePhase::Joining { tenant } => owned(tenant, Phase::Joining),
+            NodePhase::Open { tenant } => owned(tenant, Phase::Assigned),
+            NodePhase::Cordoned { tenant, until } => owned(tenant, Phase::Cordoned { drain_at: until }),
+            NodePhase::Returning { from, since } => NodeState::Recycling {
                 previous_tenant: cluster.trace().tenants[from].clone(),
                 since,
             },
@@ -167,7 +167,13 @@ impl Decisions {
 }
 
 /// Does what the planner decided.
-pub(super) fn apply(actions: &[Action], of: &Decisions, cluster: &mut Cluster<'_>, now: Seconds, events: &mut Events) {
+pub(super) fn apply_actions(
+    actions: &[Action],
+    of: &Decisions,
+    cluster: &mut Cluster<'_>,
+    now: Seconds,
+    events: &mut Events,
+) {
     for Action { node, kind, reason: _ } in actions {
         let Some(node) = of.nodes.get(node).copied() else {
             continue;
@@ -182,9 +188,9 @@ pub(super) fn apply(actions: &[Action], of: &Decisions, cluster: &mut Cluster<'_
                     cluster.reserve(node, *tenant, *count, now);
                 }
             }
-            ActionKind::CancelReservation => cluster.unreserve(node, now),
+            ActionKind::CancelReservation => cluster.cancel_reservation(node, now),
             ActionKind::Release { drain_at: until } => cluster.release(node, *until, now, events),
-            ActionKind::CancelRelease => cluster.keep(node),
+            ActionKind::CancelRelease => cluster.cancel_release(node),
         }
     }
     cluster.join_complete(now, events);
@@ -196,7 +202,7 @@ fn gpus(count: u64) -> Amounts {
 
 /// What waits: gangs one by one, in order, and jobs of one node at most by size, under the name and the wait of the first of
 /// each. What is more than the whole fleet could run at once is not shown.
-fn demand(cluster: &Cluster<'_>, tenant: usize, per_node: u32) -> Vec<Demand> {
+fn list_demand(cluster: &Cluster<'_>, tenant: usize, per_node: u32) -> Vec<Demand> {
     let mut result: Vec<Demand> = Vec::new();
     let mut of_size: Vec<Option<usize>> = vec![None; per_node as usize + 1];
     let mut shown = 0;

@@ -65,7 +65,7 @@ pub(crate) struct Replayed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Nodes that were taken from a tenant and scrubbed.
-    pub(crate) handovers: u64,
+    pub(crate) recyclings: u64,
     /// Jobs that were evicted from reclaimed nodes.
     pub(crate) evictions: u64,
     /// GPU-seconds of work that had to be done again.
@@ -75,19 +75,19 @@ pub(crate) struct Counts {
 }
 
 /// Replays with nodes that stay with their tenants.
-pub(crate) fn fixed(
+pub(crate) fn replay_static(
     trace: &Trace,
     options: &Options,
     partitions: &[u32],
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Replayed, Error> {
     let mut replay = Replay::new("static", trace, options);
-    replay.cluster.divide(partitions);
+    replay.cluster.assign_partitions(partitions);
     replay.run(progress)
 }
 
 /// Replays with nodes that follow demand.
-pub(crate) fn dynamic(
+pub(crate) fn replay_dynamic(
     trace: &Trace,
     options: &Options,
     partitions: &[u32],
@@ -135,18 +135,18 @@ impl<'a> Replay<'a> {
     fn run(mut self, progress: &mut dyn FnMut(Progress)) -> Result<Replayed, Error> {
         let of = self.trace.jobs.len();
         while self.done < of {
-            let Some(next) = self.next() else {
-                return Err(self.stuck());
+            let Some(next) = self.next_event_time() else {
+                return Err(self.stuck_error());
             };
             self.measure_until(next);
             self.now = next;
-            self.happen();
+            self.process_events();
             let started = self.cluster.schedule(next, &mut self.events);
             let started = self.decide()? | started;
             if started {
                 self.last_start = next;
             } else if self.cluster.waiting() > 0 && next - self.last_start > STUCK_AFTER && self.cluster.is_idle() {
-                return Err(self.stuck());
+                return Err(self.stuck_error());
             }
             progress(Progress {
                 scene: self.scene,
@@ -166,7 +166,7 @@ impl<'a> Replay<'a> {
     }
 
     /// When something happens next.
-    fn next(&self) -> Option<Seconds> {
+    fn next_event_time(&self) -> Option<Seconds> {
         let arrival = self.trace.jobs.get(self.arrived).map(|job| job.arrival);
         let event = self.events.peek().map(|Reverse((at, _))| *at);
         let plan = self.decisions.as_ref().and_then(|decisions| decisions.due);
@@ -175,33 +175,33 @@ impl<'a> Replay<'a> {
 
     fn measure_until(&mut self, until: Seconds) {
         if self.meter.wants(self.now, until) {
-            let moment: Moment<'_> = self.cluster.moment();
+            let moment: Moment<'_> = self.cluster.measure_now();
             self.meter.add(self.now, until, &moment);
         }
     }
 
     /// Everything that happens now.
-    fn happen(&mut self) {
+    fn process_events(&mut self) {
         while let Some(Reverse((at, event))) = self.events.peek().copied()
             && at <= self.now
         {
             self.events.pop();
             match event {
-                Event::End { job, run } => self.done += usize::from(self.cluster.end(job, run, self.now)),
-                Event::Clean { node } => self.cluster.clean(node, self.now),
-                Event::Ready { node } => self.cluster.open(node, self.now),
+                Event::End { job, run } => self.done += usize::from(self.cluster.finish_job(job, run, self.now)),
+                Event::Clean { node } => self.cluster.finish_scrub(node, self.now),
+                Event::Ready { node } => self.cluster.open_node(node, self.now),
                 Event::Drain { node } => self.cluster.drain_if_due(node, self.now, &mut self.events),
             }
         }
         while let Some(job) = self.trace.jobs.get(self.arrived)
             && job.arrival <= self.now
         {
-            self.cluster.arrive(self.arrived, self.now);
+            self.cluster.enqueue(self.arrived, self.now);
             self.arrived += 1;
         }
     }
 
-    /// Asks the planner if it is time, and does what it says. Tells whether jobs started.
+    /// Makes a plan if it is time, and carries it out. Returns whether jobs started.
     fn decide(&mut self) -> Result<bool, Error> {
         let Some(decisions) = &mut self.decisions else {
             return Ok(false);
@@ -215,11 +215,11 @@ impl<'a> Replay<'a> {
                 after: self.now,
                 violation,
             })?;
-        decide::apply(&actions, decisions, &mut self.cluster, self.now, &mut self.events);
+        decide::apply_actions(&actions, decisions, &mut self.cluster, self.now, &mut self.events);
         Ok(self.cluster.schedule(self.now, &mut self.events))
     }
 
-    fn stuck(&self) -> Error {
+    fn stuck_error(&self) -> Error {
         let first = self.cluster.first_waiting().unwrap_or_default();
         let job = &self.trace.jobs[first];
         let why = |decisions: &Decisions| decisions.describe_wait(job.tenant);

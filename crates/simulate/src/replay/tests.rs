@@ -53,16 +53,16 @@ fn ends(replayed: &Replayed) -> BTreeMap<usize, Seconds> {
 }
 
 #[test]
-fn partitions_are_walls() {
+fn static_partitions_lend_nothing() {
     // A node each. t0 asks for two nodes' worth, t1 for nothing until 1000.
     let trace = trace(&[(0, 0, 600, 4), (0, 0, 600, 4), (1, 1000, 1, 1)]);
-    let replayed = fixed(&trace, &options(2), &[1, 1], &mut |_| {}).unwrap();
+    let replayed = replay_static(&trace, &options(2), &[1, 1], &mut |_| {}).unwrap();
     assert_eq!(replayed.waits, [0, 600, 0]);
     let total = replayed.meter.total();
     // The window is 0..1000: 4 GPUs busy all the time, 4 waited for over 600 s while t1's 4 stood idle.
     assert_eq!((total.seconds, total.busy), (1000, 4 * 1000));
     assert_eq!((total.waiting, total.stranded), (4 * 600, 4 * 600));
-    assert_eq!((total.fragments, total.free, total.handover), (0, 0, 0));
+    assert_eq!((total.fragments, total.free, total.recycling), (0, 0, 0));
     assert_eq!(total.idle_nodes, 4 * 1000);
 }
 
@@ -75,16 +75,16 @@ fn smaller_jobs_pass_those_that_do_not_fit() {
         (0, 3, 10, 2),
         (0, 250, 10, 1),
     ]);
-    let replayed = fixed(&trace, &options(1), &[1], &mut |_| {}).unwrap();
+    let replayed = replay_static(&trace, &options(1), &[1], &mut |_| {}).unwrap();
     // The one with two GPUs follows the one with one, at 102.
     assert_eq!(replayed.waits, [0, 299, 0, 99, 0]);
 }
 
 #[test]
 fn a_node_that_follows_demand_serves_what_was_stranded() {
-    // t1 has two nodes guaranteed and does nothing; t0 has one and needs two.
+    // t1 has a nominal quota of two nodes and does nothing; t0 has one and needs two.
     let trace = trace(&[(0, 0, 600, 4), (0, 0, 600, 4), (1, 1000, 1, 1)]);
-    let replayed = dynamic(&trace, &options(3), &[1, 2], &mut |_| {}).unwrap();
+    let replayed = replay_dynamic(&trace, &options(3), &[1, 2], &mut |_| {}).unwrap();
     // Both nodes join at 10.
     assert_eq!(replayed.waits[..2], [10, 10]);
     assert_eq!(ends(&replayed)[&1], 610);
@@ -97,11 +97,11 @@ fn a_node_that_follows_demand_serves_what_was_stranded() {
 }
 
 #[test]
-fn a_guarantee_comes_back_after_the_grace_and_the_scrub() {
+fn a_nominal_quota_comes_back_after_grace_period_and_scrub() {
     // t0 borrows t1's node for a long job; t1 wants it at 1000.
     let trace = trace(&[(0, 0, 5000, 4), (0, 0, 5000, 4), (1, 1000, 100, 4)]);
-    let replayed = dynamic(&trace, &options(2), &[1, 1], &mut |_| {}).unwrap();
-    // Told at 1000, drained at 1030, scrubbed at 1130, joined at 1140.
+    let replayed = replay_dynamic(&trace, &options(2), &[1, 1], &mut |_| {}).unwrap();
+    // Cordoned at 1000, drained at 1030, scrubbed at 1130, joined at 1140.
     assert_eq!(replayed.waits[2], 140);
     // One of t0's had run since 10: 1020 s, of which 1020 = 17 × 60 are saved.
     assert_eq!(
@@ -137,7 +137,7 @@ fn what_is_not_saved_is_done_again() {
             checkpoint,
             ..options(2)
         };
-        let replayed = dynamic(&trace, &options, &[1, 1], &mut |_| {}).unwrap();
+        let replayed = replay_dynamic(&trace, &options, &[1, 1], &mut |_| {}).unwrap();
         assert_eq!((replayed.counts.evictions, replayed.counts.repeated), (1, repeated));
     }
 }
@@ -146,7 +146,7 @@ fn what_is_not_saved_is_done_again() {
 fn a_gang_has_all_its_nodes_or_none() {
     // t1's job keeps a node until 2000; the gang of t0 needs all three.
     let trace = trace(&[(1, 0, 2000, 4), (0, 100, 500, 12)]);
-    let replayed = dynamic(&trace, &options(3), &[2, 1], &mut |_| {}).unwrap();
+    let replayed = replay_dynamic(&trace, &options(3), &[2, 1], &mut |_| {}).unwrap();
     let started = replayed.history.iter().find_map(|entry| match entry {
         Entry::Started { job: 1, at, parts } => Some((*at, parts.len())),
         _ => None,
@@ -219,13 +219,13 @@ fn check(trace: &Trace, options: &Options, partitions: Option<&[u32]>, replayed:
     let total = replayed.meter.total();
     let capacity = u64::from(options.nodes) * u64::from(options.gpus_per_node) * total.seconds;
     assert_eq!(
-        total.busy + total.fragments + total.idle_nodes + total.free + total.handover,
+        total.busy + total.fragments + total.idle_nodes + total.free + total.recycling,
         capacity
     );
     assert_eq!(total.busy, replayed.meter.busy.iter().sum::<u64>());
     assert!(total.stranded <= total.waiting && total.stranded <= capacity - total.busy);
     if partitions.is_some() {
-        assert_eq!((total.free, total.handover, replayed.counts.handovers), (0, 0, 0));
+        assert_eq!((total.free, total.recycling, replayed.counts.recyclings), (0, 0, 0));
     }
 }
 
@@ -241,7 +241,7 @@ proptest! {
         let trace = trace(&jobs);
         let partitions: Vec<u32> = trace.tenants.iter().map(|_| 3).collect();
         let options = Options { reclaim, checkpoint, plan_every, ..options(partitions.iter().sum()) };
-        check(&trace, &options, Some(&partitions), &fixed(&trace, &options, &partitions, &mut |_| {}).unwrap());
-        check(&trace, &options, None, &dynamic(&trace, &options, &partitions, &mut |_| {}).unwrap());
+        check(&trace, &options, Some(&partitions), &replay_static(&trace, &options, &partitions, &mut |_| {}).unwrap());
+        check(&trace, &options, None, &replay_dynamic(&trace, &options, &partitions, &mut |_| {}).unwrap());
     }
 }

@@ -49,7 +49,7 @@ pub struct Trace {
 pub struct LeftOut {
     /// They ask for no GPU.
     pub without_gpus: u64,
-    /// They did not run, so that nobody knows for how long they would have.
+    /// They did not run, so that their duration is unknown.
     pub never_ran: u64,
 }
 
@@ -92,7 +92,7 @@ pub enum TraceError {
     Empty,
 }
 
-/// A job as a row tells it, its tenant by name.
+/// A job as its row says, with the tenant by name.
 struct Row {
     tenant: String,
     arrival: Seconds,
@@ -219,7 +219,7 @@ impl Cells<'_> {
         text.parse().map_err(|_| format!("{column} {text:?} is no such number"))
     }
 
-    /// A span or moment in seconds, rounded up to whole ones.
+    /// A duration or time in seconds, rounded up to whole ones.
     fn seconds(&self, column: &str) -> Result<Seconds, String> {
         let value: f64 = self.number(column)?;
         // Beyond this a double no longer counts single seconds, and nothing in a trace is that long ago.

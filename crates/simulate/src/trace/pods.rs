@@ -27,7 +27,7 @@ pub(super) fn form(columns: &HashMap<&str, usize>, reading: Reading) -> Option<P
 
 impl Form for Pods {
     fn parse(&self, cells: &Cells<'_>) -> Result<Parsed, String> {
-        // A part of a GPU takes a whole one: nodes are handed out without sharing GPUs.
+        // A part of a GPU takes a whole one: GPUs are not shared.
         let gpus: u32 = cells.number("num_gpu")?;
         let arrival = cells.seconds("creation_time")?;
         if gpus == 0 {

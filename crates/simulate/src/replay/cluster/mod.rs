@@ -1,6 +1,6 @@
 //! Nodes, the jobs on them, and the tenants' queues.
 
-mod handover;
+mod lifecycle;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -16,10 +16,10 @@ use crate::trace::{Job, Trace};
 
 /// Where a node stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stand {
-    /// Clean, nobody's.
+pub(super) enum NodePhase {
+    /// Clean, without an owner.
     Free,
-    /// Promised to a tenant; joins when the tenant has so many nodes.
+    /// Reserved for a tenant; joins when the tenant has so many nodes.
     Reserved { tenant: usize, of: u32 },
     /// On its way to a tenant.
     Joining { tenant: usize },
@@ -34,7 +34,7 @@ pub(super) enum Stand {
 /// A node.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    pub(super) stand: Stand,
+    pub(super) phase: NodePhase,
     /// When its tenant got it.
     pub(super) owned_since: Seconds,
     /// Since when nothing runs on it.
@@ -95,9 +95,9 @@ pub(super) struct Cluster<'a> {
     open: Vec<BTreeSet<usize>>,
     /// GPUs that waiting jobs ask for, by tenant.
     waiting_gpus: Vec<u64>,
-    /// Tenants for whose queue something has changed.
+    /// Tenants with changes that concern their queues.
     unsettled: BTreeSet<usize>,
-    /// Tenants whose waiting jobs the planner knows in an older version.
+    /// Tenants with waiting jobs that the planner knows in an older version.
     pub(super) demand_changed: BTreeSet<usize>,
     /// Nodes that the planner knows in an older version.
     pub(super) nodes_changed: BTreeSet<usize>,
@@ -113,7 +113,7 @@ impl<'a> Cluster<'a> {
     pub(super) fn new(trace: &'a Trace, options: &'a Options, window: Window) -> Self {
         let tenants = trace.tenants.len();
         let node = Node {
-            stand: Stand::Free,
+            phase: NodePhase::Free,
             owned_since: 0,
             idle_since: 0,
             used: 0,
@@ -140,13 +140,13 @@ impl<'a> Cluster<'a> {
     }
 
     /// Gives every tenant so many nodes for good.
-    pub(super) fn divide(&mut self, partitions: &[u32]) {
+    pub(super) fn assign_partitions(&mut self, partitions: &[u32]) {
         let owners = partitions
             .iter()
             .enumerate()
             .flat_map(|(tenant, count)| std::iter::repeat_n(tenant, *count as usize));
         for (node, tenant) in owners.enumerate() {
-            self.own(node, Stand::Open { tenant }, 0);
+            self.set_owner(node, NodePhase::Open { tenant }, 0);
             self.open[tenant].insert(node);
         }
     }
@@ -173,7 +173,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// A job joins its tenant's queue.
-    pub(super) fn arrive(&mut self, job: usize, now: Seconds) {
+    pub(super) fn enqueue(&mut self, job: usize, now: Seconds) {
         let &Job { tenant, gpus, .. } = self.job(job);
         self.runs[job].since = now;
         self.queues[tenant].insert(job);
@@ -182,12 +182,12 @@ impl<'a> Cluster<'a> {
         self.demand_changed.insert(tenant);
     }
 
-    /// A job ends, unless it was evicted meanwhile. Tells whether it did.
-    pub(super) fn end(&mut self, job: usize, run: u32, now: Seconds) -> bool {
+    /// A job ends, unless it was evicted meanwhile. Returns whether it did.
+    pub(super) fn finish_job(&mut self, job: usize, run: u32, now: Seconds) -> bool {
         if self.runs[job].count != run || self.runs[job].parts.is_empty() {
             return false;
         }
-        self.leave(job, now);
+        self.free_gpus(job, now);
         #[cfg(test)]
         self.history.push(Entry::Stopped {
             job,
@@ -198,7 +198,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Frees the GPUs of a running job.
-    fn leave(&mut self, job: usize, now: Seconds) {
+    fn free_gpus(&mut self, job: usize, now: Seconds) {
         self.running -= 1;
         for (node, gpus) in std::mem::take(&mut self.runs[job].parts) {
             let here = &mut self.nodes[node];
@@ -214,7 +214,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Starts what fits in queues for which something has changed: in order, and later jobs where earlier ones do not fit.
-    /// Tells whether any started.
+    /// Returns whether any started.
     pub(super) fn schedule(&mut self, now: Seconds, events: &mut Events) -> bool {
         let mut any = false;
         for tenant in std::mem::take(&mut self.unsettled) {
@@ -240,7 +240,7 @@ impl<'a> Cluster<'a> {
                 place(gpus, per_node, free.filter(|(_, free)| *free > 0))
             });
             if let Some(parts) = fits.flatten() {
-                self.start(*job, parts, now, events);
+                self.start_job(*job, parts, now, events);
                 started.push(*job);
                 continue;
             }
@@ -257,13 +257,13 @@ impl<'a> Cluster<'a> {
         started.len()
     }
 
-    fn start(&mut self, job: usize, parts: Vec<Part>, now: Seconds, events: &mut Events) {
+    fn start_job(&mut self, job: usize, parts: Vec<Part>, now: Seconds, events: &mut Events) {
         let &Job {
             tenant, duration, gpus, ..
         } = self.job(job);
         for (node, gpus) in &parts {
             let here = &mut self.nodes[*node];
-            debug_assert_eq!(here.stand, Stand::Open { tenant });
+            debug_assert_eq!(here.phase, NodePhase::Open { tenant });
             here.used += gpus;
             here.jobs.insert(job);
             self.nodes_changed.insert(*node);
@@ -296,32 +296,32 @@ impl<'a> Cluster<'a> {
             self.counts.evictions += 1;
             self.counts.repeated += u64::from(gpus) * (done - kept).unsigned_abs();
         }
-        self.leave(job, now);
+        self.free_gpus(job, now);
         #[cfg(test)]
         self.history.push(Entry::Stopped {
             job,
             at: now,
             done: false,
         });
-        self.arrive(job, now);
+        self.enqueue(job, now);
     }
 
     /// What there is to measure now.
-    pub(super) fn moment(&self) -> Moment<'_> {
+    pub(super) fn measure_now(&self) -> Moment<'_> {
         let mut moment = Moment::new(&self.waiting_gpus);
         for node in &self.nodes {
             let idle = u64::from(self.options.gpus_per_node - node.used);
-            match node.stand {
-                Stand::Free => moment.free += idle,
-                Stand::Reserved { .. } | Stand::Joining { .. } => moment.joining += idle,
-                Stand::Returning { .. } => moment.scrubbed += idle,
-                Stand::Open { tenant } => {
+            match node.phase {
+                NodePhase::Free => moment.free += idle,
+                NodePhase::Reserved { .. } | NodePhase::Joining { .. } => moment.joining += idle,
+                NodePhase::Returning { .. } => moment.scrubbed += idle,
+                NodePhase::Open { tenant } => {
                     moment.idle[tenant] += idle;
                     moment.idle_nodes[tenant] += if node.used == 0 { idle } else { 0 };
                     moment.busy[tenant] += u64::from(node.used);
                 }
                 // Its tenant cannot use what is idle on it any more.
-                Stand::Cordoned { tenant, .. } => {
+                NodePhase::Cordoned { tenant, .. } => {
                     moment.cordoned += idle;
                     moment.busy[tenant] += u64::from(node.used);
                 }

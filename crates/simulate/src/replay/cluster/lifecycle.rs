@@ -6,13 +6,13 @@ use berth_planner::Seconds;
 
 #[cfg(test)]
 use super::Entry;
-use super::{Cluster, Event, Events, Stand};
+use super::{Cluster, Event, Events, NodePhase};
 
 impl Cluster<'_> {
     /// A node changes hands.
-    pub(super) fn own(&mut self, node: usize, stand: Stand, now: Seconds) {
+    pub(super) fn set_owner(&mut self, node: usize, phase: NodePhase, now: Seconds) {
         let here = &mut self.nodes[node];
-        here.stand = stand;
+        here.phase = phase;
         here.owned_since = now;
         here.idle_since = now;
         self.nodes_changed.insert(node);
@@ -20,19 +20,21 @@ impl Cluster<'_> {
         self.history.push(Entry::Owner {
             node,
             at: now,
-            tenant: match stand {
-                Stand::Reserved { tenant, .. } | Stand::Joining { tenant } | Stand::Open { tenant } => Some(tenant),
+            tenant: match phase {
+                NodePhase::Reserved { tenant, .. } | NodePhase::Joining { tenant } | NodePhase::Open { tenant } => {
+                    Some(tenant)
+                }
                 _ => None,
             },
-            clean: !matches!(stand, Stand::Returning { .. }),
+            clean: !matches!(phase, NodePhase::Returning { .. }),
         });
     }
 
-    /// A free node is promised to a tenant, or a promise changes.
+    /// Reserves a free node for a tenant, or changes a reservation.
     pub(in crate::replay) fn reserve(&mut self, node: usize, tenant: usize, of: u32, now: Seconds) {
-        match &mut self.nodes[node].stand {
-            Stand::Free => self.own(node, Stand::Reserved { tenant, of }, now),
-            Stand::Reserved { tenant: held, of: was } if *held == tenant => {
+        match &mut self.nodes[node].phase {
+            NodePhase::Free => self.set_owner(node, NodePhase::Reserved { tenant, of }, now),
+            NodePhase::Reserved { tenant: held, of: was } if *held == tenant => {
                 *was = of;
                 self.nodes_changed.insert(node);
             }
@@ -40,27 +42,29 @@ impl Cluster<'_> {
         }
     }
 
-    /// A promise is taken back: nothing of the tenant was on the node.
-    pub(in crate::replay) fn unreserve(&mut self, node: usize, now: Seconds) {
-        if matches!(self.nodes[node].stand, Stand::Reserved { .. }) {
-            self.own(node, Stand::Free, now);
+    /// Cancels a reservation: nothing of the tenant was on the node.
+    pub(in crate::replay) fn cancel_reservation(&mut self, node: usize, now: Seconds) {
+        if matches!(self.nodes[node].phase, NodePhase::Reserved { .. }) {
+            self.set_owner(node, NodePhase::Free, now);
             self.news = true;
         }
     }
 
-    /// Promised nodes join if their tenant has as many as they wait for.
+    /// Lets reserved nodes join whose tenant has as many as they wait for.
     pub(in crate::replay) fn join_complete(&mut self, now: Seconds, events: &mut Events) {
         let mut has = vec![0_u32; self.queues.len()];
         for node in &self.nodes {
-            if let Stand::Reserved { tenant, .. } | Stand::Joining { tenant } | Stand::Open { tenant } = node.stand {
+            if let NodePhase::Reserved { tenant, .. } | NodePhase::Joining { tenant } | NodePhase::Open { tenant } =
+                node.phase
+            {
                 has[tenant] += 1;
             }
         }
         for node in 0..self.nodes.len() {
-            if let Stand::Reserved { tenant, of } = self.nodes[node].stand
+            if let NodePhase::Reserved { tenant, of } = self.nodes[node].phase
                 && has[tenant] >= of
             {
-                self.nodes[node].stand = Stand::Joining { tenant };
+                self.nodes[node].phase = NodePhase::Joining { tenant };
                 self.nodes_changed.insert(node);
                 events.push(Reverse((now + self.options.join, Event::Ready { node })));
             }
@@ -68,9 +72,9 @@ impl Cluster<'_> {
     }
 
     /// Pods can start on a node.
-    pub(in crate::replay) fn open(&mut self, node: usize, now: Seconds) {
-        if let Stand::Joining { tenant } = self.nodes[node].stand {
-            self.nodes[node].stand = Stand::Open { tenant };
+    pub(in crate::replay) fn open_node(&mut self, node: usize, now: Seconds) {
+        if let NodePhase::Joining { tenant } = self.nodes[node].phase {
+            self.nodes[node].phase = NodePhase::Open { tenant };
             self.nodes[node].idle_since = now;
             self.nodes_changed.insert(node);
             self.open[tenant].insert(node);
@@ -81,13 +85,13 @@ impl Cluster<'_> {
 
     /// A node is to be taken from its tenant.
     pub(in crate::replay) fn release(&mut self, node: usize, until: Seconds, now: Seconds, events: &mut Events) {
-        let tenant = match self.nodes[node].stand {
-            Stand::Joining { tenant } | Stand::Open { tenant } | Stand::Cordoned { tenant, .. } => tenant,
-            Stand::Reserved { .. } => return self.unreserve(node, now),
-            Stand::Free | Stand::Returning { .. } => return,
+        let tenant = match self.nodes[node].phase {
+            NodePhase::Joining { tenant } | NodePhase::Open { tenant } | NodePhase::Cordoned { tenant, .. } => tenant,
+            NodePhase::Reserved { .. } => return self.cancel_reservation(node, now),
+            NodePhase::Free | NodePhase::Returning { .. } => return,
         };
         self.open[tenant].remove(&node);
-        self.nodes[node].stand = Stand::Cordoned { tenant, until };
+        self.nodes[node].phase = NodePhase::Cordoned { tenant, until };
         self.nodes_changed.insert(node);
         if until > now {
             events.push(Reverse((until, Event::Drain { node })));
@@ -97,18 +101,18 @@ impl Cluster<'_> {
     }
 
     /// A node that was to be taken stays after all.
-    pub(in crate::replay) fn keep(&mut self, node: usize) {
-        if let Stand::Cordoned { tenant, .. } = self.nodes[node].stand {
-            self.nodes[node].stand = Stand::Open { tenant };
+    pub(in crate::replay) fn cancel_release(&mut self, node: usize) {
+        if let NodePhase::Cordoned { tenant, .. } = self.nodes[node].phase {
+            self.nodes[node].phase = NodePhase::Open { tenant };
             self.open[tenant].insert(node);
             self.nodes_changed.insert(node);
             self.unsettled.insert(tenant);
         }
     }
 
-    /// A cordoned node whose time is over loses its jobs and is scrubbed.
+    /// Evicts the jobs of a cordoned node at its drain time, and scrubs it.
     pub(in crate::replay) fn drain_if_due(&mut self, node: usize, now: Seconds, events: &mut Events) {
-        let Stand::Cordoned { tenant, until } = self.nodes[node].stand else {
+        let NodePhase::Cordoned { tenant, until } = self.nodes[node].phase else {
             return;
         };
         if until > now {
@@ -117,10 +121,10 @@ impl Cluster<'_> {
         for job in self.nodes[node].jobs.clone() {
             self.evict(job, now);
         }
-        self.counts.handovers += u64::from(self.window.overlap(now, now + 1) > 0);
-        self.own(
+        self.counts.recyclings += u64::from(self.window.overlap(now, now + 1) > 0);
+        self.set_owner(
             node,
-            Stand::Returning {
+            NodePhase::Returning {
                 from: tenant,
                 since: now,
             },
@@ -131,8 +135,8 @@ impl Cluster<'_> {
     }
 
     /// A node is scrubbed.
-    pub(in crate::replay) fn clean(&mut self, node: usize, now: Seconds) {
-        self.nodes[node].stand = Stand::Free;
+    pub(in crate::replay) fn finish_scrub(&mut self, node: usize, now: Seconds) {
+        self.nodes[node].phase = NodePhase::Free;
         self.nodes[node].idle_since = now;
         self.nodes_changed.insert(node);
         self.news = true;
