@@ -6,6 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// `TenantCluster`: the spec can be carried out by this Berth (known pools and version, enough nodes).
 pub const ACCEPTED: &str = "Accepted";
+/// `TenantCluster`: its namespaces, certificate authorities, addresses and network policies exist on the host.
+pub const INFRASTRUCTURE_READY: &str = "InfrastructureReady";
 /// `TenantCluster`: the tenant's key range and identity exist in its datastore.
 pub const DATASTORE_READY: &str = "DatastoreReady";
 /// `TenantCluster`: the tenant's API server answers and its bootstrap objects exist.

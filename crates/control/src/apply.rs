@@ -13,8 +13,8 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Age after which an object is applied again even if nothing changed here: what somebody changed or deleted by hand
-/// is mended not later than this.
+/// Age after which an object is applied again even if nothing changed here: drift is corrected
+/// not later than this.
 const REFRESH: Duration = Duration::from_secs(300);
 
 /// Why an object could not be applied.

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// JSON file with images, versions, placement and resources of control planes that are pods.
     #[arg(long, value_name = "FILE")]
     pub(crate) cluster_settings: Option<PathBuf>,
-    /// URL at which syncers that are pods reach the host [default: as the kubeconfig says, or as pods are told].
+    /// URL at which syncers that are pods reach the host [default: as the kubeconfig says, or as in pods].
     #[arg(long, value_name = "URL")]
     pub(crate) host_server: Option<String>,
     /// Folder of the process runtime's state.

@@ -73,7 +73,7 @@ pub(crate) struct Job(Commands);
 
 impl Job {
     /// The job, if the first argument is one.
-    pub(crate) fn asked_for() -> Option<Self> {
+    pub(crate) fn from_command_line() -> Option<Self> {
         let first = std::env::args().nth(1)?;
         let is_known = Commands::command()
             .get_subcommands()

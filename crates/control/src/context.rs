@@ -1,11 +1,9 @@
-//! What every part of control works with.
+//! What waits to be reconciled, what watches know of the host, and what the controllers of nodes work with.
 
 use crate::{
-    control_plane::HostInput,
-    controllers::{tenant::Tenants, tenant_class::KnownKinds},
-    datastore::Datastore,
+    controllers::tenant::Tenants,
     metrics::Metrics,
-    network::{AdministrativeTier, NetworkConfig, NetworkContext},
+    network::NetworkConfig,
     nodes::{
         ByNode, clock::Clock, devices::Devices, idle::Idle, jobs::NodeJobs, placeholders::Requested,
         refusals::Refusals, requests::Requests, shared::SharedPod, workloads::Workloads,
@@ -23,7 +21,7 @@ use kube::{Client, core::PartialObjectMeta, runtime::events::Recorder, runtime::
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// What there is to do.
+/// An object that waits to be reconciled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// Reconcile one `TenantCluster`.
@@ -88,20 +86,14 @@ pub struct Stores {
     pub tenant_nodes: Store<TenantNode>,
 }
 
-/// Everything a reconcile needs. One a process.
+/// What the controllers of nodes and pools work with. One a process.
 pub struct Context {
     /// The host's API server.
     pub client: Client,
-    /// How syncers reach the host.
-    pub host: HostInput,
     /// Views of the host.
     pub stores: Stores,
-    /// The tenants' shared etcd.
-    pub datastore: Datastore,
     /// Settings of the host's network, from flags.
     pub network_config: NetworkConfig,
-    /// Which cluster-wide network policies the host serves.
-    pub administrative_tier: AdministrativeTier,
     /// How nodes are cleaned and checked.
     pub node_jobs: NodeJobs,
     /// The time by which nodes are handed on.
@@ -115,27 +107,11 @@ pub struct Context {
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What is known in memory of each tenant; everything in it can be found out again.
-    pub tenants: Tenants,
-    /// Which further kinds can be synced.
-    pub kinds: KnownKinds,
-    /// What there is to do.
+    pub tenants: Arc<Tenants>,
+    /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Counters.
     pub metrics: Metrics,
     /// Writes Events.
     pub recorder: Recorder,
-}
-
-impl Context {
-    /// What network policies need of this.
-    pub fn network(&self) -> NetworkContext<'_> {
-        NetworkContext {
-            client: &self.client,
-            host_server: &self.host.server,
-            nodes: &self.stores.nodes,
-            network_policies: &self.stores.network_policies,
-            config: &self.network_config,
-            tier: &self.administrative_tier,
-        }
-    }
 }

@@ -80,7 +80,7 @@ mod tests {
     use kube::core::Status;
 
     #[test]
-    fn what_is_refused_of_one_object_is_told_from_what_fails_for_all() {
+    fn a_refusal_of_one_object_differs_from_a_failure_of_all_calls() {
         let refusal = |code: u16, message: &str| {
             let status = Status::failure(message, "").with_code(code);
             let error = api("change a node")(kube::Error::Api(Box::new(status)));

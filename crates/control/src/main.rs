@@ -39,7 +39,7 @@ type AnyError = Box<dyn Error + Send + Sync>;
 #[tokio::main]
 async fn main() -> ExitCode {
     berth_runtime::install_crypto();
-    let outcome = if let Some(job) = commands::Job::asked_for() {
+    let outcome = if let Some(job) = commands::Job::from_command_line() {
         telemetry::init(job.log_format());
         job.run().await
     } else {
@@ -104,11 +104,11 @@ async fn lead(
     stop: tokio_util::sync::CancellationToken,
     on_ready: impl FnOnce(),
 ) -> Result<(), AnyError> {
-    let runtime = runtime(args, &client).await?;
-    let endpoints = datastore_endpoints(args, &client).await?;
+    let runtime = open_runtime(args, &client).await?;
+    let endpoints = find_datastore_endpoints(args, &client).await?;
     let config = ControlConfig {
         client,
-        host: host_input(args)?,
+        host: read_host_input(args)?,
         datastore: DatastoreConfig {
             endpoints,
             ca_cert: args.datastore_ca.clone(),
@@ -131,7 +131,7 @@ async fn lead(
 }
 
 /// Where the datastore is: as the command line says, or the address of a Service on the host.
-async fn datastore_endpoints(args: &Args, client: &kube::Client) -> Result<Vec<String>, AnyError> {
+async fn find_datastore_endpoints(args: &Args, client: &kube::Client) -> Result<Vec<String>, AnyError> {
     /// Where etcd serves clients.
     const PORT: u16 = 2379;
     let Some(named) = &args.datastore_service else {
@@ -150,7 +150,7 @@ async fn datastore_endpoints(args: &Args, client: &kube::Client) -> Result<Vec<S
     Ok(vec![format!("https://{}", SocketAddr::new(address, PORT))])
 }
 
-async fn runtime(args: &Args, client: &kube::Client) -> Result<Arc<dyn ControlPlaneRuntime>, AnyError> {
+async fn open_runtime(args: &Args, client: &kube::Client) -> Result<Arc<dyn ControlPlaneRuntime>, AnyError> {
     if args.runtime == RuntimeKind::Cluster {
         let settings = match &args.cluster_settings {
             Some(file) => ClusterSettings::read(file)?,
@@ -169,11 +169,11 @@ async fn runtime(args: &Args, client: &kube::Client) -> Result<Arc<dyn ControlPl
     Ok(Arc::new(ProcessRuntime::open(config, client.clone()).await?))
 }
 
-/// Address and CA of the host for syncers: as control's own kubeconfig names them, or as every pod is told.
-fn host_input(args: &Args) -> Result<HostInput, AnyError> {
+/// Address and CA of the host for syncers: as control's own kubeconfig names them, or those of its service account.
+fn read_host_input(args: &Args) -> Result<HostInput, AnyError> {
     let (server, ca_pem) = match &args.kubeconfig {
-        Some(file) => of_kubeconfig(file)?,
-        None => of_pod()?,
+        Some(file) => read_kubeconfig(file)?,
+        None => read_service_account()?,
     };
     Ok(HostInput {
         server: args.host_server.clone().unwrap_or(server),
@@ -182,7 +182,7 @@ fn host_input(args: &Args) -> Result<HostInput, AnyError> {
     })
 }
 
-fn of_pod() -> Result<(String, String), AnyError> {
+fn read_service_account() -> Result<(String, String), AnyError> {
     let config = kube::Config::incluster()?;
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     let file = config
@@ -191,7 +191,7 @@ fn of_pod() -> Result<(String, String), AnyError> {
     Ok((server, std::fs::read_to_string(file)?))
 }
 
-fn of_kubeconfig(file: &Path) -> Result<(String, String), AnyError> {
+fn read_kubeconfig(file: &Path) -> Result<(String, String), AnyError> {
     let kubeconfig = Kubeconfig::read_from(file)?;
     let cluster = kubeconfig
         .clusters

@@ -134,7 +134,7 @@ pub(crate) async fn the_examples_are_valid(host: Arc<TestCluster>) {
             assert_eq!(class.name_any(), file);
             let stored = classes.patch(file, &params, &Patch::Apply(&class)).await.unwrap();
             assert_eq!(stored.spec, class.spec, "nothing was pruned or defaulted");
-            assert_eq!(berth_control::controllers::tenant_class::fault(&class.spec), None);
+            assert_eq!(berth_control::controllers::tenant_class::validate(&class.spec), Ok(()));
         }
     }
 }

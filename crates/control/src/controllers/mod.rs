@@ -1,4 +1,7 @@
-//! The controllers: one folder for each kind of object that control reconciles.
+//! The controllers: one folder for each kind of object that control reconciles, and the workers that run them.
 
 pub mod tenant;
 pub mod tenant_class;
+mod worker;
+
+pub use worker::{ControllerError, Controllers};

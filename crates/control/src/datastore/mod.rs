@@ -4,6 +4,7 @@
 //! keys below its prefix and nothing else. Compaction is left to etcd (`--auto-compaction-*`), because a tenant's user
 //! may not compact.
 
+use async_trait::async_trait;
 use berth_api::names::TenantId;
 use berth_etcd::{
     Client, ConnectOptions, Status,
@@ -69,6 +70,55 @@ fn failed(what: &'static str) -> impl FnOnce(Status) -> DatastoreError {
     move |source| DatastoreError::Etcd {
         what,
         source: Box::new(source),
+    }
+}
+
+/// What tenants need of their datastore.
+#[async_trait]
+pub trait TenantDatastore: Send + Sync {
+    /// Endpoints of etcd.
+    fn endpoints(&self) -> &[String];
+
+    /// Certificate of the CA, PEM.
+    fn ca_cert(&self) -> &str;
+
+    /// Key of the CA, PEM. Secret.
+    fn ca_key(&self) -> &str;
+
+    /// Makes sure that the tenant's user, role and grant exist, and that authentication is on. Doing it again changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn prepare(&self, tenant: &TenantId) -> Result<(), DatastoreError>;
+
+    /// Removes everything of the tenant. Doing it again changes nothing.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn remove(&self, tenant: &TenantId) -> Result<(), DatastoreError>;
+}
+
+#[async_trait]
+impl TenantDatastore for Datastore {
+    fn endpoints(&self) -> &[String] {
+        Self::endpoints(self)
+    }
+
+    fn ca_cert(&self) -> &str {
+        Self::ca_cert(self)
+    }
+
+    fn ca_key(&self) -> &str {
+        Self::ca_key(self)
+    }
+
+    async fn prepare(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
+        Self::prepare(self, tenant).await
+    }
+
+    async fn remove(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
+        Self::remove(self, tenant).await
     }
 }
 

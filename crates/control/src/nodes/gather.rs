@@ -8,7 +8,7 @@ use super::{
 use crate::{
     apply::is_status,
     context::{Context, Key},
-    controllers::tenant::{self, class_of},
+    controllers::{tenant::Validator, tenant_class::class_of},
     error::{ReconcileError, api},
     nodes::requests,
 };
@@ -28,9 +28,9 @@ const AT_ONCE: usize = 16;
 /// The fleet as the watches know it, and what stands behind its demand.
 pub fn fleet(context: &Context, now: Timestamp) -> (Fleet, Needs) {
     let stores = &context.stores;
-    let acceptor = tenant::Acceptor::new(context);
+    let validator = Validator::new(stores, context.runtime.as_ref(), &context.network_config);
     let tenants = stores.tenants.state().into_iter().map(|cluster| TenantInput {
-        accepted: acceptor.accepts(&cluster),
+        accepted: validator.accepts(&cluster),
         gone: cluster.meta().deletion_timestamp.is_some()
             && cluster.uid().is_some_and(|uid| context.tenants.workloads_gone(&uid)),
         class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
@@ -59,7 +59,7 @@ pub fn fleet(context: &Context, now: Timestamp) -> (Fleet, Needs) {
 
 /// Keeps what the plan says of each tenant, and has those told of whom it says something new.
 pub fn tell(context: &Context, plan: &Plan) {
-    let changed = context.tenants.set_standings(&plan.node_groups);
+    let changed = context.tenants.set_node_group_plans(&plan.node_groups);
     if changed.is_empty() {
         return;
     }

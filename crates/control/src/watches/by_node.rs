@@ -4,7 +4,7 @@
 use super::{
     FLEET_PAUSE,
     follow::{Index, follow},
-    tenant_key,
+    wake::tenant_key,
 };
 use crate::{
     context::Key,
@@ -49,7 +49,7 @@ impl Owners {
             if let Some(pool) = shared::pool_of(&node) {
                 let tenants = self.tenants.state();
                 for tenant in tenants.iter().filter(|tenant| tenant.spec.uses_shared_pool(pool)) {
-                    let key = tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any());
+                    let key = tenant_key(tenant);
                     self.queue.add_after(key, FLEET_PAUSE);
                 }
             }
@@ -59,7 +59,7 @@ impl Owners {
             };
             let tenants = self.tenants.state();
             if let Some(tenant) = tenants.iter().find(|tenant| tenant.uid().as_ref() == Some(&uid)) {
-                let key = tenant_key(&tenant.namespace().unwrap_or_default(), &tenant.name_any());
+                let key = tenant_key(tenant);
                 self.queue.add_after(key, FLEET_PAUSE);
             }
         }

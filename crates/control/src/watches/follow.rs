@@ -58,7 +58,7 @@ pub(super) async fn follow<K>(
                 index.retain(&seen);
                 seen = HashSet::new();
                 if let Some(listed) = listed.take() {
-                    // Whoever waited may have gone.
+                    // The receiver may be gone.
                     let _ = listed.send(());
                 }
             }

@@ -3,10 +3,16 @@
 //! Every step is idempotent and returns instead of waiting; the condition Deleting says what remains. Nothing here
 //! needs the tenant's API server.
 
-use super::{provision::owned_nodes, state::TenantMemory, status};
+use super::{
+    context::TenantContext,
+    error::{CleanupError, TenantError, in_step},
+    fetch::owned_nodes,
+    finalizer, status,
+    target::Tenant,
+};
 use crate::{
     apply::{is_status, optional},
-    context::{Context, Key},
+    context::Key,
     control_plane::SYNCER,
     error::{ReconcileError, api},
     network,
@@ -24,59 +30,51 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams},
 };
-use serde_json::json;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-/// Pause before looking again at what was told to go.
+/// Pause before it is checked again whether what was deleted is gone.
 const POLL: Duration = Duration::from_millis(500);
 
-/// Removes what is left of the tenant. Returns when to look again; `None` once the object itself may go.
+/// Removes what is left of the tenant. Returns when to go on; `None` once the object itself may go.
 ///
 /// # Errors
 /// A step failed; it is tried again.
-pub(super) async fn run(
-    context: &Context,
-    memory: &TenantMemory,
-    cluster: &TenantCluster,
-    tenant: &TenantId,
-) -> Result<Option<Duration>, ReconcileError> {
-    if !cluster
-        .finalizers()
-        .iter()
-        .any(|finalizer| finalizer == labels::FINALIZER)
-    {
+pub(super) async fn delete_tenant(context: &TenantContext, tenant: &Tenant) -> Result<Option<Duration>, TenantError> {
+    let cluster = &tenant.cluster;
+    if !finalizer::is_set(cluster) {
         return Ok(None);
     }
-    memory.host.forget();
-    let remaining = match step(context, cluster, tenant).await {
-        Ok(remaining) => remaining,
+    tenant.memory.host.forget();
+    match delete_next(context, cluster, &tenant.id).await {
         Err(error) => {
-            report(context, cluster, error.category(), &error.to_string()).await?;
-            return Err(error);
+            write_progress(context, cluster, error.reason(), &error.to_string()).await?;
+            Err(error.into())
         }
-    };
-    if let Some(remaining) = remaining {
-        report(context, cluster, "Waiting", &remaining).await?;
-        return Ok(Some(POLL));
+        Ok(Some(remaining)) => {
+            write_progress(context, cluster, "Waiting", &remaining).await?;
+            Ok(Some(POLL))
+        }
+        Ok(None) => {
+            finalizer::remove(context, cluster).await?;
+            context.tenants.forget(&cluster.uid().unwrap_or_default());
+            Ok(None)
+        }
     }
-    remove_finalizer(context, cluster).await?;
-    context.tenants.forget(&cluster.uid().unwrap_or_default());
-    Ok(None)
 }
 
 /// Removes what is left of `TenantClusters` of this name that are gone without a clean-up: the API server can let an
 /// object go whose finalizer is added at the moment of its deletion, and people can take a finalizer off. Returns when
-/// to look again.
+/// to go on.
 ///
 /// # Errors
 /// A step failed; it is tried again.
-pub(super) async fn orphans(
-    context: &Context,
+pub(super) async fn delete_orphans(
+    context: &TenantContext,
     namespace: &str,
     name: &str,
-) -> Result<Option<Duration>, ReconcileError> {
+) -> Result<Option<Duration>, CleanupError> {
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let ours = ListParams::default().labels(&format!(
         "{}={namespace},{}={name},{}",
@@ -84,10 +82,10 @@ pub(super) async fn orphans(
         labels::TENANT_NAME,
         labels::ROLE
     ));
-    let left = namespaces
-        .list_metadata(&ours)
-        .await
-        .map_err(api("look for what tenants left"))?;
+    let left = namespaces.list_metadata(&ours).await;
+    let left = left
+        .map_err(api("list namespaces of tenants"))
+        .map_err(CleanupError::Orphans)?;
     let Some(uid) = left
         .iter()
         .find_map(|left| left.annotations().get(labels::OWNER_UID).cloned())
@@ -98,54 +96,72 @@ pub(super) async fn orphans(
     let mut gone = TenantCluster::new(name, TenantClusterSpec::default());
     gone.metadata.namespace = Some(namespace.into());
     gone.metadata.uid = Some(uid.clone());
-    if step(context, &gone, &TenantId::new(name, &uid)).await?.is_none() {
+    if delete_next(context, &gone, &TenantId::new(name, &uid)).await?.is_none() {
         context.tenants.forget(&uid);
     }
     Ok(Some(POLL))
 }
 
-/// Goes as far as it can; says what it waits for.
-async fn step(context: &Context, cluster: &TenantCluster, tenant: &TenantId) -> Result<Option<String>, ReconcileError> {
+/// Goes as far as it can; returns what it waits for.
+async fn delete_next(
+    context: &TenantContext,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+) -> Result<Option<String>, CleanupError> {
     let uid = cluster.uid().unwrap_or_default();
-    // 1. Nobody makes anything new.
-    context.runtime.stop(tenant).await?;
-    // 2. Pods end before their nodes are handed on, and before the policies that keep them apart: within a namespace that
+    // 1. From here on nothing new is made.
+    context
+        .runtime
+        .stop(tenant)
+        .await
+        .map_err(in_step(CleanupError::Components))?;
+    // 2. Pods end before their nodes are released, and before the policies that keep them apart: within a namespace that
     // is deleted these may go first.
-    if let Some(remaining) = end_pods(context, tenant).await? {
+    if let Some(remaining) = delete_pods(context, tenant).await.map_err(CleanupError::Pods)? {
         return Ok(Some(remaining));
     }
-    if !delete_namespace(context, &tenant.workload_namespace()).await? {
-        return Ok(Some(format!("namespace {} is ending", tenant.workload_namespace())));
+    let workloads = tenant.workload_namespace();
+    let is_gone = delete_namespace(context, &workloads).await;
+    if !is_gone.map_err(CleanupError::WorkloadNamespace)? {
+        return Ok(Some(format!("namespace {workloads} is ending")));
     }
     context.tenants.set_workloads_gone(&uid);
     // 3. Nodes go back to their pools.
-    let nodes = owned_nodes(context, cluster);
+    let nodes = owned_nodes(&context.stores.nodes, cluster);
     if !nodes.is_empty() {
         context.queue.add(Key::Fleet);
         let names: Vec<String> = nodes.iter().map(|node| node.name_any()).collect();
         return Ok(Some(format!("nodes are being released: {}", names.join(", "))));
     }
     // 4. What the tenant stored, and the identity it stored it with.
-    context.datastore.remove(tenant).await?;
+    context
+        .datastore
+        .remove(tenant)
+        .await
+        .map_err(in_step(CleanupError::Datastore))?;
     // 5. Files. The kubeconfig Secret goes with its owner.
     let namespace = cluster.namespace().unwrap_or_default();
-    context.runtime.remove(tenant, &namespace, &cluster.name_any()).await?;
+    let removed = context.runtime.remove(tenant, &namespace, &cluster.name_any()).await;
+    removed.map_err(in_step(CleanupError::Files))?;
     // 6. The syncer's rights and the policy outside of the tenant's namespaces.
-    delete_cluster_role(context, tenant).await?;
-    network::delete_cluster_policy(&context.client, tenant).await?;
+    delete_cluster_role(context, tenant)
+        .await
+        .map_err(CleanupError::ClusterRole)?;
+    network::delete_cluster_policy(&context.client, tenant)
+        .await
+        .map_err(CleanupError::NetworkPolicies)?;
     // 7. Keys, the syncer's identity and everything else in the control-plane namespace. It goes last: as long as it is
     // there, what is left of a tenant can be found.
-    if !delete_namespace(context, &tenant.control_plane_namespace()).await? {
-        return Ok(Some(format!(
-            "namespace {} is ending",
-            tenant.control_plane_namespace()
-        )));
+    let control_plane = tenant.control_plane_namespace();
+    let is_gone = delete_namespace(context, &control_plane).await;
+    if !is_gone.map_err(CleanupError::ControlPlaneNamespace)? {
+        return Ok(Some(format!("namespace {control_plane} is ending")));
     }
     Ok(None)
 }
 
-/// Deletes the pods of the workload namespace; says what remains of them.
-async fn end_pods(context: &Context, tenant: &TenantId) -> Result<Option<String>, ReconcileError> {
+/// Deletes the pods of the workload namespace; returns what remains of them.
+async fn delete_pods(context: &TenantContext, tenant: &TenantId) -> Result<Option<String>, ReconcileError> {
     let namespace = tenant.workload_namespace();
     // A syncer that goes on somewhere makes no new ones.
     let bindings: Api<RoleBinding> = Api::namespaced(context.client.clone(), &namespace);
@@ -166,7 +182,7 @@ async fn end_pods(context: &Context, tenant: &TenantId) -> Result<Option<String>
     Ok(Some(format!("the pods in namespace {namespace} are ending")))
 }
 
-async fn delete_cluster_role(context: &Context, tenant: &TenantId) -> Result<(), ReconcileError> {
+async fn delete_cluster_role(context: &TenantContext, tenant: &TenantId) -> Result<(), ReconcileError> {
     let (name, params) = (tenant.cluster_role(), DeleteParams::default());
     let bindings: Api<ClusterRoleBinding> = Api::all(context.client.clone());
     optional(bindings.delete(&name, &params).await).map_err(api("delete the syncer's binding"))?;
@@ -176,7 +192,7 @@ async fn delete_cluster_role(context: &Context, tenant: &TenantId) -> Result<(),
 }
 
 /// Deletes a namespace. `true` once it is gone.
-async fn delete_namespace(context: &Context, name: &str) -> Result<bool, ReconcileError> {
+async fn delete_namespace(context: &TenantContext, name: &str) -> Result<bool, ReconcileError> {
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     match optional(namespaces.get_metadata(name).await).map_err(api("look for a namespace"))? {
         None => Ok(true),
@@ -198,52 +214,32 @@ async fn delete_namespace(context: &Context, name: &str) -> Result<bool, Reconci
     }
 }
 
-async fn report(
-    context: &Context,
-    cluster: &TenantCluster,
+/// Writes the condition Deleting.
+async fn write_progress(
+    context: &TenantContext,
+    cluster: &Arc<TenantCluster>,
     reason: &'static str,
-    what: &str,
-) -> Result<(), ReconcileError> {
+    message: &str,
+) -> Result<(), TenantError> {
     let before = cluster.status.clone().unwrap_or_default();
-    let findings = [
-        Finding::yes(DELETING, reason, what),
+    let now = [
+        Finding::yes(DELETING, reason, message),
         Finding::no(READY, "Deleting", "the tenant is being deleted"),
     ];
+    let generation = cluster.metadata.generation;
     let after = TenantClusterStatus {
         phase: Some(Phase::Deleting),
-        observed_generation: cluster.metadata.generation,
-        conditions: conditions::merge(
-            &before.conditions,
-            &findings,
-            cluster.metadata.generation,
-            Timestamp::now(),
-        ),
-        ..before.clone()
+        observed_generation: generation,
+        conditions: conditions::merge(&before.conditions, &now, generation, Timestamp::now()),
+        ..before
     };
-    match status::replace(context, cluster, &before, &after).await {
+    match status::write(context, cluster, &after).await {
         // Gone already: another control was faster.
-        Err(ReconcileError::Api { source, .. }) if is_status(&source, 404) || is_status(&source, 409) => Ok(()),
+        Err(TenantError::Status(ReconcileError::Api { source, .. }))
+            if is_status(&source, 404) || is_status(&source, 409) =>
+        {
+            Ok(())
+        }
         other => other,
-    }
-}
-
-async fn remove_finalizer(context: &Context, cluster: &TenantCluster) -> Result<(), ReconcileError> {
-    let namespace = cluster.namespace().unwrap_or_default();
-    let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), &namespace);
-    let finalizers: Vec<&String> = cluster
-        .finalizers()
-        .iter()
-        .filter(|finalizer| *finalizer != labels::FINALIZER)
-        .collect();
-    let body = json!({"metadata": {
-        "uid": cluster.uid(), "resourceVersion": cluster.resource_version(), "finalizers": finalizers,
-    }});
-    match clusters
-        .patch(&cluster.name_any(), &PatchParams::default(), &Patch::Merge(&body))
-        .await
-    {
-        Ok(_) => Ok(()),
-        Err(error) if is_status(&error, 404) => Ok(()),
-        Err(error) => Err(api("remove the finalizer")(error)),
     }
 }

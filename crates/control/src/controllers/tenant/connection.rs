@@ -1,15 +1,21 @@
-//! The one connection control has to a tenant's API server.
+//! How control reaches what runs for a tenant: its API server and its syncer.
 //!
-//! Nobody else makes clients for tenants. Whoever needs one asks here and is told "not yet" until a probe of `/readyz`
-//! succeeds; the change puts the tenant back into the queue.
+//! A [`Connection`] is the one connection to a tenant's API server. It has an applier only while a probe of `/readyz` succeeds;
+//! a change of that puts the tenant back into the queue.
 
 use crate::{
     apply::Applier,
     context::Key,
-    control_plane::{Authorities, CertificateError},
+    control_plane::{Authorities, CertificateError, Endpoint},
 };
+use async_trait::async_trait;
 use berth_runtime::{client, queue::Queue};
-use http::Request;
+use http::{Request, header::CONNECTION};
+use http_body_util::{BodyExt, Limited};
+use hyper_util::{
+    client::legacy::{Client as HttpClient, connect::HttpConnector},
+    rt::TokioExecutor,
+};
 use kube::Client;
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -26,6 +32,11 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Age at which the client is made anew: control's certificate is valid for an hour.
 const CLIENT_AGE: Duration = Duration::from_secs(1800);
 
+/// Time the syncer may take to answer a probe.
+const SYNCER_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes of an answer of the syncer that are read.
+const LONGEST_ANSWER: usize = 4096;
+
 /// Why there is no connection to be had at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
@@ -35,6 +46,71 @@ pub enum ConnectionError {
     /// No client can be built.
     #[error(transparent)]
     Client(#[from] client::ConnectError),
+}
+
+/// Makes connections to what runs for a tenant.
+#[async_trait]
+pub trait Remote: Send + Sync {
+    /// A client for a tenant's API server.
+    ///
+    /// # Errors
+    /// The kubeconfig cannot be used.
+    async fn connect(&self, kubeconfig: &str) -> Result<Client, client::ConnectError>;
+
+    /// The answer of a syncer's `/readyz`.
+    ///
+    /// # Errors
+    /// It does not answer.
+    async fn probe_syncer(&self, admin: &Endpoint) -> Result<ProbeAnswer, ProbeError>;
+}
+
+/// What a syncer says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProbeAnswer {
+    /// Whether it is ready.
+    pub is_ready: bool,
+    /// What it waits for if it is not.
+    pub text: String,
+}
+
+/// A syncer does not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the syncer does not answer: {0}")]
+pub struct ProbeError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
+
+/// Connections over the network.
+#[derive(Clone, Debug)]
+pub struct NetworkRemote(HttpClient<HttpConnector, String>);
+
+impl Default for NetworkRemote {
+    fn default() -> Self {
+        Self(HttpClient::builder(TokioExecutor::new()).build_http())
+    }
+}
+
+#[async_trait]
+impl Remote for NetworkRemote {
+    async fn connect(&self, kubeconfig: &str) -> Result<Client, client::ConnectError> {
+        client::from_text(kubeconfig).await
+    }
+
+    async fn probe_syncer(&self, admin: &Endpoint) -> Result<ProbeAnswer, ProbeError> {
+        let url = format!("http://{}/readyz", admin.authority());
+        let probe = async {
+            let request = Request::get(url).header(CONNECTION, "close").body(String::new())?;
+            let answer = self.0.request(request).await?;
+            let is_ready = answer.status().is_success();
+            let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await?;
+            Ok(ProbeAnswer {
+                is_ready,
+                text: String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
+            })
+        };
+        match tokio::time::timeout(SYNCER_PROBE_TIMEOUT, probe).await {
+            Ok(answer) => answer.map_err(ProbeError),
+            Err(late) => Err(ProbeError(late.into())),
+        }
+    }
 }
 
 /// A connection that may be up or down.
@@ -69,13 +145,14 @@ impl Connection {
     /// No client can be made from the tenant's keys.
     pub async fn ready(
         &self,
+        remote: &dyn Remote,
         server: &str,
         authorities: &Authorities,
         queue: &Queue<Key>,
         key: &Key,
     ) -> Result<Option<Arc<Applier>>, ConnectionError> {
         if !self.is_current(server) {
-            let client = client::from_text(&authorities.control_kubeconfig(server)?).await?;
+            let client = remote.connect(&authorities.control_kubeconfig(server)?).await?;
             let (sender, ready) = tokio::sync::watch::channel(false);
             let task = tokio::spawn(probe(client.clone(), sender, queue.clone(), key.clone()));
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Where a tenant's node groups stand, for its status and its condition NodesReady: pure.
+//! The status of a tenant's node groups, and the condition NodesReady: pure.
 
 use crate::nodes::{NodeRecord, State, is_ready};
 use berth_api::{
@@ -10,12 +10,12 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Where each group stands: those of the spec, and those that only nodes remember. `standings` is the planner's word, if
-/// there was one yet.
-pub(super) fn groups(
+/// The status of each group: those of the spec, and those that only nodes remember. `plans` is what the planner said last, if
+/// it said anything yet.
+pub(super) fn statuses(
     spec: &[NodeGroup],
     nodes: &[Arc<Node>],
-    standings: Option<&BTreeMap<String, NodeGroupPlan>>,
+    plans: Option<&BTreeMap<String, NodeGroupPlan>>,
 ) -> Vec<NodeGroupStatus> {
     let mut groups: Vec<NodeGroupStatus> = spec
         .iter()
@@ -45,32 +45,31 @@ pub(super) fn groups(
         }
     }
     for group in &mut groups {
-        let Some(standing) = standings.and_then(|standings| standings.get(&group.name)) else {
+        let Some(plan) = plans.and_then(|plans| plans.get(&group.name)) else {
             continue;
         };
-        group.desired = standing.desired.max(group.desired);
-        group.pending = standing.waiting;
-        group.borrowed = standing.borrowed;
-        group.message = standing.message();
+        group.desired = plan.desired.max(group.desired);
+        group.pending = plan.waiting;
+        group.borrowed = plan.borrowed;
+        group.message = plan.message();
     }
     groups
 }
 
-/// The condition: every node that the spec asks for whatever happens is there and Ready. What pods wait for beyond that is
-/// told in its message.
-pub(super) fn finding(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[Arc<Node>]) -> Finding {
-    let floor_of = |name: &str| {
+/// NodesReady: the minimum of every group is assigned and Ready. What pods wait for beyond that is in the message.
+pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[Arc<Node>]) -> Finding {
+    let minimum_of = |name: &str| {
         let group = spec.iter().find(|group| group.name == name);
         group.map_or(0, NodeGroup::minimum)
     };
-    let floor: u64 = spec.iter().map(|group| u64::from(group.minimum())).sum();
+    let minimum: u64 = spec.iter().map(|group| u64::from(group.minimum())).sum();
     let there: u64 = groups
         .iter()
-        .map(|group| u64::from(group.assigned.min(floor_of(&group.name))))
+        .map(|group| u64::from(group.assigned.min(minimum_of(&group.name))))
         .sum();
     let short: Vec<&NodeGroupStatus> = groups
         .iter()
-        .filter(|group| group.assigned < floor_of(&group.name))
+        .filter(|group| group.assigned < minimum_of(&group.name))
         .collect();
     let waiting: Vec<&str> = short
         .iter()
@@ -82,7 +81,7 @@ pub(super) fn finding(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[A
             NODES_READY,
             "InsufficientCapacity",
             format!(
-                "{there} of {floor} nodes are assigned: {}; wait until another tenant gives nodes back, lower spec.nodeGroups[].replicas, or \
+                "{there} of {minimum} nodes are assigned: {}; wait until another tenant gives nodes back, lower spec.nodeGroups[].replicas, or \
                  add nodes to the pool",
                 waiting.join("; ")
             ),
@@ -92,7 +91,7 @@ pub(super) fn finding(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[A
         return Finding::no(
             NODES_READY,
             "Assigning",
-            format!("{there} of {floor} nodes are assigned"),
+            format!("{there} of {minimum} nodes are assigned"),
         );
     }
     // Nodes of dynamic groups come and go.
@@ -118,54 +117,54 @@ pub(super) fn finding(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[A
     if !broken.is_empty() {
         return Finding::no(NODES_READY, "NodeNotReady", format!("not Ready: {}", broken.join(", ")));
     }
-    let mut message = format!("{floor} of {floor} nodes are assigned");
+    let mut message = format!("{minimum} of {minimum} nodes are assigned");
     for group in groups.iter().filter(|group| group.mode == NodeMode::Dynamic) {
-        message = format!("{message}; {}", following(group));
+        message = format!("{message}; {}", describe_dynamic_group(group));
     }
     Finding::yes(NODES_READY, "Assigned", message)
 }
 
-/// Where a group that follows demand stands, in words.
-fn following(group: &NodeGroupStatus) -> String {
-    let mut words = format!("group {} has {}", group.name, group.assigned);
+/// What a dynamic group has, for the message.
+fn describe_dynamic_group(group: &NodeGroupStatus) -> String {
+    let mut message = format!("group {} has {}", group.name, group.assigned);
     if group.borrowed > 0 {
-        words = format!("{words}, {} of them borrowed", group.borrowed);
+        message = format!("{message}, {} of them borrowed", group.borrowed);
     }
     if group.joining > 0 {
-        words = format!("{words}, {} coming", group.joining);
+        message = format!("{message}, {} coming", group.joining);
     }
     if !group.message.is_empty() {
-        words = format!("{words}: {}", group.message);
+        message = format!("{message}: {}", group.message);
     }
-    words
+    message
 }
 
-/// What happened to dynamic groups since the last status, as Events: a reason and words for each.
-pub(super) fn news(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> Vec<(&'static str, String)> {
-    let mut news = Vec::new();
+/// What happened to dynamic groups since the last status, as reason and message of an Event each.
+pub(super) fn events(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> Vec<(&'static str, String)> {
+    let mut events = Vec::new();
     for group in after.iter().filter(|group| group.mode == NodeMode::Dynamic) {
         let earlier = before.iter().find(|earlier| earlier.name == group.name);
         let earlier = earlier.cloned().unwrap_or_default();
         let name = &group.name;
         if group.borrowed > earlier.borrowed {
-            let words = format!(
+            let message = format!(
                 "group {name} has {} borrowed nodes: others may ask for them back",
                 group.borrowed
             );
-            news.push(("NodesBorrowed", words));
+            events.push(("NodesBorrowed", message));
         }
         if group.releasing > earlier.releasing {
-            let words = format!(
+            let message = format!(
                 "group {name}: {} nodes are being released to pool {}",
                 group.releasing, group.pool_name
             );
-            news.push(("NodesReleasing", words));
+            events.push(("NodesReleasing", message));
         }
         if group.pending > 0 && earlier.pending == 0 {
-            news.push(("WaitingForNodes", format!("group {name}: {}", group.message)));
+            events.push(("WaitingForNodes", format!("group {name}: {}", group.message)));
         }
     }
-    news
+    events
 }
 
 #[cfg(test)]
@@ -186,8 +185,8 @@ mod tests {
         Arc::new(serde_json::from_value(node).unwrap())
     }
 
-    fn standings(waiting: u32) -> BTreeMap<String, NodeGroupPlan> {
-        let standing = NodeGroupPlan {
+    fn plans(waiting: u32) -> BTreeMap<String, NodeGroupPlan> {
+        let plan = NodeGroupPlan {
             desired: 3,
             held: 1,
             waiting,
@@ -203,11 +202,11 @@ mod tests {
             }],
             ..NodeGroupPlan::default()
         };
-        [("a".to_owned(), standing)].into()
+        [("a".to_owned(), plan)].into()
     }
 
     #[test]
-    fn groups_are_counted_by_state_and_told_by_the_planner() {
+    fn groups_count_nodes_by_state_and_carry_what_the_planner_says() {
         let spec = [NodeGroup::dynamic("a", "h100", 0, 8)];
         let nodes = [
             node("n1", "a", "Assigned"),
@@ -215,30 +214,30 @@ mod tests {
             node("n3", "a", "Cordoned"),
             node("n4", "old", "Draining"),
         ];
-        insta::assert_yaml_snapshot!(groups(&spec, &nodes, Some(&standings(2))));
+        insta::assert_yaml_snapshot!(statuses(&spec, &nodes, Some(&plans(2))));
     }
 
     #[test]
-    fn a_floor_that_cannot_be_reached_is_told_with_what_to_do() {
+    fn a_minimum_that_cannot_be_reached_says_what_to_do() {
         let spec = [NodeGroup::private("a", "h100", 2)];
         let nodes = [node("n1", "a", "Assigned")];
-        let all = groups(&spec, &nodes, Some(&standings(1)));
-        let found = finding(&spec, &all, &nodes);
+        let all = statuses(&spec, &nodes, Some(&plans(1)));
+        let found = condition(&spec, &all, &nodes);
         assert_eq!((found.status, found.reason), (Some(false), "InsufficientCapacity"));
         assert!(
             found.message.contains("1 of 2") && found.message.contains("lower spec.nodeGroups"),
             "{found:?}"
         );
-        let all = groups(&spec, &nodes, None);
-        assert_eq!(finding(&spec, &all, &nodes).reason, "Assigning");
+        let all = statuses(&spec, &nodes, None);
+        assert_eq!(condition(&spec, &all, &nodes).reason, "Assigning");
     }
 
     #[test]
-    fn demand_beyond_the_floor_is_told_and_no_fault() {
+    fn demand_beyond_the_minimum_is_in_the_message_and_no_failure() {
         let spec = [NodeGroup::dynamic("a", "h100", 1, 8)];
         let nodes = [node("n1", "a", "Assigned"), node("n2", "a", "Cordoned")];
-        let all = groups(&spec, &nodes, Some(&standings(2)));
-        let found = finding(&spec, &all, &nodes);
+        let all = statuses(&spec, &nodes, Some(&plans(2)));
+        let found = condition(&spec, &all, &nodes);
         assert_eq!((found.status, found.reason), (Some(true), "Assigned"));
         assert_eq!(
             found.message,
@@ -247,15 +246,15 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_a_private_group_gives_back_are_told() {
+    fn a_private_group_that_gives_nodes_back_is_draining() {
         let spec = [NodeGroup::private("a", "h100", 1)];
         let nodes = [node("n1", "a", "Assigned"), node("n2", "a", "Draining")];
-        let all = groups(&spec, &nodes, None);
-        assert_eq!(finding(&spec, &all, &nodes).reason, "Draining");
+        let all = statuses(&spec, &nodes, None);
+        assert_eq!(condition(&spec, &all, &nodes).reason, "Draining");
     }
 
     #[test]
-    fn news_are_told_once() {
+    fn each_change_of_a_group_is_one_event() {
         let group = |borrowed, releasing, pending| NodeGroupStatus {
             name: "a".into(),
             mode: NodeMode::Dynamic,
@@ -265,7 +264,7 @@ mod tests {
             ..NodeGroupStatus::default()
         };
         let reasons = |before: &[NodeGroupStatus], after| -> Vec<&str> {
-            news(before, &[after]).into_iter().map(|(reason, _)| reason).collect()
+            events(before, &[after]).into_iter().map(|(reason, _)| reason).collect()
         };
         assert_eq!(
             reasons(&[], group(1, 1, 1)),

@@ -1,35 +1,19 @@
 //! What decides how a tenant runs, besides its nodes: its version, and the rules of its class.
-//!
-//! Settings are recorded in the control-plane namespace as soon as they are accepted. A tenant whose spec can no longer
-//! be carried out (its class was deleted, its version is not offered any more) goes on as it was accepted last: nothing
-//! of it is torn down, its certificates and tokens are renewed, and the condition Accepted says what to do.
 
-use super::{host_objects, state::TenantMemory};
 use crate::{
-    apply::optional,
-    context::Context,
-    controllers::tenant_class,
-    error::{ReconcileError, api},
+    controllers::tenant_class::{self, class_of},
     network::{self, AllowedNetworks},
 };
 use berth_api::{
     ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, NodeMode, SchedulingMode, SyncPolicy,
     TenantClass, TenantClassSpec, TenantCluster,
     conditions::{ACCEPTED, Finding},
-    names::TenantId,
     network::ClassNetwork,
     sync_policy::{SharedNodesPolicy, allows},
 };
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Resource};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, sync::Arc};
-
-/// Name of the ConfigMap in the control-plane namespace.
-const RECORD: &str = "settings";
-/// Its one key.
-const KEY: &str = "settings.json";
 
 /// How a tenant runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,7 +44,7 @@ pub struct Settings {
     pub network: AllowedNetworks,
 }
 
-/// What earlier versions recorded without saying it.
+/// The default of settings that earlier versions recorded.
 fn one() -> u32 {
     1
 }
@@ -72,20 +56,10 @@ impl Settings {
     }
 }
 
-/// The name of the class that applies to a tenant: the one it names, else `default` if that exists or if its rules are
-/// what the tenant has now. A class that vanishes must not change what a running tenant may do without anybody's word.
-pub fn class_of(cluster: &TenantCluster, exists: impl Fn(&str) -> bool) -> Option<String> {
-    if let Some(named) = &cluster.spec.class_name {
-        return Some(named.clone());
-    }
-    let earlier = cluster.status.as_ref().and_then(|status| status.class_name.as_deref());
-    (exists(DEFAULT_CLASS) || earlier == Some(DEFAULT_CLASS)).then(|| DEFAULT_CLASS.to_owned())
-}
-
 /// The settings that a spec asks for, or why its class does not allow them.
 ///
 /// # Errors
-/// The finding for the condition Accepted.
+/// The condition Accepted.
 pub fn resolve(
     cluster: &TenantCluster,
     classes: impl Fn(&str) -> Option<Arc<TenantClass>>,
@@ -101,32 +75,32 @@ pub fn resolve(
             replicas: spec.control_plane.as_ref().map_or(1, |wanted| wanted.replicas),
             endpoint: spec.service(),
             sync: SyncPolicy {
-                shared_nodes: shared_nodes(cluster, &rules.sync.shared_nodes),
+                shared_nodes: restrict_shared_nodes(cluster, &rules.sync.shared_nodes),
                 ..rules.sync.clone()
             },
             dns: rules.dns.clone(),
             class_network: rules.network.clone(),
-            network: network.map_err(|why| refuse("NetworkNotAllowed", why))?,
+            network: network.map_err(|why| reject("NetworkNotAllowed", why))?,
         };
-        let refusal = disallowed(&settings, &rules.control_plane.service)
-            .or_else(|| not_shared(&settings, &rules.sync.shared_nodes));
-        refusal.map_or(Ok(settings), Err)
+        let rejection = find_service_error(&settings, &rules.control_plane.service)
+            .or_else(|| find_shared_pool_error(&settings, &rules.sync.shared_nodes));
+        rejection.map_or(Ok(settings), Err)
     };
     let Some(name) = class_of(cluster, |name| classes(name).is_some()) else {
         return settings(None, &TenantClassSpec::default());
     };
     let Some(class) = classes(&name) else {
-        return Err(refuse("UnknownClass", unknown(cluster, &name)));
+        return Err(reject("UnknownClass", describe_unknown_class(cluster, &name)));
     };
-    if let Some(fault) = tenant_class::fault(&class.spec) {
-        return Err(refuse(
+    if let Err(invalid) = tenant_class::validate(&class.spec) {
+        return Err(reject(
             "InvalidClass",
-            format!("TenantClass {name} contradicts itself, ask the platform team to mend it: {fault}"),
+            format!("TenantClass {name} contradicts itself, ask the platform team to correct it: {invalid}"),
         ));
     }
     let allowed = &class.spec.versions;
     if !allowed.is_empty() && !allowed.contains(&spec.version) {
-        return Err(refuse(
+        return Err(reject(
             "VersionNotAllowed",
             format!(
                 "TenantClass {name} does not allow Kubernetes {}; set spec.version to one of {}",
@@ -139,7 +113,7 @@ pub fn resolve(
 }
 
 /// The rules for shared nodes with the pools that the tenant asks for instead of those that its class lists.
-fn shared_nodes(cluster: &TenantCluster, rules: &SharedNodesPolicy) -> SharedNodesPolicy {
+fn restrict_shared_nodes(cluster: &TenantCluster, rules: &SharedNodesPolicy) -> SharedNodesPolicy {
     let groups = cluster
         .spec
         .node_groups
@@ -152,12 +126,12 @@ fn shared_nodes(cluster: &TenantCluster, rules: &SharedNodesPolicy) -> SharedNod
     }
 }
 
-/// What speaks against sharing nodes.
-fn not_shared(settings: &Settings, rules: &SharedNodesPolicy) -> Option<Finding> {
+/// Why the shared pools of the spec are not allowed.
+fn find_shared_pool_error(settings: &Settings, rules: &SharedNodesPolicy) -> Option<Finding> {
     let asked = &settings.sync.shared_nodes.pools;
     let class = settings.class_name();
     if let Some(foreign) = asked.iter().find(|pool| !allows(&rules.pools, pool)) {
-        return Some(refuse(
+        return Some(reject(
             "SharedPoolNotAllowed",
             format!(
                 "TenantClass {class} does not allow the shared pool {foreign}; remove the group from spec.nodeGroups, or ask \
@@ -167,7 +141,7 @@ fn not_shared(settings: &Settings, rules: &SharedNodesPolicy) -> Option<Finding>
     }
     // It would have to see what others use of the nodes.
     (!asked.is_empty() && settings.scheduling == SchedulingMode::Tenant).then(|| {
-        refuse(
+        reject(
             "SharedPoolNotAllowed",
             "a scheduler in the tenant does not know what others use of shared nodes; set spec.schedulingMode to Host, or \
              remove the groups of mode Shared from spec.nodeGroups"
@@ -176,8 +150,8 @@ fn not_shared(settings: &Settings, rules: &SharedNodesPolicy) -> Option<Finding>
     })
 }
 
-/// What a class has against an endpoint.
-fn disallowed(settings: &Settings, rules: &ControlPlaneServicePolicy) -> Option<Finding> {
+/// Why the class does not allow the Service of the API server.
+fn find_service_error(settings: &Settings, rules: &ControlPlaneServicePolicy) -> Option<Finding> {
     let class = settings.class_name();
     let ControlPlaneService {
         kind,
@@ -207,7 +181,7 @@ fn disallowed(settings: &Settings, rules: &ControlPlaneServicePolicy) -> Option<
     ))
 }
 
-fn unknown(cluster: &TenantCluster, name: &str) -> String {
+fn describe_unknown_class(cluster: &TenantCluster, name: &str) -> String {
     let earlier = cluster.status.as_ref().and_then(|status| status.class_name.as_deref());
     if earlier == Some(name) {
         format!(
@@ -219,41 +193,8 @@ fn unknown(cluster: &TenantCluster, name: &str) -> String {
     }
 }
 
-fn refuse(reason: &'static str, message: String) -> Finding {
+fn reject(reason: &'static str, message: String) -> Finding {
     Finding::no(ACCEPTED, reason, message)
-}
-
-/// Records what a tenant was accepted with.
-///
-/// # Errors
-/// The host refuses or does not answer.
-pub async fn record(
-    memory: &TenantMemory,
-    cluster: &TenantCluster,
-    tenant: &TenantId,
-    settings: &Settings,
-) -> Result<(), ReconcileError> {
-    let text = serde_json::to_string(settings).unwrap_or_default();
-    let map = host_objects::config_map(cluster, tenant, RECORD, [(KEY.into(), text)].into());
-    Ok(memory.host.apply(&map).await?)
-}
-
-/// What a tenant was accepted with last; none if it never was, or is being deleted.
-///
-/// # Errors
-/// The host refuses or does not answer.
-pub async fn recorded(
-    context: &Context,
-    cluster: &TenantCluster,
-    tenant: &TenantId,
-) -> Result<Option<Settings>, ReconcileError> {
-    if cluster.meta().finalizers.is_none() {
-        return Ok(None);
-    }
-    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
-    let map = optional(maps.get(RECORD).await).map_err(api("read the tenant's settings"))?;
-    let text = map.and_then(|map| map.data?.remove(KEY));
-    Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 #[cfg(test)]
@@ -303,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tenant_says_on_scheduling_wins() {
+    fn the_scheduling_mode_of_the_tenant_wins() {
         let mut cluster = cluster(Some("gold"), None);
         cluster.spec.scheduling_mode = Some(SchedulingMode::Host);
         assert_eq!(
@@ -313,20 +254,20 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_is_not_there_is_told_and_one_that_vanished_is_not_replaced() {
-        let refusal = resolve(&cluster(Some("gold"), None), with(&["default"]), &[]).unwrap_err();
-        assert_eq!(refusal.reason, "UnknownClass");
+    fn an_unknown_class_is_rejected_and_a_deleted_one_is_not_replaced() {
+        let rejection = resolve(&cluster(Some("gold"), None), with(&["default"]), &[]).unwrap_err();
+        assert_eq!(rejection.reason, "UnknownClass");
         assert!(
-            refusal.message.contains("no TenantClass \"gold\""),
+            rejection.message.contains("no TenantClass \"gold\""),
             "{}",
-            refusal.message
+            rejection.message
         );
         for gone in [cluster(Some("gold"), Some("gold")), cluster(None, Some("default"))] {
-            let refusal = resolve(&gone, with(&[]), &[]).unwrap_err();
+            let rejection = resolve(&gone, with(&[]), &[]).unwrap_err();
             assert!(
-                refusal.message.contains("goes on with the rules it had"),
+                rejection.message.contains("goes on with the rules it had"),
                 "{}",
-                refusal.message
+                rejection.message
             );
         }
     }
@@ -338,12 +279,12 @@ mod tests {
             class.spec.versions = vec!["v1.36.4".into()];
             Some(Arc::new(class))
         };
-        let refusal = resolve(&cluster(Some("gold"), None), limited, &[]).unwrap_err();
-        assert_eq!(refusal.reason, "VersionNotAllowed");
+        let rejection = resolve(&cluster(Some("gold"), None), limited, &[]).unwrap_err();
+        assert_eq!(rejection.reason, "VersionNotAllowed");
         assert!(
-            refusal.message.ends_with("set spec.version to one of v1.36.4"),
+            rejection.message.ends_with("set spec.version to one of v1.36.4"),
             "{}",
-            refusal.message
+            rejection.message
         );
     }
 
@@ -374,19 +315,23 @@ mod tests {
             resolve(&balanced, limited, &[]).unwrap().endpoint.kind,
             ControlPlaneServiceType::LoadBalancer
         );
-        let refusal = resolve(&with(ControlPlaneServiceType::NodePort, None), limited, &[]).unwrap_err();
+        let rejection = resolve(&with(ControlPlaneServiceType::NodePort, None), limited, &[]).unwrap_err();
         assert!(
-            refusal.message.ends_with("to one of LoadBalancer"),
+            rejection.message.ends_with("to one of LoadBalancer"),
             "{}",
-            refusal.message
+            rejection.message
         );
-        let refusal = resolve(
+        let rejection = resolve(
             &with(ControlPlaneServiceType::LoadBalancer, Some("other/key")),
             limited,
             &[],
         )
         .unwrap_err();
-        assert!(refusal.message.contains("annotation other/key"), "{}", refusal.message);
+        assert!(
+            rejection.message.contains("annotation other/key"),
+            "{}",
+            rejection.message
+        );
         let mut unclassed = balanced;
         unclassed.spec.class_name = None;
         assert_eq!(
@@ -396,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_limits_shared_pools_and_only_the_host_places_pods_there() {
+    fn a_class_limits_shared_pools_and_only_the_host_schedules_pods_there() {
         let asking = |scheduling| {
             let mut cluster = cluster(Some("gold"), None);
             cluster.spec.scheduling_mode = Some(scheduling);
@@ -426,30 +371,30 @@ mod tests {
                 .shared_nodes;
             assert_eq!((shared.pools, shared.user_namespaces), (vec!["cpu".to_owned()], true));
         }
-        let refusal = resolve(&asking(SchedulingMode::Host), listing(&["other"]), &[]).unwrap_err();
-        assert!(refusal.message.contains("shared pool cpu"), "{}", refusal.message);
-        let refusal = resolve(&asking(SchedulingMode::Tenant), listing(&["*"]), &[]).unwrap_err();
+        let rejection = resolve(&asking(SchedulingMode::Host), listing(&["other"]), &[]).unwrap_err();
+        assert!(rejection.message.contains("shared pool cpu"), "{}", rejection.message);
+        let rejection = resolve(&asking(SchedulingMode::Tenant), listing(&["*"]), &[]).unwrap_err();
         assert!(
-            refusal.message.contains("spec.schedulingMode to Host"),
+            rejection.message.contains("spec.schedulingMode to Host"),
             "{}",
-            refusal.message
+            rejection.message
         );
-        // Whoever asks for none has none, whatever the class lists.
+        // A tenant without such a group has none, whatever the class lists.
         let none = resolve(&cluster(Some("gold"), None), listing(&["*"]), &[]).unwrap();
         assert!(none.sync.shared_nodes.pools.is_empty());
     }
 
     #[test]
-    fn a_class_limits_what_is_declared() {
+    fn a_class_limits_routes() {
         let mut cluster = cluster(Some("gold"), None);
         let rules = r#"{"allow": [{"cidr": "10.20.0.0/16"}]}"#;
         cluster.spec.network.egress = serde_json::from_str(rules).unwrap();
-        let refusal = resolve(&cluster, with(&["gold"]), &[]).unwrap_err();
-        assert_eq!(refusal.reason, "NetworkNotAllowed");
+        let rejection = resolve(&cluster, with(&["gold"]), &[]).unwrap_err();
+        assert_eq!(rejection.reason, "NetworkNotAllowed");
         assert!(
-            refusal.message.starts_with("spec.network.egress.allow[0]: "),
+            rejection.message.starts_with("spec.network.egress.allow[0]: "),
             "{}",
-            refusal.message
+            rejection.message
         );
         let open = |_: &str| {
             let mut class = class("gold").as_ref().clone();
@@ -466,8 +411,8 @@ mod tests {
             class.spec.network.blocked_cidrs = vec!["10.0.0.0/99".into()];
             Some(Arc::new(class))
         };
-        let refusal = resolve(&cluster(Some("gold"), None), broken, &[]).unwrap_err();
-        assert_eq!(refusal.reason, "InvalidClass");
-        assert!(refusal.message.contains("blockedCIDRs"), "{}", refusal.message);
+        let rejection = resolve(&cluster(Some("gold"), None), broken, &[]).unwrap_err();
+        assert_eq!(rejection.reason, "InvalidClass");
+        assert!(rejection.message.contains("blockedCIDRs"), "{}", rejection.message);
     }
 }

@@ -1,16 +1,27 @@
-//! The status of a `TenantCluster`, derived from what a pass found out.
+//! The status of a `TenantCluster`, computed from the outcome of a reconcile.
 
-use super::{host_objects, node_groups, provision::owned_nodes, settings::Settings, state::Findings};
+use super::{
+    apply::{ApiServer, ControlPlane, Outcome, Serving, SyncerState},
+    build::host_objects,
+    context::TenantContext,
+    error::TenantError,
+    fetch::ObservedNodes,
+    node_groups,
+    settings::Settings,
+    target::Tenant,
+};
 use crate::{
-    context::Context,
-    error::{ReconcileError, api},
+    error::api,
     nodes::{NodeRecord, is_ready},
+    runtime::ComponentState,
 };
 use berth_api::{
     Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
-    conditions::{self, ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, Finding, NODES_READY, READY, SYNCER_READY},
+    conditions::{
+        self, ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, ENDPOINT_READY, Finding, INFRASTRUCTURE_READY,
+        NODES_READY, READY, SYNCER_READY,
+    },
     labels,
-    names::TenantId,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -21,71 +32,174 @@ use kube::{
 };
 use serde_json::json;
 
-/// The finding of the step that failed: the first one of the usual order that has none yet.
-pub(super) fn failed_step(findings: &Findings, error: &ReconcileError) -> Finding {
-    let order = [DATASTORE_READY, CONTROL_PLANE_READY, SYNCER_READY, NODES_READY];
-    let done = |kind: &str| findings.all().iter().any(|finding| finding.kind == kind);
-    let kind = order.into_iter().find(|kind| !done(kind)).unwrap_or(NODES_READY);
-    Finding::no(kind, error.category(), error.to_string())
+/// The conditions in the order in which a tenant comes to life.
+const ORDER: [&str; 7] = [
+    ACCEPTED,
+    INFRASTRUCTURE_READY,
+    DATASTORE_READY,
+    CONTROL_PLANE_READY,
+    ENDPOINT_READY,
+    SYNCER_READY,
+    NODES_READY,
+];
+/// Characters of a message that an Event carries.
+const LONGEST_NOTE: usize = 1000;
+
+/// The conditions that follow from an outcome, in the order in which a tenant comes to life, and Ready after them. `rejection`
+/// is why the spec is not accepted. Conditions of steps that were not reached are missing: they keep what they said before.
+pub(super) fn conditions(rejection: Option<&Finding>, outcome: &Outcome<'_>, nodes: &ObservedNodes) -> Vec<Finding> {
+    let accepted = || Finding::yes(ACCEPTED, "Valid", "the spec is valid and can be carried out");
+    let mut all = vec![rejection.cloned().unwrap_or_else(accepted)];
+    if let Outcome::Prepared {
+        prepared,
+        control_plane,
+        nodes: published,
+    } = outcome
+    {
+        all.push(Finding::yes(
+            INFRASTRUCTURE_READY,
+            "Applied",
+            "namespaces, certificate authorities, addresses and network policies exist",
+        ));
+        all.push(Finding::yes(
+            DATASTORE_READY,
+            "Prepared",
+            "user, role and key range exist",
+        ));
+        let serving = match control_plane {
+            ControlPlane::Started {
+                started,
+                serving: Ok(serving),
+            } => Some((started, serving)),
+            _ => None,
+        };
+        all.extend(serving.map(|(started, serving)| control_plane_condition(&started.api_server, serving)));
+        all.extend(prepared.public.as_ref().map(|public| public.condition()));
+        all.extend(serving.map(|(_, serving)| syncer_condition(&serving.syncer)));
+        if published.is_ok() {
+            all.push(node_groups::condition(&nodes.spec, &nodes.groups, &nodes.owned));
+        }
+    }
+    for failed in outcome.errors().into_iter().map(TenantError::condition) {
+        all.retain(|condition| condition.kind != failed.kind);
+        all.push(failed);
+    }
+    all.sort_by_key(|condition| ORDER.iter().position(|kind| *kind == condition.kind));
+    all.push(ready_condition(&all));
+    all
 }
 
-/// Writes the status if it differs from the one there is, and an Event for every condition that changed.
-///
-/// # Errors
-/// The host refuses or does not answer.
-pub(super) async fn write(
-    context: &Context,
-    cluster: &TenantCluster,
-    tenant: &TenantId,
+fn control_plane_condition(api_server: &ApiServer, serving: &Serving) -> Finding {
+    let down = |why: &str| Finding::no(CONTROL_PLANE_READY, "NotRunning", why);
+    match (api_server, &serving.running) {
+        (ApiServer::Down(why), _) => down(why),
+        (ApiServer::Starting, _) | (ApiServer::Answers(_), None) => Finding::no(
+            CONTROL_PLANE_READY,
+            "Starting",
+            "the API server was started and does not answer yet",
+        ),
+        (ApiServer::Answers(_), Some(running)) => match &running.components {
+            ComponentState::Running => Finding::yes(CONTROL_PLANE_READY, "Running", "the API server is ready"),
+            ComponentState::Down(why) => down(why),
+        },
+    }
+}
+
+fn syncer_condition(syncer: &SyncerState) -> Finding {
+    match syncer {
+        SyncerState::Ready => Finding::yes(SYNCER_READY, "InSync", "the syncer has listed both sides"),
+        SyncerState::Starting(message) => Finding::no(SYNCER_READY, "Starting", message),
+        SyncerState::Down(why) => Finding::no(SYNCER_READY, "NotRunning", why),
+    }
+}
+
+/// The first condition that is not met decides.
+fn ready_condition(all: &[Finding]) -> Finding {
+    match all.iter().find(|condition| !condition.is_true()) {
+        None => Finding::yes(READY, "Ready", "the tenant is ready"),
+        Some(unmet) => Finding::no(READY, unmet.reason, unmet.message.clone()),
+    }
+}
+
+/// Whether a tenant is as well as it can be with the spec it has: nothing else than a new spec or a new host changes that.
+pub(super) fn is_settled(conditions: &[Finding]) -> bool {
+    let unmet = conditions.iter().find(|condition| !condition.is_true());
+    unmet.is_none_or(|first| first.kind == ACCEPTED)
+}
+
+/// The whole status. `settings` is what the tenant runs with.
+pub(super) fn build(
+    tenant: &Tenant,
     settings: Option<&Settings>,
-    findings: &Findings,
+    outcome: &Outcome<'_>,
+    nodes: &ObservedNodes,
+    conditions: &[Finding],
     now: Timestamp,
-) -> Result<(), ReconcileError> {
+) -> TenantClusterStatus {
+    let cluster = &tenant.cluster;
     let before = cluster.status.clone().unwrap_or_default();
-    let accepted = findings
-        .all()
-        .iter()
-        .any(|finding| finding.kind == ACCEPTED && finding.is_true());
-    let mut all = findings.all().to_vec();
-    all.push(readiness(findings));
-    let nodes = owned_nodes(context, cluster);
-    let standings = cluster.uid().and_then(|uid| context.tenants.standing(&uid));
-    let groups = node_groups::groups(&cluster.spec.node_groups, &nodes, standings.as_ref());
-    let mut serving = nodes;
+    let (endpoint, has_kubeconfig) = match outcome {
+        Outcome::Prepared {
+            prepared,
+            control_plane,
+            nodes: _,
+        } => (
+            Some(prepared.endpoints.public.url.clone()),
+            matches!(control_plane, ControlPlane::Started { .. }),
+        ),
+        _ => (None, false),
+    };
+    let endpoint = endpoint.or_else(|| before.endpoint.clone());
+    let has_kubeconfig = has_kubeconfig || before.kubeconfig_secret_ref.is_some();
+    let mut serving = nodes.owned.clone();
     serving.retain(|node| NodeRecord::read(node).is_some_and(|record| record.state.serves()));
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let endpoint = findings.endpoint.clone().or_else(|| before.endpoint.clone());
-    let has_kubeconfig = findings.has_kubeconfig || before.kubeconfig_secret_ref.is_some();
-    let after = TenantClusterStatus {
-        phase: Some(phase(accepted, findings)),
+    let desired = nodes.groups.iter().map(|group| group.desired);
+    TenantClusterStatus {
+        phase: Some(phase(conditions)),
         observed_generation: cluster.metadata.generation,
         version: settings.map_or_else(|| before.version.clone(), |settings| Some(settings.version.clone())),
         class_name: settings.map_or_else(|| before.class_name.clone(), |settings| settings.class.clone()),
         kubeconfig_secret_ref: has_kubeconfig.then(|| SecretReference {
             name: host_objects::kubeconfig_secret_name(cluster),
         }),
-        control_plane_namespace: endpoint.as_ref().map(|_| tenant.control_plane_namespace()),
-        workload_namespace: endpoint.as_ref().map(|_| tenant.workload_namespace()),
+        control_plane_namespace: endpoint.as_ref().map(|_| tenant.id.control_plane_namespace()),
+        workload_namespace: endpoint.as_ref().map(|_| tenant.id.workload_namespace()),
         endpoint,
         nodes: Some(TenantNodeCounts {
-            desired: groups.iter().map(|group| group.desired).fold(0, u32::saturating_add),
+            desired: desired.fold(0, u32::saturating_add),
             assigned: count(serving.len()),
             ready: count(serving.iter().filter(|node| is_ready(node)).count()),
         }),
-        node_groups: groups,
-        conditions: conditions::merge(&before.conditions, &all, cluster.metadata.generation, now),
-    };
-    replace(context, cluster, &before, &after).await
+        node_groups: nodes.groups.clone(),
+        conditions: conditions::merge(&before.conditions, conditions, cluster.metadata.generation, now),
+    }
 }
 
-/// Writes `after` unless it is what is there.
-pub(super) async fn replace(
-    context: &Context,
+fn phase(conditions: &[Finding]) -> Phase {
+    let is_met = |kind: &str| {
+        conditions
+            .iter()
+            .any(|condition| condition.kind == kind && condition.is_true())
+    };
+    match (is_met(ACCEPTED), is_met(READY)) {
+        (false, _) => Phase::Pending,
+        (true, false) => Phase::Provisioning,
+        (true, true) => Phase::Ready,
+    }
+}
+
+/// Writes `after` unless it is what is there, and an Event for everything that changed.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(super) async fn write(
+    context: &TenantContext,
     cluster: &TenantCluster,
-    before: &TenantClusterStatus,
     after: &TenantClusterStatus,
-) -> Result<(), ReconcileError> {
-    if before == after {
+) -> Result<(), TenantError> {
+    let before = cluster.status.clone().unwrap_or_default();
+    if before == *after {
         return Ok(());
     }
     let namespace = cluster.namespace().unwrap_or_default();
@@ -98,45 +212,50 @@ pub(super) async fn replace(
     clusters
         .patch_status(&cluster.name_any(), &params, &Patch::Apply(&body))
         .await
-        .map_err(api("write the status"))?;
-    for (reason, note) in node_groups::news(&before.node_groups, &after.node_groups) {
-        let event = Event {
-            type_: EventType::Normal,
-            reason: reason.into(),
-            note: Some(note.chars().take(1000).collect()),
-            action: NODES_READY.into(),
-            secondary: None,
-        };
-        publish(context, cluster, &event).await;
-    }
-    for condition in changed(&before.conditions, &after.conditions) {
-        let is_bad = condition.status != "True" && is_a_fault(&condition.reason);
-        let event = Event {
-            type_: if is_bad { EventType::Warning } else { EventType::Normal },
-            reason: condition.reason.clone(),
-            note: Some(
-                format!("{}: {}", condition.type_, condition.message)
-                    .chars()
-                    .take(1000)
-                    .collect(),
-            ),
-            action: condition.type_.clone(),
-            secondary: None,
-        };
-        publish(context, cluster, &event).await;
+        .map_err(api("write the status"))
+        .map_err(TenantError::Status)?;
+    for event in events(&before, after) {
+        // The status says the same as a lost Event.
+        if let Err(error) = context.recorder.publish(&event, &cluster.object_ref(&())).await {
+            tracing::debug!(%error, "event not written");
+        }
     }
     Ok(())
 }
 
-/// Writes an Event. One that is lost harms nobody: the status says the same.
-async fn publish(context: &Context, cluster: &TenantCluster, event: &Event) {
-    if let Err(error) = context.recorder.publish(event, &cluster.object_ref(&())).await {
-        tracing::debug!(%error, "event not written");
+/// The Events of a status that changed: one for each change of a node group, and for each condition with a new status or reason.
+fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Event> {
+    let groups = node_groups::events(&before.node_groups, &after.node_groups)
+        .into_iter()
+        .map(|(reason, note)| event(EventType::Normal, reason, NODES_READY, &note));
+    let conditions = changed_conditions(&before.conditions, &after.conditions).map(|condition| {
+        let is_warning = condition.status != "True" && !is_transient(&condition.reason);
+        let type_ = if is_warning {
+            EventType::Warning
+        } else {
+            EventType::Normal
+        };
+        let note = format!("{}: {}", condition.type_, condition.message);
+        event(type_, &condition.reason, &condition.type_, &note)
+    });
+    groups.chain(conditions).collect()
+}
+
+fn event(type_: EventType, reason: &str, action: &str, note: &str) -> Event {
+    Event {
+        type_,
+        reason: reason.into(),
+        note: Some(note.chars().take(LONGEST_NOTE).collect()),
+        action: action.into(),
+        secondary: None,
     }
 }
 
 /// Conditions whose status or reason is new, without the summary.
-fn changed<'a>(before: &'a [Condition], after: &'a [Condition]) -> impl Iterator<Item = &'a Condition> {
+fn changed_conditions<'a>(
+    before: &'a [Condition],
+    after: &'a [Condition],
+) -> impl Iterator<Item = &'a Condition> + use<'a> {
     after.iter().filter(move |condition| {
         condition.type_ != READY
             && !before
@@ -145,50 +264,63 @@ fn changed<'a>(before: &'a [Condition], after: &'a [Condition]) -> impl Iterator
     })
 }
 
-/// Reasons of what is merely under way.
-fn is_a_fault(reason: &str) -> bool {
-    !matches!(reason, "Starting" | "Assigning" | "Draining" | "Waiting")
-}
-
-fn readiness(findings: &Findings) -> Finding {
-    match findings.first_missing() {
-        None => Finding::yes(READY, "Ready", "the tenant is ready"),
-        Some(missing) => Finding::no(READY, missing.reason, missing.message.clone()),
-    }
-}
-
-fn phase(accepted: bool, findings: &Findings) -> Phase {
-    match (accepted, findings.first_missing()) {
-        (false, _) => Phase::Pending,
-        (true, Some(_)) => Phase::Provisioning,
-        (true, None) => Phase::Ready,
-    }
+/// Whether a reason says that something is merely under way.
+fn is_transient(reason: &str) -> bool {
+    matches!(reason, "Starting" | "Assigning" | "Draining" | "Waiting")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ReconcileError;
 
-    #[test]
-    fn the_summary_is_the_first_thing_missing() {
-        let mut findings = Findings::default();
-        findings.add(Finding::yes(ACCEPTED, "Valid", ""));
-        findings.add(Finding::no(CONTROL_PLANE_READY, "Starting", "wait"));
-        findings.add(Finding::no(NODES_READY, "InsufficientCapacity", "no nodes"));
-        assert_eq!(readiness(&findings), Finding::no(READY, "Starting", "wait"));
-        assert_eq!(phase(true, &findings), Phase::Provisioning);
-        assert_eq!(phase(false, &findings), Phase::Pending);
+    fn no_nodes() -> ObservedNodes {
+        ObservedNodes {
+            spec: Vec::new(),
+            owned: Vec::new(),
+            groups: Vec::new(),
+        }
     }
 
     #[test]
-    fn a_failure_belongs_to_the_first_step_without_a_finding() {
-        let mut findings = Findings::default();
-        findings.add(Finding::yes(DATASTORE_READY, "Prepared", ""));
-        let error = ReconcileError::Blocked {
-            reason: "SecretExists",
-            message: "x".into(),
+    fn ready_says_what_the_first_unmet_condition_says() {
+        let mut all = vec![
+            Finding::yes(ACCEPTED, "Valid", ""),
+            Finding::no(CONTROL_PLANE_READY, "Starting", "wait"),
+            Finding::no(NODES_READY, "InsufficientCapacity", "no nodes"),
+        ];
+        let ready = ready_condition(&all);
+        assert_eq!(ready, Finding::no(READY, "Starting", "wait"));
+        all.push(ready);
+        assert_eq!(phase(&all), Phase::Provisioning);
+        all[0] = Finding::no(ACCEPTED, "UnknownPool", "");
+        assert_eq!(phase(&all), Phase::Pending);
+    }
+
+    #[test]
+    fn a_failed_step_is_reported_by_its_own_condition() {
+        let failure = |text: &str| ReconcileError::Blocked {
+            reason: "Broken",
+            message: text.into(),
         };
-        let finding = failed_step(&findings, &error);
-        assert_eq!((finding.kind, finding.reason), (CONTROL_PLANE_READY, "SecretExists"));
+        for (error, kind) in [
+            (TenantError::Namespaces(failure("a")), INFRASTRUCTURE_READY),
+            (TenantError::NetworkPolicies(failure("a")), INFRASTRUCTURE_READY),
+            (TenantError::Datastore(failure("a")), DATASTORE_READY),
+            (TenantError::Kubeconfig(failure("a")), CONTROL_PLANE_READY),
+        ] {
+            let all = conditions(None, &Outcome::NotPrepared(error), &no_nodes());
+            let unmet: Vec<&str> = all.iter().filter(|c| !c.is_true()).map(|c| c.kind).collect();
+            assert_eq!(unmet, [kind, READY]);
+            assert_eq!(all.last().map(|ready| ready.reason), Some("Broken"));
+        }
+    }
+
+    #[test]
+    fn a_tenant_that_was_never_accepted_has_no_other_condition() {
+        let rejection = Finding::no(ACCEPTED, "UnknownPool", "no such pool");
+        let all = conditions(Some(&rejection), &Outcome::NeverAccepted, &no_nodes());
+        assert_eq!(all, [rejection, Finding::no(READY, "UnknownPool", "no such pool")]);
+        assert!(is_settled(&all));
     }
 }

@@ -1,27 +1,100 @@
-//! Whether a spec can be carried out: pure, so that every refusal has a test.
+//! Whether a spec can be carried out.
 
-use berth_api::{
-    ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantClusterSpec, conditions::ACCEPTED,
-    conditions::Finding,
+use super::settings::{self, Settings};
+use crate::{
+    context::Stores,
+    network::{NetworkConfig, host_network},
+    nodes::Selectors,
+    runtime::ControlPlaneRuntime,
 };
-use std::collections::BTreeMap;
+use berth_api::{
+    ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantCluster, TenantClusterSpec,
+    conditions::{ACCEPTED, Finding},
+};
+use ipnet::IpNet;
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
 
-/// What a spec is held against.
+/// Validates specs against the classes, pools and versions that there are now. Reads the nodes once, for all tenants.
+pub struct Validator<'a> {
+    stores: &'a Stores,
+    network: &'a NetworkConfig,
+    available: AvailableCapacity,
+    blocked: OnceCell<Vec<IpNet>>,
+}
+
+impl<'a> Validator<'a> {
+    /// For the host as it is now.
+    pub fn new(stores: &'a Stores, runtime: &dyn ControlPlaneRuntime, network: &'a NetworkConfig) -> Self {
+        let pools = stores.pools.state();
+        let selectors = pools
+            .iter()
+            .map(|pool| (pool.name_any(), pool.spec.node_selector.clone()));
+        let nodes = stores.nodes.state();
+        let totals = Selectors::new(selectors).totals(nodes.iter().map(|node| node.labels()));
+        let pools = pools.into_iter().map(|pool| {
+            let total = totals.get(&pool.name_any()).copied().unwrap_or_default();
+            (pool.name_any(), (pool.as_ref().clone(), total))
+        });
+        Self {
+            available: AvailableCapacity {
+                versions: runtime.versions(),
+                pools: pools.collect(),
+                uses_pods: runtime.uses_pods(),
+            },
+            stores,
+            network,
+            blocked: OnceCell::new(),
+        }
+    }
+
+    /// Whether the spec can be carried out.
+    pub fn accepts(&self, cluster: &TenantCluster) -> bool {
+        self.resolve(cluster).is_ok()
+    }
+
+    /// The settings that a spec asks for.
+    ///
+    /// # Errors
+    /// The condition Accepted, which says why it cannot be carried out.
+    pub(super) fn resolve(&self, cluster: &TenantCluster) -> Result<Settings, Finding> {
+        let blocked: &[IpNet] = if cluster.spec.network.egress.is_some() {
+            // Few tenants ask for anything.
+            self.blocked.get_or_init(|| {
+                let nodes = self.stores.nodes.state();
+                host_network::collect_host_network(nodes.iter().map(Arc::as_ref), [], Vec::new(), &self.network.blocked)
+                    .blocked
+            })
+        } else {
+            &[]
+        };
+        let class = |name: &str| self.stores.classes.get(&ObjectRef::new(name));
+        let settings = settings::resolve(cluster, class, blocked)?;
+        validate(&cluster.spec, settings.scheduling, &self.available)?;
+        Ok(settings)
+    }
+}
+
+/// What a spec is validated against.
 #[derive(Clone, Debug, Default)]
-pub struct Offer {
+pub struct AvailableCapacity {
     /// Kubernetes versions that can be run, newest first.
     pub versions: Vec<String>,
-    /// Pools by name, with the number of nodes that belong to each (whoever has them now).
+    /// Pools by name, with the number of nodes that belong to each, assigned or not.
     pub pools: BTreeMap<String, (HostNodePool, usize)>,
     /// Whether control planes are pods, which Services can lead to.
     pub uses_pods: bool,
 }
 
-/// Whether `spec` can be carried out with what is on offer. `scheduling`: who places pods, as the class and the spec say.
+/// Whether `spec` can be carried out with what is available. `scheduling`: who places pods, as the class and the spec say.
 ///
 /// # Errors
-/// The finding for the condition Accepted, whose message says what to change.
-pub fn validate(spec: &TenantClusterSpec, scheduling: SchedulingMode, offer: &Offer) -> Result<(), Finding> {
+/// The condition Accepted, whose message says what to change.
+pub fn validate(
+    spec: &TenantClusterSpec,
+    scheduling: SchedulingMode,
+    available: &AvailableCapacity,
+) -> Result<(), Finding> {
     let TenantClusterSpec {
         version,
         node_groups,
@@ -32,18 +105,18 @@ pub fn validate(spec: &TenantClusterSpec, scheduling: SchedulingMode, offer: &Of
         control_plane: _,
         network: _,
     } = spec;
-    if !offer.versions.contains(version) {
-        return refuse(
+    if !available.versions.contains(version) {
+        return reject(
             "UnsupportedVersion",
             format!(
                 "Kubernetes {version} is not available here; set spec.version to {}",
-                any_of(&offer.versions)
+                any_of(&available.versions)
             ),
         );
     }
     let kind = spec.service().kind;
-    if !offer.uses_pods && kind != ControlPlaneServiceType::ClusterIp {
-        return refuse(
+    if !available.uses_pods && kind != ControlPlaneServiceType::ClusterIp {
+        return reject(
             "EndpointNotOffered",
             format!(
                 "control planes are processes of one machine here and are reached there; set spec.controlPlane.service.type to {}",
@@ -53,9 +126,9 @@ pub fn validate(spec: &TenantClusterSpec, scheduling: SchedulingMode, offer: &Of
     }
     let mut asked: BTreeMap<&str, usize> = BTreeMap::new();
     for group in node_groups {
-        let Some((pool, total)) = offer.pools.get(&group.pool_name) else {
-            let names: Vec<String> = offer.pools.keys().cloned().collect();
-            return refuse(
+        let Some((pool, total)) = available.pools.get(&group.pool_name) else {
+            let names: Vec<String> = available.pools.keys().cloned().collect();
+            return reject(
                 "UnknownPool",
                 format!(
                     "spec.nodeGroups[{}]: there is no HostNodePool {:?}; use {}",
@@ -66,7 +139,7 @@ pub fn validate(spec: &TenantClusterSpec, scheduling: SchedulingMode, offer: &Of
             );
         };
         if !pool.spec.modes.contains(&group.mode) {
-            return refuse(
+            return reject(
                 "ModeNotOffered",
                 format!(
                     "spec.nodeGroups[{}]: pool {} does not offer mode {:?}",
@@ -75,11 +148,11 @@ pub fn validate(spec: &TenantClusterSpec, scheduling: SchedulingMode, offer: &Of
             );
         }
         if group.mode == NodeMode::Dynamic && scheduling == SchedulingMode::Tenant {
-            return refuse(
+            return reject(
                 "DynamicNeedsHostScheduling",
                 format!(
                     "spec.nodeGroups[{}]: nodes follow pods that wait on the host, and with schedulingMode: Tenant they wait in the \
-                     tenant, where nobody sees them; set spec.schedulingMode to Host, or the group's mode to Private",
+                     tenant, where Berth does not see them; set spec.schedulingMode to Host, or the group's mode to Private",
                     group.name
                 ),
             );
@@ -91,7 +164,7 @@ pub fn validate(spec: &TenantClusterSpec, scheduling: SchedulingMode, offer: &Of
         let most = most.map(|most| most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)));
         let total = most.unwrap_or_default().max(*total);
         if *sum > total {
-            return refuse(
+            return reject(
                 "NotEnoughNodes",
                 format!(
                     "spec.nodeGroups[{}]: {sum} nodes of pool {} are asked for in all, and the pool has {total}; lower the \
@@ -104,7 +177,7 @@ pub fn validate(spec: &TenantClusterSpec, scheduling: SchedulingMode, offer: &Of
     Ok(())
 }
 
-fn refuse(reason: &'static str, message: String) -> Result<(), Finding> {
+fn reject(reason: &'static str, message: String) -> Result<(), Finding> {
     Err(Finding::no(ACCEPTED, reason, message))
 }
 
@@ -121,9 +194,9 @@ mod tests {
     use super::*;
     use berth_api::{ControlPlaneService, ControlPlaneSpec, HostNodePoolSpec, NodeGroup};
 
-    fn offer() -> Offer {
+    fn available() -> AvailableCapacity {
         let spec = HostNodePoolSpec::default();
-        Offer {
+        AvailableCapacity {
             versions: vec!["v1.37.1".into(), "v1.36.4".into()],
             pools: BTreeMap::from([("h100".into(), (HostNodePool::new("h100", spec), 4))]),
             uses_pods: false,
@@ -141,37 +214,37 @@ mod tests {
         }
     }
 
-    fn refusal(spec: &TenantClusterSpec) -> (&'static str, String) {
-        let finding = validate(spec, SchedulingMode::Host, &offer()).unwrap_err();
-        assert_eq!(finding.status, Some(false), "{finding:?}");
-        (finding.reason, finding.message)
+    fn rejection(spec: &TenantClusterSpec) -> (&'static str, String) {
+        let rejection = validate(spec, SchedulingMode::Host, &available()).unwrap_err();
+        assert_eq!(rejection.status, Some(false), "{rejection:?}");
+        (rejection.reason, rejection.message)
     }
 
     #[test]
-    fn what_is_on_offer_is_accepted() {
+    fn a_spec_within_the_available_capacity_is_accepted() {
         assert!(
             validate(
                 &spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 1)]),
                 SchedulingMode::Host,
-                &offer()
+                &available()
             )
             .is_ok()
         );
-        assert!(validate(&spec("v1.36.4", &[]), SchedulingMode::Host, &offer()).is_ok());
+        assert!(validate(&spec("v1.36.4", &[]), SchedulingMode::Host, &available()).is_ok());
     }
 
     #[test]
-    fn refusals_say_what_to_do() {
-        let (reason, message) = refusal(&spec("v1.30.0", &[]));
+    fn rejections_say_what_to_do() {
+        let (reason, message) = rejection(&spec("v1.30.0", &[]));
         assert_eq!(reason, "UnsupportedVersion");
         assert!(
             message.ends_with("set spec.version to one of v1.37.1, v1.36.4"),
             "{message}"
         );
-        let (reason, message) = refusal(&spec("v1.37.1", &[("a", "b200", 1)]));
+        let (reason, message) = rejection(&spec("v1.37.1", &[("a", "b200", 1)]));
         assert_eq!(reason, "UnknownPool");
         assert!(message.contains("\"b200\"; use h100"), "{message}");
-        let (reason, message) = refusal(&spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 2)]));
+        let (reason, message) = rejection(&spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 2)]));
         assert_eq!(reason, "NotEnoughNodes");
         assert!(
             message.contains("5 nodes of pool h100") && message.contains("the pool has 4"),
@@ -185,18 +258,18 @@ mod tests {
             },
             ..ControlPlaneSpec::default()
         });
-        assert_eq!(refusal(&exposed).0, "EndpointNotOffered");
+        assert_eq!(rejection(&exposed).0, "EndpointNotOffered");
         let mut dynamic = spec("v1.37.1", &[]);
         dynamic.node_groups = vec![NodeGroup::dynamic("a", "h100", 0, 8)];
-        let mut offer = offer();
-        offer
+        let mut available = available();
+        available
             .pools
             .values_mut()
             .for_each(|(pool, _)| pool.spec.modes.push(NodeMode::Dynamic));
-        assert!(validate(&dynamic, SchedulingMode::Host, &offer).is_ok());
-        let finding = validate(&dynamic, SchedulingMode::Tenant, &offer).unwrap_err();
-        assert_eq!(finding.reason, "DynamicNeedsHostScheduling");
+        assert!(validate(&dynamic, SchedulingMode::Host, &available).is_ok());
+        let unscheduled = validate(&dynamic, SchedulingMode::Tenant, &available).unwrap_err();
+        assert_eq!(unscheduled.reason, "DynamicNeedsHostScheduling");
         let huge = spec("v1.37.1", &[("a", "h100", u32::MAX), ("b", "h100", u32::MAX)]);
-        assert_eq!(refusal(&huge).0, "NotEnoughNodes");
+        assert_eq!(rejection(&huge).0, "NotEnoughNodes");
     }
 }

@@ -3,7 +3,6 @@
 
 use crate::{
     apply::optional,
-    context::Context,
     error::{ReconcileError, api},
 };
 use berth_api::{SyncPolicy, sync_policy::SyncedKind, system};
@@ -13,7 +12,7 @@ use k8s_openapi::api::{
     rbac::v1::PolicyRule,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::{Api, api::PostParams};
+use kube::{Api, Client, api::PostParams};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
@@ -43,8 +42,8 @@ pub enum Usable {
 type Known<T> = Mutex<BTreeMap<String, (Instant, T)>>;
 
 /// What is known of kinds.
-#[derive(Default)]
 pub struct KnownKinds {
+    client: Client,
     usable: Known<Usable>,
     definitions: Known<Option<Arc<CustomResourceDefinition>>>,
     rules: Mutex<BTreeMap<String, Arc<SyncerRules>>>,
@@ -74,16 +73,26 @@ fn remember<T>(known: &Known<T>, key: String, value: T, is_there: bool) {
 }
 
 impl KnownKinds {
+    /// Nothing is known at first; `client` is the host's.
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            usable: Known::default(),
+            definitions: Known::default(),
+            rules: Mutex::default(),
+        }
+    }
+
     /// Whether a kind can be synced, as the host said not long ago.
     ///
     /// # Errors
     /// The host does not answer.
-    pub async fn usable(&self, context: &Context, kind: &SyncedKind) -> Result<Usable, ReconcileError> {
+    pub async fn usable(&self, kind: &SyncedKind) -> Result<Usable, ReconcileError> {
         let key = format!("{}/{}/{}/{}", kind.group, kind.version, kind.resource, kind.kind);
         if let Some(known) = recall(&self.usable, &key) {
             return Ok(known);
         }
-        let found = ask(context, kind).await?;
+        let found = check_usable(&self.client, kind).await?;
         remember(&self.usable, key, found.clone(), found == Usable::Yes);
         Ok(found)
     }
@@ -92,16 +101,12 @@ impl KnownKinds {
     ///
     /// # Errors
     /// The host does not answer.
-    pub async fn definition(
-        &self,
-        context: &Context,
-        kind: &SyncedKind,
-    ) -> Result<Option<Arc<CustomResourceDefinition>>, ReconcileError> {
+    pub async fn definition(&self, kind: &SyncedKind) -> Result<Option<Arc<CustomResourceDefinition>>, ReconcileError> {
         let name = format!("{}.{}", kind.resource, kind.group);
         if let Some(known) = recall(&self.definitions, &name) {
             return Ok(known);
         }
-        let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
+        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let found = optional(definitions.get(&name).await).map_err(api("read a definition"))?;
         let found = found.map(Arc::new);
         remember(&self.definitions, name, found.clone(), found.is_some());
@@ -113,11 +118,11 @@ impl KnownKinds {
     ///
     /// # Errors
     /// The host does not answer.
-    pub async fn rules(&self, context: &Context, policy: &SyncPolicy) -> Result<Arc<SyncerRules>, ReconcileError> {
+    pub async fn syncer_rules(&self, policy: &SyncPolicy) -> Result<Arc<SyncerRules>, ReconcileError> {
         let mut permitted = policy.clone();
         permitted.kinds.clear();
         for kind in &policy.kinds {
-            if !matches!(self.usable(context, kind).await?, Usable::NotPermitted(_)) {
+            if !matches!(self.usable(kind).await?, Usable::NotPermitted(_)) {
                 permitted.kinds.push(kind.clone());
             }
         }
@@ -134,9 +139,9 @@ impl KnownKinds {
     }
 }
 
-async fn ask(context: &Context, kind: &SyncedKind) -> Result<Usable, ReconcileError> {
+async fn check_usable(client: &Client, kind: &SyncedKind) -> Result<Usable, ReconcileError> {
     for verb in VERBS {
-        if !allowed(context, kind, verb).await? {
+        if !is_permitted(client, kind, verb).await? {
             return Ok(Usable::NotPermitted(format!(
                 "Berth may not {verb} {}.{}; give it all of {} with a ClusterRole that carries the label {}: \"true\"",
                 kind.resource,
@@ -147,7 +152,7 @@ async fn ask(context: &Context, kind: &SyncedKind) -> Result<Usable, ReconcileEr
         }
     }
     let group_version = format!("{}/{}", kind.group, kind.version);
-    let served = match context.client.list_api_group_resources(&group_version).await {
+    let served = match client.list_api_group_resources(&group_version).await {
         Ok(list) => list.resources,
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
         Err(error) => return Err(api("ask which kinds the host serves")(error)),
@@ -166,7 +171,7 @@ async fn ask(context: &Context, kind: &SyncedKind) -> Result<Usable, ReconcileEr
     })
 }
 
-async fn allowed(context: &Context, kind: &SyncedKind, verb: &str) -> Result<bool, ReconcileError> {
+async fn is_permitted(client: &Client, kind: &SyncedKind, verb: &str) -> Result<bool, ReconcileError> {
     let review = SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
@@ -179,7 +184,7 @@ async fn allowed(context: &Context, kind: &SyncedKind, verb: &str) -> Result<boo
         },
         ..SelfSubjectAccessReview::default()
     };
-    let reviews: Api<SelfSubjectAccessReview> = Api::all(context.client.clone());
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let answer = reviews.create(&PostParams::default(), &review).await;
     let answer = answer.map_err(api("ask what control may do"))?;
     Ok(answer.status.is_some_and(|status| status.allowed))

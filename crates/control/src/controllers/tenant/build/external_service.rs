@@ -1,82 +1,32 @@
 //! Where teams reach their API server: at its Service, or beyond it at a port of the nodes or at a load balancer. That is
 //! a Service of its own, so that the address of the first never changes.
 
-use super::settings::Settings;
 use crate::{
-    apply::optional,
-    context::Context,
-    control_plane::{API_SERVER, Endpoints, PublicEndpoint, authority},
-    error::{ReconcileError, api},
+    control_plane::{API_SERVER, PublicEndpoint, authority},
     nodes::is_ready,
     runtime::{Owner, cluster::pod_selector},
 };
 use berth_api::{
-    ControlPlaneService, ControlPlaneServiceType, TenantCluster,
+    ControlPlaneService,
     conditions::{ENDPOINT_READY, Finding},
 };
 use k8s_openapi::{
     api::core::v1::{Node, Service, ServicePort, ServiceSpec},
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
-use kube::{Api, ResourceExt, api::DeleteParams};
+use kube::ResourceExt;
 use std::{cmp::Reverse, sync::Arc};
 
 /// Name of the Service through which an API server is reached from outside of the host.
-const NAME: &str = "kube-apiserver-external";
+pub const NAME: &str = "kube-apiserver-external";
 /// Port at which a load balancer serves.
-const PORT: u16 = 443;
+pub const PORT: u16 = 443;
 
-/// Makes the API server reachable as the spec asks, and writes into `endpoints` where that is. The finding says whether
-/// there is such an address yet; there is none where control planes are processes.
-///
-/// # Errors
-/// The host refuses or does not answer.
-pub(super) async fn ensure(
-    context: &Context,
-    owner: Owner<'_>,
-    cluster: &TenantCluster,
-    settings: &Settings,
-    endpoints: &mut Endpoints,
-) -> Result<Option<Finding>, ReconcileError> {
-    let spec = &settings.endpoint;
-    endpoints.public.hosts.clone_from(&spec.hostnames);
-    if !context.runtime.uses_pods() {
-        return Ok(None);
-    }
-    let services: Api<Service> = Api::namespaced(context.client.clone(), &owner.tenant.control_plane_namespace());
-    if spec.kind == ControlPlaneServiceType::ClusterIp {
-        let left = optional(services.get_metadata(NAME).await).map_err(api("look for the external Service"))?;
-        if left.is_some() {
-            let deleted = services.delete(NAME, &DeleteParams::default()).await;
-            optional(deleted).map_err(api("delete the external Service"))?;
-        }
-        endpoints.public.url = url(spec.hostnames.first().unwrap_or(&endpoints.api_server.host), PORT);
-        return Ok(Some(Finding::yes(ENDPOINT_READY, "Reachable", &endpoints.public.url)));
-    }
-    owner
-        .host
-        .apply(&service(owner, spec, endpoints.api_server.listen.port()))
-        .await?;
-    let made = services.get(NAME).await.map_err(api("read the external Service"))?;
-    let earlier = cluster.status.as_ref().and_then(|status| status.endpoint.as_deref());
-    let found = match spec.kind {
-        ControlPlaneServiceType::NodePort => at_node(spec, &made, &context.stores.nodes.state(), earlier),
-        _ => at_load_balancer(spec, &made),
-    };
-    Ok(Some(match found {
-        Ok(public) => {
-            endpoints.public = public;
-            Finding::yes(ENDPOINT_READY, "Reachable", &endpoints.public.url)
-        }
-        Err(waiting) => waiting,
-    }))
-}
-
-fn url(host: &str, port: u16) -> String {
+pub fn url(host: &str, port: u16) -> String {
     format!("https://{}", authority(host, port))
 }
 
-fn service(owner: Owner<'_>, spec: &ControlPlaneService, target: u16) -> Service {
+pub fn external_service(owner: Owner<'_>, spec: &ControlPlaneService, target: u16) -> Service {
     Service {
         metadata: ObjectMeta {
             name: Some(NAME.into()),
@@ -102,7 +52,7 @@ fn service(owner: Owner<'_>, spec: &ControlPlaneService, target: u16) -> Service
 }
 
 /// At the port that the host chose: of the first host name, or of one node.
-fn at_node(
+pub fn endpoint_at_node(
     spec: &ControlPlaneService,
     service: &Service,
     nodes: &[Arc<Node>],
@@ -143,7 +93,7 @@ fn address(node: &Node) -> Option<String> {
 }
 
 /// At the load balancer: under the first host name, or its own name or address.
-fn at_load_balancer(spec: &ControlPlaneService, service: &Service) -> Result<PublicEndpoint, Finding> {
+pub fn endpoint_at_load_balancer(spec: &ControlPlaneService, service: &Service) -> Result<PublicEndpoint, Finding> {
     let ingress = service
         .status
         .as_ref()
@@ -174,6 +124,7 @@ fn pending(reason: &'static str, message: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use berth_api::ControlPlaneServiceType;
     use serde_json::json;
 
     fn spec(kind: ControlPlaneServiceType, hostnames: &[&str]) -> ControlPlaneService {
@@ -202,7 +153,7 @@ mod tests {
     #[test]
     fn a_node_port_is_reached_at_a_name_or_at_one_node_for_good() {
         let nodes = [node("a", "10.0.0.1", "False"), node("b", "10.0.0.2", "True")];
-        let by_name = at_node(
+        let by_name = endpoint_at_node(
             &spec(ControlPlaneServiceType::NodePort, &["k.example.com"]),
             &with_port(),
             &nodes,
@@ -211,17 +162,19 @@ mod tests {
         .unwrap();
         assert_eq!(by_name.url, "https://k.example.com:30443");
         let plain = spec(ControlPlaneServiceType::NodePort, &[]);
-        let first = at_node(&plain, &with_port(), &nodes, None).unwrap();
+        let first = endpoint_at_node(&plain, &with_port(), &nodes, None).unwrap();
         assert_eq!(
             (first.url.as_str(), first.hosts),
             ("https://10.0.0.2:30443", vec!["10.0.0.2".into()])
         );
-        let kept = at_node(&plain, &with_port(), &nodes, Some("https://10.0.0.1:30443")).unwrap();
+        let kept = endpoint_at_node(&plain, &with_port(), &nodes, Some("https://10.0.0.1:30443")).unwrap();
         assert_eq!(kept.url, "https://10.0.0.1:30443");
-        let none = at_node(&plain, &with_port(), &[], None).unwrap_err();
+        let none = endpoint_at_node(&plain, &with_port(), &[], None).unwrap_err();
         assert_eq!(none.reason, "NodePortPending");
         assert_eq!(
-            at_node(&plain, &Service::default(), &nodes, None).unwrap_err().reason,
+            endpoint_at_node(&plain, &Service::default(), &nodes, None)
+                .unwrap_err()
+                .reason,
             "NodePortPending"
         );
     }
@@ -230,13 +183,16 @@ mod tests {
     fn a_load_balancer_is_waited_for() {
         let plain = spec(ControlPlaneServiceType::LoadBalancer, &[]);
         assert_eq!(
-            at_load_balancer(&plain, &with_port()).unwrap_err().reason,
+            endpoint_at_load_balancer(&plain, &with_port()).unwrap_err().reason,
             "LoadBalancerPending"
         );
         let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}});
         let served: Service = serde_json::from_value(status).unwrap();
-        assert_eq!(at_load_balancer(&plain, &served).unwrap().url, "https://192.0.2.7:443");
-        let named = at_load_balancer(
+        assert_eq!(
+            endpoint_at_load_balancer(&plain, &served).unwrap().url,
+            "https://192.0.2.7:443"
+        );
+        let named = endpoint_at_load_balancer(
             &spec(ControlPlaneServiceType::LoadBalancer, &["k.example.com"]),
             &served,
         )

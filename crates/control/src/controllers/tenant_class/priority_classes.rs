@@ -3,9 +3,9 @@
 //! They carry the class's name in a label, by which they are found again. A PriorityClass's value cannot change: a band
 //! that changes replaces them. Pods keep the priority they were admitted with.
 
+use super::{TenantClassContext, TenantClassError};
 use crate::{
     apply::is_status,
-    context::Context,
     error::{ReconcileError, api},
 };
 use berth_api::{
@@ -23,7 +23,7 @@ use std::{
 };
 
 /// The PriorityClasses of a band.
-fn wanted(class: &str, band: PriorityBand) -> Vec<PriorityClass> {
+fn build(class: &str, band: PriorityBand) -> Vec<PriorityClass> {
     let all = (0..PRIORITY_STEPS).flat_map(|step| [(step, true), (step, false)]);
     all.map(|(step, preempts)| PriorityClass {
         metadata: ObjectMeta {
@@ -42,10 +42,7 @@ fn wanted(class: &str, band: PriorityBand) -> Vec<PriorityClass> {
 }
 
 /// What has to be deleted, and what has to be created after that.
-fn difference(
-    existing: &[Arc<PriorityClass>],
-    wanted: Vec<PriorityClass>,
-) -> (Vec<Arc<PriorityClass>>, Vec<PriorityClass>) {
+fn diff(existing: &[Arc<PriorityClass>], wanted: Vec<PriorityClass>) -> (Vec<Arc<PriorityClass>>, Vec<PriorityClass>) {
     let same = |a: &PriorityClass, b: &PriorityClass| {
         a.name_any() == b.name_any()
             && a.value.unwrap_or_default() == b.value.unwrap_or_default()
@@ -64,46 +61,59 @@ fn difference(
     (wrong, missing)
 }
 
-/// Makes the host's PriorityClasses of a class those of `band`; none without a band. Gives the names that somebody else
-/// uses already.
+/// Makes the host's PriorityClasses of a class those of `band`; none without a band. Returns the names that are in use for
+/// something else.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub(super) async fn ensure(
-    context: &Context,
+pub(super) async fn apply(
+    context: &TenantClassContext,
     class: &str,
     band: Option<PriorityBand>,
-) -> Result<BTreeSet<String>, ReconcileError> {
+) -> Result<BTreeSet<String>, TenantClassError> {
     let mut existing = context.stores.priority_classes.state();
     existing.retain(|have| have.labels().get(labels::CLASS).map(String::as_str) == Some(class));
-    let (wrong, missing) = difference(&existing, band.map(|band| wanted(class, band)).unwrap_or_default());
+    let (wrong, missing) = diff(&existing, band.map(|band| build(class, band)).unwrap_or_default());
     let classes: Api<PriorityClass> = Api::all(context.client.clone());
-    for have in wrong {
-        match classes.delete(&have.name_any(), &this_very(&have)).await {
-            Ok(_) => {}
-            // Gone, or another one by now: the watch brings it.
-            Err(error) if is_status(&error, 404) || is_status(&error, 409) => {}
-            Err(error) => return Err(api("delete a PriorityClass")(error)),
-        }
-    }
     let mut taken = BTreeSet::new();
-    for want in missing {
-        let name = want.name_any();
-        match classes.create(&PostParams::default(), &want).await {
-            Ok(_) => {}
-            Err(error) if is_status(&error, 409) => {
-                let there = classes.get(&name).await.map_err(api("read a PriorityClass"))?;
-                if there.labels().get(labels::CLASS).map(String::as_str) != Some(class) {
-                    taken.insert(name);
-                }
-            }
-            Err(error) => return Err(api("create a PriorityClass")(error)),
+    let applied = async {
+        for have in wrong {
+            delete(&classes, &have).await?;
         }
-    }
+        for want in missing {
+            if !create(&classes, class, &want).await? {
+                taken.insert(want.name_any());
+            }
+        }
+        Ok(())
+    };
+    applied.await.map_err(TenantClassError::PriorityClasses)?;
     Ok(taken)
 }
 
-fn this_very(object: &PriorityClass) -> DeleteParams {
+async fn delete(classes: &Api<PriorityClass>, have: &PriorityClass) -> Result<(), ReconcileError> {
+    match classes.delete(&have.name_any(), &only_this(have)).await {
+        Ok(_) => Ok(()),
+        // Gone, or another one by now: the watch brings it.
+        Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
+        Err(error) => Err(api("delete a PriorityClass")(error)),
+    }
+}
+
+/// `false`: the name is in use for something else than this class.
+async fn create(classes: &Api<PriorityClass>, class: &str, want: &PriorityClass) -> Result<bool, ReconcileError> {
+    match classes.create(&PostParams::default(), want).await {
+        Ok(_) => Ok(true),
+        Err(error) if is_status(&error, 409) => {
+            let there = classes.get(&want.name_any()).await;
+            let there = there.map_err(api("read a PriorityClass"))?;
+            Ok(there.labels().get(labels::CLASS).map(String::as_str) == Some(class))
+        }
+        Err(error) => Err(api("create a PriorityClass")(error)),
+    }
+}
+
+fn only_this(object: &PriorityClass) -> DeleteParams {
     DeleteParams {
         preconditions: object.uid().map(|uid| kube::api::Preconditions {
             uid: Some(uid),
@@ -127,7 +137,7 @@ mod tests {
 
     #[test]
     fn there_is_one_for_each_step_and_policy() {
-        let all = wanted("gold", band(0, 1100));
+        let all = build("gold", band(0, 1100));
         assert_eq!(all.len(), 24);
         assert_eq!(all[0].name_any(), "berth-gold-0");
         assert_eq!(
@@ -141,13 +151,13 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_replaced() {
-        let have: Vec<Arc<PriorityClass>> = wanted("gold", band(0, 1100)).into_iter().map(Arc::new).collect();
-        let (wrong, missing) = difference(&have, wanted("gold", band(0, 1100)));
+        let have: Vec<Arc<PriorityClass>> = build("gold", band(0, 1100)).into_iter().map(Arc::new).collect();
+        let (wrong, missing) = diff(&have, build("gold", band(0, 1100)));
         assert!(wrong.is_empty() && missing.is_empty());
         // The lowest step keeps its value.
-        let (wrong, missing) = difference(&have, wanted("gold", band(0, 2200)));
+        let (wrong, missing) = diff(&have, build("gold", band(0, 2200)));
         assert_eq!((wrong.len(), missing.len()), (22, 22));
-        let (wrong, missing) = difference(&have[..2], Vec::new());
+        let (wrong, missing) = diff(&have[..2], Vec::new());
         assert_eq!(
             (names(wrong.iter().map(|c| c.as_ref().clone())).len(), missing.len()),
             (2, 0)

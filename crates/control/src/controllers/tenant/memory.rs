@@ -6,7 +6,6 @@ use crate::{
     apply::Applier,
     control_plane::{Authorities, LeafStore},
 };
-use berth_api::conditions::Finding;
 use berth_planner::NodeGroupPlan;
 use kube::Client;
 use std::{
@@ -32,14 +31,14 @@ pub struct TenantMemory {
 #[derive(Default)]
 pub struct Tenants {
     memory: Mutex<BTreeMap<String, Arc<TenantMemory>>>,
-    /// Where tenants' node groups stand, as the planner put it last.
-    standings: Mutex<Standings>,
+    /// What the planner said last of tenants' node groups.
+    groups: Mutex<NodeGroupPlans>,
     /// Tenants under deletion whose pods are gone.
     workloads_gone: Mutex<BTreeSet<String>>,
 }
 
-/// Where node groups stand, by the tenant's UID and the group's name.
-pub type Standings = BTreeMap<String, BTreeMap<String, NodeGroupPlan>>;
+/// What the planner says of node groups, by the tenant's UID and the group's name.
+pub type NodeGroupPlans = BTreeMap<String, BTreeMap<String, NodeGroupPlan>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -63,25 +62,22 @@ impl Tenants {
     /// Forgets a tenant that is gone.
     pub fn forget(&self, uid: &str) {
         lock(&self.memory).remove(uid);
-        lock(&self.standings).remove(uid);
+        lock(&self.groups).remove(uid);
         lock(&self.workloads_gone).remove(uid);
     }
 
-    /// Keeps the planner's word on where node groups stand. Gives the tenants of whom it is news.
-    pub fn set_standings(&self, standings: &Standings) -> BTreeSet<String> {
-        let mut known = lock(&self.standings);
-        let uids = known.keys().chain(standings.keys());
-        let changed = uids
-            .filter(|uid| known.get(*uid) != standings.get(*uid))
-            .cloned()
-            .collect();
-        known.clone_from(standings);
+    /// Keeps what the planner says of node groups. Returns the UIDs of the tenants for which that changed.
+    pub fn set_node_group_plans(&self, plans: &NodeGroupPlans) -> BTreeSet<String> {
+        let mut known = lock(&self.groups);
+        let uids = known.keys().chain(plans.keys());
+        let changed = uids.filter(|uid| known.get(*uid) != plans.get(*uid)).cloned().collect();
+        known.clone_from(plans);
         changed
     }
 
-    /// Where a tenant's node groups stand. None: nothing was planned yet.
-    pub fn standing(&self, uid: &str) -> Option<BTreeMap<String, NodeGroupPlan>> {
-        lock(&self.standings).get(uid).cloned()
+    /// What the planner said last of a tenant's node groups. None: nothing was planned yet.
+    pub fn node_group_plans(&self, uid: &str) -> Option<BTreeMap<String, NodeGroupPlan>> {
+        lock(&self.groups).get(uid).cloned()
     }
 
     /// Notes that the workload namespace of a tenant under deletion is gone, so that its nodes can be released.
@@ -92,37 +88,5 @@ impl Tenants {
     /// Whether [`Tenants::set_workloads_gone`] was called.
     pub fn workloads_gone(&self, uid: &str) -> bool {
         lock(&self.workloads_gone).contains(uid)
-    }
-}
-
-/// What one pass over a tenant found out, in the order of the steps.
-#[derive(Debug, Default)]
-pub struct Findings {
-    all: Vec<Finding>,
-    /// Address of the API server, once it is recorded.
-    pub endpoint: Option<String>,
-    /// Whether the kubeconfig Secret is this tenant's.
-    pub has_kubeconfig: bool,
-}
-
-impl Findings {
-    /// Adds a finding.
-    pub fn add(&mut self, finding: Finding) {
-        self.all.push(finding);
-    }
-
-    /// Adds a finding, if there is one.
-    pub fn extend(&mut self, finding: Option<Finding>) {
-        self.all.extend(finding);
-    }
-
-    /// All of them.
-    pub fn all(&self) -> &[Finding] {
-        &self.all
-    }
-
-    /// The first that is not True.
-    pub fn first_missing(&self) -> Option<&Finding> {
-        self.all.iter().find(|finding| !finding.is_true())
     }
 }

@@ -5,53 +5,19 @@
 //! be an address of the host. A definition that the tenant made itself is left alone, and none is ever deleted: with it
 //! would go the tenant's objects.
 
-use crate::{
-    apply::{Applier, optional},
-    context::Context,
-    error::{ReconcileError, api},
-};
-use berth_api::{labels, sync_policy::SyncedKind};
+use berth_api::labels;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionSpec,
     CustomResourceDefinitionVersion,
 };
-use kube::{Api, ResourceExt, api::ObjectMeta};
+use kube::{ResourceExt, api::ObjectMeta};
 use std::collections::BTreeMap;
 
 /// Annotation that definitions in groups under `k8s.io` and `kubernetes.io` must carry.
 const APPROVAL: &str = "api-approved.kubernetes.io";
 
-/// Applies the definitions of `kinds` that the host has and the tenant has not.
-///
-/// # Errors
-/// The host or the tenant refuses or does not answer.
-pub(super) async fn publish(context: &Context, tenant: &Applier, kinds: &[SyncedKind]) -> Result<(), ReconcileError> {
-    for kind in kinds {
-        let Some(theirs) = context.kinds.definition(context, kind).await? else {
-            continue;
-        };
-        let Some(ours) = carried_over(&theirs, &kind.version) else {
-            continue;
-        };
-        if is_free(tenant, &ours.name_any()).await? {
-            tenant.apply(&ours).await?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether the tenant has no definition of this name but one that came from here.
-async fn is_free(tenant: &Applier, name: &str) -> Result<bool, ReconcileError> {
-    let definitions: Api<CustomResourceDefinition> = Api::all(tenant.client().clone());
-    let existing =
-        optional(definitions.get_metadata(name).await).map_err(api("look for a definition in the tenant"))?;
-    Ok(existing.is_none_or(|existing| {
-        existing.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_CONTROL)
-    }))
-}
-
 /// The host's definition as the tenant gets it; none if it does not serve the version or is not namespaced.
-fn carried_over(host: &CustomResourceDefinition, version: &str) -> Option<CustomResourceDefinition> {
+pub fn tenant_definition(host: &CustomResourceDefinition, version: &str) -> Option<CustomResourceDefinition> {
     let CustomResourceDefinitionSpec {
         conversion: _,
         group,
@@ -142,14 +108,14 @@ mod tests {
 
     #[test]
     fn one_version_is_carried_over_without_webhook() {
-        let ours = carried_over(&definition("Namespaced"), "v1beta1").unwrap();
+        let ours = tenant_definition(&definition("Namespaced"), "v1beta1").unwrap();
         insta::assert_yaml_snapshot!(ours);
     }
 
     #[test]
     fn what_cannot_be_used_is_not_carried_over() {
-        assert!(carried_over(&definition("Cluster"), "v1").is_none());
-        assert!(carried_over(&definition("Namespaced"), "v2").is_none());
-        assert!(carried_over(&definition("Namespaced"), "v0").is_none());
+        assert!(tenant_definition(&definition("Cluster"), "v1").is_none());
+        assert!(tenant_definition(&definition("Namespaced"), "v2").is_none());
+        assert!(tenant_definition(&definition("Namespaced"), "v0").is_none());
     }
 }

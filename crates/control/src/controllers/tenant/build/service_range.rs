@@ -4,23 +4,13 @@
 
 use super::host_objects::tenant_labels;
 use crate::{
-    apply::{is_status, optional},
-    context::Context,
-    control_plane::{API_SERVER, Endpoints, Ports, SYNCER, ServiceRange},
-    error::{ReconcileError, api},
-    runtime::{Owner, cluster::pod_selector},
+    control_plane::{API_SERVER, Ports, SYNCER, ServiceRange},
+    runtime::cluster::pod_selector,
 };
 use berth_api::{TenantCluster, names::TenantId};
 use k8s_openapi::{
-    api::{
-        core::v1::{Service, ServicePort, ServiceSpec},
-        networking::v1::ServiceCIDR,
-    },
+    api::core::v1::{Service, ServicePort, ServiceSpec},
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
-};
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, PostParams},
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -30,10 +20,6 @@ const RANGE_SIZE: u32 = 8;
 const RANGE_PREFIX: u32 = 29;
 /// The same for IPv6.
 const SECONDARY_PREFIX: u32 = 125;
-/// Name of the ServiceCIDR that stands for an API server's command line.
-const DEFAULT_CIDR: &str = "kubernetes";
-/// How many ranges are tried before giving up until the next pass.
-const ATTEMPTS: u32 = 64;
 /// Name of the recorded port of the syncer's admission server.
 const ADMISSION: &str = "admission";
 /// Name of the recorded port of the syncer's egress server.
@@ -41,107 +27,10 @@ const EGRESS: &str = "egress";
 /// Name of the recorded port of the tenant's DNS.
 const DNS: &str = "dns";
 
-/// Where the tenant's components listen and its Service range, as recorded on the host; records them first if this
-/// is a new tenant.
-///
-/// # Errors
-/// The host refuses or does not answer; no free range is left.
-pub async fn ensure(
-    context: &Context,
-    owner: Owner<'_>,
-    cluster: &TenantCluster,
-    host: &HostRanges,
-) -> Result<(Endpoints, ServiceRange), ReconcileError> {
-    let (ports, mut range) = recorded(context, cluster, owner.tenant, host).await?;
-    range.secondary = host.all().find_map(|cidr| secondary(cidr, range.first));
-    Ok((context.runtime.endpoints(owner, &ports, &range).await?, range))
-}
-
-async fn recorded(
-    context: &Context,
-    cluster: &TenantCluster,
-    tenant: &TenantId,
-    host: &HostRanges,
-) -> Result<(Ports, ServiceRange), ReconcileError> {
-    let services: Api<Service> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
-    let existing = optional(services.get(API_SERVER).await).map_err(api("read the Service of the API server"))?;
-    let uses_pods = context.runtime.uses_pods();
-    // Read first: ports that are allocated are not given out again.
-    let known = existing.as_ref().filter(|_| !uses_pods).and_then(read);
-    if let Some(recorded) = known {
-        return Ok(recorded);
-    }
-    let fresh = context.runtime.allocate(tenant)?;
-    if let Some(service) = existing {
-        if uses_pods && let Some(range) = read_range(&service) {
-            return Ok((fresh, range));
-        }
-        // Recorded by an earlier version, which knew fewer ports.
-        if let Some(completed) = complete(service, &fresh) {
-            let stored = services.replace(API_SERVER, &PostParams::default(), &completed).await;
-            let stored = stored.map_err(api("record the tenant's ports"))?;
-            if let Some(recorded) = read(&stored) {
-                return Ok(recorded);
-            }
-        }
-    }
-    let (base, count) = host.all().find_map(ranges_of).ok_or(ReconcileError::Blocked {
-        reason: "NoServiceRange",
-        message: "the host cluster has no IPv4 Service range of /24 or larger to take the tenant's from".into(),
-    })?;
-    // Different tenants start at different places, so that many created at once seldom meet.
-    let start = tenant
-        .hash()
-        .bytes()
-        .fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(u32::from(byte)));
-    for attempt in 0..ATTEMPTS {
-        let range = range_at(base, 1 + (start.wrapping_add(attempt)) % (count - 1));
-        let service = service(cluster, tenant, &fresh, &range, uses_pods);
-        match services.create(&PostParams::default(), &service).await {
-            Ok(_) => return Ok((fresh, range)),
-            // 422: the address is taken. 409: another control made the Service; the next pass reads it.
-            Err(error) if is_status(&error, 422) => {}
-            Err(error) => return Err(api("record the tenant's Service range")(error)),
-        }
-    }
-    Err(ReconcileError::Blocked {
-        reason: "NoServiceRange",
-        message: format!("{ATTEMPTS} Service ranges were tried and all were taken; free Services or add a ServiceCIDR"),
-    })
-}
-
-/// The host's Service ranges, one entry for each of its ServiceCIDRs, the one from its command line first. Each holds
-/// one range of a family or one of each.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostRanges(pub Vec<Vec<String>>);
-
-impl HostRanges {
-    /// All of them.
-    pub fn all(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().flatten().map(String::as_str)
-    }
-}
-
-/// Reads the host's Service ranges.
-///
-/// # Errors
-/// The host refuses or does not answer.
-pub async fn host_ranges(context: &Context) -> Result<HostRanges, ReconcileError> {
-    let cidrs: Api<ServiceCIDR> = Api::all(context.client.clone());
-    let list = cidrs
-        .list(&ListParams::default())
-        .await
-        .map_err(api("list the host's ServiceCIDRs"))?;
-    let mut items = list.items;
-    items.sort_by_key(|cidr| (cidr.name_any() != DEFAULT_CIDR, cidr.name_any()));
-    let ranges = items.into_iter().filter_map(|cidr| cidr.spec?.cidrs);
-    Ok(HostRanges(ranges.collect()))
-}
-
 /// The tenant's own range of the other family: eight addresses of an IPv6 range of the host. kube-apiserver takes
 /// addresses of a family only if it has a range of its own; it gives out none of this range, so that two tenants may have
 /// the same.
-fn secondary(cidr: &str, first: IpAddr) -> Option<String> {
+pub fn secondary_range(cidr: &str, first: IpAddr) -> Option<String> {
     let (address, prefix) = cidr.split_once('/')?;
     let base = u128::from(address.parse::<Ipv6Addr>().ok()?);
     let prefix: u32 = prefix.parse().ok()?;
@@ -154,7 +43,7 @@ fn secondary(cidr: &str, first: IpAddr) -> Option<String> {
 }
 
 /// First address and number of tenant ranges of an IPv4 range.
-fn ranges_of(cidr: &str) -> Option<(Ipv4Addr, u32)> {
+pub fn count_ranges(cidr: &str) -> Option<(Ipv4Addr, u32)> {
     let (address, prefix) = cidr.split_once('/')?;
     let address: Ipv4Addr = address.parse().ok()?;
     let prefix: u32 = prefix.parse().ok()?;
@@ -163,7 +52,7 @@ fn ranges_of(cidr: &str) -> Option<(Ipv4Addr, u32)> {
         .then(|| (address, 1 << (RANGE_PREFIX - prefix)))
 }
 
-fn range_at(base: Ipv4Addr, index: u32) -> ServiceRange {
+pub fn range_at(base: Ipv4Addr, index: u32) -> ServiceRange {
     let start = u32::from(base) + index * RANGE_SIZE;
     ServiceRange {
         cidr: format!("{}/{RANGE_PREFIX}", Ipv4Addr::from(start)),
@@ -204,7 +93,7 @@ fn ports(ports: &Ports) -> Vec<ServicePort> {
 }
 
 /// A recorded Service with the ports of `fresh` that it lacks; `None` if it lacks none.
-fn complete(mut recorded: Service, fresh: &Ports) -> Option<Service> {
+pub fn add_missing_ports(mut recorded: Service, fresh: &Ports) -> Option<Service> {
     let known = recorded.spec.as_mut()?.ports.get_or_insert_default();
     let missing: Vec<ServicePort> = ports(fresh)
         .into_iter()
@@ -215,7 +104,7 @@ fn complete(mut recorded: Service, fresh: &Ports) -> Option<Service> {
     is_new.then_some(recorded)
 }
 
-fn service(
+pub fn api_server_service(
     cluster: &TenantCluster,
     tenant: &TenantId,
     fresh: &Ports,
@@ -239,12 +128,12 @@ fn service(
     }
 }
 
-fn read_range(service: &Service) -> Option<ServiceRange> {
+pub fn read_range(service: &Service) -> Option<ServiceRange> {
     range_of(service.spec.as_ref()?.cluster_ip.as_deref()?.parse().ok()?)
 }
 
 /// What [`service`] recorded of servers that are no pods.
-fn read(service: &Service) -> Option<(Ports, ServiceRange)> {
+pub fn read_ports_and_range(service: &Service) -> Option<(Ports, ServiceRange)> {
     let spec = service.spec.as_ref()?;
     let range = read_range(service)?;
     let target = |name: &str| {
@@ -276,7 +165,7 @@ mod tests {
 
     #[test]
     fn ranges_are_eight_addresses_and_can_be_read_back() {
-        let (base, count) = ranges_of("10.96.0.0/16").unwrap();
+        let (base, count) = count_ranges("10.96.0.0/16").unwrap();
         assert_eq!(count, 8192);
         let range = range_at(base, 6);
         assert_eq!(
@@ -291,7 +180,7 @@ mod tests {
     #[test]
     fn ranges_that_are_too_small_or_not_ipv4_are_passed_over() {
         for cidr in ["10.96.0.0/28", "fd00::/108", "nonsense", "10.96.0.0/x"] {
-            assert_eq!(ranges_of(cidr), None, "{cidr}");
+            assert_eq!(count_ranges(cidr), None, "{cidr}");
         }
     }
 
@@ -299,15 +188,15 @@ mod tests {
     fn a_host_with_both_families_gives_a_range_of_the_other_one() {
         let first = Ipv4Addr::new(10, 96, 0, 49).into();
         assert_eq!(
-            secondary("fd00:10:96::/108", first).as_deref(),
+            secondary_range("fd00:10:96::/108", first).as_deref(),
             Some("fd00:10:96::30/125")
         );
         assert_eq!(
-            secondary("fd00:10:96::/120", first).as_deref(),
+            secondary_range("fd00:10:96::/120", first).as_deref(),
             Some("fd00:10:96::30/125")
         );
-        assert_eq!(secondary("fd00:10:96::/121", first), None);
-        assert_eq!(secondary("10.96.0.0/16", first), None);
+        assert_eq!(secondary_range("fd00:10:96::/121", first), None);
+        assert_eq!(secondary_range("10.96.0.0/16", first), None);
     }
 
     #[test]
@@ -322,19 +211,19 @@ mod tests {
             dns: 40005,
         };
         let range = range_at(Ipv4Addr::new(10, 96, 0, 0), 6);
-        let made = service(&cluster, &tenant, &ports, &range, false);
-        assert_eq!(read(&made), Some((ports.clone(), range.clone())));
-        assert_eq!(complete(made.clone(), &ports), None);
+        let made = api_server_service(&cluster, &tenant, &ports, &range, false);
+        assert_eq!(read_ports_and_range(&made), Some((ports.clone(), range.clone())));
+        assert_eq!(add_missing_ports(made.clone(), &ports), None);
         let mut earlier = made;
         earlier.spec.as_mut().unwrap().ports.as_mut().unwrap().pop();
-        assert_eq!(read(&earlier), None);
+        assert_eq!(read_ports_and_range(&earlier), None);
         let fresh = Ports {
             api_server: 1,
             syncer_admin: 2,
             ..ports.clone()
         };
-        let completed = complete(earlier, &fresh).unwrap();
-        assert_eq!(read(&completed), Some((ports, range)));
+        let completed = add_missing_ports(earlier, &fresh).unwrap();
+        assert_eq!(read_ports_and_range(&completed), Some((ports, range)));
     }
 
     #[test]
@@ -349,8 +238,8 @@ mod tests {
             dns: 5353,
         };
         let range = range_at(Ipv4Addr::new(10, 96, 0, 0), 6);
-        let made = service(&cluster, &tenant, &ports, &range, true);
-        assert_eq!((read(&made), read_range(&made)), (None, Some(range)));
+        let made = api_server_service(&cluster, &tenant, &ports, &range, true);
+        assert_eq!((read_ports_and_range(&made), read_range(&made)), (None, Some(range)));
         insta::assert_yaml_snapshot!(made.spec);
     }
 }

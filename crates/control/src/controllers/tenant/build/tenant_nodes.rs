@@ -1,115 +1,13 @@
 //! `TenantNodes`: the assigned nodes as the tenant may see them.
 
-use super::{host_objects::tenant_labels, settings::Settings};
-use crate::{
-    apply::{is_status, optional},
-    context::Context,
-    error::{ReconcileError, api},
-    nodes::{
-        NodeRecord, is_visible_label,
-        requests::{self, Requests},
-        shared,
-    },
-};
-use berth_api::{
-    NodeMode, NodeResourceSlice, TenantCluster, TenantNode, TenantNodeSpec, TenantNodeStatus, labels, names::TenantId,
-};
+use crate::nodes::{NodeRecord, is_visible_label};
+use berth_api::{TenantNodeSpec, TenantNodeStatus, labels};
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
-};
-use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc};
-
-/// Makes the `TenantNodes` in the control-plane namespace say what the host's nodes say, and removes those of nodes that
-/// are no longer the tenant's. Writes only what differs.
-///
-/// # Errors
-/// The host refuses or does not answer.
-pub async fn publish(
-    context: &Context,
-    cluster: &TenantCluster,
-    tenant: &TenantId,
-    settings: &Settings,
-    nodes: &[Arc<Node>],
-) -> Result<(), ReconcileError> {
-    let namespace = tenant.control_plane_namespace();
-    let published: Api<TenantNode> = Api::namespaced(context.client.clone(), &namespace);
-    let mut current: BTreeMap<String, Arc<TenantNode>> = context
-        .stores
-        .tenant_nodes
-        .state()
-        .into_iter()
-        .filter(|node| node.namespace().as_deref() == Some(&namespace))
-        .map(|node| (node.name_any(), node))
-        .collect();
-    let own = nodes.iter().filter_map(|node| {
-        let record = NodeRecord::read(node).filter(|record| record.state.serves())?;
-        Some((Arc::clone(node), Source::Owned(record)))
-    });
-    let shared = shared::nodes_of(context, &settings.sync.shared_nodes.pools).into_values();
-    let shared = shared.filter_map(|node| {
-        let pool = shared::pool_of(&node)?.clone();
-        let groups = &cluster.spec.node_groups;
-        let group = groups
-            .iter()
-            .find(|group| group.mode == NodeMode::Shared && group.pool_name == pool);
-        let group = group.map_or_else(|| pool.clone(), |group| group.name.clone());
-        Some((node, Source::Shared { pool, group }))
-    });
-    for (node, source) in own.chain(shared) {
-        let topology_key = context
-            .stores
-            .pools
-            .state()
-            .iter()
-            .find(|p| p.name_any() == source.pool())
-            .and_then(|p| p.spec.topology_key.clone());
-        let name = node.name_any();
-        let mut used = Requests::new();
-        for pod in context.stores.usage.of(&name).values() {
-            requests::add(&mut used, pod);
-        }
-        let slices = match &source {
-            Source::Owned(_) => context.stores.slices.of(&name),
-            Source::Shared { .. } => BTreeMap::new(),
-        };
-        let slices = slices.into_iter().map(|(name, spec)| NodeResourceSlice { name, spec });
-        let (spec, mut status) = view(&node, &source, topology_key.as_deref());
-        requests::subtract(&mut status.node, &used);
-        status.resource_slices = slices.collect();
-        let before = current.remove(&name);
-        let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
-        if before.as_ref().is_none_or(|before| before.spec != spec) {
-            let mut wanted = TenantNode::new(&name, spec);
-            wanted.metadata.labels = Some(tenant_labels(cluster, tenant));
-            published
-                .patch(&name, &params, &Patch::Apply(&wanted))
-                .await
-                .map_err(api("publish a node"))?;
-        }
-        if before.as_ref().and_then(|before| before.status.as_ref()) != Some(&status) {
-            let body = json!({
-                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": name}, "status": status,
-            });
-            published
-                .patch_status(&name, &params, &Patch::Apply(&body))
-                .await
-                .map_err(api("publish a node's status"))?;
-        }
-    }
-    for name in current.keys() {
-        match optional(published.delete(name, &DeleteParams::default()).await) {
-            Err(error) if !is_status(&error, 409) => return Err(api("withdraw a node")(error)),
-            _ => {}
-        }
-    }
-    Ok(())
-}
+use kube::ResourceExt;
+use serde_json::Value;
 
 /// Why a tenant sees a node.
-enum Source {
+pub enum Source {
     /// It is the tenant's alone.
     Owned(NodeRecord),
     /// Others use it as well. Labels of groups are the tenants' own, so the node has none.
@@ -122,14 +20,16 @@ enum Source {
 }
 
 impl Source {
-    fn pool(&self) -> &str {
+    /// The pool of the node.
+    pub fn pool(&self) -> &str {
         match self {
             Self::Owned(record) => &record.pool,
             Self::Shared { pool, .. } => pool,
         }
     }
 
-    fn group(&self) -> &str {
+    /// The node group of the tenant that the node is in.
+    pub fn group(&self) -> &str {
         match self {
             Self::Owned(record) => &record.group,
             Self::Shared { group, .. } => group,
@@ -138,7 +38,7 @@ impl Source {
 }
 
 /// What the tenant may see of a node.
-fn view(node: &Node, source: &Source, topology_key: Option<&str>) -> (TenantNodeSpec, TenantNodeStatus) {
+pub fn tenant_view(node: &Node, source: &Source, topology_key: Option<&str>) -> (TenantNodeSpec, TenantNodeStatus) {
     let spec = node.spec.as_ref();
     let taints = spec.and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let view = TenantNodeSpec {
@@ -209,9 +109,10 @@ fn shared_status(mut status: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
-    fn the_tenant_sees_hardware_but_neither_owner_taint_nor_images_nor_heartbeats() {
+    fn the_view_has_the_hardware_but_neither_the_tenant_taint_nor_images_nor_heartbeats() {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": "gpu-1", "labels": {
                 "nvidia.com/gpu.product": "H100", "kubernetes.io/hostname": "gpu-1", "berth.dev/tenant": "t",
@@ -229,7 +130,7 @@ mod tests {
         }))
         .unwrap();
         let record = NodeRecord::reserved("u", "train", "h100", 1, jiff::Timestamp::UNIX_EPOCH, "");
-        let (spec, status) = view(&node, &Source::Owned(record), Some("rack"));
+        let (spec, status) = tenant_view(&node, &Source::Owned(record), Some("rack"));
         let keys: Vec<&str> = spec.labels.keys().map(String::as_str).collect();
         assert_eq!(
             keys,
@@ -249,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_shared_node_nobody_sees_the_machine_or_its_address() {
+    fn a_shared_node_hides_its_machine_and_its_address() {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": "cpu-1", "labels": {
                 "berth.dev/shared-pool": "cpu", "berth.dev/pool": "cpu", "kubernetes.io/hostname": "cpu-1",
@@ -266,7 +167,7 @@ mod tests {
             pool: "cpu".into(),
             group: "build".into(),
         };
-        let (spec, status) = view(&node, &source, None);
+        let (spec, status) = tenant_view(&node, &source, None);
         assert_eq!(
             (spec.pool_name.as_str(), spec.node_group_name.as_str()),
             ("cpu", "build")

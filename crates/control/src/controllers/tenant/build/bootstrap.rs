@@ -1,15 +1,13 @@
 //! Objects that Berth puts into every tenant before it is called ready.
 
-use super::{SERVICE_CIDR_NAME, dns, service_range::HostRanges};
+use super::{super::fetch::HostRanges, dns::dns_role};
 use crate::{
-    apply::{Applier, ApplyError},
     control_plane::{DNS_USER, TENANT_USER},
     controllers::tenant_class::SyncerRules,
 };
 use berth_api::names;
 use k8s_openapi::{
     api::{
-        admissionregistration::v1::MutatingWebhookConfiguration,
         core::v1::ServiceAccount,
         networking::v1::{ServiceCIDR, ServiceCIDRSpec},
         rbac::v1::{ClusterRole, ClusterRoleBinding, RoleRef, Subject},
@@ -19,34 +17,35 @@ use k8s_openapi::{
 
 /// Group whose members are cluster-admin in their tenant. Not `system:masters`: its rights can be seen and taken away.
 pub const ADMIN_GROUP: &str = "berth:tenant-admins";
+/// Name of the ServiceCIDR in the tenant that stands for the host's Service ranges.
+const SERVICE_CIDR_NAME: &str = "berth-host";
 /// Name of the tenant's roles and bindings that Berth makes.
 const SYNCER_ROLE: &str = "berth:syncer";
 
-/// Applies the bootstrap objects. `rules` is what the syncer may do, `webhooks` leads the tenant's Services to it.
-///
-/// # Errors
-/// The tenant's API server refuses or does not answer.
-pub async fn apply(
-    tenant: &Applier,
-    rules: &SyncerRules,
-    host_ranges: &HostRanges,
-    webhooks: &MutatingWebhookConfiguration,
-) -> Result<(), ApplyError> {
-    tenant.apply(&syncer_role(rules)).await?;
-    tenant
-        .apply(&binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER)))
-        .await?;
-    tenant
-        .apply(&binding(ADMIN_GROUP, "cluster-admin", group(ADMIN_GROUP)))
-        .await?;
-    tenant.apply(&default_service_account()).await?;
-    tenant.apply(&dns::role()).await?;
-    tenant.apply(&binding(DNS_USER, DNS_USER, user(DNS_USER))).await?;
-    for cidr in service_cidrs(host_ranges) {
-        tenant.apply(&cidr).await?;
+/// What is applied before the webhooks, in this order.
+pub struct BootstrapObjects {
+    /// What the syncer may do, and what the tenant's DNS may read.
+    pub roles: [ClusterRole; 2],
+    /// Who has these roles, and who administers the tenant.
+    pub bindings: [ClusterRoleBinding; 3],
+    /// The account without which no pod is admitted.
+    pub service_account: ServiceAccount,
+    /// The host's Service ranges.
+    pub service_cidrs: Vec<ServiceCIDR>,
+}
+
+/// The bootstrap objects. `rules` is what the syncer may do.
+pub fn bootstrap_objects(rules: &SyncerRules, host_ranges: &HostRanges) -> BootstrapObjects {
+    BootstrapObjects {
+        roles: [syncer_role(rules), dns_role()],
+        bindings: [
+            binding(SYNCER_ROLE, SYNCER_ROLE, user(TENANT_USER)),
+            binding(ADMIN_GROUP, "cluster-admin", group(ADMIN_GROUP)),
+            binding(DNS_USER, DNS_USER, user(DNS_USER)),
+        ],
+        service_account: default_service_account(),
+        service_cidrs: service_cidrs(host_ranges),
     }
-    // Last: from here on Services need the host's ranges.
-    tenant.apply(webhooks).await
 }
 
 fn named(name: &str) -> ObjectMeta {

@@ -1,5 +1,6 @@
 //! The objects on the host that every tenant gets: two namespaces, the syncer's identity and its rights.
 
+use crate::{control_plane::SYNCER, controllers::tenant_class::SyncerRules};
 use berth_api::{TenantCluster, labels, names::TenantId};
 use berth_sync_rules::permissions;
 use k8s_openapi::{
@@ -13,8 +14,6 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt};
 use std::collections::BTreeMap;
 
-use crate::{control_plane::SYNCER, controllers::tenant_class::SyncerRules};
-
 /// Labels of everything that belongs to a tenant on the host.
 pub fn tenant_labels(cluster: &TenantCluster, tenant: &TenantId) -> BTreeMap<String, String> {
     BTreeMap::from([
@@ -25,7 +24,7 @@ pub fn tenant_labels(cluster: &TenantCluster, tenant: &TenantId) -> BTreeMap<Str
 }
 
 /// Metadata of an object of a tenant.
-pub(super) fn meta(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, name: &str) -> ObjectMeta {
+pub fn metadata(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, name: &str) -> ObjectMeta {
     ObjectMeta {
         name: Some(name.into()),
         namespace: Some(namespace.into()),
@@ -34,13 +33,9 @@ pub(super) fn meta(cluster: &TenantCluster, tenant: &TenantId, namespace: &str, 
     }
 }
 
-/// The control-plane namespace and the workload namespace. On the latter stands what the tenant's class allows, for the
-/// walls to read.
-pub fn namespaces(
-    cluster: &TenantCluster,
-    tenant: &TenantId,
-    policy_annotations: &BTreeMap<String, String>,
-) -> [Namespace; 2] {
+/// The control-plane namespace and the workload namespace. The annotations of the latter say what the tenant's class allows;
+/// the admission policies read them.
+pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId, policy: &BTreeMap<String, String>) -> [Namespace; 2] {
     [
         (
             tenant.control_plane_namespace(),
@@ -61,7 +56,7 @@ pub fn namespaces(
             .into_iter()
             .collect();
         if role == labels::ROLE_WORKLOADS {
-            annotations.extend(policy_annotations.clone());
+            annotations.extend(policy.clone());
         }
         Namespace {
             metadata: ObjectMeta {
@@ -84,17 +79,17 @@ pub fn syncer_identity(
 ) -> (ServiceAccount, [(Role, RoleBinding); 2]) {
     let home = tenant.control_plane_namespace();
     let account = ServiceAccount {
-        metadata: meta(cluster, tenant, &home, SYNCER),
+        metadata: metadata(cluster, tenant, &home, SYNCER),
         automount_service_account_token: Some(false),
         ..ServiceAccount::default()
     };
     let role = |namespace: String, rules: Vec<PolicyRule>| {
         let role = Role {
-            metadata: meta(cluster, tenant, &namespace, SYNCER),
+            metadata: metadata(cluster, tenant, &namespace, SYNCER),
             rules: Some(rules),
         };
         let binding = RoleBinding {
-            metadata: meta(cluster, tenant, &namespace, SYNCER),
+            metadata: metadata(cluster, tenant, &namespace, SYNCER),
             role_ref: RoleRef {
                 api_group: Some("rbac.authorization.k8s.io".into()),
                 kind: "Role".into(),
@@ -155,7 +150,7 @@ pub fn syncer_cluster_role(
 /// A Secret of the control-plane namespace.
 pub fn secret(cluster: &TenantCluster, tenant: &TenantId, name: &str, data: BTreeMap<String, String>) -> Secret {
     Secret {
-        metadata: meta(cluster, tenant, &tenant.control_plane_namespace(), name),
+        metadata: metadata(cluster, tenant, &tenant.control_plane_namespace(), name),
         data: Some(
             data.into_iter()
                 .map(|(name, text)| (name, ByteString(text.into_bytes())))
@@ -169,7 +164,7 @@ pub fn secret(cluster: &TenantCluster, tenant: &TenantId, name: &str, data: BTre
 /// A ConfigMap of the control-plane namespace.
 pub fn config_map(cluster: &TenantCluster, tenant: &TenantId, name: &str, data: BTreeMap<String, String>) -> ConfigMap {
     ConfigMap {
-        metadata: meta(cluster, tenant, &tenant.control_plane_namespace(), name),
+        metadata: metadata(cluster, tenant, &tenant.control_plane_namespace(), name),
         data: Some(data),
         ..ConfigMap::default()
     }
@@ -183,7 +178,7 @@ pub fn kubeconfig_secret_name(cluster: &TenantCluster) -> String {
 /// The Secret beside the `TenantCluster` that holds the team's kubeconfig. It goes with its owner.
 pub fn kubeconfig_secret(cluster: &TenantCluster, tenant: &TenantId, kubeconfig: &str) -> Secret {
     let namespace = cluster.namespace().unwrap_or_default();
-    let mut metadata = meta(cluster, tenant, &namespace, &kubeconfig_secret_name(cluster));
+    let mut metadata = metadata(cluster, tenant, &namespace, &kubeconfig_secret_name(cluster));
     metadata.owner_references = Some(vec![OwnerReference {
         api_version: TenantCluster::api_version(&()).into(),
         kind: TenantCluster::kind(&()).into(),

@@ -2,14 +2,12 @@
 //!
 //! `pki` holds the authorities and is made exactly once; `certificates` holds the leaves and follows renewals.
 
-use super::{host_objects, state::TenantMemory};
+use super::super::{build::host_objects, context::TenantContext, target::Tenant};
 use crate::{
     apply::{is_status, optional},
-    context::Context,
     control_plane::{Authorities, LeafStore},
     error::{ReconcileError, api},
 };
-use berth_api::{TenantCluster, names::TenantId};
 use jiff::Timestamp;
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 use kube::{Api, api::PostParams};
@@ -27,13 +25,12 @@ const LEAVES: &str = "certificates";
 ///
 /// # Errors
 /// The host refuses or does not answer, or what is stored is damaged.
-pub async fn authorities(
-    context: &Context,
-    memory: &TenantMemory,
-    cluster: &TenantCluster,
-    tenant: &TenantId,
+pub(super) async fn load_authorities(
+    context: &TenantContext,
+    tenant: &Tenant,
 ) -> Result<Arc<Authorities>, ReconcileError> {
-    if let Some(known) = memory
+    if let Some(known) = tenant
+        .memory
         .authorities
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -41,10 +38,15 @@ pub async fn authorities(
     {
         return Ok(known);
     }
-    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     let mut stored = optional(secrets.get(AUTHORITIES).await).map_err(api("read the tenant's PKI"))?;
     if stored.is_none() {
-        let new = host_objects::secret(cluster, tenant, AUTHORITIES, Authorities::create(tenant.hash())?);
+        let new = host_objects::secret(
+            &tenant.cluster,
+            &tenant.id,
+            AUTHORITIES,
+            Authorities::create(tenant.id.hash())?,
+        );
         stored = match secrets.create(&PostParams::default(), &new).await {
             Ok(created) => Some(created),
             // Another control was faster: its keys are the tenant's.
@@ -54,10 +56,10 @@ pub async fn authorities(
             Err(error) => return Err(api("store the tenant's PKI")(error)),
         };
     }
-    let mut stored = stored.map(texts).unwrap_or_default();
-    let missing = Authorities::missing(tenant.hash(), &stored)?;
+    let mut stored = stored.map(read_texts).unwrap_or_default();
+    let missing = Authorities::missing(tenant.id.hash(), &stored)?;
     if !missing.is_empty() {
-        // Another control that does the same at the same time makes this fail; the next pass reads what it stored.
+        // Another control that does the same at the same time makes this fail; the next reconcile reads what it stored.
         stored = add_authorities(&secrets, missing).await?;
     }
     let loaded = Arc::new(Authorities::load(
@@ -65,7 +67,7 @@ pub async fn authorities(
         context.datastore.ca_cert(),
         context.datastore.ca_key(),
     )?);
-    *memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&loaded));
+    *tenant.memory.authorities.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&loaded));
     Ok(loaded)
 }
 
@@ -80,44 +82,44 @@ async fn add_authorities(
         data.entry(name).or_insert(ByteString(text.into_bytes()));
     }
     let stored = secrets.replace(AUTHORITIES, &PostParams::default(), &secret).await;
-    Ok(texts(stored.map_err(api("store the tenant's PKI"))?))
+    Ok(read_texts(stored.map_err(api("store the tenant's PKI"))?))
 }
 
 /// The tenant's leaf certificates as they are stored.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn leaves(
-    context: &Context,
-    memory: &TenantMemory,
-    tenant: &TenantId,
+pub(super) async fn load_certificates(
+    context: &TenantContext,
+    tenant: &Tenant,
     now: Timestamp,
 ) -> Result<LeafStore, ReconcileError> {
-    if let Some(known) = memory.leaves.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+    if let Some(known) = tenant
+        .memory
+        .leaves
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+    {
         return Ok(LeafStore::new(known.into_data(), now));
     }
-    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.control_plane_namespace());
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     let stored = optional(secrets.get(LEAVES).await).map_err(api("read the tenant's certificates"))?;
-    Ok(LeafStore::new(stored.map(texts).unwrap_or_default(), now))
+    Ok(LeafStore::new(stored.map(read_texts).unwrap_or_default(), now))
 }
 
 /// Stores the certificates that a rendering used.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn store_leaves(
-    memory: &TenantMemory,
-    cluster: &TenantCluster,
-    tenant: &TenantId,
-    leaves: LeafStore,
-) -> Result<(), ReconcileError> {
-    let secret = host_objects::secret(cluster, tenant, LEAVES, leaves.clone().into_data());
-    memory.host.apply(&secret).await?;
-    *memory.leaves.lock().unwrap_or_else(PoisonError::into_inner) = Some(leaves);
+pub(super) async fn store_certificates(tenant: &Tenant, leaves: LeafStore) -> Result<(), ReconcileError> {
+    let secret = host_objects::secret(&tenant.cluster, &tenant.id, LEAVES, leaves.clone().into_data());
+    tenant.memory.host.apply(&secret).await?;
+    *tenant.memory.leaves.lock().unwrap_or_else(PoisonError::into_inner) = Some(leaves);
     Ok(())
 }
 
-fn texts(secret: Secret) -> BTreeMap<String, String> {
+fn read_texts(secret: Secret) -> BTreeMap<String, String> {
     let data = secret.data.unwrap_or_default();
     data.into_iter()
         .filter_map(|(name, bytes)| Some((name, String::from_utf8(bytes.0).ok()?)))

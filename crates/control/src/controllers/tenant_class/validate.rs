@@ -18,8 +18,15 @@ const POWERFUL_GROUPS: [&str; 8] = [
     "apiregistration.k8s.io",
 ];
 
-/// What is wrong with a class and where, if anything is.
-pub fn fault(spec: &TenantClassSpec) -> Option<String> {
+/// Whether the rules of a class can be followed.
+///
+/// # Errors
+/// The field that contradicts another or cannot be read, and why.
+pub fn validate(spec: &TenantClassSpec) -> Result<(), String> {
+    find_error(spec).map_or(Ok(()), Err)
+}
+
+fn find_error(spec: &TenantClassSpec) -> Option<String> {
     let TenantClassSpec {
         versions,
         scheduling_mode: _,
@@ -67,8 +74,8 @@ pub fn fault(spec: &TenantClassSpec) -> Option<String> {
             "spec.network.apiServerEgress.hosts: {bad:?} is not a host such as hooks.example.com or hooks.example.com:8443"
         ));
     }
-    if let Some(fault) = allowed::validate_class_network(border) {
-        return Some(fault);
+    if let Some(invalid) = allowed::validate_class_network(border) {
+        return Some(invalid);
     }
     let mut accounts = BTreeSet::new();
     for account in service_accounts {
@@ -130,16 +137,16 @@ mod tests {
     use super::*;
     use berth_api::sync_policy::{PriorityBand, ServiceAccountMapping, SyncedKind};
 
-    fn fault_of(change: impl FnOnce(&mut TenantClassSpec)) -> String {
+    fn error_of(change: impl FnOnce(&mut TenantClassSpec)) -> String {
         let mut spec = TenantClassSpec::default();
         change(&mut spec);
-        fault(&spec).unwrap_or_default()
+        find_error(&spec).unwrap_or_default()
     }
 
     #[test]
     fn an_empty_class_and_a_full_one_are_fine() {
-        assert_eq!(fault(&TenantClassSpec::default()), None);
-        let fine = fault_of(|spec| {
+        assert_eq!(validate(&TenantClassSpec::default()), Ok(()));
+        let fine = error_of(|spec| {
             spec.versions = vec!["v1.37.1".into()];
             spec.network.endpoint_cidrs = vec!["10.0.0.0/8".into(), "fd00::/8".into(), "0.0.0.0/0".into()];
         });
@@ -147,38 +154,41 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_the_field() {
+    fn errors_name_the_field() {
         for bad in ["10.0.0.0", "10.0.0.0/33", "fd00::/129", "x/8", "10.0.0.0/-1", ""] {
-            let words = fault_of(|spec| spec.network.endpoint_cidrs = vec![bad.into()]);
-            assert!(words.starts_with("spec.network.endpointCIDRs: "), "{bad}: {words}");
+            let message = error_of(|spec| spec.network.endpoint_cidrs = vec![bad.into()]);
+            assert!(message.starts_with("spec.network.endpointCIDRs: "), "{bad}: {message}");
         }
-        let words = fault_of(|spec| spec.dns.upstreams = vec!["10.0.0.53".into(), "dns.example.com".into()]);
-        assert!(words.starts_with("spec.dns.upstreams: \"dns.example.com\""), "{words}");
+        let message = error_of(|spec| spec.dns.upstreams = vec!["10.0.0.53".into(), "dns.example.com".into()]);
+        assert!(
+            message.starts_with("spec.dns.upstreams: \"dns.example.com\""),
+            "{message}"
+        );
         for bad in ["https://hooks.example.com", "127.1", "hooks.example.com:0", "*", ""] {
-            let words = fault_of(|spec| spec.network.api_server_egress.hosts = vec![bad.into()]);
+            let message = error_of(|spec| spec.network.api_server_egress.hosts = vec![bad.into()]);
             assert!(
-                words.starts_with("spec.network.apiServerEgress.hosts: "),
-                "{bad}: {words}"
+                message.starts_with("spec.network.apiServerEgress.hosts: "),
+                "{bad}: {message}"
             );
         }
-        let words = fault_of(|spec| spec.versions = vec!["1.37".into()]);
-        assert!(words.starts_with("spec.versions: "), "{words}");
-        let words = fault_of(|spec| spec.sync.pods.priority = Some(PriorityBand { lowest: 5, highest: 5 }));
-        assert!(words.starts_with("spec.sync.pods.priority: "), "{words}");
+        let message = error_of(|spec| spec.versions = vec!["1.37".into()]);
+        assert!(message.starts_with("spec.versions: "), "{message}");
+        let message = error_of(|spec| spec.sync.pods.priority = Some(PriorityBand { lowest: 5, highest: 5 }));
+        assert!(message.starts_with("spec.sync.pods.priority: "), "{message}");
         let mapping = ServiceAccountMapping {
             namespace: "a".into(),
             name: "b".into(),
             host_name: "c".into(),
         };
-        let words = fault_of(|spec| spec.sync.service_accounts = vec![mapping.clone(), mapping]);
-        assert!(words.contains("a/b is mapped twice"), "{words}");
+        let message = error_of(|spec| spec.sync.service_accounts = vec![mapping.clone(), mapping]);
+        assert!(message.contains("a/b is mapped twice"), "{message}");
         let kind = SyncedKind {
             group: "g".into(),
             kind: "K".into(),
             ..SyncedKind::default()
         };
-        let words = fault_of(|spec| spec.sync.kinds = vec![kind.clone(), kind]);
-        assert!(words.contains("K.g is listed twice"), "{words}");
+        let message = error_of(|spec| spec.sync.kinds = vec![kind.clone(), kind]);
+        assert!(message.contains("K.g is listed twice"), "{message}");
     }
 
     #[test]
@@ -189,14 +199,14 @@ mod tests {
                 kind: kind.into(),
                 ..SyncedKind::default()
             };
-            fault_of(|spec| spec.sync.kinds = vec![kind])
+            error_of(|spec| spec.sync.kinds = vec![kind])
         };
-        let words = listed("rbac.authorization.k8s.io", "RoleBinding");
-        assert!(words.contains("decide on rights"), "{words}");
-        let words = listed("berth.dev", "TenantNode");
-        assert!(words.contains("decide on rights"), "{words}");
-        let words = listed("", "Pod");
-        assert!(words.contains("rules of its own"), "{words}");
+        let message = listed("rbac.authorization.k8s.io", "RoleBinding");
+        assert!(message.contains("decide on rights"), "{message}");
+        let message = listed("berth.dev", "TenantNode");
+        assert!(message.contains("decide on rights"), "{message}");
+        let message = listed("", "Pod");
+        assert!(message.contains("rules of its own"), "{message}");
         assert_eq!(listed("scheduling.k8s.io", "PodGroup"), "");
     }
 }

@@ -1,9 +1,5 @@
-//! The metrics API in the tenant: what leads its API server to the syncer, which serves it.
+//! The objects of the metrics API in the tenant: they lead its API server to the syncer, which serves it.
 
-use crate::{
-    apply::{Applier, optional},
-    error::{ReconcileError, api},
-};
 use berth_api::labels;
 use berth_sync_rules::usage;
 use k8s_openapi::{
@@ -15,30 +11,14 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
     kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceSpec, ServiceReference},
 };
-use kube::{Api, ResourceExt};
 
 /// Name of the APIService.
-const API: &str = "v1beta1.metrics.k8s.io";
+pub const NAME: &str = "v1beta1.metrics.k8s.io";
 /// Priorities of the group among others and of the version in the group, as metrics-server has them.
 const PRIORITY: i32 = 100;
 
-/// Makes the API known in the tenant, unless a team serves one of its own. `authority` signed the syncer's certificate.
-///
-/// # Errors
-/// The tenant's API server refuses or does not answer.
-pub(super) async fn publish(tenant: &Applier, authority: &str) -> Result<(), ReconcileError> {
-    let apis: Api<APIService> = Api::all(tenant.client().clone());
-    let live = optional(apis.get_metadata(API).await).map_err(api("look for the tenant's metrics API"))?;
-    if live.is_some_and(|live| live.labels().get(labels::MANAGED_BY).map(String::as_str) != Some(OURS)) {
-        return Ok(());
-    }
-    tenant.apply(&reader()).await?;
-    tenant.apply(&service()).await?;
-    Ok(tenant.apply(&api_service(authority)).await?)
-}
-
 /// Value of the label of what control made.
-const OURS: &str = labels::MANAGED_BY_CONTROL;
+pub const OURS: &str = labels::MANAGED_BY_CONTROL;
 
 fn meta(name: &str, namespace: Option<&str>, more: &[(&str, &str)]) -> ObjectMeta {
     let all = more.iter().chain(&[(labels::MANAGED_BY, OURS)]);
@@ -50,8 +30,8 @@ fn meta(name: &str, namespace: Option<&str>, more: &[(&str, &str)]) -> ObjectMet
     }
 }
 
-/// Whoever may view a namespace may see what its pods use, as metrics-server's own installation has it.
-fn reader() -> ClusterRole {
+/// Users who may view a namespace may see what its pods use, as metrics-server's own installation has it.
+pub fn reader() -> ClusterRole {
     let gathered = ["view", "edit", "admin"].map(|role| format!("rbac.authorization.k8s.io/aggregate-to-{role}"));
     let gathered: Vec<(&str, &str)> = gathered.iter().map(|label| (label.as_str(), "true")).collect();
     let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -68,7 +48,7 @@ fn reader() -> ClusterRole {
 }
 
 /// The Service that the APIService names. Its host is one for the egress broker only: nothing of it is on the host cluster.
-fn service() -> Service {
+pub fn service() -> Service {
     Service {
         metadata: meta(usage::SERVICE, Some(usage::NAMESPACE), &[]),
         spec: Some(ServiceSpec {
@@ -80,9 +60,9 @@ fn service() -> Service {
     }
 }
 
-fn api_service(authority: &str) -> APIService {
+pub fn api_service(authority: &str) -> APIService {
     APIService {
-        metadata: meta(API, None, &[]),
+        metadata: meta(NAME, None, &[]),
         spec: Some(APIServiceSpec {
             group: Some("metrics.k8s.io".into()),
             version: Some("v1beta1".into()),

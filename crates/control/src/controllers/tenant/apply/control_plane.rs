@@ -1,0 +1,361 @@
+//! Starting the tenant's components, and what needs its API server.
+
+use super::{
+    super::{
+        build::{bootstrap, host_objects},
+        context::TenantContext,
+        error::{TenantError, in_step},
+        fetch::ObservedNodes,
+        target::Tenant,
+    },
+    Prepared, definitions, dns, keys, metrics_api,
+};
+use crate::{
+    apply::{Applier, optional},
+    control_plane::{
+        API_SERVER, CONTROLLER_MANAGER, COREDNS, Component, ControlPlaneInput, DatastoreInput, DnsInput, Endpoints,
+        Leaf, SCHEDULER, SYNCER, render_components,
+    },
+    error::{ReconcileError, api},
+    runtime::ComponentState,
+};
+use berth_api::labels;
+use berth_pki::{Usage, kubeconfig::Credential};
+use berth_sync_rules::admission::configuration::configuration;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, ResourceExt};
+use std::{sync::Arc, time::Duration};
+
+/// Pause before a syncer that is not ready yet is asked again.
+const SYNCER_PROBE: Duration = Duration::from_millis(200);
+
+/// A tenant whose API server was asked to run and whose kubeconfig exists.
+pub(crate) struct Started {
+    pub(crate) api_server: ApiServer,
+    components: Vec<Component>,
+    dns: Option<DnsInput>,
+    kubeconfig: String,
+}
+
+/// Whether the API server answers.
+pub(crate) enum ApiServer {
+    /// It does.
+    Answers(Arc<Applier>),
+    /// It was started and does not answer yet.
+    Starting,
+    /// It does not run, for the given reason.
+    Down(String),
+}
+
+/// What runs with the API server.
+pub(crate) struct Serving {
+    /// None while the API server does not answer.
+    pub(crate) running: Option<Running>,
+    pub(crate) syncer: SyncerState,
+}
+
+/// The components that need the API server.
+pub(crate) struct Running {
+    /// Controller manager, scheduler and DNS; why the first of them that does not run does not.
+    pub(crate) components: ComponentState,
+    syncer: ComponentState,
+}
+
+/// What the syncer says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SyncerState {
+    /// It has listed both sides.
+    Ready,
+    /// It is on the way, as the message says.
+    Starting(String),
+    /// It does not run, for the given reason.
+    Down(String),
+}
+
+/// Starts the API server and publishes the kubeconfig.
+pub(super) async fn start(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    nodes: &ObservedNodes,
+) -> Result<Started, TenantError> {
+    let tenant = &prepared.accepted.tenant;
+    let server = prepared.endpoints.api_server.https_url();
+    let remote = context.remote.as_ref();
+    let connection = &tenant.memory.connection;
+    let connected = connection
+        .ready(remote, &server, &prepared.authorities, &context.queue, &tenant.key())
+        .await
+        .map_err(in_step(TenantError::Connection))?;
+    let dns = dns::prepare_dns(context, prepared, connected.as_ref())
+        .await
+        .map_err(in_step(TenantError::Dns))?;
+    let components = render_control_plane(context, prepared, dns.as_ref())
+        .await
+        .map_err(in_step(TenantError::Certificates))?;
+    let state = run_component(context, tenant, &components, API_SERVER)
+        .await
+        .map_err(in_step(TenantError::ApiServer))?;
+    apply_syncer_identity(context, prepared, nodes)
+        .await
+        .map_err(in_step(TenantError::SyncerIdentity))?;
+    let kubeconfig = apply_kubeconfig(context, prepared)
+        .await
+        .map_err(in_step(TenantError::Kubeconfig))?;
+    Ok(Started {
+        api_server: match (connected, state) {
+            (Some(applier), _) => ApiServer::Answers(applier),
+            (None, ComponentState::Running) => ApiServer::Starting,
+            (None, ComponentState::Down(why)) => ApiServer::Down(why),
+        },
+        components,
+        dns,
+        kubeconfig,
+    })
+}
+
+/// With an API server that answers: the objects and components that need it. Then asks the syncer whether it is ready.
+pub(super) async fn serve(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    started: &Started,
+) -> Result<Serving, TenantError> {
+    let running = match &started.api_server {
+        ApiServer::Answers(applier) => {
+            apply_bootstrap_objects(context, prepared, started, applier)
+                .await
+                .map_err(in_step(TenantError::Bootstrap))?;
+            let running = run_components(context, prepared, started)
+                .await
+                .map_err(in_step(TenantError::Components))?;
+            Some(running)
+        }
+        ApiServer::Starting | ApiServer::Down(_) => None,
+    };
+    let is_reachable = prepared
+        .public
+        .as_ref()
+        .is_none_or(super::endpoint::PublicState::is_reachable);
+    if is_reachable && running.as_ref().is_some_and(Running::is_complete) {
+        write_kubeconfig_file(context, prepared, started).map_err(in_step(TenantError::Kubeconfig))?;
+    }
+    let syncer = match &running {
+        Some(Running {
+            syncer: ComponentState::Down(why),
+            components: _,
+        }) => SyncerState::Down(why.clone()),
+        _ => probe_syncer(context, &prepared.accepted.tenant, &prepared.endpoints).await,
+    };
+    // An API that is registered and does not answer keeps namespaces from being deleted.
+    if let (ApiServer::Answers(applier), SyncerState::Ready) = (&started.api_server, &syncer) {
+        metrics_api::apply_metrics_api(applier, prepared.authorities.kubelet.cert_pem())
+            .await
+            .map_err(in_step(TenantError::MetricsApi))?;
+    }
+    Ok(Serving { running, syncer })
+}
+
+impl Running {
+    /// Whether every component runs.
+    fn is_complete(&self) -> bool {
+        self.components == ComponentState::Running && self.syncer == ComponentState::Running
+    }
+}
+
+/// Renders the control plane with the stored certificates and stores those that are new.
+async fn render_control_plane(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    dns: Option<&DnsInput>,
+) -> Result<Vec<Component>, ReconcileError> {
+    let (tenant, settings) = (&prepared.accepted.tenant, &prepared.accepted.settings);
+    let mut leaves = keys::load_certificates(context, tenant, Timestamp::now()).await?;
+    let datastore = DatastoreInput {
+        endpoints: context.datastore.endpoints().to_vec(),
+        ca_pem: context.datastore.ca_cert().to_owned(),
+    };
+    let input = ControlPlaneInput {
+        tenant: &tenant.id,
+        version: &settings.version,
+        class: settings.class_name(),
+        scheduling: settings.scheduling,
+        policy: &settings.sync,
+        form: context.runtime.form(settings.replicas),
+        network: &prepared.limits,
+        endpoints: &prepared.endpoints,
+        service_range: &prepared.service_range,
+        datastore: &datastore,
+        host: &context.syncer_host,
+        dns,
+    };
+    let components = render_components(&input, &prepared.authorities, &mut leaves)?;
+    leaves.issue(&prepared.authorities.client, "admin", &admin_leaf())?;
+    keys::store_certificates(tenant, leaves).await?;
+    Ok(components)
+}
+
+async fn run_component(
+    context: &TenantContext,
+    tenant: &Tenant,
+    components: &[Component],
+    name: &str,
+) -> Result<ComponentState, ReconcileError> {
+    match components.iter().find(|component| component.name == name) {
+        Some(component) => Ok(context.runtime.ensure(tenant.owner(), component).await?),
+        None => Ok(ComponentState::Down(format!("{name} was not rendered"))),
+    }
+}
+
+/// Applies the syncer's ServiceAccount and what it may do on the host.
+async fn apply_syncer_identity(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    nodes: &ObservedNodes,
+) -> Result<(), ReconcileError> {
+    let Tenant {
+        cluster, id, memory, ..
+    } = &prepared.accepted.tenant;
+    let rules = context.kinds.syncer_rules(&prepared.accepted.settings.sync).await?;
+    let (account, roles) = host_objects::syncer_identity(cluster, id, &rules);
+    memory.host.apply(&account).await?;
+    for (role, binding) in &roles {
+        memory.host.apply(role).await?;
+        memory.host.apply(binding).await?;
+    }
+    let nodes = nodes.owned.iter().map(|node| node.name_any()).collect();
+    let (role, binding) = host_objects::syncer_cluster_role(cluster, id, nodes);
+    memory.host.apply(&role).await?;
+    memory.host.apply(&binding).await?;
+    Ok(())
+}
+
+fn admin_leaf() -> Leaf {
+    Leaf::new("tenant-admin", Usage::Client).organizations(vec![bootstrap::ADMIN_GROUP.into()])
+}
+
+/// Writes the team's kubeconfig into the Secret beside the TenantCluster.
+async fn apply_kubeconfig(context: &TenantContext, prepared: &Prepared<'_>) -> Result<String, ReconcileError> {
+    let tenant = &prepared.accepted.tenant;
+    let authorities = &prepared.authorities;
+    let mut leaves = keys::load_certificates(context, tenant, Timestamp::now()).await?;
+    let admin = leaves.issue(&authorities.client, "admin", &admin_leaf())?;
+    let user = Credential::ClientCertificate {
+        cert_pem: admin.cert_pem,
+        key_pem: admin.key_pem,
+    };
+    let name = tenant.cluster.name_any();
+    let kubeconfig = authorities.kubeconfig(&prepared.endpoints.public.url, &name, user)?;
+    refuse_foreign_secret(context, tenant).await?;
+    let secret = host_objects::kubeconfig_secret(&tenant.cluster, &tenant.id, &kubeconfig);
+    tenant.memory.host.apply(&secret).await?;
+    Ok(kubeconfig)
+}
+
+/// A Secret of the team's own that happens to have the kubeconfig's name is not overwritten.
+async fn refuse_foreign_secret(context: &TenantContext, tenant: &Tenant) -> Result<(), ReconcileError> {
+    let namespace = tenant.cluster.namespace().unwrap_or_default();
+    let name = host_objects::kubeconfig_secret_name(&tenant.cluster);
+    let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
+    let existing = optional(secrets.get_metadata(&name).await).map_err(api("look for the kubeconfig Secret"))?;
+    match existing {
+        Some(secret) if secret.labels().get(labels::TENANT).map(String::as_str) != Some(tenant.id.slug()) => {
+            Err(ReconcileError::Blocked {
+                reason: "SecretExists",
+                message: format!(
+                    "Secret {namespace}/{name} exists and is not this tenant's; delete or rename it, or give the \
+                     TenantCluster another name"
+                ),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Applies what every tenant has before it is called ready.
+async fn apply_bootstrap_objects(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    started: &Started,
+    applier: &Applier,
+) -> Result<(), ReconcileError> {
+    let policy = &prepared.accepted.settings.sync;
+    let rules = context.kinds.syncer_rules(policy).await?;
+    let bootstrap::BootstrapObjects {
+        roles,
+        bindings,
+        service_account,
+        service_cidrs,
+    } = bootstrap::bootstrap_objects(&rules, &prepared.host_ranges);
+    let authority = prepared.authorities.admission.cert_pem();
+    let webhooks = configuration(&prepared.endpoints.admission.authority(), authority);
+    let applied = async {
+        for role in &roles {
+            applier.apply(role).await?;
+        }
+        for binding in &bindings {
+            applier.apply(binding).await?;
+        }
+        applier.apply(&service_account).await?;
+        for cidr in &service_cidrs {
+            applier.apply(cidr).await?;
+        }
+        // Last: from here on Services need the host's ranges.
+        applier.apply(&webhooks).await
+    };
+    applied.await.inspect_err(|_| applier.forget())?;
+    definitions::apply_definitions(&context.kinds, applier, &policy.kinds).await?;
+    if let Some(dns) = &started.dns {
+        dns::apply_tenant_service(applier, dns.address).await?;
+    }
+    Ok(())
+}
+
+/// Runs the components that need the API server.
+async fn run_components(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    started: &Started,
+) -> Result<Running, ReconcileError> {
+    let tenant = &prepared.accepted.tenant;
+    let components = &started.components;
+    let is_rendered = |name: &str| components.iter().any(|component| component.name == name);
+    let mut states = vec![run_component(context, tenant, components, CONTROLLER_MANAGER).await?];
+    if is_rendered(SCHEDULER) {
+        states.push(run_component(context, tenant, components, SCHEDULER).await?);
+    } else {
+        context.runtime.withdraw(&tenant.id, SCHEDULER).await?;
+    }
+    let syncer = run_component(context, tenant, components, SYNCER).await?;
+    if is_rendered(COREDNS) {
+        states.push(run_component(context, tenant, components, COREDNS).await?);
+    }
+    let down = states.into_iter().find(|state| *state != ComponentState::Running);
+    Ok(Running {
+        components: down.unwrap_or(ComponentState::Running),
+        syncer,
+    })
+}
+
+/// Publishes the kubeconfig where the runtime has a place for it beside the Secret. Only one that works is published there.
+fn write_kubeconfig_file(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    started: &Started,
+) -> Result<(), ReconcileError> {
+    let cluster = &prepared.accepted.tenant.cluster;
+    let namespace = cluster.namespace().unwrap_or_default();
+    Ok(context
+        .runtime
+        .publish_kubeconfig(&namespace, &cluster.name_any(), &started.kubeconfig)?)
+}
+
+/// Asks the syncer whether it is ready; one that is not is asked again soon.
+async fn probe_syncer(context: &TenantContext, tenant: &Tenant, endpoints: &Endpoints) -> SyncerState {
+    let state = match context.remote.probe_syncer(&endpoints.syncer_admin).await {
+        Ok(answer) if answer.is_ready => return SyncerState::Ready,
+        Ok(answer) => SyncerState::Starting(format!("the syncer is {}", answer.text)),
+        Err(_) => SyncerState::Starting("the syncer does not answer yet".into()),
+    };
+    context.queue.add_after(tenant.key(), SYNCER_PROBE);
+    state
+}

@@ -1,0 +1,195 @@
+//! The tenant's DNS: the address under which its pods find it, and what its teams changed about it.
+//!
+//! The address is that of the host Service `kube-dns`, the next one after `default/kubernetes` if it is free. Running pods
+//! hold it, so it is also recorded beside the tenant's ports: a Service that is deleted by hand gets it again.
+
+use super::{
+    super::{
+        build::{
+            dns::{
+                CUSTOMIZATION, NAMESPACE, SERVICE, candidate_addresses, cluster_ip, error_event, host_dns_service,
+                tenant_dns_service,
+            },
+            host_objects,
+        },
+        context::TenantContext,
+        target::Tenant,
+    },
+    Prepared,
+};
+use crate::{
+    apply::{Applier, ApplyError, is_status, optional},
+    control_plane::{
+        API_SERVER, CLUSTER_DOMAIN, COREDNS, DnsInput, ServiceRange,
+        dns_customization::{self, Limits},
+    },
+    error::{ReconcileError, api},
+    runtime::cluster::pod_selector,
+};
+use berth_api::labels;
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Event, Service},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, PostParams, Preconditions},
+};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{Arc, PoisonError},
+};
+
+/// What the tenant's DNS is made of; none if the runtime has no DNS server. `connection` is the tenant's API server, if it
+/// answers.
+///
+/// # Errors
+/// The host refuses or does not answer; the address is gone.
+pub(super) async fn prepare_dns(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    connection: Option<&Arc<Applier>>,
+) -> Result<Option<DnsInput>, ReconcileError> {
+    if !context.runtime.has_dns() {
+        return Ok(None);
+    }
+    let (tenant, settings) = (&prepared.accepted.tenant, &prepared.accepted.settings);
+    let port = prepared.endpoints.dns.listen.port();
+    let address = reserve_dns_address(context, tenant, port, &prepared.service_range).await?;
+    let mut blocked_domains = settings.dns.blocked_domains.clone();
+    if context.syncer_host.cluster_domain != CLUSTER_DOMAIN {
+        blocked_domains.push(context.syncer_host.cluster_domain.clone());
+    }
+    let limits = Limits {
+        policy: &settings.dns,
+        cluster_domain: CLUSTER_DOMAIN,
+        blocked_domains: &blocked_domains,
+        blocked_cidrs: &prepared.blocked,
+    };
+    let customization = match read_customization(tenant, connection).await {
+        None => None,
+        Some(data) => {
+            let (customization, errors) = dns_customization::parse_customization(&data, &limits);
+            if let Some(connection) = connection.filter(|_| !errors.is_empty()) {
+                write_error_event(connection, &errors).await;
+            }
+            Some(customization)
+        }
+    };
+    Ok(Some(DnsInput {
+        address,
+        policy: settings.dns.clone(),
+        blocked_domains,
+        customization,
+    }))
+}
+
+/// The address of the tenant's DNS, as recorded; one is chosen and recorded first if this is a new tenant.
+async fn reserve_dns_address(
+    context: &TenantContext,
+    tenant: &Tenant,
+    port: u16,
+    range: &ServiceRange,
+) -> Result<IpAddr, ReconcileError> {
+    let (cluster, id) = (&tenant.cluster, &tenant.id);
+    let services: Api<Service> = Api::namespaced(context.client.clone(), &id.control_plane_namespace());
+    let selector = context.runtime.uses_pods().then(|| pod_selector(id, COREDNS));
+    let build_service = |address| host_dns_service(cluster, id, address, port, selector.clone());
+    let live = optional(services.get(SERVICE).await).map_err(api("read the Service of the tenant's DNS"))?;
+    let address = match live.as_ref().and_then(cluster_ip) {
+        Some(address) => address,
+        None => create_dns_service(&services, range, build_service).await?,
+    };
+    let record = Service {
+        metadata: ObjectMeta {
+            annotations: Some(BTreeMap::from([(labels::DNS_ADDRESS.into(), address.to_string())])),
+            ..host_objects::metadata(cluster, id, &id.control_plane_namespace(), API_SERVER)
+        },
+        ..Service::default()
+    };
+    tenant.memory.host.apply(&record).await?;
+    tenant.memory.host.apply(&build_service(address)).await?;
+    Ok(address)
+}
+
+/// Creates the Service with the address that is recorded, or else with the first free one of the tenant's range.
+async fn create_dns_service(
+    services: &Api<Service>,
+    range: &ServiceRange,
+    build_service: impl Fn(IpAddr) -> Service,
+) -> Result<IpAddr, ReconcileError> {
+    let record = optional(services.get_metadata(API_SERVER).await).map_err(api("read the address of the DNS"))?;
+    let recorded: Option<IpAddr> =
+        record.and_then(|record| record.annotations().get(labels::DNS_ADDRESS)?.parse().ok());
+    let candidates = match recorded {
+        Some(recorded) => vec![recorded],
+        None => candidate_addresses(range),
+    };
+    for address in &candidates {
+        match services.create(&PostParams::default(), &build_service(*address)).await {
+            Ok(_) => return Ok(*address),
+            // The address is taken.
+            Err(error) if is_status(&error, 422) => {}
+            Err(error) => return Err(api("make the Service of the tenant's DNS")(error)),
+        }
+    }
+    let candidates: Vec<String> = candidates.iter().map(ToString::to_string).collect();
+    Err(ReconcileError::Blocked {
+        reason: "NoDnsAddress",
+        message: format!(
+            "other Services of the host have the addresses that the tenant's DNS may have ({}); delete or move one of \
+             them",
+            candidates.join(", ")
+        ),
+    })
+}
+
+/// Shows the DNS in the tenant. A Service of the name with another address, which a team made, is replaced.
+///
+/// # Errors
+/// The tenant's API server refuses or does not answer.
+pub(super) async fn apply_tenant_service(tenant: &Applier, address: IpAddr) -> Result<(), ReconcileError> {
+    let wanted = tenant_dns_service(address);
+    let is_refused = |error: &ApplyError| is_status(&error.source, 422);
+    match tenant.apply(&wanted).await {
+        Err(error) if is_refused(&error) => {}
+        applied => return Ok(applied?),
+    }
+    let services: Api<Service> = Api::namespaced(tenant.client().clone(), NAMESPACE);
+    let live = optional(services.get(SERVICE).await).map_err(api("read the tenant's Service of its DNS"))?;
+    if let Some(foreign) = live.filter(|live| cluster_ip(live) != Some(address)) {
+        let only_this = Preconditions {
+            uid: foreign.uid(),
+            resource_version: None,
+        };
+        let params = DeleteParams::default().preconditions(only_this);
+        optional(services.delete(SERVICE, &params).await).map_err(api("replace the tenant's Service of its DNS"))?;
+    }
+    Ok(tenant.apply(&wanted).await?)
+}
+
+/// What the ConfigMap in the tenant says now, or said when it was read last.
+async fn read_customization(tenant: &Tenant, connection: Option<&Arc<Applier>>) -> Option<BTreeMap<String, String>> {
+    let known = &tenant.memory.dns;
+    if let Some(connection) = connection {
+        let maps: Api<ConfigMap> = Api::namespaced(connection.client().clone(), NAMESPACE);
+        match optional(maps.get(CUSTOMIZATION).await) {
+            Ok(map) => {
+                let data = map.and_then(|map| map.data).unwrap_or_default();
+                *known.lock().unwrap_or_else(PoisonError::into_inner) = Some(data);
+            }
+            Err(error) => tracing::debug!(%error, "cannot read how a tenant customized its DNS"),
+        }
+    }
+    known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Writes an Event in the tenant that says what is not in effect, once for each message.
+async fn write_error_event(tenant: &Applier, errors: &[String]) {
+    let events: Api<Event> = Api::namespaced(tenant.client().clone(), NAMESPACE);
+    match events.create(&PostParams::default(), &error_event(errors)).await {
+        Err(error) if !is_status(&error, 409) => tracing::debug!(%error, "cannot write an Event in a tenant"),
+        _ => {}
+    }
+}

@@ -1,0 +1,25 @@
+//! The metrics API of the tenant.
+
+use super::super::build::metrics_api::{NAME, OURS, api_service, reader, service};
+use crate::{
+    apply::{Applier, optional},
+    error::{ReconcileError, api},
+};
+use berth_api::labels;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use kube::{Api, ResourceExt};
+
+/// Registers the metrics API in the tenant, unless a team serves one of its own. `authority` signed the syncer's certificate.
+///
+/// # Errors
+/// The tenant's API server refuses or does not answer.
+pub(super) async fn apply_metrics_api(tenant: &Applier, authority: &str) -> Result<(), ReconcileError> {
+    let apis: Api<APIService> = Api::all(tenant.client().clone());
+    let live = optional(apis.get_metadata(NAME).await).map_err(api("look for the tenant's metrics API"))?;
+    if live.is_some_and(|live| live.labels().get(labels::MANAGED_BY).map(String::as_str) != Some(OURS)) {
+        return Ok(());
+    }
+    tenant.apply(&reader()).await?;
+    tenant.apply(&service()).await?;
+    Ok(tenant.apply(&api_service(authority)).await?)
+}

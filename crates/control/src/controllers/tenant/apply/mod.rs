@@ -1,0 +1,128 @@
+//! From an accepted spec to a running tenant. Each stage is a type that only the stage before it can make, so that nothing runs
+//! before what isolates it exists:
+//!
+//! [`Accepted`] → [`Prepared`] → [`Started`] → [`Running`]
+//!
+//! [`Outcome`] says which of them was reached; the status follows from it and from nothing else.
+
+mod control_plane;
+mod definitions;
+mod dns;
+mod endpoint;
+mod keys;
+mod metrics_api;
+mod prepare;
+mod tenant_nodes;
+
+pub(super) use control_plane::{ApiServer, Serving, Started, SyncerState};
+pub(super) use prepare::Prepared;
+
+use super::{
+    context::TenantContext,
+    error::{TenantError, in_step},
+    fetch::ObservedNodes,
+    settings::Settings,
+    target::Tenant,
+};
+
+/// A tenant with the settings that it was accepted with, now or earlier.
+pub(super) struct Accepted {
+    pub(super) tenant: Tenant,
+    pub(super) settings: Settings,
+}
+
+impl Accepted {
+    pub(super) fn new(tenant: &Tenant, settings: Settings) -> Self {
+        Self {
+            tenant: tenant.clone(),
+            settings,
+        }
+    }
+}
+
+/// How far a reconcile came.
+pub(super) enum Outcome<'a> {
+    /// The tenant was never accepted: nothing is made for it.
+    NeverAccepted,
+    /// The settings that it was accepted with cannot be read.
+    SettingsUnknown(TenantError),
+    /// Nothing was started.
+    NotPrepared(TenantError),
+    /// Everything exists that must be there before something runs.
+    Prepared {
+        prepared: Box<Prepared<'a>>,
+        control_plane: ControlPlane,
+        /// Whether the tenant's nodes were published.
+        nodes: Result<(), TenantError>,
+    },
+}
+
+/// What runs.
+pub(super) enum ControlPlane {
+    /// The API server could not be started.
+    NotStarted(TenantError),
+    /// The API server was started, and what needs it where it answers.
+    Started {
+        started: Started,
+        serving: Result<Serving, TenantError>,
+    },
+}
+
+impl Outcome<'_> {
+    /// The steps that failed.
+    pub(super) fn errors(&self) -> Vec<&TenantError> {
+        match self {
+            Self::NeverAccepted => Vec::new(),
+            Self::SettingsUnknown(error) | Self::NotPrepared(error) => vec![error],
+            Self::Prepared {
+                prepared: _,
+                control_plane,
+                nodes,
+            } => {
+                let failed = match control_plane {
+                    ControlPlane::NotStarted(error) => Some(error),
+                    ControlPlane::Started { started: _, serving } => serving.as_ref().err(),
+                };
+                failed.into_iter().chain(nodes.as_ref().err()).collect()
+            }
+        }
+    }
+
+    /// The first step that failed, as the result of the reconcile.
+    pub(super) fn into_result(self) -> Result<(), TenantError> {
+        match self {
+            Self::NeverAccepted => Ok(()),
+            Self::SettingsUnknown(error) | Self::NotPrepared(error) => Err(error),
+            Self::Prepared {
+                prepared: _,
+                control_plane,
+                nodes,
+            } => match control_plane {
+                ControlPlane::NotStarted(error) => Err(error),
+                ControlPlane::Started { started: _, serving } => serving.map(drop).and(nodes),
+            },
+        }
+    }
+}
+
+/// Does what can be done now. What must be waited for puts the tenant back into the queue by itself. The nodes of a tenant are
+/// published also if its control plane fails.
+pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, nodes: &ObservedNodes) -> Outcome<'a> {
+    let prepared = match prepare::prepare(context, accepted).await {
+        Ok(prepared) => Box::new(prepared),
+        Err(error) => return Outcome::NotPrepared(error),
+    };
+    let control_plane = match control_plane::start(context, &prepared, nodes).await {
+        Ok(started) => ControlPlane::Started {
+            serving: control_plane::serve(context, &prepared, &started).await,
+            started,
+        },
+        Err(error) => ControlPlane::NotStarted(error),
+    };
+    let published = tenant_nodes::publish_nodes(context, accepted, nodes).await;
+    Outcome::Prepared {
+        prepared,
+        control_plane,
+        nodes: published.map_err(in_step(TenantError::TenantNodes)),
+    }
+}

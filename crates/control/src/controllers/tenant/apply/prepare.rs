@@ -1,0 +1,124 @@
+//! What must exist before anything of a tenant runs.
+
+use super::{
+    super::{
+        build::host_objects,
+        context::TenantContext,
+        error::{TenantError, in_step},
+        fetch::{self, HostRanges},
+        recorded_settings,
+    },
+    Accepted,
+    endpoint::{self, PublicState},
+    keys,
+};
+use crate::{
+    control_plane::{Authorities, Endpoints, ServiceRange},
+    network::{self, NetworkIsolation},
+};
+use berth_api::{NetworkLimits, dns_server, policy_annotations, ranges};
+use ipnet::IpNet;
+use kube::ResourceExt;
+use std::sync::Arc;
+
+/// A tenant whose namespaces, keys, datastore identity, addresses and NetworkPolicies exist. Only [`prepare`] makes one.
+pub(crate) struct Prepared<'a> {
+    pub(super) accepted: &'a Accepted,
+    pub(super) authorities: Arc<Authorities>,
+    /// The host's Service ranges.
+    pub(super) host_ranges: HostRanges,
+    /// Every range that stays closed whatever the tenant asks for.
+    pub(super) blocked: Vec<IpNet>,
+    /// What the syncer has to know of the tenant's border.
+    pub(super) limits: NetworkLimits,
+    pub(super) service_range: ServiceRange,
+    pub(crate) endpoints: Endpoints,
+    /// Where the team reaches the API server; none where control planes are processes.
+    pub(crate) public: Option<PublicState>,
+}
+
+/// Makes what must exist before anything of the tenant runs, and before its syncer may make pods.
+pub(super) async fn prepare<'a>(context: &TenantContext, accepted: &'a Accepted) -> Result<Prepared<'a>, TenantError> {
+    let Accepted { tenant, settings } = accepted;
+    let host_ranges = fetch::read_service_ranges(&context.client)
+        .await
+        .map_err(in_step(TenantError::HostNetwork))?;
+    let host_network = network::read_host_network(context.network(), host_ranges.all())
+        .await
+        .map_err(in_step(TenantError::HostNetwork))?;
+    let blocked = host_network.blocked_with(&ranges::blocking(&settings.class_network.blocked_cidrs));
+    let limits = network::network_limits(&settings.network, &settings.class_network, &blocked);
+    apply_namespaces(context, accepted, &limits).await?;
+    recorded_settings::record(tenant, settings)
+        .await
+        .map_err(in_step(TenantError::Settings))?;
+    let authorities = keys::load_authorities(context, tenant)
+        .await
+        .map_err(in_step(TenantError::Authorities))?;
+    context
+        .datastore
+        .prepare(&tenant.id)
+        .await
+        .map_err(in_step(TenantError::Datastore))?;
+    let (mut endpoints, service_range) = endpoint::reserve_address(context, tenant, &host_ranges)
+        .await
+        .map_err(in_step(TenantError::Address))?;
+    let public = endpoint::apply_external_service(context, tenant, settings, &mut endpoints)
+        .await
+        .map_err(in_step(TenantError::ExternalService))?;
+    let isolation = NetworkIsolation {
+        tenant: &tenant.id,
+        labels: tenant.labels.clone(),
+        allowed: &settings.network,
+        host: &host_network,
+        blocked: &blocked,
+        uses_pods: context.runtime.uses_pods(),
+        endpoints: &endpoints,
+        dns_servers: settings
+            .dns
+            .upstreams
+            .iter()
+            .filter_map(|text| dns_server(text))
+            .collect(),
+        webhook_hosts: &settings.class_network.api_server_egress.hosts,
+        datastore: context.datastore.endpoints(),
+    };
+    network::apply_policies(context.network(), &tenant.memory.host, &isolation)
+        .await
+        .map_err(in_step(TenantError::NetworkPolicies))?;
+    Ok(Prepared {
+        accepted,
+        authorities,
+        host_ranges,
+        blocked,
+        limits,
+        service_range,
+        endpoints,
+        public,
+    })
+}
+
+/// Applies the two namespaces, with what the admission policies of the host read of the tenant's class.
+async fn apply_namespaces(
+    context: &TenantContext,
+    Accepted { tenant, settings }: &Accepted,
+    limits: &NetworkLimits,
+) -> Result<(), TenantError> {
+    let priorities = context.stores.priority_classes.state();
+    let default_priority = priorities.iter().find(|class| class.global_default == Some(true));
+    let mut annotations = policy_annotations::annotations(
+        &settings.sync,
+        settings.class_name(),
+        default_priority.map(|class| class.name_any()).as_deref(),
+    );
+    annotations.extend(policy_annotations::of_network(limits));
+    for namespace in host_objects::namespaces(&tenant.cluster, &tenant.id, &annotations) {
+        tenant
+            .memory
+            .host
+            .apply(&namespace)
+            .await
+            .map_err(in_step(TenantError::Namespaces))?;
+    }
+    Ok(())
+}

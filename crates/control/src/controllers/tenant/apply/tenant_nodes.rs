@@ -1,0 +1,135 @@
+//! Publishing `TenantNodes`.
+
+use super::{
+    super::{
+        build::{
+            host_objects::tenant_labels,
+            tenant_nodes::{Source, tenant_view},
+        },
+        context::TenantContext,
+        fetch::ObservedNodes,
+        target::Tenant,
+    },
+    Accepted,
+};
+use crate::{
+    apply::{is_status, optional},
+    error::{ReconcileError, api},
+    nodes::{
+        NodeRecord,
+        requests::{self, Requests},
+        shared,
+    },
+};
+use berth_api::{NodeMode, NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus, labels};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::json;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// Makes the `TenantNodes` in the control-plane namespace say what the host's nodes say, and deletes those of nodes that
+/// are no longer the tenant's. Writes only what differs.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(super) async fn publish_nodes(
+    context: &TenantContext,
+    accepted: &Accepted,
+    nodes: &ObservedNodes,
+) -> Result<(), ReconcileError> {
+    let tenant = &accepted.tenant;
+    let namespace = tenant.id.control_plane_namespace();
+    let published: Api<TenantNode> = Api::namespaced(context.client.clone(), &namespace);
+    let all = context.stores.tenant_nodes.state().into_iter();
+    let mut current: BTreeMap<String, Arc<TenantNode>> = all
+        .filter(|node| node.namespace().as_deref() == Some(&namespace))
+        .map(|node| (node.name_any(), node))
+        .collect();
+    for (node, source) in visible_nodes(context, accepted, nodes) {
+        let name = node.name_any();
+        let (spec, status) = build_view(context, &node, &source);
+        let before = current.remove(&name);
+        apply_node(&published, tenant, &name, before.as_deref(), spec, &status).await?;
+    }
+    for name in current.keys() {
+        match optional(published.delete(name, &DeleteParams::default()).await) {
+            Err(error) if !is_status(&error, 409) => return Err(api("delete a TenantNode")(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The nodes that serve the tenant alone, and the shared ones of its groups.
+fn visible_nodes(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNodes) -> Vec<(Arc<Node>, Source)> {
+    let own = nodes.owned.iter().filter_map(|node| {
+        let record = NodeRecord::read(node).filter(|record| record.state.serves())?;
+        Some((Arc::clone(node), Source::Owned(record)))
+    });
+    let pools = &accepted.settings.sync.shared_nodes.pools;
+    let groups = &accepted.tenant.cluster.spec.node_groups;
+    let shared = context.stores.nodes.state().into_iter().filter_map(|node| {
+        let pool = shared::pool_of(&node).filter(|pool| pools.contains(pool))?.clone();
+        let group = groups
+            .iter()
+            .find(|group| group.mode == NodeMode::Shared && group.pool_name == pool);
+        let group = group.map_or_else(|| pool.clone(), |group| group.name.clone());
+        Some((node, Source::Shared { pool, group }))
+    });
+    own.chain(shared).collect()
+}
+
+/// What the tenant sees of a node: without what the platform's own pods use of it.
+fn build_view(context: &TenantContext, node: &Node, source: &Source) -> (TenantNodeSpec, TenantNodeStatus) {
+    let pools = context.stores.pools.state();
+    let pool = pools.iter().find(|pool| pool.name_any() == source.pool());
+    let topology_key = pool.and_then(|pool| pool.spec.topology_key.as_deref());
+    let name = node.name_any();
+    let mut used = Requests::new();
+    for pod in context.stores.usage.of(&name).values() {
+        requests::add(&mut used, pod);
+    }
+    let slices = match source {
+        Source::Owned(_) => context.stores.slices.of(&name),
+        Source::Shared { .. } => BTreeMap::new(),
+    };
+    let slices = slices.into_iter().map(|(name, spec)| NodeResourceSlice { name, spec });
+    let (spec, mut status) = tenant_view(node, source, topology_key);
+    requests::subtract(&mut status.node, &used);
+    status.resource_slices = slices.collect();
+    (spec, status)
+}
+
+/// Applies spec and status of a `TenantNode` where they differ from `before`.
+async fn apply_node(
+    published: &Api<TenantNode>,
+    tenant: &Tenant,
+    name: &str,
+    before: Option<&TenantNode>,
+    spec: TenantNodeSpec,
+    status: &TenantNodeStatus,
+) -> Result<(), ReconcileError> {
+    let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
+    if before.is_none_or(|before| before.spec != spec) {
+        let mut wanted = TenantNode::new(name, spec);
+        wanted.metadata.labels = Some(tenant_labels(&tenant.cluster, &tenant.id));
+        published
+            .patch(name, &params, &Patch::Apply(&wanted))
+            .await
+            .map_err(api("publish a node"))?;
+    }
+    if before.and_then(|before| before.status.as_ref()) != Some(status) {
+        let body = json!({
+            "apiVersion": TenantNode::api_version(&()), "kind": TenantNode::kind(&()),
+            "metadata": {"name": name}, "status": status,
+        });
+        published
+            .patch_status(name, &params, &Patch::Apply(&body))
+            .await
+            .map_err(api("publish a node's status"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! The objects of a tenant, on the host and in its own API server: pure functions of what is known of it.
+
+pub mod bootstrap;
+pub mod definitions;
+pub mod dns;
+pub mod external_service;
+pub mod host_objects;
+pub mod metrics_api;
+pub mod service_range;
+pub mod tenant_nodes;

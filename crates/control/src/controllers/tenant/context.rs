@@ -1,0 +1,56 @@
+//! What the tenant controller works with.
+
+use super::{connection::Remote, memory::Tenants};
+use crate::{
+    context::{Key, Stores},
+    control_plane::HostInput,
+    controllers::tenant_class::KnownKinds,
+    datastore::TenantDatastore,
+    network::{AdministrativeTier, NetworkConfig, NetworkContext},
+    runtime::ControlPlaneRuntime,
+};
+use berth_runtime::queue::Queue;
+use kube::{Client, runtime::events::Recorder};
+use std::sync::Arc;
+
+/// What the tenant controller works with. One a process.
+pub struct TenantContext {
+    /// The host's API server.
+    pub client: Client,
+    /// The host's objects, as watches know them.
+    pub stores: Stores,
+    /// Settings of the host's network, from flags.
+    pub network_config: NetworkConfig,
+    /// Which cluster-wide network policies the host serves.
+    pub administrative_tier: AdministrativeTier,
+    /// How syncers reach the host.
+    pub syncer_host: HostInput,
+    /// The tenants' shared etcd.
+    pub datastore: Arc<dyn TenantDatastore>,
+    /// Where control planes run.
+    pub runtime: Arc<dyn ControlPlaneRuntime>,
+    /// How control reaches what runs for a tenant.
+    pub remote: Arc<dyn Remote>,
+    /// Which further kinds can be synced.
+    pub kinds: Arc<KnownKinds>,
+    /// What is known in memory of each tenant; everything in it can be found out again.
+    pub tenants: Arc<Tenants>,
+    /// Objects that wait to be reconciled.
+    pub queue: Queue<Key>,
+    /// Writes Events.
+    pub recorder: Recorder,
+}
+
+impl TenantContext {
+    /// What network policies need of this.
+    pub(super) fn network(&self) -> NetworkContext<'_> {
+        NetworkContext {
+            client: &self.client,
+            host_server: &self.syncer_host.server,
+            nodes: &self.stores.nodes,
+            network_policies: &self.stores.network_policies,
+            config: &self.network_config,
+            tier: &self.administrative_tier,
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Why the reconcile of a tenant could not finish, by the step that failed.
+
+use super::connection::ConnectionError;
+use crate::error::ReconcileError;
+use berth_api::conditions::{
+    CONTROL_PLANE_READY, DATASTORE_READY, DELETING, ENDPOINT_READY, Finding, INFRASTRUCTURE_READY, NODES_READY,
+    SYNCER_READY,
+};
+
+/// The step that failed, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum TenantError {
+    /// Adding the finalizer.
+    #[error("finalizer: {0}")]
+    Finalizer(#[source] ReconcileError),
+    /// Reading or recording the settings that the tenant was accepted with.
+    #[error("settings: {0}")]
+    Settings(#[source] ReconcileError),
+    /// Reading the host's Service ranges, nodes and API servers.
+    #[error("host network: {0}")]
+    HostNetwork(#[source] ReconcileError),
+    /// Applying the two namespaces.
+    #[error("namespaces: {0}")]
+    Namespaces(#[source] ReconcileError),
+    /// Loading or creating the certificate authorities.
+    #[error("certificate authorities: {0}")]
+    Authorities(#[source] ReconcileError),
+    /// Preparing user, role and key range in etcd.
+    #[error("datastore: {0}")]
+    Datastore(#[source] ReconcileError),
+    /// Reserving a Service range and ports.
+    #[error("address of the API server: {0}")]
+    Address(#[source] ReconcileError),
+    /// Applying the Service through which the team reaches the API server.
+    #[error("external Service: {0}")]
+    ExternalService(#[source] ReconcileError),
+    /// Applying the NetworkPolicies.
+    #[error("network policies: {0}")]
+    NetworkPolicies(#[source] ReconcileError),
+    /// Making a client for the tenant's API server.
+    #[error("connection to the tenant: {0}")]
+    Connection(#[source] ReconcileError),
+    /// Reserving the address of the tenant's DNS.
+    #[error("DNS: {0}")]
+    Dns(#[source] ReconcileError),
+    /// Issuing and storing certificates.
+    #[error("certificates: {0}")]
+    Certificates(#[source] ReconcileError),
+    /// Starting the API server.
+    #[error("API server: {0}")]
+    ApiServer(#[source] ReconcileError),
+    /// Applying the syncer's ServiceAccount and its roles.
+    #[error("identity of the syncer: {0}")]
+    SyncerIdentity(#[source] ReconcileError),
+    /// Publishing the kubeconfig.
+    #[error("kubeconfig: {0}")]
+    Kubeconfig(#[source] ReconcileError),
+    /// Applying the first objects in the tenant.
+    #[error("bootstrap objects: {0}")]
+    Bootstrap(#[source] ReconcileError),
+    /// Starting the controller manager, the scheduler, the syncer or DNS.
+    #[error("components: {0}")]
+    Components(#[source] ReconcileError),
+    /// Registering the metrics API in the tenant.
+    #[error("metrics API: {0}")]
+    MetricsApi(#[source] ReconcileError),
+    /// Publishing the tenant's nodes.
+    #[error("nodes: {0}")]
+    TenantNodes(#[source] ReconcileError),
+    /// Writing the status.
+    #[error("status: {0}")]
+    Status(#[source] ReconcileError),
+    /// Deleting the tenant.
+    #[error(transparent)]
+    Cleanup(#[from] CleanupError),
+}
+
+/// The step of a deletion that failed, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanupError {
+    /// Looking for namespaces of tenants that are gone.
+    #[error("orphaned namespaces: {0}")]
+    Orphans(#[source] ReconcileError),
+    /// Stopping the components.
+    #[error("components: {0}")]
+    Components(#[source] ReconcileError),
+    /// Deleting the tenant's pods.
+    #[error("pods: {0}")]
+    Pods(#[source] ReconcileError),
+    /// Deleting the workload namespace.
+    #[error("workload namespace: {0}")]
+    WorkloadNamespace(#[source] ReconcileError),
+    /// Removing user, role and keys from etcd.
+    #[error("datastore: {0}")]
+    Datastore(#[source] ReconcileError),
+    /// Removing files.
+    #[error("files: {0}")]
+    Files(#[source] ReconcileError),
+    /// Deleting the syncer's ClusterRole and its binding.
+    #[error("cluster role: {0}")]
+    ClusterRole(#[source] ReconcileError),
+    /// Deleting the tenant's policies that are in no namespace.
+    #[error("network policies: {0}")]
+    NetworkPolicies(#[source] ReconcileError),
+    /// Deleting the control-plane namespace.
+    #[error("control-plane namespace: {0}")]
+    ControlPlaneNamespace(#[source] ReconcileError),
+}
+
+impl CleanupError {
+    /// The reason of the condition Deleting and of the Event, and the result in metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Orphans(_) => "OrphanLookupFailed",
+            Self::Components(_) => "StoppingFailed",
+            Self::Pods(_) => "PodDeletionFailed",
+            Self::WorkloadNamespace(_) | Self::ControlPlaneNamespace(_) => "NamespaceDeletionFailed",
+            Self::Datastore(_) => "DatastoreDeletionFailed",
+            Self::Files(_) => "FileDeletionFailed",
+            Self::ClusterRole(_) => "ClusterRoleDeletionFailed",
+            Self::NetworkPolicies(_) => "NetworkPolicyDeletionFailed",
+        }
+    }
+}
+
+impl From<ConnectionError> for ReconcileError {
+    fn from(error: ConnectionError) -> Self {
+        Self::Blocked {
+            reason: "ConnectionError",
+            message: format!("cannot make a client for the tenant: {error}"),
+        }
+    }
+}
+
+/// Puts an error into the variant of its step: `.map_err(in_step(TenantError::Namespaces))`.
+pub(super) fn in_step<E: Into<ReconcileError>, S>(step: fn(ReconcileError) -> S) -> impl FnOnce(E) -> S {
+    move |error| step(error.into())
+}
+
+impl TenantError {
+    /// Condition, reason and cause of the step.
+    fn step(&self) -> (&'static str, &'static str, Option<&ReconcileError>) {
+        match self {
+            Self::Finalizer(cause) => (INFRASTRUCTURE_READY, "FinalizerFailed", Some(cause)),
+            Self::Settings(cause) => (INFRASTRUCTURE_READY, "SettingsFailed", Some(cause)),
+            Self::HostNetwork(cause) => (INFRASTRUCTURE_READY, "HostNetworkFailed", Some(cause)),
+            Self::Namespaces(cause) => (INFRASTRUCTURE_READY, "NamespacesFailed", Some(cause)),
+            Self::Authorities(cause) => (INFRASTRUCTURE_READY, "AuthoritiesFailed", Some(cause)),
+            Self::Address(cause) => (INFRASTRUCTURE_READY, "AddressFailed", Some(cause)),
+            Self::NetworkPolicies(cause) => (INFRASTRUCTURE_READY, "NetworkPoliciesFailed", Some(cause)),
+            Self::Datastore(cause) => (DATASTORE_READY, "DatastoreFailed", Some(cause)),
+            Self::ExternalService(cause) => (ENDPOINT_READY, "ExternalServiceFailed", Some(cause)),
+            Self::Connection(cause) => (CONTROL_PLANE_READY, "ConnectionFailed", Some(cause)),
+            Self::Dns(cause) => (CONTROL_PLANE_READY, "DNSFailed", Some(cause)),
+            Self::Certificates(cause) => (CONTROL_PLANE_READY, "CertificatesFailed", Some(cause)),
+            Self::ApiServer(cause) => (CONTROL_PLANE_READY, "APIServerFailed", Some(cause)),
+            Self::Kubeconfig(cause) => (CONTROL_PLANE_READY, "KubeconfigFailed", Some(cause)),
+            Self::Bootstrap(cause) => (CONTROL_PLANE_READY, "BootstrapFailed", Some(cause)),
+            Self::Components(cause) => (CONTROL_PLANE_READY, "ComponentsFailed", Some(cause)),
+            Self::MetricsApi(cause) => (CONTROL_PLANE_READY, "MetricsAPIFailed", Some(cause)),
+            Self::SyncerIdentity(cause) => (SYNCER_READY, "SyncerIdentityFailed", Some(cause)),
+            Self::TenantNodes(cause) => (NODES_READY, "PublishingFailed", Some(cause)),
+            Self::Status(cause) => (INFRASTRUCTURE_READY, "StatusFailed", Some(cause)),
+            Self::Cleanup(error) => (DELETING, error.reason(), None),
+        }
+    }
+
+    /// The reason of the condition and of the Event, and the result in metrics: one for each step, and one for each thing that
+    /// people must resolve.
+    pub fn reason(&self) -> &'static str {
+        match self.step() {
+            (_, _, Some(ReconcileError::Blocked { reason, .. })) => reason,
+            (_, reason, _) => reason,
+        }
+    }
+
+    /// The condition of the step that failed.
+    pub fn condition(&self) -> Finding {
+        let (kind, _, cause) = self.step();
+        let message = match cause {
+            // It says itself what to do.
+            Some(blocked @ ReconcileError::Blocked { .. }) => blocked.to_string(),
+            _ => self.to_string(),
+        };
+        Finding::no(kind, self.reason(), message)
+    }
+}

@@ -1,0 +1,73 @@
+//! What is read of the host for a tenant.
+
+use super::{context::TenantContext, node_groups};
+use crate::{
+    error::{ReconcileError, api},
+    nodes::NodeRecord,
+};
+use berth_api::{NodeGroup, NodeGroupStatus, TenantCluster};
+use k8s_openapi::api::{core::v1::Node, networking::v1::ServiceCIDR};
+use kube::{Api, Client, ResourceExt, api::ListParams, runtime::reflector::Store};
+use std::sync::Arc;
+
+/// The nodes of a tenant.
+pub(super) struct ObservedNodes {
+    /// Nodes whose assignment names this tenant, by name.
+    pub(super) owned: Vec<Arc<Node>>,
+    /// The node groups that the tenant asks for.
+    pub(super) spec: Vec<NodeGroup>,
+    /// What the tenant's node groups come to.
+    pub(super) groups: Vec<NodeGroupStatus>,
+}
+
+/// The nodes of a tenant and what its node groups come to.
+pub(super) fn observe_nodes(context: &TenantContext, cluster: &TenantCluster) -> ObservedNodes {
+    let owned = owned_nodes(&context.stores.nodes, cluster);
+    let plans = cluster.uid().and_then(|uid| context.tenants.node_group_plans(&uid));
+    let groups = node_groups::statuses(&cluster.spec.node_groups, &owned, plans.as_ref());
+    ObservedNodes {
+        owned,
+        spec: cluster.spec.node_groups.clone(),
+        groups,
+    }
+}
+
+/// Nodes whose assignment names this tenant.
+pub(super) fn owned_nodes(nodes: &Store<Node>, cluster: &TenantCluster) -> Vec<Arc<Node>> {
+    let uid = cluster.uid().unwrap_or_default();
+    let mut nodes = nodes.state();
+    nodes.retain(|node| NodeRecord::read(node).is_some_and(|record| record.uid == uid));
+    nodes.sort_by_key(|node| node.name_any());
+    nodes
+}
+
+/// Name of the ServiceCIDR that stands for an API server's command line.
+const DEFAULT_CIDR: &str = "kubernetes";
+
+/// The host's Service ranges, one entry for each of its ServiceCIDRs, the one from its command line first. Each holds
+/// one range of a family or one of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HostRanges(pub(super) Vec<Vec<String>>);
+
+impl HostRanges {
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flatten().map(String::as_str)
+    }
+}
+
+/// Reads the host's Service ranges.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(super) async fn read_service_ranges(client: &Client) -> Result<HostRanges, ReconcileError> {
+    let cidrs: Api<ServiceCIDR> = Api::all(client.clone());
+    let list = cidrs
+        .list(&ListParams::default())
+        .await
+        .map_err(api("list the host's ServiceCIDRs"))?;
+    let mut items = list.items;
+    items.sort_by_key(|cidr| (cidr.name_any() != DEFAULT_CIDR, cidr.name_any()));
+    let ranges = items.into_iter().filter_map(|cidr| cidr.spec?.cidrs);
+    Ok(HostRanges(ranges.collect()))
+}

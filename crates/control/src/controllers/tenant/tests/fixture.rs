@@ -1,0 +1,259 @@
+//! A tenant controller whose every call is written into a script: the host's and the tenant's API server, etcd, the runtime and
+//! the syncer's probe.
+
+use super::super::{
+    connection::{ProbeAnswer, ProbeError, Remote},
+    context::TenantContext,
+    error::TenantError,
+    memory::Tenants,
+    reconcile,
+};
+use crate::{
+    context::Stores,
+    control_plane::{Endpoint, HostInput},
+    controllers::tenant_class::KnownKinds,
+    datastore::{DatastoreError, TenantDatastore},
+    network::{AdministrativeTier, NetworkConfig},
+    testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
+};
+use async_trait::async_trait;
+use berth_api::{NodeGroup, TenantCluster, TenantClusterSpec, names::TenantId};
+use berth_pki::CertificateAuthority;
+use berth_runtime::{client, queue::Queue};
+use kube::{
+    Client,
+    runtime::events::{Recorder, Reporter},
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+pub(super) const UID: &str = "6f2c";
+pub(super) const TENANT: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
+const NODE: &str = "/api/v1/nodes/gpu-1";
+
+pub(super) struct Fixture {
+    pub(super) script: Script,
+    pub(super) host: ScriptedApi,
+    pub(super) tenant: ScriptedApi,
+    pub(super) context: TenantContext,
+    pub(super) id: TenantId,
+    writers: StoreWriters,
+}
+
+impl Fixture {
+    /// A host with one pool, one node that belongs to the tenant, and a tenant that asks for it.
+    pub(super) fn new() -> Self {
+        let script = Script::default();
+        let (host, tenant) = (ScriptedApi::new("host", &script), ScriptedApi::new("tenant", &script));
+        let id = TenantId::new("vision", UID);
+        insert_host_objects(&host, &id);
+        let (stores, writers) = StoreWriters::new();
+        let context = context(&script, &host, &tenant, stores);
+        Self {
+            script,
+            host,
+            tenant,
+            context,
+            id,
+            writers,
+        }
+    }
+
+    /// One reconcile after the watches have seen everything.
+    pub(super) async fn reconcile(&mut self) -> Result<Option<Duration>, TenantError> {
+        self.writers.update(&self.host);
+        let result = reconcile(&self.context, "team", "vision").await;
+        // The probe of the tenant's API server is a task.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        // The fleet's controller releases the node once no pod of the tenant is left.
+        if self.context.tenants.workloads_gone(UID) {
+            self.host.remove(NODE);
+        }
+        result
+    }
+
+    /// Reconciles until the tenant is Ready. Returns the errors on the way.
+    pub(super) async fn reconcile_until_ready(&mut self) -> Vec<TenantError> {
+        let mut errors = Vec::new();
+        for _ in 0..20 {
+            errors.extend(self.reconcile().await.err());
+            if self.condition("Ready").is_some_and(|ready| ready["status"] == "True") {
+                return errors;
+            }
+        }
+        panic!("not Ready: {:#}", self.status());
+    }
+
+    /// Asks for the deletion of the tenant, and reconciles until it is gone. Returns the errors on the way.
+    pub(super) async fn delete(&mut self) -> Vec<TenantError> {
+        let mut cluster = self.host.get(TENANT).unwrap();
+        cluster["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        self.host.insert(TENANT, cluster);
+        let mut errors = Vec::new();
+        for _ in 0..20 {
+            errors.extend(self.reconcile().await.err());
+            if self.host.get(TENANT).is_none() {
+                return errors;
+            }
+        }
+        panic!("not gone: {:#}", self.status());
+    }
+
+    pub(super) fn status(&self) -> Value {
+        self.host
+            .get(TENANT)
+            .map(|cluster| cluster["status"].clone())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn condition(&self, kind: &str) -> Option<Value> {
+        let status = self.status();
+        let all = status["conditions"].as_array()?;
+        all.iter().find(|condition| condition["type"] == kind).cloned()
+    }
+
+    /// Number of calls so far.
+    pub(super) fn count_calls(&self) -> usize {
+        self.script.calls().len()
+    }
+}
+
+fn insert_host_objects(host: &ScriptedApi, id: &TenantId) {
+    let spec = TenantClusterSpec {
+        version: VERSION.into(),
+        node_groups: vec![NodeGroup::private("train", "h100", 1)],
+        ..TenantClusterSpec::default()
+    };
+    let mut cluster = TenantCluster::new("vision", spec);
+    cluster.metadata.namespace = Some("team".into());
+    cluster.metadata.uid = Some(UID.into());
+    cluster.metadata.generation = Some(1);
+    host.insert(TENANT, serde_json::to_value(cluster).unwrap());
+    let pool = berth_api::HostNodePool::new(
+        "h100",
+        berth_api::HostNodePoolSpec {
+            node_selector: [("gpu".to_owned(), "h100".to_owned())].into(),
+            ..berth_api::HostNodePoolSpec::default()
+        },
+    );
+    host.insert(
+        "/apis/berth.dev/v1alpha1/hostnodepools/h100",
+        serde_json::to_value(pool).unwrap(),
+    );
+    host.insert(
+        NODE,
+        json!({
+            "metadata": {
+                "name": "gpu-1",
+                "labels": {
+                    "gpu": "h100", "berth.dev/node-group": "train", "berth.dev/pool": "h100",
+                    "berth.dev/state": "Assigned", "berth.dev/tenant": id.slug(),
+                },
+                "annotations": {"berth.dev/owner-uid": UID, "berth.dev/state": "Assigned"},
+            },
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        }),
+    );
+    host.insert(
+        "/apis/networking.k8s.io/v1/servicecidrs/kubernetes",
+        json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["10.96.0.0/16"]}}),
+    );
+}
+
+fn context(script: &Script, host: &ScriptedApi, tenant: &ScriptedApi, stores: Stores) -> TenantContext {
+    let reporter = Reporter {
+        controller: "test".into(),
+        instance: None,
+    };
+    let ca = CertificateAuthority::create("etcd", Duration::from_secs(3600)).unwrap();
+    TenantContext {
+        client: host.client(),
+        network_config: NetworkConfig::default(),
+        administrative_tier: AdministrativeTier::default(),
+        stores,
+        syncer_host: HostInput {
+            server: "https://10.0.0.1:6443".into(),
+            ca_pem: ca.cert_pem().into(),
+            cluster_domain: "cluster.local".into(),
+        },
+        datastore: Arc::new(ScriptedDatastore {
+            script: script.clone(),
+            endpoints: vec!["https://127.0.0.1:2379".into()],
+            ca,
+        }),
+        runtime: Arc::new(ScriptedRuntime::new(script)),
+        remote: Arc::new(ScriptedRemote {
+            script: script.clone(),
+            tenant: tenant.clone(),
+        }),
+        kinds: Arc::new(KnownKinds::new(host.client())),
+        tenants: Arc::new(Tenants::default()),
+        queue: Queue::new(),
+        recorder: Recorder::new(host.client(), reporter),
+    }
+}
+
+struct ScriptedDatastore {
+    script: Script,
+    endpoints: Vec<String>,
+    ca: CertificateAuthority,
+}
+
+impl ScriptedDatastore {
+    fn call(&self, what: &str) -> Result<(), DatastoreError> {
+        let failed = || DatastoreError::File {
+            path: "script".into(),
+            source: std::io::Error::other("the script says so"),
+        };
+        self.script
+            .record(format!("datastore {what}"))
+            .then_some(())
+            .ok_or_else(failed)
+    }
+}
+
+#[async_trait]
+impl TenantDatastore for ScriptedDatastore {
+    fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
+    fn ca_cert(&self) -> &str {
+        self.ca.cert_pem()
+    }
+
+    fn ca_key(&self) -> &str {
+        self.ca.key_pem()
+    }
+
+    async fn prepare(&self, _: &TenantId) -> Result<(), DatastoreError> {
+        self.call("prepare")
+    }
+
+    async fn remove(&self, _: &TenantId) -> Result<(), DatastoreError> {
+        self.call("remove")
+    }
+}
+
+struct ScriptedRemote {
+    script: Script,
+    tenant: ScriptedApi,
+}
+
+#[async_trait]
+impl Remote for ScriptedRemote {
+    async fn connect(&self, _: &str) -> Result<Client, client::ConnectError> {
+        Ok(self.tenant.client())
+    }
+
+    async fn probe_syncer(&self, _: &Endpoint) -> Result<ProbeAnswer, ProbeError> {
+        if self.script.record("syncer probe".into()) {
+            Ok(ProbeAnswer {
+                is_ready: true,
+                text: String::new(),
+            })
+        } else {
+            Err(ProbeError("the script says so".into()))
+        }
+    }
+}

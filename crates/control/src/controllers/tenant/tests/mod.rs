@@ -1,0 +1,181 @@
+//! The whole controller against scripted answers: every call that it makes fails once, and the tenant comes to life, or goes,
+//! all the same.
+
+mod fixture;
+
+use fixture::{Fixture, TENANT};
+
+/// Calls until the first reconcile that had nothing left to do.
+async fn calls_until_ready() -> usize {
+    let mut fixture = Fixture::new();
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    fixture.count_calls()
+}
+
+#[tokio::test]
+async fn a_tenant_becomes_ready_and_then_nothing_is_written() {
+    let mut fixture = Fixture::new();
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+    let conditions = [
+        "Accepted",
+        "InfrastructureReady",
+        "DatastoreReady",
+        "ControlPlaneReady",
+        "SyncerReady",
+        "NodesReady",
+    ];
+    for kind in conditions {
+        assert_eq!(fixture.condition(kind).unwrap()["status"], "True", "{kind}");
+    }
+    let namespace = fixture.id.control_plane_namespace();
+    assert_eq!(fixture.host.find(&format!("/{namespace}/tenantnodes/")).len(), 1);
+    assert!(!fixture.tenant.find("/apiservices/").is_empty());
+    fixture.reconcile().await.unwrap();
+    let before = fixture.count_calls();
+    fixture.reconcile().await.unwrap();
+    let calls = fixture.script.calls().split_off(before);
+    let policies = |text: &str| text.contains("/networkpolicies/");
+    let writes = calls.iter().filter(|call| {
+        let reads = ["GET", "run ", "stop ", "probe", "publish", "datastore prepare"];
+        !reads.iter().any(|read| call.text.contains(read)) && !policies(&call.text)
+    });
+    assert_eq!(writes.count(), 0, "{calls:#?}");
+}
+
+#[tokio::test]
+async fn nothing_runs_before_the_network_policies_and_the_syncers_rights_exist() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let first = |part: &str| fixture.script.first(part).unwrap_or_else(|| panic!("no call: {part}"));
+    let workloads = fixture.id.workload_namespace();
+    assert!(first("/networkpolicies/") < first("runtime run kube-apiserver"));
+    assert!(first("datastore prepare") < first("runtime run kube-apiserver"));
+    assert!(first(&format!("{workloads}/rolebindings/")) < first("runtime run syncer"));
+    assert!(first("runtime run syncer") < first("/apiservices/"));
+}
+
+#[tokio::test]
+async fn each_call_may_fail_once_and_the_tenant_still_becomes_ready() {
+    for number in 0..calls_until_ready().await {
+        let mut fixture = Fixture::new();
+        fixture.script.fail_call(number);
+        let errors = fixture.reconcile_until_ready().await;
+        let failed = fixture.script.failed().unwrap();
+        // Events and probes are tried again without an error.
+        assert!(errors.len() <= 1, "{failed}: {errors:?}");
+        let first = |part: &str| fixture.script.first(part).unwrap();
+        assert!(
+            first("/networkpolicies/") < first("runtime run kube-apiserver"),
+            "{failed}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_failed_step_is_reported_by_its_own_condition() {
+    for (part, kind, reason) in [
+        (
+            "host PATCH /api/v1/namespaces/",
+            "InfrastructureReady",
+            "NamespacesFailed",
+        ),
+        ("datastore prepare", "DatastoreReady", "DatastoreFailed"),
+        ("runtime allocate", "InfrastructureReady", "AddressFailed"),
+        ("/networkpolicies/", "InfrastructureReady", "NetworkPoliciesFailed"),
+        ("runtime run kube-apiserver", "ControlPlaneReady", "APIServerFailed"),
+        ("/serviceaccounts/syncer", "SyncerReady", "SyncerIdentityFailed"),
+        ("/secrets/vision-kubeconfig", "ControlPlaneReady", "KubeconfigFailed"),
+        ("tenant PATCH /apis/rbac", "ControlPlaneReady", "BootstrapFailed"),
+        ("runtime run syncer", "ControlPlaneReady", "ComponentsFailed"),
+        (
+            "tenant PATCH /apis/apiregistration",
+            "ControlPlaneReady",
+            "MetricsAPIFailed",
+        ),
+        ("/tenantnodes/", "NodesReady", "PublishingFailed"),
+    ] {
+        let mut healthy = Fixture::new();
+        healthy.reconcile_until_ready().await;
+        let number = healthy.script.first(part).unwrap_or_else(|| panic!("no call: {part}"));
+        let mut fixture = Fixture::new();
+        fixture.script.fail_call(number);
+        while fixture.script.failed().is_none() {
+            let _ = fixture.reconcile().await;
+        }
+        let condition = fixture.condition(kind).unwrap_or_else(|| panic!("{part}: no {kind}"));
+        assert_eq!(
+            (&condition["status"], &condition["reason"]),
+            (&"False".into(), &reason.into()),
+            "{part}"
+        );
+        let ready = fixture.condition("Ready").unwrap();
+        assert_eq!(ready["status"], "False", "{part}");
+        // Nodes are published while the API server starts, which comes first.
+        let is_first = kind != "NodesReady";
+        assert!(!is_first || ready["reason"] == reason, "{part}: {ready}");
+        if kind != "DatastoreReady" {
+            let datastore = fixture.condition("DatastoreReady");
+            assert!(
+                datastore.is_none_or(|datastore| datastore["status"] == "True"),
+                "{part}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_that_is_deleted_leaves_nothing() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    assert!(fixture.delete().await.is_empty());
+    assert_nothing_is_left(&fixture);
+    let first = |part: &str| fixture.script.first(part).unwrap_or_else(|| panic!("no call: {part}"));
+    let workloads = format!("DELETE /api/v1/namespaces/{}", fixture.id.workload_namespace());
+    let control_plane = format!("DELETE /api/v1/namespaces/{}", fixture.id.control_plane_namespace());
+    assert!(first("runtime stop everything") < first(&workloads));
+    assert!(first(&workloads) < first("datastore remove"));
+    assert!(first("datastore remove") < first(&control_plane));
+}
+
+#[tokio::test]
+async fn each_call_of_a_deletion_may_fail_once_and_nothing_is_left() {
+    let until_ready = calls_until_ready().await;
+    let until_gone = {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        fixture.delete().await;
+        fixture.count_calls()
+    };
+    for number in until_ready..until_gone {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        fixture.script.fail_call(number);
+        let errors = fixture.delete().await;
+        let failed = fixture.script.failed();
+        assert!(errors.len() <= 1, "{failed:?}: {errors:?}");
+        assert_nothing_is_left(&fixture);
+    }
+}
+
+#[tokio::test]
+async fn what_a_vanished_tenant_left_is_deleted_and_each_call_may_fail_once() {
+    for number in 0..30 {
+        let mut fixture = Fixture::new();
+        fixture.reconcile_until_ready().await;
+        // Somebody took the finalizer off.
+        fixture.host.remove(TENANT);
+        fixture.script.fail_call(fixture.count_calls() + number);
+        for _ in 0..20 {
+            let _ = fixture.reconcile().await;
+        }
+        assert_nothing_is_left(&fixture);
+    }
+}
+
+fn assert_nothing_is_left(fixture: &Fixture) {
+    let slug = fixture.id.slug();
+    let hash = fixture.id.hash();
+    let mut left = fixture.host.paths();
+    left.retain(|path| path.contains(slug) || path.contains(hash) || path == TENANT);
+    assert!(left.is_empty(), "{left:#?}");
+}

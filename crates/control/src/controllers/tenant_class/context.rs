@@ -1,0 +1,18 @@
+//! What the class controller works with.
+
+use super::KnownKinds;
+use crate::{context::Stores, runtime::ControlPlaneRuntime};
+use kube::Client;
+use std::sync::Arc;
+
+/// What the class controller works with. One a process.
+pub struct TenantClassContext {
+    /// The host's API server.
+    pub client: Client,
+    /// The host's objects, as watches know them.
+    pub stores: Stores,
+    /// Where control planes run.
+    pub runtime: Arc<dyn ControlPlaneRuntime>,
+    /// Which further kinds can be synced.
+    pub kinds: Arc<KnownKinds>,
+}

@@ -1,0 +1,116 @@
+//! The status of a `TenantClass`.
+
+use super::{TenantClassContext, TenantClassError, Usable, class_of};
+use crate::{apply::is_status, error::api};
+use berth_api::{
+    TenantClass, TenantClassSpec, TenantClassStatus,
+    conditions::{self, Finding, READY},
+    labels,
+};
+use jiff::Timestamp;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::reflector::ObjectRef,
+};
+use serde_json::json;
+use std::collections::BTreeSet;
+
+/// Ready, for a class whose rules contradict each other.
+pub(super) fn invalid_rules(message: String) -> Finding {
+    Finding::no(READY, "InvalidRules", message)
+}
+
+/// Ready, for a class whose rules are valid. `taken` are names of PriorityClasses that others use.
+pub(super) async fn usability(
+    context: &TenantClassContext,
+    spec: &TenantClassSpec,
+    taken: &BTreeSet<String>,
+) -> Result<Finding, TenantClassError> {
+    if !taken.is_empty() {
+        let names: Vec<&str> = taken.iter().map(String::as_str).collect();
+        return Ok(Finding::no(
+            READY,
+            "NameTaken",
+            format!(
+                "PriorityClasses of these names exist and are not Berth's: {}; delete them, or give the class another \
+                 name",
+                names.join(", ")
+            ),
+        ));
+    }
+    let available = context.runtime.versions();
+    if !spec.versions.is_empty() && !spec.versions.iter().any(|version| available.contains(version)) {
+        return Ok(Finding::no(
+            READY,
+            "VersionsNotAvailable",
+            format!(
+                "none of spec.versions can be run here; add one of {}",
+                available.join(", ")
+            ),
+        ));
+    }
+    for kind in &spec.sync.kinds {
+        let usable = context
+            .kinds
+            .usable(kind)
+            .await
+            .map_err(TenantClassError::SyncedKinds)?;
+        let (reason, why) = match usable {
+            Usable::Yes => continue,
+            Usable::NotServed(why) => ("KindNotServed", why),
+            Usable::NotPermitted(why) => ("KindNotPermitted", why),
+        };
+        return Ok(Finding::no(
+            READY,
+            reason,
+            format!(
+                "spec.sync.kinds: {}.{}: {why}; tenants run without it",
+                kind.kind, kind.group
+            ),
+        ));
+    }
+    Ok(Finding::yes(READY, "Ready", "tenants can use the class"))
+}
+
+/// How many tenants the rules of a class apply to.
+fn count_tenants(context: &TenantClassContext, name: &str) -> usize {
+    let exists = |name: &str| context.stores.classes.get(&ObjectRef::new(name)).is_some();
+    let all = context.stores.tenants.state();
+    all.iter()
+        .filter(|tenant| class_of(tenant, exists).as_deref() == Some(name))
+        .count()
+}
+
+/// Writes the status if it differs from the one there is.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub(super) async fn write(
+    context: &TenantClassContext,
+    class: &TenantClass,
+    ready: Finding,
+) -> Result<(), TenantClassError> {
+    let name = class.name_any();
+    let before = class.status.clone().unwrap_or_default();
+    let generation = class.metadata.generation;
+    let after = TenantClassStatus {
+        observed_generation: generation,
+        tenants: Some(u32::try_from(count_tenants(context, &name)).unwrap_or(u32::MAX)),
+        conditions: conditions::merge(&before.conditions, &[ready], generation, Timestamp::now()),
+    };
+    if before == after {
+        return Ok(());
+    }
+    let classes: Api<TenantClass> = Api::all(context.client.clone());
+    let body = json!({
+        "apiVersion": TenantClass::api_version(&()), "kind": TenantClass::kind(&()),
+        "metadata": {"name": name, "uid": class.uid()}, "status": after,
+    });
+    let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
+    match classes.patch_status(&name, &params, &Patch::Apply(&body)).await {
+        Ok(_) => Ok(()),
+        Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
+        Err(error) => Err(TenantClassError::Status(api("write the status of a class")(error))),
+    }
+}

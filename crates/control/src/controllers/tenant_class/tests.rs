@@ -1,0 +1,172 @@
+//! The whole controller against scripted answers.
+
+use super::{KnownKinds, TenantClassContext, TenantClassError, reconcile};
+use crate::testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters};
+use berth_api::{
+    TenantClass, TenantClassSpec,
+    sync_policy::{PRIORITY_STEPS, PriorityBand, SyncedKind},
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+const CLASS: &str = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
+const PRIORITY_CLASSES: &str = "/priorityclasses/";
+
+struct Fixture {
+    script: Script,
+    host: ScriptedApi,
+    context: TenantClassContext,
+    writers: StoreWriters,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let script = Script::default();
+        let host = ScriptedApi::new("host", &script);
+        let (stores, writers) = StoreWriters::new();
+        let context = TenantClassContext {
+            client: host.client(),
+            stores,
+            runtime: Arc::new(ScriptedRuntime::new(&script)),
+            kinds: Arc::new(KnownKinds::new(host.client())),
+        };
+        let fixture = Self {
+            script,
+            host,
+            context,
+            writers,
+        };
+        fixture.set_band(0, 1100);
+        fixture
+    }
+
+    /// Gives the class a band of priorities, and a further kind.
+    fn set_band(&self, lowest: i32, highest: i32) {
+        let mut spec = TenantClassSpec::default();
+        spec.sync.pods.priority = Some(PriorityBand { lowest, highest });
+        spec.sync.kinds = vec![SyncedKind {
+            group: "scheduling.k8s.io".into(),
+            version: "v1alpha1".into(),
+            kind: "PodGroup".into(),
+            resource: "podgroups".into(),
+            ..SyncedKind::default()
+        }];
+        let mut class = TenantClass::new("gold", spec);
+        class.metadata.uid = Some("g".into());
+        class.metadata.generation = Some(1);
+        self.host.insert(CLASS, serde_json::to_value(class).unwrap());
+        self.host.serve(
+            "/apis/scheduling.k8s.io/v1alpha1",
+            json!({"kind": "APIResourceList", "groupVersion": "scheduling.k8s.io/v1alpha1", "resources": [
+                {"name": "podgroups", "kind": "PodGroup", "namespaced": true, "singularName": "podgroup", "verbs": []},
+            ]}),
+        );
+    }
+
+    async fn reconcile(&mut self) -> Result<Option<Duration>, TenantClassError> {
+        self.writers.update(&self.host);
+        reconcile(&self.context, "gold").await
+    }
+
+    fn ready(&self) -> Value {
+        let class = self.host.get(CLASS).unwrap_or_default();
+        class["status"]["conditions"][0].clone()
+    }
+
+    fn priority_classes(&self) -> Vec<Value> {
+        self.host.find(PRIORITY_CLASSES)
+    }
+
+    /// Reconciles until a reconcile has nothing to write. Returns the errors on the way.
+    async fn settle(&mut self) -> Vec<TenantClassError> {
+        let mut errors = Vec::new();
+        for _ in 0..10 {
+            let before = self.script.calls().len();
+            match self.reconcile().await {
+                Err(error) => errors.push(error),
+                Ok(_) if self.script.calls().len() == before => return errors,
+                Ok(_) => {}
+            }
+        }
+        panic!("not settled: {:#?}", self.script.calls());
+    }
+}
+
+fn count_of_band() -> usize {
+    usize::try_from(PRIORITY_STEPS).unwrap() * 2
+}
+
+#[tokio::test]
+async fn a_class_gets_its_priority_classes_and_each_call_may_fail_once() {
+    let mut healthy = Fixture::new();
+    assert!(healthy.settle().await.is_empty());
+    assert_eq!(
+        (&healthy.ready()["status"], healthy.priority_classes().len()),
+        (&json!("True"), count_of_band())
+    );
+    for number in 0..healthy.script.calls().len() {
+        let mut fixture = Fixture::new();
+        fixture.script.fail_call(number);
+        let errors = fixture.settle().await;
+        let failed = fixture.script.failed().unwrap();
+        assert_eq!(errors.len(), 1, "{failed}: {errors:?}");
+        assert_eq!(fixture.ready()["status"], "True", "{failed}");
+        assert_eq!(fixture.priority_classes().len(), count_of_band(), "{failed}");
+    }
+}
+
+#[tokio::test]
+async fn a_band_that_changes_replaces_the_priority_classes_and_each_call_may_fail_once() {
+    for number in 0..40 {
+        let mut fixture = Fixture::new();
+        fixture.settle().await;
+        fixture.set_band(0, 2200);
+        fixture.script.fail_call(fixture.script.calls().len() + number);
+        fixture.settle().await;
+        let highest = fixture
+            .priority_classes()
+            .iter()
+            .filter_map(|class| class["value"].as_i64())
+            .max();
+        assert_eq!(
+            (highest, fixture.priority_classes().len()),
+            (Some(2200), count_of_band()),
+            "call {number}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_class_that_is_gone_leaves_no_priority_classes_unless_tenants_run_with_its_rules() {
+    let mut fixture = Fixture::new();
+    fixture.settle().await;
+    let tenant = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
+    fixture.host.insert(
+        tenant,
+        json!({
+            "metadata": {"name": "vision", "namespace": "team", "uid": "u"},
+            "spec": berth_api::TenantClusterSpec::default(), "status": {"className": "gold"},
+        }),
+    );
+    fixture.host.remove(CLASS);
+    fixture.settle().await;
+    assert_eq!(fixture.priority_classes().len(), count_of_band());
+    fixture.host.remove(tenant);
+    fixture.settle().await;
+    assert!(fixture.priority_classes().is_empty());
+}
+
+#[tokio::test]
+async fn a_name_that_is_in_use_and_a_kind_that_is_not_served_are_reasons() {
+    let mut fixture = Fixture::new();
+    fixture.host.serve("/apis/scheduling.k8s.io/v1alpha1", Value::Null);
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.ready()["reason"], "KindNotServed");
+    let mut fixture = Fixture::new();
+    fixture.host.insert(
+        "/apis/scheduling.k8s.io/v1/priorityclasses/berth-gold-0",
+        json!({"metadata": {"name": "berth-gold-0"}, "value": 7}),
+    );
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.ready()["reason"], "NameTaken");
+}

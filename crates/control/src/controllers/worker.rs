@@ -1,0 +1,176 @@
+//! The workers: they take keys from the one queue and reconcile what these name.
+//!
+//! One queue for all kinds instead of a `kube::runtime::Controller` each: namespaces of tenants take turns, keys of the whole fleet
+//! have no object, and what a deleted object left is cleaned up as well.
+
+use super::{
+    tenant::{self, TenantContext, TenantError},
+    tenant_class::{self, TenantClassContext, TenantClassError},
+};
+use crate::{
+    context::{Context, Key},
+    error::ReconcileError,
+    metrics::ReconcileLabels,
+    nodes, pool,
+};
+use berth_runtime::queue::Taken;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// Reconciles that may run at once. More would only queue up at the host's API server.
+const WORKERS: usize = 16;
+/// Time after which a reconcile is given up and tried again.
+const RECONCILE_TIMEOUT: Duration = Duration::from_secs(60);
+/// First and longest pause before a failing key is tried again.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
+
+/// The contexts of all controllers.
+pub struct Controllers {
+    /// Of `TenantCluster`s.
+    pub tenant: TenantContext,
+    /// Of `TenantClass`es.
+    pub tenant_class: TenantClassContext,
+    /// Of nodes and pools.
+    pub nodes: Context,
+}
+
+/// Why a reconcile failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// Of a `TenantCluster`.
+    #[error(transparent)]
+    Tenant(#[from] TenantError),
+    /// Of a `TenantClass`.
+    #[error(transparent)]
+    TenantClass(#[from] TenantClassError),
+    /// Of nodes or pools.
+    #[error(transparent)]
+    Nodes(#[from] ReconcileError),
+    /// It took too long.
+    #[error("the reconcile took longer than {} s", RECONCILE_TIMEOUT.as_secs())]
+    Timeout,
+}
+
+impl ControllerError {
+    /// The result in metrics: one of few.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Tenant(error) => error.reason(),
+            Self::TenantClass(error) => error.reason(),
+            Self::Nodes(error) => error.category(),
+            Self::Timeout => "Timeout",
+        }
+    }
+}
+
+impl Controllers {
+    /// Works until `stop`. `tasks` are the watches.
+    pub async fn run(self, mut tasks: JoinSet<()>, stop: CancellationToken) {
+        let controllers = Arc::new(self);
+        let failures = Arc::new(Failures::default());
+        for _ in 0..WORKERS {
+            tasks.spawn(work(Arc::clone(&controllers), Arc::clone(&failures), stop.clone()));
+        }
+        stop.cancelled().await;
+        // Workers finish the reconcile they are at; what they leave undone the next control finds out.
+        while tasks.join_next().await.is_some() {}
+    }
+
+    async fn reconcile(&self, key: &Key) -> Result<Option<Duration>, ControllerError> {
+        Ok(match key {
+            Key::Tenant { namespace, name } => tenant::reconcile(&self.tenant, namespace, name).await?,
+            Key::Class(name) => tenant_class::reconcile(&self.tenant_class, name).await?,
+            Key::Pool(name) => pool::reconcile(&self.nodes, name).await?,
+            Key::Fleet => nodes::executor::reconcile(&self.nodes).await?,
+            Key::SharedNodes => nodes::shared::reconcile(&self.nodes).await?,
+        })
+    }
+}
+
+/// How often each key has failed in a row.
+#[derive(Default)]
+struct Failures(Mutex<HashMap<Key, u32>>);
+
+impl Failures {
+    fn clear(&self, key: &Key) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// Counts a failure; the pause before the next try doubles each time.
+    fn count(&self, key: &Key) -> Duration {
+        let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry(key.clone()).or_default();
+        let pause = BACKOFF.0.saturating_mul(1 << (*count).min(16)).min(BACKOFF.1);
+        *count += 1;
+        pause
+    }
+}
+
+async fn work(controllers: Arc<Controllers>, failures: Arc<Failures>, stop: CancellationToken) {
+    let Context {
+        queue, metrics, stores, ..
+    } = &controllers.nodes;
+    let size = |length: usize| i64::try_from(length).unwrap_or(i64::MAX);
+    loop {
+        let Taken { key, queued_for } = tokio::select! {
+            () = stop.cancelled() => return,
+            taken = queue.take() => taken,
+        };
+        metrics.queue_seconds.observe(queued_for.as_secs_f64());
+        metrics.queue_depth.set(size(queue.len()));
+        metrics.tenants.set(size(stores.tenants.state().len()));
+        let started = Instant::now();
+        let outcome = tokio::time::timeout(RECONCILE_TIMEOUT, controllers.reconcile(&key)).await;
+        metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
+        let result = match outcome.unwrap_or(Err(ControllerError::Timeout)) {
+            Ok(again) => {
+                failures.clear(&key);
+                if let Some(pause) = again {
+                    queue.add_after(key.clone(), pause);
+                }
+                "ok"
+            }
+            Err(error) => {
+                let pause = failures.count(&key);
+                tracing::warn!(?key, %error, retry_in = ?pause, "reconcile failed");
+                queue.add_after(key.clone(), pause);
+                error.reason()
+            }
+        };
+        let kind = kind_label(&key);
+        let labels = ReconcileLabels { kind, result };
+        metrics.reconciles.get_or_create(&labels).inc();
+        queue.done(&key);
+    }
+}
+
+/// The kind of a key in metrics.
+fn kind_label(key: &Key) -> &'static str {
+    match key {
+        Key::Tenant { .. } => "tenant",
+        Key::Pool(_) => "pool",
+        Key::Class(_) => "class",
+        Key::Fleet => "fleet",
+        Key::SharedNodes => "shared-nodes",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_doubles_with_each_failure_and_starts_again_after_a_success() {
+        let (failures, key) = (Failures::default(), Key::Fleet);
+        let pauses: Vec<u128> = (0..10).map(|_| failures.count(&key).as_millis()).collect();
+        assert_eq!(pauses[..4], [200, 400, 800, 1600]);
+        assert_eq!(pauses[9], 30_000);
+        failures.clear(&key);
+        assert_eq!(failures.count(&key).as_millis(), 200);
+    }
+}

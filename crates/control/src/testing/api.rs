@@ -1,0 +1,308 @@
+//! An API server in memory, behind a client without a connection. It knows no kinds: objects lie at their paths.
+
+use super::Script;
+use http::{Method, Request, Response};
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// An API server in memory. Its calls are written into a script and fail as that says, with status 500.
+#[derive(Clone)]
+pub(crate) struct ScriptedApi {
+    name: &'static str,
+    script: Script,
+    objects: Arc<Mutex<Objects>>,
+}
+
+#[derive(Default)]
+struct Objects {
+    by_path: BTreeMap<String, Value>,
+    /// Answers of paths that are no objects.
+    served: BTreeMap<String, Value>,
+    written: u64,
+}
+
+/// What a path names.
+struct Target {
+    /// Path of the collection.
+    collection: String,
+    name: Option<String>,
+    subresource: Option<String>,
+    namespace: Option<String>,
+}
+
+impl ScriptedApi {
+    pub(crate) fn new(name: &'static str, script: &Script) -> Self {
+        Self {
+            name,
+            script: script.clone(),
+            objects: Arc::default(),
+        }
+    }
+
+    /// A client of this server.
+    pub(crate) fn client(&self) -> Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move { Ok::<_, std::convert::Infallible>(api.answer(request).await) }
+        });
+        Client::new(service, "default")
+    }
+
+    /// Puts an object there without a call.
+    pub(crate) fn insert(&self, path: &str, object: Value) {
+        self.objects().store(path, object);
+    }
+
+    /// What a path answers that is no object, such as the resources of a group; null: nothing.
+    pub(crate) fn serve(&self, path: &str, answer: Value) {
+        self.objects().served.insert(path.to_owned(), answer);
+    }
+
+    /// Removes an object without a call.
+    pub(crate) fn remove(&self, path: &str) {
+        self.objects().by_path.remove(path);
+    }
+
+    /// The object at a path.
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+        self.objects().by_path.get(path).cloned()
+    }
+
+    /// Objects whose paths contain `part`.
+    pub(crate) fn find(&self, part: &str) -> Vec<Value> {
+        let objects = self.objects();
+        let found = objects.by_path.iter().filter(|(path, _)| path.contains(part));
+        found.map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Paths of all objects.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.objects().by_path.keys().cloned().collect()
+    }
+
+    fn objects(&self) -> std::sync::MutexGuard<'_, Objects> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path().to_owned();
+        if path == "/readyz" {
+            return Response::new(Body::from(b"ok".to_vec()));
+        }
+        if !self.script.record(format!("{} {} {path}", self.name, parts.method)) {
+            return refuse(500, "the script says so");
+        }
+        let bytes = body.collect_bytes().await.unwrap_or_default();
+        let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        let query = parts.uri.query().unwrap_or_default();
+        let is_apply = query.contains("fieldManager=") && parts.method == Method::PATCH;
+        let mut objects = self.objects();
+        if let Some(served) = objects.served.get(&path).filter(|served| !served.is_null()) {
+            return Response::new(Body::from(served.to_string().into_bytes()));
+        }
+        let Some(target) = Target::parse(&path) else {
+            return refuse(404, "not served");
+        };
+        let answer = match (&parts.method, &target.name) {
+            (&Method::GET, Some(_)) => objects.get(&target.path()),
+            (&Method::GET, None) => Ok(objects.list(&target.collection, query)),
+            (&Method::POST, _) => objects.create(&target, body),
+            (&Method::PUT, Some(_)) => Ok(objects.store(&target.path(), body)),
+            (&Method::PATCH, Some(_)) => objects.patch(&target, body, is_apply),
+            (&Method::DELETE, Some(_)) => objects.delete(&target.path()),
+            (&Method::DELETE, None) => Ok(objects.delete_collection(&target.collection)),
+            _ => Err((405, "not allowed")),
+        };
+        match answer {
+            Ok(value) => Response::new(Body::from(value.to_string().into_bytes())),
+            Err((code, message)) => refuse(code, message),
+        }
+    }
+}
+
+fn refuse(code: u16, message: &str) -> Response<Body> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code});
+    let mut response = Response::new(Body::from(status.to_string().into_bytes()));
+    *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
+    response
+}
+
+impl Target {
+    /// None for paths that are no collections of objects.
+    fn parse(path: &str) -> Option<Self> {
+        let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let root = if segments.first() == Some(&"api") { 2 } else { 3 };
+        let (root, rest) = segments.split_at_checked(root)?;
+        let (namespace, rest) = match rest {
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some(*namespace), rest),
+            rest => (None, rest),
+        };
+        let (resource, rest) = rest.split_first()?;
+        let mut collection = format!("/{}", root.join("/"));
+        if let Some(namespace) = namespace {
+            collection = format!("{collection}/namespaces/{namespace}");
+        }
+        Some(Self {
+            collection: format!("{collection}/{resource}"),
+            name: rest.first().map(ToString::to_string),
+            subresource: rest.get(1).map(ToString::to_string),
+            namespace: namespace.map(ToOwned::to_owned),
+        })
+    }
+
+    fn path(&self) -> String {
+        format!("{}/{}", self.collection, self.name.as_deref().unwrap_or_default())
+    }
+}
+
+type Answer = Result<Value, (u16, &'static str)>;
+
+impl Objects {
+    fn get(&self, path: &str) -> Answer {
+        self.by_path.get(path).cloned().ok_or((404, "not found"))
+    }
+
+    fn list(&self, collection: &str, query: &str) -> Value {
+        let selector = query.split('&').find_map(|pair| pair.strip_prefix("labelSelector="));
+        let selector = decode(selector.unwrap_or_default());
+        let prefix = format!("{collection}/");
+        let items = self.by_path.iter().filter(|(path, object)| {
+            let is_direct = path.strip_prefix(&prefix).is_some_and(|name| !name.contains('/'));
+            is_direct && matches(object, &selector)
+        });
+        let items: Vec<&Value> = items.map(|(_, object)| object).collect();
+        json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items})
+    }
+
+    fn store(&mut self, path: &str, mut object: Value) -> Value {
+        self.written += 1;
+        let metadata = &mut object["metadata"];
+        if metadata["uid"].is_null() {
+            metadata["uid"] = format!("uid-{}", self.written).into();
+        }
+        metadata["resourceVersion"] = self.written.to_string().into();
+        self.by_path.insert(path.to_owned(), object.clone());
+        object
+    }
+
+    fn create(&mut self, target: &Target, mut object: Value) -> Answer {
+        if target.collection.ends_with("/selfsubjectaccessreviews") {
+            object["status"] = json!({"allowed": true});
+            object["metadata"] = json!({});
+            return Ok(object);
+        }
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let path = format!("{}/{name}", target.collection);
+        if self.by_path.contains_key(&path) {
+            return Err((409, "exists"));
+        }
+        if let Some(namespace) = &target.namespace {
+            object["metadata"]["namespace"] = namespace.clone().into();
+        }
+        Ok(self.store(&path, object))
+    }
+
+    fn patch(&mut self, target: &Target, body: Value, is_apply: bool) -> Answer {
+        let path = target.path();
+        let mut object = match self.by_path.get(&path) {
+            Some(object) => object.clone(),
+            None if is_apply && target.subresource.is_none() => json!({"metadata": {"name": target.name}}),
+            None => return Err((404, "not found")),
+        };
+        for precondition in ["uid", "resourceVersion"] {
+            let (asked, is) = (&body["metadata"][precondition], &object["metadata"][precondition]);
+            if !asked.is_null() && asked != is {
+                return Err((409, "the object was changed"));
+            }
+        }
+        if target.subresource.is_some() {
+            object["status"] = body["status"].clone();
+        } else {
+            merge(&mut object, body);
+        }
+        if let Some(namespace) = &target.namespace {
+            object["metadata"]["namespace"] = namespace.clone().into();
+        }
+        let metadata = &object["metadata"];
+        let is_kept = metadata["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        if !metadata["deletionTimestamp"].is_null() && !is_kept {
+            self.by_path.remove(&path);
+            return Ok(object);
+        }
+        Ok(self.store(&path, object))
+    }
+
+    /// A namespace goes with all that is in it.
+    fn delete(&mut self, path: &str) -> Answer {
+        let object = self.by_path.remove(path).ok_or((404, "not found"))?;
+        if let Some(name) = path
+            .strip_prefix("/api/v1/namespaces/")
+            .filter(|name| !name.contains('/'))
+        {
+            let inside = format!("/namespaces/{name}/");
+            self.by_path.retain(|path, _| !path.contains(&inside));
+        }
+        Ok(object)
+    }
+
+    fn delete_collection(&mut self, collection: &str) -> Value {
+        let prefix = format!("{collection}/");
+        self.by_path.retain(|path, _| !path.starts_with(&prefix));
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+    }
+}
+
+/// A merge patch: null removes.
+fn merge(object: &mut Value, patch: Value) {
+    match patch {
+        Value::Object(fields) => {
+            if !object.is_object() {
+                *object = json!({});
+            }
+            for (key, value) in fields {
+                if value.is_null() {
+                    if let Some(object) = object.as_object_mut() {
+                        object.remove(&key);
+                    }
+                } else {
+                    merge(&mut object[&key], value);
+                }
+            }
+        }
+        value => *object = value,
+    }
+}
+
+/// Whether an object has the labels of a selector of `key=value` and `key`.
+fn matches(object: &Value, selector: &str) -> bool {
+    let labels = &object["metadata"]["labels"];
+    selector
+        .split(',')
+        .filter(|part| !part.is_empty())
+        .all(|part| match part.split_once('=') {
+            Some((key, value)) => labels[key] == value,
+            None => !labels[part].is_null(),
+        })
+}
+
+/// Undoes the percent encoding of a query.
+fn decode(text: &str) -> String {
+    let (mut bytes, mut decoded) = (text.bytes(), Vec::new());
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => {
+                let digits = [bytes.next().unwrap_or(b'0'), bytes.next().unwrap_or(b'0')];
+                u8::from_str_radix(&String::from_utf8_lossy(&digits), 16).unwrap_or(b'?')
+            }
+            b'+' => b' ',
+            byte => byte,
+        });
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}

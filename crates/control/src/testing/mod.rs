@@ -1,0 +1,68 @@
+//! What tests of controllers use instead of servers.
+
+mod api;
+mod runtime;
+mod stores;
+
+pub(crate) use api::ScriptedApi;
+pub(crate) use runtime::{ScriptedRuntime, VERSION};
+pub(crate) use stores::StoreWriters;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Everything that a controller asks of others, in order, and which of these calls fails.
+#[derive(Clone, Default)]
+pub(crate) struct Script(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    calls: Vec<Call>,
+    failing: Option<usize>,
+}
+
+/// One call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// Who was asked for what, such as `host PATCH /api/v1/namespaces/a`.
+    pub(crate) text: String,
+    pub(crate) failed: bool,
+}
+
+impl Script {
+    /// The call with this number, counted from 0, will fail; those before and after it succeed.
+    pub(crate) fn fail_call(&self, number: usize) {
+        self.state().failing = Some(number);
+    }
+
+    /// Writes down a call. `false`: it has to fail.
+    pub(crate) fn record(&self, text: String) -> bool {
+        let mut state = self.state();
+        let failed = state.failing == Some(state.calls.len());
+        state.calls.push(Call { text, failed });
+        !failed
+    }
+
+    /// All calls so far.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.state().calls.clone()
+    }
+
+    /// Number of the first call that succeeded and whose text contains `part`.
+    pub(crate) fn first(&self, part: &str) -> Option<usize> {
+        let state = self.state();
+        state
+            .calls
+            .iter()
+            .position(|call| !call.failed && call.text.contains(part))
+    }
+
+    /// The call that failed, if it was reached.
+    pub(crate) fn failed(&self) -> Option<String> {
+        let state = self.state();
+        Some(state.calls.iter().find(|call| call.failed)?.text.clone())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,81 @@
+//! A runtime without programs.
+
+use super::Script;
+use crate::{
+    control_plane::{Component, Endpoints, Form, Ports, ServiceRange},
+    runtime::{ComponentState, ControlPlaneRuntime, Owner, RuntimeError},
+};
+use async_trait::async_trait;
+use berth_api::names::TenantId;
+use std::net::Ipv4Addr;
+
+/// The one version that it has.
+pub(crate) const VERSION: &str = "v1.37.1";
+
+/// A runtime that starts nothing.
+pub(crate) struct ScriptedRuntime(Script);
+
+impl ScriptedRuntime {
+    pub(crate) fn new(script: &Script) -> Self {
+        Self(script.clone())
+    }
+
+    fn call(&self, what: &str) -> Result<(), RuntimeError> {
+        let failed = || RuntimeError::Program("the script says so".into());
+        self.0
+            .record(format!("runtime {what}"))
+            .then_some(())
+            .ok_or_else(failed)
+    }
+}
+
+#[async_trait]
+impl ControlPlaneRuntime for ScriptedRuntime {
+    fn versions(&self) -> Vec<String> {
+        vec![VERSION.into()]
+    }
+
+    fn form(&self, _: u32) -> Form {
+        Form::Process
+    }
+
+    fn allocate(&self, _: &TenantId) -> Result<Ports, RuntimeError> {
+        self.call("allocate")?;
+        Ok(Ports {
+            api_server: 40001,
+            syncer_admin: 40002,
+            admission: 40003,
+            egress: 40004,
+            dns: 40005,
+        })
+    }
+
+    async fn endpoints(&self, _: Owner<'_>, ports: &Ports, _: &ServiceRange) -> Result<Endpoints, RuntimeError> {
+        Ok(Endpoints::direct(Ipv4Addr::LOCALHOST.into(), ports))
+    }
+
+    fn has_dns(&self) -> bool {
+        true
+    }
+
+    async fn ensure(&self, _: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
+        self.call(&format!("run {}", component.name))?;
+        Ok(ComponentState::Running)
+    }
+
+    fn publish_kubeconfig(&self, _: &str, _: &str, _: &str) -> Result<(), RuntimeError> {
+        self.call("publish the kubeconfig")
+    }
+
+    async fn withdraw(&self, _: &TenantId, component: &'static str) -> Result<(), RuntimeError> {
+        self.call(&format!("stop {component}"))
+    }
+
+    async fn stop(&self, _: &TenantId) -> Result<(), RuntimeError> {
+        self.call("stop everything")
+    }
+
+    async fn remove(&self, _: &TenantId, _: &str, _: &str) -> Result<(), RuntimeError> {
+        self.call("remove files")
+    }
+}

@@ -1,0 +1,100 @@
+//! Stores that a test fills itself.
+
+use super::ScriptedApi;
+use crate::{
+    context::Stores,
+    nodes::{ByNode, devices::Devices, workloads::Workloads},
+};
+use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
+use k8s_openapi::api::{core::v1::Node, networking::v1::NetworkPolicy, scheduling::v1::PriorityClass};
+use kube::{
+    Resource,
+    runtime::{
+        reflector::{self, Store, store::Writer},
+        watcher::Event,
+    },
+};
+use serde::de::DeserializeOwned;
+use std::{fmt::Debug, hash::Hash, sync::Arc};
+
+/// Brings stores up to what a [`ScriptedApi`] has, as watches would.
+pub(crate) struct StoreWriters {
+    tenants: Writer<TenantCluster>,
+    pools: Writer<HostNodePool>,
+    classes: Writer<TenantClass>,
+    priority_classes: Writer<PriorityClass>,
+    nodes: Writer<Node>,
+    network_policies: Writer<NetworkPolicy>,
+    tenant_nodes: Writer<TenantNode>,
+}
+
+impl StoreWriters {
+    /// Stores that are empty at first.
+    pub(crate) fn new() -> (Stores, Self) {
+        let (tenants, tenant_writer) = reflector::store();
+        let (pools, pool_writer) = reflector::store();
+        let (classes, class_writer) = reflector::store();
+        let (priority_classes, priority_class_writer) = reflector::store();
+        let (nodes, node_writer) = reflector::store();
+        let (network_policies, network_policy_writer) = reflector::store();
+        let (tenant_nodes, tenant_node_writer) = reflector::store();
+        let slices = Arc::new(ByNode::default());
+        let stores = Stores {
+            tenants,
+            pools,
+            classes,
+            priority_classes,
+            nodes,
+            usage: Arc::default(),
+            workloads: Arc::new(Workloads::default()),
+            devices: Arc::new(Devices::new(Arc::clone(&slices))),
+            slices,
+            shared_pods: Arc::default(),
+            placeholders: empty(),
+            namespaces: empty(),
+            network_policies,
+            tenant_nodes,
+        };
+        let writers = Self {
+            tenants: tenant_writer,
+            pools: pool_writer,
+            classes: class_writer,
+            priority_classes: priority_class_writer,
+            nodes: node_writer,
+            network_policies: network_policy_writer,
+            tenant_nodes: tenant_node_writer,
+        };
+        (stores, writers)
+    }
+
+    /// Makes the stores what `host` has.
+    pub(crate) fn update(&mut self, host: &ScriptedApi) {
+        fill(&mut self.tenants, host, "/tenantclusters/");
+        fill(&mut self.pools, host, "/hostnodepools/");
+        fill(&mut self.classes, host, "/tenantclasses/");
+        fill(&mut self.priority_classes, host, "/priorityclasses/");
+        fill(&mut self.nodes, host, "/api/v1/nodes/");
+        fill(&mut self.network_policies, host, "/networkpolicies/");
+        fill(&mut self.tenant_nodes, host, "/tenantnodes/");
+    }
+}
+
+fn empty<K>() -> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    reflector::store().0
+}
+
+fn fill<K>(writer: &mut Writer<K>, host: &ScriptedApi, part: &str)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    writer.apply_watcher_event(&Event::Init);
+    for object in host.find(part) {
+        let object: K = serde_json::from_value(object).expect("an object of this kind");
+        writer.apply_watcher_event(&Event::InitApply(object));
+    }
+    writer.apply_watcher_event(&Event::InitDone);
+}

@@ -1,0 +1,237 @@
+//! Which keys a change wakes, for each kind of object: pure.
+
+use super::FLEET_PAUSE;
+use crate::{
+    context::Key,
+    nodes::{NodeRecord, shared},
+};
+use berth_api::{DEFAULT_CLASS, HostNodePool, Phase, TenantClass, TenantCluster, labels};
+use berth_runtime::queue::Queue;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Resource, ResourceExt};
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
+
+/// A key, and when it is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// At once.
+    Now(Key),
+    /// Shortly, so that several changes are one reconcile.
+    Soon(Key),
+}
+
+impl Wake {
+    pub(super) fn enqueue(self, queue: &Queue<Key>) {
+        match self {
+            Self::Now(key) => queue.add(key),
+            Self::Soon(key) => queue.add_after(key, FLEET_PAUSE),
+        }
+    }
+}
+
+/// What a watch saw of each object, as hashes, to tell changes from echoes.
+#[derive(Default)]
+pub(super) struct Seen {
+    hashes: HashMap<String, u64>,
+    owners: HashMap<String, String>,
+}
+
+impl Seen {
+    /// Whether `value` is not what it was when an object of this name was seen last.
+    pub(super) fn is_new(&mut self, name: &str, value: &impl Hash) -> bool {
+        let mut hasher = DefaultHasher::new();
+        value.hash(&mut hasher);
+        self.hashes.insert(name.to_owned(), hasher.finish()) != Some(hasher.finish())
+    }
+
+    /// The object is gone.
+    pub(super) fn forget(&mut self, name: &str) {
+        self.hashes.remove(name);
+    }
+
+    /// Records the owner of a node. Returns the earlier one.
+    fn replace_owner(&mut self, node: String, owner: String) -> Option<String> {
+        self.owners.insert(node, owner)
+    }
+}
+
+/// The key of a tenant.
+pub(super) fn tenant_key(tenant: &TenantCluster) -> Key {
+    Key::Tenant {
+        namespace: tenant.namespace().unwrap_or_default(),
+        name: tenant.name_any(),
+    }
+}
+
+/// The name of an object, with its namespace.
+pub(super) fn full_name(object: &impl Resource) -> String {
+    format!("{:?}/{}", object.namespace(), object.name_any())
+}
+
+/// The class a tenant names, and the one it runs with: both count their tenants.
+fn classes_of(tenant: &TenantCluster) -> impl Iterator<Item = &str> {
+    let running = tenant.status.as_ref().and_then(|status| status.class_name.as_deref());
+    let named = tenant.spec.class_name.as_deref().unwrap_or(DEFAULT_CLASS);
+    [named].into_iter().chain(running)
+}
+
+pub(super) fn for_tenant(tenant: &TenantCluster) -> Vec<Wake> {
+    let classes = classes_of(tenant).map(|class| Wake::Soon(Key::Class(class.into())));
+    [Wake::Now(tenant_key(tenant)), Wake::Soon(Key::Fleet)]
+        .into_iter()
+        .chain(classes)
+        .collect()
+}
+
+pub(super) fn for_class(class: &TenantClass, seen: &mut Seen, tenants: &[Arc<TenantCluster>]) -> Vec<Wake> {
+    let name = class.name_any();
+    let mut wakes = vec![Wake::Now(Key::Class(name.clone()))];
+    // Rules that change, and kinds that can be synced from now on.
+    let conditions = class.status.iter().flat_map(|status| &status.conditions);
+    let reasons: Vec<&str> = conditions.map(|condition| condition.reason.as_str()).collect();
+    if seen.is_new(&name, &(class.metadata.generation, &class.metadata.uid, reasons)) {
+        wakes.push(Wake::Soon(Key::Fleet));
+        let its = tenants
+            .iter()
+            .filter(|tenant| classes_of(tenant).any(|class| class == name));
+        wakes.extend(its.map(|tenant| Wake::Now(tenant_key(tenant))));
+    }
+    wakes
+}
+
+pub(super) fn for_pool(pool: &HostNodePool, seen: &mut Seen, tenants: &[Arc<TenantCluster>]) -> Vec<Wake> {
+    let name = pool.name_any();
+    let mut wakes = vec![Wake::Now(Key::Pool(name.clone()))];
+    // Its status is written here.
+    let change = (pool.metadata.generation, pool.metadata.deletion_timestamp.is_some());
+    if seen.is_new(&name, &change) {
+        wakes.extend([Wake::Soon(Key::Fleet), Wake::Soon(Key::SharedNodes)]);
+        // Whether a spec can be carried out depends on the pools.
+        wakes.extend(tenants.iter().map(|tenant| Wake::Now(tenant_key(tenant))));
+    }
+    wakes
+}
+
+/// Tenants that wait for nodes, the one whose node it is or was, and those that share it.
+pub(super) fn for_node(
+    node: &Node,
+    seen: &mut Seen,
+    tenants: &[Arc<TenantCluster>],
+    pools: &[Arc<HostNodePool>],
+) -> Vec<Wake> {
+    let name = node.name_any();
+    if !seen.is_new(&name, &without_heartbeats(node)) {
+        return Vec::new();
+    }
+    let mut wakes = vec![Wake::Soon(Key::Fleet), Wake::Soon(Key::SharedNodes)];
+    wakes.extend(pools.iter().map(|pool| Wake::Soon(Key::Pool(pool.name_any()))));
+    let owner = NodeRecord::read(node).map(|record| record.uid);
+    let earlier = seen.replace_owner(name, owner.clone().unwrap_or_default());
+    let shared_pool = shared::pool_of(node).or_else(|| node.annotations().get(labels::PREVIOUS_SHARED_POOL));
+    let is_concerned = |tenant: &&Arc<TenantCluster>| {
+        let phase = tenant.status.as_ref().and_then(|status| status.phase);
+        phase != Some(Phase::Ready)
+            || shared_pool.is_some_and(|pool| tenant.spec.uses_shared_pool(pool))
+            || owner == tenant.uid()
+            || earlier.is_some() && earlier == Some(tenant.uid().unwrap_or_default())
+    };
+    let concerned = tenants.iter().filter(is_concerned);
+    wakes.extend(concerned.map(|tenant| Wake::Soon(tenant_key(tenant))));
+    wakes
+}
+
+/// The tenant that an object was made for. Most of these changes are control's own, several at a time.
+pub(super) fn for_labels(labels: &BTreeMap<String, String>) -> Vec<Wake> {
+    let (namespace, name) = (labels.get(labels::TENANT_NAMESPACE), labels.get(labels::TENANT_NAME));
+    let key = namespace.zip(name).map(|(namespace, name)| Key::Tenant {
+        namespace: namespace.clone(),
+        name: name.clone(),
+    });
+    key.map(Wake::Soon).into_iter().collect()
+}
+
+/// What of a node concerns its reconciles: everything but heartbeats and versions.
+fn without_heartbeats(node: &Node) -> impl Hash + use<> {
+    let mut node = node.clone();
+    node.metadata.resource_version = None;
+    node.metadata.managed_fields = None;
+    let conditions = node.status.iter_mut().filter_map(|status| status.conditions.as_mut());
+    for condition in conditions.flatten() {
+        condition.last_heartbeat_time = None;
+    }
+    serde_json::to_string(&node).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::{TenantClusterSpec, TenantClusterStatus};
+    use serde_json::json;
+
+    fn tenant(name: &str, phase: Phase) -> Arc<TenantCluster> {
+        let mut tenant = TenantCluster::new(name, TenantClusterSpec::default());
+        tenant.metadata.namespace = Some("team".into());
+        tenant.metadata.uid = Some(name.into());
+        tenant.status = Some(TenantClusterStatus {
+            phase: Some(phase),
+            class_name: Some("gold".into()),
+            ..TenantClusterStatus::default()
+        });
+        Arc::new(tenant)
+    }
+
+    fn node(owner: Option<&str>, heartbeat: &str) -> Node {
+        let mut node = json!({
+            "metadata": {"name": "n", "labels": {"berth.dev/pool": "h100", "berth.dev/node-group": "a"}},
+            "status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": heartbeat}]},
+        });
+        if let Some(owner) = owner {
+            node["metadata"]["annotations"] = json!({"berth.dev/owner-uid": owner, "berth.dev/state": "Assigned"});
+        }
+        serde_json::from_value(node).unwrap()
+    }
+
+    fn woken(wakes: &[Wake]) -> Vec<&str> {
+        let names = wakes.iter().filter_map(|wake| match wake {
+            Wake::Now(Key::Tenant { name, .. }) | Wake::Soon(Key::Tenant { name, .. }) => Some(name.as_str()),
+            _ => None,
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn a_node_wakes_its_owner_its_former_owner_and_tenants_that_are_not_ready() {
+        let tenants = [
+            tenant("a", Phase::Ready),
+            tenant("b", Phase::Ready),
+            tenant("c", Phase::Provisioning),
+        ];
+        let mut seen = Seen::default();
+        let mut wakes = |node: &Node| for_node(node, &mut seen, &tenants, &[]);
+        assert_eq!(woken(&wakes(&node(Some("a"), "2026-01-01T00:00:00Z"))), ["a", "c"]);
+        assert!(
+            wakes(&node(Some("a"), "2026-01-01T00:00:10Z")).is_empty(),
+            "a heartbeat"
+        );
+        assert_eq!(woken(&wakes(&node(Some("b"), "2026-01-01T00:00:10Z"))), ["a", "b", "c"]);
+        assert_eq!(woken(&wakes(&node(None, "2026-01-01T00:00:10Z"))), ["b", "c"]);
+    }
+
+    #[test]
+    fn a_class_wakes_the_tenants_that_name_it_or_run_with_it_once_a_change() {
+        let tenants = [tenant("a", Phase::Ready)];
+        let mut class = TenantClass::new("gold", berth_api::TenantClassSpec::default());
+        let mut seen = Seen::default();
+        assert_eq!(woken(&for_class(&class, &mut seen, &tenants)), ["a"]);
+        assert_eq!(
+            for_class(&class, &mut seen, &tenants),
+            [Wake::Now(Key::Class("gold".into()))]
+        );
+        class.metadata.generation = Some(2);
+        assert_eq!(woken(&for_class(&class, &mut seen, &tenants)), ["a"]);
+    }
+}
