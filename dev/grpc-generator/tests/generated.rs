@@ -2,6 +2,8 @@
 //!
 //! After a change of a `.proto` file: `BERTH_GENERATE=1 cargo test -p berth-grpc-generator`.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
 use berth_grpc_generator::{Sides, check_generated};
 use std::path::Path;
 
