@@ -3,6 +3,8 @@
 //! Everything here is pure: no client, no clock, no I/O. Control, the syncer, the command line and the
 //! tests all build on these definitions, so a name or a label is decided in exactly one place.
 
+#![warn(missing_docs)]
+
 pub mod conditions;
 mod control_plane;
 pub mod crd;

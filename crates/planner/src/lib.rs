@@ -13,6 +13,8 @@
 //! Reasons are typed ([`ActionReason`], [`WaitReason`]); `render` makes text of them. [`check`] finds the rules that a plan
 //! breaks. docs/adr/0011 says which rules were chosen, and why.
 
+#![warn(missing_docs)]
+
 mod available;
 mod check;
 mod fleet;

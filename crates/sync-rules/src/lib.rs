@@ -12,6 +12,8 @@
 //! - [`admission`] and [`usage`] are the pure parts of servers of the syncer.
 //! - [`permissions`] says what the syncer may do, for control, which grants it.
 
+#![warn(missing_docs)]
+
 pub mod admission;
 pub mod egress;
 pub mod kinds;

@@ -19,7 +19,6 @@ fn seconds() -> Histogram {
 /// Labels of [`Metrics::reconciles`].
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct ReconcileLabels {
-    /// Kind.
     pub kind: &'static str,
     /// What was done.
     pub result: &'static str,
@@ -64,7 +63,6 @@ pub struct EgressLabels {
 /// One kind.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct KindLabels {
-    /// Kind.
     pub kind: &'static str,
 }
 
@@ -90,7 +88,7 @@ pub struct Metrics {
     pub api_calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     /// Host objects without a tenant origin that the periodic scan found. Should stay 0.
     pub orphans: Family<KindLabels, Counter>,
-    /// What was refused to the tenant.
+    /// What was denied to the tenant.
     pub denials: Family<ReasonLabels, Counter>,
     /// Seconds from a change in the tenant to the acknowledged write on the host.
     pub sync_to_host: Histogram,

@@ -26,7 +26,7 @@ use tokio::{
 
 /// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Silence after which the kernel asks whether the other end is still there, and how often it asks in vain.
+/// Idle time before the first keepalive probe, and the number of unanswered probes.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const PROBES: u32 = 4;
 /// How long a connection may lie idle between requests. API servers give theirs up after 90 seconds.
@@ -128,7 +128,7 @@ where
     let (upgrading, next) = upgrade.into_inner().unwrap_or_else(PoisonError::into_inner)?;
     let mut upgraded = TokioIo::new(upgrading.await.ok()?);
     if next.is_none() {
-        // A CONNECT that was refused: hyper hands the connection back all the same.
+        // A CONNECT that was denied: hyper hands the connection back all the same.
         drop(upgraded.shutdown().await);
     }
     Some((upgraded, next?))

@@ -1,4 +1,4 @@
-//! TLS of the syncer's servers. Each has a certificate authority of its own for one purpose, and turns away whoever has
+//! TLS of the syncer's servers. Each has a certificate authority of its own for one purpose, and rejects clients that have
 //! no certificate of it. Certificates are read again when their files change: in a cluster they are replaced in place.
 
 use rustls::{
@@ -16,7 +16,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 /// Time that a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long certificates are used before their files are looked at again.
+/// How long certificates are used before their files are read again.
 const FRESH: Duration = Duration::from_secs(10);
 
 /// Why a certificate cannot be used.
@@ -66,7 +66,7 @@ impl Identity {
     }
 }
 
-/// TLS of a server that lets everybody in: for connections that have shown a certificate already.
+/// TLS of a server that accepts every client: for connections that have shown a certificate already.
 ///
 /// # Errors
 /// As [`TlsError`] says.
@@ -82,7 +82,7 @@ fn server(
     let chain = certificates("certificate", certificate)?;
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| TlsError::Pem("key", error))?;
     let mut config = builder.with_single_cert(chain, key)?;
-    // Connections are kept, not resumed: whoever comes again shows its certificate again.
+    // Connections are kept, not resumed: a client that reconnects shows its certificate again.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

@@ -1,4 +1,4 @@
-//! What the tenant's API server is told: to ask the syncer about Services. The tenant may edit or delete it, as it may
+//! The webhook configuration of the tenant's API server: to ask the syncer about Services. The tenant may edit or delete it, as it may
 //! everything in its cluster; it is put back at once, because a Service that was admitted without it may not get its
 //! address on the host.
 

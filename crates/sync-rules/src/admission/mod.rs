@@ -1,4 +1,4 @@
-//! Admission of the tenant's Services: what its API server is told to ask, and how questions and answers are written.
+//! Admission of the tenant's Services: the webhook configuration, and how questions and answers are written.
 
 pub mod configuration;
 pub mod review;

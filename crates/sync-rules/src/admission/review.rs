@@ -83,7 +83,7 @@ pub struct Denial {
     pub code: u16,
     /// Reason as in the API, for programs.
     pub reason: &'static str,
-    /// In words.
+    /// A message for the tenant.
     pub message: String,
 }
 

@@ -1,5 +1,5 @@
-//! Where the tenant's API server may connect to. Everything that is not named here is refused, in words that the API
-//! server passes on to whoever caused the connection.
+//! Where the tenant's API server may connect to. Every other target is denied, with a message that the
+//! API server passes on to the client.
 //!
 //! | target | goes to |
 //! |---|---|
@@ -15,13 +15,11 @@ use super::{
     services,
     target::{self, Host, Target},
 };
+use crate::kinds::node::KUBELET_PORT;
 use crate::model::{Cache, KindId, json, resource::Name};
 use berth_api::ranges;
 use http::StatusCode;
 use std::net::{IpAddr, SocketAddr};
-
-/// The kubelet's port, on every node of a tenant.
-pub const KUBELET_PORT: u16 = 10250;
 
 /// Where a connection goes.
 #[derive(Clone, Debug)]
@@ -32,7 +30,7 @@ pub enum Route<L> {
     Kubelet(Name),
     /// To the first of these that answers.
     Addresses(&'static str, Vec<SocketAddr>),
-    /// To a host outside, whose address has to be found and [looked at](check_external).
+    /// To a host outside, whose address has to be found and [checked](check_external).
     External(Target),
 }
 

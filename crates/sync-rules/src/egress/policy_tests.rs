@@ -114,7 +114,7 @@ fn the_tenants_own_can_be_reached() {
 }
 
 #[test]
-fn nothing_else_can_and_the_words_say_why() {
+fn other_targets_are_denied_with_a_reason() {
     let cache = cache();
     for (target, message) in [
         (
@@ -215,7 +215,7 @@ fn endpoints_that_the_tenant_writes_lead_to_its_own_only() {
 }
 
 #[test]
-fn what_a_name_is_resolved_to_is_looked_at() {
+fn resolved_addresses_are_checked() {
     let cache = cache();
     let platform = ["192.168.1.1".parse().unwrap()];
     let target = Target::parse("hooks.example.com:443").unwrap();

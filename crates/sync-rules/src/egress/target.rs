@@ -1,4 +1,4 @@
-//! What a CONNECT names: `host:port`, read in one way only. What could be read in two ways is refused.
+//! What a CONNECT names: `host:port`, read in one way only. What could be read in two ways is denied.
 
 use std::{
     fmt,
@@ -83,7 +83,7 @@ fn name(text: &str) -> Result<String, &'static str> {
 }
 
 /// What kind of address is never anybody's workload, nor any host of the outside, if it is such a one. Forms that carry
-/// an IPv4 address inside of an IPv6 one are refused as such: what stands behind them depends on who reads them.
+/// an IPv4 address inside of an IPv6 one are denied as such: what stands behind them depends on who reads them.
 pub fn special(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => special_v4(v4),
@@ -215,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_read_is_read_the_same_again(text in ".{0,300}") {
+        fn parsed_targets_print_and_parse_to_the_same_target(text in ".{0,300}") {
             if let Ok(target) = Target::parse(&text) {
                 prop_assert_eq!(Target::parse(&target.to_string()), Ok(target));
             }

@@ -6,7 +6,7 @@
 //! | labels, annotations | copied but for reserved ones |
 //! | `data`, `binaryData`, `immutable` | copied, but for keys that would choose devices as variables of a container |
 //! | `type` (Secret) | copied; tokens of service accounts become `Opaque`, for the host would mint its own |
-//! | anything else | refused by name |
+//! | anything else | denied by name |
 //!
 //! Both sides are watched for metadata only; the content is read when it is needed.
 
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn unknown_content_is_refused() {
+    fn unknown_fields_are_denied() {
         let denied = translate(&json!({"data": {}, "novelty": 1})).unwrap_err();
         assert_eq!(denied[0].field, "Secret.novelty");
     }
 
     #[test]
-    fn only_what_is_referenced_is_wanted() {
+    fn only_referenced_objects_are_synced() {
         let cache = registry::new_cache(test_tenant());
         let rules = Config {
             id: KindId::Secret,

@@ -6,7 +6,7 @@
 //! | fields that the class lists | copied |
 //! | `references` | the name becomes that of the host object, which is brought to the host |
 //! | `selectors` | narrowed to the tenant and the namespace |
-//! | `deniedFields` and fields that are not listed | refused by name |
+//! | `deniedFields` and fields that are not listed | denied by name |
 //! | status | comes back, with the tenant's names |
 
 use crate::{
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_class_does_not_list_is_refused() {
+    fn fields_that_the_class_does_not_list_are_denied() {
         let cache = cache();
         let (_, rules) = rules(&cache);
         let object = json!({"metadata": {}, "spec": {"hostPath": "/", "unknown": "u"}, "extra": 1});

@@ -7,7 +7,7 @@
 //! | `minAvailable` as a number | copied |
 //! | `minAvailable` in percent, `maxUnavailable` | become the number of pods that the tenant's own controller wants healthy: host pods have no owners whose replicas could be counted. Before it has counted, nothing may be disrupted |
 //! | `unhealthyPodEvictionPolicy` | copied |
-//! | anything else | refused by name |
+//! | anything else | denied by name |
 //! | status | stays: the tenant's disruption controller writes it from the tenant's pods, and evictions in the tenant go by it. Two writers would fight |
 
 use crate::{

@@ -1,13 +1,13 @@
-//! Events about host objects, told in the tenant.
+//! Events about host objects, copied to the tenant.
 //!
 //! | field | rule |
 //! |---|---|
-//! | `involvedObject` | the tenant's object; Events about anything else are not told |
+//! | `involvedObject` | the tenant's object; Events about other objects are not copied |
 //! | `message` | host names mapped back |
 //! | `type`, `reason`, `count`, `series`, times, `source`, `reporting…`, `action` | copied |
 //! | name | derived from the host Event's, so that repetitions update the same object |
 //!
-//! Events are not kept: once told, they are forgotten.
+//! Events are not kept: once copied, they are forgotten.
 
 use crate::{
     model::{
@@ -27,7 +27,7 @@ pub const KIND: Kind = Kind::new(Direction::Events)
     .with_priority(QueuePriority::Low)
     .essential();
 
-/// Events older than this are not told: after a restart, the host's last hour is listed again.
+/// Events older than this are not copied: after a restart, the host's last hour is listed again.
 const STALE: SignedDuration = SignedDuration::from_mins(2);
 
 const COPIED: &[&str] = &[
@@ -55,7 +55,7 @@ pub struct TenantEvent {
     pub event: Value,
 }
 
-/// What to tell the tenant of a host Event, if anything.
+/// The Event for the tenant about a host Event, if there is any.
 pub fn translate(cache: &Cache, event: &Value, now: Timestamp) -> Option<TenantEvent> {
     let involved = event.get("involvedObject")?;
     let (kind, resource) = cache.find_kind_to_host(
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn events_about_claims_that_the_host_made_are_told() {
+    fn events_about_generated_claims_are_copied() {
         let pod = Name::new("research", "train-0");
         let cache = cache(&pod);
         let host = "train-0-abcdefghijklm-gpu-12345";
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn events_about_anything_else_and_old_ones_are_not_told() {
+    fn old_and_unrelated_events_are_not_copied() {
         let name = Name::new("research", "train-0");
         let cache = cache(&name);
         let now = "2026-11-20T10:00:30Z".parse().unwrap();

@@ -9,15 +9,12 @@
 //! | Lease | kept fresh as long as the TenantNode exists |
 //! | a Node without TenantNode | removed once no host pod runs there any more |
 
-use crate::{
-    egress::policy::KUBELET_PORT,
-    model::{
-        Cache, Direction, HostNamespace, Kind, KindId, json,
-        kind::WRITE,
-        pod_addresses::is_finished,
-        resource::{self, Name},
-        store::WatchSpec,
-    },
+use crate::model::{
+    Cache, Direction, HostNamespace, Kind, KindId, json,
+    kind::WRITE,
+    pod_addresses::is_finished,
+    resource::{self, Name},
+    store::WatchSpec,
 };
 use berth_api::labels;
 use jiff::Timestamp;
@@ -33,6 +30,8 @@ pub const KIND: Kind = Kind::new(Direction::Nodes)
     .with_tenant_rights(&[("nodes", WRITE), ("nodes/status", &["patch"])])
     .essential();
 
+/// The kubelet's port, on every node of a tenant.
+pub const KUBELET_PORT: u16 = 10250;
 /// Namespace of the Leases of nodes.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// Seconds for which a Lease is valid.

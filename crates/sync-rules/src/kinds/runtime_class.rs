@@ -1,4 +1,4 @@
-//! RuntimeClasses: those of the host that the tenant's class lists, to look at and to name in pods.
+//! RuntimeClasses: those of the host that the tenant's class lists, mirrored, so that pods can name them.
 //!
 //! | field | rule |
 //! |---|---|
@@ -40,7 +40,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn only_listed_classes_are_shown_and_without_the_platforms_nodes() {
+    fn only_listed_runtime_classes_are_mirrored_without_scheduling() {
         let mut tenant = test_tenant();
         let mut policy = SyncPolicy::default();
         policy.pods.runtime_classes = vec!["kata".into(), "missing".into()];

@@ -9,7 +9,7 @@
 //! | `type` | ClusterIP and ExternalName; NodePort and LoadBalancer if the class allows |
 //! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
 //! | `loadBalancerClass` | copied if the class lists it |
-//! | `externalIPs`, `loadBalancerIP` | refused |
+//! | `externalIPs`, `loadBalancerIP` | denied |
 //! | `externalName` | copied; a Service for a name inside a cluster stays in the tenant, whose DNS answers for it |
 //! | `default/kubernetes`, `kube-system/kube-dns` | never: they are the tenant's own API server and its DNS; the same of `berth-metrics` |
 //! | status | `loadBalancer` comes back |
@@ -178,7 +178,7 @@ impl ToHost for Services {
     }
 }
 
-/// Refuses ways in from outside that the class does not allow.
+/// Denies ways in from outside that the class does not allow.
 fn exposure(spec: &Value, policy: &ServicePolicy, issues: &mut FieldIssues) {
     let kind = json::text(spec, &["type"]).unwrap_or_default();
     let is_allowed = match kind {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_beyond_the_tenant_is_refused() {
+    fn service_fields_that_leave_the_tenant_are_denied() {
         let spec = json!({"type": "NodePort", "externalIPs": ["1.2.3.4"], "loadBalancerIP": "1.2.3.4", "ports": [{"port": 1, "nodePort": 30000}]});
         insta::assert_yaml_snapshot!(translate(&spec).unwrap_err());
     }

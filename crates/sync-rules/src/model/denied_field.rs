@@ -1,18 +1,18 @@
-//! What the tenant is told when something of its object cannot be had.
+//! Fields of a tenant object that are denied or have no effect.
 
 use std::fmt;
 
-/// One field, and why it is refused or has no effect.
+/// One field, and why it is denied or has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeniedField {
     /// Path of the field, for example `spec.containers[0].ports[1].hostPort`.
     pub field: String,
-    /// Why, in words for the tenant.
+    /// Why, as a message for the tenant.
     pub why: String,
 }
 
 impl DeniedField {
-    /// A refusal of `field`.
+    /// A denial of `field`.
     pub fn new(field: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
             field: field.into(),
@@ -30,7 +30,7 @@ impl fmt::Display for DeniedField {
 /// Longest message of an Event that the API server takes, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
-/// All refusals of an object as one message, cut to what an Event can carry.
+/// All denied fields of an object as one message, cut to what an Event can carry.
 pub fn message(denials: &[DeniedField]) -> String {
     let mut text = String::new();
     for (index, denied) in denials.iter().enumerate() {

@@ -1,5 +1,5 @@
 //! Small helpers for Kubernetes objects as JSON values. The syncer translates JSON, not typed structs, so that fields
-//! newer than this build are seen (and refused by name) instead of lost.
+//! newer than this build are seen (and denied by name) instead of lost.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};

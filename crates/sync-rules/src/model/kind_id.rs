@@ -36,11 +36,11 @@ macro_rules! kind_ids {
 }
 
 kind_ids! {
-    /// Pods, down; their status and node, up.
+    /// Pods, synced to the host.
     Pod,
     /// The host Secret with a pod's tokens. Its key is the pod's.
     PodToken,
-    /// RuntimeClasses of the host, to be looked at.
+    /// RuntimeClasses of the host, mirrored.
     RuntimeClass,
     /// Namespaces of the tenant: their labels are wanted where selectors are translated.
     Namespace,
@@ -53,39 +53,39 @@ kind_ids! {
     /// Services.
     Service,
 
-    /// Device classes, shown.
+    /// Device classes, mirrored.
     DeviceClass,
-    /// Devices of the tenant's nodes, shown.
+    /// Devices of the tenant's nodes, mirrored.
     ResourceSlice,
-    /// Claims of devices, down; what they got, up.
+    /// Claims of devices, synced to the host.
     ResourceClaim,
-    /// Templates of claims, down.
+    /// Templates of claims, synced to the host.
     ResourceClaimTemplate,
-    /// Claims that the host makes for pods, shown. On the host their keys are their own names.
+    /// Claims that the host makes for pods, mirrored. On the host their keys are their own names.
     GeneratedClaim,
 
-    /// Classes of volumes, shown.
+    /// Classes of volumes, mirrored.
     StorageClass,
-    /// Classes of snapshots, shown.
+    /// Classes of snapshots, mirrored.
     VolumeSnapshotClass,
-    /// Classes of volumes' attributes, shown.
+    /// Classes of volumes' attributes, mirrored.
     VolumeAttributesClass,
-    /// Drivers of volumes, shown.
+    /// Drivers of volumes, mirrored.
     CsiDriver,
     /// Claims of volumes.
     PersistentVolumeClaim,
-    /// The volumes of claims, shown.
+    /// The volumes of claims, mirrored.
     PersistentVolume,
     /// Snapshots of volumes.
     VolumeSnapshot,
-    /// Contents of snapshots: nobody makes any.
+    /// Contents of snapshots: they have no effect.
     VolumeSnapshotContent,
 
     /// Endpoints that the tenant makes itself.
     EndpointSlice,
     /// Ingresses of classes of the host.
     Ingress,
-    /// IngressClasses of the host, up.
+    /// IngressClasses of the host, mirrored.
     IngressClass,
     /// Routes of HTTP requests to Gateways of the host.
     HttpRoute,
@@ -93,7 +93,7 @@ kind_ids! {
     GrpcRoute,
     /// Routes of TLS connections to Gateways of the host.
     TlsRoute,
-    /// GatewayClasses of the host, up.
+    /// GatewayClasses of the host, mirrored.
     GatewayClass,
     /// Gateways of the tenant's own controllers.
     Gateway,
@@ -104,9 +104,9 @@ kind_ids! {
     /// PodDisruptionBudgets.
     PodDisruptionBudget,
 
-    /// The tenant's nodes, up.
+    /// The tenant's nodes.
     Node,
-    /// Events about synced objects, up. Its key is (host namespace, host Event's name).
+    /// Events about synced objects. Its key is (host namespace, host Event's name).
     Event,
 }
 

@@ -32,7 +32,7 @@ pub trait Mirror: Sync {
         None
     }
 
-    /// What to tell the tenant about objects of this kind that it makes itself, if they have no effect.
+    /// The message of the Event about objects of this kind that the tenant makes itself, if they have no effect.
     fn unmanaged_message(&self) -> Option<&'static str> {
         None
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_keeps_does_not_matter_and_what_the_tenant_changes_does() {
+    fn server_fields_are_ignored_and_changes_of_the_tenant_are_found() {
         let resource = Resource::new("storage.k8s.io", "v1", "StorageClass", "storageclasses");
         let desired = json!({"metadata": {"annotations": {"a": "b"}}, "provisioner": "x", "parameters": null});
         let name = Name::new("", "fast");

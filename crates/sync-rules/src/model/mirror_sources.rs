@@ -1,4 +1,4 @@
-//! Which objects of the host those that are shown to the tenant come from, where their names do not say it.
+//! From which host objects the mirrored objects come, where their names do not say it.
 
 use crate::model::resource::Key;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ pub struct MirrorSources {
 }
 
 impl MirrorSources {
-    /// Says what an object of the host is shown as; nothing once it is gone. Returns everything that has to be looked at.
+    /// Says what an object of the host is mirrored as; nothing once it is gone. Returns every key to reconcile.
     pub fn set(&mut self, source: &Key, mirrored: Vec<Key>) -> Vec<Key> {
         let mut changed: Vec<Key> = self.by_source.remove(source).unwrap_or_default().into();
         for key in &changed {
@@ -31,17 +31,17 @@ impl MirrorSources {
         changed
     }
 
-    /// The object of the host that is shown as this one.
+    /// The object of the host that is mirrored as this one.
     pub fn source(&self, mirrored: &Key) -> Option<Key> {
         self.sources.get(mirrored).cloned()
     }
 
-    /// Whether nothing is shown.
+    /// Whether nothing is mirrored.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()
     }
 
-    /// What an object of the host is shown as.
+    /// What an object of the host is mirrored as.
     pub fn of(&self, source: &Key) -> Vec<Key> {
         self.by_source.get(source).into_iter().flatten().cloned().collect()
     }
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_and_what_went_has_to_be_looked_at() {
+    fn added_and_removed_mirrors_are_returned() {
         let mut mirrored = MirrorSources::default();
         let node = KindId::Node.key(Name::new("", "n"));
         assert_eq!(mirrored.set(&node, vec![key("a"), key("b")]), [key("a"), key("b")]);
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moved_to_another_source_stays_there() {
+    fn a_mirror_stays_with_its_latest_source() {
         let mut mirrored = MirrorSources::default();
         let [one, two] = ["one", "two"].map(|name| KindId::Node.key(Name::new("", name)));
         mirrored.set(&one, vec![key("a")]);

@@ -7,12 +7,15 @@ pub mod kind;
 pub mod kind_id;
 pub mod mirror;
 pub mod mirror_sources;
+mod packed_text;
 pub mod pod_addresses;
 pub mod references;
 pub mod resource;
 pub mod store;
+pub mod stored;
 pub mod tenant;
 pub mod to_host;
+pub mod watch_spec;
 
 pub use cache::Cache;
 pub use denied_field::DeniedField;

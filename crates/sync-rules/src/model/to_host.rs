@@ -28,7 +28,7 @@ pub enum DesiredState {
 pub struct Translated {
     /// Labels, annotations and content. The engine adds kind, name, namespace and origin.
     pub object: Value,
-    /// Fields that have no effect here although nothing is wrong with them; the tenant is told.
+    /// Fields that have no effect here although they are valid; an Event says why.
     pub ignored: Vec<DeniedField>,
 }
 
@@ -61,7 +61,7 @@ pub enum TenantWrite {
     /// A merge patch of the object itself, for what the host decides outside of the status. Written only if it changes
     /// something.
     Patch(Value),
-    /// Nothing can be written yet: look again after this time.
+    /// Nothing can be written yet: reconcile again after this time.
     Later(Duration),
 }
 
@@ -75,7 +75,7 @@ pub enum Creation {
     Post,
 }
 
-/// What `back` looks at.
+/// What `sync_status` is given.
 pub struct Observation<'a> {
     /// The object in the tenant.
     pub tenant: &'a Value,
@@ -83,7 +83,7 @@ pub struct Observation<'a> {
     pub host: &'a Value,
     /// Whether the host has the tenant's current spec.
     pub in_sync: bool,
-    /// What of the current spec is refused.
+    /// What of the current spec is denied.
     pub denied: &'a [DeniedField],
     /// Now, for conditions that flip.
     pub now: Timestamp,
@@ -105,7 +105,7 @@ pub trait ToHost: Sync {
 
     /// Objects that must be on the host before this one is created.
     fn prerequisites(&self, cache: &Cache, name: &Name, object: &Value) -> Vec<crate::model::resource::Key> {
-        // A reference to something that does not exist does not block: whoever uses it on the host waits and says so.
+        // A reference to something that does not exist does not block: what uses it on the host waits and reports that.
         self.references(cache, name, object)
             .into_iter()
             .filter(|target| cache.stores.tenant(target.kind).contains(&target.name))
@@ -116,7 +116,7 @@ pub trait ToHost: Sync {
     /// The host object for a tenant object.
     ///
     /// # Errors
-    /// Everything about the object that is refused.
+    /// Everything about the object that is denied.
     fn translate(&self, cache: &Cache, name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>>;
 
     /// The host object as it is created, where some fields can only be added afterwards.
@@ -167,13 +167,13 @@ pub trait ToHost: Sync {
         Vec::new()
     }
 
-    /// Status of a tenant object whose spec is refused and which is not on the host; `None` if the kind has no place
+    /// Status of a tenant object whose spec is denied and which is not on the host; `None` if the kind has no place
     /// to say so.
     fn denied_status(&self, _object: &Value, _refused: &[DeniedField], _now: Timestamp) -> Option<Value> {
         None
     }
 
-    /// Status of a tenant object whose host object is gone for good; `departed` is its last state, if it was seen.
+    /// Status of a tenant object whose host object is gone for good; `tombstone` is its last state, if it was observed.
     fn lost_status(
         &self,
         _world: &Cache,

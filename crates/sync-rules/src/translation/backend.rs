@@ -9,7 +9,7 @@ use berth_api::names;
 /// The Service of the host for one of the tenant's.
 ///
 /// # Errors
-/// Why traffic must not go there, in words for the tenant. [`nowhere`] takes its place.
+/// Why traffic must not go there, as a message for the tenant. [`nowhere`] takes its place.
 pub fn service(cache: &Cache, name: &Name) -> Result<String, String> {
     let stored = cache.stores.tenant(KindId::Service).get(name);
     let kind = stored.map(|stored| stored.object());

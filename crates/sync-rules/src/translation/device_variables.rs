@@ -5,9 +5,9 @@
 ///
 /// | way | rule |
 /// |---|---|
-/// | `env` | refused, unless the value is a literal that means no device |
+/// | `env` | denied, unless the value is a literal that means no device |
 /// | `envFrom` without prefix | such keys of ConfigMaps and Secrets stay in the tenant |
-/// | `envFrom` with a prefix | refused if a key could complete it to such a name |
+/// | `envFrom` with a prefix | denied if a key could complete it to such a name |
 /// | the image | the node's runtime decides; what a device plugin sets beats it |
 pub const DEVICE_VARIABLES: &[&str] = &[
     "AMD_VISIBLE_DEVICES",

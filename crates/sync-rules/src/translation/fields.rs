@@ -1,4 +1,4 @@
-//! Allow-lists: what happens to each field of a structure. A field that no list names is refused by its name, so that
+//! Allow-lists: what happens to each field of a structure. A field that no list names is denied by its name, so that
 //! nothing unknown reaches the host and nothing is dropped in silence.
 
 use crate::model::{DeniedField, Translated, json};
@@ -105,7 +105,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_within_is_judged_as_well() {
+    fn nested_fields_follow_their_own_rules() {
         let mut issues = FieldIssues::default();
         let object = json!({"w": [{"a": 1}, {"a": 2, "new": 3}, {}]});
         let copied = Value::Object(copy(&object, "spec", FIELDS, &mut issues));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn unlisted_fields_are_refused_by_name() {
+    fn unlisted_fields_are_denied_by_name() {
         let mut issues = FieldIssues::default();
         let object = json!({"a": 1, "b": true, "c": 1, "d": 1, "e": "x", "f": ""});
         assert_eq!(
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_field_that_says_nothing_is_no_matter() {
+    fn an_unset_denied_field_passes() {
         let mut issues = FieldIssues::default();
         copy(&json!({"b": false}), "spec", FIELDS, &mut issues);
         assert!(issues.denied.is_empty());

@@ -1,4 +1,4 @@
-//! Words from the host, made fit for the tenant: its own names instead of host names, nothing about other tenants.
+//! Messages of the host for the tenant: with the tenant's names instead of host names, and nothing about other tenants.
 
 use crate::model::{
     Cache, KindId, Observation, json,
@@ -140,7 +140,7 @@ pub fn with_tenant_generation(observation: &Observation<'_>, mut status: Value) 
     status
 }
 
-/// An error of the host's API server, in words for the tenant: without host names, addresses or URLs.
+/// An error of the host's API server, as a message for the tenant: without host names, addresses or URLs.
 pub fn sanitize_error(cache: &Cache, about: &Name, error: &str) -> String {
     let text = to_tenant_names(cache, about, error);
     let words: Vec<&str> = text
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_names_in_vain_has_its_name_in_the_tenant() {
+    fn absent_objects_that_a_pod_names_keep_their_tenant_name_in_messages() {
         let cache = cache();
         let (pod, absent) = (Name::new("research", "train-0"), Name::new("research", "gpu"));
         let target = crate::model::references::Target {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheduler_tells_of_the_tenants_nodes_only() {
+    fn scheduling_messages_count_the_tenants_nodes_only() {
         let cache = cache();
         let name = Name::new("research", "train-0");
         let text = "0/40 nodes are available: 30 node(s) didn't match Pod's node affinity/selector, 2 Insufficient nvidia.com/gpu, \

@@ -17,7 +17,7 @@ pub fn serves(patterns: &[String], wanted: &str) -> bool {
     })
 }
 
-/// What there is to choose from, in words.
+/// A message that names what is offered.
 pub fn offered<S: AsRef<str>>(names: &[S]) -> String {
     if names.is_empty() {
         return "none is offered here".to_owned();
@@ -26,7 +26,7 @@ pub fn offered<S: AsRef<str>>(names: &[S]) -> String {
     format!("offered here: {}", names.join(", "))
 }
 
-/// Refuses a host name that the class does not have. An empty one means every name.
+/// Denies a host name that the class does not have. An empty one means every name.
 pub fn check(cache: &Cache, wanted: &str, path: &str, issues: &mut FieldIssues) {
     let patterns = &cache.tenant.policy.ingress.hostnames;
     let offered = offered(patterns);

@@ -5,7 +5,7 @@
 //! | `berth.dev/…` and subdomains | Berth's own, never copied; except annotations under `simulation.berth.dev/`, which only simulated kubelets read. Those under `scheduling.berth.dev/` are read, see `pod::gang` |
 //! | labels of schedulers and queues | not copied: on the host only the platform sets them; in the tenant they keep their meaning |
 //! | topology labels of the node | not copied: each side's API server sets them when the pod is bound |
-//! | annotations with effect on the node or its network | refused |
+//! | annotations with effect on the node or its network | denied |
 //! | annotations of deprecated or server-side use | not copied |
 //! | everything else | copied |
 
@@ -119,7 +119,7 @@ pub fn labels(object: &Value) -> Map<String, Value> {
         .collect()
 }
 
-/// Annotations of the host object; refused ones are added to `refused`.
+/// Annotations of the host object; denied ones are added to `denied`.
 pub fn annotations(object: &Value, denied: &mut Vec<DeniedField>) -> Map<String, Value> {
     let mut copied = Map::new();
     for (key, value) in json::strings(object, &["metadata", "annotations"]) {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_are_copied_dropped_or_refused() {
+    fn annotations_are_copied_dropped_or_denied() {
         let object = json!({"metadata": {"annotations": {
             "note": "n", "simulation.berth.dev/run-for": "5s", "berth.dev/applied-hash": "x",
             "kubernetes.io/config.mirror": "m", "cdi.k8s.io/vendor": "all", "k8s.v1.cni.cncf.io/networks": "host",

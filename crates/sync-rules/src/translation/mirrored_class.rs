@@ -31,7 +31,7 @@ pub struct MirroredClass {
     pub needs_host_scheduler: bool,
     /// Whether the host's classes are watched even if none is listed, so that a host without the kind is reported.
     pub is_always_watched: bool,
-    /// What to tell the tenant about classes that it makes itself, if they have no effect.
+    /// The message of the Event about classes that the tenant makes itself, if they have no effect.
     pub unmanaged_message: Option<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! The tenant's metrics API: how its objects are made of the host's, chosen and shown.
+//! The tenant's metrics API: how its objects are made of the host's, chosen and mirrored.
 
 pub mod selection;
 pub mod table;

@@ -29,7 +29,7 @@ impl Selection {
     /// Reads a `labelSelector` and a `fieldSelector`; empty ones select everything.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// What is wrong with them.
     pub fn parse(labels: &str, fields: &str) -> Result<Self, String> {
         Ok(Self {
             labels: parts(labels).map(requirement).collect::<Result<_, _>>()?,

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_kubectl_asks_for_is_understood() {
+    fn requests_of_kubectl_are_parsed() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         assert_eq!(version_asked(kubectl), Some("v1"));
         assert_eq!(

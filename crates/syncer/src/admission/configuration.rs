@@ -23,7 +23,7 @@ use kube::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Pause after the configuration was put back, and after that failed: whoever fights for it wins nothing by haste.
+/// Pause after the configuration was put back, and after that failed: a controller that fights for it gains nothing by haste.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Where it is served.
 const RESOURCE: Resource = resource::MUTATING_WEBHOOK_CONFIGURATION;

@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 
 /// Connections at a time. The API server keeps a few and reuses them.
 const CONNECTIONS: usize = 64;
-/// Time that an answer may take: less than the API server waits, so that the tenant is told what is the matter.
+/// Time that an answer may take: less than the API server waits, so that the tenant gets the reason.
 const ANSWER: Duration = Duration::from_secs(8);
 /// Largest question: an object and what it was before, each up to what etcd stores.
 const LARGEST: usize = 8 << 20;
@@ -49,7 +49,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Listens on `address`. The API server is told to ask at `authority` (`host:port`), or at the address.
+    /// Listens on `address`. The API server asks at `authority` (`host:port`), or at the address.
     ///
     /// # Errors
     /// As [`AdmissionError`] says.

@@ -61,7 +61,7 @@ pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
             changes.extend(allocation::patch(&request.object, &host));
             Verdict::Allow(changes)
         }
-        // The API server says so itself, in the words that clients know.
+        // The API server says so itself, with the message that clients know.
         Err(ReserveError::Exists) => Verdict::Allow(Vec::new()),
         Err(error) => Verdict::Deny(denial(engine, &name, error)),
     }
@@ -120,7 +120,7 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
     }
 }
 
-/// The host's refusal, in words for the tenant.
+/// The rejection of the host, as a message for the tenant.
 fn describe_rejection(engine: &Engine, name: &Name, message: &str) -> String {
     if message.contains("provided IP is already allocated") {
         return "spec.clusterIP: this address is taken by another Service of the platform; choose another one, or leave \

@@ -10,7 +10,7 @@
 //! - [`berth_sync_rules::egress`] reads what a CONNECT names and decides where it goes.
 //! - [`local`] are servers of the syncer's own.
 //!
-//! Names are resolved here, once, and what they are resolved to is looked at before it is connected to. A error stands
+//! Names are resolved here, once, and the addresses are checked before connecting. An error stands
 //! in the status line, because that is the part of it which the API server repeats.
 
 pub mod local;

@@ -122,7 +122,7 @@ impl ObjectSync<'_> {
         }
     }
 
-    /// Whether something that must be on the host first will not come there, in words.
+    /// Why an object that must be on the host first cannot be synced.
     fn cannot_come(&self, key: &Key) -> Option<DeniedField> {
         let engine = self.engine;
         let needed = engine.cache.stores.tenant(key.kind).get(&key.name)?.object();

@@ -6,7 +6,6 @@ use std::time::Duration;
 /// What matters of the tenant's object.
 #[derive(Clone, Copy, Debug)]
 pub struct TenantFacts<'a> {
-    /// UID.
     pub uid: &'a str,
     /// Whether it is being deleted.
     pub deletion: Option<Deletion>,
@@ -28,7 +27,6 @@ pub struct HostFacts<'a> {
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing.
     Nothing,
     /// A tenant object may still be created for the host object: reconcile again after this time.
     Wait(Duration),
@@ -42,7 +40,6 @@ pub enum Action {
     SyncStatus,
     /// Delete the host object, with this grace if the kind has any.
     Delete {
-        /// Seconds.
         grace_seconds: Option<u32>,
         /// Whether to sync its status as well.
         report: bool,

@@ -76,7 +76,7 @@ async fn bring_up_to_date(
     let wanted = with_metadata(rules.resource(), name, desired, Some(object));
     let hash = berth_sync_rules::model::json::hash(&comparable_content(&wanted));
     // Defaults of another Kubernetes version may make the two differ for ever: what was written once is good as long as
-    // nobody touches it.
+    // it is not changed.
     let fingerprint = u64::from_str_radix(&hash[..16], 16).unwrap_or_default();
     let settled = lock(&engine.synced_versions).get(&key) == Some(&(live.version, fingerprint));
     let mut result = "nothing";

@@ -55,7 +55,7 @@ const RESYNC: Duration = Duration::from_mins(5);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mins(1));
 /// Longest wait while an API server does not answer, or fails: what it missed must not wait for long once it is back.
 const UNAVAILABLE: Duration = Duration::from_secs(15);
-/// After so many failures in a row, half a minute at least, the log tells of it, and again after as many more.
+/// After so many failures in a row, half a minute at least, it is logged, and again after as many more.
 const PERSISTENT: u32 = 10;
 
 /// The queues. A burst in one does not delay the others.
@@ -285,7 +285,7 @@ impl Engine {
         wait + wait.mul_f64(jitter(key))
     }
 
-    /// Keeps what a write returned, and looks at what depends on it.
+    /// Stores what a write returned, and adds the keys that depend on it.
     fn store_written(&self, side: Side, id: KindId, name: &Name, mut object: Value) {
         let kind = self.cache.kind(id);
         let spec = match side {

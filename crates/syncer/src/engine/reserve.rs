@@ -29,7 +29,7 @@ pub(super) const GRACE: Duration = Duration::from_secs(60);
 const RESERVATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a creation waits for another one of the same name to end in an object.
 const TURN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause between looks at whether that has happened.
+/// Interval of checks whether that has happened.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Attempts against others that change the same object.
 const ATTEMPTS: usize = 5;
@@ -38,7 +38,6 @@ const ATTEMPTS: usize = 5;
 pub(crate) struct ReservationRequest<'a> {
     /// The kind.
     pub(crate) id: KindId,
-    /// Its rules.
     pub(crate) rules: &'static dyn ToHost,
     /// Name in the tenant.
     pub(crate) name: &'a Name,

@@ -2,7 +2,7 @@
 //!
 //! Host objects of a kind are watched from the moment there are any: an idle tenant costs the host's API server few
 //! watches. A kind that an API server does not serve, or that the syncer may not read there, is off: it is looked for
-//! again from time to time, the tenant is told when it uses it, and everything else goes on.
+//! again from time to time, an Event says so on the objects that use it, and everything else goes on.
 
 use super::{Engine, api::CallError};
 use crate::{
@@ -17,9 +17,9 @@ use berth_sync_rules::model::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// Time between looks at whether the first lists are complete.
+/// Interval of checks whether the first lists are complete.
 const LIST_POLL: Duration = Duration::from_millis(10);
-/// Wait after a failed look at whether there is anything to watch.
+/// Wait after a failed check whether there is anything to watch.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Whether there may be anything to see on the host. Every watch costs it something.
@@ -131,7 +131,7 @@ impl Engine {
             .find_map(|side| Some((side, self.cache.stores.of(side, id).unavailable()?)))
     }
 
-    /// The kinds that the host does not let the syncer sync, in words. Kinds that a tenant does not serve are its own
+    /// The kinds that the host does not let the syncer sync. Kinds that a tenant does not serve are its own
     /// business: it may install them or not.
     pub(super) fn unavailable_kinds(&self) -> Vec<String> {
         let kinds = self.cache.kinds.iter().copied();
@@ -143,7 +143,7 @@ impl Engine {
             .collect()
     }
 
-    /// What the tenant is told about an object whose kind is off.
+    /// The message about an object whose kind is unavailable.
     pub(super) fn unavailable_message(key: &Key, why: Unavailable) -> String {
         format!(
             "{} objects have no effect here: {}. The platform team can change that.",

@@ -32,12 +32,7 @@ pub enum CertificateError {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A kubelet; its clients have to show a certificate of the same authority.
-    Kubelet {
-        /// The node.
-        node: String,
-        /// Its addresses.
-        addresses: Vec<IpAddr>,
-    },
+    Kubelet { node: String, addresses: Vec<IpAddr> },
     /// A server of the syncer's own, which any client may talk to that has come this far.
     Local {
         /// Its DNS name.

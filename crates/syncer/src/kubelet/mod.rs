@@ -217,7 +217,7 @@ fn log(response: Response<kube::client::Body>) -> Response<Body> {
     log
 }
 
-/// An error of the host, in words for the tenant.
+/// An error of the host, as a message for the tenant.
 async fn host_error(cache: &Cache, asked: &request::Request, status: StatusCode, body: kube::client::Body) -> Refused {
     let bytes = axum::body::to_bytes(Body::new(body), LARGEST_ERROR)
         .await

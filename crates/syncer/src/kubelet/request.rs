@@ -11,7 +11,7 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use berth_sync_rules::model::resource::Name;
 
-/// What is refused, and why.
+/// What is denied, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// As HTTP says it.
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_are_put_into_the_hosts_words() {
+    fn kubelet_queries_become_queries_of_the_host() {
         let logs = "/containerLogs/a/web/main?follow=true&previous=false&tailLines=5&sinceTime=2026-01-02T03:04:05Z&stream=Stderr";
         assert_eq!(
             query(logs),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_listed_passes() {
+    fn only_listed_annotations_pass() {
         for (target, status) in [
             ("/", 403),
             ("/pods", 403),
@@ -394,7 +394,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_passes_names_one_pod_and_known_parameters(path in "/[ -~]{0,80}", query in "[ -~]{0,120}") {
+        fn parsed_requests_name_one_pod_and_known_parameters(path in "/[ -~]{0,80}", query in "[ -~]{0,120}") {
             let paths = [path.clone(), format!("/exec{path}"), format!("/containerLogs/a{path}"), format!("/portForward/a{path}")];
             for path in paths {
                 if let Ok(request) = read(&Method::GET, &path, Some(&query), &upgrade()) {

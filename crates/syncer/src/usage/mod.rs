@@ -1,12 +1,12 @@
 //! `metrics.k8s.io` in the tenant: what its pods and nodes use, for `kubectl top` and for autoscalers.
 //!
 //! The tenant's API server reaches this through the egress broker, as an aggregated API behind the Service [`berth_sync_rules::usage::SERVICE`];
-//! nobody else can. It has authenticated the user and asked its own RBAC before it does, with the very resource, verb,
+//! no other client can. It has authenticated the user and asked its own RBAC before it does, with the very resource, verb,
 //! namespace and name of the request, so nothing is asked again here.
 //!
 //! The numbers are those that the host's own metrics API has for the tenant's host pods, and for its nodes: the syncer
 //! may read metrics of its one workload namespace and of exactly the nodes that are the tenant's alone. A host
-//! without such an API is told in words; the API itself is served all the same, because one that is registered and does
+//! without such an API gets a reason; the API itself is served all the same, because one that is registered and does
 //! not answer would keep namespaces from being deleted.
 //!
 //! [`berth_sync_rules::usage`] reads selectors, makes the tenant's objects and writes them as tables.

@@ -30,7 +30,7 @@ async fn live(setup: Setup) {
     workloads::a_deployment_runs(&clusters).await;
     workloads::a_gpu_job_completes(&clusters).await;
     services::a_service_has_one_address(&clusters).await;
-    pods::refusals_are_told(&clusters).await;
+    pods::denied_fields_are_reported(&clusters).await;
     pods::changes_reach_running_pods(&clusters).await;
     pods::deletions_follow(&clusters).await;
     workloads::an_evicted_pod_is_replaced(&clusters).await;

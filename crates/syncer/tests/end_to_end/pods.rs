@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 
-pub async fn refusals_are_told(clusters: &Clusters) {
+pub async fn denied_fields_are_reported(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     let spec = json!({"hostNetwork": true, "hostPID": true, "volumes": [{"name": "root", "hostPath": {"path": "/"}}]});
     create(&pods, pod("escape", &spec)).await;

@@ -57,13 +57,13 @@ async fn pods_of_a_class() {
     .await;
 
     let syncer = clusters.syncer().await;
-    runtime_classes_are_shown_and_used(&clusters).await;
+    runtime_classes_are_mirrored_and_used(&clusters).await;
     accounts_are_mapped(&clusters).await;
     an_important_pod_preempts_another(&clusters).await;
     syncer.stop().await;
 }
 
-async fn runtime_classes_are_shown_and_used(clusters: &Clusters) {
+async fn runtime_classes_are_mirrored_and_used(clusters: &Clusters) {
     let shown: Api<RuntimeClass> = Api::all(clusters.tenant_admin.clone());
     eventually("the class is shown", async || {
         shown.get_opt("kata").await.unwrap().is_some()

@@ -261,7 +261,7 @@ fn host_writes(syncer: &Syncer) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_happens_while_an_api_server_is_cut_off_is_caught_up_with() {
+async fn changes_during_a_network_partition_are_synced_afterwards() {
     let clusters = Clusters::start().await;
     let server = |kubeconfig: &str| {
         let line = kubeconfig.lines().find(|line| line.contains("server:")).unwrap();

@@ -44,11 +44,11 @@ async fn services_have_one_address() {
     names_that_are_taken(&clusters).await;
     a_dry_run_leaves_nothing(&clusters).await;
     addresses_by_hand(&clusters).await;
-    what_is_not_offered_is_denied(&clusters).await;
+    fields_that_are_not_offered_are_denied(&clusters).await;
     changes_of_type(&clusters).await;
     a_load_balancer(&clusters).await;
     both_families(&clusters).await;
-    failures::what_the_tenant_refuses_is_swept(&clusters).await;
+    failures::reservations_of_rejected_services_are_deleted(&clusters).await;
     failures::the_configuration_comes_back(&clusters).await;
     assert_eq!(
         syncer
@@ -274,7 +274,7 @@ async fn addresses_by_hand(clusters: &Clusters) {
     assert_same(clusters, &created).await;
 }
 
-async fn what_is_not_offered_is_denied(clusters: &Clusters) {
+async fn fields_that_are_not_offered_are_denied(clusters: &Clusters) {
     let services = clusters.tenant_api::<Service>();
     let mut service = plain("refused");
     service["spec"]["externalIPs"] = json!(["1.2.3.4"]);

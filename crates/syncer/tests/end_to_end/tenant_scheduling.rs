@@ -25,7 +25,7 @@ async fn schedulers_in_the_tenant_decide() {
     a_pod_waits_for_the_scheduler_it_names(&clusters).await;
     a_node_name_set_by_hand_counts(&clusters).await;
     daemons_run_everywhere(&clusters).await;
-    what_the_host_cannot_follow_is_told(&clusters).await;
+    policies_that_the_host_cannot_enforce_are_reported(&clusters).await;
     syncer.stop().await;
 }
 
@@ -90,7 +90,7 @@ async fn daemons_run_everywhere(clusters: &Clusters) {
     daemons.delete("agent", &DeleteParams::default()).await.unwrap();
 }
 
-async fn what_the_host_cannot_follow_is_told(clusters: &Clusters) {
+async fn policies_that_the_host_cannot_enforce_are_reported(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     let gpus = json!([{"name": "main", "image": "train:1", "resources": {"limits": {"nvidia.com/gpu": "80"}}}]);
     create(

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_with_everything() {
+    fn a_claim_with_every_field_is_translated() {
         let cel = json!([{"cel": {"expression": "device.attributes['gpu.example.com'].model == 'H100'"}}]);
         let devices = json!({
             "requests": [
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_tenants_to_ask_for_is_refused() {
+    fn fields_reserved_for_the_platform_are_denied() {
         let devices = json!({
             "requests": [
                 {"name": "a", "exactly": {"deviceClassName": "gpu.example.com", "adminAccess": true, "novelty": 1}},
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_list_and_with_a_scheduler_of_its_own_a_tenant_gets_no_devices() {
+    fn tenants_without_listed_classes_or_with_their_own_scheduler_get_no_devices() {
         let devices = json!({"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.example.com"}}]});
         let mut cache = registry::new_cache(test_tenant());
         assert_eq!(

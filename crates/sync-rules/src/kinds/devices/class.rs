@@ -1,4 +1,4 @@
-//! DeviceClasses, shown.
+//! DeviceClasses, mirrored.
 //!
 //! | field | rule |
 //! |---|---|
@@ -44,7 +44,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn only_what_is_listed_is_shown() {
+    fn only_listed_device_classes_are_mirrored() {
         let mut tenant = test_tenant();
         let mut policy = SyncPolicy::default();
         policy.devices.classes = vec!["gpu.example.com".into()];

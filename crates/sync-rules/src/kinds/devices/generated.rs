@@ -1,4 +1,4 @@
-//! ResourceClaims that the host makes for a pod, shown in the tenant as a cluster of its own would have made them: of a
+//! ResourceClaims that the host makes for a pod, mirrored in the tenant as a cluster of its own would have made them: of a
 //! template, by the controller manager, and for extended resources that devices stand behind, by the scheduler.
 //!
 //! | field | rule |
@@ -97,7 +97,7 @@ pub fn changed(cache: &Cache, host_name: &Name) -> Vec<Key> {
         .set(&KindId::GeneratedClaim.key(host_name.clone()), keys)
 }
 
-/// What has to be looked at because a pod of the host has changed: the claims that it says were made for it. They may have
+/// Keys to reconcile because a host pod has changed: the claims that it says were made for it. They may have
 /// come before it.
 pub fn of_pod(cache: &Cache, pod: &Name) -> Vec<Key> {
     let pod = cache.stores.host(KindId::Pod).get(pod);
@@ -214,7 +214,7 @@ mod tests {
         let mirrored = Name::new("research", "train-0-gpu-x7k2p");
         assert_eq!(keys, [KindId::GeneratedClaim.key(mirrored.clone())]);
         insta::assert_yaml_snapshot!(Generated.mirrored_object(&cache, &mirrored).unwrap());
-        // The step for the host's own key does nothing.
+        // Reconciling the host's own key does nothing.
         assert_eq!(
             Generated.mirrored_object(&cache, &Name::new("", "train-0-abcdefghijklm-gpu-x7k2p")),
             None
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_came_before_its_pod_is_shown_once_the_pod_says_so() {
+    fn a_generated_claim_that_precedes_its_pod_is_mirrored_once_the_pod_names_it() {
         let cache = registry::new_cache(test_tenant());
         let host = "train-0-abcdefghijklm-extended-resources-abcde";
         assert_eq!(put_claim(&cache, &json!({EXTENDED: "true"}), host), []);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_with_the_hosts_claim_and_with_the_tenants_pod() {
+    fn a_generated_claim_is_removed_with_the_host_claim_and_with_the_tenants_pod() {
         let cache = registry::new_cache(test_tenant());
         put_pods(&cache, &json!({}));
         let host = Name::new("", "train-0-abcdefghijklm-gpu-x7k2p");

@@ -1,13 +1,13 @@
 //! Devices by dynamic resource allocation (`resource.k8s.io/v1`). The host's scheduler allocates them, for it places the
 //! pods; the tenant asks for them and sees what it got as on a cluster of its own.
 //!
-//! | kind | way | where |
+//! | kind | direction | where |
 //! |---|---|---|
-//! | DeviceClass | shown: what the class lists | `class` |
-//! | ResourceSlice | shown: of the tenant's nodes, as control publishes them | `slice` |
-//! | ResourceClaim | down, status up | `claim`, `spec`, `status` |
-//! | ResourceClaimTemplate | down | `template`, `spec` |
-//! | ResourceClaims that the host makes, of templates and for extended resources | shown, as the pod's own | `generated` |
+//! | DeviceClass | mirrored: what the class lists | `class` |
+//! | ResourceSlice | mirrored: of the tenant's nodes, as control publishes them | `slice` |
+//! | ResourceClaim | to the host | `claim`, `spec`, `status` |
+//! | ResourceClaimTemplate | to the host | `template`, `spec` |
+//! | ResourceClaims that the host makes, of templates and for extended resources | mirrored, as the pod's own | `generated` |
 //!
 //! What keeps devices apart: claims are satisfied by devices that the pod's node can reach, and a tenant's pods run on its
 //! own nodes only. Devices that several nodes reach are as apart as the classes that a tenant's class lists make them.

@@ -1,4 +1,4 @@
-//! ResourceSlices, shown: the devices of the tenant's nodes. The syncer may not read those of the host; control publishes
+//! ResourceSlices, mirrored: the devices of the tenant's nodes. The syncer may not read those of the host; control publishes
 //! with each node the slices that belong to it.
 //!
 //! | field | rule |

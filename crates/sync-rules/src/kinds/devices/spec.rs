@@ -3,10 +3,10 @@
 //! | field of `devices` | rule |
 //! |---|---|
 //! | `requests[].exactly`, `requests[].firstAvailable[]` | copied; the device class must be one that the tenant's class lists |
-//! | … `adminAccess` | refused: it gives devices that others use |
-//! | … `tolerations` | copied; those of the platform's taints, and those of every taint, are refused |
+//! | … `adminAccess` | denied: it gives devices that others use |
+//! | … `tolerations` | copied; those of the platform's taints, and those of every taint, are denied |
 //! | `constraints` | copied |
-//! | `config[].opaque` | copied for drivers that the tenant's class lists, refused for others |
+//! | `config[].opaque` | copied for drivers that the tenant's class lists, denied for others |
 
 use super::class;
 use crate::{
@@ -64,7 +64,7 @@ const CONSTRAINT: Fields = &[
 const CONFIG: Fields = &[("opaque", Rule::Rewrite), ("requests", Rule::Copy)];
 const OPAQUE: Fields = &[("driver", Rule::Copy), ("parameters", Rule::Copy)];
 
-/// The host's `ResourceClaimSpec` for a tenant's. `path` names it in refusals.
+/// The host's `ResourceClaimSpec` for a tenant's. `path` names it in denied fields.
 pub fn translate(cache: &Cache, spec: &Value, path: &str, issues: &mut FieldIssues) -> Value {
     if cache.tenant.scheduling == SchedulingMode::Tenant {
         issues.deny(

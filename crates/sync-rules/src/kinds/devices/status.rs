@@ -25,7 +25,7 @@ pub fn sync_status(cache: &Cache, about: &Name, host: &Value, before: &Value) ->
             // The host has allocated anew. An API server takes another allocation only after none.
             return json!({});
         }
-        // Fields that the tenant's API server does not know are not worth a write that it refuses.
+        // Fields that the tenant's API server does not know are not worth a write that it rejects.
         status["allocation"] = old.clone();
     }
     let reserved: Vec<Value> = json::items(&status, &["reservedFor"])
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_a_claim_has_the_tenants_name_and_uid() {
+    fn users_of_a_claim_have_the_tenants_name_and_uid() {
         let host = host_name(KindId::Pod, &Name::new("research", "train-0"));
         let status = json!({"allocation": allocation("gpu-0"),
             "reservedFor": [

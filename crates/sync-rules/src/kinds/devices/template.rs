@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_get_their_labels_without_those_that_say_whose_they_are() {
+    fn claims_of_a_template_get_its_labels_but_not_those_of_its_origin() {
         let template = json!({"metadata": {"name": "t", "labels": {"a": "b"}}, "spec": {
             "metadata": {"creationTimestamp": null, "labels": {"team": "vision", "berth.dev/managed-by": "syncer"},
                 "annotations": {"note": "n", "resource.kubernetes.io/pod-claim-name": "other"}},
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_field_of_the_template() {
+    fn denied_fields_name_the_field_of_the_template() {
         let template = json!({"metadata": {}, "spec": {"metadata": {"finalizers": ["f"]}, "novelty": 1,
             "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "adminAccess": true}}]}}}});
         let denied = translate(&template).unwrap_err();

@@ -5,12 +5,12 @@
 //! | which | those of a Service of the tenant that has no selector; the host finds the others' itself |
 //! | labels, annotations | copied but for reserved ones; the name of the Service is the host's, and the manager is the syncer, so that no controller of the host takes the slice for its own |
 //! | `addressType` | IPv4 and IPv6 |
-//! | `endpoints[].addresses` | addresses of the tenant's own pods, and those in ranges that the tenant's class lists; an endpoint with any other is left out, and the tenant is told |
+//! | `endpoints[].addresses` | addresses of the tenant's own pods, and those in ranges that the tenant's class lists; an endpoint with any other is left out, with an Event |
 //! | `endpoints[]`: `conditions`, `hostname`, `zone`, `hints` | copied |
 //! | `endpoints[].nodeName` | copied if it is a node of the tenant |
 //! | `endpoints[]`: `targetRef`, `deprecatedTopology` | stay: nothing on the host reads them |
 //! | `ports` | copied |
-//! | anything else | refused by name |
+//! | anything else | denied by name |
 //!
 //! Leaving out instead of refusing: an address that was a pod's may be another tenant's tomorrow, and must be gone from
 //! the host then, whatever else the slice says.
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_addresses_are_left_out_and_told() {
+    fn foreign_addresses_are_left_out_with_an_event() {
         let slice = slice(
             "db",
             &[

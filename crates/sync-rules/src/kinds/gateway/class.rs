@@ -1,10 +1,10 @@
-//! GatewayClasses of the host that the tenant's class lists, shown to the tenant.
+//! GatewayClasses of the host that the tenant's class lists, mirrored to the tenant.
 //!
 //! | field | rule |
 //! |---|---|
-//! | `spec.controllerName`, `spec.description` | shown |
-//! | `spec.parametersRef`, labels, annotations | not shown: they are the host's |
-//! | status | shown, without generations |
+//! | `spec.controllerName`, `spec.description` | mirrored |
+//! | `spec.parametersRef`, labels, annotations | not mirrored: they are the host's |
+//! | status | mirrored, without generations |
 
 use super::resource;
 use crate::{

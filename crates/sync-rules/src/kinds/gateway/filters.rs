@@ -4,8 +4,8 @@
 //! |---|---|
 //! | header modifiers, redirects, rewrites, CORS | copied: they concern the route's own requests |
 //! | `requestMirror` | its backend becomes the host's |
-//! | `extensionRef`, `externalAuth` | refused |
-//! | anything else | refused by name |
+//! | `extensionRef`, `externalAuth` | denied |
+//! | anything else | denied by name |
 
 use super::route::Backends;
 use crate::{

@@ -3,7 +3,7 @@
 //! | kind | direction |
 //! |---|---|
 //! | HTTPRoute, GRPCRoute, TLSRoute | to the host, status back; see `route` |
-//! | GatewayClass | those that the class lists are shown, see `class` |
+//! | GatewayClass | those that the class lists are mirrored, see `class` |
 //! | Gateway | the tenant's stay in the tenant, for its own controllers; routes name those of the host by name, from any namespace |
 //! | ReferenceGrant | stays in the tenant, where it decides which namespaces routes may lead to: on the host all are one |
 //!

@@ -5,7 +5,7 @@
 //! | a Gateway that exists in the tenant | the tenant's own controller's affair; not passed on |
 //! | anything but a Gateway (a Service, for a mesh) | the same |
 //! | the name of a Gateway that the tenant's class lists | becomes that Gateway of the host; if several have the name, the one of the namespace that is named too |
-//! | any other Gateway | refused |
+//! | any other Gateway | denied |
 //! | `sectionName`, `port` | copied |
 
 use super::GROUP;

@@ -5,14 +5,14 @@
 //! | labels | copied but for reserved ones |
 //! | annotations | as those of Ingresses |
 //! | `parentRefs` | see `parents`. A route without any parent on the host stays in the tenant |
-//! | `useDefaultGateways` | refused: parents are named |
+//! | `useDefaultGateways` | denied: parents are named |
 //! | `hostnames` | names that the tenant's class lists; none at all only if it lists `*` |
 //! | `rules[]`: `name`, `matches`, `timeouts`, `retry`, `sessionPersistence` | copied |
 //! | `rules[].filters` | see `filters` |
 //! | backends | Services of the tenant, under the host's name, with port and weight |
 //! | a backend in another namespace | only if a ReferenceGrant there permits it; otherwise it leads nowhere, and the status says so, as the Gateway API asks |
-//! | a Service for an external name | leads nowhere, and the tenant is told |
-//! | anything else | refused by name |
+//! | a Service for an external name | leads nowhere, with an Event |
+//! | anything else | denied by name |
 //! | `status.parents` | comes back for parents on the host; what the tenant's own controllers wrote stays |
 
 use super::{
@@ -202,7 +202,7 @@ impl ToHost for Route {
     }
 
     fn prerequisites(&self, _world: &Cache, _name: &Name, _route: &Value) -> Vec<Key> {
-        // A Service may be refused on the host: the route's status then says that it is missing.
+        // A Service may be denied on the host: the route's status then says that it is missing.
         Vec::new()
     }
 

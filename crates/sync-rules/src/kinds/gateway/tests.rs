@@ -117,7 +117,7 @@ fn other_namespaces_are_reached_by_grants_only() {
 }
 
 #[test]
-fn everything_that_reaches_too_far_is_refused_at_once() {
+fn all_fields_that_reach_too_far_are_denied_at_once() {
     let mut route = route();
     let spec = &mut route["spec"];
     spec["parentRefs"] = json!([{"name": "secret-gateway"}]);
@@ -209,7 +209,7 @@ fn status_comes_back_beside_that_of_the_tenants_own_controllers() {
 }
 
 #[test]
-fn what_is_not_permitted_is_said_as_the_gateway_api_asks() {
+fn denied_backends_are_reported_as_the_gateway_api_defines() {
     let mut tenant = route();
     tenant["spec"]["rules"][0]["backendRefs"][1]["name"] = "data".into();
     let [TenantWrite::Status(status)] = &sync_status(&tenant, &host_status("BackendNotFound", "False"))[..] else {
@@ -221,7 +221,7 @@ fn what_is_not_permitted_is_said_as_the_gateway_api_asks() {
 }
 
 #[test]
-fn listed_classes_are_shown_without_what_is_the_hosts() {
+fn listed_classes_are_mirrored_without_the_fields_of_the_host() {
     let cache = cache();
     for name in ["shared", "private"] {
         let class = json!({"metadata": {"name": name, "resourceVersion": "1", "labels": {"a": "b"}}, "spec": {"controllerName": "example.com/gateway",

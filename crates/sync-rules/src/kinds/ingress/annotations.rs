@@ -4,8 +4,8 @@
 //! | annotation | rule |
 //! |---|---|
 //! | those that the tenant's class lists | copied |
-//! | plain settings of ingress-nginx | copied if the value has the expected shape, refused otherwise |
-//! | others of ingress controllers and gateways | refused: an Ingress without the protection it asks for is worse than none |
+//! | plain settings of ingress-nginx | copied if the value has the expected shape, denied otherwise |
+//! | others of ingress controllers and gateways | denied: an Ingress without the protection it asks for is worse than none |
 //! | everything else | stays in the tenant, for its own tools: certificates, DNS, deployment |
 
 use crate::{

@@ -1,10 +1,10 @@
-//! IngressClasses of the host that the tenant's class lists, shown to the tenant.
+//! IngressClasses of the host that the tenant's class lists, mirrored to the tenant.
 //!
 //! | field | rule |
 //! |---|---|
-//! | the annotation that makes it the default class | shown, so that the tenant's API server fills the class into Ingresses without one |
-//! | `spec.controller` | shown |
-//! | anything else | not shown: parameters name objects of the host |
+//! | the annotation that makes it the default class | mirrored, so that the tenant's API server fills the class into Ingresses without one |
+//! | `spec.controller` | mirrored |
+//! | anything else | not mirrored: parameters name objects of the host |
 
 use super::is_listed;
 use crate::{

@@ -7,10 +7,10 @@
 //! | `ingressClassName`, or the annotation `kubernetes.io/ingress.class` | one that the tenant's class lists. An Ingress of a class that the tenant made itself stays in the tenant, for the tenant's own controller |
 //! | `rules[].host`, `tls[].hosts` | host names that the tenant's class lists; without one, or with `defaultBackend`, only if it lists `*` |
 //! | `rules[].http.paths[]` | copied; without characters that controllers may take for configuration |
-//! | backends: `service` | the host's; a Service for an external name leads nowhere, and the tenant is told |
-//! | backends: `resource` | refused |
+//! | backends: `service` | the host's; a Service for an external name leads nowhere, with an Event |
+//! | backends: `resource` | denied |
 //! | `tls[].secretName` | the host's, which is brought there |
-//! | anything else | refused by name |
+//! | anything else | denied by name |
 //! | status | comes back |
 
 pub mod annotations;
@@ -122,7 +122,7 @@ impl ToHost for Ingresses {
     }
 
     fn prerequisites(&self, cache: &Cache, name: &Name, ingress: &Value) -> Vec<Key> {
-        // A Service may be refused on the host: the Ingress then says so by its answers.
+        // A Service may be denied on the host: the Ingress then says so by its answers.
         self.references(cache, name, ingress)
             .into_iter()
             .filter(|target| target.kind == KindId::Secret && cache.stores.tenant(target.kind).contains(&target.name))

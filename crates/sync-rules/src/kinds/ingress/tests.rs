@@ -62,7 +62,7 @@ fn secrets_come_along_and_services_are_known() {
 }
 
 #[test]
-fn everything_that_reaches_too_far_is_refused_at_once() {
+fn all_fields_that_reach_too_far_are_denied_at_once() {
     let mut ingress = ingress();
     let spec = &mut ingress["spec"];
     spec["ingressClassName"] = "internal".into();
@@ -128,7 +128,7 @@ fn classes_of_the_tenant_are_its_own_affair() {
 }
 
 #[test]
-fn listed_classes_are_shown_without_what_is_the_hosts() {
+fn listed_classes_are_mirrored_without_the_fields_of_the_host() {
     let Direction::Mirror(view) = kind(KindId::IngressClass).direction else {
         panic!()
     };

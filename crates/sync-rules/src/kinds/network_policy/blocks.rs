@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_declared_is_not_to_be_had() {
+    fn undeclared_networks_are_denied() {
         assert_eq!(
             within("0.0.0.0/0", &["192.168.9.0/24", "172.16.0.0/12"], "192.168.0.0/16").unwrap(),
             json!({"cidr": "192.168.0.0/16", "except": ["192.168.7.0/24", "192.168.9.0/24"]})
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_within_a_blocked_range_is_not_to_be_had() {
+    fn addresses_in_a_blocked_range_are_denied() {
         for cidr in ["10.0.0.0/8", "10.20.0.0/16", "169.254.169.254/32", "fd00::1/128"] {
             assert_eq!(within(cidr, &[], "0.0.0.0/0"), None);
             assert_eq!(within(cidr, &[], "::/0"), None);

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_opens_nothing() {
+    fn unreadable_networks_allow_no_traffic() {
         let mut limits = NetworkLimits {
             blocked: vec!["oops".into()],
             ..NetworkLimits::default()

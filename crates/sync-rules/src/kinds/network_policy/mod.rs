@@ -10,7 +10,7 @@
 //! | peers: `ipBlock` | what is declared for the tenant of it, see `limits` and `blocks` |
 //! | a rule without peers, which means everyone | the tenant's pods and everything that is declared |
 //! | peers that mean DNS or the API server | a label of the pods that the policy selects, see `services` |
-//! | anything else | left out, and the tenant is told |
+//! | anything else | left out, with an Event |
 //!
 //! What cannot be had is left out of the policy, down to a policy without rules; the policy itself is always on the
 //! host. Rules only allow, so every such policy allows less than was asked for, never more. Refusing the whole policy

@@ -39,7 +39,7 @@ pub struct Whom {
     pods: Vec<Value>,
     /// Ranges of addresses.
     blocks: Vec<Block>,
-    /// Whether the rule names nobody, which means everybody.
+    /// Whether the rule names no peer, which means every peer.
     is_everyone: bool,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Peers<'a> {
         rules
     }
 
-    /// Adds one peer, or words for the tenant.
+    /// Adds one peer, or a message for the tenant.
     fn add(&self, whom: &mut Whom, peer: &Value, side: &str, path: &str, issues: &mut FieldIssues) {
         let mut pods = None;
         let mut namespaces = None;

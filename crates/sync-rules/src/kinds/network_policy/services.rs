@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_opens_nothing() {
+    fn unknown_rules_allow_no_traffic() {
         assert_eq!(opened(json!([{"serviceSelector": {"a": "b"}}])), [false, false]);
         assert_eq!(opened(json!([{"to": [{"futurePeer": {"a": "b"}}]}])), [false, false]);
         assert_eq!(opened(json!([{"to": [{}]}])), [false, false]);

@@ -1,4 +1,4 @@
-//! Golden tests, and properties shown with a small model of what a policy engine does.
+//! Golden tests, and properties checked with a small model of what a policy engine does.
 
 use super::*;
 use crate::{
@@ -84,7 +84,7 @@ fn a_rule_for_everyone_ends_where_the_platform_begins() {
 }
 
 #[test]
-fn only_what_is_declared_is_opened_and_at_its_ports() {
+fn only_declared_networks_are_opened_at_their_ports() {
     let egress = [
         json!({"cidr": "192.0.2.0/24", "ports": [443, 5432]}),
         json!({"cidr": "198.51.100.0/24"}),
@@ -107,7 +107,7 @@ fn only_what_is_declared_is_opened_and_at_its_ports() {
 }
 
 #[test]
-fn what_cannot_be_had_is_left_out_and_opens_nothing() {
+fn unsupported_parts_are_left_out_and_allow_no_traffic() {
     let (spec, ignored) = translate(&json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [
         {"from": [{"ipBlock": {"cidr": "10.20.0.0/16"}}]},
         {"from": [{"ipBlock": {"cidr": "10.20.0.0/16"}}, {"podSelector": {}}]},
@@ -188,7 +188,7 @@ fn pods_are_open_while_no_policy_selects_them() {
 }
 
 #[test]
-fn without_types_the_rules_say_what_a_policy_is_about() {
+fn policies_without_types_take_them_from_their_rules() {
     assert_eq!(isolation::directions(&json!({})).collect::<Vec<_>>(), ["Ingress"]);
     let both = json!({"egress": [{}]});
     assert_eq!(isolation::directions(&both).collect::<Vec<_>>(), ["Ingress", "Egress"]);

@@ -5,7 +5,7 @@
 //! | nodeAffinity | copied, but for labels of nodes that only the platform sees |
 //! | podAffinity, podAntiAffinity, topologySpreadConstraints: labelSelector | narrowed to the tenant and the namespaces meant |
 //! | namespaceSelector | a selector of the labels that host pods carry for those of their namespace |
-//! | namespaces together with a namespaceSelector by labels | refused: "one of both" is no selector |
+//! | namespaces together with a namespaceSelector by labels | denied: "one of both" is no selector |
 //! | matchLabelKeys, mismatchLabelKeys | the tenant's API server has put them into the selector |
 
 use super::{
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_kinds_of_namespaces_is_refused() {
+    fn namespaces_beside_a_namespace_selector_are_denied() {
         let both =
             json!({"labelSelector": {}, "namespaces": ["a"], "namespaceSelector": {"matchLabels": {"team": "a"}}});
         assert_eq!(term(&both).1, ["t.namespaces"]);

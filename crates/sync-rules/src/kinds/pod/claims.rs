@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | `resourceClaims[].resourceClaimName`, `resourceClaimTemplateName` | the host's name; refused if the claim or template is |
+//! | `resourceClaims[].resourceClaimName`, `resourceClaimTemplateName` | the host's name; denied if the claim or template is |
 //! | `resources.claims` of containers | copied |
 //! | extended resources `deviceclass.resource.kubernetes.io/…` | of device classes that the tenant's class lists |
 //! | `status.resourceClaimStatuses`, `status.extendedResourceClaimStatus` | the claims as they are called in the tenant |
@@ -52,7 +52,7 @@ pub fn targets(pod: &Value) -> Vec<(String, Target)> {
         .collect()
 }
 
-/// The host pod's `resourceClaims`; refuses what it cannot have.
+/// The host pod's `resourceClaims`; denies what it cannot have.
 pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> Vec<Value> {
     for (path, target) in targets(pod) {
         if let Some(denied) = devices::denied(cache, &target) {
@@ -88,7 +88,7 @@ fn on_host(cache: &Cache, kind: KindId, name: &Name) -> String {
     }
 }
 
-/// Refuses extended resources that stand for device classes that are not offered. Those with names of their own are the
+/// Denies extended resources that stand for device classes that are not offered. Those with names of their own are the
 /// platform's to give to all, like those of device plugins.
 fn by_class(cache: &Cache, spec: &Value, issues: &mut FieldIssues) {
     for list in ["initContainers", "containers"] {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_says_why_its_claim_cannot_be_had() {
+    fn a_pod_names_the_denied_fields_of_its_claim() {
         let cache = cache();
         put(&cache, KindId::ResourceClaim, "mine", "secret.example.com");
         let mut pod = pod(&json!([{"name": "a", "resourceClaimName": "mine", "novelty": 1}]));

@@ -70,7 +70,7 @@ fn priorities_become_steps_of_the_band() {
 }
 
 #[test]
-fn without_a_band_priorities_are_told_to_have_no_effect() {
+fn priorities_without_a_band_are_ignored_with_an_event() {
     let cache = cache(SchedulingMode::Host, |_| {});
     let system = json!({"priority": 2_000_000_000, "priorityClassName": "system-cluster-critical"});
     assert_eq!(spec(&cache, &system).get("priorityClassName"), None);
@@ -259,7 +259,7 @@ fn a_host_pod_from_before_schedulers_moved_into_the_tenant_goes() {
 }
 
 #[test]
-fn what_the_tenants_scheduler_said_stays_and_the_hosts_trouble_is_told() {
+fn conditions_of_the_tenants_scheduler_stay_and_host_failures_are_reported() {
     let cache = cache(SchedulingMode::Tenant, |_| {});
     let mut tenant = pod(&json!({"nodeName": "gpu-1"}));
     tenant["status"] = json!({"phase": "Pending", "nominatedNodeName": "gpu-1",

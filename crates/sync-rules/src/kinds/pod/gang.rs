@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_sensible_size_there_is_no_gang() {
+    fn pods_without_a_valid_size_form_no_gang() {
         for size in ["", "0", "many", "-1", "99999999"] {
             let pod = json!({"metadata": {"annotations": {
                 "scheduling.berth.dev/gang": "train", "scheduling.berth.dev/gang-size": size,

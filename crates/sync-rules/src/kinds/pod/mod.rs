@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | labels, annotations | copied but for reserved ones | `metadata` |
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
-//! | spec | allow-list: copied, made anew or refused, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
+//! | spec | allow-list: copied, made anew or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
 //! | claims of devices | the host's names; the claims that the host makes under the tenant's | `claims` |
 //! | status, node | from the host | `status` |
@@ -181,7 +181,7 @@ impl ToHost for Pods {
 
     fn prerequisites(&self, cache: &Cache, name: &Name, pod: &Value) -> Vec<Key> {
         let mut needs = self.references(cache, name, pod);
-        // What is refused never comes: the pod is refused as well, and says why.
+        // What is denied never comes: the pod is denied as well, and says why.
         needs.retain(|target| crate::kinds::devices::denied(cache, target).is_none());
         volume_claims::prerequisites(cache, pod, needs)
     }

@@ -120,7 +120,7 @@ fn pod(types: &Types, seed: u64, rarity: u64) -> Value {
     pod
 }
 
-/// Takes a refused field out of a pod; as much of its path as there is.
+/// Takes a denied field out of a pod; as much of its path as there is.
 fn without(value: &mut Value, path: &str) {
     let steps: Vec<&str> = path.split(['.', '[', ']']).filter(|step| !step.is_empty()).collect();
     let mut current = value;
@@ -150,7 +150,7 @@ fn without(value: &mut Value, path: &str) {
     }
 }
 
-/// The host pod of what is left of a pod once everything refused is taken out of it.
+/// The host pod of what is left of a pod once everything denied is taken out of it.
 fn accepted(cache: &Cache, mut pod: Value) -> Option<(Value, Value)> {
     for _ in 0..400 {
         match Pods.translate(cache, &name(), &pod) {
@@ -236,7 +236,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_that_the_host_forbids_survives(seed in any::<u64>(), rarity in 1u64..5, version in 0usize..2) {
+    fn host_pods_keep_no_forbidden_field(seed in any::<u64>(), rarity in 1u64..5, version in 0usize..2) {
         let cache = registry::new_cache(test_tenant());
         let types = &schemas()[version];
         let pod = pod(types, seed, rarity);

@@ -3,7 +3,7 @@
 //! | field | the host's scheduler places pods | schedulers in the tenant do |
 //! |---|---|---|
 //! | nodeSelector | the tenant's, and the tenant's own nodes or what `shared` opens, always | the tenant's own nodes |
-//! | nodeName | only by a Binding; refused if set by hand | the host pod may run on that node only |
+//! | nodeName | only by a Binding; denied if set by hand | the host pod may run on that node only |
 //! | affinity, topology spread | see `affinity`; nodes that the tenant has cordoned are left out | decided already |
 //! | schedulerName | the default one and those that the class lists | any; the host's default scheduler checks |
 //! | schedulingGroup | a PodGroup of the tenant, if the class lists the kind | decided already |

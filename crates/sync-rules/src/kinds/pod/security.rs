@@ -1,5 +1,5 @@
 //! Security contexts: what the Pod Security Standard "baseline" allows, so that the host's own check of the workload
-//! namespace never refuses what passed here.
+//! namespace never denies what passed here.
 
 use super::tables::{CAPABILITIES as CAPABILITY_LISTS, PROFILE, SE_LINUX, SYSCTL};
 use crate::{
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_beyond_the_container_is_refused() {
+    fn security_settings_that_leave_the_container_are_denied() {
         let context = json!({"privileged": true, "procMount": "Unmasked", "seccompProfile": {"type": "Unconfined"},
             "appArmorProfile": {"type": "Unconfined"}, "capabilities": {"add": ["SYS_ADMIN", "CAP_NET_RAW"]},
             "seLinuxOptions": {"type": "spc_t", "user": "u"}, "windowsOptions": {"hostProcess": true}});

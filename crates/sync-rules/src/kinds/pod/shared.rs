@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_may_bring_a_device_stays_on_own_nodes() {
+    fn pods_that_may_use_devices_stay_on_own_nodes() {
         let limited = |resource: &str| json!({"containers": [{"name": "c", "image": "a", "resources": {"limits": {resource: "1"}}}]});
         for devices in [
             limited("nvidia.com/gpu"),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_class_wants_on_shared_nodes_holds_or_the_pod_stays_at_home() {
+    fn pods_on_shared_nodes_follow_the_class_or_stay_on_own_nodes() {
         let strict = cache(|rules| rules.user_namespaces = true);
         assert_eq!(host(&strict, &json!({}))["spec"]["hostUsers"], false);
         assert!(!shares(&host(&strict, &json!({"hostUsers": true}))));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_on_a_shared_node_makes_nobody_leave() {
+    fn a_pod_on_a_shared_node_preempts_no_pod() {
         let mut cache = cache(|_| ());
         Arc::make_mut(&mut cache.tenant.policy).pods.priority = Some(PriorityBand { lowest: 0, highest: 11 });
         let at_home = host(&cache, &json!({"priority": 1000, "runtimeClassName": "nvidia"}));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn without_shared_pools_or_with_a_scheduler_of_its_own_everything_stays_at_home() {
+    fn pods_of_tenants_without_shared_pools_or_with_their_own_scheduler_stay_on_own_nodes() {
         assert!(!shares(&host(&cache(|rules| rules.pools.clear()), &json!({}))));
         let mut own = cache(|_| ());
         own.tenant.scheduling = SchedulingMode::Tenant;

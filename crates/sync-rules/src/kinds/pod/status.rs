@@ -3,7 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | observedGeneration (of the pod and its conditions) | the tenant's generation once the host has the current spec |
-//! | conditions | the host's; those of readiness gates are the tenant's own; `berth.dev/Synced` = False while something is refused |
+//! | conditions | the host's; those of readiness gates are the tenant's own; `berth.dev/Synced` = False while something is denied |
 //! | PodScheduled, nominatedNodeName | the tenant's own where its schedulers decide; that the host does not follow is said by `berth.dev/Synced` = False |
 //! | texts | host names mapped back |
 //! | resourceClaimStatuses, extendedResourceClaimStatus | the claims' names in the tenant |
@@ -65,7 +65,7 @@ pub fn sync_status(cache: &Cache, name: &Name, observation: &Observation<'_>) ->
         && json::text(tenant, &["spec", "nodeName"]).is_none()
         && tenant["metadata"].get("deletionTimestamp").is_none()
     {
-        // An API server refuses to bind to a node that it does not know. The status follows when the binding shows,
+        // An API server rejects a binding to a node that it does not know. The status follows when the binding shows,
         // because the API server then has set the condition PodScheduled itself.
         return if cache.stores.tenant(KindId::Node).contains(&Name::new("", node)) {
             vec![TenantWrite::Bind { node: node.to_owned() }]
@@ -138,7 +138,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
 }
 
 /// Schedulers in the tenant place its pods: what they say stays. The host's scheduler only follows; as long as it cannot,
-/// the tenant is told why.
+/// an Event says why.
 fn keep_placement(
     (cache, name): (&Cache, &Name),
     observation: &Observation<'_>,
@@ -221,7 +221,7 @@ fn put_into(conditions: &mut Vec<Value>, condition: Value) {
     conditions.push(condition);
 }
 
-/// The status of a pod that is not on the host because something of it is refused: as before, and a condition.
+/// The status of a pod that is not on the host because something of it is denied: as before, and a condition.
 pub fn denied_status(pod: &Value, denied: &[DeniedField], now: Timestamp) -> Value {
     let before = &pod["status"];
     let mut status = before.clone();

@@ -29,7 +29,7 @@ copied! {
     RESOURCE_FIELD_REF: "containerName" "divisor" "resource";
     /// The rules of `FileKeySelector`: a file in a volume of the pod.
     FILE_KEY_REF: "key" "optional" "path" "volumeName";
-    /// The rules of `Capabilities`, which are looked at one by one.
+    /// The rules of `Capabilities`, which are checked one by one.
     CAPABILITIES: "add" "drop";
     /// The rules of `SeccompProfile` and `AppArmorProfile`.
     PROFILE: "localhostProfile" "type";

@@ -84,7 +84,7 @@ fn a_training_pod() {
 }
 
 #[test]
-fn with_a_dns_server_pods_ask_it_and_their_own_settings_are_merged() {
+fn pods_use_the_tenants_dns_server_and_their_own_settings_are_merged() {
     let mut cache = cache();
     cache.tenant.dns_address = Some("10.96.0.50".into());
     let mut pod = pod();
@@ -95,7 +95,7 @@ fn with_a_dns_server_pods_ask_it_and_their_own_settings_are_merged() {
 }
 
 #[test]
-fn all_refusals_are_named_at_once() {
+fn all_denied_fields_are_named_at_once() {
     let mut pod = pod();
     let spec = &mut pod["spec"];
     spec["hostNetwork"] = true.into();

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_came_from_the_tenant_is_ever_taken_away() {
+    fn updates_remove_only_what_came_from_the_tenant() {
         let mut old = host("old", "1");
         old["metadata"]["labels"] = json!({"app": "a", "kept": "k"});
         old["spec"]["schedulingGates"] = json!([{"name": "mine"}]);

@@ -7,7 +7,7 @@
 //! | downwardAPI | metadata by annotations, see `downward` |
 //! | projected | configMap, secret and downwardAPI as above; serviceAccountToken from the pod's token Secret |
 //! | persistentVolumeClaim, ephemeral, csi | see `volume_claims` |
-//! | everything else | refused: it reaches the node or the platform's network |
+//! | everything else | denied: it reaches the node or the platform's network |
 
 use super::{
     downward,

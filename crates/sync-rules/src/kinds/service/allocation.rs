@@ -78,7 +78,7 @@ pub fn is_needed(service: &Value, old: Option<&Value>) -> bool {
     let Some(old) = old.filter(|old| kind(old) != "ExternalName" && !cluster_ip(old).is_empty()) else {
         return true;
     };
-    // Who leaves out what was given keeps it; who changes an address is refused by the API server itself.
+    // Who leaves out what was given keeps it; who changes an address is rejected by the API server itself.
     let is_kept = |field: &str| {
         service["spec"].get(field).is_none_or(json::is_unset) || service["spec"].get(field) == old["spec"].get(field)
     };
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_compared_without_the_rest() {
+    fn only_allocated_fields_are_compared() {
         let more = changed(&json!({"selector": {"a": "b"}, "ports": [{"port": 80}]}));
         assert_eq!(of(&more), of(&with_address()));
         assert_ne!(of(&changed(&json!({"type": "NodePort"}))), of(&with_address()));

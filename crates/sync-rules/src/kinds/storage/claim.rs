@@ -3,13 +3,13 @@
 //! | field | rule |
 //! |---|---|
 //! | labels | copied but for reserved ones |
-//! | annotations | not passed on: drivers take orders from them, such as which volume to import; the tenant is told |
+//! | annotations | not passed on: drivers take orders from them, such as which volume to import; an Event says why |
 //! | `accessModes`, `volumeMode` | copied |
 //! | `resources` | copied; a larger request grows the volume |
 //! | `storageClassName` | must be offered; a claim without one gets the tenant's default class. The host's default never decides |
 //! | `volumeAttributesClassName` | must be offered |
 //! | `dataSource`, `dataSourceRef` | claims and snapshots of the same namespace, by the name of the host's object |
-//! | `selector`, `volumeName` | refused: volumes are made for claims, none can be chosen |
+//! | `selector`, `volumeName` | denied: volumes are made for claims, none can be chosen |
 //! | `volumeName`, annotation `pv.kubernetes.io/bind-completed` | written by the syncer once the host's claim has a volume |
 //! | status | the host's, once the tenant can see the volume; the condition `Unused` is the tenant's own |
 //!
@@ -190,7 +190,7 @@ impl ToHost for Claims {
         let volume = filled(host, &["spec", "volumeName"]);
         let chosen = filled(tenant, &["spec", "volumeName"]);
         if chosen.is_some() && chosen != volume {
-            // By hand, which is refused; it cannot be changed any more.
+            // By hand, which is denied; it cannot be changed any more.
             return Vec::new();
         }
         let is_bound = json::text(host, &["status", "phase"]) == Some("Bound");
@@ -207,7 +207,7 @@ impl ToHost for Claims {
         let mut writes = vec![TenantWrite::Patch(patch)];
         let volumes = cache.stores.tenant(KindId::PersistentVolume);
         let can_be_seen = |volume| volumes.contains(&Name::new("", volume)) || volumes.unavailable().is_some();
-        // Bound means that the volume is there to be looked at.
+        // Bound means that the volume exists in the tenant.
         if !is_bound || volume.is_some_and(can_be_seen) {
             let mut status = host["status"].clone();
             host_text::translate_texts(cache, name, &mut status);

@@ -26,7 +26,7 @@ fn observation<'a>(tenant: &'a Value, host: &'a Value) -> Observation<'a> {
 }
 
 #[test]
-fn a_claim_with_everything_that_is_offered() {
+fn a_claim_with_every_offered_field_is_translated() {
     let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "monday"});
     let mut claim = claim(&json!({
         "dataSource": snapshot, "dataSourceRef": snapshot, "volumeMode": "Block", "volumeAttributesClassName": "gold",
@@ -45,7 +45,7 @@ fn a_claim_with_everything_that_is_offered() {
 }
 
 #[test]
-fn what_chooses_a_volume_or_leaves_the_namespace_is_refused() {
+fn fields_that_choose_a_volume_or_leave_the_namespace_are_denied() {
     let claim = claim(&json!({
         "volumeName": "pvc-of-others", "selector": {"matchLabels": {"a": "b"}}, "storageClassName": "secret",
         "volumeAttributesClassName": "silver", "novelty": 1, "resources": {"claims": [{"name": "x"}]},
@@ -126,7 +126,7 @@ fn only_size_attributes_and_labels_can_change() {
 }
 
 #[test]
-fn binding_is_shown_before_the_status_says_so() {
+fn the_binding_precedes_the_status() {
     let cache = fixtures::cache();
     let (mut tenant, host) = (claim(&json!({})), host_claim());
     put_host(&cache, ID, &name(), &host);
@@ -174,7 +174,7 @@ fn a_volume_chosen_by_hand_is_not_written_over() {
 }
 
 #[test]
-fn a_claim_that_had_its_volume_is_lost_without_the_hosts() {
+fn a_bound_claim_without_host_claim_becomes_lost() {
     let cache = fixtures::cache();
     let mut tenant = claim(&json!({}));
     assert_eq!(Claims.desired_state(&cache, &name(), &tenant), DesiredState::Sync);

@@ -1,13 +1,13 @@
-//! Classes of the host, shown under their own names: what a team may ask for.
+//! Classes of the host, mirrored under their own names: what a team may ask for.
 //!
-//! | kind | which | what is shown |
+//! | kind | which | what is mirrored |
 //! |---|---|---|
 //! | StorageClass | `storage.classes` | provisioner, reclaim policy, binding mode, expansion, mount options, topologies |
 //! | VolumeSnapshotClass | `storage.snapshotClasses` | driver, deletion policy |
 //! | VolumeAttributesClass | `storage.attributesClasses` | driver, parameters (what a team chooses it by) |
 //!
-//! Of annotations only the description and the mark of the default class are shown, of labels none. Parameters of storage
-//! and snapshot classes are not shown: they name servers, pools and Secrets of the platform.
+//! Of annotations only the description and the mark of the default class are mirrored, of labels none. Parameters of storage
+//! and snapshot classes are not mirrored: they name servers, pools and Secrets of the platform.
 
 use crate::{
     model::{Cache, Kind, KindId, resource::Resource},
@@ -82,7 +82,7 @@ pub const ATTRIBUTES_CLASS: Kind = MirroredClass::kind(&MirroredClass {
     ..CLASS
 });
 
-/// Names of the classes of a kind that the tenant may use, in words.
+/// Names of the classes of a kind that the tenant may use.
 pub(super) fn offered(cache: &Cache, id: KindId, listed: &[String]) -> String {
     let mut names: Vec<String> = cache
         .stores
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn offered_classes_are_shown_without_what_is_the_platforms_business() {
+    fn offered_classes_are_mirrored_without_the_fields_of_the_host() {
         insta::assert_yaml_snapshot!(mirrored(KindId::StorageClass, "fast"));
         assert_eq!(
             mirrored(KindId::VolumeSnapshotClass, "daily").unwrap(),
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn classes_that_are_not_listed_or_do_not_exist_are_not_shown() {
+    fn unlisted_and_absent_classes_are_not_mirrored() {
         assert_eq!(mirrored(KindId::StorageClass, "secret"), None);
         assert_eq!(mirrored(KindId::StorageClass, "unknown"), None);
         assert_eq!(mirrored(KindId::VolumeAttributesClass, "gold"), None);
     }
 
     #[test]
-    fn what_no_class_offers_is_not_watched() {
+    fn kinds_that_no_class_offers_are_not_watched() {
         for id in [KindId::StorageClass, KindId::VolumeSnapshotClass, KindId::CsiDriver] {
             let Direction::Mirror(view) = kind(id).direction else {
                 panic!()
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered_is_said_in_words() {
+    fn the_message_names_the_offered_classes() {
         let cache = fixtures::cache();
         let listed = &cache.tenant.policy.storage.classes;
         assert_eq!(offered(&cache, KindId::StorageClass, listed), "use one of fast");

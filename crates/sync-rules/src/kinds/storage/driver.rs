@@ -1,11 +1,11 @@
-//! CSI drivers of the host, shown under their own names.
+//! CSI drivers of the host, mirrored under their own names.
 //!
 //! | field | rule |
 //! |---|---|
-//! | which | the drivers of StorageClasses that are shown, and `storage.inlineDrivers` |
-//! | `attachRequired`, `fsGroupPolicy`, `podInfoOnMount`, `requiresRepublish`, `seLinuxMount`, `volumeLifecycleModes` | shown |
+//! | which | the drivers of StorageClasses that are mirrored, and `storage.inlineDrivers` |
+//! | `attachRequired`, `fsGroupPolicy`, `podInfoOnMount`, `requiresRepublish`, `seLinuxMount`, `volumeLifecycleModes` | mirrored |
 //! | `storageCapacity` | false: the capacities are objects of the host, and a scheduler of the tenant would find no node |
-//! | everything else | not shown: it is between the driver and the host |
+//! | everything else | not mirrored: it is between the driver and the host |
 
 use crate::{
     model::{
@@ -80,7 +80,7 @@ mod tests {
     use crate::kinds::storage::fixtures;
 
     #[test]
-    fn drivers_are_shown_if_something_that_is_offered_needs_them() {
+    fn drivers_of_offered_classes_are_mirrored() {
         let cache = fixtures::cache();
         let driver = json!({"metadata": {"resourceVersion": "1"}, "spec": {"attachRequired": true, "storageCapacity": true,
             "tokenRequests": [{"audience": "vault"}], "volumeLifecycleModes": ["Persistent"]}});

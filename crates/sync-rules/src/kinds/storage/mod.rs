@@ -1,8 +1,8 @@
-//! Volumes: classes that are shown, claims and snapshots that go down, and the volumes that stand behind claims.
+//! Volumes: mirrored classes, claims and snapshots that are synced to the host, and the volumes of claims.
 //!
 //! ```text
 //!  tenant                          host
-//!  StorageClass  ◄── shown ─────── StorageClass            classes, drivers
+//!  StorageClass  ◄── mirrored ──── StorageClass            classes, drivers
 //!  PersistentVolumeClaim ────────► PersistentVolumeClaim   claim: bound by the host
 //!  PersistentVolume ◄── made of what the host claim says   volume: the host's is never read
 //!  VolumeSnapshot ───────────────► VolumeSnapshot          snapshot

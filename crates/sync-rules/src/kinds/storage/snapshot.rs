@@ -5,12 +5,12 @@
 //! | labels | copied but for reserved ones |
 //! | annotations | not passed on |
 //! | `source.persistentVolumeClaimName` | becomes the host claim's |
-//! | `source.volumeSnapshotContentName` | refused: contents belong to the platform |
+//! | `source.volumeSnapshotContentName` | denied: contents belong to the platform |
 //! | `volumeSnapshotClassName` | must be offered; without one, the default class of the claim's driver among those offered |
 //! | status `readyToUse`, `restoreSize`, `creationTime`, `error` | the host's |
-//! | status `boundVolumeSnapshotContentName` and the like | not shown: contents are not |
+//! | status `boundVolumeSnapshotContentName` and the like | not mirrored: contents are not |
 //!
-//! VolumeSnapshotContents that a team makes are told to have no effect. A snapshot that was taken and is gone on the host
+//! VolumeSnapshotContents that a team makes have no effect, with an Event. A snapshot that was taken and is gone on the host
 //! says so: a new one would have other content.
 
 use super::{classes::offered, filled, on_host};
@@ -45,7 +45,7 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Snapshots)
         cache.keys_missing_on_host(KindId::VolumeSnapshot)
     })]);
 
-/// Contents of snapshots, of which none is shown and none can be made.
+/// Contents of snapshots, of which none is mirrored and none can be made.
 pub const CONTENT_KIND: Kind =
     Kind::new(Direction::Mirror(&Contents)).watch_tenant(WatchSpec::own(CONTENT).metadata_only());
 
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_unknown_classes_and_unknown_fields_are_refused() {
+    fn snapshot_contents_unknown_classes_and_unknown_fields_are_denied() {
         let cache = fixtures::cache();
         let spec = json!({"source": {"volumeSnapshotContentName": "c"}, "volumeSnapshotClassName": "weekly", "new": 1});
         insta::assert_yaml_snapshot!(denied(&cache, &snapshot(&spec)));

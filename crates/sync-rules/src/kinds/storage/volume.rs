@@ -1,6 +1,6 @@
-//! PersistentVolumes: shown, so that a bound claim has its volume as on any cluster.
+//! PersistentVolumes: mirrored, so that a bound claim has its volume as on any cluster.
 //!
-//! Host volumes are cluster-scoped and name every tenant's claims, so the syncer may not read them: what is shown is made
+//! Host volumes are cluster-scoped and name every tenant's claims, so the syncer may not read them: what is mirrored is made
 //! of what the host's claim and its class say.
 //!
 //! | field | from |
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_claim_there_is_no_volume() {
+    fn a_volume_without_its_claim_is_not_mirrored() {
         let (volume, id) = (Name::new("", "pvc-1"), KindId::PersistentVolumeClaim);
         assert_eq!(Volumes.mirrored_object(&bound(), &Name::new("", "pvc-2")), None);
         let cache = bound();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_was_made_with_stays() {
+    fn a_volume_keeps_the_driver_and_reclaim_policy_it_was_created_with() {
         let cache = bound();
         let name = Name::new("", "pvc-1");
         let live = json!({"metadata": {"name": "pvc-1", "resourceVersion": "3", "labels": {"berth.dev/managed-by": "syncer"},

@@ -49,11 +49,11 @@ async fn devices(mut setup: Setup) {
     let clusters = Clusters::start_as(setup).await;
     install_driver(&clusters).await;
     let syncer = clusters.syncer().await;
-    classes_and_slices_are_shown(&clusters).await;
+    classes_and_slices_are_mirrored(&clusters).await;
     two_pods_share_a_claim(&clusters).await;
     a_template_makes_a_claim_for_each_pod(&clusters).await;
     the_claim_of_a_finished_pod_goes(&clusters).await;
-    what_is_not_offered_is_refused(&clusters).await;
+    device_classes_that_are_not_offered_are_denied(&clusters).await;
     an_extended_resource_is_a_device(&clusters, pods_say_claim).await;
     a_template_of_the_hosts_own(&clusters).await;
     syncer.stop().await;
@@ -64,7 +64,7 @@ async fn devices(mut setup: Setup) {
     syncer.stop().await;
 }
 
-async fn classes_and_slices_are_shown(clusters: &Clusters) {
+async fn classes_and_slices_are_mirrored(clusters: &Clusters) {
     let classes: Api<DeviceClass> = Api::all(clusters.tenant_admin.clone());
     let slices: Api<ResourceSlice> = Api::all(clusters.tenant_admin.clone());
     eventually("the class and the slices are shown", async || {
@@ -197,7 +197,7 @@ async fn the_claim_of_a_finished_pod_goes(clusters: &Clusters) {
     templates.delete("later", &DeleteParams::default()).await.unwrap();
 }
 
-async fn what_is_not_offered_is_refused(clusters: &Clusters) {
+async fn device_classes_that_are_not_offered_are_denied(clusters: &Clusters) {
     let claims = clusters.tenant_api::<ResourceClaim>();
     let pods = clusters.tenant_api::<Pod>();
     // Inside its cluster the team may allow itself everything.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub async fn what_the_tenant_refuses_is_swept(clusters: &Clusters) {
+pub async fn reservations_of_rejected_services_are_deleted(clusters: &Clusters) {
     let namespaces: Api<Namespace> = Api::all(clusters.tenant_admin.clone());
     create(&namespaces, json!({"metadata": {"name": "full"}})).await;
     let quotas: Api<ResourceQuota> = Api::namespaced(clusters.tenant_admin.clone(), "full");

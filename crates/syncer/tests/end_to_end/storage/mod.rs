@@ -168,13 +168,13 @@ async fn volumes() {
     prepare(&clusters).await;
     let provisioner = Provisioner::start(clusters.host_admin.clone());
     let syncer = clusters.syncer().await;
-    classes_are_shown(&clusters).await;
+    classes_are_mirrored(&clusters).await;
     a_stateful_set_has_its_volumes(&clusters).await;
     a_volume_grows(&clusters).await;
     a_block_device_is_one(&clusters).await;
     a_snapshot_is_restored(&clusters).await;
     an_ephemeral_volume_comes_and_goes_with_its_pod(&clusters).await;
-    what_is_not_offered_is_told(&clusters).await;
+    classes_that_are_not_offered_are_reported(&clusters).await;
     a_claim_in_use_stays(&clusters).await;
     a_claim_whose_volume_is_gone_is_lost(&clusters).await;
     nothing_is_left(&clusters).await;
@@ -182,7 +182,7 @@ async fn volumes() {
     drop(provisioner);
 }
 
-async fn classes_are_shown(clusters: &Clusters) {
+async fn classes_are_mirrored(clusters: &Clusters) {
     let classes = tenants(clusters, CLASS);
     eventually("the offered classes", async || {
         let mut names: Vec<String> = classes
@@ -358,7 +358,7 @@ async fn an_ephemeral_volume_comes_and_goes_with_its_pod(clusters: &Clusters) {
     .await;
 }
 
-async fn what_is_not_offered_is_told(clusters: &Clusters) {
+async fn classes_that_are_not_offered_are_reported(clusters: &Clusters) {
     let claims = tenants(clusters, CLAIM);
     make(&claims, CLAIM, claim("greedy", &json!({"storageClassName": "hidden"}))).await;
     make(&claims, CLAIM, claim("chosen", &json!({"volumeName": "theirs"}))).await;

@@ -28,7 +28,7 @@ pub struct WatchSpec {
 }
 
 impl WatchSpec {
-    /// Whole objects of a resource, whoever made them, under their own names.
+    /// All objects of a resource in full, under their own names.
     pub const fn own(resource: Resource) -> Self {
         Self {
             resource,

@@ -63,7 +63,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_unpacks(texts in prop::collection::vec("[a-f\\PC]{0,600}", 1..6)) {
+        fn packed_text_unpacks_to_the_original(texts in prop::collection::vec("[a-f\\PC]{0,600}", 1..6)) {
             let dictionary = Dictionary::default();
             for text in texts {
                 let packed = Text::new(text.clone()).packed(&dictionary);

@@ -18,7 +18,7 @@ pub struct Deletion {
 impl Deletion {
     /// Whether its time is over and nothing keeps it, so that it should be gone. An API server writes the end of the grace
     /// and deletes the object in two steps: a request that is cut off between them leaves it like this for ever, until
-    /// somebody deletes it again.
+    /// it is deleted again.
     pub fn is_cut_off(self) -> bool {
         self.grace_seconds == Some(0) && !self.held
     }
@@ -82,7 +82,7 @@ impl Stored {
         self.json.read(|text| serde_json::from_slice(text).unwrap_or_default())
     }
 
-    /// Whether the object's JSON text contains `words`: far cheaper than parsing what most objects do not have.
+    /// Whether the object's JSON text contains `text`: far cheaper than parsing what most objects do not have.
     pub fn mentions(&self, words: &str) -> bool {
         self.json
             .read(|text| std::str::from_utf8(text).is_ok_and(|text| text.contains(words)))

@@ -4,12 +4,8 @@
 //! Two rules make it safe to act on a store: a newer version is never overwritten by an older one, and a response
 //! that the watch has already overtaken is ignored, so that a deleted object does not come back.
 
-mod packed_text;
-mod stored;
-mod watch_spec;
-
-pub use stored::{Deletion, Stored, is_origin};
-pub use watch_spec::{Detail, WatchSpec, origin_name, own_name};
+pub use super::stored::{Deletion, Stored, is_origin};
+pub use super::watch_spec::{Detail, WatchSpec, origin_name, own_name};
 
 use crate::model::{
     KindId,
@@ -27,7 +23,7 @@ use std::{
 #[derive(Debug, Default)]
 pub struct Store {
     inner: Mutex<Inner>,
-    dictionary: packed_text::Dictionary,
+    dictionary: super::packed_text::Dictionary,
     listed: AtomicBool,
     /// Why the API server gives no objects of this kind at all.
     unavailable: Mutex<Option<Unavailable>>,
