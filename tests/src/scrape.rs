@@ -2,11 +2,8 @@
 
 use crate::{processes::find, tenant::Tenant, test_cluster::TestCluster};
 use berth_control::control_plane::SYNCER;
-use std::net::SocketAddr;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use berth_runtime::http::{self, StatusCode};
+use std::{net::SocketAddr, time::Duration};
 
 /// What a syncer counted.
 #[derive(Clone, Debug, Default)]
@@ -49,17 +46,12 @@ pub fn admin_address(host: &TestCluster, tenant: &Tenant) -> Option<SocketAddr> 
     flag(host, tenant, "admin-address")?.parse().ok()
 }
 
-/// One plain HTTP/1.1 request; head and body of the answer.
+/// Status and body of an HTTP request.
 ///
 /// # Errors
-/// Nobody listens or answers.
-pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: syncer\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
-    Ok(answer)
+/// Nothing answers.
+pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<(StatusCode, String)> {
+    http::get(&address.ip().to_string(), address.port(), path, Duration::from_secs(30)).await
 }
 
 /// The metrics of a tenant's syncer.
@@ -68,7 +60,7 @@ pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
 /// It does not run or does not answer.
 pub async fn scrape(host: &TestCluster, tenant: &Tenant) -> std::io::Result<Metrics> {
     let address = admin_address(host, tenant).ok_or_else(|| std::io::Error::other("the syncer does not run"))?;
-    let text = get(address, "/metrics").await?;
+    let (_, text) = get(address, "/metrics").await?;
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     Ok(Metrics(
         lines

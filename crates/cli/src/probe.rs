@@ -1,19 +1,12 @@
 //! Checks whether control is ready.
 
+use berth_runtime::http::{self, StatusCode};
 use std::time::Duration;
-
-use http::{StatusCode, Uri};
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use tokio::time::timeout;
 
 /// Whether the HTTP server on `127.0.0.1:<port>` answers `GET /readyz` with 200 within two seconds.
 pub(crate) async fn is_ready(port: u16) -> bool {
-    let Ok(uri) = format!("http://127.0.0.1:{port}/readyz").parse::<Uri>() else {
-        return false;
-    };
-    let client = Client::builder(TokioExecutor::new()).build_http::<String>();
-    let answer = timeout(Duration::from_secs(2), client.get(uri)).await;
-    matches!(answer, Ok(Ok(response)) if response.status() == StatusCode::OK)
+    let answer = http::get("127.0.0.1", port, "/readyz", Duration::from_secs(2)).await;
+    answer.is_ok_and(|(status, _)| status == StatusCode::OK)
 }
 
 #[cfg(test)]

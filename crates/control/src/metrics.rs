@@ -1,5 +1,6 @@
 //! Counters of control.
 
+use berth_runtime::metrics::{QueueMetrics, duration_histogram};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -59,10 +60,8 @@ pub struct Metrics {
     pub reconciles: Family<ReconcileLabels, Counter>,
     /// Seconds a reconcile took.
     pub reconcile_seconds: Histogram,
-    /// Seconds a key waited since it was due.
-    pub queue_seconds: Histogram,
-    /// Keys that wait.
-    pub queue_depth: Gauge,
+    /// The queue of keys.
+    pub queue: QueueMetrics,
     /// Changes of nodes.
     pub node_actions: Family<ActionLabels, Counter>,
     /// Nodes by pool and state.
@@ -82,12 +81,10 @@ pub struct Metrics {
 impl Metrics {
     /// Metrics, registered in `registry`.
     pub fn new(registry: &mut Registry) -> Self {
-        let buckets = || Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0]);
         let metrics = Self {
             reconciles: Family::default(),
-            reconcile_seconds: buckets(),
-            queue_seconds: buckets(),
-            queue_depth: Gauge::default(),
+            reconcile_seconds: duration_histogram(),
+            queue: QueueMetrics::default(),
             node_actions: Family::default(),
             nodes: Family::default(),
             handover_seconds: Family::new_with_constructor(|| {
@@ -109,12 +106,7 @@ impl Metrics {
             "Duration of a reconcile",
             metrics.reconcile_seconds.clone(),
         );
-        registry.register(
-            "queue_seconds",
-            "Time a key waited since it was due",
-            metrics.queue_seconds.clone(),
-        );
-        registry.register("queue_depth", "Keys that wait", metrics.queue_depth.clone());
+        metrics.queue.register(registry);
         registry.register("node_actions", "Changes of nodes by kind", metrics.node_actions.clone());
         registry.register("nodes", "Nodes by pool and state", metrics.nodes.clone());
         registry.register(

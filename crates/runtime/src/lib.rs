@@ -1,9 +1,11 @@
-//! What Berth's long-running binaries share: a client with time limits, a keyed queue, a leader lease, the admin
-//! server (`/healthz`, `/readyz`, `/metrics`) and telemetry.
+//! What Berth's long-running programs share: Kubernetes clients with time limits, a keyed queue, a leader lease, the admin
+//! server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
 
 pub mod admin;
 pub mod client;
+pub mod http;
 pub mod lease;
+pub mod metrics;
 pub mod queue;
 pub mod shutdown;
 pub mod telemetry;

@@ -1,20 +1,12 @@
 //! Metrics of the syncer. Labels take few values: never a name.
 
+use berth_runtime::metrics::{QueueMetrics, duration_histogram};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
 use std::time::Duration;
-
-/// Bucket bounds in seconds, from 0.5 ms to 30 s.
-const SECONDS: [f64; 16] = [
-    0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0,
-];
-
-fn seconds() -> Histogram {
-    Histogram::new(SECONDS)
-}
 
 /// Labels of [`Metrics::reconciles`].
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -78,10 +70,8 @@ pub struct ReasonLabels {
 pub struct Metrics {
     /// Keys that were reconciled.
     pub reconciles: Family<ReconcileLabels, Counter>,
-    /// Seconds that keys waited in the queue after they were due.
-    pub queued: Histogram,
-    /// Keys that wait now.
-    pub queue_depth: Gauge,
+    /// The queues of keys.
+    pub queue: QueueMetrics,
     /// Watches that are kept open.
     pub watches: Family<SideLabels, Gauge>,
     /// Seconds of API calls.
@@ -108,15 +98,14 @@ impl Default for Metrics {
     fn default() -> Self {
         Self {
             reconciles: Family::default(),
-            queued: seconds(),
-            queue_depth: Gauge::default(),
+            queue: QueueMetrics::default(),
             watches: Family::default(),
-            api_calls: Family::new_with_constructor(seconds as fn() -> Histogram),
+            api_calls: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
             orphans: Family::default(),
             denials: Family::default(),
-            sync_to_host: seconds(),
-            sync_to_tenant: seconds(),
-            admissions: Family::new_with_constructor(seconds as fn() -> Histogram),
+            sync_to_host: duration_histogram(),
+            sync_to_tenant: duration_histogram(),
+            admissions: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
             egress: Family::default(),
             reservations_swept: Family::default(),
             events_dropped: Counter::default(),
@@ -133,12 +122,7 @@ impl Metrics {
             "Keys that were reconciled, by kind and result",
             self.reconciles.clone(),
         );
-        registry.register(
-            "queued_seconds",
-            "Time that keys waited in the queue",
-            self.queued.clone(),
-        );
-        registry.register("queue_depth", "Keys waiting in the queue", self.queue_depth.clone());
+        self.queue.register(registry);
         registry.register("watches", "Watches kept open", self.watches.clone());
         registry.register("api_call_seconds", "Duration of API calls", self.api_calls.clone());
         registry.register(

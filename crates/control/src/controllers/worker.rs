@@ -121,8 +121,7 @@ async fn work(controllers: Arc<Controllers>, failures: Arc<Failures>, stop: Canc
             () = stop.cancelled() => return,
             taken = queue.take() => taken,
         };
-        metrics.queue_seconds.observe(queued_for.as_secs_f64());
-        metrics.queue_depth.set(size(queue.len()));
+        metrics.queue.record_taken(queued_for, queue.len());
         metrics.tenants.set(size(stores.tenants.state().len()));
         let started = Instant::now();
         let outcome = tokio::time::timeout(RECONCILE_TIMEOUT, controllers.reconcile(&key)).await;

@@ -205,9 +205,8 @@ impl Engine {
             queued_for,
         } = taken;
         let queue = self.queue_of(key.kind);
-        self.metrics.queued.observe(queued_for.as_secs_f64());
         let waiting: usize = self.queues.iter().map(Queue::len).sum();
-        self.metrics.queue_depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.metrics.queue.record_taken(queued_for, waiting);
         let observed_at = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
         let result = self.reconcile(&key, observed_at).await;
         let kind = key.kind.label();

@@ -78,7 +78,7 @@ pub(crate) async fn run() {
         let before = metrics().await;
         let (took, delays) = burst(&here, round).await;
         let after = metrics().await;
-        let queued = |metrics: &Metrics| metrics.sum(&["berth_syncer_queued_seconds_sum"]);
+        let queued = |metrics: &Metrics| metrics.sum(&["berth_syncer_queue_seconds_sum"]);
         waited.push((total(&after, &queued) - total(&before, &queued)) / delays);
         let written = total(&after, &Metrics::host_writes) - total(&before, &Metrics::host_writes);
         #[allow(clippy::cast_precision_loss)]

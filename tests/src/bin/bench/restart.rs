@@ -47,7 +47,7 @@ pub(crate) async fn run() {
             && let Some(address) = admin_address(&host, &tenant)
             && get(address, "/readyz")
                 .await
-                .is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+                .is_ok_and(|(status, _)| status.is_success())
             && scrape(&host, &tenant).await.is_ok_and(|metrics| is_quiet(&metrics))
         {
             break killed.elapsed();
