@@ -108,7 +108,7 @@ impl ControlPlaneRuntime for FakeRuntime {
         vec![berth_api::DEFAULT_VERSION.into()]
     }
 
-    fn allocate(&self, _tenant: &TenantId) -> Result<Ports, RuntimeError> {
+    fn allocate_ports(&self, _tenant: &TenantId) -> Result<Ports, RuntimeError> {
         Ok(Ports {
             api_server: free_port()?,
             syncer_admin: free_port()?,
@@ -118,7 +118,7 @@ impl ControlPlaneRuntime for FakeRuntime {
         })
     }
 
-    async fn endpoints(
+    async fn find_endpoints(
         &self,
         _owner: Owner<'_>,
         ports: &Ports,
@@ -135,7 +135,7 @@ impl ControlPlaneRuntime for FakeRuntime {
         false
     }
 
-    async fn ensure(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
+    async fn apply_component(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
         let tenant = owner.tenant;
         let key = format!("{}.{}", tenant.hash(), component.name);
         self.running
@@ -154,7 +154,7 @@ impl ControlPlaneRuntime for FakeRuntime {
         Ok(())
     }
 
-    async fn withdraw(&self, tenant: &TenantId, component: &'static str) -> Result<(), RuntimeError> {
+    async fn delete_component(&self, tenant: &TenantId, component: &'static str) -> Result<(), RuntimeError> {
         let key = format!("{}.{component}", tenant.hash());
         if let Some(task) = self.running.lock().unwrap().remove(&key) {
             task.abort();
@@ -162,7 +162,7 @@ impl ControlPlaneRuntime for FakeRuntime {
         Ok(())
     }
 
-    async fn stop(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
+    async fn stop_components(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
         self.running.lock().unwrap().retain(|key, task| {
             let is_other = !key.starts_with(tenant.hash());
             if !is_other {
@@ -173,7 +173,7 @@ impl ControlPlaneRuntime for FakeRuntime {
         Ok(())
     }
 
-    async fn remove(&self, _tenant: &TenantId, _namespace: &str, _name: &str) -> Result<(), RuntimeError> {
+    async fn delete_tenant(&self, _tenant: &TenantId, _namespace: &str, _name: &str) -> Result<(), RuntimeError> {
         Ok(())
     }
 }

@@ -94,10 +94,10 @@ impl Scene {
             first: [10, 96, 77, 1].into(),
             secondary: None,
         };
-        let ports = self.runtime.allocate(&self.tenant).unwrap();
+        let ports = self.runtime.allocate_ports(&self.tenant).unwrap();
         let endpoints = self
             .runtime
-            .endpoints(self.owner(), &ports, &service_range)
+            .find_endpoints(self.owner(), &ports, &service_range)
             .await
             .unwrap();
         let dns = DnsInput {
@@ -129,7 +129,7 @@ impl Scene {
 
     async fn running(&self, component: &Component) {
         until(&format!("{} runs", component.name), SOON, async || {
-            match self.runtime.ensure(self.owner(), component).await {
+            match self.runtime.apply_component(self.owner(), component).await {
                 Ok(ComponentState::Running) => Ok(()),
                 Ok(ComponentState::Down(why)) => Err(why),
                 Err(error) => Err(error.to_string()),
@@ -217,17 +217,17 @@ pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(host: Arc<TestClust
 
     // As control does: what is not down in time is told, and stopped again.
     until("it is withdrawn", SOON, async || {
-        scene.runtime.withdraw(&scene.tenant, SCHEDULER).await
+        scene.runtime.delete_component(&scene.tenant, SCHEDULER).await
     })
     .await;
     assert!(deployments.get_opt(SCHEDULER).await.unwrap().is_none());
     assert!(scene.files(SCHEDULER).await.is_empty());
     until("all are stopped", SOON, async || {
-        scene.runtime.stop(&scene.tenant).await
+        scene.runtime.stop_components(&scene.tenant).await
     })
     .await;
     assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty());
-    scene.runtime.stop(&scene.tenant).await.unwrap();
+    scene.runtime.stop_components(&scene.tenant).await.unwrap();
     let namespaces: Api<Namespace> = Api::all(host.client.clone());
     let name = scene.tenant.control_plane_namespace();
     namespaces.delete(&name, &DeleteParams::default()).await.unwrap();

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 pub use cluster::ClusterRuntime;
 
-/// Why a runtime did not do what was asked.
+/// Why an operation of a runtime failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// The program of a component cannot be found.
@@ -52,13 +52,13 @@ pub enum RuntimeError {
         /// The answer.
         source: Box<kube::Error>,
     },
-    /// Pods that were told to end still run.
+    /// Pods did not terminate in time.
     #[error("{0}")]
     StillRunning(String),
-    /// What the platform has set up cannot be used.
+    /// The platform's settings cannot be used.
     #[error("{0}")]
     Settings(String),
-    /// Something else about files on this machine.
+    /// Another error of files on this machine.
     #[error("{path}: {source}")]
     Io {
         /// The file or folder.
@@ -77,29 +77,29 @@ pub enum ComponentState {
     Down(String),
 }
 
-/// Whose components a runtime is asked to run.
+/// The tenant whose components a runtime runs.
 #[derive(Clone, Copy)]
 pub struct Owner<'a> {
     /// The tenant.
     pub tenant: &'a TenantId,
-    /// Labels of everything that is the tenant's on the host.
+    /// Labels of all objects of the tenant on the host.
     pub labels: &'a BTreeMap<String, String>,
     /// Applies the tenant's objects on the host.
     pub host: &'a Applier,
 }
 
-/// Runs the components of tenants' control planes. Everything is idempotent: control calls it again and again, also
-/// after it was killed in the middle.
+/// Runs the components of tenants' control planes. All methods are idempotent: control calls them in every reconcile, also
+/// after a crash in the middle of one.
 #[async_trait]
 pub trait ControlPlaneRuntime: Send + Sync {
     /// Kubernetes versions of which this runtime has the binaries, newest first.
     fn versions(&self) -> Vec<String>;
 
-    /// What becomes of components, of which `replicas` are asked for.
+    /// How components run, with `replicas` of those that may have several.
     fn form(&self, replicas: u32) -> Form;
 
     /// Whether components are pods of the host: their ports are always the same, and the host Service of the API server
-    /// leads to them.
+    /// selects them.
     fn uses_pods(&self) -> bool {
         matches!(self.form(1), Form::Pods { .. })
     }
@@ -108,24 +108,28 @@ pub trait ControlPlaneRuntime: Send + Sync {
     ///
     /// # Errors
     /// No free ports.
-    fn allocate(&self, tenant: &TenantId) -> Result<Ports, RuntimeError>;
+    fn allocate_ports(&self, tenant: &TenantId) -> Result<Ports, RuntimeError>;
 
-    /// Where the servers of a tenant listen and are reached, given their ports and the address of the API server's
-    /// Service. The control-plane namespace exists.
+    /// The addresses of a tenant's servers, given their ports and the address of the API server's Service. The control-plane
+    /// namespace must exist.
     ///
     /// # Errors
-    /// It cannot be found out.
-    async fn endpoints(&self, owner: Owner<'_>, ports: &Ports, range: &ServiceRange)
-    -> Result<Endpoints, RuntimeError>;
+    /// The host refuses or does not answer.
+    async fn find_endpoints(
+        &self,
+        owner: Owner<'_>,
+        ports: &Ports,
+        range: &ServiceRange,
+    ) -> Result<Endpoints, RuntimeError>;
 
     /// Whether this runtime can run a DNS server for each tenant.
     fn has_dns(&self) -> bool;
 
-    /// Makes a component run as described.
+    /// Starts a component, or changes it to the desired arguments and files.
     ///
     /// # Errors
     /// It cannot be started.
-    async fn ensure(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError>;
+    async fn apply_component(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError>;
 
     /// Publishes the admin kubeconfig of a tenant in a place that suits this runtime, beside the Secret.
     ///
@@ -133,22 +137,21 @@ pub trait ControlPlaneRuntime: Send + Sync {
     /// It cannot be written.
     fn publish_kubeconfig(&self, namespace: &str, name: &str, kubeconfig: &str) -> Result<(), RuntimeError>;
 
-    /// Stops a component that the control plane no longer has, and removes its files. One that never ran is withdrawn
-    /// already.
+    /// Stops a component that the control plane no longer has, and deletes its files. Does nothing if there is none.
     ///
     /// # Errors
-    /// It cannot be stopped, or its files cannot be removed.
-    async fn withdraw(&self, tenant: &TenantId, component: &'static str) -> Result<(), RuntimeError>;
+    /// It cannot be stopped, or its files cannot be deleted.
+    async fn delete_component(&self, tenant: &TenantId, component: &'static str) -> Result<(), RuntimeError>;
 
-    /// Stops every component of a tenant, and returns when none runs any more.
+    /// Stops every component of a tenant. Returns when none runs.
     ///
     /// # Errors
     /// One cannot be stopped.
-    async fn stop(&self, tenant: &TenantId) -> Result<(), RuntimeError>;
+    async fn stop_components(&self, tenant: &TenantId) -> Result<(), RuntimeError>;
 
-    /// Removes what is left of a tenant: files, and the published kubeconfig of `namespace`/`name`. It must be stopped.
+    /// Deletes the files of a tenant, and the published kubeconfig of `namespace`/`name`. Its components must be stopped.
     ///
     /// # Errors
-    /// Something cannot be removed.
-    async fn remove(&self, tenant: &TenantId, namespace: &str, name: &str) -> Result<(), RuntimeError>;
+    /// A file cannot be deleted.
+    async fn delete_tenant(&self, tenant: &TenantId, namespace: &str, name: &str) -> Result<(), RuntimeError>;
 }

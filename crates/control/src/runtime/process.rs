@@ -180,7 +180,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
         emulation::offered(binaries::available_versions())
     }
 
-    fn allocate(&self, _tenant: &TenantId) -> Result<Ports, RuntimeError> {
+    fn allocate_ports(&self, _tenant: &TenantId) -> Result<Ports, RuntimeError> {
         Ok(Ports {
             api_server: free_port()?,
             syncer_admin: free_port()?,
@@ -190,7 +190,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
         })
     }
 
-    async fn endpoints(
+    async fn find_endpoints(
         &self,
         _owner: Owner<'_>,
         ports: &Ports,
@@ -207,7 +207,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
         binaries::find(Binary::Coredns, versions::COREDNS).is_ok()
     }
 
-    async fn ensure(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
+    async fn apply_component(&self, owner: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
         let tenant = owner.tenant;
         let program = self.program(&component.program, component.name)?;
         let dir = self.tenant_dir(tenant).join(component.name);
@@ -261,14 +261,14 @@ impl ControlPlaneRuntime for ProcessRuntime {
         Ok(write_atomic(&path, kubeconfig.as_bytes(), 0o600)?)
     }
 
-    async fn withdraw(&self, tenant: &TenantId, component: &'static str) -> Result<(), RuntimeError> {
+    async fn delete_component(&self, tenant: &TenantId, component: &'static str) -> Result<(), RuntimeError> {
         self.supervisor.stop(&process_name(tenant, component), None).await?;
         remove(&self.tenant_dir(tenant).join(component), |path| {
             fs::remove_dir_all(path)
         })
     }
 
-    async fn stop(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
+    async fn stop_components(&self, tenant: &TenantId) -> Result<(), RuntimeError> {
         // All at once: each may take its grace period.
         let stops = COMPONENTS.map(|component| {
             let name = process_name(tenant, component);
@@ -280,7 +280,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
         Ok(())
     }
 
-    async fn remove(&self, tenant: &TenantId, namespace: &str, name: &str) -> Result<(), RuntimeError> {
+    async fn delete_tenant(&self, tenant: &TenantId, namespace: &str, name: &str) -> Result<(), RuntimeError> {
         remove(&self.tenant_dir(tenant), |path| fs::remove_dir_all(path))?;
         for component in COMPONENTS {
             let log = self

@@ -112,7 +112,7 @@ async fn delete_next(
     // 1. From here on nothing new is made.
     context
         .runtime
-        .stop(tenant)
+        .stop_components(tenant)
         .await
         .map_err(in_step(CleanupError::Components))?;
     // 2. Pods end before their nodes are released, and before the policies that keep them apart: within a namespace that
@@ -141,7 +141,10 @@ async fn delete_next(
         .map_err(in_step(CleanupError::Datastore))?;
     // 5. Files. The kubeconfig Secret goes with its owner.
     let namespace = cluster.namespace().unwrap_or_default();
-    let removed = context.runtime.remove(tenant, &namespace, &cluster.name_any()).await;
+    let removed = context
+        .runtime
+        .delete_tenant(tenant, &namespace, &cluster.name_any())
+        .await;
     removed.map_err(in_step(CleanupError::Files))?;
     // 6. The syncer's rights and the policy outside of the tenant's namespaces.
     delete_cluster_role(context, tenant)

@@ -201,7 +201,7 @@ async fn run_component(
     name: &str,
 ) -> Result<ComponentState, ReconcileError> {
     match components.iter().find(|component| component.name == name) {
-        Some(component) => Ok(context.runtime.ensure(tenant.owner(), component).await?),
+        Some(component) => Ok(context.runtime.apply_component(tenant.owner(), component).await?),
         None => Ok(ComponentState::Down(format!("{name} was not rendered"))),
     }
 }
@@ -323,7 +323,7 @@ async fn run_components(
     if is_rendered(SCHEDULER) {
         states.push(run_component(context, tenant, components, SCHEDULER).await?);
     } else {
-        context.runtime.withdraw(&tenant.id, SCHEDULER).await?;
+        context.runtime.delete_component(&tenant.id, SCHEDULER).await?;
     }
     let syncer = run_component(context, tenant, components, SYNCER).await?;
     if is_rendered(COREDNS) {

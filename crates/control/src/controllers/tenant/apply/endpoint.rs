@@ -37,7 +37,7 @@ pub(super) async fn reserve_address(
 ) -> Result<(Endpoints, ServiceRange), ReconcileError> {
     let (ports, mut range) = load_or_reserve_range(context, tenant, host).await?;
     range.secondary = host.all().find_map(|cidr| range::secondary_range(cidr, range.first));
-    let endpoints = context.runtime.endpoints(tenant.owner(), &ports, &range).await?;
+    let endpoints = context.runtime.find_endpoints(tenant.owner(), &ports, &range).await?;
     Ok((endpoints, range))
 }
 
@@ -54,7 +54,7 @@ async fn load_or_reserve_range(
     if let Some(recorded) = known.and_then(range::read_ports_and_range) {
         return Ok(recorded);
     }
-    let fresh = context.runtime.allocate(&tenant.id)?;
+    let fresh = context.runtime.allocate_ports(&tenant.id)?;
     if let Some(service) = existing {
         if uses_pods && let Some(range) = range::read_range(&service) {
             return Ok((fresh, range));

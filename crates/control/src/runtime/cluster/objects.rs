@@ -1,0 +1,188 @@
+//! The objects of control planes on the host: what is read, applied and deleted.
+
+use super::{ClusterRuntime, Owner, RuntimeError, key, pod_selector};
+use crate::{apply::optional, control_plane::Component};
+use berth_api::{labels, names::TenantId, system};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Pod, Secret, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use std::{collections::BTreeMap, time::Duration};
+use tokio::time::Instant;
+
+/// Age at which the platform's image pull Secrets are read again.
+const PULL_SECRETS_AGE: Duration = Duration::from_secs(60);
+
+pub(super) fn select(labels: &BTreeMap<String, String>) -> ListParams {
+    let parts: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    ListParams::default().labels(&parts.join(","))
+}
+
+fn host_error(what: &'static str) -> impl FnOnce(kube::Error) -> RuntimeError {
+    move |source| RuntimeError::Host {
+        what,
+        source: Box::new(source),
+    }
+}
+
+/// Treats an object that does not exist as deleted.
+pub(super) fn ignore_absence<T>(result: kube::Result<T>, what: &'static str) -> Result<(), RuntimeError> {
+    optional(result).map(drop).map_err(host_error(what))
+}
+
+impl ClusterRuntime {
+    pub(super) fn api<K>(&self, tenant: &TenantId) -> Api<K>
+    where
+        K: kube::Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.host.clone(), &tenant.control_plane_namespace())
+    }
+
+    /// Applies a Service and returns its address. Components use addresses of each other, so that they keep working when the
+    /// host's DNS does not.
+    pub(super) async fn apply_service(&self, owner: Owner<'_>, service: &Service) -> Result<String, RuntimeError> {
+        let services: Api<Service> = self.api(owner.tenant);
+        owner.host.apply(service).await?;
+        let mut made = optional(services.get(&service.name_any()).await).map_err(host_error("read a Service"))?;
+        if made.is_none() {
+            // It was deleted since it was applied.
+            owner.host.forget();
+            owner.host.apply(service).await?;
+            made = Some(
+                services
+                    .get(&service.name_any())
+                    .await
+                    .map_err(host_error("read a Service"))?,
+            );
+        }
+        let address = made.and_then(|made| made.spec?.cluster_ip);
+        address.ok_or_else(|| RuntimeError::Settings(format!("Service {} has no address", service.name_any())))
+    }
+
+    /// Copies the platform's image pull Secrets to the control-plane namespace.
+    pub(super) async fn copy_pull_secrets(&self, owner: Owner<'_>) -> Result<(), RuntimeError> {
+        let mut known = self.pull_secrets.lock().await;
+        if known.as_ref().is_none_or(|(at, _)| at.elapsed() > PULL_SECRETS_AGE) {
+            let ours: Api<Secret> = Api::namespaced(self.host.clone(), system::NAMESPACE);
+            let mut read = Vec::new();
+            for name in &self.settings.image_pull_secrets {
+                read.push(ours.get(name).await.map_err(host_error("read a pull secret"))?);
+            }
+            *known = Some((Instant::now(), read));
+        }
+        for secret in known.iter().flat_map(|(_, secrets)| secrets) {
+            let copy = Secret {
+                metadata: kube::api::ObjectMeta {
+                    name: secret.metadata.name.clone(),
+                    namespace: Some(owner.tenant.control_plane_namespace()),
+                    labels: Some(owner.labels.clone()),
+                    ..kube::api::ObjectMeta::default()
+                },
+                data: secret.data.clone(),
+                type_: secret.type_.clone(),
+                ..Secret::default()
+            };
+            owner.host.apply(&copy).await?;
+        }
+        Ok(())
+    }
+
+    /// Applies a Deployment and the Secret with its files, and returns the Deployment with its status.
+    pub(super) async fn apply_deployment(
+        &self,
+        owner: Owner<'_>,
+        files: &Secret,
+        desired: &Deployment,
+    ) -> Result<Deployment, RuntimeError> {
+        let deployments: Api<Deployment> = self.api(owner.tenant);
+        let name = desired.name_any();
+        owner.host.apply(files).await?;
+        owner.host.apply(desired).await?;
+        if let Some(made) = optional(deployments.get(&name).await).map_err(host_error("read a Deployment"))? {
+            return Ok(made);
+        }
+        // It was deleted since it was applied.
+        owner.host.forget();
+        owner.host.apply(files).await?;
+        owner.host.apply(desired).await?;
+        deployments.get(&name).await.map_err(host_error("read a Deployment"))
+    }
+
+    /// Deletes what only earlier pods of the component needed. The rollout must be complete.
+    pub(super) async fn delete_outdated_objects(
+        &self,
+        owner: Owner<'_>,
+        component: &Component,
+        files: &str,
+    ) -> Result<(), RuntimeError> {
+        let tenant = owner.tenant;
+        let key = key(tenant, component.name);
+        let now = (files.to_owned(), component.replicas);
+        if self.memory().cleaned.get(&key) == Some(&now) {
+            return Ok(());
+        }
+        self.delete_files(tenant, component.name, Some(files)).await?;
+        // So that a deleted object is applied again if it is needed again.
+        owner.host.forget();
+        if component.replicas == 1 {
+            self.delete_budget(tenant, component.name).await?;
+        }
+        self.memory().cleaned.insert(key, now);
+        Ok(())
+    }
+
+    pub(super) async fn delete_budget(&self, tenant: &TenantId, component: &str) -> Result<(), RuntimeError> {
+        let budgets: Api<PodDisruptionBudget> = self.api(tenant);
+        let deleted = budgets.delete(component, &DeleteParams::default()).await;
+        ignore_absence(deleted, "delete a PodDisruptionBudget")
+    }
+
+    /// Deletes the Secrets with files of a component except `keep`.
+    pub(super) async fn delete_files(
+        &self,
+        tenant: &TenantId,
+        component: &str,
+        keep: Option<&str>,
+    ) -> Result<(), RuntimeError> {
+        let secrets: Api<Secret> = self.api(tenant);
+        let left = secrets
+            .list_metadata(&select(&pod_selector(tenant, component)))
+            .await
+            .map_err(host_error("list the files of a component"))?;
+        for secret in left.iter().map(ResourceExt::name_any) {
+            if Some(secret.as_str()) != keep {
+                ignore_absence(
+                    secrets.delete(&secret, &DeleteParams::default()).await,
+                    "delete the files of a component",
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn list_pods(&self, tenant: &TenantId, selector: &ListParams) -> Result<Vec<Pod>, RuntimeError> {
+        let pods: Api<Pod> = self.api(tenant);
+        Ok(pods.list(selector).await.map_err(host_error("list pods"))?.items)
+    }
+
+    pub(super) async fn scale_down(&self, tenant: &TenantId, all: &ListParams) -> Result<(), RuntimeError> {
+        let deployments: Api<Deployment> = self.api(tenant);
+        let listed = deployments.list(all).await.map_err(host_error("list Deployments"))?;
+        for deployment in listed {
+            if deployment.spec.replicas == Some(0) {
+                continue;
+            }
+            let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
+            let params = PatchParams::apply(labels::CONTROL_MANAGER);
+            let scaled = deployments.patch(&deployment.name_any(), &params, &none).await;
+            ignore_absence(scaled, "scale a Deployment down")?;
+        }
+        Ok(())
+    }
+}
