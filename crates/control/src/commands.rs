@@ -1,10 +1,10 @@
-//! What `berth-control` does besides running: the chart's jobs call it by these subcommands.
+//! Subcommands of `berth-control` for the chart's Jobs.
 
 use crate::AnyError;
 use berth_api::system;
 use berth_control::install::{
     certificates::{self, Datastore},
-    uninstall::{self, Kept},
+    uninstall::{self, Keep},
 };
 use berth_runtime::{client, telemetry::LogFormat};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use kube::Client;
 use std::path::PathBuf;
 
-/// Jobs of an installation.
+/// Installation tasks.
 #[derive(Debug, Parser)]
 #[command(name = "berth-control", version)]
 struct Commands {
@@ -26,25 +26,24 @@ struct Commands {
     log_format: LogFormat,
 }
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make the datastore's certificates, or renew them.
+    /// Create or renew the datastore's certificates.
     Certificates(CertificatesArgs),
-    /// Say whether Berth may be removed: with tenants it may not.
+    /// Check that no objects of tenants remain.
     CheckUninstall {
-        /// Say what remains and allow it.
+        /// Print what remains, and succeed.
         #[arg(long)]
         force: bool,
     },
-    /// Remove what Berth made besides the chart.
+    /// Delete objects that Berth created and the chart does not list.
     CleanUp {
-        /// TenantClasses stay, and so do the PriorityClasses that were made for them.
+        /// Keep the PriorityClasses of TenantClasses.
         #[arg(long)]
-        classes_stay: bool,
-        /// The datastore's volumes stay, and so do its keys.
+        keep_classes: bool,
+        /// Keep the datastore's certificates.
         #[arg(long)]
-        keys_stay: bool,
+        keep_keys: bool,
     },
 }
 
@@ -67,7 +66,7 @@ struct CertificatesArgs {
     server_secret: String,
 }
 
-/// A job that the command line asks for.
+/// A subcommand of the command line.
 #[derive(Debug)]
 pub(crate) struct Job(Commands);
 
@@ -85,33 +84,34 @@ impl Job {
         self.0.log_format
     }
 
-    /// Does it.
     pub(crate) async fn run(self) -> Result<(), AnyError> {
         let client = match &self.0.kubeconfig {
             Some(file) => client::from_file(file).await?,
             None => client::in_cluster()?,
         };
         match self.0.command {
-            Command::Certificates(args) => Ok(certificates::ensure(&client, &args.into(), Timestamp::now()).await?),
+            Command::Certificates(args) => {
+                Ok(certificates::apply_certificates(&client, &args.into(), Timestamp::now()).await?)
+            }
             Command::CheckUninstall { force } => check_uninstall(&client, force).await,
             Command::CleanUp {
-                classes_stay: classes,
-                keys_stay: keys,
-            } => Ok(uninstall::clean_up(&client, Kept { classes, keys }).await?),
+                keep_classes: classes,
+                keep_keys: keys,
+            } => Ok(uninstall::delete_unlisted_objects(&client, Keep { classes, keys }).await?),
         }
     }
 }
 
 async fn check_uninstall(client: &Client, force: bool) -> Result<(), AnyError> {
-    let Some(refusal) = uninstall::remains(client).await?.refusal() else {
-        tracing::info!("nothing of tenants is left");
+    let Some(message) = uninstall::find_remaining_objects(client).await?.error_message() else {
+        tracing::info!("no objects of tenants remain");
         return Ok(());
     };
     if force {
-        tracing::warn!("{refusal}. It is uninstalled all the same, by force");
+        tracing::warn!("{message}. Uninstallation continues because of --force");
         return Ok(());
     }
-    Err(refusal.into())
+    Err(message.into())
 }
 
 impl From<CertificatesArgs> for Datastore {

@@ -1,7 +1,7 @@
 //! What happens to a node between two tenants. Each test has a node and a pool of its own.
 
 use berth_api::{HostNodePool, HostNodePoolSpec, KubeDuration, conditions, labels};
-use berth_control::install::uninstall::remains;
+use berth_control::install::uninstall::find_remaining_objects;
 use berth_tests::{
     objects::{apply, simulate_node},
     tenant::{Tenant, cluster, ensure_namespace, until_gone},
@@ -229,8 +229,12 @@ pub(crate) async fn failed_scrub_quarantines_a_node_until_it_is_released(host: A
     .await;
 
     // Without Berth nobody would ever take that off.
-    let refusal = remains(&host.client).await.unwrap().refusal().unwrap();
-    assert!(refusal.contains("handover-fails (Quarantined)"), "{refusal}");
+    let message = find_remaining_objects(&host.client)
+        .await
+        .unwrap()
+        .error_message()
+        .unwrap();
+    assert!(message.contains("handover-fails (Quarantined)"), "{message}");
 
     // People look, and what is wrong still is: it fails now.
     let release = json!({"metadata": {"annotations": {labels::RELEASE_QUARANTINE: "yes"}}});

@@ -1,6 +1,6 @@
-//! The certificates of the datastore that the chart installs: one authority, which control signs tenants' certificates
-//! with, and one certificate for the members of etcd. Both are Secrets; doing it again changes nothing, unless something is
-//! missing, about to expire, or says the wrong names. etcd reads its files anew for every connection.
+//! The certificates of the datastore that the chart installs: a certificate authority, with which control signs the tenants'
+//! certificates, and a certificate for the members of etcd. Both are Secrets. They change only if one is missing, about to
+//! expire, or has other names than it should have. etcd reads its files again for every connection.
 
 use super::{MANAGED_BY, PART_OF};
 use crate::{
@@ -29,10 +29,10 @@ const AUTHORITY_FILES: [&str; 2] = ["tls.crt", "tls.key"];
 /// Field manager.
 const MANAGER: &str = "berth-control-certificates";
 
-/// Why there are no certificates.
+/// Why the certificates could not be created.
 #[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// The host refuses or does not answer.
+pub enum CertificatesError {
+    /// The host rejects a request or does not answer.
     #[error("cannot {what}: {source}")]
     Api {
         /// What was tried.
@@ -43,9 +43,9 @@ pub enum SetupError {
     /// Keys and certificates.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// A Secret of that name holds something else.
+    /// The Secret exists and is not a certificate authority.
     #[error(
-        "Secret {name} is there and holds no certificate authority (tls.crt, tls.key): {why}; delete it, or name another"
+        "Secret {name} exists and is not a certificate authority (tls.crt, tls.key): {why}; delete it, or use another name"
     )]
     Damaged {
         /// Its name.
@@ -55,15 +55,15 @@ pub enum SetupError {
     },
 }
 
-fn failed(what: impl Into<String>) -> impl FnOnce(kube::Error) -> SetupError {
+fn failed(what: impl Into<String>) -> impl FnOnce(kube::Error) -> CertificatesError {
     let what = what.into();
-    move |source| SetupError::Api {
+    move |source| CertificatesError::Api {
         what,
         source: Box::new(source),
     }
 }
 
-/// Whose certificates.
+/// The datastore that needs certificates.
 #[derive(Clone, Debug)]
 pub struct Datastore {
     /// Namespace of the Secrets and Services.
@@ -79,8 +79,8 @@ pub struct Datastore {
 }
 
 impl Datastore {
-    /// What the members' certificate says.
-    fn leaf(&self, addresses: &[IpAddr]) -> Leaf {
+    /// The members' certificate.
+    fn server_certificate(&self, addresses: &[IpAddr]) -> Leaf {
         let Self {
             namespace,
             service,
@@ -100,21 +100,30 @@ impl Datastore {
     }
 }
 
-/// Makes sure of both Secrets.
+/// Creates or renews both Secrets.
 ///
 /// # Errors
 /// The host refuses or does not answer, or what is there is no authority.
-pub async fn ensure(client: &Client, datastore: &Datastore, now: Timestamp) -> Result<(), SetupError> {
+pub async fn apply_certificates(
+    client: &Client,
+    datastore: &Datastore,
+    now: Timestamp,
+) -> Result<(), CertificatesError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &datastore.namespace);
-    let authority = authority(&secrets, &datastore.authority).await?;
+    let authority = load_or_create_authority(&secrets, &datastore.authority).await?;
     let services: Api<Service> = Api::namespaced(client.clone(), &datastore.namespace);
     let service = optional(services.get(&datastore.service).await).map_err(failed("read the datastore's Service"))?;
-    let addresses = service.map(|service| addresses(&service)).unwrap_or_default();
+    let addresses = service.map(|service| service_addresses(&service)).unwrap_or_default();
     let stored = optional(secrets.get(&datastore.server).await).map_err(failed("read the datastore's certificate"))?;
     let before = stored.map(texts).unwrap_or_default();
-    let after = leaves(&authority, before.clone(), &datastore.leaf(&addresses), now)?;
+    let after = leaves(
+        &authority,
+        before.clone(),
+        &datastore.server_certificate(&addresses),
+        now,
+    )?;
     if before == after {
-        tracing::info!(secret = datastore.server, "the datastore's certificate is good");
+        tracing::info!(secret = datastore.server, "the datastore's certificate is up to date");
         return Ok(());
     }
     let secret = secret(&datastore.server, "Opaque", after);
@@ -130,8 +139,11 @@ pub async fn ensure(client: &Client, datastore: &Datastore, now: Timestamp) -> R
     Ok(())
 }
 
-/// The authority that is stored, or a new one, stored before anything is signed with it.
-async fn authority(secrets: &Api<Secret>, name: &str) -> Result<CertificateAuthority, SetupError> {
+/// The stored authority, or a new one, which is stored before it signs anything.
+async fn load_or_create_authority(
+    secrets: &Api<Secret>,
+    name: &str,
+) -> Result<CertificateAuthority, CertificatesError> {
     let mut stored = optional(secrets.get(name).await).map_err(failed("read the datastore's authority"))?;
     if stored.is_none() {
         let new =
@@ -145,7 +157,7 @@ async fn authority(secrets: &Api<Secret>, name: &str) -> Result<CertificateAutho
             .await
         {
             Ok(created) => stored = Some(created),
-            // Another run was faster.
+            // Another run created it at the same time.
             Err(error) if is_status(&error, 409) => {
                 stored = optional(secrets.get(name).await).map_err(failed("read the datastore's authority"))?;
             }
@@ -154,7 +166,7 @@ async fn authority(secrets: &Api<Secret>, name: &str) -> Result<CertificateAutho
     }
     let data = stored.map(texts).unwrap_or_default();
     let [cert, key] = AUTHORITY_FILES.map(|file| data.get(file).map(String::as_str).unwrap_or_default());
-    CertificateAuthority::from_pem(cert, key).map_err(|error| SetupError::Damaged {
+    CertificateAuthority::from_pem(cert, key).map_err(|error| CertificatesError::Damaged {
         name: name.into(),
         why: error.to_string(),
     })
@@ -175,7 +187,7 @@ fn leaves(
 }
 
 /// Addresses of a Service; a headless one has none.
-fn addresses(service: &Service) -> Vec<IpAddr> {
+fn service_addresses(service: &Service) -> Vec<IpAddr> {
     let spec = service.spec.as_ref();
     let all = spec.and_then(|spec| spec.cluster_ips.as_deref()).unwrap_or_default();
     all.iter().filter_map(|address| address.parse().ok()).collect()
@@ -222,10 +234,10 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_kept_until_it_is_due_or_says_something_else() {
+    fn a_certificate_is_kept_until_it_expires_or_its_names_change() {
         let authority = CertificateAuthority::create("ca", AUTHORITY_VALIDITY).unwrap();
         let now = Timestamp::now();
-        let leaf = datastore().leaf(&["10.96.0.7".parse().unwrap()]);
+        let leaf = datastore().server_certificate(&["10.96.0.7".parse().unwrap()]);
         let first = leaves(&authority, BTreeMap::new(), &leaf, now).unwrap();
         assert_eq!(
             first.keys().collect::<Vec<_>>(),
@@ -234,7 +246,7 @@ mod tests {
         assert_eq!(leaves(&authority, first.clone(), &leaf, now).unwrap(), first);
         let later = now + SignedDuration::from_hours(24 * 80);
         assert_ne!(leaves(&authority, first.clone(), &leaf, later).unwrap(), first, "due");
-        let moved = datastore().leaf(&["10.96.0.8".parse().unwrap()]);
+        let moved = datastore().server_certificate(&["10.96.0.8".parse().unwrap()]);
         assert_ne!(
             leaves(&authority, first.clone(), &moved, now).unwrap(),
             first,

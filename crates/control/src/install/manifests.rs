@@ -1,4 +1,4 @@
-//! What control itself needs on the host: its namespace and its rights.
+//! Control's own objects on the host: its namespace, RBAC, service account and PriorityClass.
 
 use berth_admission_policies::{BYPASS, RESOURCE};
 use berth_api::system;
@@ -13,9 +13,9 @@ use k8s_openapi::{
 };
 use std::collections::BTreeMap;
 
-/// Name of the role that gathers the rules of ClusterRoles with [`system::AGGREGATE_LABEL`].
+/// Name of the ClusterRole that aggregates the rules of ClusterRoles with [`system::AGGREGATE_LABEL`].
 const KINDS_NAME: &str = "berth-control-kinds";
-/// Name of the role with the rules for kinds of upstream Kubernetes that only some installations use.
+/// Name of the ClusterRole for kinds of upstream Kubernetes that only some installations use.
 const UPSTREAM_NAME: &str = "berth-control-kinds-upstream";
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
@@ -28,8 +28,7 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
     }
 }
 
-/// Everything control may do on the host. It can hand to syncers only what it holds itself, so their rules are part of
-/// its own.
+/// Control's permissions on the host. It can grant to syncers only what it has itself, so their rules are part of its own.
 pub fn control_rules() -> Vec<PolicyRule> {
     const READ: [&str; 3] = ["get", "list", "watch"];
     const WRITE: [&str; 7] = ["get", "list", "watch", "create", "update", "patch", "delete"];
@@ -56,14 +55,14 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),
         rule("", &["serviceaccounts/token"], &["create"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
-        // Created and deleted: placeholders for autoscalers, with the rights that syncers have as well.
+        // Placeholder pods are created and deleted with the permissions of syncers.
         rule("", &["pods"], &["get", "list", "watch", "deletecollection"]),
         rule("", &["pods/eviction"], &["create"]),
-        // Cleaning and checking nodes between two tenants.
+        // Scrubbing and validating nodes between two tenants.
         rule("batch", &["jobs"], &["get", "list", "create", "delete"]),
-        // For syncers: each may read what its tenant's nodes use.
+        // For syncers: each may read the usage of its tenant's nodes.
         rule("metrics.k8s.io", &["nodes"], &["get"]),
-        // Control planes as pods. Their pods are deleted with the rights that syncers have as well.
+        // Control planes as pods. The pods are deleted with the permissions of syncers.
         rule(
             "apps",
             &["deployments"],
@@ -124,7 +123,7 @@ fn named(name: &str) -> ObjectMeta {
     }
 }
 
-/// Control's ClusterRoles: its own, one that gathers what the platform adds, and what is added from the beginning.
+/// Control's ClusterRoles: its own, one that aggregates those that the platform adds, and a first one of these.
 pub fn cluster_roles() -> [ClusterRole; 3] {
     const SYNCED: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
     let own = ClusterRole {
@@ -133,9 +132,9 @@ pub fn cluster_roles() -> [ClusterRole; 3] {
         aggregation_rule: None,
     };
     let label = BTreeMap::from([(system::AGGREGATE_LABEL.to_owned(), "true".to_owned())]);
-    let gathered = ClusterRole {
+    let aggregated = ClusterRole {
         metadata: named(KINDS_NAME),
-        // Filled in by the host.
+        // Filled in by the host's controller manager.
         rules: None,
         aggregation_rule: Some(AggregationRule {
             cluster_role_selectors: Some(vec![LabelSelector {
@@ -152,7 +151,7 @@ pub fn cluster_roles() -> [ClusterRole; 3] {
         rules: Some(vec![rule("scheduling.k8s.io", &["podgroups", "workloads"], &SYNCED)]),
         aggregation_rule: None,
     };
-    [own, gathered, upstream]
+    [own, aggregated, upstream]
 }
 
 /// Binds control's ClusterRoles to a user.
@@ -177,7 +176,7 @@ fn binding(name: &str, user: &str) -> ClusterRoleBinding {
     }
 }
 
-/// The identity of the pods that clean and check nodes. Nobody gives it any right.
+/// The service account of the Jobs that scrub and validate nodes. It has no permissions.
 pub fn scrub_service_account() -> ServiceAccount {
     ServiceAccount {
         metadata: ObjectMeta {
@@ -189,13 +188,13 @@ pub fn scrub_service_account() -> ServiceAccount {
     }
 }
 
-/// What placeholders for autoscalers run with: everything that works goes first, and they displace nothing.
+/// The PriorityClass of placeholder pods: every workload preempts them, and they preempt nothing.
 pub fn placeholder_priority() -> PriorityClass {
     PriorityClass {
         metadata: named(system::PLACEHOLDER_PRIORITY_CLASS),
         value: Some(system::PLACEHOLDER_PRIORITY),
         preemption_policy: Some("Never".into()),
-        description: Some("For pods that show to autoscalers what tenants of Berth wait for.".into()),
+        description: Some("For placeholder pods, which show the demand of tenants of Berth to autoscalers.".into()),
         global_default: None,
     }
 }

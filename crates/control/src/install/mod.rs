@@ -1,5 +1,5 @@
-//! What an installation puts onto a host cluster and takes off it again: custom resource definitions, control's namespace
-//! and RBAC ([`manifests`]), the admission policies, the datastore's certificates, and what uninstalling checks and removes.
+//! Installation and uninstallation on a host cluster: CustomResourceDefinitions, control's namespace and RBAC ([`manifests`]),
+//! admission policies, the datastore's certificates, and the objects that an uninstallation checks and deletes.
 
 pub mod certificates;
 pub mod manifests;
@@ -11,34 +11,36 @@ use kube::{Api, Client, ResourceExt};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time within which a new definition must be served.
-const SERVED_WITHIN: Duration = Duration::from_secs(30);
-/// Label of everything that an installation made without the chart naming it.
+/// Time within which the host must serve a new definition.
+const ESTABLISHED_WITHIN: Duration = Duration::from_secs(30);
+/// Label of all objects that an installation creates besides those of the chart.
 pub const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "berth");
 /// Label value of Secrets that [`certificates`] made.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "berth-control");
-/// Pause between looks at a definition that is not served yet.
+/// Interval between checks of a new definition.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Why Berth could not be put onto a host cluster.
+/// Why Berth could not be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The host refused an object.
+    /// The host rejected an object.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// A definition was accepted and is not served.
-    #[error("the host does not serve {name} {SERVED_WITHIN:?} after it was applied; see the log of its kube-apiserver")]
-    NotServed {
+    /// The host does not serve a definition.
+    #[error(
+        "the host does not serve {name} {ESTABLISHED_WITHIN:?} after it was applied; see the log of its kube-apiserver"
+    )]
+    NotEstablished {
         /// Name of the definition.
         name: String,
     },
 }
 
-/// Applies the custom resource definitions, control's namespace, its role, the role's binding to `user`, and the admission policies;
-/// returns once the definitions are served. Needs cluster-admin. Doing it again upgrades what is there.
+/// Applies the CustomResourceDefinitions, control's namespace, its RBAC for `user`, and the admission policies. Returns when the
+/// definitions are established. Needs cluster-admin. A second call upgrades the installation.
 ///
 /// # Errors
-/// The host refuses or does not serve the definitions in time.
+/// The host rejects an object, or does not serve the definitions in time.
 pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
     let applier = Applier::new(client.clone());
     let definitions = berth_api::crd::all();
@@ -59,12 +61,12 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
         applier.apply(&policy.build_binding()).await?;
     }
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let deadline = Instant::now() + SERVED_WITHIN;
+    let deadline = Instant::now() + ESTABLISHED_WITHIN;
     for definition in &definitions {
         let name = definition.name_any();
-        while !api.get(&name).await.is_ok_and(|definition| is_served(&definition)) {
+        while !api.get(&name).await.is_ok_and(|definition| is_established(&definition)) {
             if Instant::now() > deadline {
-                return Err(InstallError::NotServed { name });
+                return Err(InstallError::NotEstablished { name });
             }
             tokio::time::sleep(POLL).await;
         }
@@ -72,7 +74,7 @@ pub async fn install(client: &Client, user: &str) -> Result<(), InstallError> {
     Ok(())
 }
 
-fn is_served(definition: &CustomResourceDefinition) -> bool {
+fn is_established(definition: &CustomResourceDefinition) -> bool {
     let conditions = definition
         .status
         .iter()

@@ -1,5 +1,5 @@
-//! Before the chart is removed: is anything of a tenant left? Control takes tenants down; without it, their namespaces,
-//! nodes and keys would stay for ever. And after it was removed: what it did not name.
+//! Uninstallation. Before the chart is deleted: do objects of tenants remain? Control deletes them; without it, namespaces,
+//! nodes and keys of tenants would stay. After the chart was deleted: deletes what it does not list.
 
 use super::{MANAGED_BY, PART_OF};
 use crate::apply::optional;
@@ -17,23 +17,23 @@ use kube::{
     api::{DeleteParams, ListParams},
 };
 
-/// Names listed of each sort.
-const LISTED: usize = 10;
+/// Names per kind in the message.
+const MAX_NAMES: usize = 10;
 
-/// What is there of tenants.
+/// Objects of tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Remains {
+pub struct RemainingObjects {
     /// `namespace/name` of TenantClusters.
     pub tenants: Vec<String>,
-    /// Nodes that belong to a tenant, are promised to one or are on their way back from one.
+    /// Nodes that are assigned to a tenant, reserved for one or being recycled.
     pub nodes: Vec<String>,
     /// Namespaces of tenants.
     pub namespaces: Vec<String>,
 }
 
-impl Remains {
-    /// What remains and what to do, in words; `None` if nothing does.
-    pub fn refusal(&self) -> Option<String> {
+impl RemainingObjects {
+    /// What remains and what to do; `None` if nothing remains.
+    pub fn error_message(&self) -> Option<String> {
         let parts: Vec<String> = [
             ("TenantClusters", &self.tenants),
             ("nodes that are not free (state)", &self.nodes),
@@ -42,13 +42,13 @@ impl Remains {
         .into_iter()
         .filter(|(_, names)| !names.is_empty())
         .map(|(what, names)| {
-            let more = names.len().saturating_sub(LISTED);
+            let more = names.len().saturating_sub(MAX_NAMES);
             let more = if more > 0 {
                 format!(" and {more} more")
             } else {
                 String::new()
             };
-            let listed = names[..names.len().min(LISTED)].join(", ");
+            let listed = names[..names.len().min(MAX_NAMES)].join(", ");
             format!("{} {what}: {listed}{more}", names.len())
         })
         .collect();
@@ -64,22 +64,22 @@ impl Remains {
         };
         (!parts.is_empty()).then(|| {
             format!(
-                "Berth is not uninstalled, because something of tenants remains: {}. Delete every TenantCluster and wait until \
+                "Berth is not uninstalled, because objects of tenants remain: {}. Delete every TenantCluster and wait until \
                  it is gone (kubectl delete tenantclusters --all --all-namespaces){nodes}, then uninstall again. To leave \
-                 everything of the tenants behind instead, run `helm upgrade --reuse-values --set uninstall.force=true` first",
+                 all objects of tenants behind instead, run `helm upgrade --reuse-values --set uninstall.force=true` first",
                 parts.join("; ")
             )
         })
     }
 }
 
-/// Looks for everything of tenants.
+/// Finds all objects of tenants.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn remains(client: &Client) -> kube::Result<Remains> {
+pub async fn find_remaining_objects(client: &Client) -> kube::Result<RemainingObjects> {
     let tenants: Api<TenantCluster> = Api::all(client.clone());
-    // Without the definition there are none.
+    // Without the definition there are no TenantClusters.
     let tenants = optional(tenants.list(&ListParams::default()).await)?;
     let tenants = tenants.into_iter().flatten();
     let names = |list: Vec<String>| {
@@ -89,7 +89,7 @@ pub async fn remains(client: &Client) -> kube::Result<Remains> {
     };
     let nodes: Api<Node> = Api::all(client.clone());
     let nodes = nodes.list_metadata(&ListParams::default()).await?;
-    // Whatever is left of a record: without Berth nobody takes it off.
+    // Any part of an assignment: without Berth nothing removes it.
     let in_use = nodes.iter().filter(|node| {
         let keys = [labels::TENANT, labels::NODE_STATE];
         keys.iter().any(|key| node.labels().contains_key(*key)) || node.annotations().contains_key(labels::NODE_STATE)
@@ -103,7 +103,7 @@ pub async fn remains(client: &Client) -> kube::Result<Remains> {
     let namespaces = namespaces
         .list_metadata(&ListParams::default().labels(&format!("{},{}", labels::ROLE, labels::TENANT)))
         .await?;
-    Ok(Remains {
+    Ok(RemainingObjects {
         tenants: names(
             tenants
                 .map(|tenant| format!("{}/{}", tenant.namespace().unwrap_or_default(), tenant.name_any()))
@@ -114,21 +114,21 @@ pub async fn remains(client: &Client) -> kube::Result<Remains> {
     })
 }
 
-/// What is not removed.
+/// What is kept.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Kept {
-    /// TenantClasses, and with them their PriorityClasses.
+pub struct Keep {
+    /// PriorityClasses of TenantClasses, because the classes are kept.
     pub classes: bool,
-    /// The datastore, and with it its keys.
+    /// The datastore's certificates, because its volumes are kept.
     pub keys: bool,
 }
 
-/// Removes what control and [`certificates`](super::certificates) made besides what the chart names.
+/// Deletes objects that control and [`certificates`](super::certificates) created and the chart does not list.
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn clean_up(client: &Client, kept: Kept) -> kube::Result<()> {
-    if !kept.keys {
+pub async fn delete_unlisted_objects(client: &Client, keep: Keep) -> kube::Result<()> {
+    if !keep.keys {
         let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
         let ours = format!("{}={},{}={}", PART_OF.0, PART_OF.1, MANAGED_BY.0, MANAGED_BY.1);
         secrets
@@ -137,7 +137,7 @@ pub async fn clean_up(client: &Client, kept: Kept) -> kube::Result<()> {
     }
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     optional(leases.delete(CONTROL, &DeleteParams::default()).await)?;
-    if !kept.classes {
+    if !keep.classes {
         let priorities: Api<PriorityClass> = Api::all(client.clone());
         let of_classes = ListParams::default().labels(labels::CLASS);
         priorities
@@ -152,18 +152,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_left_is_no_reason_to_refuse() {
-        assert_eq!(Remains::default().refusal(), None);
+    fn without_remaining_objects_there_is_no_message() {
+        assert_eq!(RemainingObjects::default().error_message(), None);
     }
 
     #[test]
-    fn what_remains_is_named_and_not_endless() {
-        let remains = Remains {
+    fn the_message_lists_remaining_objects_up_to_a_limit() {
+        let remaining = RemainingObjects {
             tenants: (0..12).map(|n| format!("team/t{n}")).collect(),
             nodes: vec!["gpu-1 (Scrubbing)".into()],
             namespaces: Vec::new(),
         };
-        let text = remains.refusal().unwrap();
+        let text = remaining.error_message().unwrap();
         assert!(text.contains("12 TenantClusters: team/t0,"), "{text}");
         assert!(
             text.contains("team/t9 and 2 more; 1 nodes that are not free (state): gpu-1 (Scrubbing)."),
