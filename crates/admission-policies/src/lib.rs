@@ -1,4 +1,4 @@
-//! The ValidatingAdmissionPolicies of Berth: what the host's API server rejects, whoever sends the request.
+//! The ValidatingAdmissionPolicies of Berth: requests that the host's API server rejects, from any client.
 //!
 //! A syncer follows the rules of its tenant's class. If its credential is stolen, these policies enforce the same rules. They
 //! are plain data: [`all_policies`] lists them, `berth_control::install` applies them to local clusters, the Helm chart

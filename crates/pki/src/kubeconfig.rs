@@ -43,7 +43,7 @@ pub struct KubeconfigRequest {
     pub ca_pem: String,
     /// How the user authenticates.
     pub user: Credential,
-    /// The namespace commands act in unless told otherwise; none means `default`.
+    /// The namespace of commands without the flag `--namespace`; none means `default`.
     pub namespace: Option<String>,
 }
 

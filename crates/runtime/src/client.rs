@@ -106,7 +106,7 @@ pub fn from_config(mut config: Config) -> Result<Client, ConnectError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     config.read_timeout = Some(READ_TIMEOUT);
     config.write_timeout = Some(CONNECT_TIMEOUT);
-    // Retries are the queue's business: it backs off per object and holds up nobody else.
+    // The queue retries: it backs off per object and delays no other object.
     config.default_retry = false;
     // A proxy from the environment would see credentials, and no cluster of ours is behind one.
     config.proxy_url = None;

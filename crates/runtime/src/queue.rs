@@ -206,7 +206,7 @@ impl<K: QueueKey> State<K> {
         }
     }
 
-    /// Takes the next key of the group whose turn it is.
+    /// Takes the next key of the next group.
     fn pop(&mut self) -> Option<(K, Instant)> {
         let group = self.turns.pop_front()?;
         let keys = self.ready.get_mut(&group)?;

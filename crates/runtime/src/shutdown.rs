@@ -19,7 +19,7 @@ pub fn signals() -> std::io::Result<CancellationToken> {
             tracing::info!("shutting down");
             token.cancel();
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-            #[expect(clippy::disallowed_methods, reason = "whoever signals twice wants no clean-up")]
+            #[expect(clippy::disallowed_methods, reason = "a second signal requests an immediate exit")]
             std::process::exit(130);
         }
     });

@@ -25,7 +25,7 @@ impl std::str::FromStr for LogFormat {
 }
 
 /// Starts logging to standard error. `RUST_LOG` selects what is logged (default: `info`, and `warn` for libraries
-/// that talk much; the client's own log repeats every refused request, which whoever made it reports better). A second call
+/// that log much; the client's own log repeats every rejected request, which its caller reports better). A second call
 /// changes nothing.
 pub fn init(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env()

@@ -39,7 +39,7 @@ fn every_value_is_in_the_readme_and_nothing_else() {
     let readme = read("README.md");
     let rows = readme.lines().filter(|line| line.starts_with("| `"));
     let first = rows.map(|row| row.trim_start_matches("| ").split(" | ").next().unwrap());
-    let told: BTreeSet<String> = first
+    let described: BTreeSet<String> = first
         .flat_map(|cell| {
             cell.split('`')
                 .skip(1)
@@ -48,7 +48,28 @@ fn every_value_is_in_the_readme_and_nothing_else() {
                 .collect::<Vec<_>>()
         })
         .collect();
-    assert_eq!(told, expected);
+    assert_eq!(described, expected);
+}
+
+#[test]
+fn every_value_has_the_same_description_in_the_schema_and_in_values_yaml() {
+    let values: Value = serde_saphyr::from_str(&read("values.yaml")).unwrap();
+    let schema: Value = serde_json::from_str(&read("values.schema.json")).unwrap();
+    // Comments are wrapped.
+    let text = read("values.yaml");
+    let comments = text.lines().map(|line| line.trim().trim_start_matches("# "));
+    let comments = comments.collect::<Vec<_>>().join(" ");
+    let mut paths = BTreeSet::new();
+    leaves("", &values, &mut paths);
+    for path in paths {
+        let pointer = format!("/properties/{}/description", path.replace('.', "/properties/"));
+        let description = schema.pointer(&pointer).and_then(Value::as_str);
+        let description = description.unwrap_or_else(|| panic!("{path} has no description in the schema"));
+        assert!(
+            comments.contains(description),
+            "{path}: values.yaml does not say {description:?}"
+        );
+    }
 }
 
 /// Words of a text that look like metrics of Berth.

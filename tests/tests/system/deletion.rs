@@ -67,7 +67,7 @@ async fn remains(host: &TestCluster, namespace: &str, name: &str, id: &TenantId)
         ca_cert: access.ca_cert,
         ca_key: access.ca_key,
     };
-    match Datastore::open(&config).unwrap().remains(id).await {
+    match Datastore::open(&config).unwrap().describe_tenant(id).await {
         Ok(found) => remains.extend(found),
         // Who cannot say what is left is asked again.
         Err(error) => remains.push(format!("the datastore does not answer: {error}")),

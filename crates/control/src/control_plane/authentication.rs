@@ -1,13 +1,12 @@
-//! Who may ask the tenant's API server without saying who they are: whoever wants to know whether it is well, as the
-//! kubelet does that runs it. Everything else needs a name.
+//! Anonymous requests to the tenant's API server: only its health endpoints accept them, for the probes of the kubelet.
 
 use serde_json::json;
 
 /// File of the API server with its authentication configuration.
 pub(super) const FILE: &str = "authentication.json";
-/// Path that fails when only a restart helps.
+/// Path of the liveness probe.
 pub(super) const LIVE: &str = "/livez";
-/// Path that fails while the API server cannot be used.
+/// Path of the readiness probe.
 pub(super) const READY: &str = "/readyz";
 
 pub(super) fn configuration() -> String {

@@ -40,7 +40,7 @@ pub struct Authorities {
     pub client: CertificateAuthority,
     /// Signs the API server's own certificate towards aggregated API servers.
     pub front_proxy: CertificateAuthority,
-    /// Signs both ends between the API server and the syncer's admission server: nobody else has a certificate of it.
+    /// Signs both ends between the API server and the syncer's admission server: it signs no other certificates.
     pub admission: CertificateAuthority,
     /// Signs both ends between the API server and the syncer's egress broker.
     pub egress: CertificateAuthority,

@@ -1,4 +1,4 @@
-//! The tenant's kube-controller-manager, without the controllers whose work the host does.
+//! The tenant's kube-controller-manager, without controllers that the host replaces.
 
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},

@@ -25,10 +25,10 @@ const ROOT: &str = "root";
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Life of control's own certificate; a new connection gets a new one.
 const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(24 * 3600);
-/// Age at which the connection is made anew, well before its certificate ends.
+/// Age at which the connection is replaced, well before its certificate expires.
 const CONNECTION_AGE: Duration = Duration::from_secs(12 * 3600);
 
-/// Where the datastore is and the CA that its clients are signed by.
+/// Endpoints of the datastore, and the CA of its clients.
 #[derive(Clone, Debug)]
 pub struct DatastoreConfig {
     /// Endpoints, for example https://127.0.0.1:2379.
@@ -39,7 +39,7 @@ pub struct DatastoreConfig {
     pub ca_key: PathBuf,
 }
 
-/// Why the datastore did not do what was asked.
+/// Why an operation of the datastore failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DatastoreError {
     /// A file cannot be read.
@@ -56,7 +56,7 @@ pub enum DatastoreError {
     /// The endpoints or the certificates are invalid.
     #[error("the datastore's client cannot be set up: {0}")]
     Client(#[from] berth_etcd::InvalidOptions),
-    /// etcd refused, or did not answer.
+    /// etcd rejected a request, or did not answer.
     #[error("the datastore could not {what}: {source}")]
     Etcd {
         /// What was asked for.
@@ -133,7 +133,7 @@ pub struct Datastore {
 #[derive(Default)]
 struct State {
     connection: Option<(Client, tokio::time::Instant)>,
-    /// Tenants whose user, role and grant this process has made sure of.
+    /// Tenants that have a user, a role and a grant, as far as this process knows.
     prepared: HashSet<String>,
 }
 
@@ -172,12 +172,12 @@ impl Datastore {
         &self.ca_key
     }
 
-    /// Makes sure that the tenant's user, role and grant exist, and that authentication is on. Doing it again changes
-    /// nothing, and asks etcd nothing once it is done.
+    /// Creates the tenant's user, role and grant unless they exist, and enables authentication. Sends no requests after it has
+    /// succeeded once.
     ///
     /// # Errors
     /// etcd refuses or does not answer.
-    pub async fn prepare(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
+    pub async fn create_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
         let mut state = self.state.lock().await;
         if state.prepared.contains(tenant.hash()) {
             return Ok(());
@@ -207,12 +207,12 @@ impl Datastore {
         Ok(())
     }
 
-    /// Removes the tenant's user, role and every key below its prefix. Doing it again changes nothing. The tenant's API
-    /// server must be stopped first, or it writes anew until its user is gone.
+    /// Deletes the tenant's user, role and all keys below its prefix. The tenant's API server must be stopped first, or it
+    /// writes keys until its user is deleted.
     ///
     /// # Errors
     /// etcd refuses or does not answer.
-    pub async fn remove(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
+    pub async fn delete_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
         let mut state = self.state.lock().await;
         state.prepared.remove(tenant.hash());
         let client = self.client(&mut state).await?;
@@ -234,11 +234,11 @@ impl Datastore {
         Ok(())
     }
 
-    /// What etcd still holds of a tenant, in words; empty when nothing is left.
+    /// Descriptions of what etcd has of a tenant; empty if there is nothing.
     ///
     /// # Errors
     /// etcd refuses or does not answer.
-    pub async fn remains(&self, tenant: &TenantId) -> Result<Vec<String>, DatastoreError> {
+    pub async fn describe_tenant(&self, tenant: &TenantId) -> Result<Vec<String>, DatastoreError> {
         let mut state = self.state.lock().await;
         let client = self.client(&mut state).await?;
         let name = tenant.etcd_user();
@@ -295,7 +295,7 @@ fn key_prefix(tenant: &TenantId) -> String {
     format!("{}/", tenant.etcd_prefix())
 }
 
-/// Makes the root user and turns authentication on. With it on already, nothing changes.
+/// Creates the root user and enables authentication unless it is enabled.
 async fn enable_authentication(client: &Client) -> Result<(), DatastoreError> {
     add_user(client, ROOT).await.map_err(failed("add the root user"))?;
     add_role(client, ROOT).await.map_err(failed("add the root role"))?;
@@ -310,7 +310,7 @@ async fn enable_authentication(client: &Client) -> Result<(), DatastoreError> {
     Ok(())
 }
 
-/// Adds a user without a password. One that exists is left as it is.
+/// Creates a user without a password unless it exists.
 async fn add_user(client: &Client, name: &str) -> Result<(), Status> {
     let request = AuthUserAddRequest {
         name: name.to_owned(),
@@ -320,7 +320,7 @@ async fn add_user(client: &Client, name: &str) -> Result<(), Status> {
     ignore_existing(client.auth().user_add(request).await)
 }
 
-/// Adds a role. One that exists is left as it is.
+/// Creates a role unless it exists.
 async fn add_role(client: &Client, name: &str) -> Result<(), Status> {
     let request = AuthRoleAddRequest { name: name.to_owned() };
     ignore_existing(client.auth().role_add(request).await)
@@ -334,17 +334,17 @@ async fn grant_role(client: &Client, user: &str, role: &str) -> Result<(), Statu
     client.auth().user_grant_role(request).await.map(drop)
 }
 
-/// Takes "it exists already" for success.
+/// Treats "exists already" as success.
 fn ignore_existing<T>(result: Result<T, Status>) -> Result<(), Status> {
     ignore_message(result, "already exists")
 }
 
-/// Takes "there is none" for success.
+/// Treats "does not exist" as success.
 fn ignore_missing<T>(result: Result<T, Status>) -> Result<(), Status> {
     ignore_message(result, "not found")
 }
 
-/// etcd tells these cases apart by text only: every one of them is `FailedPrecondition`.
+/// etcd distinguishes these cases only by text: all are `FailedPrecondition`.
 fn ignore_message<T>(result: Result<T, Status>, text: &str) -> Result<(), Status> {
     match result {
         Err(status) if status.message().contains(text) => Ok(()),

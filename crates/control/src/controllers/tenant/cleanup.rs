@@ -136,7 +136,7 @@ async fn delete_next(
     // 4. What the tenant stored, and the identity it stored it with.
     context
         .datastore
-        .remove(tenant)
+        .delete_tenant(tenant)
         .await
         .map_err(in_step(CleanupError::Datastore))?;
     // 5. Files. The kubeconfig Secret goes with its owner.

@@ -129,7 +129,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "p"}, "status": status})).unwrap()
     }
 
-    fn told(available: i32, progressing: &str, status: &serde_json::Value) -> String {
+    fn describe(available: i32, progressing: &str, status: &serde_json::Value) -> String {
         match state(&deployment(available, progressing), &[pod(status)]) {
             ComponentState::Running => "running".into(),
             ComponentState::Down(why) => why,
@@ -138,39 +138,40 @@ mod tests {
 
     #[test]
     fn one_pod_that_serves_is_enough() {
-        assert_eq!(told(1, "True", &json!({})), "running");
+        assert_eq!(describe(1, "True", &json!({})), "running");
         assert!(is_rolled_out(&deployment(1, "True")));
         assert!(!is_rolled_out(&deployment(0, "True")));
     }
 
     #[test]
-    fn what_keeps_pods_from_running_is_told() {
+    fn reasons_why_pods_do_not_run_are_described() {
         let waiting = json!({"containerStatuses": [{
             "name": "c", "ready": false, "image": "", "imageID": "", "restartCount": 0,
             "state": {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image \"x\""}},
         }]});
         assert_eq!(
-            told(0, "True", &waiting),
+            describe(0, "True", &waiting),
             "kube-apiserver does not run yet: pod p: ImagePullBackOff: Back-off pulling image \"x\""
         );
-        assert!(told(1, "False", &waiting).starts_with("the new kube-apiserver does not start"));
+        assert!(describe(1, "False", &waiting).starts_with("the new kube-apiserver does not start"));
         let crashed = json!({"containerStatuses": [{
             "name": "c", "ready": false, "image": "", "imageID": "", "restartCount": 3,
             "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
             "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
         }]});
         assert!(
-            told(0, "True", &crashed).ends_with("CrashLoopBackOff: back-off; it ended with exit code 137 (OOMKilled)")
+            describe(0, "True", &crashed)
+                .ends_with("CrashLoopBackOff: back-off; it ended with exit code 137 (OOMKilled)")
         );
         let unscheduled = json!({"phase": "Pending", "conditions": [{
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available",
         }]});
-        assert!(told(0, "True", &unscheduled).ends_with("pod p: Unschedulable: 0/3 nodes are available"));
+        assert!(describe(0, "True", &unscheduled).ends_with("pod p: Unschedulable: 0/3 nodes are available"));
         let creating = json!({"containerStatuses": [{
             "name": "c", "ready": false, "image": "", "imageID": "", "restartCount": 0,
             "state": {"waiting": {"reason": "ContainerCreating"}},
         }]});
-        assert!(told(0, "True", &creating).ends_with("its pods are starting"));
+        assert!(describe(0, "True", &creating).ends_with("its pods are starting"));
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(super) async fn prepare<'a>(context: &TenantContext, accepted: &'a Accepted)
         .map_err(in_step(TenantError::Authorities))?;
     context
         .datastore
-        .prepare(&tenant.id)
+        .create_tenant(&tenant.id)
         .await
         .map_err(in_step(TenantError::Datastore))?;
     let (mut endpoints, service_range) = endpoint::reserve_address(context, tenant, &host_ranges)
