@@ -90,13 +90,13 @@ pub trait TenantDatastore: Send + Sync {
     ///
     /// # Errors
     /// The datastore refuses or does not answer.
-    async fn prepare(&self, tenant: &TenantId) -> Result<(), DatastoreError>;
+    async fn create_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError>;
 
     /// Removes everything of the tenant. Doing it again changes nothing.
     ///
     /// # Errors
     /// The datastore refuses or does not answer.
-    async fn remove(&self, tenant: &TenantId) -> Result<(), DatastoreError>;
+    async fn delete_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError>;
 }
 
 #[async_trait]
@@ -113,12 +113,12 @@ impl TenantDatastore for Datastore {
         Self::ca_key(self)
     }
 
-    async fn prepare(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
-        Self::prepare(self, tenant).await
+    async fn create_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
+        Self::create_tenant(self, tenant).await
     }
 
-    async fn remove(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
-        Self::remove(self, tenant).await
+    async fn delete_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
+        Self::delete_tenant(self, tenant).await
     }
 }
 

@@ -39,7 +39,7 @@ impl ControlPlaneRuntime for ScriptedRuntime {
         Form::Process
     }
 
-    fn allocate(&self, _: &TenantId) -> Result<Ports, RuntimeError> {
+    fn allocate_ports(&self, _: &TenantId) -> Result<Ports, RuntimeError> {
         self.call("allocate")?;
         Ok(Ports {
             api_server: 40001,
@@ -50,7 +50,7 @@ impl ControlPlaneRuntime for ScriptedRuntime {
         })
     }
 
-    async fn endpoints(&self, _: Owner<'_>, ports: &Ports, _: &ServiceRange) -> Result<Endpoints, RuntimeError> {
+    async fn find_endpoints(&self, _: Owner<'_>, ports: &Ports, _: &ServiceRange) -> Result<Endpoints, RuntimeError> {
         Ok(Endpoints::direct(Ipv4Addr::LOCALHOST.into(), ports))
     }
 
@@ -58,7 +58,7 @@ impl ControlPlaneRuntime for ScriptedRuntime {
         true
     }
 
-    async fn ensure(&self, _: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
+    async fn apply_component(&self, _: Owner<'_>, component: &Component) -> Result<ComponentState, RuntimeError> {
         self.call(&format!("run {}", component.name))?;
         Ok(ComponentState::Running)
     }
@@ -67,15 +67,15 @@ impl ControlPlaneRuntime for ScriptedRuntime {
         self.call("publish the kubeconfig")
     }
 
-    async fn withdraw(&self, _: &TenantId, component: &'static str) -> Result<(), RuntimeError> {
+    async fn delete_component(&self, _: &TenantId, component: &'static str) -> Result<(), RuntimeError> {
         self.call(&format!("stop {component}"))
     }
 
-    async fn stop(&self, _: &TenantId) -> Result<(), RuntimeError> {
+    async fn stop_components(&self, _: &TenantId) -> Result<(), RuntimeError> {
         self.call("stop everything")
     }
 
-    async fn remove(&self, _: &TenantId, _: &str, _: &str) -> Result<(), RuntimeError> {
+    async fn delete_tenant(&self, _: &TenantId, _: &str, _: &str) -> Result<(), RuntimeError> {
         self.call("remove files")
     }
 }

@@ -226,11 +226,11 @@ impl TenantDatastore for ScriptedDatastore {
         self.ca.key_pem()
     }
 
-    async fn prepare(&self, _: &TenantId) -> Result<(), DatastoreError> {
+    async fn create_tenant(&self, _: &TenantId) -> Result<(), DatastoreError> {
         self.call("prepare")
     }
 
-    async fn remove(&self, _: &TenantId) -> Result<(), DatastoreError> {
+    async fn delete_tenant(&self, _: &TenantId) -> Result<(), DatastoreError> {
         self.call("remove")
     }
 }
