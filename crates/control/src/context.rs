@@ -1,16 +1,19 @@
 //! What waits to be reconciled, what watches know of the host, and what the controllers of nodes work with.
 
 use crate::{
-    controllers::tenant::Tenants,
+    controllers::{
+        nodes::{clock::Clock, jobs::NodeJobs, placeholders::RequestTracker},
+        tenant::Tenants,
+    },
     metrics::Metrics,
     network::NetworkConfig,
-    nodes::{
-        ByNode, clock::Clock, devices::Devices, idle::Idle, jobs::NodeJobs, placeholders::Requested,
-        refusals::Refusals, requests::Requests, shared::SharedPod, workloads::Workloads,
-    },
     runtime::ControlPlaneRuntime,
 };
 use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
+use berth_node_lifecycle::{
+    NodeIndex, demand::WorkloadIndex, devices::Devices, idle::IdleTracker, pod_requests::Requests,
+    rejections::RejectedNodes, shared_nodes::SharedPod,
+};
 use berth_runtime::queue::{Queue, QueueKey};
 use k8s_openapi::api::{
     core::v1::{Namespace, Node, Pod},
@@ -67,15 +70,15 @@ pub struct Stores {
     /// Host nodes.
     pub nodes: Store<Node>,
     /// What the platform's own pods take of each node.
-    pub usage: Arc<ByNode<Requests>>,
+    pub usage: Arc<NodeIndex<Requests>>,
     /// Tenants' pods on the host.
-    pub workloads: Arc<Workloads>,
+    pub workloads: Arc<WorkloadIndex>,
     /// Devices by node, those that several nodes reach at the empty name: the specs of their `ResourceSlices`.
-    pub slices: Arc<ByNode<serde_json::Value>>,
+    pub slices: Arc<NodeIndex<serde_json::Value>>,
     /// What claims of devices come to.
     pub devices: Arc<Devices>,
     /// Host pods that may run on shared nodes; those without a node at the empty name.
-    pub shared_pods: Arc<ByNode<SharedPod>>,
+    pub shared_pods: Arc<NodeIndex<SharedPod>>,
     /// Pods that show to autoscalers what tenants wait for.
     pub placeholders: Store<Pod>,
     /// Namespaces of tenants.
@@ -99,11 +102,11 @@ pub struct Context {
     /// The time by which nodes are handed on.
     pub clock: Clock,
     /// Since when nodes are idle.
-    pub idle: Idle,
+    pub idle: IdleTracker,
     /// Free nodes that cannot be promised for a while.
-    pub refusals: Refusals,
+    pub rejected_nodes: RejectedNodes,
     /// What autoscalers are asked for.
-    pub requested: Requested,
+    pub requested: RequestTracker,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// What is known in memory of each tenant; everything in it can be found out again.

@@ -12,8 +12,6 @@ pub mod error;
 pub mod install;
 pub mod metrics;
 pub mod network;
-pub mod nodes;
-mod pool;
 pub mod runtime;
 #[cfg(test)]
 mod testing;
@@ -50,9 +48,9 @@ pub struct ControlConfig {
     /// What flags say about the host's network.
     pub network: network::NetworkConfig,
     /// How nodes are cleaned and checked.
-    pub node_jobs: nodes::jobs::NodeJobs,
+    pub node_jobs: controllers::nodes::jobs::NodeJobs,
     /// The time by which nodes are handed on.
-    pub clock: nodes::clock::Clock,
+    pub clock: controllers::nodes::clock::Clock,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
     /// Counters.
@@ -126,9 +124,9 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             network_config: network,
             node_jobs,
             clock,
-            idle: nodes::idle::Idle::default(),
-            refusals: nodes::refusals::Refusals::default(),
-            requested: nodes::placeholders::Requested::default(),
+            idle: berth_node_lifecycle::idle::IdleTracker::default(),
+            rejected_nodes: berth_node_lifecycle::rejections::RejectedNodes::default(),
+            requested: controllers::nodes::placeholders::RequestTracker::default(),
             runtime,
             tenants,
             queue,

@@ -9,10 +9,10 @@ use berth_api::system;
 use berth_control::{
     ControlConfig,
     control_plane::HostInput,
+    controllers::nodes::{clock::Clock, jobs::NodeJobs},
     datastore::DatastoreConfig,
     metrics::Metrics,
     network::NetworkConfig,
-    nodes::{clock::Clock, jobs::NodeJobs},
     runtime::{ClusterRuntime, ControlPlaneRuntime, ProcessRuntime, ProcessRuntimeConfig, cluster::ClusterSettings},
 };
 use berth_runtime::{

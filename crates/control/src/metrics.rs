@@ -32,9 +32,9 @@ pub struct PoolLabels {
     pub pool: String,
 }
 
-/// A state that a node has left.
+/// A state of its recycling that a node has left.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct HandoverLabels {
+pub struct RecyclingLabels {
     /// The state.
     pub state: &'static str,
 }
@@ -42,7 +42,7 @@ pub struct HandoverLabels {
 /// A node and what was done with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ActionLabels {
-    /// The state that it was brought to; Free, or Mend.
+    /// The state that it was brought to; Free, or CorrectDrift.
     pub action: &'static str,
 }
 
@@ -66,13 +66,13 @@ pub struct Metrics {
     pub node_actions: Family<ActionLabels, Counter>,
     /// Nodes by pool and state.
     pub nodes: Family<NodeStateLabels, Gauge>,
-    /// Seconds that nodes were in the states of their hand-over.
-    pub handover_seconds: Family<HandoverLabels, Histogram>,
-    /// Nodes that could not be handed on.
-    pub quarantines: Counter,
     /// Rules that plans broke, by kind. Should stay at zero.
     pub plan_violations: Family<ViolationLabels, Counter>,
-    /// Pods that ask autoscalers for nodes, by pool.
+    /// Seconds that nodes were in the states of their recycling.
+    pub recycling_seconds: Family<RecyclingLabels, Histogram>,
+    /// Nodes that could not be recycled.
+    pub quarantines: Counter,
+    /// Placeholders by pool.
     pub placeholders: Family<PoolLabels, Gauge>,
     /// `TenantClusters` that exist.
     pub tenants: Gauge,
@@ -87,7 +87,7 @@ impl Metrics {
             queue: QueueMetrics::default(),
             node_actions: Family::default(),
             nodes: Family::default(),
-            handover_seconds: Family::new_with_constructor(|| {
+            recycling_seconds: Family::new_with_constructor(|| {
                 Histogram::new([1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 86_400.0])
             }),
             quarantines: Counter::default(),
@@ -115,18 +115,18 @@ impl Metrics {
             metrics.plan_violations.clone(),
         );
         registry.register(
-            "handover_seconds",
-            "Time that nodes were in a state of their hand-over, by the state they left",
-            metrics.handover_seconds.clone(),
+            "node_recycling_seconds",
+            "Time that nodes were in a state of their recycling, by the state they left",
+            metrics.recycling_seconds.clone(),
         );
         registry.register(
             "quarantines",
-            "Nodes that could not be handed on",
+            "Nodes that could not be recycled",
             metrics.quarantines.clone(),
         );
         registry.register(
             "placeholders",
-            "Pods that ask autoscalers for nodes, by pool",
+            "Placeholders, the pods that make autoscalers add nodes, by pool",
             metrics.placeholders.clone(),
         );
         registry.register("tenants", "TenantClusters that exist", metrics.tenants.clone());

@@ -69,7 +69,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn what_tenants_left_goes_and_the_platforms_stays() {
+    fn folders_of_tenants_are_removed_and_platform_folders_stay() {
         let folder = tempfile::tempdir().unwrap();
         let node = Node::new(folder.path(), ["platform".to_owned()]);
         let file = |path: &str| {

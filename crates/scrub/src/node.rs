@@ -64,7 +64,7 @@ mod tests {
     use super::is_tenants;
 
     #[test]
-    fn workloads_are_told_apart_from_what_is_the_platforms() {
+    fn tenant_workloads_are_told_from_platform_pods() {
         assert!(is_tenants("berth-vision-abcdefghijklm"));
         for platform in [
             "berth-system",

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_no_pod_of_the_platform_is_left_over() {
+    fn processes_of_no_platform_pod_are_left_over() {
         let (folder, node) = machine(&[
             (1, "0::/init.scope\n"),
             (10, "0::/kubepods/podplat/c\n"),

@@ -3,7 +3,7 @@
 
 use crate::setup::{Control, SOON, Team, until_all_free};
 use berth_api::{HostNodePool, HostNodePoolStatus, NodeGroup, conditions, labels};
-use berth_control::nodes::autoscalers::KEEP;
+use berth_node_lifecycle::node::autoscalers::PROTECTION_ANNOTATIONS;
 use berth_tests::{
     objects::{apply_example, simulate_node},
     test_cluster::TestCluster,
@@ -99,7 +99,11 @@ impl Cloud {
     async fn protected(&self) -> usize {
         let params = ListParams::default().labels(&format!("{LABEL}={POOL}"));
         let nodes = self.nodes.list(&params).await.unwrap();
-        let keeps = |node: &&Node| KEEP.iter().any(|key| node.annotations().contains_key(*key));
+        let keeps = |node: &&Node| {
+            PROTECTION_ANNOTATIONS
+                .iter()
+                .any(|key| node.annotations().contains_key(*key))
+        };
         nodes.iter().filter(keeps).count()
     }
 }
@@ -165,7 +169,7 @@ pub(crate) async fn missing_nodes_are_requested_from_an_autoscaler(host: Arc<Tes
             .iter()
             .filter(|one| one.type_ == conditions::NODES_REQUESTED);
         match found.next() {
-            Some(one) if one.reason == "BoundReached" => Ok(()),
+            Some(one) if one.reason == "LimitReached" => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })

@@ -30,7 +30,7 @@ pub(crate) async fn rejected_reservation_moves_to_another_node(host: Arc<TestClu
         team.run(name, 8, &gang).await;
     }
     let events: Api<Event> = Api::all(host.client.clone());
-    let refused = ListParams::default().fields("reason=PromiseRefused");
+    let refused = ListParams::default().fields("reason=ReservationRejected");
     let told = until("Events tell of all guarded nodes", SOON, async || {
         let events = events.list(&refused).await.map_err(|error| error.to_string())?;
         let about = |event: &Event| event.involved_object.name.clone();

@@ -2,7 +2,8 @@
 
 use berth_api::{HostNodePool, NodeGroup, TenantCluster, TenantClusterSpec, labels, names::TenantId};
 use berth_control::{
-    ControlConfig, control_plane::HostInput, datastore::DatastoreConfig, metrics::Metrics, nodes::clock::Clock,
+    ControlConfig, control_plane::HostInput, controllers::nodes::clock::Clock, datastore::DatastoreConfig,
+    metrics::Metrics,
 };
 pub(crate) use berth_tests::wait::SOON;
 use berth_tests::{
@@ -81,7 +82,7 @@ impl Control {
         let stop = CancellationToken::new();
         let config = ControlConfig {
             network: berth_control::network::NetworkConfig::default(),
-            node_jobs: berth_control::nodes::jobs::NodeJobs {
+            node_jobs: berth_control::controllers::nodes::jobs::NodeJobs {
                 image: "berth:test".into(),
                 placeholder_image: "pause:test".into(),
                 ..Default::default()

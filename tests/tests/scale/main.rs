@@ -39,7 +39,7 @@ fn control(host: &TestCluster) -> ControlConfig {
     let ca_pem = std::fs::read_to_string(host.home().pki().join("ca.crt")).unwrap_or_default();
     ControlConfig {
         network: berth_control::network::NetworkConfig::default(),
-        node_jobs: berth_control::nodes::jobs::NodeJobs::default(),
+        node_jobs: berth_control::controllers::nodes::jobs::NodeJobs::default(),
         client: host.client.clone(),
         host: HostInput {
             cluster_domain: "cluster.local".into(),
@@ -51,7 +51,7 @@ fn control(host: &TestCluster) -> ControlConfig {
             ca_cert: access.ca_cert,
             ca_key: access.ca_key,
         },
-        clock: berth_control::nodes::clock::Clock::default(),
+        clock: berth_control::controllers::nodes::clock::Clock::default(),
         runtime: Arc::new(FakeRuntime::default()),
         metrics: Metrics::new(&mut Registry::default()),
     }

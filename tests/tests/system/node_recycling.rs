@@ -139,7 +139,7 @@ impl Bench {
     /// How often control told that it mended the node's record.
     async fn mended(&self) -> i32 {
         let events: Api<Event> = Api::all(self.host.client.clone());
-        let of_node = format!("reason=RecordMended,involvedObject.name={}", self.name);
+        let of_node = format!("reason=DriftCorrected,involvedObject.name={}", self.name);
         let events = events.list(&ListParams::default().fields(&of_node)).await.unwrap();
         // Those that are alike are one Event with a count.
         let times = |event: &Event| event.series.as_ref().and_then(|series| series.count).unwrap_or(1);

@@ -1,5 +1,8 @@
 //! The controllers: one folder for each kind of object that control reconciles, and the workers that run them.
 
+pub mod host_node_pool;
+pub mod nodes;
+pub mod shared_nodes;
 pub mod tenant;
 pub mod tenant_class;
 mod worker;

@@ -4,6 +4,7 @@
 //! have no object, and what a deleted object left is cleaned up as well.
 
 use super::{
+    host_node_pool, nodes, shared_nodes,
     tenant::{self, TenantContext, TenantError},
     tenant_class::{self, TenantClassContext, TenantClassError},
 };
@@ -11,7 +12,6 @@ use crate::{
     context::{Context, Key},
     error::ReconcileError,
     metrics::ReconcileLabels,
-    nodes, pool,
 };
 use berth_runtime::queue::Taken;
 use std::{
@@ -85,9 +85,9 @@ impl Controllers {
         Ok(match key {
             Key::Tenant { namespace, name } => tenant::reconcile(&self.tenant, namespace, name).await?,
             Key::Class(name) => tenant_class::reconcile(&self.tenant_class, name).await?,
-            Key::Pool(name) => pool::reconcile(&self.nodes, name).await?,
-            Key::Fleet => nodes::executor::reconcile(&self.nodes).await?,
-            Key::SharedNodes => nodes::shared::reconcile(&self.nodes).await?,
+            Key::Pool(name) => host_node_pool::reconcile(&self.nodes, name).await?,
+            Key::Fleet => nodes::reconcile(&self.nodes).await?,
+            Key::SharedNodes => shared_nodes::reconcile(&self.nodes).await?,
         })
     }
 }

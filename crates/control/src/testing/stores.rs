@@ -1,11 +1,9 @@
 //! Stores that a test fills itself.
 
 use super::ScriptedApi;
-use crate::{
-    context::Stores,
-    nodes::{ByNode, devices::Devices, workloads::Workloads},
-};
+use crate::context::Stores;
 use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
+use berth_node_lifecycle::{NodeIndex, demand::WorkloadIndex, devices::Devices};
 use k8s_openapi::api::{core::v1::Node, networking::v1::NetworkPolicy, scheduling::v1::PriorityClass};
 use kube::{
     Resource,
@@ -38,7 +36,7 @@ impl StoreWriters {
         let (nodes, node_writer) = reflector::store();
         let (network_policies, network_policy_writer) = reflector::store();
         let (tenant_nodes, tenant_node_writer) = reflector::store();
-        let slices = Arc::new(ByNode::default());
+        let slices = Arc::new(NodeIndex::default());
         let stores = Stores {
             tenants,
             pools,
@@ -46,7 +44,7 @@ impl StoreWriters {
             priority_classes,
             nodes,
             usage: Arc::default(),
-            workloads: Arc::new(Workloads::default()),
+            workloads: Arc::new(WorkloadIndex::default()),
             devices: Arc::new(Devices::new(Arc::clone(&slices))),
             slices,
             shared_pods: Arc::default(),

@@ -3,17 +3,15 @@
 
 use super::{
     FLEET_PAUSE,
-    by_node::{Owners, Places},
     follow::{Index, follow_if_served},
+    pods_on_nodes::{Owners, Places},
 };
-use crate::{
-    context::Key,
-    nodes::{
-        ByNode,
-        devices::{Claim, Class, Devices},
-    },
-};
+use crate::context::Key;
 use berth_api::HostNodePool;
+use berth_node_lifecycle::{
+    NodeIndex,
+    devices::{DeviceClaim, DeviceClass, Devices},
+};
 use berth_runtime::queue::Queue;
 use kube::{Client, ResourceExt, api::DynamicObject, runtime::reflector::Store};
 use serde_json::Value;
@@ -27,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 /// What is watched of devices.
 pub(super) struct Watched {
     pub(super) devices: Arc<Devices>,
-    pub(super) slices: Arc<ByNode<Value>>,
+    pub(super) slices: Arc<NodeIndex<Value>>,
     /// Each hears when a first list is complete, or it is known that there is none.
     pub(super) listed: Vec<oneshot::Receiver<()>>,
 }
@@ -40,7 +38,7 @@ pub(super) fn start(
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
 ) -> Watched {
-    let slices = Arc::new(ByNode::default());
+    let slices = Arc::new(NodeIndex::default());
     let devices = Arc::new(Devices::new(Arc::clone(&slices)));
     let mut listed = Vec::new();
     for kind in [Kind::Class, Kind::Claim, Kind::Template] {
@@ -130,13 +128,13 @@ impl Index<DynamicObject> for Objects {
         self.wake(match self.kind {
             Kind::Class => self
                 .devices
-                .put_class(name, data.map(|data| Class::read(&data["spec"]))),
+                .put_class(name, data.map(|data| DeviceClass::read(&data["spec"]))),
             Kind::Claim => {
-                let claim = data.map(|data| Claim::read(&data["spec"], &data["status"]));
+                let claim = data.map(|data| DeviceClaim::read(&data["spec"], &data["status"]));
                 self.devices.put_claim(name, claim)
             }
             Kind::Template => {
-                let claim = data.map(|data| Claim::read(&data["spec"]["spec"], &Value::Null));
+                let claim = data.map(|data| DeviceClaim::read(&data["spec"]["spec"], &Value::Null));
                 self.devices.put_template(name, claim)
             }
         });

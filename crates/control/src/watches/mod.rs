@@ -1,9 +1,9 @@
 //! Watches of the host cluster: they keep the [`Stores`] current and put into the queue
 //! what has to be reconciled after a change ([`wake`]).
 
-mod by_node;
 mod devices;
 mod follow;
+mod pods_on_nodes;
 mod wake;
 mod workloads;
 
@@ -103,19 +103,19 @@ pub async fn start(
         pools,
         nodes,
     } = objects;
-    let owners = by_node::Owners {
+    let owners = pods_on_nodes::Owners {
         nodes: nodes.clone(),
         tenants: tenants.clone(),
         queue: queue.clone(),
     };
     let (workloads, workloads_listed) = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
-    let (usage, usage_listed) = by_node::platform_pods(client, owners.clone(), tasks, stop);
+    let (usage, usage_listed) = pods_on_nodes::platform_pods(client, owners.clone(), tasks, stop);
     let devices::Watched {
         devices,
         slices,
         listed: devices_listed,
     } = devices::start(client, &owners, &pools, tasks, stop);
-    let (shared_pods, shared_listed) = by_node::shared_pods(client, queue.clone(), tasks, stop);
+    let (shared_pods, shared_listed) = pods_on_nodes::shared_pods(client, queue.clone(), tasks, stop);
     try_join_all(listed).await?;
     // Those that end without an answer have nothing to list.
     let _ = tokio::join!(usage_listed, join_all(devices_listed), shared_listed, workloads_listed);

@@ -1,11 +1,9 @@
 //! Which keys a change wakes, for each kind of object: pure.
 
 use super::FLEET_PAUSE;
-use crate::{
-    context::Key,
-    nodes::{NodeRecord, shared},
-};
+use crate::context::Key;
 use berth_api::{DEFAULT_CLASS, HostNodePool, Phase, TenantClass, TenantCluster, labels};
+use berth_node_lifecycle::{Assignment, node::shared_pool_of};
 use berth_runtime::queue::Queue;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Resource, ResourceExt};
@@ -129,9 +127,9 @@ pub(super) fn for_node(
     }
     let mut wakes = vec![Wake::Soon(Key::Fleet), Wake::Soon(Key::SharedNodes)];
     wakes.extend(pools.iter().map(|pool| Wake::Soon(Key::Pool(pool.name_any()))));
-    let owner = NodeRecord::read(node).map(|record| record.uid);
+    let owner = Assignment::read(node).map(|record| record.uid);
     let earlier = seen.replace_owner(name, owner.clone().unwrap_or_default());
-    let shared_pool = shared::pool_of(node).or_else(|| node.annotations().get(labels::PREVIOUS_SHARED_POOL));
+    let shared_pool = shared_pool_of(node).or_else(|| node.annotations().get(labels::PREVIOUS_SHARED_POOL));
     let is_concerned = |tenant: &&Arc<TenantCluster>| {
         let phase = tenant.status.as_ref().and_then(|status| status.phase);
         phase != Some(Phase::Ready)

@@ -4,11 +4,9 @@ use super::{
     FLEET_PAUSE,
     follow::{Index, follow},
 };
-use crate::{
-    context::Key,
-    nodes::{demand::Workload, workloads::Workloads},
-};
+use crate::context::Key;
 use berth_api::{NodeMode, TenantCluster, labels, names::TenantId};
+use berth_node_lifecycle::demand::{Workload, WorkloadIndex};
 use berth_runtime::queue::Queue;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -33,8 +31,8 @@ pub(super) fn start(
     queue: Queue<Key>,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
-) -> (Arc<Workloads>, oneshot::Receiver<()>) {
-    let index = Arc::new(Workloads::default());
+) -> (Arc<WorkloadIndex>, oneshot::Receiver<()>) {
+    let index = Arc::new(WorkloadIndex::default());
     let (listed, is_listed) = oneshot::channel();
     let of_syncers = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
     let api = Api::<Pod>::all(client.clone());
@@ -52,7 +50,7 @@ pub(super) fn start(
 
 /// The pods, and whom a change of them concerns.
 struct Concerned {
-    index: Arc<Workloads>,
+    index: Arc<WorkloadIndex>,
     tenants: Store<TenantCluster>,
     queue: Queue<Key>,
     known: RwLock<Option<(Instant, HashSet<String>)>>,
@@ -96,7 +94,7 @@ impl Concerned {
 
 impl Index<Pod> for Concerned {
     fn put(&self, name: &str, pod: Option<&Pod>) {
-        if let Some(tenant) = self.index.put(name, pod.and_then(Workload::read)) {
+        if let Some(tenant) = self.index.put(name, pod.and_then(Workload::from_pod)) {
             self.wake(&tenant);
         }
     }

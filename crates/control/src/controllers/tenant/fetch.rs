@@ -1,11 +1,9 @@
 //! What is read of the host for a tenant.
 
 use super::{context::TenantContext, node_groups};
-use crate::{
-    error::{ReconcileError, api},
-    nodes::NodeRecord,
-};
+use crate::error::{ReconcileError, api};
 use berth_api::{NodeGroup, NodeGroupStatus, TenantCluster};
+use berth_node_lifecycle::Assignment;
 use k8s_openapi::api::{core::v1::Node, networking::v1::ServiceCIDR};
 use kube::{Api, Client, ResourceExt, api::ListParams, runtime::reflector::Store};
 use std::sync::Arc;
@@ -36,7 +34,7 @@ pub(super) fn observe_nodes(context: &TenantContext, cluster: &TenantCluster) ->
 pub(super) fn owned_nodes(nodes: &Store<Node>, cluster: &TenantCluster) -> Vec<Arc<Node>> {
     let uid = cluster.uid().unwrap_or_default();
     let mut nodes = nodes.state();
-    nodes.retain(|node| NodeRecord::read(node).is_some_and(|record| record.uid == uid));
+    nodes.retain(|node| Assignment::read(node).is_some_and(|record| record.uid == uid));
     nodes.sort_by_key(|node| node.name_any());
     nodes
 }

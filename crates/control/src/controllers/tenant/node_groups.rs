@@ -1,10 +1,10 @@
 //! The status of a tenant's node groups, and the condition NodesReady: pure.
 
-use crate::nodes::{NodeRecord, State, is_ready};
 use berth_api::{
     NodeGroup, NodeGroupStatus, NodeMode,
     conditions::{Finding, NODES_READY},
 };
+use berth_node_lifecycle::{Assignment, AssignmentState, is_ready};
 use berth_planner::NodeGroupPlan;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -27,7 +27,7 @@ pub(super) fn statuses(
             ..NodeGroupStatus::default()
         })
         .collect();
-    for record in nodes.iter().filter_map(|node| NodeRecord::read(node)) {
+    for record in nodes.iter().filter_map(|node| Assignment::read(node)) {
         let index = groups.iter().position(|group| group.name == record.group);
         let index = index.unwrap_or_else(|| {
             groups.push(NodeGroupStatus {
@@ -39,8 +39,8 @@ pub(super) fn statuses(
         });
         let group = &mut groups[index];
         match record.state {
-            State::Reserved | State::Joining => group.joining += 1,
-            State::Assigned => group.assigned += 1,
+            AssignmentState::Reserved | AssignmentState::Joining => group.joining += 1,
+            AssignmentState::Assigned => group.assigned += 1,
             _ => group.releasing += 1,
         }
     }
@@ -107,7 +107,8 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
             format!("{draining} nodes that are no longer asked for are being emptied"),
         );
     }
-    let assigned = |node: &&Arc<Node>| NodeRecord::read(node).is_some_and(|record| record.state == State::Assigned);
+    let assigned =
+        |node: &&Arc<Node>| Assignment::read(node).is_some_and(|record| record.state == AssignmentState::Assigned);
     let broken: Vec<String> = nodes
         .iter()
         .filter(assigned)

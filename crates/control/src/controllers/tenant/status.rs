@@ -10,11 +10,7 @@ use super::{
     settings::Settings,
     target::Tenant,
 };
-use crate::{
-    error::api,
-    nodes::{NodeRecord, is_ready},
-    runtime::ComponentState,
-};
+use crate::{error::api, runtime::ComponentState};
 use berth_api::{
     Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
     conditions::{
@@ -23,6 +19,7 @@ use berth_api::{
     },
     labels,
 };
+use berth_node_lifecycle::{Assignment, is_ready};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
@@ -152,7 +149,7 @@ pub(super) fn build(
     let endpoint = endpoint.or_else(|| before.endpoint.clone());
     let has_kubeconfig = has_kubeconfig || before.kubeconfig_secret_ref.is_some();
     let mut serving = nodes.owned.clone();
-    serving.retain(|node| NodeRecord::read(node).is_some_and(|record| record.state.serves()));
+    serving.retain(|node| Assignment::read(node).is_some_and(|record| record.state.runs_tenant_pods()));
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let desired = nodes.groups.iter().map(|group| group.desired);
     TenantClusterStatus {

@@ -4,13 +4,13 @@ use super::settings::{self, Settings};
 use crate::{
     context::Stores,
     network::{NetworkConfig, host_network},
-    nodes::Selectors,
     runtime::ControlPlaneRuntime,
 };
 use berth_api::{
     ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantCluster, TenantClusterSpec,
     conditions::{ACCEPTED, Finding},
 };
+use berth_node_lifecycle::PoolSelectors;
 use ipnet::IpNet;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 use std::{cell::OnceCell, collections::BTreeMap, sync::Arc};
@@ -31,7 +31,7 @@ impl<'a> Validator<'a> {
             .iter()
             .map(|pool| (pool.name_any(), pool.spec.node_selector.clone()));
         let nodes = stores.nodes.state();
-        let totals = Selectors::new(selectors).totals(nodes.iter().map(|node| node.labels()));
+        let totals = PoolSelectors::new(selectors).count_nodes(nodes.iter().map(|node| node.labels()));
         let pools = pools.into_iter().map(|pool| {
             let total = totals.get(&pool.name_any()).copied().unwrap_or_default();
             (pool.name_any(), (pool.as_ref().clone(), total))

@@ -15,13 +15,12 @@ use super::{
 use crate::{
     apply::{is_status, optional},
     error::{ReconcileError, api},
-    nodes::{
-        NodeRecord,
-        requests::{self, Requests},
-        shared,
-    },
 };
 use berth_api::{NodeMode, NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus, labels};
+use berth_node_lifecycle::{
+    Assignment, node,
+    pod_requests::{self, Requests},
+};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Resource, ResourceExt,
@@ -66,13 +65,13 @@ pub(super) async fn publish_nodes(
 /// The nodes that serve the tenant alone, and the shared ones of its groups.
 fn visible_nodes(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNodes) -> Vec<(Arc<Node>, Source)> {
     let own = nodes.owned.iter().filter_map(|node| {
-        let record = NodeRecord::read(node).filter(|record| record.state.serves())?;
+        let record = Assignment::read(node).filter(|record| record.state.runs_tenant_pods())?;
         Some((Arc::clone(node), Source::Owned(record)))
     });
     let pools = &accepted.settings.sync.shared_nodes.pools;
     let groups = &accepted.tenant.cluster.spec.node_groups;
     let shared = context.stores.nodes.state().into_iter().filter_map(|node| {
-        let pool = shared::pool_of(&node).filter(|pool| pools.contains(pool))?.clone();
+        let pool = node::shared_pool_of(&node).filter(|pool| pools.contains(pool))?.clone();
         let group = groups
             .iter()
             .find(|group| group.mode == NodeMode::Shared && group.pool_name == pool);
@@ -90,7 +89,7 @@ fn build_view(context: &TenantContext, node: &Node, source: &Source) -> (TenantN
     let name = node.name_any();
     let mut used = Requests::new();
     for pod in context.stores.usage.of(&name).values() {
-        requests::add(&mut used, pod);
+        pod_requests::add(&mut used, pod);
     }
     let slices = match source {
         Source::Owned(_) => context.stores.slices.of(&name),
@@ -98,7 +97,7 @@ fn build_view(context: &TenantContext, node: &Node, source: &Source) -> (TenantN
     };
     let slices = slices.into_iter().map(|(name, spec)| NodeResourceSlice { name, spec });
     let (spec, mut status) = tenant_view(node, source, topology_key);
-    requests::subtract(&mut status.node, &used);
+    pod_requests::subtract(&mut status.node, &used);
     status.resource_slices = slices.collect();
     (spec, status)
 }

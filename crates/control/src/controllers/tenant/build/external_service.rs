@@ -3,13 +3,13 @@
 
 use crate::{
     control_plane::{API_SERVER, PublicEndpoint, authority},
-    nodes::is_ready,
     runtime::{Owner, cluster::pod_selector},
 };
 use berth_api::{
     ControlPlaneService,
     conditions::{ENDPOINT_READY, Finding},
 };
+use berth_node_lifecycle::is_ready;
 use k8s_openapi::{
     api::core::v1::{Node, Service, ServicePort, ServiceSpec},
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},

@@ -1,7 +1,7 @@
 //! `TenantNodes`: the assigned nodes as the tenant may see them.
 
-use crate::nodes::{NodeRecord, is_visible_label};
 use berth_api::{TenantNodeSpec, TenantNodeStatus, labels};
+use berth_node_lifecycle::{Assignment, is_visible_label};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Why a tenant sees a node.
 pub enum Source {
     /// It is the tenant's alone.
-    Owned(NodeRecord),
+    Owned(Assignment),
     /// Others use it as well. Labels of groups are the tenants' own, so the node has none.
     Shared {
         /// The pool.
@@ -129,7 +129,7 @@ mod tests {
             },
         }))
         .unwrap();
-        let record = NodeRecord::reserved("u", "train", "h100", 1, jiff::Timestamp::UNIX_EPOCH, "");
+        let record = Assignment::reserved("u", "train", "h100", 1, jiff::Timestamp::UNIX_EPOCH, "");
         let (spec, status) = tenant_view(&node, &Source::Owned(record), Some("rack"));
         let keys: Vec<&str> = spec.labels.keys().map(String::as_str).collect();
         assert_eq!(

@@ -1,0 +1,83 @@
+//! The `HostNodePool` controller: reports the nodes of a pool. It writes only the pool's status.
+
+mod observe;
+mod shared_pool;
+mod validate;
+
+use crate::{
+    context::Context,
+    controllers::nodes::placeholders,
+    error::{ReconcileError, api},
+};
+use berth_api::{
+    HostNodePool, HostNodePoolStatus,
+    conditions::{self, Finding, NODES_REQUESTED},
+    labels,
+};
+use berth_node_lifecycle::PoolSelectors;
+use jiff::Timestamp;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+    runtime::reflector::ObjectRef,
+};
+use observe::observe_pool;
+use serde_json::json;
+use shared_pool::observe_shared_pool;
+use std::time::Duration;
+
+/// Writes the pool's status, if it changed.
+///
+/// # Errors
+/// The host refuses or does not answer.
+pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>, ReconcileError> {
+    let Some(pool) = context.stores.pools.get(&ObjectRef::new(name)) else {
+        return Ok(None);
+    };
+    let before = pool.status.clone().unwrap_or_default();
+    let all = context.stores.nodes.state();
+    let (found, mut findings): (_, Vec<Finding>) = if pool.spec.is_shared() {
+        let slices = |node: &str| context.stores.slices.of(node).len();
+        let (found, finding) = observe_shared_pool(&pool, &context.stores.pools.state(), &all, slices);
+        (found, vec![finding])
+    } else {
+        let slices = |node: &str| context.stores.slices.of(node).into_values().collect();
+        let (found, findings) = observe_pool(
+            &pool,
+            &PoolSelectors::from_pools(&context.stores.pools.state()),
+            &all,
+            slices,
+        );
+        (found, findings.into())
+    };
+    let (requested, finding) = placeholders::report_requested_nodes(&pool, context.requested.get(name));
+    findings.extend(finding);
+    let mut known = before.conditions.clone();
+    known.retain(|condition| pool.spec.autoscaling.is_some() || condition.type_ != NODES_REQUESTED);
+    let after = HostNodePoolStatus {
+        requested,
+        observed_generation: pool.metadata.generation,
+        conditions: conditions::merge(&known, &findings, pool.metadata.generation, Timestamp::now()),
+        ..found
+    };
+    if before == after {
+        return Ok(None);
+    }
+    let pools: Api<HostNodePool> = Api::all(context.client.clone());
+    let body = json!({
+        "apiVersion": HostNodePool::api_version(&()), "kind": HostNodePool::kind(&()),
+        "metadata": {"name": name, "uid": pool.uid()}, "status": after,
+    });
+    let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
+    match pools.patch_status(name, &params, &Patch::Apply(&body)).await {
+        Ok(_) => {
+            placeholders::publish_requested_nodes(context, &pool, before.requested, after.requested).await;
+            Ok(None)
+        }
+        Err(error) if crate::apply::is_status(&error, 404) || crate::apply::is_status(&error, 409) => Ok(None),
+        Err(error) => Err(api("write the status of a pool")(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

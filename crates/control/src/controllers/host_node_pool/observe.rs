@@ -1,0 +1,176 @@
+//! Counts of a pool's nodes and GPUs.
+
+use super::validate::{check_health, validate_pool};
+use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, conditions::Finding};
+use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, is_available, transitions::MIG_CONFIG};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// Labels by which GPU operators name the product of a node's GPUs.
+const PRODUCT_LABELS: [&str; 3] = [
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "gpu.intel.com/product",
+];
+
+/// The nodes of a pool, counted.
+#[derive(Default)]
+pub(super) struct PoolNodes {
+    pub(super) counts: NodeCounts,
+    pub(super) gpus: i64,
+    pub(super) free_gpus: i64,
+    pub(super) products: BTreeSet<String>,
+    pub(super) sharing: BTreeSet<String>,
+    pub(super) drivers: BTreeSet<String>,
+    pub(super) contested: Vec<String>,
+    pub(super) quarantined: Vec<String>,
+    /// GPUs on free nodes and whether all nodes are free, by topology domain.
+    pub(super) domains: BTreeMap<String, (i64, bool)>,
+}
+
+/// Counts a pool's nodes and validates the pool. `slices` gives the specs of the `ResourceSlices` of a node.
+pub(super) fn observe_pool(
+    pool: &HostNodePool,
+    pools: &PoolSelectors,
+    nodes: &[Arc<Node>],
+    slices: impl Fn(&str) -> Vec<Value>,
+) -> (HostNodePoolStatus, [Finding; 2]) {
+    let mut found = PoolNodes::default();
+    let name = pool.name_any();
+    for node in nodes {
+        match pools.pool_of(node.labels()) {
+            Ok(Some(pool)) if pool == name => {}
+            Err(claimants) if claimants.contains(&name.as_str()) => {
+                found
+                    .contested
+                    .push(format!("{} ({})", node.name_any(), claimants.join(", ")));
+                continue;
+            }
+            _ => continue,
+        }
+        found.add_node(pool, node, &slices(&node.name_any()));
+    }
+    found.contested.sort();
+    found.quarantined.sort();
+    let findings = [validate_pool(pool, &found), check_health(&found.quarantined)];
+    let joined = |all: &BTreeSet<String>| (!all.is_empty()).then(|| all.iter().cloned().collect::<Vec<_>>().join(", "));
+    let has_gpus = pool.spec.gpu_resource_name.is_some();
+    let status = HostNodePoolStatus {
+        nodes: Some(found.counts),
+        gpus: has_gpus.then_some(found.gpus),
+        free_gpus: has_gpus.then_some(found.free_gpus),
+        fragmentation: pool.spec.topology_key.as_ref().map(|_| found.fragmentation()),
+        product: joined(&found.products),
+        sharing: joined(&found.sharing),
+        driver: joined(&found.drivers),
+        ..HostNodePoolStatus::default()
+    };
+    (status, findings)
+}
+
+impl PoolNodes {
+    fn add_node(&mut self, pool: &HostNodePool, node: &Node, slices: &[Value]) {
+        let counts = &mut self.counts;
+        counts.total += 1;
+        let gpus = allocatable_gpus(pool, node);
+        let mut is_free = false;
+        match Assignment::read(node) {
+            None if is_available(node) => {
+                counts.free += 1;
+                is_free = true;
+            }
+            None => counts.unavailable += 1,
+            Some(assignment) => match assignment.state {
+                AssignmentState::Reserved | AssignmentState::Joining => counts.joining += 1,
+                AssignmentState::Assigned | AssignmentState::Cordoned => counts.assigned += 1,
+                AssignmentState::Draining | AssignmentState::Scrubbing | AssignmentState::Validating => {
+                    counts.recycling += 1
+                }
+                AssignmentState::Quarantined => {
+                    counts.quarantined += 1;
+                    self.quarantined
+                        .push(format!("{}: {}", node.name_any(), assignment.reason));
+                }
+            },
+        }
+        self.gpus += gpus;
+        if is_free {
+            self.free_gpus += gpus;
+        }
+        if let Some(key) = &pool.spec.topology_key {
+            let domain = node.labels().get(key).cloned().unwrap_or_default();
+            let (free, is_whole) = self.domains.entry(domain).or_insert((0, true));
+            *free += if is_free { gpus } else { 0 };
+            *is_whole &= is_free;
+        }
+        let label = |key: &str| node.labels().get(key).cloned();
+        let attribute = |name: &str| -> Vec<String> {
+            let devices = slices
+                .iter()
+                .flat_map(|slice| slice["devices"].as_array().into_iter().flatten());
+            let of_device = |device: &Value| {
+                let value = &device["attributes"][name];
+                let text = value["string"].as_str().or_else(|| value["version"].as_str());
+                text.map(str::to_owned)
+            };
+            devices.filter_map(of_device).collect()
+        };
+        match PRODUCT_LABELS.iter().find_map(|key| label(key)) {
+            Some(product) => self.products.extend([product]),
+            None => self.products.extend(attribute("productName")),
+        }
+        match label("nvidia.com/cuda.driver-version.full") {
+            Some(driver) => self.drivers.extend([driver]),
+            None => self.drivers.extend(attribute("driverVersion")),
+        }
+        self.sharing.extend(detect_sharing(node, !slices.is_empty(), gpus));
+    }
+
+    /// Percent of the free GPUs that are in domains which are not free as a whole.
+    fn fragmentation(&self) -> i64 {
+        if self.free_gpus == 0 {
+            return 0;
+        }
+        let broken: i64 = self
+            .domains
+            .values()
+            .filter(|(_, is_whole)| !is_whole)
+            .map(|(free, _)| free)
+            .sum();
+        broken * 100 / self.free_gpus
+    }
+}
+
+/// How a node's GPUs are shared, as NVIDIA's labels and the kinds of its devices say.
+fn detect_sharing(node: &Node, has_slices: bool, gpus: i64) -> Option<String> {
+    let label = |key: &str| node.labels().get(key).map(String::as_str);
+    let found = match label("nvidia.com/gpu.sharing-strategy") {
+        Some("time-slicing") => Sharing::TimeSlicing,
+        Some("mps") => Sharing::Mps,
+        _ if label(MIG_CONFIG).is_some_and(|layout| layout != "all-disabled")
+            || label("nvidia.com/gpu.product").is_some_and(|product| product.contains("-MIG-")) =>
+        {
+            Sharing::Mig
+        }
+        _ if has_slices && gpus == 0 => Sharing::Dra,
+        _ if gpus > 0 => Sharing::Exclusive,
+        _ => return None,
+    };
+    Some(found.name().to_owned())
+}
+
+fn allocatable_gpus(pool: &HostNodePool, node: &Node) -> i64 {
+    let Some(resource) = &pool.spec.gpu_resource_name else {
+        return 0;
+    };
+    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    allocatable
+        .and_then(|all| all.get(resource))
+        .and_then(|quantity| quantity.0.parse().ok())
+        .unwrap_or_default()
+}

@@ -1,0 +1,161 @@
+use super::{observe_pool, observe_shared_pool};
+use berth_api::{
+    HostNodePool, HostNodePoolSpec, NodeCounts,
+    conditions::{Finding, READY},
+};
+use berth_node_lifecycle::PoolSelectors;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, sync::Arc};
+
+fn pool(name: &str, label: (&str, &str)) -> HostNodePool {
+    HostNodePool::new(
+        name,
+        HostNodePoolSpec {
+            node_selector: BTreeMap::from([(label.0.into(), label.1.into())]),
+            gpu_resource_name: Some("nvidia.com/gpu".into()),
+            ..HostNodePoolSpec::default()
+        },
+    )
+}
+
+fn node(name: &str, product: &str, owner: Option<&str>) -> Arc<Node> {
+    let mut labels = json!({"nvidia.com/gpu.product": product, "gpu": "yes"});
+    if let Some(owner) = owner {
+        labels["berth.dev/tenant"] = owner.into();
+        labels["berth.dev/state"] = "Assigned".into();
+    }
+    let annotations = owner.map(|uid| json!({"berth.dev/owner-uid": uid}));
+    let node = json!({
+        "metadata": {"name": name, "labels": labels, "annotations": annotations},
+        "status": {
+            "allocatable": {"nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    });
+    Arc::new(serde_json::from_value(node).unwrap())
+}
+
+fn none(_: &str) -> Vec<Value> {
+    Vec::new()
+}
+
+fn selectors(pools: &[&HostNodePool]) -> PoolSelectors {
+    PoolSelectors::new(
+        pools
+            .iter()
+            .map(|pool| (pool.name_any(), pool.spec.node_selector.clone())),
+    )
+}
+
+#[test]
+fn nodes_and_gpus_are_counted() {
+    let h100 = pool("h100", ("nvidia.com/gpu.product", "H100"));
+    let nodes = [
+        node("n1", "H100", None),
+        node("n2", "H100", Some("t")),
+        node("n3", "L40S", None),
+    ];
+    let (status, [finding, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, none);
+    assert_eq!(
+        status.nodes,
+        Some(NodeCounts {
+            total: 2,
+            free: 1,
+            assigned: 1,
+            ..NodeCounts::default()
+        })
+    );
+    assert_eq!((status.gpus, status.product.as_deref()), (Some(16), Some("H100")));
+    assert_eq!(finding, Finding::yes(READY, "Ready", "1 of 2 nodes are free"));
+    assert!(health.is_true());
+    assert_eq!(
+        (status.free_gpus, status.sharing.as_deref()),
+        (Some(8), Some("Exclusive"))
+    );
+}
+
+#[test]
+fn overlapping_empty_and_mixed_pools_are_not_ready() {
+    let (h100, all) = (
+        pool("h100", ("nvidia.com/gpu.product", "H100")),
+        pool("all", ("gpu", "yes")),
+    );
+    let nodes = [node("n1", "H100", None), node("n2", "L40S", None)];
+    let (status, [finding, _]) = observe_pool(&h100, &selectors(&[&h100, &all]), &nodes, none);
+    assert_eq!((finding.reason, status.nodes.unwrap().total), ("OverlappingPools", 0));
+    let (_, [finding, _]) = observe_pool(&all, &selectors(&[&all]), &nodes, none);
+    assert_eq!(finding.reason, "MixedProducts");
+    let empty = pool("none", ("nvidia.com/gpu.product", "B200"));
+    assert_eq!(
+        observe_pool(&empty, &selectors(&[&empty]), &nodes, none).1[0].reason,
+        "NoNodes"
+    );
+}
+
+#[test]
+fn broken_domains_are_fragmentation_and_quarantine_is_reported() {
+    let mut h100 = pool("h100", ("gpu", "yes"));
+    h100.spec.topology_key = Some("rack".into());
+    let in_rack = |mut node: Arc<Node>, rack: &str| {
+        Arc::make_mut(&mut node).labels_mut().insert("rack".into(), rack.into());
+        node
+    };
+    let mut ill = node("n5", "H100", None);
+    let annotations = Arc::make_mut(&mut ill).annotations_mut();
+    annotations.insert("berth.dev/state".into(), "Quarantined".into());
+    annotations.insert("berth.dev/reason".into(), "cleaning failed".into());
+    let nodes = [
+        in_rack(node("n1", "H100", None), "a"),
+        in_rack(node("n2", "H100", None), "a"),
+        in_rack(node("n3", "H100", None), "b"),
+        in_rack(node("n4", "H100", Some("t")), "b"),
+        in_rack(ill, "c"),
+    ];
+    let (status, [_, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, none);
+    assert_eq!((status.free_gpus, status.fragmentation), (Some(24), Some(33)));
+    let counts = status.nodes.unwrap();
+    assert_eq!((counts.free, counts.assigned, counts.quarantined), (3, 1, 1));
+    assert!(health.message.starts_with("n5: cleaning failed"), "{}", health.message);
+}
+
+#[test]
+fn device_attributes_give_product_and_driver_without_labels() {
+    let mut dra = pool("dra", ("gpu", "yes"));
+    dra.spec.gpu_resource_name = None;
+    let mut node = node("n1", "", None);
+    Arc::make_mut(&mut node).labels_mut().remove("nvidia.com/gpu.product");
+    let slices = |_: &str| {
+        vec![json!({"devices": [{"attributes": {
+            "productName": {"string": "NVIDIA B200"}, "driverVersion": {"version": "580.95.5"},
+        }}]})]
+    };
+    let (status, _) = observe_pool(&dra, &selectors(&[&dra]), &[node], slices);
+    assert_eq!(status.product.as_deref(), Some("NVIDIA B200"));
+    assert_eq!(status.driver.as_deref(), Some("580.95.5"));
+    assert_eq!(status.sharing.as_deref(), Some("dra"));
+}
+
+#[test]
+fn a_shared_pool_reports_the_nodes_it_rejects() {
+    let mut cpu = pool("cpu", ("gpu", "yes"));
+    (cpu.spec.modes, cpu.spec.gpu_resource_name) = (vec![berth_api::NodeMode::Shared], None);
+    let pools = [Arc::new(cpu.clone())];
+    let mut plain = node("n1", "", None).as_ref().clone();
+    plain.labels_mut().remove("nvidia.com/gpu.product");
+    plain.status.as_mut().unwrap().allocatable = None;
+    let plain = Arc::new(plain);
+    let (status, finding) = observe_shared_pool(&cpu, &pools, &[Arc::clone(&plain)], |_| 0);
+    assert_eq!(finding, Finding::yes(READY, "Ready", "tenants share 1 of 1 nodes"));
+    assert_eq!(status.nodes.unwrap().assigned, 1);
+    let (status, finding) = observe_shared_pool(&cpu, &pools, &[plain, node("n2", "H100", None)], |_| 0);
+    assert_eq!(
+        (finding.reason, status.nodes.unwrap().unavailable),
+        ("NodesRejected", 1)
+    );
+    assert!(
+        finding.message.contains("n2 (it has the resource nvidia.com/gpu)"),
+        "{}",
+        finding.message
+    );
+}

@@ -1,0 +1,75 @@
+//! Conditions of a pool.
+
+use super::observe::PoolNodes;
+use berth_api::{
+    HostNodePool,
+    conditions::{Finding, HEALTHY, READY},
+    labels,
+};
+
+/// Whether all nodes can be recycled.
+pub(super) fn check_health(quarantined: &[String]) -> Finding {
+    if quarantined.is_empty() {
+        return Finding::yes(HEALTHY, "NoQuarantine", "no node is quarantined");
+    }
+    Finding::no(
+        HEALTHY,
+        "Quarantined",
+        format!(
+            "{}; look at each, then: kubectl annotate node NAME {}=yes",
+            quarantined.join("; "),
+            labels::RELEASE_QUARANTINE
+        ),
+    )
+}
+
+pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> Finding {
+    let PoolNodes {
+        counts,
+        products,
+        contested,
+        sharing,
+        ..
+    } = found;
+    if !contested.is_empty() {
+        return Finding::no(
+            READY,
+            "OverlappingPools",
+            format!(
+                "these nodes match several pools and no tenant gets them: {}; make the nodeSelectors exclude each other",
+                contested.join("; ")
+            ),
+        );
+    }
+    if counts.total == 0 {
+        return Finding::no(READY, "NoNodes", "no node carries the labels of spec.nodeSelector");
+    }
+    if products.len() > 1 {
+        let products: Vec<&str> = products.iter().map(String::as_str).collect();
+        return Finding::no(
+            READY,
+            "MixedProducts",
+            format!(
+                "a pool holds one GPU product; add a label to spec.nodeSelector that tells these apart: {}",
+                products.join(", ")
+            ),
+        );
+    }
+    let asked = pool.spec.sharing.name();
+    if pool.spec.mig_config().is_none() && sharing.iter().any(|found| found != asked) {
+        let found: Vec<&str> = sharing.iter().map(String::as_str).collect();
+        return Finding::no(
+            READY,
+            "SharingMismatch",
+            format!(
+                "spec.sharing is {asked} and the nodes' labels say {}; set one to what the other is",
+                found.join(", ")
+            ),
+        );
+    }
+    Finding::yes(
+        READY,
+        "Ready",
+        format!("{} of {} nodes are free", counts.free, counts.total),
+    )
+}

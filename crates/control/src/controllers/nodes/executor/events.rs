@@ -1,0 +1,139 @@
+//! Events on nodes and on pods whose node is reclaimed, logs and counters.
+
+use super::{Pass, pods::PodsOnNode};
+use crate::metrics::RecyclingLabels;
+use berth_node_lifecycle::{Assignment, AssignmentState};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Resource, ResourceExt,
+    runtime::events::{Event, EventType},
+};
+
+/// Reason of the Event on pods whose node is reclaimed. There is still time for a checkpoint.
+const NODE_RECLAIMED: &str = "NodeReclaimed";
+
+/// Publishes that a node has another assignment now.
+pub(super) async fn publish_change(
+    pass: &Pass<'_>,
+    node: &Node,
+    before: Option<&Assignment>,
+    after: Option<&Assignment>,
+) {
+    let was = before.map(|assignment| assignment.state);
+    let is = after.map(|assignment| assignment.state);
+    if let Some(before) = before
+        && was != is
+    {
+        observe_time_in_state(pass, before);
+    }
+    let why = after.map(|assignment| assignment.reason.clone()).unwrap_or_default();
+    let (kind, reason) = match (was, is) {
+        (Some(AssignmentState::Draining), Some(AssignmentState::Draining)) => (EventType::Warning, "DrainBlocked"),
+        // How many nodes it waits for, or labels of its GPUs: no news.
+        (Some(was), Some(is)) if was == is && !is_reclaimed_earlier(before, after) => return,
+        (_, Some(AssignmentState::Quarantined)) => {
+            pass.metrics.quarantines.inc();
+            tracing::warn!(node = node.name_any(), why, "node quarantined");
+            (EventType::Warning, "Quarantined")
+        }
+        (_, Some(state)) => {
+            let tenant = after.map(|assignment| assignment.uid.as_str()).unwrap_or_default();
+            tracing::info!(
+                node = node.name_any(),
+                state = state.name(),
+                tenant,
+                why,
+                "node changed its state"
+            );
+            (EventType::Normal, state.name())
+        }
+        (_, None) => (EventType::Normal, "Free"),
+    };
+    let message = if why.is_empty() {
+        format!("node is {}", is.map_or("Free", AssignmentState::name))
+    } else {
+        why
+    };
+    publish(pass, node, kind, reason, &message).await;
+    if let Some(after) = after
+        && was != is
+        && after.state == AssignmentState::Cordoned
+    {
+        warn_pods(pass, node, after).await;
+    }
+}
+
+fn observe_time_in_state(pass: &Pass<'_>, left: &Assignment) {
+    let labels = RecyclingLabels {
+        state: left.state.name(),
+    };
+    let seconds = u32::try_from(left.elapsed(pass.now)).unwrap_or(u32::MAX);
+    let histogram = pass.metrics.recycling_seconds.get_or_create(&labels);
+    histogram.observe(f64::from(seconds));
+}
+
+/// Publishes that an assignment was written again.
+pub(super) async fn publish_drift_corrected(pass: &Pass<'_>, node: &Node, assignment: &Assignment) {
+    let state = assignment.state.name();
+    tracing::warn!(
+        node = node.name_any(),
+        state,
+        "corrected the drift of a node's assignment"
+    );
+    let message = format!("what was removed from the node or changed there is written again: it is {state}");
+    publish(pass, node, EventType::Warning, "DriftCorrected", &message).await;
+}
+
+/// Publishes that a free node cannot be reserved.
+pub(super) async fn publish_reservation_rejected(pass: &Pass<'_>, node: &Node, why: &str) {
+    tracing::warn!(node = node.name_any(), why, "node cannot be reserved; others are");
+    let message = format!("no tenant gets the node for now, its assignment is rejected: {why}");
+    publish(pass, node, EventType::Warning, "ReservationRejected", &message).await;
+}
+
+/// Whether all that changed is that a cordoned node is reclaimed earlier.
+fn is_reclaimed_earlier(before: Option<&Assignment>, after: Option<&Assignment>) -> bool {
+    before.zip(after).is_some_and(|(before, after)| {
+        after.state == AssignmentState::Cordoned
+            && before.since == after.since
+            && before.cordoned_until != after.cordoned_until
+    })
+}
+
+/// Publishes on the pods of a node that it is reclaimed.
+async fn warn_pods(pass: &Pass<'_>, node: &Node, assignment: &Assignment) {
+    let Ok(pods) = PodsOnNode::list(&pass.client, &node.name_any()).await else {
+        return;
+    };
+    let when = assignment
+        .cordoned_until
+        .map_or_else(String::new, |until| format!(" at {until}"));
+    let message = format!(
+        "node {} is reclaimed: the pod is evicted{when}; save what is needed",
+        node.name_any()
+    );
+    for pod in &pods.of_tenants {
+        publish(pass, pod, EventType::Warning, NODE_RECLAIMED, &message).await;
+    }
+}
+
+async fn publish<K: Resource<DynamicType = ()>>(
+    pass: &Pass<'_>,
+    on: &K,
+    type_: EventType,
+    reason: &str,
+    message: &str,
+) {
+    const MAX_LENGTH: usize = 1000;
+    let event = Event {
+        type_,
+        reason: reason.into(),
+        note: Some(message.chars().take(MAX_LENGTH).collect()),
+        action: "Recycle".into(),
+        secondary: None,
+    };
+    // A lost Event does no harm: the node says the same.
+    if let Err(error) = pass.recorder.publish(&event, &on.object_ref(&())).await {
+        tracing::debug!(%error, "event not written");
+    }
+}

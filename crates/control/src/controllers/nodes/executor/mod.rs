@@ -1,0 +1,188 @@
+//! Executes what the planner decided, and moves on every node that is between two tenants, one change at a time. Every patch
+//! carries the resource version it was decided on, so that a stale view or a second control changes nothing.
+//!
+//! [`berth_node_lifecycle::transitions`] decides the next transition of a node; here the facts for it are observed, and it is
+//! applied. Control may end at any point: all that is known is on the Node, in Jobs whose names follow from it, and in in-use
+//! markers.
+//!
+//! Steps that do not depend on each other go on when one fails, see [`failures`].
+
+mod actions;
+mod events;
+mod failures;
+mod in_use_markers;
+mod jobs;
+mod pods;
+mod reserve;
+mod transitions;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{
+    context::Context,
+    controllers::nodes::jobs::NodeJobs,
+    error::{ReconcileError, api},
+    metrics::{Metrics, NodeStateLabels},
+};
+use berth_api::{HostNodePoolSpec, TenantCluster, names::TenantId};
+use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, rejections::RejectedNodes};
+use berth_planner::Action;
+use failures::StepFailures;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams, runtime::events::Recorder};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::sync::OnceCell;
+
+/// What counts GPUs on a node whose pool is gone.
+const NVIDIA: &str = "nvidia.com/gpu";
+/// Pause after which a plan that was made on an old view is made anew.
+const STALE_POLL: Duration = Duration::from_millis(100);
+/// Pause before trying again what the API server rejected or failed to do.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Executes a plan and moves nodes on. Returns when to look again, if something is under way.
+///
+/// # Errors
+/// The host's API server failed so often that the rest was given up.
+pub async fn execute_plan(context: &Context, actions: &[Action]) -> Result<Option<Duration>, ReconcileError> {
+    execute(&mut Pass::new(context), actions).await
+}
+
+async fn execute(pass: &mut Pass<'_>, actions: &[Action]) -> Result<Option<Duration>, ReconcileError> {
+    let mut failures = StepFailures::default();
+    let again = [
+        actions::apply_actions(pass, actions, &mut failures).await,
+        reserve::reserve_nodes(pass, actions, &mut failures).await,
+        transitions::advance_nodes(pass, &mut failures).await,
+    ];
+    pass.update_node_metrics();
+    let retry = failures.into_pause()?;
+    Ok(again.into_iter().chain([retry]).flatten().min())
+}
+
+/// What one pass of the executor works with: the host's API, the view of the host, and what was changed meanwhile.
+struct Pass<'a> {
+    client: Client,
+    recorder: &'a Recorder,
+    metrics: &'a Metrics,
+    rejected_nodes: &'a RejectedNodes,
+    job_settings: &'a NodeJobs,
+    now: Timestamp,
+    nodes: BTreeMap<String, Arc<Node>>,
+    /// Slugs of tenants by UID; none for a tenant whose workloads are gone.
+    tenants: BTreeMap<String, Option<String>>,
+    pools: PoolSelectors,
+    pool_specs: BTreeMap<String, HostNodePoolSpec>,
+    /// UIDs of all `TenantClusters`, asked of the API server once if one is missing in the view.
+    listed_tenants: OnceCell<Vec<String>>,
+}
+
+impl<'a> Pass<'a> {
+    fn new(context: &'a Context) -> Self {
+        let stores = &context.stores;
+        let nodes = stores.nodes.state().into_iter().map(|node| (node.name_any(), node));
+        let pools = stores.pools.state();
+        let tenants = stores.tenants.state().into_iter().filter_map(|cluster| {
+            let uid = cluster.uid()?;
+            let is_gone = cluster.meta().deletion_timestamp.is_some() && context.tenants.workloads_gone(&uid);
+            let slug = (!is_gone).then(|| TenantId::new(&cluster.name_any(), &uid).slug().to_owned());
+            Some((uid, slug))
+        });
+        Self {
+            client: context.client.clone(),
+            recorder: &context.recorder,
+            metrics: &context.metrics,
+            rejected_nodes: &context.rejected_nodes,
+            job_settings: &context.node_jobs,
+            now: context.clock.now(),
+            nodes: nodes.collect(),
+            tenants: tenants.collect(),
+            pool_specs: pools.iter().map(|pool| (pool.name_any(), pool.spec.clone())).collect(),
+            pools: PoolSelectors::from_pools(&pools),
+            listed_tenants: OnceCell::new(),
+        }
+    }
+
+    fn node_api(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    /// The node as it is now; none if it is gone.
+    async fn get_node(&self, name: &str) -> Result<Option<Node>, ReconcileError> {
+        self.node_api().get_opt(name).await.map_err(api("get a node"))
+    }
+
+    /// The slug of a tenant that is not gone.
+    fn tenant_slug(&self, uid: &str) -> Option<String> {
+        self.tenants.get(uid)?.clone()
+    }
+
+    /// Whether a tenant that [`Self::tenant_slug`] does not find is gone, and not only unknown to a view that lags.
+    async fn is_tenant_gone(&self, uid: &str) -> Result<bool, ReconcileError> {
+        if uid.is_empty() || self.tenants.contains_key(uid) {
+            return Ok(true);
+        }
+        let list_uids = async || {
+            let clusters: Api<TenantCluster> = Api::all(self.client.clone());
+            let list = clusters.list_metadata(&ListParams::default()).await;
+            let list = list.map_err(api("list the tenants"))?;
+            Ok::<_, ReconcileError>(list.items.iter().filter_map(ResourceExt::uid).collect::<Vec<_>>())
+        };
+        let listed = self.listed_tenants.get_or_try_init(list_uids).await?;
+        Ok(!listed.iter().any(|listed| listed == uid))
+    }
+
+    /// The name of a node's pool, as its labels say.
+    fn pool_name(&self, node: &Node) -> String {
+        let pool = self.pools.pool_of(node.labels()).ok().flatten();
+        pool.unwrap_or_default().to_owned()
+    }
+
+    /// The spec of a node's pool. A node whose pool is gone is treated as the defaults say.
+    fn pool_spec(&self, node: &Node, assignment: &Assignment) -> HostNodePoolSpec {
+        let by_labels = || self.pool_specs.get(&self.pool_name(node));
+        if let Some(spec) = self.pool_specs.get(&assignment.pool).or_else(by_labels) {
+            return spec.clone();
+        }
+        let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
+        let has_gpus = capacity.is_some_and(|capacity| capacity.contains_key(NVIDIA));
+        HostNodePoolSpec {
+            gpu_resource_name: has_gpus.then(|| NVIDIA.to_owned()),
+            ..HostNodePoolSpec::default()
+        }
+    }
+
+    /// Keeps a node as it is after a change, for the steps that follow.
+    fn update_view(&mut self, node: Node) {
+        self.nodes.insert(node.name_any(), Arc::new(node));
+    }
+
+    fn update_node_metrics(&self) {
+        let mut counts: BTreeMap<(String, &'static str), i64> = BTreeMap::new();
+        for node in self.nodes.values() {
+            let assignment = Assignment::read(node);
+            let pool = match &assignment {
+                Some(assignment) if !assignment.pool.is_empty() => assignment.pool.clone(),
+                _ => self.pool_name(node),
+            };
+            let state = assignment.map_or("Free", |assignment| assignment.state.name());
+            if !pool.is_empty() {
+                *counts.entry((pool, state)).or_default() += 1;
+            }
+        }
+        let states = AssignmentState::ALL.map(AssignmentState::name);
+        for pool in self.pool_specs.keys() {
+            for state in states.into_iter().chain(["Free"]) {
+                let count = counts.get(&(pool.clone(), state)).copied().unwrap_or_default();
+                let labels = NodeStateLabels {
+                    pool: pool.clone(),
+                    state,
+                };
+                self.metrics.nodes.get_or_create(&labels).set(count);
+            }
+        }
+    }
+}

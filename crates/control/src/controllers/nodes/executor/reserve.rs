@@ -1,0 +1,289 @@
+//! Reservations: for each node group of a tenant all free nodes that a plan has for it, or none. Where the API server accepts
+//! the assignment of one node and rejects that of another, the one is given back.
+
+use super::{
+    Pass, RETRY_PAUSE, STALE_POLL, events,
+    failures::StepFailures,
+    in_use_markers::{self, Marker},
+    pods::PodsOnNode,
+};
+use crate::error::ReconcileError;
+use berth_node_lifecycle::{Assignment, AssignmentState, is_available};
+use berth_planner::{Action, ActionKind};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use std::{collections::BTreeMap, time::Duration};
+
+/// The node group of a tenant that nodes are reserved for.
+struct NodeGroup<'a> {
+    /// UID of the tenant.
+    tenant: &'a str,
+    name: &'a str,
+}
+
+/// A node that the plan reserves.
+struct Reservation<'a> {
+    node: &'a str,
+    /// How many nodes the group must have before this one joins.
+    required_nodes: u32,
+    reason: String,
+}
+
+/// Whether a node can be reserved, looked at anew.
+enum Candidate {
+    /// It is free, and has an in-use marker.
+    Free(Box<Node>),
+    /// It is reserved for the same group already, or joins it.
+    ReservedAlready,
+    Unavailable,
+}
+
+enum Outcome {
+    /// The node is reserved, as it is now. With its assignment, if it was free before.
+    Reserved(Box<Node>, Option<Box<Assignment>>),
+    /// The node changed meanwhile.
+    Stale,
+    /// The API server rejected the assignment.
+    Rejected,
+}
+
+/// Makes all reservations of a plan. Returns when to plan anew, if one was not possible any more.
+pub(super) async fn reserve_nodes(
+    pass: &mut Pass<'_>,
+    actions: &[Action],
+    failures: &mut StepFailures,
+) -> Option<Duration> {
+    let mut by_group: BTreeMap<(&str, &str), Vec<Reservation<'_>>> = BTreeMap::new();
+    for action in actions {
+        if let ActionKind::Reserve {
+            tenant,
+            node_group,
+            required_nodes,
+        } = &action.kind
+        {
+            by_group.entry((tenant, node_group)).or_default().push(Reservation {
+                node: &action.node,
+                required_nodes: *required_nodes,
+                reason: action.reason.to_string(),
+            });
+        }
+    }
+    let mut again = None;
+    for ((tenant, name), reservations) in by_group {
+        if failures.is_exhausted() {
+            break;
+        }
+        let group = NodeGroup { tenant, name };
+        let of_group = reserve_for_group(pass, &group, &reservations, failures).await;
+        again = [again, of_group].into_iter().flatten().min();
+    }
+    again
+}
+
+/// Reserves nodes for one group. The plan was made on a view that may lag behind, even behind this control's own last
+/// changes: all nodes are looked at anew before the first of them is reserved.
+async fn reserve_for_group(
+    pass: &mut Pass<'_>,
+    group: &NodeGroup<'_>,
+    reservations: &[Reservation<'_>],
+    failures: &mut StepFailures,
+) -> Option<Duration> {
+    let Some(slug) = pass.tenant_slug(group.tenant) else {
+        return Some(STALE_POLL);
+    };
+    let candidates = reservations
+        .iter()
+        .map(|reservation| check_candidate(pass, reservation.node, group, &slug));
+    let mut checked = Vec::new();
+    for (reservation, candidate) in reservations.iter().zip(join_all(candidates).await) {
+        checked.push(candidate.unwrap_or_else(|error| {
+            failures.record("check a free node", reservation.node, error);
+            Candidate::Unavailable
+        }));
+    }
+    if checked
+        .iter()
+        .any(|candidate| matches!(candidate, Candidate::Unavailable))
+    {
+        // Nodes whose markers were created just now stay what they were: free.
+        for candidate in &checked {
+            if let Candidate::Free(node) = candidate
+                && let Err(error) = in_use_markers::delete_marker(&pass.client, &node.name_any()).await
+            {
+                failures.record("delete an in-use marker", &node.name_any(), error);
+            }
+        }
+        return Some(STALE_POLL);
+    }
+    let outcomes = reservations.iter().zip(checked).map(|(reservation, candidate)| async {
+        match candidate {
+            Candidate::Free(node) => reserve_node(pass, *node, reservation, group).await,
+            Candidate::ReservedAlready => update_required_nodes(pass, reservation, group).await,
+            Candidate::Unavailable => Ok(Outcome::Stale),
+        }
+    });
+    let outcomes = join_all(outcomes).await;
+    keep_all_or_none(pass, reservations, outcomes, failures).await
+}
+
+/// Gives nodes back that were reserved together with one whose assignment was rejected.
+async fn keep_all_or_none(
+    pass: &mut Pass<'_>,
+    reservations: &[Reservation<'_>],
+    outcomes: Vec<Result<Outcome, ReconcileError>>,
+    failures: &mut StepFailures,
+) -> Option<Duration> {
+    let is_rejected = outcomes.iter().any(|outcome| matches!(outcome, Ok(Outcome::Rejected)));
+    let mut again = is_rejected.then_some(RETRY_PAUSE);
+    for (reservation, outcome) in reservations.iter().zip(outcomes) {
+        match outcome {
+            Ok(Outcome::Reserved(node, Some(assignment))) if is_rejected => {
+                let why = "another node that was reserved with it is rejected";
+                match pass.free_node(&node, Some(&assignment), why).await {
+                    Ok(Some(free)) => pass.update_view(free),
+                    Ok(None) => {}
+                    Err(error) => failures.record("give a reserved node back", reservation.node, error),
+                }
+            }
+            Ok(Outcome::Reserved(node, _)) => pass.update_view(*node),
+            Ok(Outcome::Stale) => again = Some(STALE_POLL),
+            Ok(Outcome::Rejected) => {}
+            Err(error) => failures.record("reserve a node", reservation.node, error),
+        }
+    }
+    again
+}
+
+/// Looks at a node as it is now, and creates its in-use marker if it can be reserved.
+async fn check_candidate(
+    pass: &Pass<'_>,
+    name: &str,
+    group: &NodeGroup<'_>,
+    slug: &str,
+) -> Result<Candidate, ReconcileError> {
+    let Some(node) = pass.get_node(name).await? else {
+        return Ok(Candidate::Unavailable);
+    };
+    if let Some(assignment) = Assignment::read(&node) {
+        let is_same = assignment.state.is_pending() && assignment.uid == group.tenant && assignment.group == group.name;
+        return Ok(if is_same {
+            Candidate::ReservedAlready
+        } else {
+            Candidate::Unavailable
+        });
+    }
+    if !is_available(&node) {
+        return Ok(Candidate::Unavailable);
+    }
+    let pods = PodsOnNode::list(&pass.client, name).await?;
+    if !pods.of_tenants.is_empty() {
+        let reason = format!(
+            "its assignment was lost while pods were on it: {}",
+            pods.names().join(", ")
+        );
+        return restore_lost_assignment(pass, &node, AssignmentState::Draining, "", &reason).await;
+    }
+    match in_use_markers::create_marker(&pass.client, &node, slug).await? {
+        Marker::Created | Marker::Existing => Ok(Candidate::Free(Box::new(node))),
+        Marker::OfPreviousTenant(previous) => {
+            let reason = "its assignment was lost before it was clean";
+            restore_lost_assignment(pass, &node, AssignmentState::Scrubbing, &previous, reason).await
+        }
+    }
+}
+
+/// Gives a node that only seemed free the assignment that it lost, so that it is scrubbed.
+async fn restore_lost_assignment(
+    pass: &Pass<'_>,
+    node: &Node,
+    state: AssignmentState,
+    previous: &str,
+    reason: &str,
+) -> Result<Candidate, ReconcileError> {
+    let pool = pass.pool_name(node);
+    let scrubbing = Assignment::scrub_unowned(node, previous, &pool, pass.now, reason);
+    let assignment = match state {
+        AssignmentState::Scrubbing => scrubbing,
+        state => scrubbing.with_state(state, pass.now, reason),
+    };
+    if let Err(error) = pass.write_assignment(node, &assignment, &[]).await {
+        pause_rejected_node(pass, node, error).await?;
+    }
+    Ok(Candidate::Unavailable)
+}
+
+/// Keeps a node whose assignment the API server rejected from being reserved for a while. Any other error is returned.
+async fn pause_rejected_node(pass: &Pass<'_>, node: &Node, error: ReconcileError) -> Result<(), ReconcileError> {
+    let Some(why) = error.refusal() else {
+        return Err(error);
+    };
+    pass.rejected_nodes.add(&node.name_any(), why, pass.now.as_second());
+    events::publish_reservation_rejected(pass, node, why).await;
+    Ok(())
+}
+
+/// Reserves one node. A heartbeat may come in between: that is no reason to leave the tenant with a part of its nodes.
+async fn reserve_node(
+    pass: &Pass<'_>,
+    mut node: Node,
+    reservation: &Reservation<'_>,
+    group: &NodeGroup<'_>,
+) -> Result<Outcome, ReconcileError> {
+    loop {
+        let pool = pass.pool_name(&node);
+        let assignment = Assignment::reserved(
+            group.tenant,
+            group.name,
+            &pool,
+            reservation.required_nodes,
+            pass.now,
+            &reservation.reason,
+        );
+        match pass.write_assignment(&node, &assignment, &[]).await {
+            Ok(Some(patched)) => return Ok(Outcome::Reserved(Box::new(patched), Some(Box::new(assignment)))),
+            Ok(None) => {}
+            Err(error) => {
+                pause_rejected_node(pass, &node, error).await?;
+                // It is as free as it was. Left there, the marker would have it scrubbed.
+                in_use_markers::delete_marker(&pass.client, reservation.node).await?;
+                return Ok(Outcome::Rejected);
+            }
+        }
+        match pass.get_node(reservation.node).await? {
+            Some(newer) if Assignment::read(&newer).is_none() && is_available(&newer) => node = newer,
+            _ => return Ok(Outcome::Stale),
+        }
+    }
+}
+
+/// Changes how many nodes its group must have before a reserved node joins.
+async fn update_required_nodes(
+    pass: &Pass<'_>,
+    reservation: &Reservation<'_>,
+    group: &NodeGroup<'_>,
+) -> Result<Outcome, ReconcileError> {
+    let Some(node) = pass.get_node(reservation.node).await? else {
+        return Ok(Outcome::Stale);
+    };
+    let reserved = Assignment::read(&node).filter(|assignment| {
+        assignment.state == AssignmentState::Reserved
+            && assignment.uid == group.tenant
+            && assignment.group == group.name
+    });
+    let Some(assignment) = reserved else {
+        return Ok(Outcome::Reserved(Box::new(node), None));
+    };
+    let assignment = Assignment {
+        reserved_with: reservation.required_nodes,
+        reason: reservation.reason.clone(),
+        ..assignment
+    };
+    match pass.write_assignment(&node, &assignment, &[]).await {
+        Ok(Some(node)) => Ok(Outcome::Reserved(Box::new(node), None)),
+        Ok(None) => Ok(Outcome::Stale),
+        Err(error) => pause_rejected_node(pass, &node, error)
+            .await
+            .map(|()| Outcome::Rejected),
+    }
+}

@@ -1,0 +1,261 @@
+//! Moves every node that has an assignment on, as far as it goes at once.
+
+use super::{Pass, failures::StepFailures, in_use_markers, jobs, pods::PodsOnNode};
+use crate::{
+    controllers::nodes::jobs::OnNode,
+    error::{ReconcileError, api},
+};
+use berth_api::labels;
+use berth_node_lifecycle::{
+    Assignment, AssignmentState,
+    node::was_shared,
+    transitions::{JobKind, JobState, Observation, Tenant, Transition, next_transition, next_transition_after_sharing},
+};
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Node;
+use kube::{ResourceExt, api::ListParams};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+/// How many nodes are moved on at once.
+const CONCURRENCY: usize = 16;
+/// Transitions of one node in one pass at most.
+const MAX_TRANSITIONS: usize = 8;
+/// Pause before looking again at what no watch reports.
+const POLL: Duration = Duration::from_secs(1);
+
+/// How many nodes each group has that are reserved, being prepared or in use, by (tenant UID, group).
+type GroupSizes = BTreeMap<(String, String), u32>;
+
+/// Moves all nodes on. Returns when to look again, if something is under way.
+pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailures) -> Option<Duration> {
+    if failures.is_exhausted() {
+        return None;
+    }
+    let sizes = complete_group_sizes(pass, failures).await;
+    let moving: Vec<Arc<Node>> = pass
+        .nodes
+        .values()
+        .filter(|node| Assignment::read(node).is_some() || was_shared(node))
+        .cloned()
+        .collect();
+    let (shared_pass, sizes) = (&*pass, &sizes);
+    let advanced: Vec<Result<Advanced, ReconcileError>> =
+        stream::iter(moving.into_iter().map(|node| advance_node(shared_pass, sizes, node)))
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+    let mut soonest: Option<Duration> = None;
+    for outcome in advanced {
+        let Advanced { node, again } = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                // What cannot be done on one node must not hold up the others.
+                tracing::warn!(%error, "a node could not be moved on");
+                soonest = [soonest, Some(POLL)].into_iter().flatten().min();
+                continue;
+            }
+        };
+        soonest = [soonest, again].into_iter().flatten().min();
+        if let Some(node) = node {
+            pass.update_view(node);
+        }
+    }
+    soonest
+}
+
+/// Counts the nodes of groups whose reserved nodes wait for each other. Where the view has enough of them the API server is
+/// asked: a node that was given up meanwhile must not be counted.
+async fn complete_group_sizes(pass: &Pass<'_>, failures: &mut StepFailures) -> GroupSizes {
+    let seen = group_sizes(pass.nodes.values().map(AsRef::as_ref));
+    let waiting: BTreeSet<(String, String)> = pass
+        .nodes
+        .values()
+        .filter_map(|node| Assignment::read(node))
+        .filter(|assignment| assignment.state == AssignmentState::Reserved)
+        .filter_map(|assignment| {
+            let group = (assignment.uid, assignment.group);
+            (seen.get(&group).copied().unwrap_or_default() >= assignment.reserved_with).then_some(group)
+        })
+        .collect();
+    let mut sizes = GroupSizes::new();
+    for group in waiting {
+        if failures.is_exhausted() {
+            break;
+        }
+        let params = ListParams::default().labels(&format!("{}={}", labels::NODE_GROUP, group.1));
+        match pass.node_api().list(&params).await {
+            Ok(listed) => {
+                let size = group_sizes(listed.items.iter())
+                    .get(&group)
+                    .copied()
+                    .unwrap_or_default();
+                sizes.insert(group, size);
+            }
+            Err(error) => failures.record("count a node group", &group.1, api("list the nodes of a group")(error)),
+        }
+    }
+    sizes
+}
+
+fn group_sizes<'a>(nodes: impl Iterator<Item = &'a Node>) -> GroupSizes {
+    let mut sizes = GroupSizes::new();
+    for assignment in nodes.filter_map(Assignment::read) {
+        if assignment.state.is_pending() || assignment.state == AssignmentState::Assigned {
+            *sizes.entry((assignment.uid, assignment.group)).or_default() += 1;
+        }
+    }
+    sizes
+}
+
+struct Advanced {
+    /// The node after the last change, if there was one.
+    node: Option<Node>,
+    /// When to look again.
+    again: Option<Duration>,
+}
+
+/// Moves one node on.
+async fn advance_node(pass: &Pass<'_>, sizes: &GroupSizes, start: Arc<Node>) -> Result<Advanced, ReconcileError> {
+    let mut node = start;
+    let mut changed = false;
+    let mut again = None;
+    for _ in 0..MAX_TRANSITIONS {
+        let applied = match Assignment::read(&node) {
+            Some(assignment) => apply_next_transition(pass, sizes, &node, &assignment).await?,
+            None if was_shared(&node) => scrub_formerly_shared_node(pass, &node).await?,
+            None => break,
+        };
+        match applied {
+            Applied::Changed(newer) => {
+                node = Arc::from(newer);
+                changed = true;
+            }
+            Applied::Waits(pause) => {
+                again = pause;
+                break;
+            }
+        }
+    }
+    Ok(Advanced {
+        node: changed.then(|| Arc::unwrap_or_clone(node)),
+        again,
+    })
+}
+
+enum Applied {
+    Changed(Box<Node>),
+    /// Nothing changed; when to look again.
+    Waits(Option<Duration>),
+}
+
+impl Applied {
+    /// A node that changed meanwhile is looked at again when the watch brings it, and soon in any case.
+    fn of_patch(patched: Option<Node>) -> Self {
+        patched.map_or(Self::Waits(Some(POLL)), |node| Self::Changed(Box::new(node)))
+    }
+}
+
+/// Scrubs a node that several tenants shared and that is now in a pool of single tenants.
+async fn scrub_formerly_shared_node(pass: &Pass<'_>, node: &Node) -> Result<Applied, ReconcileError> {
+    let name = node.name_any();
+    let pool = pass.pool_name(node);
+    let Some(spec) = pass.pool_specs.get(&pool).filter(|spec| !spec.is_shared()) else {
+        // No tenant can have it alone.
+        return Ok(Applied::Waits(None));
+    };
+    let pods = PodsOnNode::list(&pass.client, &name).await?.names();
+    let patched = match next_transition_after_sharing(pass.now, node, (&pool, spec), &pods) {
+        Transition::SetAssignment(assignment, more_labels) => {
+            in_use_markers::create_marker(&pass.client, node, "").await?;
+            pass.write_assignment(node, &assignment, &more_labels).await?
+        }
+        Transition::Free(why) => pass.free_node(node, None, &why).await?,
+        _ => None,
+    };
+    Ok(Applied::of_patch(patched))
+}
+
+/// Observes what the next transition of a node depends on, and applies it.
+async fn apply_next_transition(
+    pass: &Pass<'_>,
+    sizes: &GroupSizes,
+    node: &Node,
+    assignment: &Assignment,
+) -> Result<Applied, ReconcileError> {
+    let name = node.name_any();
+    let tenant = match pass.tenant_slug(&assignment.uid) {
+        Some(slug) => Tenant::Alive(slug),
+        None if pass.is_tenant_gone(&assignment.uid).await? => Tenant::Gone,
+        // The view lags: the watch will bring the tenant.
+        None => return Ok(Applied::Waits(Some(POLL))),
+    };
+    let pool = pass.pool_spec(node, assignment);
+    let depends_on_pods = matches!(
+        assignment.state,
+        AssignmentState::Draining | AssignmentState::Scrubbing | AssignmentState::Validating
+    );
+    let pods = if depends_on_pods {
+        Some(PodsOnNode::list(&pass.client, &name).await?)
+    } else {
+        None
+    };
+    let pod_names = pods.as_ref().map(PodsOnNode::names).unwrap_or_default();
+    let job = match assignment.state {
+        AssignmentState::Scrubbing => jobs::get_job_state(&pass.client, JobKind::Scrub, &name, assignment).await?,
+        AssignmentState::Validating => jobs::get_job_state(&pass.client, JobKind::Validate, &name, assignment).await?,
+        _ => JobState::Missing,
+    };
+    let group = (assignment.uid.clone(), assignment.group.clone());
+    let observation = Observation {
+        now: pass.now,
+        node,
+        assignment,
+        pool: &pool,
+        tenant,
+        is_group_complete: sizes.get(&group).is_some_and(|size| *size >= assignment.reserved_with),
+        pods: &pod_names,
+        job,
+    };
+    match next_transition(&observation) {
+        Transition::Wait => return Ok(Applied::Waits(None)),
+        Transition::CheckAfter(seconds) => {
+            let seconds = u64::try_from(seconds.max(1)).unwrap_or(1);
+            return Ok(Applied::Waits(Some(Duration::from_secs(seconds))));
+        }
+        Transition::SetAssignment(next, more_labels) => {
+            return Ok(Applied::of_patch(
+                pass.write_assignment(node, &next, &more_labels).await?,
+            ));
+        }
+        Transition::CorrectDrift(corrected) => {
+            return Ok(Applied::of_patch(pass.correct_drift(node, &corrected).await?));
+        }
+        Transition::Free(why) => {
+            return Ok(Applied::of_patch(pass.free_node(node, Some(assignment), &why).await?));
+        }
+        Transition::EvictPods => {
+            if let Some(pods) = &pods {
+                pods.evict(&pass.client).await?;
+            }
+        }
+        Transition::DeletePods => {
+            if let Some(pods) = &pods {
+                pods.delete(&pass.client).await?;
+            }
+        }
+        Transition::StartJob(kind) => {
+            let on = OnNode {
+                node: &name,
+                assignment,
+                pool: &pool,
+                platform_pods: pods.as_ref().map(|pods| pods.platform.as_slice()).unwrap_or_default(),
+            };
+            jobs::start_job(&pass.client, kind, pass.job_settings, &on).await?;
+        }
+    }
+    Ok(Applied::Waits(Some(POLL)))
+}

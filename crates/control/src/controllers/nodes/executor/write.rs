@@ -1,0 +1,104 @@
+//! Writing assignments on nodes.
+
+use super::{Pass, events, in_use_markers, jobs};
+use crate::{
+    apply::is_status,
+    error::{ReconcileError, api},
+    metrics::ActionLabels,
+};
+use berth_node_lifecycle::{Assignment, assignment::clear_assignment_patch};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::Value;
+
+impl Pass<'_> {
+    /// Writes an assignment on a node and publishes the change. None: the node changed meanwhile, or is gone.
+    pub(super) async fn write_assignment(
+        &self,
+        node: &Node,
+        assignment: &Assignment,
+        more_labels: &[(String, Option<String>)],
+    ) -> Result<Option<Node>, ReconcileError> {
+        let action = assignment.state.name();
+        let patched = self.patch_assignment(node, assignment, more_labels, action).await?;
+        if patched.is_some() {
+            events::publish_change(self, node, Assignment::read(node).as_ref(), Some(assignment)).await;
+        }
+        Ok(patched)
+    }
+
+    /// Writes an assignment again on a node from which somebody took something of it.
+    pub(super) async fn correct_drift(
+        &self,
+        node: &Node,
+        assignment: &Assignment,
+    ) -> Result<Option<Node>, ReconcileError> {
+        let patched = self.patch_assignment(node, assignment, &[], "CorrectDrift").await?;
+        if patched.is_some() {
+            events::publish_drift_corrected(self, node, assignment).await;
+        }
+        Ok(patched)
+    }
+
+    async fn patch_assignment(
+        &self,
+        node: &Node,
+        assignment: &Assignment,
+        more_labels: &[(String, Option<String>)],
+        action: &'static str,
+    ) -> Result<Option<Node>, ReconcileError> {
+        let body = assignment.to_patch(node, more_labels);
+        let patched = self.patch_node(node, &body, action).await?;
+        let before = Assignment::read(node).filter(|before| before.recycling_id != assignment.recycling_id);
+        if let Some(before) = before.filter(|_| patched.is_some()) {
+            // What was begun under the old name proves nothing, and must not go on beside the new one.
+            jobs::delete_jobs(&self.client, &node.name_any(), &before).await?;
+        }
+        Ok(patched)
+    }
+
+    /// Takes the assignment off a node, and everything else that was kept of the recycling.
+    pub(super) async fn free_node(
+        &self,
+        node: &Node,
+        assignment: Option<&Assignment>,
+        why: &str,
+    ) -> Result<Option<Node>, ReconcileError> {
+        let patched = self.patch_node(node, &clear_assignment_patch(node), "Free").await?;
+        if patched.is_some() {
+            let name = node.name_any();
+            in_use_markers::delete_marker(&self.client, &name).await?;
+            if let Some(assignment) = assignment {
+                jobs::delete_jobs(&self.client, &name, assignment).await?;
+            }
+            tracing::info!(node = name, why, "node is free");
+            events::publish_change(self, node, assignment, None).await;
+        }
+        Ok(patched)
+    }
+
+    /// Applies a merge patch that has a resource version in it.
+    async fn patch_node(
+        &self,
+        node: &Node,
+        body: &Value,
+        action: &'static str,
+    ) -> Result<Option<Node>, ReconcileError> {
+        let params = PatchParams::default();
+        match self
+            .node_api()
+            .patch(&node.name_any(), &params, &Patch::Merge(body))
+            .await
+        {
+            Ok(node) => {
+                self.metrics.node_actions.get_or_create(&ActionLabels { action }).inc();
+                Ok(Some(node))
+            }
+            Err(error) if is_status(&error, 409) || is_status(&error, 404) => Ok(None),
+            Err(error) => Err(api("change a node")(error)),
+        }
+    }
+}

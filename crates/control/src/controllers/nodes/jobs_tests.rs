@@ -1,0 +1,102 @@
+use super::*;
+use jiff::Timestamp;
+
+fn assignment() -> Assignment {
+    Assignment {
+        slug: "vision-abc".into(),
+        recycling_id: "aaaaaaaaaaaaa".into(),
+        ..Assignment::reserved("", "", "h100", 1, Timestamp::UNIX_EPOCH, "")
+    }
+}
+
+fn pool(spec: &Value) -> HostNodePoolSpec {
+    serde_json::from_value(spec.clone()).unwrap()
+}
+
+#[test]
+fn jobs_are_as_reviewed() {
+    let settings = NodeJobs {
+        image: "ghcr.io/berth-dev/berth-scrub:0.1.0".into(),
+        pull_policy: Some("Always".into()),
+        pull_secrets: vec!["registry".into()],
+        placeholder_image: String::new(),
+    };
+    let pool = pool(&json!({
+        "nodeSelector": {"a": "b"}, "gpuResourceName": "nvidia.com/gpu",
+        "scrub": {
+            "steps": ["Processes", "Claims", "GPUReset", "Images", "Disks"], "disks": ["/mnt/nvme0"],
+            "keepImages": ["registry.example.com/base/"],
+            "custom": [{"name": "cache", "image": "registry.example.com/wipe:1", "args": ["--all"]}],
+            "podAnnotations": {"sidecar.istio.io/inject": "false"},
+        },
+        "validate": {"custom": [{"name": "burn-in", "image": "registry.example.com/burn:1", "command": ["/burn"]}]},
+    }));
+    let (platform_pods, assignment) = (["uid-a".to_owned(), "uid-b".to_owned()], assignment());
+    let on = OnNode {
+        node: "gpu-h100-01",
+        assignment: &assignment,
+        pool: &pool,
+        platform_pods: &platform_pods,
+    };
+    insta::assert_yaml_snapshot!("scrub", build(JobKind::Scrub, &settings, &on));
+    insta::assert_yaml_snapshot!("validate", build(JobKind::Validate, &settings, &on));
+}
+
+#[test]
+fn the_default_steps_follow_the_gpus() {
+    let names = |spec: &Value| {
+        let spec = pool(spec);
+        spec.scrub_steps().into_iter().map(ScrubStep::name).collect::<Vec<_>>()
+    };
+    let base = ["processes", "claims", "ephemeral"];
+    assert_eq!(
+        names(&json!({"nodeSelector": {}, "gpuResourceName": "amd.com/gpu"})),
+        base
+    );
+    let nvidia = names(&json!({"nodeSelector": {}, "gpuResourceName": "nvidia.com/gpu"}));
+    assert_eq!(nvidia, [&base[..], &["mig", "gpu-reset"]].concat());
+    assert!(names(&json!({"nodeSelector": {}, "scrub": {"policy": "None"}})).is_empty());
+}
+
+#[test]
+fn names_are_unique_and_fit() {
+    let first = name(JobKind::Scrub, "gpu-h100-01", &assignment());
+    assert!(first.starts_with("scrub-gpu-h100-01-") && first.len() <= 63, "{first}");
+    assert_ne!(first, name(JobKind::Validate, "gpu-h100-01", &assignment()));
+    let again = Assignment {
+        recycling_id: "bbbbbbbbbbbbb".into(),
+        ..assignment()
+    };
+    assert_ne!(first, name(JobKind::Scrub, "gpu-h100-01", &again));
+    assert!(name(JobKind::Scrub, &"n".repeat(250), &assignment()).len() <= 63);
+}
+
+#[test]
+fn the_state_of_a_job_follows_its_conditions() {
+    let job = |conditions: Value| -> Job {
+        serde_json::from_value(json!({"metadata": {"name": "j"}, "status": {"conditions": conditions}})).unwrap()
+    };
+    assert_eq!(state(None), JobState::Missing);
+    assert_eq!(state(Some(&job(json!([])))), JobState::Running);
+    let criteria = json!([{"type": "SuccessCriteriaMet", "status": "True"}]);
+    assert_eq!(
+        state(Some(&job(criteria))),
+        JobState::Running,
+        "its pods have not ended"
+    );
+    let complete = job(json!([{"type": "Complete", "status": "True"}]));
+    assert_eq!(state(Some(&complete)), JobState::Succeeded);
+    let failed =
+        job(json!([{"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long"}]));
+    let why = "DeadlineExceeded: too long (Job j)".to_owned();
+    assert_eq!(state(Some(&failed)), JobState::Failed(why));
+    let mut going = complete;
+    going.metadata.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+        Timestamp::UNIX_EPOCH,
+    ));
+    assert_eq!(
+        state(Some(&going)),
+        JobState::Running,
+        "one that is being deleted proves nothing"
+    );
+}

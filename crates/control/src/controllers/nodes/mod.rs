@@ -1,0 +1,54 @@
+//! Host nodes: which tenant has which, decided by the pure [planner](berth_planner) and applied by the [`executor`].
+//!
+//! The assignment on the Node object is the only record of its tenant, all of it set in one patch that fails if the node
+//! changed meanwhile. What the planner decides from is made of that assignment and of the pods that wait, in
+//! [`berth_node_lifecycle`].
+
+pub mod clock;
+mod executor;
+mod idle;
+pub mod jobs;
+mod observe;
+pub mod placeholders;
+mod status;
+
+use crate::{context::Context, error::ReconcileError, metrics::ViolationLabels};
+use berth_planner::{Fleet, Plan};
+use std::time::Duration;
+
+/// Plans once and executes the plan. Returns when to look again, if something is under way.
+///
+/// # Errors
+/// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node, and with
+/// it the next plan.
+pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileError> {
+    let now = context.clock.now();
+    let (fleet, demand) = observe::observe_fleet(context, now);
+    let plan = berth_planner::plan(&fleet);
+    report_violations(context, &fleet, &plan);
+    status::update_group_status(context, &plan);
+    // None of these depends on another: all are done, whichever of them fails.
+    let executed = executor::execute_plan(context, &plan.actions).await;
+    let idle_written = idle::write_idle_times(context, &fleet).await;
+    let placeholders = placeholders::reconcile(context, &plan, &demand).await;
+    idle_written?;
+    let plan_again = plan.replan_at.map(|at| seconds(at - fleet.now));
+    let rejected_again = context.rejected_nodes.seconds_until_next_retry(now.as_second());
+    let pauses = [executed?, placeholders, plan_again, rejected_again.map(seconds)];
+    Ok(pauses.into_iter().flatten().min())
+}
+
+/// Counts and logs the rules that a plan breaks: there should be none. The plan is executed all the same, since each of its
+/// actions is checked against its node again.
+fn report_violations(context: &Context, fleet: &Fleet, plan: &Plan) {
+    for violation in berth_planner::check(fleet, plan) {
+        let kind = violation.kind();
+        let labels = ViolationLabels { kind };
+        context.metrics.plan_violations.get_or_create(&labels).inc();
+        tracing::error!(kind, %violation, "a plan breaks a rule");
+    }
+}
+
+fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default().max(1))
+}

@@ -1,0 +1,46 @@
+//! The snapshot of the fleet that the planner decides from, made of what the watches know.
+
+use crate::{
+    context::Context,
+    controllers::{tenant::Validator, tenant_class::class_of},
+};
+use berth_node_lifecycle::{
+    demand::TenantDemand,
+    fleet::{SnapshotInput, TenantInput, build_snapshot},
+    pod_requests,
+};
+use berth_planner::Fleet;
+use jiff::Timestamp;
+use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
+
+/// The fleet as the watches know it, and what its demand is made of.
+pub fn observe_fleet(context: &Context, now: Timestamp) -> (Fleet, TenantDemand) {
+    let stores = &context.stores;
+    let validator = Validator::new(stores, context.runtime.as_ref(), &context.network_config);
+    let tenants = stores.tenants.state().into_iter().map(|cluster| TenantInput {
+        accepted: validator.accepts(&cluster),
+        gone: cluster.meta().deletion_timestamp.is_some()
+            && cluster.uid().is_some_and(|uid| context.tenants.workloads_gone(&uid)),
+        class: class_of(&cluster, |name| stores.classes.get(&ObjectRef::new(name)).is_some()),
+        cluster,
+    });
+    let platform = |node: &str| {
+        let mut used = pod_requests::Requests::new();
+        for of_pod in stores.usage.of(node).values() {
+            pod_requests::add(&mut used, of_pod);
+        }
+        used
+    };
+    build_snapshot(&SnapshotInput {
+        now,
+        nodes: stores.nodes.state(),
+        pools: stores.pools.state(),
+        classes: stores.classes.state(),
+        tenants: tenants.collect(),
+        workloads: stores.workloads.all(),
+        platform: &platform,
+        devices: &stores.devices,
+        idle: &context.idle,
+        rejected_nodes: &context.rejected_nodes,
+    })
+}

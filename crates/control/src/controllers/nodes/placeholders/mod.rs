@@ -1,0 +1,187 @@
+//! Placeholders: pending pods that make autoscalers add nodes for tenants.
+//!
+//! Pods of tenants wait for nodes that carry their tenant's label, and no autoscaler can add such nodes. For nodes
+//! that are missing in a pool with `autoscaling`, control keeps pods in its own namespace that could run on any free node of the
+//! pool. The plan alone decides which: they are compared with the existing ones, and the difference is created and deleted.
+
+mod build;
+mod difference;
+mod report;
+
+pub use build::{PlaceholderSet, Settings, build_placeholder_sets};
+pub use report::{publish_requested_nodes, report_requested_nodes};
+
+use crate::{
+    apply::is_status,
+    context::{Context, Key},
+    error::{ReconcileError, api},
+    metrics::PoolLabels,
+};
+use berth_api::{names::TenantId, system};
+use berth_node_lifecycle::demand::TenantDemand;
+use berth_planner::Plan;
+use difference::{Difference, FAILED_POD_HOLD, compute_difference};
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, PostParams, Preconditions},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// How many are created or deleted at once.
+const CONCURRENCY: usize = 16;
+/// Pause before trying again what failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// What is requested in a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Nodes that autoscalers have to add.
+    pub nodes: u32,
+    /// Placeholders.
+    pub pods: u32,
+    /// Why no more is requested.
+    pub held_back: Option<String>,
+}
+
+/// What is requested, by pool; none before the first plan.
+#[derive(Default)]
+pub struct RequestTracker(Mutex<Option<BTreeMap<String, Request>>>);
+
+impl RequestTracker {
+    /// What is requested in a pool; `None` before the first plan.
+    pub fn get(&self, pool: &str) -> Option<Request> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.as_ref().map(|all| all.get(pool).cloned().unwrap_or_default())
+    }
+
+    /// Sets what is requested. Returns the pools for which that changed.
+    fn update(&self, new: BTreeMap<String, Request>) -> Vec<String> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.take();
+        let mut changed: Vec<String> = new
+            .iter()
+            .filter(|(pool, request)| known.as_ref().and_then(|known| known.get(*pool)) != Some(request))
+            .map(|(pool, _)| pool.clone())
+            .collect();
+        let gone = known.into_iter().flat_map(BTreeMap::into_keys);
+        changed.extend(gone.filter(|pool| !new.contains_key(pool)));
+        *all = Some(new);
+        changed
+    }
+}
+
+/// Creates and deletes placeholders as a plan requires. Returns when to try again what failed: a cluster that rejects
+/// placeholders must not hold up nodes.
+pub async fn reconcile(context: &Context, plan: &Plan, needs: &TenantDemand) -> Option<Duration> {
+    let stores = &context.stores;
+    let tenants = stores.tenants.state();
+    let slugs = tenants.iter().filter_map(|tenant| {
+        let uid = tenant.uid()?;
+        let slug = TenantId::new(&tenant.name_any(), &uid).slug().to_owned();
+        Some((uid, slug))
+    });
+    let settings = Settings {
+        image: context.node_jobs.placeholder_image.clone(),
+        pull_secrets: context.node_jobs.pull_secrets.clone(),
+    };
+    let wanted = build_placeholder_sets(&settings, &stores.pools.state(), &slugs.collect(), plan, needs);
+    let difference = compute_difference(&stores.placeholders.state(), &wanted, Timestamp::now());
+    let rest = (difference.resting > 0).then(|| Duration::from_secs(FAILED_POD_HOLD.unsigned_abs()));
+    let outcome = apply_difference(context, difference).await;
+    let mut requests: BTreeMap<String, Request> = BTreeMap::new();
+    for (pool, ask) in &plan.scale_ups {
+        let of_pool = wanted.iter().filter(|one| one.pool == *pool);
+        let pods = of_pool.map(|one| one.count).sum();
+        let request = Request {
+            nodes: if pods == 0 { 0 } else { ask.nodes },
+            pods,
+            held_back: ask.limited_message(pool),
+        };
+        requests.insert(pool.clone(), request);
+    }
+    if let Err(error) = &outcome {
+        tracing::warn!(%error, "placeholders could not be created or deleted; trying again");
+        for request in requests.values_mut().filter(|request| request.pods > 0) {
+            request.held_back = Some(format!("the cluster rejects placeholders: {error}"));
+        }
+    }
+    for pool in context.requested.update(requests) {
+        let labels = PoolLabels { pool: pool.clone() };
+        let pods = context.requested.get(&pool).unwrap_or_default().pods;
+        context.metrics.placeholders.get_or_create(&labels).set(i64::from(pods));
+        context.queue.add(Key::Pool(pool));
+    }
+    if outcome.is_err() { Some(RETRY_PAUSE) } else { rest }
+}
+
+/// Creates and deletes all of them, whichever fails: the placeholders of one tenant must not hold up those of another. Returns the
+/// first error.
+async fn apply_difference(context: &Context, difference: Difference) -> Result<(), ReconcileError> {
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), system::NAMESPACE);
+    let deleted = difference
+        .delete
+        .into_iter()
+        .map(|pod| delete_placeholder(pods.clone(), pod));
+    let deleted: Vec<_> = stream::iter(deleted).buffer_unordered(CONCURRENCY).collect().await;
+    let created = difference
+        .create
+        .into_iter()
+        .map(|pod| create_placeholder(pods.clone(), pod));
+    let created: Vec<_> = stream::iter(created).buffer_unordered(CONCURRENCY).collect().await;
+    deleted.into_iter().chain(created).collect()
+}
+
+async fn delete_placeholder(pods: Api<Pod>, pod: Arc<Pod>) -> Result<(), ReconcileError> {
+    let this_very = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions {
+            uid: pod.uid(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match pods.delete(&pod.name_any(), &this_very).await {
+        Ok(_) => Ok(()),
+        // Gone, or another one by now.
+        Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
+        Err(error) => Err(api("delete a placeholder")(error)),
+    }
+}
+
+async fn create_placeholder(pods: Api<Pod>, pod: Pod) -> Result<(), ReconcileError> {
+    match pods.create(&PostParams::default(), &pod).await {
+        Ok(_) => Ok(()),
+        // The view lags: it is there already.
+        Err(error) if is_status(&error, 409) => Ok(()),
+        Err(error) => Err(api("make a placeholder")(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_requests_are_reported_once() {
+        let requested = RequestTracker::default();
+        assert_eq!(requested.get("h100"), None, "no plan yet");
+        let asks = |pods| {
+            let request = Request {
+                pods,
+                ..Request::default()
+            };
+            BTreeMap::from([("h100".to_owned(), request)])
+        };
+        assert_eq!(requested.update(asks(1)), ["h100"]);
+        assert!(requested.update(asks(1)).is_empty());
+        assert_eq!(requested.update(BTreeMap::new()), ["h100"], "no longer asked for");
+        assert_eq!(requested.get("h100"), Some(Request::default()));
+    }
+}

@@ -1,0 +1,21 @@
+//! What a plan says of the node groups of tenants, for their status.
+
+use crate::context::{Context, Key};
+use berth_planner::Plan;
+use kube::ResourceExt;
+
+/// Keeps what the plan says of each tenant's node groups, and reconciles the tenants for which that changed.
+pub fn update_group_status(context: &Context, plan: &Plan) {
+    let changed = context.tenants.set_node_group_plans(&plan.node_groups);
+    if changed.is_empty() {
+        return;
+    }
+    for cluster in context.stores.tenants.state() {
+        if cluster.uid().is_some_and(|uid| changed.contains(&uid)) {
+            context.queue.add(Key::Tenant {
+                namespace: cluster.namespace().unwrap_or_default(),
+                name: cluster.name_any(),
+            });
+        }
+    }
+}

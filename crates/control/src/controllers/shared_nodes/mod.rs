@@ -1,0 +1,189 @@
+//! Nodes that several tenants use at the same time, for work without GPUs.
+//!
+//! A node of a pool of mode `shared` carries the label `berth.dev/shared-pool` as long as tenants share it; pods find it by
+//! that label, and the host's admission policies hold them to the pools of their tenant. It never carries an owner. A node
+//! on which anything says that it has devices does not get the label, and loses it ([`device_evidence`]). Pods on nodes that
+//! their tenant may not use (any more) are evicted or deleted ([`decide_about_pod`]).
+
+use crate::{
+    apply::is_status,
+    context::Context,
+    error::{ReconcileError, api},
+    metrics::ActionLabels,
+};
+use berth_api::{labels, policy_annotations};
+use berth_node_lifecycle::{
+    node::shared_pool_of,
+    shared_nodes::{PodDecision, SharedPod, SharingStatus, decide_about_pod, device_evidence, sharing_status},
+};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions},
+    core::PartialObjectMeta,
+    runtime::reflector::ObjectRef,
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// Pause before looking again at pods that have to leave.
+const DRAIN_POLL: Duration = Duration::from_secs(1);
+
+/// Adds nodes to shared pools, removes them, and evicts pods that may not stay. Returns when to look again, if something is under
+/// way.
+///
+/// # Errors
+/// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node.
+pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileError> {
+    let pools = context.stores.pools.state();
+    for node in context.stores.nodes.state() {
+        let name = node.name_any();
+        let status = sharing_status(&node, &pools, context.stores.slices.of(&name).len());
+        let (body, action) = match &status {
+            SharingStatus::Eligible(pool) => (share_patch(&node, pool), "share"),
+            SharingStatus::NotInSharedPool | SharingStatus::Rejected(..) if shared_pool_of(&node).is_some() => {
+                (unshare_patch(&node), "unshare")
+            }
+            _ => continue,
+        };
+        if patch_node(context, &node, &body, action).await? {
+            tracing::info!(node = name, ?status, action, "shared node");
+        }
+    }
+    let mut again = None;
+    for (node, pods) in context.stores.shared_pods.all() {
+        for (place, pod) in pods {
+            if !pod.is_ending && !enforce_pod_decision(context, &node, &place, &pod).await? {
+                again = Some(DRAIN_POLL);
+            }
+        }
+    }
+    Ok(again)
+}
+
+/// Evicts or deletes a pod that may not stay. Returns whether it may stay.
+async fn enforce_pod_decision(
+    context: &Context,
+    node: &str,
+    place: &str,
+    pod: &SharedPod,
+) -> Result<bool, ReconcileError> {
+    let Some((namespace, name)) = place.split_once('/') else {
+        return Ok(true);
+    };
+    let known = context.stores.nodes.get(&ObjectRef::new(node));
+    let workloads = context.stores.namespaces.get(&ObjectRef::new(namespace));
+    if let Some(allowed) = workloads.as_deref().map(allowed_pools)
+        && decide(context, node, known.as_deref(), pod, &allowed) == PodDecision::Keep
+    {
+        return Ok(true);
+    }
+    // The watches are not in step with each other: before a pod is evicted, node and namespace are read again.
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let now = match node {
+        "" => None,
+        name => nodes.get_opt(name).await.map_err(api("look at a node"))?,
+    };
+    let namespaces: Api<Namespace> = Api::all(context.client.clone());
+    let workloads = namespaces.get_metadata_opt(namespace).await;
+    let Some(workloads) = workloads.map_err(api("look at a tenant's namespace"))? else {
+        return Ok(true);
+    };
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let decision = decide(context, node, now.as_ref(), pod, &allowed_pools(&workloads));
+    let this_very = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(pod.uid.clone()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    let asked = match decision {
+        PodDecision::Keep => return Ok(true),
+        PodDecision::Evict => {
+            let params = EvictParams {
+                delete_options: Some(this_very),
+                ..EvictParams::default()
+            };
+            pods.evict(name, &params).await.map(|_| ())
+        }
+        PodDecision::Delete => pods.delete(name, &this_very).await.map(|_| ()),
+    };
+    match asked {
+        Ok(()) => tracing::info!(
+            pod = place,
+            node,
+            ?decision,
+            "pod leaves a node that its tenant may not use"
+        ),
+        // A disruption budget says "not yet"; or it is gone, or another one.
+        Err(error) if [404, 409, 429].iter().any(|code| is_status(&error, *code)) => {}
+        Err(error) => return Err(api("make a pod leave a shared node")(error)),
+    }
+    Ok(false)
+}
+
+fn decide(context: &Context, name: &str, node: Option<&Node>, pod: &SharedPod, allowed: &[String]) -> PodDecision {
+    match node {
+        // A node that is gone takes its pods with it.
+        None if !name.is_empty() => PodDecision::Keep,
+        node => {
+            let devices =
+                |node| device_evidence::find_device_evidence(node, context.stores.slices.of(name).len()).is_some();
+            decide_about_pod(pod, node, node.is_some_and(devices), allowed)
+        }
+    }
+}
+
+/// The shared pools that a workload namespace may use, as the host's admission policies read them.
+fn allowed_pools(namespace: &PartialObjectMeta<Namespace>) -> Vec<String> {
+    let list = namespace.annotations().get(policy_annotations::SHARED_POOLS);
+    let pools = list.map(String::as_str).unwrap_or_default().split(',');
+    pools.filter(|pool| !pool.is_empty()).map(ToOwned::to_owned).collect()
+}
+
+/// The shared nodes of these pools, by name.
+pub fn list_shared_nodes(context: &Context, pools: &[String]) -> BTreeMap<String, Arc<Node>> {
+    let mut nodes = context.stores.nodes.state();
+    nodes.retain(|node| shared_pool_of(node).is_some_and(|pool| pools.contains(pool)));
+    nodes.into_iter().map(|node| (node.name_any(), node)).collect()
+}
+
+fn share_patch(node: &Node, pool: &str) -> Value {
+    json!({"metadata": {
+        "resourceVersion": node.resource_version(),
+        "labels": {labels::SHARED_POOL: pool, labels::POOL: pool},
+        "annotations": {labels::PREVIOUS_SHARED_POOL: null},
+    }})
+}
+
+/// No new pod can come. That tenants used the node stays recorded until it is scrubbed.
+fn unshare_patch(node: &Node) -> Value {
+    json!({"metadata": {
+        "resourceVersion": node.resource_version(),
+        "labels": {labels::SHARED_POOL: null, labels::POOL: null},
+        "annotations": {labels::PREVIOUS_SHARED_POOL: shared_pool_of(node)},
+    }})
+}
+
+async fn patch_node(
+    context: &Context,
+    node: &Node,
+    body: &Value,
+    action: &'static str,
+) -> Result<bool, ReconcileError> {
+    let nodes: Api<Node> = Api::all(context.client.clone());
+    let patch = Patch::Merge(body);
+    match nodes.patch(&node.name_any(), &PatchParams::default(), &patch).await {
+        Ok(_) => {
+            context
+                .metrics
+                .node_actions
+                .get_or_create(&ActionLabels { action })
+                .inc();
+            Ok(true)
+        }
+        Err(error) if is_status(&error, 409) || is_status(&error, 404) => Ok(false),
+        Err(error) => Err(api("change a node")(error)),
+    }
+}

@@ -1,0 +1,146 @@
+//! Watches of the pods on nodes, the platform's own and those on shared nodes. Of each only what counts is kept, in a
+//! [`NodeIndex`] index.
+
+use super::{
+    FLEET_PAUSE,
+    follow::{Index, follow},
+    wake::tenant_key,
+};
+use crate::context::Key;
+use berth_api::{TenantCluster, labels};
+use berth_node_lifecycle::{
+    Assignment, NodeIndex, node,
+    pod_requests::{self, Requests},
+    shared_nodes::{self, SharedPod},
+};
+use berth_runtime::queue::Queue;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, Client, ResourceExt,
+    runtime::{
+        reflector::{ObjectRef, Store},
+        watcher,
+    },
+};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
+use tokio::{sync::oneshot, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// Whom a change on a node concerns.
+#[derive(Clone)]
+pub(super) struct Owners {
+    pub(super) nodes: Store<Node>,
+    pub(super) tenants: Store<TenantCluster>,
+    pub(super) queue: Queue<Key>,
+}
+
+impl Owners {
+    /// Puts the tenants of these nodes into the queue.
+    pub(super) fn wake(&self, nodes: &BTreeSet<String>) {
+        for node in nodes {
+            let Some(node) = self.nodes.get(&ObjectRef::new(node)) else {
+                continue;
+            };
+            if let Some(pool) = node::shared_pool_of(&node) {
+                let tenants = self.tenants.state();
+                for tenant in tenants.iter().filter(|tenant| tenant.spec.uses_shared_pool(pool)) {
+                    let key = tenant_key(tenant);
+                    self.queue.add_after(key, FLEET_PAUSE);
+                }
+            }
+            let owner = Assignment::read(&node);
+            let Some(uid) = owner.map(|record| record.uid).filter(|uid| !uid.is_empty()) else {
+                continue;
+            };
+            let tenants = self.tenants.state();
+            if let Some(tenant) = tenants.iter().find(|tenant| tenant.uid().as_ref() == Some(&uid)) {
+                let key = tenant_key(tenant);
+                self.queue.add_after(key, FLEET_PAUSE);
+            }
+        }
+    }
+}
+
+/// Watches the pods on nodes that are no tenant's; placeholders make room for everybody. The receiver hears when the first list is complete.
+pub(super) fn platform_pods(
+    client: &Client,
+    owners: Owners,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> (Arc<NodeIndex<Requests>>, oneshot::Receiver<()>) {
+    let index = Arc::new(NodeIndex::default());
+    let (listed, is_listed) = oneshot::channel();
+    let api = Api::<Pod>::all(client.clone());
+    let config = watcher::Config::default()
+        .labels(&format!("!{},!{}", labels::TENANT, labels::PLACEHOLDER))
+        .fields("spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed");
+    let (of_task, stop) = (Arc::clone(&index), stop.clone());
+    tasks.spawn(async move {
+        let place = |pod: &Pod| Some((pod.spec.as_ref()?.node_name.clone()?, pod_requests::of_pod(pod)));
+        let places = Places {
+            index: &of_task,
+            place,
+            wake: |nodes: &BTreeSet<String>| owners.wake(nodes),
+        };
+        follow(api, config, &places, listed, &stop).await;
+    });
+    (index, is_listed)
+}
+
+/// Watches the host pods that may run on shared nodes. The receiver hears when the first list is complete.
+pub(super) fn shared_pods(
+    client: &Client,
+    queue: Queue<Key>,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> (Arc<NodeIndex<SharedPod>>, oneshot::Receiver<()>) {
+    let index = Arc::new(NodeIndex::default());
+    let (listed, is_listed) = oneshot::channel();
+    let api = Api::<Pod>::all(client.clone());
+    let config = watcher::Config::default()
+        .labels(labels::SHARED_NODES)
+        .fields("status.phase!=Succeeded,status.phase!=Failed");
+    let (of_task, stop) = (Arc::clone(&index), stop.clone());
+    tasks.spawn(async move {
+        let places = Places {
+            index: &of_task,
+            place: shared_nodes::locate_pod,
+            wake: |nodes: &BTreeSet<String>| {
+                if !nodes.is_empty() {
+                    queue.add_after(Key::SharedNodes, FLEET_PAUSE);
+                }
+            },
+        };
+        follow(api, config, &places, listed, &stop).await;
+    });
+    (index, is_listed)
+}
+
+/// Objects by the node that they are on.
+pub(super) struct Places<'a, V, P, W> {
+    pub(super) index: &'a NodeIndex<V>,
+    /// Where an object is, and what is kept of it.
+    pub(super) place: P,
+    /// Hears of the nodes for which something changed.
+    pub(super) wake: W,
+}
+
+impl<K, V, P, W> Index<K> for Places<'_, V, P, W>
+where
+    V: Clone + PartialEq,
+    P: Fn(&K) -> Option<(String, V)>,
+    W: Fn(&BTreeSet<String>),
+{
+    fn put(&self, name: &str, object: Option<&K>) {
+        let place = object.and_then(&self.place);
+        let place = place.as_ref().map(|(node, value)| (node.as_str(), value.clone()));
+        (self.wake)(&self.index.put(name, place));
+    }
+
+    fn retain(&self, names: &HashSet<String>) {
+        (self.wake)(&self.index.retain(names));
+    }
+}

@@ -1,0 +1,205 @@
+//! The assignment on a Node object: which tenant has the node, and how far its recycling is. Reading it, and the patches that
+//! write it.
+//!
+//! Annotations decide; labels and the taint show the same to people, to the scheduler and to kubelets. A node with any part of
+//! an assignment left is not free.
+
+mod patch;
+mod state;
+
+pub use patch::clear_assignment_patch;
+pub use state::AssignmentState;
+
+use crate::node::taints;
+use berth_api::{
+    labels::{self, RECYCLING},
+    names,
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use kube_core::ResourceExt;
+
+/// Which tenant has a node, and how far its recycling is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    pub state: AssignmentState,
+    /// UID of the `TenantCluster`; empty if no tenant has the node, or if that is not known.
+    pub uid: String,
+    /// The slug of the tenant, or of the previous one.
+    pub slug: String,
+    /// The tenant's node group.
+    pub group: String,
+    pub pool: String,
+    /// When it entered the state.
+    pub since: Option<Timestamp>,
+    /// When it began to serve its tenant.
+    pub owned_since: Option<Timestamp>,
+    /// How many nodes the group must have before this one joins.
+    pub reserved_with: u32,
+    /// When it is drained.
+    pub cordoned_until: Option<Timestamp>,
+    /// Identifies this recycling, from Scrubbing on.
+    pub recycling_id: String,
+    /// Why it is in its state.
+    pub reason: String,
+}
+
+impl Assignment {
+    /// Reads a node's assignment; none on a free node.
+    pub fn read(node: &Node) -> Option<Self> {
+        const TRACES: [&str; 6] = [
+            labels::OWNER_UID,
+            labels::NODE_STATE,
+            labels::PREVIOUS_TENANT,
+            labels::RECYCLING_ID,
+            labels::QUARANTINE,
+            labels::RESERVED_WITH,
+        ];
+        let label = |key: &str| node.labels().get(key).map(String::as_str).unwrap_or_default();
+        let annotation = |key: &str| node.annotations().get(key).map(String::as_str).unwrap_or_default();
+        let taint = taints(node).iter().find(|taint| taint.key == labels::TENANT);
+        let has_traces = TRACES.iter().any(|key| node.annotations().contains_key(*key))
+            || [labels::TENANT, labels::NODE_STATE]
+                .iter()
+                .any(|key| node.labels().contains_key(*key))
+            || taint.is_some();
+        if !has_traces {
+            return None;
+        }
+        let uid = annotation(labels::OWNER_UID);
+        let tainted = taint
+            .and_then(|taint| taint.value.as_deref())
+            .filter(|value| *value != RECYCLING)
+            .unwrap_or_default();
+        let slug = [label(labels::TENANT), tainted, annotation(labels::PREVIOUS_TENANT)]
+            .into_iter()
+            .find(|slug| !slug.is_empty())
+            .unwrap_or_default();
+        let said = AssignmentState::parse(annotation(labels::NODE_STATE))
+            .or_else(|| AssignmentState::parse(label(labels::NODE_STATE)));
+        let state = match said {
+            // The tenant is not known, or the state is lost: pods may be there, and the node is not clean.
+            Some(state) if state.has_tenant() && uid.is_empty() => AssignmentState::Draining,
+            Some(state) => state,
+            None if !uid.is_empty() || !label(labels::TENANT).is_empty() || !tainted.is_empty() => {
+                AssignmentState::Draining
+            }
+            None => AssignmentState::Scrubbing,
+        };
+        let time = |key: &str| annotation(key).parse().ok();
+        Some(Self {
+            state,
+            uid: if state.has_tenant() { uid.into() } else { String::new() },
+            slug: slug.into(),
+            group: label(labels::NODE_GROUP).into(),
+            pool: label(labels::POOL).into(),
+            since: time(labels::STATE_SINCE),
+            owned_since: time(labels::ASSIGNED_SINCE),
+            reserved_with: annotation(labels::RESERVED_WITH).parse().unwrap_or(1),
+            cordoned_until: time(labels::DRAIN_AT),
+            recycling_id: annotation(labels::RECYCLING_ID).into(),
+            reason: annotation(labels::REASON).into(),
+        })
+    }
+
+    /// The reservation of a free node.
+    pub fn reserved(uid: &str, group: &str, pool: &str, of: u32, now: Timestamp, reason: &str) -> Self {
+        Self {
+            state: AssignmentState::Reserved,
+            uid: uid.into(),
+            slug: String::new(),
+            group: group.into(),
+            pool: pool.into(),
+            since: Some(now),
+            owned_since: None,
+            reserved_with: of,
+            cordoned_until: None,
+            recycling_id: String::new(),
+            reason: reason.into(),
+        }
+    }
+
+    /// A node without a tenant that is scrubbed before a tenant gets it: it was in use, by `previous` if that is known.
+    pub fn scrub_unowned(node: &Node, previous: &str, pool: &str, now: Timestamp, reason: &str) -> Self {
+        let found = Self {
+            slug: previous.into(),
+            ..Self::reserved("", "", pool, 1, now, "")
+        };
+        found.start_recycling(node, now, reason)
+    }
+
+    /// The same node in another state from `now` on.
+    #[must_use]
+    pub fn with_state(&self, state: AssignmentState, now: Timestamp, reason: &str) -> Self {
+        Self {
+            state,
+            uid: if state.has_tenant() {
+                self.uid.clone()
+            } else {
+                String::new()
+            },
+            group: if state.has_tenant() {
+                self.group.clone()
+            } else {
+                String::new()
+            },
+            reserved_with: 1,
+            since: Some(now),
+            owned_since: match state {
+                AssignmentState::Assigned => self.owned_since.or(Some(now)),
+                _ if state.runs_tenant_pods() => self.owned_since,
+                _ => None,
+            },
+            cordoned_until: None,
+            reason: reason.into(),
+            ..self.clone()
+        }
+    }
+
+    /// Begins to recycle the node after it left its tenant. The recycling is identified by the version of the node at which
+    /// this was decided.
+    #[must_use]
+    pub fn start_recycling(&self, node: &Node, now: Timestamp, reason: &str) -> Self {
+        let version = node.resource_version().unwrap_or_default();
+        Self {
+            recycling_id: names::hash(&["recycling", &node.uid().unwrap_or_default(), &version]),
+            ..self.with_state(AssignmentState::Scrubbing, now, reason)
+        }
+    }
+
+    /// The assignment without times in the future, as a clock that went back leaves them: the node would stay in its state until
+    /// the clock is there again. Clocks of two controls differ a little.
+    #[must_use]
+    pub fn without_future_times(&self, now: Timestamp) -> Self {
+        const SKEW: i64 = 30;
+        let ahead = |time: Option<Timestamp>| {
+            let ahead = time.map_or(0, |time| time.as_second() - now.as_second());
+            if ahead > SKEW { ahead } else { 0 }
+        };
+        let back = |time: Option<Timestamp>, by: i64| {
+            time.map(|time| time.checked_sub(SignedDuration::from_secs(by)).unwrap_or(now))
+        };
+        let by = ahead(self.since);
+        Self {
+            since: back(self.since, by),
+            // It stays cordoned for as long as was decided.
+            cordoned_until: back(self.cordoned_until, by),
+            owned_since: back(self.owned_since, ahead(self.owned_since)),
+            ..self.clone()
+        }
+    }
+
+    /// How long the node has been in its state, in seconds. Zero if the clock went back or the time is missing.
+    pub fn elapsed(&self, now: Timestamp) -> i64 {
+        self.since
+            .map_or(0, |since| (now.as_second() - since.as_second()).max(0))
+    }
+
+    /// Whether the tenant is about to lose the node.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.state, AssignmentState::Cordoned | AssignmentState::Draining)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

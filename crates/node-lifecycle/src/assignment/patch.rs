@@ -1,0 +1,162 @@
+//! Writing the assignment: labels, annotations, taint and cordon, all in one patch.
+
+use super::{Assignment, AssignmentState};
+use crate::node::{autoscalers, is_unschedulable, other_taints, taints};
+use berth_api::labels::{self, RECYCLING};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use kube_core::ResourceExt;
+use serde_json::{Map, Value, json};
+
+impl Assignment {
+    /// The labels (`None`: must not be there).
+    fn labels(&self) -> [(&'static str, Option<String>); 4] {
+        let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        [
+            (
+                labels::TENANT,
+                self.state
+                    .runs_tenant_pods()
+                    .then(|| self.slug.clone())
+                    .and_then(|s| filled(&s)),
+            ),
+            (labels::NODE_STATE, Some(self.state.name().to_owned())),
+            (
+                labels::NODE_GROUP,
+                filled(&self.group).filter(|_| self.state.has_tenant()),
+            ),
+            (labels::POOL, filled(&self.pool)),
+        ]
+    }
+
+    /// The annotations (`None`: must not be there).
+    fn annotations(&self) -> [(&'static str, Option<String>); 10] {
+        let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
+        let is_over = !self.state.has_tenant();
+        [
+            (labels::OWNER_UID, filled(&self.uid)),
+            (labels::NODE_STATE, Some(self.state.name().to_owned())),
+            (labels::STATE_SINCE, time(self.since)),
+            (labels::ASSIGNED_SINCE, time(self.owned_since)),
+            (labels::REASON, filled(&self.reason)),
+            (
+                labels::RESERVED_WITH,
+                (self.state == AssignmentState::Reserved).then(|| self.reserved_with.to_string()),
+            ),
+            (labels::DRAIN_AT, time(self.cordoned_until)),
+            (labels::PREVIOUS_TENANT, filled(&self.slug).filter(|_| is_over)),
+            (labels::RECYCLING_ID, filled(&self.recycling_id).filter(|_| is_over)),
+            (
+                labels::QUARANTINE,
+                (self.state == AssignmentState::Quarantined).then(|| self.reason.clone()),
+            ),
+        ]
+    }
+
+    fn taint(&self) -> Taint {
+        let value = if self.state.runs_tenant_pods() && !self.slug.is_empty() {
+            &self.slug
+        } else {
+            RECYCLING
+        };
+        Taint {
+            key: labels::TENANT.into(),
+            value: Some(value.into()),
+            effect: "NoExecute".into(),
+            time_added: None,
+        }
+    }
+
+    /// Whether labels, annotations, taint and cordon of the node are those of the assignment.
+    pub fn is_written_on(&self, node: &Node) -> bool {
+        let taint = self.taint();
+        let mut tenant_taints = taints(node).iter().filter(|found| found.key == labels::TENANT);
+        self.labels()
+            .iter()
+            .all(|(key, value)| node.labels().get(*key) == value.as_ref())
+            && self
+                .annotations()
+                .iter()
+                .all(|(key, value)| node.annotations().get(*key) == value.as_ref())
+            && tenant_taints
+                .next()
+                .is_some_and(|found| found.value == taint.value && found.effect == taint.effect)
+            && tenant_taints.next().is_none()
+            && (!self.state.is_cordoned() || is_unschedulable(node))
+            && autoscalers::is_protected_from_removal(node)
+    }
+
+    /// The merge patch that writes the assignment on a node as it is now, with further labels.
+    pub fn to_patch(&self, node: &Node, more: &[(String, Option<String>)]) -> Value {
+        let mut taints = other_taints(node);
+        taints.push(self.taint());
+        let owned = |(key, value): (&str, Option<String>)| (key.to_owned(), json!(value));
+        let mut all_labels: Map<String, Value> = self.labels().into_iter().map(owned).collect();
+        all_labels.extend(more.iter().map(|(key, value)| (key.clone(), json!(value))));
+        let mut annotations: Map<String, Value> = self.annotations().into_iter().map(owned).collect();
+        annotations.insert(labels::RELEASE_QUARANTINE.into(), Value::Null);
+        autoscalers::add_protection(node, &mut annotations);
+        let mut spec = json!({ "taints": taints });
+        set_cordon(node, self.state.is_cordoned(), &mut annotations, &mut spec);
+        json!({
+            "metadata": {
+                "resourceVersion": node.resource_version(), "labels": all_labels, "annotations": annotations,
+            },
+            "spec": spec,
+        })
+    }
+}
+
+/// The merge patch that removes the assignment from a node, which is free then.
+pub fn clear_assignment_patch(node: &Node) -> Value {
+    const LABELS: [&str; 4] = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP, labels::POOL];
+    const ANNOTATIONS: [&str; 13] = [
+        labels::OWNER_UID,
+        labels::NODE_STATE,
+        labels::STATE_SINCE,
+        labels::ASSIGNED_SINCE,
+        labels::REASON,
+        labels::RESERVED_WITH,
+        labels::DRAIN_AT,
+        labels::PREVIOUS_TENANT,
+        labels::RECYCLING_ID,
+        labels::QUARANTINE,
+        labels::RELEASE_QUARANTINE,
+        labels::IDLE_SINCE,
+        labels::PREVIOUS_SHARED_POOL,
+    ];
+    let gone =
+        |keys: &[&str]| -> Map<String, Value> { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };
+    let mut annotations = gone(&ANNOTATIONS);
+    autoscalers::remove_protection(node, &mut annotations);
+    let mut spec = json!({ "taints": other_taints(node) });
+    set_cordon(node, false, &mut annotations, &mut spec);
+    json!({
+        "metadata": {
+            "resourceVersion": node.resource_version(), "labels": gone(&LABELS), "annotations": annotations,
+        },
+        "spec": spec,
+    })
+}
+
+/// Cordons the node, or removes Berth's cordon. A cordon that people set stays.
+fn set_cordon(node: &Node, wanted: bool, annotations: &mut Map<String, Value>, spec: &mut Value) {
+    const BERTH: &str = "berth";
+    const PEOPLE: &str = "people";
+    let whose = node.annotations().get(labels::CORDON).map(String::as_str);
+    let is_cordoned = is_unschedulable(node);
+    if wanted {
+        // If somebody uncordoned the node, the cordon of people is gone as well: the new one is Berth's.
+        if whose.is_none() || !is_cordoned {
+            let whose = if is_cordoned { PEOPLE } else { BERTH };
+            annotations.insert(labels::CORDON.into(), whose.into());
+        }
+        spec["unschedulable"] = true.into();
+    } else if whose.is_some() {
+        annotations.insert(labels::CORDON.into(), Value::Null);
+        if whose == Some(BERTH) {
+            spec["unschedulable"] = Value::Null;
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What tenants' pods need of nodes: host pods as the planner's [`Demand`](berth_planner::Demand).
+//!
+//! | of a pod | becomes |
+//! |---|---|
+//! | requests, as the scheduler counts them | amounts: number of devices, CPU and memory |
+//! | claims of devices | amounts `dra:<class>` |
+//! | node selector | labels that the node must carry |
+//! | required node affinity | one label, for the planner only, of the nodes that satisfy it |
+//! | required anti-affinity to pods like itself, by host name | one unit of a resource of which each node has one |
+//! | spread constraint by host name | one unit of a resource of which each node has as many units as it may have of these pods |
+//! | required affinity to pods like itself | nodes of the domain where these run; else one node, or one domain, for all of them |
+//! | the gang that the syncer recorded | one demand for all its pods, those not created yet included |
+//! | scheduling gates, deletion, a node name | no demand |
+//! | no request for devices, in a pool that has them | no demand, unless it selects the pool or the group |
+
+mod autoscaling;
+mod node_rules;
+mod placement;
+mod pod_affinity;
+mod read_pod;
+mod topology_spread;
+mod translate;
+mod workload;
+mod workload_index;
+
+pub use node_rules::NodeRules;
+pub use translate::{
+    HostNode, NodeGroupDemand, PoolNodes, SATISFIED, Tenant, TenantDemand, needs_node_of, translate_demand,
+};
+pub use workload::{
+    ANTI_AFFINITY_PREFIX, Claim, DRA_PREFIX, Gang, PodAffinity, SPREAD_PREFIX, SchedulingState, Spread, Workload,
+    available_amounts, is_device,
+};
+pub use workload_index::WorkloadIndex;
+
+#[cfg(test)]
+mod tests;

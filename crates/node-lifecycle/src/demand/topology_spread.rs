@@ -1,0 +1,58 @@
+//! How many pods with a topology spread constraint a node may have.
+
+use super::{
+    placement::{fits, subtract},
+    translate::{Tenant, allows},
+    workload::{SPREAD_PREFIX, SchedulingState, Spread, Workload},
+};
+use std::collections::BTreeMap;
+
+/// Pods of one constraint: how many there are, and one of those that are pending.
+#[derive(Default)]
+struct Kind<'a> {
+    count: u64,
+    waiting: Option<(&'a Spread, &'a Workload)>,
+}
+
+/// The resource of each constraint, and how much of it every node has. A constraint that does not need a node has none.
+pub(super) fn compute_spread_limits(tenant: &Tenant<'_>) -> BTreeMap<String, u64> {
+    let mut kinds: BTreeMap<&str, Kind<'_>> = BTreeMap::new();
+    for workload in &tenant.workloads {
+        let Some(spread) = &workload.spread else { continue };
+        let kind = kinds.entry(&spread.key).or_default();
+        match workload.scheduling {
+            SchedulingState::Pending => {
+                kind.count += 1;
+                kind.waiting.get_or_insert((spread, workload));
+            }
+            SchedulingState::Bound(_) => kind.count += 1,
+            SchedulingState::Gated | SchedulingState::Finished => {}
+        }
+    }
+    let limit = |(key, kind): (&str, Kind<'_>)| {
+        let (spread, pod) = kind.waiting?;
+        let resource = format!("{SPREAD_PREFIX}{key}");
+        // With fewer nodes than the minimum, none may have more than the skew; then as many as needed.
+        let over_nodes = (spread.min_nodes > 1).then(|| kind.count.div_ceil(spread.min_nodes).max(spread.max_skew));
+        let limit = [over_nodes, limit_while_fewest_is_full(tenant, &resource, spread, pod)];
+        Some((resource, limit.into_iter().flatten().min()?))
+    };
+    kinds.into_iter().filter_map(limit).collect()
+}
+
+/// How many a node may have while a node with the fewest has no capacity for another.
+fn limit_while_fewest_is_full(tenant: &Tenant<'_>, resource: &str, spread: &Spread, pod: &Workload) -> Option<u64> {
+    let own = tenant.own.iter().filter(|(of, node, _)| {
+        let mut groups = tenant.groups.iter();
+        groups.any(|group| group.name == *of && allows(&pod.rules, group, node))
+    });
+    let nodes: Vec<(u64, bool)> = own
+        .map(|(_, node, used)| {
+            let count = used.get(resource).copied().unwrap_or_default();
+            (count, fits(&subtract(&node.capacity, used), &pod.amounts))
+        })
+        .collect();
+    let fewest = nodes.iter().map(|(count, _)| *count).min()?;
+    let is_full = |(count, has_room): &(u64, bool)| *count == fewest && !has_room;
+    nodes.iter().any(is_full).then_some(fewest + spread.max_skew)
+}

@@ -1,0 +1,346 @@
+//! Devices by dynamic resource allocation (`resource.k8s.io/v1`): how many of which class each node has, and how many pods
+//! request by their claims. Counts of nodes are kept.
+//!
+//! | of the host | becomes |
+//! |---|---|
+//! | devices of a node's ResourceSlices that a class selects | the node's amount `dra:<class>`, and of the class's extended resource |
+//! | a pod's claims | amounts `dra:<class>`; of alternatives the first that any node has |
+//! | selectors of a claim | a further amount, of the devices that they select |
+//! | a claim of several pods | counts once: the first pod asks, the others go where it goes |
+//! | a claim that has its devices | no demand: no other node helps |
+//! | devices that several nodes reach | no node is needed for them |
+//!
+//! Devices that exclude each other (a GPU and its partitions) all count, and so do those whose selectors are not understood
+//! (see [`selector`]): in doubt a pod is taken to fit where the scheduler finds that it does not, and stays pending.
+
+mod claims;
+mod counts;
+mod resolve;
+pub mod selector;
+
+pub use claims::{Allocation, DeviceClaim, DeviceClass, DeviceKind, DeviceRequest, RequestAlternatives};
+
+use crate::{
+    NodeIndex,
+    demand::{DRA_PREFIX, Workload},
+};
+use berth_planner::Amounts;
+use counts::{Counted, Counts};
+use resolve::{add_claim_amounts, find_claim_holders};
+use serde_json::Value;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// Prefix of the resource by which a pod gets devices of a class without a claim.
+const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
+/// Selectors of claims that are evaluated, of all tenants together. Of further claims only the class counts.
+const MAX_CLAIM_SELECTORS: usize = 64;
+
+/// The host's classes, claims and slices.
+#[derive(Default)]
+pub struct Devices {
+    /// The specs of `ResourceSlices` by node; those of devices that several nodes reach at the empty name.
+    slices: Arc<NodeIndex<Value>>,
+    known: Mutex<Known>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default)]
+struct Known {
+    classes: HashMap<String, Arc<DeviceClass>>,
+    claims: HashMap<String, Arc<DeviceClaim>>,
+    templates: HashMap<String, Arc<DeviceClaim>>,
+}
+
+/// Pods with the amounts of their claims.
+pub struct Resolved<'a> {
+    pub workloads: Vec<Cow<'a, Workload>>,
+    wanted: CountedKinds,
+}
+
+/// Kinds of devices that are counted on nodes.
+struct CountedKinds {
+    classes: HashMap<String, Arc<DeviceClass>>,
+    /// All classes, and the selectors of claims.
+    kinds: BTreeSet<DeviceKind>,
+    /// Resources by which pods get devices of a class without a claim.
+    implicit: BTreeSet<String>,
+}
+
+/// The state of a claim of a pod.
+enum ClaimState {
+    Unallocated(Arc<DeviceClaim>),
+    /// It has devices of a node, or devices that no node owns.
+    Allocated(Arc<DeviceClaim>),
+    /// It does not exist yet.
+    Missing,
+}
+
+impl Devices {
+    pub fn new(slices: Arc<NodeIndex<Value>>) -> Self {
+        Self {
+            slices,
+            ..Self::default()
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts nodes anew whose slices changed.
+    pub fn slices_changed(&self, nodes: &BTreeSet<String>) {
+        self.counts().forget(nodes);
+    }
+
+    /// Sets a class; none if it is gone. Returns whether that changed anything.
+    pub fn put_class(&self, name: &str, class: Option<DeviceClass>) -> bool {
+        let changed = put(&mut self.known().classes, name, class);
+        if changed {
+            self.counts().clear();
+        }
+        changed
+    }
+
+    /// Sets a claim, by namespace and name; none if it is gone. Returns whether that changed anything.
+    pub fn put_claim(&self, name: &str, claim: Option<DeviceClaim>) -> bool {
+        put(&mut self.known().claims, name, claim)
+    }
+
+    /// The same for a template of claims.
+    pub fn put_template(&self, name: &str, claim: Option<DeviceClaim>) -> bool {
+        put(&mut self.known().templates, name, claim)
+    }
+
+    /// Removes all classes but these. Returns whether there were others.
+    pub fn retain_classes(&self, names: &HashSet<String>) -> bool {
+        let changed = retain(&mut self.known().classes, names);
+        if changed {
+            self.counts().clear();
+        }
+        changed
+    }
+
+    /// The same for claims.
+    pub fn retain_claims(&self, names: &HashSet<String>) -> bool {
+        retain(&mut self.known().claims, names)
+    }
+
+    /// The same for templates.
+    pub fn retain_templates(&self, names: &HashSet<String>) -> bool {
+        retain(&mut self.known().templates, names)
+    }
+
+    /// Adds the amounts of their claims to pods.
+    pub fn resolve<'a>(&self, workloads: &'a [Arc<Workload>]) -> Resolved<'a> {
+        let (found, classes) = {
+            let known = self.known();
+            let found: Vec<Vec<(String, ClaimState)>> =
+                workloads.iter().map(|workload| known.found(workload)).collect();
+            (found, known.classes.clone())
+        };
+        let wanted = CountedKinds::new(classes, &found, workloads);
+        let fleet_devices = if found.iter().all(Vec::is_empty) {
+            FleetDevices::default()
+        } else {
+            self.fleet_devices(&wanted)
+        };
+        let holders = find_claim_holders(workloads, &found);
+        let each = workloads.iter().zip(found).enumerate();
+        let workloads = each
+            .map(|(index, (workload, found))| {
+                if found.is_empty() {
+                    return Cow::Borrowed(workload.as_ref());
+                }
+                let mut workload = workload.as_ref().clone();
+                let holds = |claim: &str| holders.get(claim) == Some(&index);
+                add_claim_amounts(&mut workload, &found, &fleet_devices, holds);
+                Cow::Owned(workload)
+            })
+            .collect();
+        Resolved { workloads, wanted }
+    }
+
+    /// Devices for claims that a node has.
+    pub fn of_node(&self, node: &str, resolved: &Resolved<'_>) -> Amounts {
+        let wanted = &resolved.wanted;
+        let mut amounts = Amounts::new();
+        for (kind, count) in self.count(node, wanted).iter().filter(|(_, count)| **count > 0) {
+            if kind.selectors.is_empty() {
+                let class = wanted.classes.get(&kind.class);
+                if let Some(resource) = class.and_then(|class| class.extended_resource.as_ref()) {
+                    *amounts.entry(resource.clone()).or_default() += count;
+                }
+                let implicit = format!("{IMPLICIT}{}", kind.class);
+                if wanted.implicit.contains(&implicit) {
+                    amounts.insert(implicit, *count);
+                }
+            }
+            amounts.insert(amount_name(kind), *count);
+        }
+        amounts
+    }
+
+    fn count(&self, node: &str, wanted: &CountedKinds) -> Counted {
+        // Locked while the slices are read: counts of older slices are removed afterwards.
+        let mut counts = self.counts();
+        counts.of(node, &wanted.kinds, &wanted.classes, || self.slices.of(node))
+    }
+
+    /// How many devices of each kind nodes have.
+    fn fleet_devices(&self, wanted: &CountedKinds) -> FleetDevices {
+        let mut fleet_devices = FleetDevices::default();
+        for node in self.slices.nodes() {
+            for (kind, count) in self.count(&node, wanted).iter().filter(|(_, count)| **count > 0) {
+                if node.is_empty() {
+                    fleet_devices.off_node.insert(kind.clone());
+                } else if let Some((least, most)) = fleet_devices.of.get_mut(kind) {
+                    (*least, *most) = ((*least).min(*count), (*most).max(*count));
+                } else {
+                    fleet_devices.of.insert(kind.clone(), (*count, *count));
+                }
+            }
+        }
+        fleet_devices.kinds.clone_from(&wanted.kinds);
+        fleet_devices
+    }
+}
+
+impl CountedKinds {
+    fn new(
+        classes: HashMap<String, Arc<DeviceClass>>,
+        found: &[Vec<(String, ClaimState)>],
+        workloads: &[Arc<Workload>],
+    ) -> Self {
+        let mut by_tenant: BTreeMap<&str, BTreeSet<&DeviceKind>> = BTreeMap::new();
+        for (workload, found) in workloads.iter().zip(found) {
+            let claims = found.iter().filter_map(|(_, found)| match found {
+                ClaimState::Unallocated(claim) | ClaimState::Allocated(claim) => Some(claim),
+                ClaimState::Missing => None,
+            });
+            let kinds = claims
+                .flat_map(|claim| claim.requests.iter().flat_map(|request| &request.0))
+                .map(|ask| &ask.kind)
+                .filter(|kind| !kind.selectors.is_empty());
+            by_tenant.entry(&workload.tenant).or_default().extend(kinds);
+        }
+        // Tenants take turns, so that one with many selectors does not displace the others.
+        let turn = |number: usize| by_tenant.values().filter_map(move |kinds| kinds.iter().nth(number));
+        let narrow: BTreeSet<&DeviceKind> = (0..MAX_CLAIM_SELECTORS)
+            .flat_map(turn)
+            .take(MAX_CLAIM_SELECTORS)
+            .copied()
+            .collect();
+        let whole = classes.keys().map(|class| DeviceKind::whole(class));
+        Self {
+            kinds: whole.chain(narrow.into_iter().cloned()).collect(),
+            implicit: workloads
+                .iter()
+                .flat_map(|workload| workload.amounts.keys())
+                .filter(|resource| resource.starts_with(IMPLICIT))
+                .cloned()
+                .collect(),
+            classes,
+        }
+    }
+}
+
+/// How many devices of each kind nodes have.
+#[derive(Default)]
+struct FleetDevices {
+    /// Kinds that were counted.
+    kinds: BTreeSet<DeviceKind>,
+    /// The fewest and the most on one node that has any.
+    of: HashMap<DeviceKind, (u64, u64)>,
+    /// Kinds of devices that several nodes reach.
+    off_node: HashSet<DeviceKind>,
+}
+
+impl FleetDevices {
+    /// The kind by which an alternative is counted.
+    fn kind(&self, ask: &DeviceRequest) -> DeviceKind {
+        if self.kinds.contains(&ask.kind) {
+            ask.kind.clone()
+        } else {
+            DeviceKind::whole(&ask.kind.class)
+        }
+    }
+
+    /// Devices of an alternative that pods take of a node; None if no node has that many.
+    fn amount(&self, ask: &DeviceRequest) -> Option<u64> {
+        let kind = self.kind(ask);
+        let Some((least, most)) = self.of.get(&kind) else {
+            return self.off_node.contains(&kind).then_some(0);
+        };
+        match ask.count {
+            // If nodes differ, the smallest: the pod may get a larger one.
+            None => Some(*least),
+            Some(count) => (*most >= count).then_some(count),
+        }
+    }
+}
+
+impl Known {
+    fn found(&self, workload: &Workload) -> Vec<(String, ClaimState)> {
+        let claims = workload.claims.iter();
+        claims
+            .map(|claim| {
+                let of_pod = claim.generated.as_ref().filter(|_| claim.is_template);
+                let name = format!("{}/{}", claim.namespace, of_pod.unwrap_or(&claim.name));
+                let own = (!claim.is_template || of_pod.is_some())
+                    .then(|| self.claims.get(&name))
+                    .flatten();
+                let found = match own {
+                    Some(claim) if claim.allocation.is_some() => ClaimState::Allocated(Arc::clone(claim)),
+                    Some(claim) => ClaimState::Unallocated(Arc::clone(claim)),
+                    None => {
+                        let template = format!("{}/{}", claim.namespace, claim.name);
+                        let template = self.templates.get(&template).filter(|_| claim.is_template);
+                        template.map_or(ClaimState::Missing, |template| {
+                            ClaimState::Unallocated(Arc::clone(template))
+                        })
+                    }
+                };
+                // Each pod has its own claim of a template.
+                let name = if claim.is_template { String::new() } else { name };
+                (name, found)
+            })
+            .collect()
+    }
+}
+
+/// The name of the amount of such devices.
+fn amount_name(kind: &DeviceKind) -> String {
+    if kind.selectors.is_empty() {
+        format!("{DRA_PREFIX}{}", kind.class)
+    } else {
+        format!("{DRA_PREFIX}{} where {}", kind.class, kind.selectors.join(" && "))
+    }
+}
+
+fn put<V: PartialEq>(all: &mut HashMap<String, Arc<V>>, name: &str, value: Option<V>) -> bool {
+    match value {
+        Some(value) if all.get(name).is_some_and(|known| **known == value) => false,
+        Some(value) => {
+            all.insert(name.to_owned(), Arc::new(value));
+            true
+        }
+        None => all.remove(name).is_some(),
+    }
+}
+
+fn retain<V>(all: &mut HashMap<String, V>, names: &HashSet<String>) -> bool {
+    let before = all.len();
+    all.retain(|name, _| names.contains(name));
+    all.len() != before
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! What an expression says of a device.
+
+use super::parse::Expression;
+use berth_api::quantity;
+use serde_json::Value as Json;
+use std::cmp::Ordering;
+
+/// A device, and the driver whose it is.
+#[derive(Clone, Copy)]
+pub(super) struct Device<'a> {
+    pub(super) driver: &'a str,
+    pub(super) device: &'a Json,
+}
+
+/// A value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    Bool(bool),
+    Int(i64),
+    Text(String),
+    /// In thousandths.
+    Quantity(i128),
+    Version(Vec<u64>),
+    List(Vec<Self>),
+    Device,
+    /// `attributes` or `capacity` of the device.
+    Map(&'static str),
+    /// What of these is of one domain.
+    Domain(&'static str, String),
+    /// An optional value that is not there.
+    Nothing,
+}
+
+/// Why there is no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EvalError {
+    /// The device does not have it, or it is of another type.
+    Absent,
+    /// It is not understood here.
+    Unknown,
+}
+
+pub(super) fn evaluate(expression: &Expression, device: &Device<'_>) -> Result<Value, EvalError> {
+    Ok(match expression {
+        Expression::Bool(value) => Value::Bool(*value),
+        Expression::Int(value) => Value::Int(*value),
+        Expression::Text(text) => Value::Text(text.clone()),
+        Expression::Name(name) if name == "device" => Value::Device,
+        Expression::Name(_) => return Err(EvalError::Unknown),
+        Expression::List(items) => Value::List(
+            items
+                .iter()
+                .map(|item| evaluate(item, device))
+                .collect::<Result<_, _>>()?,
+        ),
+        Expression::Not(inner) => Value::Bool(!truth(inner, device)?),
+        Expression::All(all) => Value::Bool(!decided(all, false, device)?),
+        Expression::Any(any) => Value::Bool(decided(any, true, device)?),
+        Expression::Compare(left, sign, right) => Value::Bool(compare(
+            &evaluate(left, device)?,
+            sign,
+            &evaluate(right, device)?,
+            device,
+        )?),
+        Expression::If(parts) => {
+            let [condition, holds, otherwise] = &**parts;
+            evaluate(if truth(condition, device)? { holds } else { otherwise }, device)?
+        }
+        Expression::Get { of, key, optional } => {
+            let found = get(&evaluate(of, device)?, &evaluate(key, device)?, device);
+            match found {
+                Err(EvalError::Absent) if *optional => Value::Nothing,
+                found => found?,
+            }
+        }
+        Expression::Call { name, arguments } if name == "has" => {
+            let [of] = arguments.as_slice() else {
+                return Err(EvalError::Unknown);
+            };
+            match evaluate(of, device) {
+                Ok(_) => Value::Bool(true),
+                Err(EvalError::Absent) => Value::Bool(false),
+                Err(unknown) => return Err(unknown),
+            }
+        }
+        Expression::Call { name, arguments } => {
+            let arguments: Vec<Value> = arguments
+                .iter()
+                .map(|argument| evaluate(argument, device))
+                .collect::<Result<_, _>>()?;
+            call(name, &arguments)?
+        }
+    })
+}
+
+fn truth(expression: &Expression, device: &Device<'_>) -> Result<bool, EvalError> {
+    match evaluate(expression, device)? {
+        Value::Bool(value) => Ok(value),
+        _ => Err(EvalError::Absent),
+    }
+}
+
+/// Whether any of them is `wanted`. One that is decides even if others are faults, as in CEL.
+fn decided(all: &[Expression], wanted: bool, device: &Device<'_>) -> Result<bool, EvalError> {
+    let mut fault = None;
+    for one in all {
+        match truth(one, device) {
+            Ok(value) if value == wanted => return Ok(true),
+            Ok(_) => {}
+            // What is not known might be the one.
+            Err(found) => {
+                fault = if fault == Some(EvalError::Unknown) {
+                    fault
+                } else {
+                    Some(found)
+                }
+            }
+        }
+    }
+    fault.map_or(Ok(false), Err)
+}
+
+fn compare(left: &Value, sign: &str, right: &Value, device: &Device<'_>) -> Result<bool, EvalError> {
+    if sign == "in" {
+        return match right {
+            Value::List(items) => Ok(items.contains(left)),
+            Value::Map(_) | Value::Domain(..) => match get(right, left, device) {
+                // Any domain can be asked for; whether it is there is another question.
+                Ok(Value::Domain(map, domain)) => Ok(fields(map, device).any(|(of, _, _)| of == domain)),
+                Ok(_) => Ok(true),
+                Err(EvalError::Absent) => Ok(false),
+                Err(unknown) => Err(unknown),
+            },
+            _ => Err(EvalError::Unknown),
+        };
+    }
+    match sign {
+        "==" => return Ok(left == right),
+        "!=" => return Ok(left != right),
+        _ => {}
+    }
+    let order = order(left, right)?;
+    Ok(match sign {
+        "<" => order.is_lt(),
+        "<=" => order.is_le(),
+        ">" => order.is_gt(),
+        _ => order.is_ge(),
+    })
+}
+
+fn order(left: &Value, right: &Value) -> Result<Ordering, EvalError> {
+    match (left, right) {
+        (Value::Int(left), Value::Int(right)) => Ok(left.cmp(right)),
+        (Value::Quantity(left), Value::Quantity(right)) => Ok(left.cmp(right)),
+        (Value::Version(left), Value::Version(right)) => Ok(left.cmp(right)),
+        (Value::Text(left), Value::Text(right)) => Ok(left.cmp(right)),
+        _ => Err(EvalError::Absent),
+    }
+}
+
+/// Domain, name and value of attributes or capacity. Names without a domain are of the driver's.
+fn fields<'a>(map: &str, device: &Device<'a>) -> impl Iterator<Item = (&'a str, &'a str, &'a Json)> {
+    let driver = device.driver;
+    let all = device.device[map].as_object().into_iter().flatten();
+    all.map(move |(key, value)| {
+        let (domain, name) = key.split_once('/').unwrap_or((driver, key));
+        (domain, name, value)
+    })
+}
+
+fn get(of: &Value, key: &Value, device: &Device<'_>) -> Result<Value, EvalError> {
+    let Value::Text(key) = key else {
+        return Err(EvalError::Unknown);
+    };
+    match of {
+        Value::Device => match key.as_str() {
+            "driver" => Ok(Value::Text(device.driver.to_owned())),
+            "attributes" => Ok(Value::Map("attributes")),
+            "capacity" => Ok(Value::Map("capacity")),
+            "allowMultipleAllocations" => Ok(Value::Bool(
+                device.device["allowMultipleAllocations"].as_bool().unwrap_or_default(),
+            )),
+            _ => Err(EvalError::Unknown),
+        },
+        Value::Map(map) => Ok(Value::Domain(map, key.clone())),
+        Value::Domain(map, domain) => {
+            let mut all = fields(map, device);
+            let (_, _, value) = all
+                .find(|(of, name, _)| of == domain && name == key)
+                .ok_or(EvalError::Absent)?;
+            read(value)
+        }
+        Value::Nothing => Err(EvalError::Absent),
+        _ => Err(EvalError::Unknown),
+    }
+}
+
+/// An attribute or capacity as slices have it.
+fn read(value: &Json) -> Result<Value, EvalError> {
+    let (kind, value) = value
+        .as_object()
+        .and_then(|value| {
+            let known = ["string", "int", "bool", "version", "value"];
+            known.into_iter().find_map(|kind| Some((kind, value.get(kind)?)))
+        })
+        .ok_or(EvalError::Unknown)?;
+    let text = value.as_str().map(ToOwned::to_owned);
+    match kind {
+        "string" => text.map(Value::Text),
+        "int" => value.as_i64().map(Value::Int),
+        "bool" => value.as_bool().map(Value::Bool),
+        "version" => text.and_then(|text| version(&text)),
+        _ => text.and_then(|text| quantity::parse(&text)).map(Value::Quantity),
+    }
+    .ok_or(EvalError::Unknown)
+}
+
+/// A version whose parts are numbers. What orders pre-releases is not known here.
+fn version(text: &str) -> Option<Value> {
+    let (core, _build) = text.split_once('+').unwrap_or((text, ""));
+    let parts: Result<Vec<u64>, _> = core.split('.').map(str::parse).collect();
+    parts.ok().filter(|parts| parts.len() == 3).map(Value::Version)
+}
+
+fn call(name: &str, arguments: &[Value]) -> Result<Value, EvalError> {
+    let value = match (name, arguments) {
+        ("quantity", [Value::Text(text)]) => quantity::parse(text).map(Value::Quantity).ok_or(EvalError::Absent)?,
+        ("semver", [Value::Text(text)]) => version(text).ok_or(EvalError::Unknown)?,
+        ("compareTo", [left, right]) => Value::Int(order(left, right)? as i64),
+        ("isGreaterThan", [left, right]) => Value::Bool(order(left, right)?.is_gt()),
+        ("isLessThan", [left, right]) => Value::Bool(order(left, right)?.is_lt()),
+        ("startsWith", [Value::Text(text), Value::Text(part)]) => Value::Bool(text.starts_with(part.as_str())),
+        ("endsWith", [Value::Text(text), Value::Text(part)]) => Value::Bool(text.ends_with(part.as_str())),
+        ("contains", [Value::Text(text), Value::Text(part)]) => Value::Bool(text.contains(part.as_str())),
+        ("lowerAscii", [Value::Text(text)]) => Value::Text(text.to_ascii_lowercase()),
+        ("upperAscii", [Value::Text(text)]) => Value::Text(text.to_ascii_uppercase()),
+        ("major" | "minor" | "patch", [Value::Version(parts)]) => {
+            let at = ["major", "minor", "patch"].iter().position(|part| *part == name);
+            let part = at
+                .and_then(|at| parts.get(at))
+                .and_then(|part| i64::try_from(*part).ok());
+            Value::Int(part.ok_or(EvalError::Unknown)?)
+        }
+        ("orValue", [Value::Nothing, other]) => other.clone(),
+        ("orValue", [value, _]) => value.clone(),
+        ("hasValue", [value]) => Value::Bool(*value != Value::Nothing),
+        _ => return Err(EvalError::Unknown),
+    };
+    Ok(value)
+}

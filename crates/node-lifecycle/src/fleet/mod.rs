@@ -1,0 +1,144 @@
+//! The snapshot of the fleet that the planner decides from. It reads no state but that of [`IdleTracker`] and [`RejectedNodes`].
+
+mod growth;
+mod nodes;
+mod tenants;
+
+pub use growth::MAX_PLACEHOLDERS;
+
+use crate::{
+    demand::{TenantDemand, Workload},
+    devices::Devices,
+    idle::IdleTracker,
+    pod_requests::Requests,
+    rejections::RejectedNodes,
+};
+use berth_api::{HostNodePool, PoolOrder, PoolQuota, TenantClass, TenantCluster, names::TenantId};
+use berth_planner::{Fleet, Order, Pool, Quota, Tenant};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node as HostObject;
+use kube_core::ResourceExt;
+use nodes::{group_by_pool, observe_nodes, planner_node, pools_with_devices};
+use std::{collections::HashMap, sync::Arc};
+use tenants::{DemandCollector, planner_groups};
+
+/// What a snapshot is made of.
+pub struct SnapshotInput<'a> {
+    pub now: Timestamp,
+    pub nodes: Vec<Arc<HostObject>>,
+    pub pools: Vec<Arc<HostNodePool>>,
+    pub classes: Vec<Arc<TenantClass>>,
+    pub tenants: Vec<TenantInput>,
+    pub workloads: Vec<Arc<Workload>>,
+    /// What the platform's own pods use of a node.
+    pub platform: &'a dyn Fn(&str) -> Requests,
+    /// Claims of devices, and devices of nodes.
+    pub devices: &'a Devices,
+    pub idle: &'a IdleTracker,
+    pub rejected_nodes: &'a RejectedNodes,
+}
+
+/// A tenant, and what its object does not say.
+pub struct TenantInput {
+    pub cluster: Arc<TenantCluster>,
+    /// Whether its spec is accepted.
+    pub accepted: bool,
+    /// Whether it is being deleted and none of its workloads is left.
+    pub gone: bool,
+    /// The class that applies to it.
+    pub class: Option<String>,
+}
+
+/// Builds the snapshot, and the demand that it was made of.
+pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
+    let now = input.now.as_second();
+    let resolved = input.devices.resolve(&input.workloads);
+    let mut pools: Vec<&HostNodePool> = input.pools.iter().map(Arc::as_ref).collect();
+    pools.sort_by_key(|pool| pool.name_any());
+    let observed = observe_nodes(input, &pools, &resolved);
+    let with_devices = pools_with_devices(&pools, &observed);
+
+    let mut by_tenant: HashMap<&str, Vec<&Workload>> = HashMap::new();
+    for workload in &resolved.workloads {
+        by_tenant.entry(&workload.tenant).or_default().push(workload);
+    }
+    let mut host_nodes = group_by_pool(&observed, &pools, &with_devices);
+    growth::add_expected_nodes(&mut host_nodes, &pools, &observed, &with_devices, now);
+    let mut collected = DemandCollector::default();
+    let mut tenants: Vec<Tenant> = input
+        .tenants
+        .iter()
+        .filter_map(|tenant| {
+            let uid = tenant.cluster.uid()?;
+            let slug = TenantId::new(&tenant.cluster.name_any(), &uid).slug().to_owned();
+            let mut groups = planner_groups(tenant, &uid, &observed);
+            if tenant.accepted {
+                let workloads = by_tenant.get(slug.as_str()).map(Vec::as_slice).unwrap_or_default();
+                collected.add_demand(tenant, &uid, workloads, &observed, &host_nodes, &mut groups);
+            }
+            Some(Tenant {
+                name: format!(
+                    "{}/{}",
+                    tenant.cluster.namespace().unwrap_or_default(),
+                    tenant.cluster.name_any()
+                ),
+                created: tenant.cluster.creation_timestamp().map_or(0, |time| time.0.as_second()),
+                quota: tenant.class.clone(),
+                weight: 1,
+                node_groups: groups,
+                terminated: tenant.gone,
+                uid,
+            })
+        })
+        .collect();
+    tenants.sort_by(|a, b| a.uid.cmp(&b.uid));
+    let nodes = observed
+        .iter()
+        .map(|node| planner_node(node, input, now, &pools, &with_devices, &collected))
+        .collect();
+    let mut shares: Vec<Quota> = input.classes.iter().map(|class| planner_quota(class)).collect();
+    shares.sort_by(|a, b| a.name.cmp(&b.name));
+    let fleet = Fleet {
+        now,
+        pools: pools.into_iter().map(|one| planner_pool(one, &collected)).collect(),
+        nodes,
+        tenants,
+        quotas: shares,
+    };
+    (fleet, collected.needs)
+}
+
+fn planner_pool(pool: &HostNodePool, collected: &DemandCollector) -> Pool {
+    let policy = &pool.spec.policy;
+    Pool {
+        name: pool.name_any(),
+        gpu_resource_name: pool.spec.gpu_resource_name.clone(),
+        has_domains: pool.spec.topology_key.is_some(),
+        min_hold_duration: policy.min_hold_duration(),
+        idle_timeout: policy.idle_timeout(),
+        reclaim_grace_period: policy.reclaim_grace_period(),
+        order: match policy.order {
+            PoolOrder::FairShare => Order::FairShare,
+            PoolOrder::Fifo => Order::Fifo,
+        },
+        scale_up: growth::growth_of(pool, collected.limits.get(&pool.name_any())),
+        ..Pool::default()
+    }
+}
+
+fn planner_quota(class: &TenantClass) -> Quota {
+    let quotas = || class.spec.quotas.iter();
+    let of = |quota: &PoolQuota, amount: u64| (quota.pool_name.clone(), amount);
+    Quota {
+        name: class.name_any(),
+        parent: None,
+        weight: class.spec.fair_sharing.weight,
+        nominal_quota: quotas().map(|quota| of(quota, quota.nominal_quota)).collect(),
+        lending_limit: quotas()
+            .filter_map(|quota| Some(of(quota, quota.lending_limit?)))
+            .collect(),
+        limit: quotas()
+            .filter_map(|quota| Some(of(quota, quota.nominal_quota.saturating_add(quota.borrowing_limit?))))
+            .collect(),
+    }
+}

@@ -1,0 +1,296 @@
+//! Nodes as the planner sees them, from the Node object, its assignment and the pods on it.
+
+use super::{DemandCollector, SnapshotInput, growth::is_starting};
+use crate::{
+    Assignment, AssignmentState,
+    demand::{self, HostNode, PoolNodes, SchedulingState, Workload},
+    devices::Resolved,
+    node::{autoscalers, is_available, is_ready, was_shared},
+    pod_requests,
+};
+use berth_api::HostNodePool;
+use berth_planner::{Amounts, Node, NodeState, Owner, Phase, Seconds, pool_of};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node as HostObject;
+use kube_core::ResourceExt;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A node with its pods.
+pub(super) struct ObservedNode<'a> {
+    pub(super) object: &'a HostObject,
+    pub(super) name: String,
+    pub(super) assignment: Option<Assignment>,
+    pub(super) pool: String,
+    pub(super) overlap: Option<String>,
+    /// Why the API server rejected its assignment a while ago.
+    pub(super) rejected: Option<String>,
+    pub(super) capacity: Amounts,
+    /// Its pool counts GPUs, and it has no device of any kind.
+    pub(super) lacks_devices: bool,
+    pub(super) pods: Vec<&'a Workload>,
+}
+
+/// Nodes that are in a pool or have an assignment, by name.
+pub(super) fn observe_nodes<'a>(
+    input: &'a SnapshotInput<'_>,
+    pools: &[&HostNodePool],
+    resolved: &'a Resolved<'_>,
+) -> Vec<ObservedNode<'a>> {
+    let mut on: HashMap<&str, Vec<&Workload>> = HashMap::new();
+    for workload in &resolved.workloads {
+        if let SchedulingState::Bound(node) = &workload.scheduling {
+            on.entry(node).or_default().push(workload);
+        }
+    }
+    let names: Vec<(String, &BTreeMap<String, String>)> = pools
+        .iter()
+        .map(|pool| (pool.name_any(), &pool.spec.node_selector))
+        .collect();
+    let mut observed: Vec<ObservedNode<'_>> = input
+        .nodes
+        .iter()
+        .filter_map(|object| {
+            let assignment = Assignment::read(object);
+            let selectors = names.iter().map(|(name, selector)| (name.as_str(), *selector));
+            let (by_labels, overlap) = match pool_of(selectors, object.labels()) {
+                Ok(pool) => (pool.map(ToOwned::to_owned), None),
+                Err(several) => (
+                    several.first().map(|&name| name.to_owned()),
+                    Some(format!("it matches several pools: {}", several.join(", "))),
+                ),
+            };
+            let recorded = assignment
+                .as_ref()
+                .map(|assignment| assignment.pool.clone())
+                .filter(|pool| !pool.is_empty());
+            let name = object.name_any();
+            let pool = recorded.or(by_labels)?;
+            let capacity = tenant_capacity(object, input, resolved);
+            let counts_gpus = pools
+                .iter()
+                .any(|one| one.name_any() == pool && one.spec.gpu_resource_name.is_some());
+            Some(ObservedNode {
+                lacks_devices: counts_gpus && !capacity.keys().any(|resource| demand::is_device(resource)),
+                pool,
+                overlap,
+                rejected: input.rejected_nodes.reason(&name, input.now.as_second()),
+                capacity,
+                pods: on.get(name.as_str()).cloned().unwrap_or_default(),
+                object,
+                assignment,
+                name,
+            })
+        })
+        .collect();
+    observed.sort_by(|a, b| a.name.cmp(&b.name));
+    observed
+}
+
+/// The capacity that the node has for a tenant besides the platform's own pods.
+fn tenant_capacity(node: &HostObject, input: &SnapshotInput<'_>, resolved: &Resolved<'_>) -> Amounts {
+    let status = node.status.as_ref();
+    let mut all = pod_requests::amounts(status.and_then(|status| status.allocatable.as_ref()));
+    for (resource, used) in (input.platform)(&node.name_any()) {
+        if let Some(amount) = all.get_mut(&resource) {
+            *amount -= used;
+        }
+    }
+    let mut capacity = demand::available_amounts(&all);
+    for (resource, count) in input.devices.of_node(&node.name_any(), resolved) {
+        // What a device plugin reports of an extended resource counts, as for the scheduler.
+        capacity.entry(resource).or_insert(count);
+    }
+    capacity
+}
+
+/// Pools whose nodes have devices of any kind.
+pub(super) fn pools_with_devices(pools: &[&HostNodePool], observed: &[ObservedNode<'_>]) -> BTreeSet<String> {
+    let declared = pools.iter().filter(|pool| pool.spec.gpu_resource_name.is_some());
+    let mut found: BTreeSet<String> = declared.map(|pool| pool.name_any()).collect();
+    for node in observed {
+        if node.capacity.keys().any(|resource| demand::is_device(resource)) {
+            found.insert(node.pool.clone());
+        }
+    }
+    found
+}
+
+/// The nodes of each pool, as far as they matter to pods.
+pub(super) type NodesByPool<'a> = BTreeMap<&'a str, PoolNodes<'a>>;
+
+pub(super) fn group_by_pool<'a>(
+    observed: &'a [ObservedNode<'a>],
+    pools: &[&'a HostNodePool],
+    with_devices: &BTreeSet<String>,
+) -> NodesByPool<'a> {
+    let mut nodes = NodesByPool::new();
+    for node in observed {
+        let of_pool = nodes.entry(&node.pool).or_insert_with(|| {
+            let pool = pools.iter().find(|pool| pool.name_any() == node.pool);
+            PoolNodes {
+                nodes: Vec::new(),
+                has_devices: with_devices.contains(&node.pool),
+                topology: pool.and_then(|pool| pool.spec.topology_key.as_deref()),
+            }
+        });
+        of_pool.nodes.push(host_node(node));
+    }
+    nodes
+}
+
+pub(super) fn host_node<'a>(node: &'a ObservedNode<'a>) -> HostNode<'a> {
+    HostNode {
+        name: &node.name,
+        labels: Some(node.object.labels()),
+        capacity: node.capacity.clone(),
+        is_expected: false,
+    }
+}
+
+/// What pods use of a node.
+pub(super) fn sum_used(pods: &[&Workload]) -> Amounts {
+    let mut sum = Amounts::new();
+    for pod in pods {
+        for (resource, amount) in &pod.amounts {
+            *sum.entry(resource.clone()).or_default() += amount;
+        }
+        for resource in pod.anti_affinity_resources() {
+            *sum.entry(resource).or_default() += 1;
+        }
+    }
+    sum
+}
+
+pub(super) fn planner_node(
+    node: &ObservedNode<'_>,
+    input: &SnapshotInput<'_>,
+    now: Seconds,
+    pools: &[&HostNodePool],
+    with_devices: &BTreeSet<String>,
+    collected: &DemandCollector,
+) -> Node {
+    let key = pools
+        .iter()
+        .find(|pool| pool.name_any() == node.pool)
+        .and_then(|pool| pool.spec.topology_key.as_ref());
+    let state = planner_state(node, now);
+    let has_devices = with_devices.contains(&node.pool);
+    let using: Vec<&&Workload> = node
+        .pods
+        .iter()
+        .filter(|pod| demand::needs_node_of(pod, has_devices))
+        .collect();
+    let idle_since = if let NodeState::Owned(owner) = &state {
+        input.idle.track(node.object, !using.is_empty(), owner.since, now)
+    } else {
+        input.idle.forget(&node.name);
+        None
+    };
+    let mut capacity = node.capacity.clone();
+    for (resource, limit) in collected.limits.get(&node.pool).into_iter().flatten() {
+        capacity.insert(resource.clone(), *limit);
+    }
+    Node {
+        pool: node.pool.clone(),
+        domain: key.and_then(|key| node.object.labels().get(key).cloned()),
+        labels: collected.labels(node),
+        capacity,
+        used: sum_used(&node.pods),
+        pods: u32::try_from(node.pods.len()).unwrap_or(u32::MAX),
+        idle_since,
+        gangs: list_gangs(&node.pods),
+        priority: using.iter().map(|pod| pod.priority).max().unwrap_or_default(),
+        starting: matches!(state, NodeState::Unavailable { .. }) && is_starting(node, now),
+        unusable: matches!(state, NodeState::Owned(_)) && is_broken(node),
+        state,
+        name: node.name.clone(),
+    }
+}
+
+fn list_gangs(pods: &[&Workload]) -> BTreeSet<String> {
+    let gangs = pods.iter().filter_map(|pod| pod.gang.as_ref());
+    gangs
+        .filter(|gang| gang.size > 1)
+        .map(|gang| gang.name.clone())
+        .collect()
+}
+
+/// Whether a node that a tenant has cannot be used now. A cordon of Berth is part of its state.
+fn is_broken(node: &ObservedNode<'_>) -> bool {
+    let cordoned_by_berth = node
+        .assignment
+        .as_ref()
+        .is_some_and(|assignment| assignment.state == AssignmentState::Cordoned);
+    if cordoned_by_berth {
+        !is_ready(node.object)
+    } else {
+        !is_available(node.object)
+    }
+}
+
+fn planner_state(node: &ObservedNode<'_>, now: Seconds) -> NodeState {
+    let second = |time: Option<Timestamp>| time.map_or(now, Timestamp::as_second);
+    let Some(assignment) = &node.assignment else {
+        return match unavailable_reason(node) {
+            None => NodeState::Free,
+            Some(why) => NodeState::Unavailable { reason: why },
+        };
+    };
+    let phase = match assignment.state {
+        AssignmentState::Reserved => Phase::Reserved {
+            required_nodes: assignment.reserved_with,
+        },
+        AssignmentState::Joining => Phase::Joining,
+        AssignmentState::Assigned => Phase::Assigned,
+        AssignmentState::Cordoned => Phase::Cordoned {
+            drain_at: second(assignment.cordoned_until),
+        },
+        AssignmentState::Draining | AssignmentState::Scrubbing | AssignmentState::Validating => {
+            return NodeState::Recycling {
+                previous_tenant: assignment.slug.clone(),
+                since: second(assignment.since),
+            };
+        }
+        AssignmentState::Quarantined => {
+            return NodeState::Unavailable {
+                reason: format!("quarantined: {}", assignment.reason),
+            };
+        }
+    };
+    NodeState::Owned(Owner {
+        tenant: assignment.uid.clone(),
+        node_group: assignment.group.clone(),
+        since: second(assignment.owned_since.or(assignment.since)),
+        phase,
+    })
+}
+
+/// Why a node without a tenant cannot be reserved.
+fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
+    if let Some(overlap) = &node.overlap {
+        return Some(overlap.clone());
+    }
+    if let Some(why) = &node.rejected {
+        return Some(format!("its assignment is rejected: {why}"));
+    }
+    let why = if !is_ready(node.object) {
+        "it is not Ready"
+    } else if node.object.metadata.deletion_timestamp.is_some() {
+        "it is being deleted"
+    } else if let Some(taint) = autoscalers::find_removal_taint(node.object) {
+        return Some(format!("an autoscaler is about to remove it (taint {taint})"));
+    } else if let Some(taint) = autoscalers::find_startup_taint(node.object) {
+        return Some(format!("it is not ready for use (taint {taint})"));
+    } else if node.lacks_devices {
+        "it has no GPUs yet"
+    } else if node.object.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
+        "it is cordoned"
+    } else if was_shared(node.object) {
+        "several tenants shared it, and it is scrubbed first"
+    } else if !is_available(node.object) {
+        "it is shared by several tenants, or has a NoExecute taint"
+    } else {
+        return None;
+    };
+    Some(why.into())
+}

@@ -1,0 +1,176 @@
+//! Node groups of tenants: minimum, maximum, and the demand of their pods.
+
+use super::{
+    TenantInput,
+    nodes::{NodesByPool, ObservedNode, host_node, sum_used},
+};
+use crate::{
+    AssignmentState,
+    demand::{self, HostNode, NodeGroupDemand, SchedulingState, TenantDemand, Workload},
+    node::is_available,
+};
+use berth_api::{NodeGroup, NodeMode};
+use berth_planner::{self as planner, Amounts};
+use kube_core::{Resource, ResourceExt};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The node groups of a tenant, without demand. A tenant that is being deleted, or whose spec is not accepted, keeps its nodes: a
+/// mistake in a spec must not cost a running tenant its nodes.
+pub(super) fn planner_groups(
+    tenant: &TenantInput,
+    uid: &str,
+    observed: &[ObservedNode<'_>],
+) -> Vec<planner::NodeGroup> {
+    if tenant.accepted && tenant.cluster.meta().deletion_timestamp.is_none() {
+        let own = tenant.cluster.spec.node_groups.iter();
+        return own
+            .filter(|group| group.mode != NodeMode::Shared)
+            .map(|group| planner::NodeGroup {
+                name: group.name.clone(),
+                pool: group.pool_name.clone(),
+                min_nodes: group.minimum(),
+                max_nodes: group.maximum(),
+                demand: Vec::new(),
+            })
+            .collect();
+    }
+    let mut held: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    for node in observed {
+        let Some(assignment) = &node.assignment else { continue };
+        let keeps = matches!(
+            assignment.state,
+            AssignmentState::Reserved | AssignmentState::Joining | AssignmentState::Assigned
+        );
+        if assignment.uid == uid && keeps {
+            *held.entry((&assignment.group, &assignment.pool)).or_default() += 1;
+        }
+    }
+    held.into_iter()
+        .map(|((name, pool), count)| planner::NodeGroup {
+            name: name.into(),
+            pool: pool.into(),
+            min_nodes: count,
+            max_nodes: count,
+            demand: Vec::new(),
+        })
+        .collect()
+}
+
+/// The demand of all tenants, and the labels and resources of nodes that it mentions, by pool.
+#[derive(Default)]
+pub(super) struct DemandCollector {
+    /// Labels that are selected by value.
+    labels: BTreeMap<String, BTreeSet<String>>,
+    /// Labels that represent affinities.
+    affinities: BTreeMap<String, BTreeSet<String>>,
+    pub(super) needs: TenantDemand,
+    /// Resources that represent anti-affinity and spread, and how much of them every node has.
+    pub(super) limits: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+impl DemandCollector {
+    pub(super) fn add_demand(
+        &mut self,
+        tenant: &TenantInput,
+        uid: &str,
+        workloads: &[&Workload],
+        observed: &[ObservedNode<'_>],
+        nodes: &NodesByPool<'_>,
+        groups: &mut [planner::NodeGroup],
+    ) {
+        let spec = &tenant.cluster.spec.node_groups;
+        let dynamic = spec.iter().any(|group| group.mode == NodeMode::Dynamic);
+        if !dynamic
+            || !workloads
+                .iter()
+                .any(|workload| workload.scheduling == SchedulingState::Pending)
+        {
+            return;
+        }
+        let own: Vec<(&str, HostNode<'_>, Amounts)> = observed
+            .iter()
+            .filter_map(|node| {
+                let assignment = node.assignment.as_ref()?;
+                let serves =
+                    assignment.uid == uid && assignment.state == AssignmentState::Assigned && is_available(node.object);
+                serves.then(|| (assignment.group.as_str(), host_node(node), sum_used(&node.pods)))
+            })
+            .collect();
+        let mut held: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut coming: Vec<(&str, HostNode<'_>)> = Vec::new();
+        for node in observed {
+            let Some(assignment) = node.assignment.as_ref().filter(|assignment| assignment.uid == uid) else {
+                continue;
+            };
+            let is_pending = matches!(assignment.state, AssignmentState::Reserved | AssignmentState::Joining);
+            if is_pending {
+                coming.push((&assignment.group, host_node(node)));
+            }
+            if is_pending || assignment.state == AssignmentState::Assigned {
+                *held.entry(&assignment.group).or_default() += 1;
+            }
+        }
+        let left = |group: &NodeGroup| {
+            let held = held.get(group.name.as_str()).copied().unwrap_or_default();
+            group.maximum().saturating_sub(held)
+        };
+        let needs = demand::translate_demand(
+            &demand::Tenant {
+                groups: spec
+                    .iter()
+                    .map(|group| NodeGroupDemand {
+                        name: &group.name,
+                        pool: &group.pool_name,
+                        is_dynamic: group.mode == NodeMode::Dynamic,
+                        left: left(group),
+                    })
+                    .collect(),
+                workloads: workloads.to_vec(),
+                own: own
+                    .iter()
+                    .map(|(group, node, used)| (*group, node, used.clone()))
+                    .collect(),
+                coming: coming.iter().map(|(group, node)| (*group, node)).collect(),
+            },
+            nodes,
+        );
+        let TenantDemand {
+            demand,
+            affinities,
+            limits,
+        } = needs;
+        for (name, demand) in demand {
+            let Some(group) = groups.iter_mut().find(|group| group.name == name) else {
+                continue;
+            };
+            for key in demand.iter().flat_map(|demand| demand.selector.keys()) {
+                let keys = if affinities.contains_key(key) {
+                    &mut self.affinities
+                } else {
+                    &mut self.labels
+                };
+                keys.entry(group.pool.clone()).or_default().insert(key.clone());
+            }
+            let of_pool = self.limits.entry(group.pool.clone()).or_default();
+            of_pool.extend(limits.iter().map(|(resource, limit)| (resource.clone(), *limit)));
+            group.demand = demand;
+        }
+        self.needs.affinities.extend(affinities);
+    }
+
+    /// The labels of a node that demand mentions.
+    pub(super) fn labels(&self, node: &ObservedNode<'_>) -> BTreeMap<String, String> {
+        let mut labels = BTreeMap::new();
+        for key in self.labels.get(&node.pool).into_iter().flatten() {
+            if let Some(value) = node.object.labels().get(key) {
+                labels.insert(key.clone(), value.clone());
+            }
+        }
+        for key in self.affinities.get(&node.pool).into_iter().flatten() {
+            if self.needs.satisfies(key, &node.pool, &host_node(node)) {
+                labels.insert(key.clone(), demand::SATISFIED.into());
+            }
+        }
+        labels
+    }
+}

@@ -1,0 +1,160 @@
+//! Resource requests of pods, and what is left of a node for its tenant besides the platform's own pods.
+
+use berth_api::quantity;
+use k8s_openapi::{
+    api::core::v1::{Container, Pod},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Amounts by resource, in thousandths.
+pub type Requests = BTreeMap<String, i128>;
+
+/// The requests of a pod, as the scheduler counts them: the sum of its containers, or the peak of its init containers if that is
+/// more; requests of the pod as a whole take precedence; then overhead, and one pod.
+pub fn of_pod(pod: &Pod) -> Requests {
+    let Some(spec) = &pod.spec else { return Requests::new() };
+    let mut running = Requests::new();
+    for container in &spec.containers {
+        add(&mut running, &requests_of_container(container));
+    }
+    // Sidecars run beside all containers after them.
+    let mut sidecars = Requests::new();
+    let mut peak = Requests::new();
+    for container in spec.init_containers.iter().flatten() {
+        let own = requests_of_container(container);
+        if container.restart_policy.as_deref() == Some("Always") {
+            add(&mut sidecars, &own);
+            raise_to(&mut peak, &sidecars);
+        } else {
+            let mut at_its_time = sidecars.clone();
+            add(&mut at_its_time, &own);
+            raise_to(&mut peak, &at_its_time);
+        }
+    }
+    add(&mut running, &sidecars);
+    raise_to(&mut running, &peak);
+    let whole = spec
+        .resources
+        .as_ref()
+        .and_then(|resources| resources.requests.as_ref());
+    running.extend(amounts(whole));
+    add(&mut running, &amounts(spec.overhead.as_ref()));
+    running.insert("pods".into(), 1000);
+    running
+}
+
+fn requests_of_container(container: &Container) -> Requests {
+    amounts(
+        container
+            .resources
+            .as_ref()
+            .and_then(|resources| resources.requests.as_ref()),
+    )
+}
+
+/// Quantities as amounts.
+pub fn amounts(quantities: Option<&BTreeMap<String, Quantity>>) -> Requests {
+    let all = quantities.into_iter().flatten();
+    all.filter_map(|(resource, amount)| Some((resource.clone(), quantity::parse(&amount.0)?)))
+        .collect()
+}
+
+/// Adds `more` to `sum`.
+pub fn add(sum: &mut Requests, more: &Requests) {
+    for (resource, amount) in more {
+        *sum.entry(resource.clone()).or_default() += amount;
+    }
+}
+
+fn raise_to(to: &mut Requests, least: &Requests) {
+    for (resource, amount) in least {
+        let have = to.entry(resource.clone()).or_default();
+        *have = (*have).max(*amount);
+    }
+}
+
+/// Subtracts what is used from `allocatable` in a node's status, so that it shows what the tenant can use. Resources that the node
+/// does not have are not added.
+pub fn subtract(status: &mut Value, used: &Requests) {
+    let Some(allocatable) = status.get_mut("allocatable").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for (resource, used) in used.iter().filter(|(_, used)| **used > 0) {
+        let Some(text) = allocatable.get(resource).and_then(Value::as_str) else {
+            continue;
+        };
+        if let Some(all) = quantity::parse(text) {
+            let left = quantity::format((all - used).max(0), text);
+            allocatable.insert(resource.clone(), left.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn requests(spec: &Value) -> BTreeMap<String, i128> {
+        let pod = serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": spec})).unwrap();
+        of_pod(&pod)
+    }
+
+    fn container(cpu: &str) -> Value {
+        json!({"name": "c", "resources": {"requests": {"cpu": cpu}}})
+    }
+
+    #[test]
+    fn containers_add_up_and_init_containers_only_count_where_they_need_more() {
+        let pod = json!({"containers": [container("1"), container("500m")], "initContainers": [container("200m")]});
+        assert_eq!(requests(&pod)["cpu"], 1500);
+        assert_eq!(requests(&pod)["pods"], 1000);
+        let pod = json!({"containers": [container("1")], "initContainers": [container("3")]});
+        assert_eq!(requests(&pod)["cpu"], 3000);
+    }
+
+    #[test]
+    fn sidecars_count_beside_what_follows() {
+        let mut sidecar = container("1");
+        sidecar["restartPolicy"] = "Always".into();
+        let pod = json!({"containers": [container("1")], "initContainers": [container("2"), sidecar, container("4")]});
+        assert_eq!(requests(&pod)["cpu"], 5000);
+        let mut sidecar = container("1");
+        sidecar["restartPolicy"] = "Always".into();
+        let pod = json!({"containers": [container("1")], "initContainers": [sidecar]});
+        assert_eq!(requests(&pod)["cpu"], 2000);
+    }
+
+    #[test]
+    fn the_pod_as_a_whole_and_overhead() {
+        let pod = json!({
+            "containers": [container("1")], "overhead": {"cpu": "250m", "memory": "1Ki"},
+            "resources": {"requests": {"cpu": "2"}},
+        });
+        assert_eq!(requests(&pod)["cpu"], 2250);
+        assert_eq!(requests(&pod)["memory"], 1_024_000);
+        assert!(!requests(&json!({"containers": [{"name": "c"}]})).contains_key("cpu"));
+    }
+
+    #[test]
+    fn allocatable_is_what_is_left() {
+        let mut status = json!({
+            "capacity": {"cpu": "8"},
+            "allocatable": {"cpu": "8", "memory": "1000Ki", "pods": "110", "nvidia.com/gpu": "8"},
+        });
+        let used = [
+            ("cpu", 1500),
+            ("memory", 24 * 1024 * 1000),
+            ("pods", 3000),
+            ("example.com/other", 1000),
+        ];
+        let used = used.map(|(resource, amount)| (resource.to_owned(), amount)).into();
+        subtract(&mut status, &used);
+        let left = json!({"cpu": "6500m", "memory": "976Ki", "pods": "107", "nvidia.com/gpu": "8"});
+        assert_eq!(status, json!({"capacity": {"cpu": "8"}, "allocatable": left}));
+        subtract(&mut status, &[("cpu".to_owned(), 99_000)].into());
+        assert_eq!(status["allocatable"]["cpu"], "0");
+    }
+}

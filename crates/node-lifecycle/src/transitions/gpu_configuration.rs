@@ -1,0 +1,110 @@
+//! MIG layouts and device plugin configurations that NVIDIA's operator applies to a node: requesting them and waiting for them.
+
+use super::{Observation, POLL, Transition, quarantine};
+use berth_api::{HostNodePoolSpec, Sharing};
+use k8s_openapi::api::core::v1::Node;
+use kube_core::ResourceExt;
+
+/// NVIDIA's label that requests a MIG layout.
+pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
+/// NVIDIA's label that shows the progress of that request.
+pub const MIG_STATE: &str = "nvidia.com/mig.config.state";
+/// NVIDIA's label that chooses a configuration of the device plugin.
+pub const DEVICE_PLUGIN_CONFIG: &str = "nvidia.com/device-plugin.config";
+/// Label in which GPU Feature Discovery reports how GPUs are shared.
+const SHARING_STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
+/// The MIG layout without MIG, of NVIDIA's default configuration.
+pub(super) const NO_MIG: &str = "all-disabled";
+
+/// The labels that request the pool's MIG layout and device plugin configuration.
+pub(super) fn gpu_configuration_labels(pool: &HostNodePoolSpec) -> Vec<(String, Option<String>)> {
+    let mut labels = Vec::new();
+    if let Some(config) = pool.device_plugin_config() {
+        labels.push((DEVICE_PLUGIN_CONFIG.to_owned(), Some(config.to_owned())));
+    }
+    if let Some(config) = pool.mig_config() {
+        labels.extend(mig_labels(config));
+    }
+    labels
+}
+
+/// Requests a MIG layout. The reported state of the previous one is removed, so that it is not mistaken for this one's.
+fn mig_labels(config: &str) -> [(String, Option<String>); 2] {
+    [
+        (MIG_CONFIG.to_owned(), Some(config.to_owned())),
+        (MIG_STATE.to_owned(), None),
+    ]
+}
+
+/// Removes the request of a MIG layout, so that it can be made again.
+pub(super) fn clear_mig_labels() -> Vec<(String, Option<String>)> {
+    vec![(MIG_CONFIG.to_owned(), None), (MIG_STATE.to_owned(), None)]
+}
+
+enum MigProgress {
+    Done,
+    Pending(String),
+    Failed,
+    NotAsked,
+}
+
+fn read_mig_progress(node: &Node, config: &str) -> MigProgress {
+    let label = |key: &str| node.labels().get(key).map(String::as_str);
+    if label(MIG_CONFIG) != Some(config) {
+        return MigProgress::NotAsked;
+    }
+    match label(MIG_STATE) {
+        Some("success") => MigProgress::Done,
+        Some("failed") => MigProgress::Failed,
+        state => MigProgress::Pending(state.unwrap_or("not begun").to_owned()),
+    }
+}
+
+/// Waits for a MIG layout; none once it is there.
+pub(super) fn await_mig(observation: &Observation<'_>, config: &str, limit: i64) -> Option<Transition> {
+    let Observation { assignment, now, .. } = observation;
+    match read_mig_progress(observation.node, config) {
+        MigProgress::Done => None,
+        MigProgress::NotAsked => Some(Transition::SetAssignment(
+            Box::new((*assignment).clone()),
+            mig_labels(config).into(),
+        )),
+        MigProgress::Failed => Some(quarantine(
+            observation,
+            &format!("the MIG manager could not set the layout {config}: see its log on the node"),
+        )),
+        MigProgress::Pending(state) if assignment.elapsed(*now) >= limit => Some(quarantine(
+            observation,
+            &format!("the MIG manager has not set the layout {config} within {limit} s ({MIG_STATE}: {state})"),
+        )),
+        MigProgress::Pending(_) => Some(Transition::CheckAfter((limit - assignment.elapsed(*now)).max(POLL))),
+    }
+}
+
+/// Waits until GPU Feature Discovery reports the sharing that the pool's device plugin configuration is for; none once it does.
+/// No label says which configuration is in force. A node without a report of its sharing is taken as it is.
+pub(super) fn await_sharing(observation: &Observation<'_>, limit: i64) -> Option<Transition> {
+    let Observation {
+        assignment, now, pool, ..
+    } = observation;
+    let config = pool.device_plugin_config()?;
+    let wanted = match pool.sharing {
+        Sharing::TimeSlicing => "time-slicing",
+        Sharing::Mps => "mps",
+        Sharing::Exclusive | Sharing::Mig | Sharing::Dra => return None,
+    };
+    let found = observation.node.labels().get(SHARING_STRATEGY)?;
+    if found == wanted {
+        return None;
+    }
+    if assignment.elapsed(*now) >= limit {
+        return Some(quarantine(
+            observation,
+            &format!(
+                "the device plugin has not shared GPUs as the configuration {config} says within {limit} s \
+                 ({SHARING_STRATEGY}: {found}, not {wanted})"
+            ),
+        ));
+    }
+    Some(Transition::CheckAfter((limit - assignment.elapsed(*now)).max(POLL)))
+}

@@ -1,0 +1,192 @@
+//! The states that a node goes through from one tenant to the next: a pure function from an observation of one node to its next
+//! transition.
+//!
+//! | state | next state | when |
+//! |---|---|---|
+//! | none, shared before | Scrubbing | it is in a pool of single tenants, and no pod of a tenant is left |
+//! | Reserved | Joining | its group has as many nodes as were reserved together |
+//! |  | free | they do not come in time, the tenant is gone, or an autoscaler removes the node |
+//! | Joining | Assigned | MIG layout and sharing of GPUs are as the pool's spec says |
+//! |  | free | the tenant is gone, or an autoscaler removes the node |
+//! |  | Quarantined | they fail, or take too long |
+//! | Assigned | Cordoned | the planner releases it |
+//! | Cordoned | Draining | its time has come, or the tenant is gone |
+//! | Draining | Scrubbing | no pod of a tenant is left; never before |
+//! | Scrubbing | Validating | the scrub Job has succeeded |
+//! |  | Quarantined | it failed, or took too long |
+//! | Validating | free | the validation Job has succeeded, and all its GPUs are healthy |
+//! |  | Quarantined | it failed, or took too long |
+//! | Quarantined | Scrubbing | people release it |
+//!
+//! No transition relies on an earlier one: what a state requires is checked each time.
+
+mod drain;
+mod gpu_configuration;
+mod prepare;
+mod recycle;
+
+pub use gpu_configuration::{DEVICE_PLUGIN_CONFIG, MIG_CONFIG, MIG_STATE};
+
+use crate::{Assignment, AssignmentState};
+use berth_api::{HostNodePoolSpec, labels};
+use drain::{from_cordoned, from_draining};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube_core::ResourceExt;
+use prepare::{from_joining, from_reserved};
+use recycle::{from_quarantined, from_scrubbing, from_validating};
+
+/// Seconds until something is checked again that no watch reports.
+const POLL: i64 = 1;
+
+/// A Job that recycles a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum JobKind {
+    Scrub,
+    Validate,
+}
+
+impl JobKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scrub => "scrub",
+            Self::Validate => "validate",
+        }
+    }
+}
+
+/// The state of a Job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum JobState {
+    #[default]
+    Missing,
+    Running,
+    Succeeded,
+    /// With the reason.
+    Failed(String),
+}
+
+/// The tenant of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tenant {
+    /// It exists and has this slug.
+    Alive(String),
+    /// It does not exist any more, or is not known, and no workload of it is left.
+    Gone,
+}
+
+/// What the next transition of a node depends on.
+#[derive(Clone, Debug)]
+pub struct Observation<'a> {
+    pub now: Timestamp,
+    pub node: &'a Node,
+    pub assignment: &'a Assignment,
+    pub pool: &'a HostNodePoolSpec,
+    pub tenant: Tenant,
+    /// For a reserved node: whether its group has all the nodes that it waits for.
+    pub is_group_complete: bool,
+    /// Pods of tenants on the node, listed by the API server, as `namespace/name`. Known from Draining on.
+    pub pods: &'a [String],
+    /// The Job of the node's state, as the API server has it.
+    pub job: JobState,
+}
+
+/// What is done with a node next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// Nothing until something changes.
+    Wait,
+    /// Nothing for so many seconds, unless something changes.
+    CheckAfter(i64),
+    /// Write this assignment, and these further labels.
+    SetAssignment(Box<Assignment>, Vec<(String, Option<String>)>),
+    /// Write this assignment again: somebody removed or changed a part of it.
+    CorrectDrift(Box<Assignment>),
+    /// Remove the assignment, for this reason.
+    Free(String),
+    EvictPods,
+    /// Delete the pods of a tenant that is gone.
+    DeletePods,
+    StartJob(JobKind),
+}
+
+/// The next transition of a node that has an assignment.
+pub fn next_transition(observation: &Observation<'_>) -> Transition {
+    if let Some(corrected) = correct_drift(observation) {
+        return Transition::CorrectDrift(Box::new(corrected));
+    }
+    match observation.assignment.state {
+        AssignmentState::Reserved => from_reserved(observation),
+        AssignmentState::Joining => from_joining(observation),
+        AssignmentState::Assigned => Transition::Wait,
+        AssignmentState::Cordoned => from_cordoned(observation),
+        AssignmentState::Draining => from_draining(observation),
+        AssignmentState::Scrubbing => from_scrubbing(observation),
+        AssignmentState::Validating => from_validating(observation),
+        AssignmentState::Quarantined => from_quarantined(observation),
+    }
+}
+
+/// The next transition of a node without an assignment that several tenants shared and that is now in this pool of single
+/// tenants. The controller of shared nodes evicts its pods; `pods` are those that are left.
+pub fn next_transition_after_sharing(
+    now: Timestamp,
+    node: &Node,
+    pool: (&str, &HostNodePoolSpec),
+    pods: &[String],
+) -> Transition {
+    let (name, spec) = pool;
+    if !pods.is_empty() {
+        return Transition::CheckAfter(POLL);
+    }
+    if !recycle::requires_scrub(spec) {
+        return Transition::Free("no pod of the tenants that shared it is left; its pool has no scrub".into());
+    }
+    let before = node.annotations().get(labels::PREVIOUS_SHARED_POOL);
+    let reason = format!(
+        "tenants shared it in the pool {}: it is scrubbed before one tenant has it alone",
+        before.map(String::as_str).unwrap_or_default()
+    );
+    set_assignment(Assignment::scrub_unowned(node, "", name, now, &reason))
+}
+
+fn set_assignment(assignment: Assignment) -> Transition {
+    Transition::SetAssignment(Box::new(assignment), Vec::new())
+}
+
+/// The assignment to write again because somebody removed or changed a part of it; none if the node shows all of it.
+fn correct_drift(observation: &Observation<'_>) -> Option<Assignment> {
+    let Observation {
+        assignment, node, now, ..
+    } = observation;
+    let mut corrected = assignment.without_future_times(*now);
+    if let Tenant::Alive(slug) = &observation.tenant
+        && assignment.state.runs_tenant_pods()
+        && !assignment.uid.is_empty()
+    {
+        corrected.slug.clone_from(slug);
+    }
+    if corrected.since.is_none() {
+        corrected.since = Some(*now);
+    }
+    if matches!(
+        assignment.state,
+        AssignmentState::Scrubbing | AssignmentState::Validating
+    ) && assignment.recycling_id.is_empty()
+    {
+        // A Job of the lost recycling proves nothing now.
+        corrected = corrected.start_recycling(node, *now, "the identity of the recycling was lost: it begins anew");
+    }
+    (corrected != **assignment || !corrected.is_written_on(node)).then_some(corrected)
+}
+
+fn quarantine(observation: &Observation<'_>, reason: &str) -> Transition {
+    set_assignment(
+        observation
+            .assignment
+            .with_state(AssignmentState::Quarantined, observation.now, reason),
+    )
+}
+
+#[cfg(test)]
+mod tests;

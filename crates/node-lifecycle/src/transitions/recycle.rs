@@ -1,0 +1,127 @@
+//! Transitions from Scrubbing, Validating and Quarantined.
+
+use super::{
+    JobKind, JobState, Observation, POLL, Transition,
+    gpu_configuration::{NO_MIG, await_mig, clear_mig_labels},
+    quarantine, set_assignment,
+};
+use crate::{AssignmentState, node::is_ready};
+use berth_api::{HostNodePoolSpec, ScrubPolicy, labels};
+use kube_core::ResourceExt;
+
+/// Seconds beyond the deadline of a Job after which a node is quarantined.
+const JOB_MARGIN: i64 = 30;
+
+pub(super) fn requires_scrub(pool: &HostNodePoolSpec) -> bool {
+    pool.scrub.policy == ScrubPolicy::Always
+}
+
+pub(super) fn from_scrubbing(observation: &Observation<'_>) -> Transition {
+    let Observation {
+        assignment, now, pool, ..
+    } = observation;
+    let limit = pool.timeouts.scrub();
+    // A Job that has succeeded counts even if control was down for longer than the limit.
+    let is_done = observation.job == JobState::Succeeded && observation.pods.is_empty();
+    if !is_done && assignment.elapsed(*now) >= limit + JOB_MARGIN {
+        return quarantine(observation, &timeout_message(observation, "the scrub", limit));
+    }
+    if !observation.pods.is_empty() {
+        if observation.job == JobState::Missing {
+            return Transition::DeletePods;
+        }
+        // The scheduler may be late. What was scrubbed already could be dirty again.
+        let reason = "a pod of a tenant came while the node was scrubbed: the scrub begins anew";
+        return set_assignment(assignment.start_recycling(observation.node, *now, reason));
+    }
+    if pool.mig_config().is_some()
+        && let Some(wait) = await_mig(observation, NO_MIG, limit)
+    {
+        return wait;
+    }
+    match &observation.job {
+        JobState::Missing => Transition::StartJob(JobKind::Scrub),
+        JobState::Running => Transition::CheckAfter(POLL),
+        JobState::Failed(why) => quarantine(observation, &format!("the scrub failed: {why}")),
+        JobState::Succeeded => {
+            set_assignment(assignment.with_state(AssignmentState::Validating, *now, &assignment.reason))
+        }
+    }
+}
+
+pub(super) fn from_validating(observation: &Observation<'_>) -> Transition {
+    let Observation {
+        assignment, now, pool, ..
+    } = observation;
+    let limit = pool.timeouts.validate();
+    if !observation.pods.is_empty() {
+        // What it did meanwhile is not known.
+        let reason = "a pod of a tenant came while the node was validated: it is scrubbed anew";
+        return set_assignment(assignment.start_recycling(observation.node, *now, reason));
+    }
+    if observation.job != JobState::Succeeded && assignment.elapsed(*now) >= limit + JOB_MARGIN {
+        return quarantine(observation, &timeout_message(observation, "the validation", limit));
+    }
+    if pool.validate.policy == ScrubPolicy::Always {
+        match &observation.job {
+            JobState::Missing => return Transition::StartJob(JobKind::Validate),
+            JobState::Running => return Transition::CheckAfter(POLL),
+            JobState::Failed(why) => return quarantine(observation, &format!("the validation failed: {why}")),
+            JobState::Succeeded => {}
+        }
+    }
+    if let Some(unhealthy) = find_unhealthy(observation) {
+        if assignment.elapsed(*now) >= limit {
+            return quarantine(observation, &format!("{unhealthy}, still after {limit} s"));
+        }
+        return Transition::CheckAfter(POLL);
+    }
+    Transition::Free("scrubbed and validated".into())
+}
+
+/// Why a scrubbed node cannot be used.
+fn find_unhealthy(observation: &Observation<'_>) -> Option<String> {
+    if !is_ready(observation.node) {
+        return Some("the node is not Ready".into());
+    }
+    let resource = observation.pool.gpu_resource_name.as_ref()?;
+    let status = observation.node.status.as_ref()?;
+    let amount = |all: Option<&std::collections::BTreeMap<String, _>>| -> i64 {
+        all.and_then(|all| all.get(resource))
+            .and_then(|quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| quantity.0.parse().ok())
+            .unwrap_or_default()
+    };
+    let (all, healthy) = (amount(status.capacity.as_ref()), amount(status.allocatable.as_ref()));
+    (healthy < all).then(|| format!("{} of {all} {resource} are not healthy", all - healthy))
+}
+
+fn timeout_message(observation: &Observation<'_>, what: &str, limit: i64) -> String {
+    let ready = if is_ready(observation.node) {
+        ""
+    } else {
+        "; the node is not Ready"
+    };
+    let pods = if observation.pods.is_empty() {
+        String::new()
+    } else {
+        format!("; pods are left: {}", observation.pods.join(", "))
+    };
+    format!("{what} took longer than {limit} s{ready}{pods}")
+}
+
+pub(super) fn from_quarantined(observation: &Observation<'_>) -> Transition {
+    if !observation.node.annotations().contains_key(labels::RELEASE_QUARANTINE) {
+        return Transition::Wait;
+    }
+    let why = "released from quarantine by people";
+    let assignment = observation
+        .assignment
+        .start_recycling(observation.node, observation.now, why);
+    // The MIG manager tries a layout again only when the label has changed.
+    let asked_anew = if observation.pool.mig_config().is_some() {
+        clear_mig_labels()
+    } else {
+        Vec::new()
+    };
+    Transition::SetAssignment(Box::new(assignment), asked_anew)
+}

@@ -1,0 +1,662 @@
+use super::*;
+use crate::assignment::{clear_assignment_patch, tests::patched};
+use berth_api::{ScrubPolicy, Sharing};
+use proptest::prelude::*;
+use serde_json::json;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn alive() -> Tenant {
+    Tenant::Alive("vision-abc".into())
+}
+
+/// A world of one node in which steps are carried out.
+#[derive(Clone, Debug)]
+struct World {
+    now: i64,
+    node: Node,
+    pool: HostNodePoolSpec,
+    tenant: Tenant,
+    fellows: bool,
+    pods: Vec<String>,
+    job: JobState,
+    /// The Job that `job` is of: hand-over and kind.
+    job_of: Option<(String, JobKind)>,
+    /// Whether anything of a tenant may be on the node's disks and GPUs.
+    dirty: bool,
+    seen: Vec<&'static str>,
+}
+
+impl World {
+    fn new() -> Self {
+        let node = json!({
+            "metadata": {"name": "n1", "uid": "node-uid", "resourceVersion": "1"},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "capacity": {"nvidia.com/gpu": "8"}, "allocatable": {"nvidia.com/gpu": "8"},
+            },
+        });
+        Self {
+            now: 100,
+            node: serde_json::from_value(node).unwrap(),
+            pool: HostNodePoolSpec {
+                gpu_resource_name: Some("nvidia.com/gpu".into()),
+                ..HostNodePoolSpec::default()
+            },
+            tenant: alive(),
+            fellows: true,
+            pods: Vec::new(),
+            job: JobState::Missing,
+            job_of: None,
+            dirty: false,
+            seen: Vec::new(),
+        }
+    }
+
+    fn assignment(&self) -> Option<Assignment> {
+        Assignment::read(&self.node)
+    }
+
+    fn state(&self) -> Option<AssignmentState> {
+        self.assignment().map(|assignment| assignment.state)
+    }
+
+    fn reserve(&mut self) {
+        assert_eq!(self.assignment(), None);
+        let assignment = Assignment::reserved("uid-1", "train", "h100", 2, at(self.now), "asked for");
+        self.write(&assignment, &[]);
+    }
+
+    fn release(&mut self, until: i64) {
+        let assignment = Assignment {
+            cordoned_until: Some(at(until)),
+            ..self
+                .assignment()
+                .unwrap()
+                .with_state(AssignmentState::Cordoned, at(self.now), "reclaimed")
+        };
+        self.write(&assignment, &[]);
+    }
+
+    fn write(&mut self, assignment: &Assignment, more: &[(String, Option<String>)]) {
+        self.node = patched(&self.node, &assignment.to_patch(&self.node, more));
+        self.seen.push(assignment.state.name());
+    }
+
+    fn next(&self) -> Option<Transition> {
+        let assignment = self.assignment()?;
+        let kind = match assignment.state {
+            AssignmentState::Scrubbing => Some(JobKind::Scrub),
+            AssignmentState::Validating => Some(JobKind::Validate),
+            _ => None,
+        };
+        let is_this = kind.is_some_and(|kind| self.job_of == Some((assignment.recycling_id.clone(), kind)));
+        Some(next_transition(&Observation {
+            now: at(self.now),
+            node: &self.node,
+            assignment: &assignment,
+            pool: &self.pool,
+            tenant: self.tenant.clone(),
+            is_group_complete: self.fellows,
+            pods: &self.pods,
+            job: if is_this { self.job.clone() } else { JobState::Missing },
+        }))
+    }
+
+    /// Does the next step; whether there was one.
+    fn step(&mut self) -> bool {
+        match self.next() {
+            None | Some(Transition::Wait | Transition::CheckAfter(_)) => return false,
+            Some(Transition::SetAssignment(assignment, more)) => self.write(&assignment, &more),
+            Some(Transition::CorrectDrift(assignment)) => self.write(&assignment, &[]),
+            Some(Transition::Free(_)) => {
+                self.node = patched(&self.node, &clear_assignment_patch(&self.node));
+                self.seen.push("Free");
+            }
+            Some(Transition::EvictPods | Transition::DeletePods) => self.pods.clear(),
+            Some(Transition::StartJob(kind)) => {
+                self.job = JobState::Running;
+                self.job_of = Some((self.assignment().unwrap().recycling_id, kind));
+            }
+        }
+        true
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("no end: {:?}", self.seen);
+    }
+
+    /// The Job ends well.
+    fn succeed(&mut self) {
+        self.job = JobState::Succeeded;
+        if matches!(self.job_of, Some((_, JobKind::Scrub))) && self.pods.is_empty() {
+            self.dirty = false;
+        }
+        self.settle();
+    }
+
+    /// What people do when they have seen to a node.
+    fn release_from_quarantine(&mut self) {
+        let annotations = self.node.annotations_mut();
+        annotations.insert(labels::RELEASE_QUARANTINE.into(), "yes".into());
+    }
+
+    fn label(&mut self, key: &str, value: &str) {
+        self.node.labels_mut().insert(key.into(), value.into());
+    }
+}
+
+#[test]
+fn recycling_goes_through_every_state() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.pods.push("berth-vision/a".into());
+    world.release(160);
+    world.settle();
+    assert_eq!(
+        world.next(),
+        Some(Transition::CheckAfter(60)),
+        "running pods may stay until their time has come"
+    );
+    world.now = 160;
+    world.settle();
+    world.succeed();
+    world.succeed();
+    let all = "Reserved Joining Assigned Cordoned Draining Scrubbing Validating Free";
+    assert_eq!(world.seen.join(" "), all);
+    assert_eq!(world.assignment(), None);
+}
+
+#[test]
+fn a_reservation_is_cancelled_when_the_other_nodes_do_not_come() {
+    let mut world = World::new();
+    world.fellows = false;
+    world.reserve();
+    assert_eq!(world.next(), Some(Transition::CheckAfter(60)));
+    world.now += 60;
+    world.settle();
+    assert_eq!(world.seen, ["Reserved", "Free"]);
+}
+
+#[test]
+fn a_tenant_deleted_during_a_transition_leaves_nothing() {
+    let mut world = World::new();
+    world.fellows = false;
+    world.reserve();
+    world.tenant = Tenant::Gone;
+    world.settle();
+    assert_eq!(world.state(), None, "nothing of it was ever here");
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(10_000);
+    world.pods.push("berth-vision/a".into());
+    world.tenant = Tenant::Gone;
+    assert!(world.step(), "its time is over");
+    assert_eq!(world.next(), Some(Transition::DeletePods));
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
+}
+
+#[test]
+fn a_mig_layout_is_requested_and_awaited_each_time() {
+    let mut world = World::new();
+    world.pool.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
+    world.label(MIG_CONFIG, "all-1g.10gb");
+    world.label(MIG_STATE, "success");
+    world.reserve();
+    world.settle();
+    assert_eq!(
+        world.state(),
+        Some(AssignmentState::Joining),
+        "that was the layout of another time"
+    );
+    world.label(MIG_STATE, "rebooting");
+    assert!(!world.step());
+    world.label(MIG_STATE, "success");
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Assigned));
+    world.release(0);
+    world.settle();
+    assert_eq!(world.node.labels()[MIG_CONFIG], "all-disabled");
+    assert_eq!(
+        (world.state(), &world.job_of),
+        (Some(AssignmentState::Scrubbing), &None),
+        "instances go first"
+    );
+    world.label(MIG_STATE, "failed");
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Quarantined));
+    assert!(world.node.annotations()[labels::QUARANTINE].contains("MIG manager"));
+    // People have seen to it: the layout is asked for anew, and what was said of it before counts no more.
+    world.release_from_quarantine();
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
+    assert_eq!(world.node.labels()[MIG_CONFIG], "all-disabled");
+    assert!(!world.node.labels().contains_key(MIG_STATE));
+    world.label(MIG_STATE, "success");
+    world.settle();
+    assert!(world.job_of.is_some(), "cleaning goes on");
+}
+
+#[test]
+fn a_job_that_succeeded_while_control_was_down_counts() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    world.job = JobState::Succeeded;
+    world.now += 7200;
+    world.settle();
+    assert_ne!(
+        world.state(),
+        Some(AssignmentState::Quarantined),
+        "the Job had ended well"
+    );
+}
+
+#[test]
+fn a_state_past_its_timeout_is_quarantined_or_reports_the_reason() {
+    let mut world = World::new();
+    world.pool.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
+    world.reserve();
+    world.settle();
+    world.now += 900;
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Quarantined));
+
+    // A budget forbids the eviction: the node stays where it is, and what is on it is named once.
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.step();
+    world.pods.push("berth-vision/a".into());
+    world.now += 3600;
+    assert!(world.step());
+    assert!(world.assignment().unwrap().reason.contains("berth-vision/a"));
+    assert_eq!(
+        (world.next(), world.state()),
+        (Some(Transition::EvictPods), Some(AssignmentState::Draining))
+    );
+    assert!(
+        world.assignment().unwrap().elapsed(at(world.now)) >= 3600,
+        "the time goes on"
+    );
+
+    for kind in ["Scrubbing", "Validating"] {
+        let mut world = World::new();
+        world.reserve();
+        world.settle();
+        world.release(0);
+        world.settle();
+        if kind == "Validating" {
+            world.succeed();
+        }
+        assert_eq!(world.state().unwrap().name(), kind);
+        world.now += 3600;
+        world.settle();
+        assert_eq!(world.state(), Some(AssignmentState::Quarantined), "{kind} hangs");
+    }
+}
+
+#[test]
+fn a_failed_job_quarantines_until_people_release_the_node() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    world.job = JobState::Failed("gpureset: GPU 3 is busy".into());
+    world.settle();
+    let reason = world.node.annotations()[labels::QUARANTINE].clone();
+    assert_eq!(reason, "cleaning failed: gpureset: GPU 3 is busy");
+    let first = world.job_of.clone();
+    world.release_from_quarantine();
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
+    assert_ne!(world.job_of, first, "what failed once proves nothing");
+    assert!(!world.node.annotations().contains_key(labels::RELEASE_QUARANTINE));
+    assert!(!world.node.annotations().contains_key(labels::QUARANTINE));
+}
+
+#[test]
+fn a_deleted_job_is_created_again_and_a_lost_id_restarts_recycling() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    world.job_of = None;
+    assert_eq!(world.next(), Some(Transition::StartJob(JobKind::Scrub)));
+    world.settle();
+    world.job = JobState::Succeeded;
+    world.node.annotations_mut().remove(labels::RECYCLING_ID);
+    world.settle();
+    assert_eq!(
+        (world.state(), &world.job),
+        (Some(AssignmentState::Scrubbing), &JobState::Running)
+    );
+}
+
+#[test]
+fn a_pod_that_arrives_during_the_scrub_restarts_it() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    let first = world.job_of.clone();
+    world.pods.push("berth-vision/late".into());
+    world.job = JobState::Succeeded;
+    assert!(world.step());
+    assert_eq!(world.next(), Some(Transition::DeletePods));
+    world.settle();
+    assert_eq!(
+        (world.state(), &world.job),
+        (Some(AssignmentState::Scrubbing), &JobState::Running)
+    );
+    assert_ne!(world.job_of, first);
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.state(), None);
+}
+
+#[test]
+fn a_clock_that_goes_back_delays_no_transition() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.now = 1_000_000;
+    world.release(1_000_060);
+    world.now = 100;
+    assert!(world.step());
+    assert_eq!(
+        world.next(),
+        Some(Transition::CheckAfter(60)),
+        "it is drained as late as it was to be"
+    );
+    world.now = 160;
+    world.settle();
+    assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
+    world.now = 10;
+    world.settle();
+    world.now += 1830;
+    world.settle();
+    assert_eq!(
+        world.state(),
+        Some(AssignmentState::Quarantined),
+        "it hangs, whatever the clock said"
+    );
+}
+
+#[test]
+fn gpu_sharing_is_awaited_where_it_is_reported() {
+    const STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
+    let sharing = || {
+        let mut world = World::new();
+        world.pool.sharing = Sharing::TimeSlicing;
+        world.pool.nvidia.get_or_insert_default().device_plugin_config = Some("four".into());
+        world.reserve();
+        world
+    };
+    let mut untold = sharing();
+    untold.settle();
+    assert_eq!(untold.state(), Some(AssignmentState::Assigned));
+    assert_eq!(untold.node.labels()[DEVICE_PLUGIN_CONFIG], "four");
+
+    let mut told = sharing();
+    told.label(STRATEGY, "none");
+    told.settle();
+    assert_eq!(
+        (told.state(), told.next()),
+        (Some(AssignmentState::Joining), Some(Transition::CheckAfter(900)))
+    );
+    let mut never = told.clone();
+    told.label(STRATEGY, "time-slicing");
+    told.settle();
+    assert_eq!(told.state(), Some(AssignmentState::Assigned));
+    never.now += 900;
+    never.settle();
+    assert_eq!(never.state(), Some(AssignmentState::Quarantined));
+    assert!(never.node.annotations()[labels::QUARANTINE].contains("none, not time-slicing"));
+}
+
+#[test]
+fn a_formerly_shared_node_is_scrubbed() {
+    let mut world = World::new();
+    world
+        .node
+        .annotations_mut()
+        .insert(labels::PREVIOUS_SHARED_POOL.into(), "cpu".into());
+    let begin = |world: &World, pods: &[String]| {
+        next_transition_after_sharing(at(100), &world.node, ("own", &world.pool), pods)
+    };
+    assert_eq!(
+        begin(&world, &["berth-x/p".into()]),
+        Transition::CheckAfter(1),
+        "they leave first"
+    );
+    let Transition::SetAssignment(assignment, _) = begin(&world, &[]) else {
+        panic!("it is not cleaned");
+    };
+    world.write(&assignment, &[]);
+    assert!(world.node.annotations()[labels::REASON].contains("the pool cpu"));
+    world.settle();
+    world.succeed();
+    world.succeed();
+    assert_eq!(world.seen.join(" "), "Scrubbing Validating Free");
+    assert!(world.node.annotations().is_empty(), "{:?}", world.node.annotations());
+
+    world
+        .node
+        .annotations_mut()
+        .insert(labels::PREVIOUS_SHARED_POOL.into(), "cpu".into());
+    world.pool.scrub.policy = ScrubPolicy::None;
+    assert!(matches!(begin(&world, &[]), Transition::Free(_)));
+}
+
+#[test]
+fn unhealthy_gpus_and_late_pods_keep_a_node_from_being_free() {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    world.succeed();
+    let status = world.node.status.as_mut().unwrap();
+    let allocatable = status.allocatable.as_mut().unwrap();
+    allocatable.get_mut("nvidia.com/gpu").unwrap().0 = "7".into();
+    world.succeed();
+    assert_eq!(world.state(), Some(AssignmentState::Validating));
+    world.pods.push("berth-vision/late".into());
+    world.step();
+    assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
+    world.settle();
+    world.succeed();
+    world.succeed();
+    world.now += 900;
+    world.settle();
+    let reason = world.assignment().unwrap().reason;
+    assert_eq!(reason, "1 of 8 nvidia.com/gpu are not healthy, still after 900 s");
+}
+
+#[test]
+fn an_empty_node_of_a_pool_without_scrub_is_free() {
+    let mut world = World::new();
+    world.pool.scrub.policy = ScrubPolicy::None;
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.settle();
+    assert_eq!(
+        world.seen,
+        ["Reserved", "Joining", "Assigned", "Cordoned", "Draining", "Free"]
+    );
+}
+
+/// What may happen to a node and to control.
+#[derive(Clone, Debug)]
+enum Happening {
+    Step,
+    Reserve,
+    Release,
+    PodComes,
+    PodGoes,
+    JobEnds(bool),
+    JobVanishes,
+    TimePasses(i64),
+    TenantGoes,
+    LabelRemoved,
+    TaintRemoved,
+    AnnotationsRemoved,
+    Uncordoned,
+    NodeReady(bool),
+    PeopleRelease,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        6 => Just(Happening::Step),
+        2 => Just(Happening::Reserve),
+        2 => Just(Happening::Release),
+        2 => Just(Happening::PodComes),
+        1 => Just(Happening::PodGoes),
+        3 => any::<bool>().prop_map(Happening::JobEnds),
+        1 => Just(Happening::JobVanishes),
+        1 => (-5000_i64..5000).prop_map(Happening::TimePasses),
+        1 => Just(Happening::TenantGoes),
+        1 => Just(Happening::LabelRemoved),
+        1 => Just(Happening::TaintRemoved),
+        1 => Just(Happening::AnnotationsRemoved),
+        1 => Just(Happening::Uncordoned),
+        1 => any::<bool>().prop_map(Happening::NodeReady),
+        1 => Just(Happening::PeopleRelease),
+    ]
+}
+
+proptest! {
+    /// Whatever happens in whatever order: a node that is free is clean and empty, a node that serves a tenant was clean
+    /// when it came to it, and a tenant's pods find no node that is not its own.
+    #[test]
+    fn no_node_is_free_before_it_is_scrubbed(happenings in prop::collection::vec(happening(), 1..120)) {
+        let mut world = World::new();
+        for happening in happenings {
+            let before = world.node.clone();
+            let had_record = world.assignment().is_some();
+            let by_hand = matches!(
+                happening,
+                Happening::LabelRemoved | Happening::TaintRemoved | Happening::AnnotationsRemoved
+            );
+            match happening {
+                Happening::Step => {
+                    world.step();
+                }
+                Happening::Reserve => {
+                    if world.assignment().is_none() && world.tenant != Tenant::Gone {
+                        prop_assert!(!world.dirty && world.pods.is_empty());
+                        world.reserve();
+                    }
+                }
+                Happening::Release => {
+                    if world.state() == Some(AssignmentState::Assigned) {
+                        world.release(world.now + 30);
+                    }
+                }
+                Happening::PodComes => {
+                    // The scheduler and the kubelet look at label, taint and cordon, not at the assignment.
+                    let is_open = world.node.labels().contains_key(labels::TENANT)
+                        && !world.node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
+                    if is_open {
+                        world.pods.push("berth-vision/p".into());
+                        world.dirty = true;
+                    }
+                }
+                Happening::PodGoes => {
+                    world.pods.pop();
+                }
+                Happening::JobEnds(well) => {
+                    if world.job == JobState::Running {
+                        if well && matches!(world.job_of, Some((_, JobKind::Scrub))) && world.pods.is_empty() {
+                            world.dirty = false;
+                        }
+                        world.job = if well { JobState::Succeeded } else { JobState::Failed("x".into()) };
+                    }
+                }
+                Happening::JobVanishes => world.job_of = None,
+                Happening::TimePasses(seconds) => world.now = (world.now + seconds).max(1),
+                Happening::TenantGoes => world.tenant = Tenant::Gone,
+                Happening::LabelRemoved => {
+                    world.node.labels_mut().clear();
+                }
+                Happening::TaintRemoved => {
+                    if let Some(spec) = &mut world.node.spec {
+                        spec.taints = None;
+                    }
+                }
+                Happening::AnnotationsRemoved => {
+                    world.node.annotations_mut().clear();
+                }
+                Happening::Uncordoned => {
+                    if let Some(spec) = &mut world.node.spec {
+                        spec.unschedulable = None;
+                    }
+                }
+                Happening::NodeReady(ready) => {
+                    let status = if ready { "True" } else { "False" };
+                    let conditions = world.node.status.as_mut().unwrap().conditions.as_mut().unwrap();
+                    conditions[0].status = status.into();
+                }
+                Happening::PeopleRelease => {
+                    world.release_from_quarantine();
+                }
+            }
+            if by_hand && had_record && world.assignment().is_none() {
+                // Nothing of it is left on the node. That is for the executor to find out, by its marks.
+                world.node = before;
+            }
+            if world.assignment().is_none() && world.seen.last() == Some(&"Free") {
+                prop_assert!(!world.dirty, "free and not clean: {:?}", world.seen);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_node_that_an_autoscaler_removes_is_freed_before_it_serves() {
+    let state_after_removal_taint = |mut world: World| {
+        let taint = json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}});
+        world.node = patched(&world.node, &taint);
+        let state = world.state();
+        // The patch replaced the list: Berth's own taint is corrected first, if it must be.
+        world.settle();
+        (state, world.state())
+    };
+    let mut world = World::new();
+    world.fellows = false;
+    world.reserve();
+    assert_eq!(
+        state_after_removal_taint(world.clone()),
+        (Some(AssignmentState::Reserved), None)
+    );
+    world.fellows = true;
+    assert!(world.step());
+    assert_eq!(
+        state_after_removal_taint(world.clone()),
+        (Some(AssignmentState::Joining), None)
+    );
+    world.settle();
+    assert_eq!(
+        state_after_removal_taint(world),
+        (Some(AssignmentState::Assigned), Some(AssignmentState::Assigned))
+    );
+}
