@@ -49,10 +49,12 @@ fn service(cache: &Cache, name: &str, spec: &Value) {
 }
 
 fn cache() -> Cache {
-    let mut network = NetworkLimits::default();
-    network.api_server_hosts = vec!["hooks.example.com".into(), "10.9.9.9:8443".into(), "[fd00::9]".into()];
-    network.endpoint_cidrs = vec!["10.30.0.0/16".into()];
-    network.blocked = vec!["10.96.0.0/12".into(), "10.244.0.0/16".into(), "172.18.0.0/16".into()];
+    let network = NetworkLimits {
+        api_server_hosts: vec!["hooks.example.com".into(), "10.9.9.9:8443".into(), "[fd00::9]".into()],
+        endpoint_cidrs: vec!["10.30.0.0/16".into()],
+        blocked: vec!["10.96.0.0/12".into(), "10.244.0.0/16".into(), "172.18.0.0/16".into()],
+        ..NetworkLimits::default()
+    };
     let mut tenant = test_tenant();
     tenant.network = Arc::new(network);
     let cache = registry::new_cache(tenant);

@@ -250,7 +250,6 @@ mod tests {
             node_ports: true,
             load_balancers: true,
             load_balancer_classes: vec!["metallb".into()],
-            ..ServicePolicy::default()
         };
         let spec = json!({"type": "LoadBalancer", "clusterIP": "10.96.7.7", "loadBalancerClass": "metallb",
             "allocateLoadBalancerNodePorts": true, "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001,
