@@ -133,7 +133,7 @@ fn device_attributes_give_product_and_driver_without_labels() {
     let (status, _) = observe_pool(&dra, &selectors(&[&dra]), &[node], slices);
     assert_eq!(status.product.as_deref(), Some("NVIDIA B200"));
     assert_eq!(status.driver.as_deref(), Some("580.95.5"));
-    assert_eq!(status.sharing.as_deref(), Some("dra"));
+    assert_eq!(status.sharing.as_deref(), Some("DRA"));
 }
 
 #[test]
