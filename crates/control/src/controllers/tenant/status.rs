@@ -1,7 +1,7 @@
 //! The status of a `TenantCluster`, computed from the outcome of a reconcile.
 
 use super::{
-    apply::{ApiServer, ControlPlane, Outcome, Serving, SyncerState},
+    apply::{ApiServer, ControlPlane, Outcome, PublicState, Serving, SyncerState},
     build::host_objects,
     context::TenantContext,
     error::TenantError,
@@ -63,7 +63,7 @@ pub(super) fn conditions(rejection: Option<&Finding>, outcome: &Outcome<'_>, nod
             "Prepared",
             "user, role and key range exist",
         ));
-        let serving = match control_plane {
+        let serving = match control_plane.as_ref() {
             ControlPlane::Started {
                 started,
                 serving: Ok(serving),
@@ -71,7 +71,7 @@ pub(super) fn conditions(rejection: Option<&Finding>, outcome: &Outcome<'_>, nod
             _ => None,
         };
         all.extend(serving.map(|(started, serving)| control_plane_condition(&started.api_server, serving)));
-        all.extend(prepared.public.as_ref().map(|public| public.condition()));
+        all.extend(prepared.public.as_ref().map(PublicState::condition));
         all.extend(serving.map(|(_, serving)| syncer_condition(&serving.syncer)));
         if published.is_ok() {
             all.push(node_groups::condition(&nodes.spec, &nodes.groups, &nodes.owned));
@@ -142,7 +142,7 @@ pub(super) fn build(
             nodes: _,
         } => (
             Some(prepared.endpoints.public.url.clone()),
-            matches!(control_plane, ControlPlane::Started { .. }),
+            matches!(**control_plane, ControlPlane::Started { .. }),
         ),
         _ => (None, false),
     };

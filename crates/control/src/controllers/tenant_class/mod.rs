@@ -39,12 +39,11 @@ pub async fn reconcile(context: &TenantClassContext, name: &str) -> Result<Optio
         }
         return Ok(None);
     };
-    let ready = match validate(&class.spec) {
-        Err(invalid) => status::invalid_rules(invalid),
-        Ok(()) => {
-            let taken = priority_classes::apply(context, name, class.spec.sync.pods.priority).await?;
-            status::usability(context, &class.spec, &taken).await?
-        }
+    let ready = if let Err(invalid) = validate(&class.spec) {
+        status::invalid_rules(invalid)
+    } else {
+        let taken = priority_classes::apply(context, name, class.spec.sync.pods.priority).await?;
+        status::usability(context, &class.spec, &taken).await?
     };
     let pause = if ready.is_true() { RESYNC } else { RECHECK };
     status::write(context, &class, ready).await?;

@@ -93,7 +93,7 @@ impl Fixture {
 }
 
 fn count_of_band() -> usize {
-    usize::try_from(PRIORITY_STEPS).unwrap() * 2
+    usize::from(PRIORITY_STEPS) * 2
 }
 
 #[tokio::test]

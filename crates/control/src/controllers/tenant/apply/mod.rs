@@ -15,6 +15,7 @@ mod prepare;
 mod tenant_nodes;
 
 pub(super) use control_plane::{ApiServer, Serving, Started, SyncerState};
+pub(super) use endpoint::PublicState;
 pub(super) use prepare::Prepared;
 
 use super::{
@@ -51,7 +52,7 @@ pub(super) enum Outcome<'a> {
     /// Everything exists that must be there before something runs.
     Prepared {
         prepared: Box<Prepared<'a>>,
-        control_plane: ControlPlane,
+        control_plane: Box<ControlPlane>,
         /// Whether the tenant's nodes were published.
         nodes: Result<(), TenantError>,
     },
@@ -63,7 +64,7 @@ pub(super) enum ControlPlane {
     NotStarted(TenantError),
     /// The API server was started, and what needs it where it answers.
     Started {
-        started: Started,
+        started: Box<Started>,
         serving: Result<Serving, TenantError>,
     },
 }
@@ -79,7 +80,7 @@ impl Outcome<'_> {
                 control_plane,
                 nodes,
             } => {
-                let failed = match control_plane {
+                let failed = match control_plane.as_ref() {
                     ControlPlane::NotStarted(error) => Some(error),
                     ControlPlane::Started { started: _, serving } => serving.as_ref().err(),
                 };
@@ -97,7 +98,7 @@ impl Outcome<'_> {
                 prepared: _,
                 control_plane,
                 nodes,
-            } => match control_plane {
+            } => match *control_plane {
                 ControlPlane::NotStarted(error) => Err(error),
                 ControlPlane::Started { started: _, serving } => serving.map(drop).and(nodes),
             },
@@ -115,14 +116,14 @@ pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, n
     let control_plane = match control_plane::start(context, &prepared, nodes).await {
         Ok(started) => ControlPlane::Started {
             serving: control_plane::serve(context, &prepared, &started).await,
-            started,
+            started: Box::new(started),
         },
         Err(error) => ControlPlane::NotStarted(error),
     };
     let published = tenant_nodes::publish_nodes(context, accepted, nodes).await;
     Outcome::Prepared {
         prepared,
-        control_plane,
+        control_plane: Box::new(control_plane),
         nodes: published.map_err(in_step(TenantError::TenantNodes)),
     }
 }
