@@ -20,16 +20,16 @@ pub const SYNCER_READY: &str = "SyncerReady";
 pub const NODES_READY: &str = "NodesReady";
 /// `TenantCluster` and `HostNodePool`: all of the above.
 pub const READY: &str = "Ready";
-/// `HostNodePool`: every node can be handed on.
+/// `HostNodePool`: no node is quarantined.
 pub const HEALTHY: &str = "Healthy";
-/// `HostNodePool`: an autoscaler is asked for nodes.
+/// `HostNodePool`: Berth requests nodes from an autoscaler.
 pub const NODES_REQUESTED: &str = "NodesRequested";
 /// `TenantCluster`: being deleted; the message says what remains.
 pub const DELETING: &str = "Deleting";
 
-/// What a controller found out about one aspect of an object.
+/// A condition as a controller sets it: what it observed of one aspect of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct ConditionUpdate {
     /// Condition type, one of the constants of this module.
     pub kind: &'static str,
     /// `Some(true)` = True, `Some(false)` = False, `None` = Unknown.
@@ -40,9 +40,9 @@ pub struct Finding {
     pub message: String,
 }
 
-impl Finding {
-    /// The aspect is as it should be.
-    pub fn yes(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+impl ConditionUpdate {
+    /// A condition that is True.
+    pub fn mark_true(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             kind,
             status: Some(true),
@@ -51,8 +51,8 @@ impl Finding {
         }
     }
 
-    /// The aspect is not as it should be; `message` says what to do.
-    pub fn no(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+    /// A condition that is False. The message says what to do.
+    pub fn mark_false(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             kind,
             status: Some(false),
@@ -67,27 +67,32 @@ impl Finding {
     }
 }
 
-/// Conditions after `findings`, given those `before`: found ones replace their type and keep the transition time
-/// unless the status flipped; others are kept. `now` is used for flips only, so that a second pass with the same
-/// findings changes nothing.
-pub fn merge(before: &[Condition], findings: &[Finding], generation: Option<i64>, now: Timestamp) -> Vec<Condition> {
+/// Conditions after `updates`, given those `before`. An update replaces the condition of its type and keeps the transition time
+/// unless the status flipped; other conditions are kept. `now` is used for flips only, so that a second pass with the same
+/// updates changes nothing.
+pub fn merge(
+    before: &[Condition],
+    updates: &[ConditionUpdate],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
     let mut merged = before.to_vec();
-    for finding in findings {
-        let status = match finding.status {
+    for update in updates {
+        let status = match update.status {
             Some(true) => "True",
             Some(false) => "False",
             None => "Unknown",
         };
-        let earlier = merged.iter().position(|c| c.type_ == finding.kind);
+        let earlier = merged.iter().position(|c| c.type_ == update.kind);
         let last_transition_time = match earlier.map(|i| &merged[i]) {
             Some(c) if c.status == status => c.last_transition_time.clone(),
             _ => Time(now),
         };
         let condition = Condition {
-            type_: finding.kind.into(),
+            type_: update.kind.into(),
             status: status.into(),
-            reason: finding.reason.into(),
-            message: finding.message.clone(),
+            reason: update.reason.into(),
+            message: update.message.clone(),
             observed_generation: generation,
             last_transition_time,
         };
@@ -114,20 +119,48 @@ mod tests {
 
     #[test]
     fn transition_time_moves_only_when_status_flips() {
-        let first = merge(&[], &[Finding::no(READY, "Waiting", "a")], Some(1), at(10));
-        let same = merge(&first, &[Finding::no(READY, "Waiting", "b")], Some(2), at(20));
+        let first = merge(
+            &[],
+            &[ConditionUpdate::mark_false(READY, "Waiting", "a")],
+            Some(1),
+            at(10),
+        );
+        let same = merge(
+            &first,
+            &[ConditionUpdate::mark_false(READY, "Waiting", "b")],
+            Some(2),
+            at(20),
+        );
         assert_eq!(same[0].last_transition_time, Time(at(10)));
         assert_eq!((same[0].message.as_str(), same[0].observed_generation), ("b", Some(2)));
-        let flipped = merge(&same, &[Finding::yes(READY, "Ready", "")], Some(2), at(30));
+        let flipped = merge(
+            &same,
+            &[ConditionUpdate::mark_true(READY, "Ready", "")],
+            Some(2),
+            at(30),
+        );
         assert_eq!(flipped[0].last_transition_time, Time(at(30)));
         assert!(is_true(&flipped, READY));
     }
 
     #[test]
     fn repeated_findings_change_nothing_and_others_stay() {
-        let other = merge(&[], &[Finding::yes(ACCEPTED, "Valid", "")], Some(1), at(1));
-        let both = merge(&other, &[Finding::yes(READY, "Ready", "")], Some(1), at(2));
+        let other = merge(
+            &[],
+            &[ConditionUpdate::mark_true(ACCEPTED, "Valid", "")],
+            Some(1),
+            at(1),
+        );
+        let both = merge(
+            &other,
+            &[ConditionUpdate::mark_true(READY, "Ready", "")],
+            Some(1),
+            at(2),
+        );
         assert_eq!(both.len(), 2);
-        assert_eq!(merge(&both, &[Finding::yes(READY, "Ready", "")], Some(1), at(3)), both);
+        assert_eq!(
+            merge(&both, &[ConditionUpdate::mark_true(READY, "Ready", "")], Some(1), at(3)),
+            both
+        );
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 };
 use berth_api::{
     HostNodePool, HostNodePoolStatus,
-    conditions::{self, Finding, NODES_REQUESTED},
+    conditions::{self, ConditionUpdate, NODES_REQUESTED},
     labels,
 };
 use berth_node_lifecycle::PoolSelectors;
@@ -36,28 +36,28 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
     };
     let before = pool.status.clone().unwrap_or_default();
     let all = context.stores.nodes.state();
-    let (found, mut findings): (_, Vec<Finding>) = if pool.spec.is_shared() {
+    let (found, mut updates): (_, Vec<ConditionUpdate>) = if pool.spec.is_shared() {
         let slices = |node: &str| context.stores.slices.of(node).len();
-        let (found, finding) = observe_shared_pool(&pool, &context.stores.pools.state(), &all, slices);
-        (found, vec![finding])
+        let (found, update) = observe_shared_pool(&pool, &context.stores.pools.state(), &all, slices);
+        (found, vec![update])
     } else {
         let slices = |node: &str| context.stores.slices.of(node).into_values().collect();
-        let (found, findings) = observe_pool(
+        let (found, updates) = observe_pool(
             &pool,
             &PoolSelectors::from_pools(&context.stores.pools.state()),
             &all,
             slices,
         );
-        (found, findings.into())
+        (found, updates.into())
     };
-    let (requested, finding) = placeholders::report_requested_nodes(&pool, context.requested.get(name));
-    findings.extend(finding);
+    let (requested, update) = placeholders::report_requested_nodes(&pool, context.requested.get(name));
+    updates.extend(update);
     let mut known = before.conditions.clone();
     known.retain(|condition| pool.spec.autoscaling.is_some() || condition.type_ != NODES_REQUESTED);
     let after = HostNodePoolStatus {
         requested,
         observed_generation: pool.metadata.generation,
-        conditions: conditions::merge(&known, &findings, pool.metadata.generation, Timestamp::now()),
+        conditions: conditions::merge(&known, &updates, pool.metadata.generation, Timestamp::now()),
         ..found
     };
     if before == after {

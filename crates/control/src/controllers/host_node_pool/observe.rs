@@ -1,7 +1,7 @@
 //! Counts of a pool's nodes and GPUs.
 
 use super::validate::{check_health, validate_pool};
-use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, conditions::Finding};
+use berth_api::{HostNodePool, HostNodePoolStatus, NodeCounts, Sharing, conditions::ConditionUpdate};
 use berth_node_lifecycle::{Assignment, AssignmentState, PoolSelectors, is_available, transitions::MIG_CONFIG};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -39,7 +39,7 @@ pub(super) fn observe_pool(
     pools: &PoolSelectors,
     nodes: &[Arc<Node>],
     slices: impl Fn(&str) -> Vec<Value>,
-) -> (HostNodePoolStatus, [Finding; 2]) {
+) -> (HostNodePoolStatus, [ConditionUpdate; 2]) {
     let mut found = PoolNodes::default();
     let name = pool.name_any();
     for node in nodes {
@@ -57,7 +57,7 @@ pub(super) fn observe_pool(
     }
     found.contested.sort();
     found.quarantined.sort();
-    let findings = [validate_pool(pool, &found), check_health(&found.quarantined)];
+    let updates = [validate_pool(pool, &found), check_health(&found.quarantined)];
     let joined = |all: &BTreeSet<String>| (!all.is_empty()).then(|| all.iter().cloned().collect::<Vec<_>>().join(", "));
     let has_gpus = pool.spec.gpu_resource_name.is_some();
     let status = HostNodePoolStatus {
@@ -70,7 +70,7 @@ pub(super) fn observe_pool(
         driver: joined(&found.drivers),
         ..HostNodePoolStatus::default()
     };
-    (status, findings)
+    (status, updates)
 }
 
 impl PoolNodes {

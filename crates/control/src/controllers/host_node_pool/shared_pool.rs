@@ -3,7 +3,7 @@
 use super::{observe::PoolNodes, validate::validate_pool};
 use berth_api::{
     HostNodePool, HostNodePoolStatus, NodeCounts,
-    conditions::{Finding, READY},
+    conditions::{ConditionUpdate, READY},
 };
 use berth_node_lifecycle::{
     is_ready,
@@ -19,7 +19,7 @@ pub(super) fn observe_shared_pool(
     pools: &[Arc<HostNodePool>],
     nodes: &[Arc<Node>],
     slices: impl Fn(&str) -> usize,
-) -> (HostNodePoolStatus, Finding) {
+) -> (HostNodePoolStatus, ConditionUpdate) {
     let mut counts = NodeCounts::default();
     let mut refused = Vec::new();
     let mut contested = Vec::new();
@@ -41,22 +41,22 @@ pub(super) fn observe_shared_pool(
     }
     refused.sort();
     contested.sort();
-    let finding = if refused.is_empty() {
+    let update = if refused.is_empty() {
         let found = PoolNodes {
             counts,
             contested,
             ..PoolNodes::default()
         };
         match validate_pool(pool, &found) {
-            finding if finding.is_true() => Finding::yes(
+            update if update.is_true() => ConditionUpdate::mark_true(
                 READY,
                 "Ready",
                 format!("tenants share {} of {} nodes", counts.assigned, counts.total),
             ),
-            finding => finding,
+            update => update,
         }
     } else {
-        Finding::no(
+        ConditionUpdate::mark_false(
             READY,
             "NodesRejected",
             format!(
@@ -69,5 +69,5 @@ pub(super) fn observe_shared_pool(
         nodes: Some(counts),
         ..HostNodePoolStatus::default()
     };
-    (status, finding)
+    (status, update)
 }

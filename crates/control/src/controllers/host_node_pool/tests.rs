@@ -1,7 +1,7 @@
 use super::{observe_pool, observe_shared_pool};
 use berth_api::{
     HostNodePool, HostNodePoolSpec, NodeCounts,
-    conditions::{Finding, READY},
+    conditions::{ConditionUpdate, READY},
 };
 use berth_node_lifecycle::PoolSelectors;
 use k8s_openapi::api::core::v1::Node;
@@ -56,7 +56,7 @@ fn nodes_and_gpus_are_counted() {
         node("n2", "H100", Some("t")),
         node("n3", "L40S", None),
     ];
-    let (status, [finding, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, none);
+    let (status, [update, health]) = observe_pool(&h100, &selectors(&[&h100]), &nodes, none);
     assert_eq!(
         status.nodes,
         Some(NodeCounts {
@@ -67,7 +67,10 @@ fn nodes_and_gpus_are_counted() {
         })
     );
     assert_eq!((status.gpus, status.product.as_deref()), (Some(16), Some("H100")));
-    assert_eq!(finding, Finding::yes(READY, "Ready", "1 of 2 nodes are free"));
+    assert_eq!(
+        update,
+        ConditionUpdate::mark_true(READY, "Ready", "1 of 2 nodes are free")
+    );
     assert!(health.is_true());
     assert_eq!(
         (status.free_gpus, status.sharing.as_deref()),
@@ -82,10 +85,10 @@ fn overlapping_empty_and_mixed_pools_are_not_ready() {
         pool("all", ("gpu", "yes")),
     );
     let nodes = [node("n1", "H100", None), node("n2", "L40S", None)];
-    let (status, [finding, _]) = observe_pool(&h100, &selectors(&[&h100, &all]), &nodes, none);
-    assert_eq!((finding.reason, status.nodes.unwrap().total), ("OverlappingPools", 0));
-    let (_, [finding, _]) = observe_pool(&all, &selectors(&[&all]), &nodes, none);
-    assert_eq!(finding.reason, "MixedProducts");
+    let (status, [update, _]) = observe_pool(&h100, &selectors(&[&h100, &all]), &nodes, none);
+    assert_eq!((update.reason, status.nodes.unwrap().total), ("OverlappingPools", 0));
+    let (_, [update, _]) = observe_pool(&all, &selectors(&[&all]), &nodes, none);
+    assert_eq!(update.reason, "MixedProducts");
     let empty = pool("none", ("nvidia.com/gpu.product", "B200"));
     assert_eq!(
         observe_pool(&empty, &selectors(&[&empty]), &nodes, none).1[0].reason,
@@ -145,17 +148,17 @@ fn a_shared_pool_reports_the_nodes_it_rejects() {
     plain.labels_mut().remove("nvidia.com/gpu.product");
     plain.status.as_mut().unwrap().allocatable = None;
     let plain = Arc::new(plain);
-    let (status, finding) = observe_shared_pool(&cpu, &pools, &[Arc::clone(&plain)], |_| 0);
-    assert_eq!(finding, Finding::yes(READY, "Ready", "tenants share 1 of 1 nodes"));
-    assert_eq!(status.nodes.unwrap().assigned, 1);
-    let (status, finding) = observe_shared_pool(&cpu, &pools, &[plain, node("n2", "H100", None)], |_| 0);
+    let (status, update) = observe_shared_pool(&cpu, &pools, &[Arc::clone(&plain)], |_| 0);
     assert_eq!(
-        (finding.reason, status.nodes.unwrap().unavailable),
-        ("NodesRejected", 1)
+        update,
+        ConditionUpdate::mark_true(READY, "Ready", "tenants share 1 of 1 nodes")
     );
+    assert_eq!(status.nodes.unwrap().assigned, 1);
+    let (status, update) = observe_shared_pool(&cpu, &pools, &[plain, node("n2", "H100", None)], |_| 0);
+    assert_eq!((update.reason, status.nodes.unwrap().unavailable), ("NodesRejected", 1));
     assert!(
-        finding.message.contains("n2 (it has the resource nvidia.com/gpu)"),
+        update.message.contains("n2 (it has the resource nvidia.com/gpu)"),
         "{}",
-        finding.message
+        update.message
     );
 }

@@ -3,16 +3,16 @@
 use super::observe::PoolNodes;
 use berth_api::{
     HostNodePool,
-    conditions::{Finding, HEALTHY, READY},
+    conditions::{ConditionUpdate, HEALTHY, READY},
     labels,
 };
 
 /// Whether all nodes can be recycled.
-pub(super) fn check_health(quarantined: &[String]) -> Finding {
+pub(super) fn check_health(quarantined: &[String]) -> ConditionUpdate {
     if quarantined.is_empty() {
-        return Finding::yes(HEALTHY, "NoQuarantine", "no node is quarantined");
+        return ConditionUpdate::mark_true(HEALTHY, "NoQuarantine", "no node is quarantined");
     }
-    Finding::no(
+    ConditionUpdate::mark_false(
         HEALTHY,
         "Quarantined",
         format!(
@@ -23,7 +23,7 @@ pub(super) fn check_health(quarantined: &[String]) -> Finding {
     )
 }
 
-pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> Finding {
+pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> ConditionUpdate {
     let PoolNodes {
         counts,
         products,
@@ -32,7 +32,7 @@ pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> Finding {
         ..
     } = found;
     if !contested.is_empty() {
-        return Finding::no(
+        return ConditionUpdate::mark_false(
             READY,
             "OverlappingPools",
             format!(
@@ -42,11 +42,11 @@ pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> Finding {
         );
     }
     if counts.total == 0 {
-        return Finding::no(READY, "NoNodes", "no node carries the labels of spec.nodeSelector");
+        return ConditionUpdate::mark_false(READY, "NoNodes", "no node carries the labels of spec.nodeSelector");
     }
     if products.len() > 1 {
         let products: Vec<&str> = products.iter().map(String::as_str).collect();
-        return Finding::no(
+        return ConditionUpdate::mark_false(
             READY,
             "MixedProducts",
             format!(
@@ -58,7 +58,7 @@ pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> Finding {
     let asked = pool.spec.sharing.name();
     if pool.spec.mig_config().is_none() && sharing.iter().any(|found| found != asked) {
         let found: Vec<&str> = sharing.iter().map(String::as_str).collect();
-        return Finding::no(
+        return ConditionUpdate::mark_false(
             READY,
             "SharingMismatch",
             format!(
@@ -67,7 +67,7 @@ pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> Finding {
             ),
         );
     }
-    Finding::yes(
+    ConditionUpdate::mark_true(
         READY,
         "Ready",
         format!("{} of {} nodes are free", counts.free, counts.total),

@@ -19,7 +19,7 @@ use crate::{
 };
 use berth_api::{
     Phase, TenantCluster, TenantClusterSpec, TenantClusterStatus,
-    conditions::{self, DELETING, Finding, READY},
+    conditions::{self, ConditionUpdate, DELETING, READY},
     labels,
     names::TenantId,
 };
@@ -226,8 +226,8 @@ async fn write_progress(
 ) -> Result<(), TenantError> {
     let before = cluster.status.clone().unwrap_or_default();
     let now = [
-        Finding::yes(DELETING, reason, message),
-        Finding::no(READY, "Deleting", "the tenant is being deleted"),
+        ConditionUpdate::mark_true(DELETING, reason, message),
+        ConditionUpdate::mark_false(READY, "Deleting", "the tenant is being deleted"),
     ];
     let generation = cluster.metadata.generation;
     let after = TenantClusterStatus {

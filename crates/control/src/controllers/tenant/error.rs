@@ -3,7 +3,7 @@
 use super::connection::ConnectionError;
 use crate::error::ReconcileError;
 use berth_api::conditions::{
-    CONTROL_PLANE_READY, DATASTORE_READY, DELETING, ENDPOINT_READY, Finding, INFRASTRUCTURE_READY, NODES_READY,
+    CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DELETING, ENDPOINT_READY, INFRASTRUCTURE_READY, NODES_READY,
     SYNCER_READY,
 };
 
@@ -175,13 +175,13 @@ impl TenantError {
     }
 
     /// The condition of the step that failed.
-    pub fn condition(&self) -> Finding {
+    pub fn condition(&self) -> ConditionUpdate {
         let (kind, _, cause) = self.step();
         let message = match cause {
             // It says itself what to do.
             Some(blocked @ ReconcileError::Blocked { .. }) => blocked.to_string(),
             _ => self.to_string(),
         };
-        Finding::no(kind, self.reason(), message)
+        ConditionUpdate::mark_false(kind, self.reason(), message)
     }
 }

@@ -2,7 +2,7 @@
 
 use berth_api::{
     NodeGroup, NodeGroupStatus, NodeMode,
-    conditions::{Finding, NODES_READY},
+    conditions::{ConditionUpdate, NODES_READY},
 };
 use berth_node_lifecycle::{Assignment, AssignmentState, is_ready};
 use berth_planner::NodeGroupPlan;
@@ -57,7 +57,7 @@ pub(super) fn statuses(
 }
 
 /// NodesReady: the minimum of every group is assigned and Ready. What pods wait for beyond that is in the message.
-pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[Arc<Node>]) -> Finding {
+pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &[Arc<Node>]) -> ConditionUpdate {
     let minimum_of = |name: &str| {
         let group = spec.iter().find(|group| group.name == name);
         group.map_or(0, NodeGroup::minimum)
@@ -77,7 +77,7 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
         .map(|group| group.message.as_str())
         .collect();
     if !waiting.is_empty() {
-        return Finding::no(
+        return ConditionUpdate::mark_false(
             NODES_READY,
             "InsufficientCapacity",
             format!(
@@ -88,7 +88,7 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
         );
     }
     if !short.is_empty() {
-        return Finding::no(
+        return ConditionUpdate::mark_false(
             NODES_READY,
             "Assigning",
             format!("{there} of {minimum} nodes are assigned"),
@@ -101,7 +101,7 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
         .map(|group| group.releasing)
         .sum();
     if draining > 0 {
-        return Finding::no(
+        return ConditionUpdate::mark_false(
             NODES_READY,
             "Draining",
             format!("{draining} nodes that are no longer asked for are being emptied"),
@@ -116,13 +116,13 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
         .map(|node| node.name_any())
         .collect();
     if !broken.is_empty() {
-        return Finding::no(NODES_READY, "NodeNotReady", format!("not Ready: {}", broken.join(", ")));
+        return ConditionUpdate::mark_false(NODES_READY, "NodeNotReady", format!("not Ready: {}", broken.join(", ")));
     }
     let mut message = format!("{minimum} of {minimum} nodes are assigned");
     for group in groups.iter().filter(|group| group.mode == NodeMode::Dynamic) {
         message = format!("{message}; {}", describe_dynamic_group(group));
     }
-    Finding::yes(NODES_READY, "Assigned", message)
+    ConditionUpdate::mark_true(NODES_READY, "Assigned", message)
 }
 
 /// What a dynamic group has, for the message.

@@ -7,7 +7,7 @@ use crate::{
 use berth_api::{
     ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, NodeMode, SchedulingMode, SyncPolicy,
     TenantClass, TenantClassSpec, TenantCluster,
-    conditions::{ACCEPTED, Finding},
+    conditions::{ACCEPTED, ConditionUpdate},
     network::ClassNetwork,
     sync_policy::{SharedNodesPolicy, allows},
 };
@@ -64,7 +64,7 @@ pub fn resolve(
     cluster: &TenantCluster,
     classes: impl Fn(&str) -> Option<Arc<TenantClass>>,
     blocked: &[IpNet],
-) -> Result<Settings, Finding> {
+) -> Result<Settings, ConditionUpdate> {
     let spec = &cluster.spec;
     let settings = |class: Option<String>, rules: &TenantClassSpec| {
         let network = network::resolve_allowed_networks(&spec.network, &rules.network, blocked);
@@ -127,7 +127,7 @@ fn restrict_shared_nodes(cluster: &TenantCluster, rules: &SharedNodesPolicy) -> 
 }
 
 /// Why the shared pools of the spec are not allowed.
-fn find_shared_pool_error(settings: &Settings, rules: &SharedNodesPolicy) -> Option<Finding> {
+fn find_shared_pool_error(settings: &Settings, rules: &SharedNodesPolicy) -> Option<ConditionUpdate> {
     let asked = &settings.sync.shared_nodes.pools;
     let class = settings.class_name();
     if let Some(foreign) = asked.iter().find(|pool| !allows(&rules.pools, pool)) {
@@ -151,7 +151,7 @@ fn find_shared_pool_error(settings: &Settings, rules: &SharedNodesPolicy) -> Opt
 }
 
 /// Why the class does not allow the Service of the API server.
-fn find_service_error(settings: &Settings, rules: &ControlPlaneServicePolicy) -> Option<Finding> {
+fn find_service_error(settings: &Settings, rules: &ControlPlaneServicePolicy) -> Option<ConditionUpdate> {
     let class = settings.class_name();
     let ControlPlaneService {
         kind,
@@ -160,7 +160,7 @@ fn find_service_error(settings: &Settings, rules: &ControlPlaneServicePolicy) ->
     } = &settings.endpoint;
     if !rules.types.is_empty() && !rules.types.contains(kind) {
         let types: Vec<&str> = rules.types.iter().map(|kind| kind.as_str()).collect();
-        return Some(Finding::no(
+        return Some(ConditionUpdate::mark_false(
             ACCEPTED,
             "EndpointNotAllowed",
             format!(
@@ -171,7 +171,7 @@ fn find_service_error(settings: &Settings, rules: &ControlPlaneServicePolicy) ->
         ));
     }
     let foreign = annotations.keys().find(|key| !rules.annotations.contains(key))?;
-    Some(Finding::no(
+    Some(ConditionUpdate::mark_false(
         ACCEPTED,
         "EndpointNotAllowed",
         format!(
@@ -193,8 +193,8 @@ fn describe_unknown_class(cluster: &TenantCluster, name: &str) -> String {
     }
 }
 
-fn reject(reason: &'static str, message: String) -> Finding {
-    Finding::no(ACCEPTED, reason, message)
+fn reject(reason: &'static str, message: String) -> ConditionUpdate {
+    ConditionUpdate::mark_false(ACCEPTED, reason, message)
 }
 
 #[cfg(test)]

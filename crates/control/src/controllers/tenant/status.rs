@@ -14,7 +14,7 @@ use crate::{error::api, runtime::ComponentState};
 use berth_api::{
     Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
     conditions::{
-        self, ACCEPTED, CONTROL_PLANE_READY, DATASTORE_READY, ENDPOINT_READY, Finding, INFRASTRUCTURE_READY,
+        self, ACCEPTED, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, ENDPOINT_READY, INFRASTRUCTURE_READY,
         NODES_READY, READY, SYNCER_READY,
     },
     labels,
@@ -44,8 +44,12 @@ const LONGEST_NOTE: usize = 1000;
 
 /// The conditions that follow from an outcome, in the order in which a tenant comes to life, and Ready after them. `rejection`
 /// is why the spec is not accepted. Conditions of steps that were not reached are missing: they keep what they said before.
-pub(super) fn conditions(rejection: Option<&Finding>, outcome: &Outcome<'_>, nodes: &ObservedNodes) -> Vec<Finding> {
-    let accepted = || Finding::yes(ACCEPTED, "Valid", "the spec is valid and can be carried out");
+pub(super) fn conditions(
+    rejection: Option<&ConditionUpdate>,
+    outcome: &Outcome<'_>,
+    nodes: &ObservedNodes,
+) -> Vec<ConditionUpdate> {
+    let accepted = || ConditionUpdate::mark_true(ACCEPTED, "Valid", "the spec is valid and can be carried out");
     let mut all = vec![rejection.cloned().unwrap_or_else(accepted)];
     if let Outcome::Prepared {
         prepared,
@@ -53,12 +57,12 @@ pub(super) fn conditions(rejection: Option<&Finding>, outcome: &Outcome<'_>, nod
         nodes: published,
     } = outcome
     {
-        all.push(Finding::yes(
+        all.push(ConditionUpdate::mark_true(
             INFRASTRUCTURE_READY,
             "Applied",
             "namespaces, certificate authorities, addresses and network policies exist",
         ));
-        all.push(Finding::yes(
+        all.push(ConditionUpdate::mark_true(
             DATASTORE_READY,
             "Prepared",
             "user, role and key range exist",
@@ -86,40 +90,42 @@ pub(super) fn conditions(rejection: Option<&Finding>, outcome: &Outcome<'_>, nod
     all
 }
 
-fn control_plane_condition(api_server: &ApiServer, serving: &Serving) -> Finding {
-    let down = |why: &str| Finding::no(CONTROL_PLANE_READY, "NotRunning", why);
+fn control_plane_condition(api_server: &ApiServer, serving: &Serving) -> ConditionUpdate {
+    let down = |why: &str| ConditionUpdate::mark_false(CONTROL_PLANE_READY, "NotRunning", why);
     match (api_server, &serving.running) {
         (ApiServer::Down(why), _) => down(why),
-        (ApiServer::Starting, _) | (ApiServer::Answers(_), None) => Finding::no(
+        (ApiServer::Starting, _) | (ApiServer::Answers(_), None) => ConditionUpdate::mark_false(
             CONTROL_PLANE_READY,
             "Starting",
             "the API server was started and does not answer yet",
         ),
         (ApiServer::Answers(_), Some(running)) => match &running.components {
-            ComponentState::Running => Finding::yes(CONTROL_PLANE_READY, "Running", "the API server is ready"),
+            ComponentState::Running => {
+                ConditionUpdate::mark_true(CONTROL_PLANE_READY, "Running", "the API server is ready")
+            }
             ComponentState::Down(why) => down(why),
         },
     }
 }
 
-fn syncer_condition(syncer: &SyncerState) -> Finding {
+fn syncer_condition(syncer: &SyncerState) -> ConditionUpdate {
     match syncer {
-        SyncerState::Ready => Finding::yes(SYNCER_READY, "InSync", "the syncer has listed both sides"),
-        SyncerState::Starting(message) => Finding::no(SYNCER_READY, "Starting", message),
-        SyncerState::Down(why) => Finding::no(SYNCER_READY, "NotRunning", why),
+        SyncerState::Ready => ConditionUpdate::mark_true(SYNCER_READY, "InSync", "the syncer has listed both sides"),
+        SyncerState::Starting(message) => ConditionUpdate::mark_false(SYNCER_READY, "Starting", message),
+        SyncerState::Down(why) => ConditionUpdate::mark_false(SYNCER_READY, "NotRunning", why),
     }
 }
 
 /// The first condition that is not met decides.
-fn ready_condition(all: &[Finding]) -> Finding {
+fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     match all.iter().find(|condition| !condition.is_true()) {
-        None => Finding::yes(READY, "Ready", "the tenant is ready"),
-        Some(unmet) => Finding::no(READY, unmet.reason, unmet.message.clone()),
+        None => ConditionUpdate::mark_true(READY, "Ready", "the tenant is ready"),
+        Some(unmet) => ConditionUpdate::mark_false(READY, unmet.reason, unmet.message.clone()),
     }
 }
 
 /// Whether a tenant is as well as it can be with the spec it has: nothing else than a new spec or a new host changes that.
-pub(super) fn is_settled(conditions: &[Finding]) -> bool {
+pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
     let unmet = conditions.iter().find(|condition| !condition.is_true());
     unmet.is_none_or(|first| first.kind == ACCEPTED)
 }
@@ -130,7 +136,7 @@ pub(super) fn build(
     settings: Option<&Settings>,
     outcome: &Outcome<'_>,
     nodes: &ObservedNodes,
-    conditions: &[Finding],
+    conditions: &[ConditionUpdate],
     now: Timestamp,
 ) -> TenantClusterStatus {
     let cluster = &tenant.cluster;
@@ -173,7 +179,7 @@ pub(super) fn build(
     }
 }
 
-fn phase(conditions: &[Finding]) -> Phase {
+fn phase(conditions: &[ConditionUpdate]) -> Phase {
     let is_met = |kind: &str| {
         conditions
             .iter()
@@ -282,15 +288,15 @@ mod tests {
     #[test]
     fn ready_says_what_the_first_unmet_condition_says() {
         let mut all = vec![
-            Finding::yes(ACCEPTED, "Valid", ""),
-            Finding::no(CONTROL_PLANE_READY, "Starting", "wait"),
-            Finding::no(NODES_READY, "InsufficientCapacity", "no nodes"),
+            ConditionUpdate::mark_true(ACCEPTED, "Valid", ""),
+            ConditionUpdate::mark_false(CONTROL_PLANE_READY, "Starting", "wait"),
+            ConditionUpdate::mark_false(NODES_READY, "InsufficientCapacity", "no nodes"),
         ];
         let ready = ready_condition(&all);
-        assert_eq!(ready, Finding::no(READY, "Starting", "wait"));
+        assert_eq!(ready, ConditionUpdate::mark_false(READY, "Starting", "wait"));
         all.push(ready);
         assert_eq!(phase(&all), Phase::Provisioning);
-        all[0] = Finding::no(ACCEPTED, "UnknownPool", "");
+        all[0] = ConditionUpdate::mark_false(ACCEPTED, "UnknownPool", "");
         assert_eq!(phase(&all), Phase::Pending);
     }
 
@@ -315,9 +321,15 @@ mod tests {
 
     #[test]
     fn a_tenant_that_was_never_accepted_has_no_other_condition() {
-        let rejection = Finding::no(ACCEPTED, "UnknownPool", "no such pool");
+        let rejection = ConditionUpdate::mark_false(ACCEPTED, "UnknownPool", "no such pool");
         let all = conditions(Some(&rejection), &Outcome::NeverAccepted, &no_nodes());
-        assert_eq!(all, [rejection, Finding::no(READY, "UnknownPool", "no such pool")]);
+        assert_eq!(
+            all,
+            [
+                rejection,
+                ConditionUpdate::mark_false(READY, "UnknownPool", "no such pool")
+            ]
+        );
         assert!(is_settled(&all));
     }
 }

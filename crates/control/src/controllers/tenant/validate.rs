@@ -8,7 +8,7 @@ use crate::{
 };
 use berth_api::{
     ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantCluster, TenantClusterSpec,
-    conditions::{ACCEPTED, Finding},
+    conditions::{ACCEPTED, ConditionUpdate},
 };
 use berth_node_lifecycle::PoolSelectors;
 use ipnet::IpNet;
@@ -57,7 +57,7 @@ impl<'a> Validator<'a> {
     ///
     /// # Errors
     /// The condition Accepted, which says why it cannot be carried out.
-    pub(super) fn resolve(&self, cluster: &TenantCluster) -> Result<Settings, Finding> {
+    pub(super) fn resolve(&self, cluster: &TenantCluster) -> Result<Settings, ConditionUpdate> {
         let blocked: &[IpNet] = if cluster.spec.network.egress.is_some() {
             // Few tenants ask for anything.
             self.blocked.get_or_init(|| {
@@ -94,7 +94,7 @@ pub fn validate(
     spec: &TenantClusterSpec,
     scheduling: SchedulingMode,
     available: &AvailableCapacity,
-) -> Result<(), Finding> {
+) -> Result<(), ConditionUpdate> {
     let TenantClusterSpec {
         version,
         node_groups,
@@ -177,8 +177,8 @@ pub fn validate(
     Ok(())
 }
 
-fn reject(reason: &'static str, message: String) -> Result<(), Finding> {
-    Err(Finding::no(ACCEPTED, reason, message))
+fn reject(reason: &'static str, message: String) -> Result<(), ConditionUpdate> {
+    Err(ConditionUpdate::mark_false(ACCEPTED, reason, message))
 }
 
 fn any_of(names: &[String]) -> String {

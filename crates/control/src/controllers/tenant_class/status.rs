@@ -4,7 +4,7 @@ use super::{TenantClassContext, TenantClassError, Usable, class_of};
 use crate::{apply::is_status, error::api};
 use berth_api::{
     TenantClass, TenantClassSpec, TenantClassStatus,
-    conditions::{self, Finding, READY},
+    conditions::{self, ConditionUpdate, READY},
     labels,
 };
 use jiff::Timestamp;
@@ -17,8 +17,8 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 /// Ready, for a class whose rules contradict each other.
-pub(super) fn invalid_rules(message: String) -> Finding {
-    Finding::no(READY, "InvalidRules", message)
+pub(super) fn invalid_rules(message: String) -> ConditionUpdate {
+    ConditionUpdate::mark_false(READY, "InvalidRules", message)
 }
 
 /// Ready, for a class whose rules are valid. `taken` are names of PriorityClasses that others use.
@@ -26,10 +26,10 @@ pub(super) async fn usability(
     context: &TenantClassContext,
     spec: &TenantClassSpec,
     taken: &BTreeSet<String>,
-) -> Result<Finding, TenantClassError> {
+) -> Result<ConditionUpdate, TenantClassError> {
     if !taken.is_empty() {
         let names: Vec<&str> = taken.iter().map(String::as_str).collect();
-        return Ok(Finding::no(
+        return Ok(ConditionUpdate::mark_false(
             READY,
             "NameTaken",
             format!(
@@ -41,7 +41,7 @@ pub(super) async fn usability(
     }
     let available = context.runtime.versions();
     if !spec.versions.is_empty() && !spec.versions.iter().any(|version| available.contains(version)) {
-        return Ok(Finding::no(
+        return Ok(ConditionUpdate::mark_false(
             READY,
             "VersionsNotAvailable",
             format!(
@@ -61,7 +61,7 @@ pub(super) async fn usability(
             Usable::NotServed(why) => ("KindNotServed", why),
             Usable::NotPermitted(why) => ("KindNotPermitted", why),
         };
-        return Ok(Finding::no(
+        return Ok(ConditionUpdate::mark_false(
             READY,
             reason,
             format!(
@@ -70,7 +70,7 @@ pub(super) async fn usability(
             ),
         ));
     }
-    Ok(Finding::yes(READY, "Ready", "tenants can use the class"))
+    Ok(ConditionUpdate::mark_true(READY, "Ready", "tenants can use the class"))
 }
 
 /// How many tenants the rules of a class apply to.
@@ -89,7 +89,7 @@ fn count_tenants(context: &TenantClassContext, name: &str) -> usize {
 pub(super) async fn write(
     context: &TenantClassContext,
     class: &TenantClass,
-    ready: Finding,
+    ready: ConditionUpdate,
 ) -> Result<(), TenantClassError> {
     let name = class.name_any();
     let before = class.status.clone().unwrap_or_default();

@@ -5,7 +5,7 @@ use crate::context::Context;
 use berth_api::system::NAMESPACE;
 use berth_api::{
     HostNodePool, RequestedNodes,
-    conditions::{Finding, NODES_REQUESTED},
+    conditions::{ConditionUpdate, NODES_REQUESTED},
 };
 use kube::{
     Resource,
@@ -17,7 +17,7 @@ use kube::{
 pub fn report_requested_nodes(
     pool: &HostNodePool,
     request: Option<Request>,
-) -> (Option<RequestedNodes>, Option<Finding>) {
+) -> (Option<RequestedNodes>, Option<ConditionUpdate>) {
     if pool.spec.autoscaling.is_none() {
         return (None, None);
     }
@@ -31,7 +31,7 @@ pub fn report_requested_nodes(
     (Some(requested), Some(requested_condition(&request)))
 }
 
-fn requested_condition(request: &Request) -> Finding {
+fn requested_condition(request: &Request) -> ConditionUpdate {
     let Request { nodes, pods, held_back } = request;
     let more = held_back
         .as_ref()
@@ -40,10 +40,10 @@ fn requested_condition(request: &Request) -> Finding {
     let reason = |fine: &'static str| if more.is_empty() { fine } else { "LimitReached" };
     if *pods == 0 {
         let words = format!("no pod waits for a new node{more}");
-        return Finding::no(NODES_REQUESTED, reason("NoPendingPods"), words);
+        return ConditionUpdate::mark_false(NODES_REQUESTED, reason("NoPendingPods"), words);
     }
     let words = format!("{pods} placeholders in {NAMESPACE} request {nodes} new nodes{more}");
-    Finding::yes(NODES_REQUESTED, reason("PodsPending"), words)
+    ConditionUpdate::mark_true(NODES_REQUESTED, reason("PodsPending"), words)
 }
 
 /// Publishes an Event if more nodes are requested than before.
@@ -102,8 +102,8 @@ mod tests {
             report_requested_nodes(&pool(false), Some(request(1, None))),
             (None, None)
         );
-        let (requested, finding) = report_requested_nodes(&pool(true), None);
-        assert_eq!((requested.unwrap().pods, finding), (9, None));
+        let (requested, update) = report_requested_nodes(&pool(true), None);
+        assert_eq!((requested.unwrap().pods, update), (9, None));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::{
 };
 use berth_api::{
     ControlPlaneServiceType,
-    conditions::{ENDPOINT_READY, Finding},
+    conditions::{ConditionUpdate, ENDPOINT_READY},
 };
 use k8s_openapi::api::core::v1::Service;
 use kube::{
@@ -103,7 +103,7 @@ pub(crate) enum PublicState {
     /// At this URL.
     Reachable(String),
     /// Not yet, as the condition says.
-    Pending(Finding),
+    Pending(ConditionUpdate),
 }
 
 impl PublicState {
@@ -111,9 +111,9 @@ impl PublicState {
         matches!(self, Self::Reachable(_))
     }
 
-    pub(crate) fn condition(&self) -> Finding {
+    pub(crate) fn condition(&self) -> ConditionUpdate {
         match self {
-            Self::Reachable(url) => Finding::yes(ENDPOINT_READY, "Reachable", url),
+            Self::Reachable(url) => ConditionUpdate::mark_true(ENDPOINT_READY, "Reachable", url),
             Self::Pending(condition) => condition.clone(),
         }
     }

@@ -7,7 +7,7 @@ use crate::{
 };
 use berth_api::{
     ControlPlaneService,
-    conditions::{ENDPOINT_READY, Finding},
+    conditions::{ConditionUpdate, ENDPOINT_READY},
 };
 use berth_node_lifecycle::is_ready;
 use k8s_openapi::{
@@ -57,7 +57,7 @@ pub fn endpoint_at_node(
     service: &Service,
     nodes: &[Arc<Node>],
     earlier: Option<&str>,
-) -> Result<PublicEndpoint, Finding> {
+) -> Result<PublicEndpoint, ConditionUpdate> {
     let port = service
         .spec
         .as_ref()
@@ -93,7 +93,10 @@ fn address(node: &Node) -> Option<String> {
 }
 
 /// At the load balancer: under the first host name, or its own name or address.
-pub fn endpoint_at_load_balancer(spec: &ControlPlaneService, service: &Service) -> Result<PublicEndpoint, Finding> {
+pub fn endpoint_at_load_balancer(
+    spec: &ControlPlaneService,
+    service: &Service,
+) -> Result<PublicEndpoint, ConditionUpdate> {
     let ingress = service
         .status
         .as_ref()
@@ -117,8 +120,8 @@ pub fn endpoint_at_load_balancer(spec: &ControlPlaneService, service: &Service) 
     })
 }
 
-fn pending(reason: &'static str, message: &str) -> Finding {
-    Finding::no(ENDPOINT_READY, reason, message)
+fn pending(reason: &'static str, message: &str) -> ConditionUpdate {
+    ConditionUpdate::mark_false(ENDPOINT_READY, reason, message)
 }
 
 #[cfg(test)]
