@@ -201,15 +201,15 @@ h100-1  burst  Assigned  2026-01-01T00:00:00Z  ml/train of team-vision/vision wa
     fn a_quarantined_node_shows_what_to_do() {
         let ill = node(
             &json!({"name": "n1", "labels": {"berth.dev/pool": "h100"}, "annotations": {
-                "berth.dev/state": "Quarantined", "berth.dev/reason": "cleaning failed: gpu-reset",
-                "berth.dev/quarantine": "cleaning failed: gpu-reset", "berth.dev/previous-tenant": "vision-abc",
+                "berth.dev/state": "Quarantined", "berth.dev/reason": "the scrub failed: gpu-reset",
+                "berth.dev/quarantine": "the scrub failed: gpu-reset", "berth.dev/previous-tenant": "vision-abc",
             }}),
         );
         let expected = "\
 Node n1 is Quarantined
 Pool: h100
 Previous tenant: vision-abc
-Why: cleaning failed: gpu-reset
+Why: the scrub failed: gpu-reset
 After the repair: kubectl annotate node n1 berth.dev/release-quarantine=yes";
         assert_eq!(describe_node(&build_node_view(&ill, None, Vec::new())), expected);
     }

@@ -107,7 +107,7 @@ fn broken_domains_are_fragmentation_and_quarantine_is_reported() {
     let mut ill = node("n5", "H100", None);
     let annotations = Arc::make_mut(&mut ill).annotations_mut();
     annotations.insert("berth.dev/state".into(), "Quarantined".into());
-    annotations.insert("berth.dev/reason".into(), "cleaning failed".into());
+    annotations.insert("berth.dev/reason".into(), "the scrub failed".into());
     let nodes = [
         in_rack(node("n1", "H100", None), "a"),
         in_rack(node("n2", "H100", None), "a"),
@@ -119,7 +119,7 @@ fn broken_domains_are_fragmentation_and_quarantine_is_reported() {
     assert_eq!((status.free_gpus, status.fragmentation), (Some(24), Some(33)));
     let counts = status.nodes.unwrap();
     assert_eq!((counts.free, counts.assigned, counts.quarantined), (3, 1, 1));
-    assert!(health.message.starts_with("n5: cleaning failed"), "{}", health.message);
+    assert!(health.message.starts_with("n5: the scrub failed"), "{}", health.message);
 }
 
 #[test]
