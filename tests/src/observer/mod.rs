@@ -142,7 +142,7 @@ impl Observer {
         self.assert_clean();
         let log = self.log.lock().unwrap();
         assert!(log.rules.not_mended().is_empty(), "{:?}", log.rules.not_mended());
-        (log.rules.hand_overs, log.rules.late)
+        (log.rules.recyclings, log.rules.late)
     }
 }
 
@@ -235,7 +235,7 @@ fn read_node(node: &Node) -> NodeView {
         state: annotation("berth.dev/state"),
         owner: annotation("berth.dev/owner-uid"),
         group: label("berth.dev/node-group"),
-        handover: annotation("berth.dev/recycling-id"),
+        recycling: annotation("berth.dev/recycling-id"),
         together: annotation("berth.dev/reserved-with").and_then(|text| text.parse().ok()),
         taints: taints
             .filter(|taint| taint.key == "berth.dev/tenant")
@@ -261,7 +261,7 @@ fn read_job(job: &Job) -> JobView {
     let annotation = |key: &str| job.annotations().get(key).cloned().unwrap_or_default();
     JobView {
         node: annotation("berth.dev/node"),
-        handover: annotation("berth.dev/recycling-id"),
+        recycling: annotation("berth.dev/recycling-id"),
         is_complete: conditions
             .into_iter()
             .any(|condition| condition.type_ == "Complete" && condition.status == "True"),

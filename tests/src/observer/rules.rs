@@ -17,7 +17,7 @@ pub struct NodeView {
     /// Label `berth.dev/node-group`.
     pub group: Option<String>,
     /// Annotation `berth.dev/recycling-id`.
-    pub handover: Option<String>,
+    pub recycling: Option<String>,
     /// Annotation `berth.dev/reserved-with`.
     pub together: Option<usize>,
     /// Value and effect of each taint `berth.dev/tenant`.
@@ -40,8 +40,8 @@ pub struct PodView {
 pub struct JobView {
     /// The node.
     pub node: String,
-    /// The hand-over.
-    pub handover: String,
+    /// The recycling.
+    pub recycling: String,
     /// Whether it has done its work.
     pub is_complete: bool,
 }
@@ -84,7 +84,7 @@ pub struct Rules {
     jobs: BTreeMap<String, (JobView, u64)>,
     by_hand: HashSet<u64>,
     /// How often a node came to another tenant than before.
-    pub hand_overs: u32,
+    pub recyclings: u32,
     /// Pods that came to a node that its tenant had lost a moment ago.
     pub late: u32,
     /// What must not be.
@@ -162,7 +162,7 @@ impl Rules {
                 && let Some(earlier) = &history.served
             {
                 if earlier != owner {
-                    self.hand_overs += 1;
+                    self.recyclings += 1;
                 }
                 if self.must_clean && !history.is_clean {
                     wrong.push(format!(
@@ -259,7 +259,7 @@ impl Rules {
         let is_of_this = self
             .nodes
             .get(&job.node)
-            .is_some_and(|node| node.handover.as_ref() == Some(&job.handover));
+            .is_some_and(|node| node.recycling.as_ref() == Some(&job.recycling));
         let is_empty = !self.pods.values().any(|pod| pod.node == job.node);
         let history = self.histories.entry(job.node).or_default();
         if job.is_complete && is_of_this && is_empty && began > history.used_at {
@@ -298,10 +298,10 @@ fn disagreement(node: &NodeView) -> Option<String> {
     // An owner that could not be told any more leaves a node to be emptied that carries nobody's label.
     let wanted = match (&node.tenant, serves(node)) {
         (Some(tenant), true) => tenant,
-        (None, true) if state == "Draining" => "handover",
+        (None, true) if state == "Draining" => "recycling",
         (None, true) => return Some("it serves a tenant without its label".into()),
         (Some(_), false) => return Some("it serves nobody and carries a tenant's label".into()),
-        (None, false) => "handover",
+        (None, false) => "recycling",
     };
     if value != wanted {
         return Some(format!("its taint is for {value}, not for {wanted}"));
@@ -329,19 +329,19 @@ mod tests {
             state: some(state, !state.is_empty()),
             owner: some(&format!("uid-{tenant}"), serves || coming),
             group: some("burst", serves || coming),
-            handover: some("h1", state == "Scrubbing" || state == "Validating"),
+            recycling: some("h1", state == "Scrubbing" || state == "Validating"),
             together: None,
             taints: if state.is_empty() {
                 Vec::new()
             } else {
-                vec![(if serves { tenant } else { "handover" }.to_owned(), "NoExecute".into())]
+                vec![(if serves { tenant } else { "recycling" }.to_owned(), "NoExecute".into())]
             },
             is_shared: false,
         }
     }
 
     /// What happens, in order: a node's state and tenant, a pod that comes (`+tenant`) or goes (`-tenant`), a Job of the
-    /// hand-over that begins or is done.
+    /// recycling that begins or is done.
     fn told(happenings: &[(&str, &str)]) -> Vec<String> {
         let mut rules = Rules::new(true);
         for (version, (what, tenant)) in (1..).zip(happenings) {
@@ -351,7 +351,7 @@ mod tests {
             };
             let job = JobView {
                 node: "n".into(),
-                handover: "h1".into(),
+                recycling: "h1".into(),
                 is_complete: *what == "done",
             };
             let happening = match *what {
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_over_as_it_should_be_is_no_violation() {
+    fn a_recycling_as_it_should_be_is_no_violation() {
         let clean = [("Scrubbing", ""), ("begins", ""), ("done", ""), ("Validating", "")];
         assert_eq!(between(&clean), Vec::<String>::new());
     }

@@ -104,7 +104,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(host: Arc<Te
             .patch("gpu-h100-01", &PatchParams::default(), &Patch::Merge(&label))
             .await,
     );
-    nothing_of_a_hand_over_is_its_own(&host, &client, &a).await;
+    nothing_of_a_recycling_is_its_own(&host, &client, &a).await;
     let nodes: Api<berth_api::TenantNode> = Api::namespaced(client.clone(), &home);
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
@@ -142,7 +142,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(host: Arc<Te
 }
 
 /// What says whose a node is and whether it is clean.
-async fn nothing_of_a_hand_over_is_its_own(host: &TestCluster, client: &Client, a: &Tenant) {
+async fn nothing_of_a_recycling_is_its_own(host: &TestCluster, client: &Client, a: &Tenant) {
     let params = PatchParams::default();
     let nodes: Api<Node> = Api::all(client.clone());
     for (what, body) in [
@@ -169,7 +169,7 @@ async fn nothing_of_a_hand_over_is_its_own(host: &TestCluster, client: &Client, 
     );
 
     // A Job that cleans a node, and the mark that says that the node is not clean.
-    let meta = |label: &str, value: &str| json!({"name": "adv-handover", "labels": {label: value}});
+    let meta = |label: &str, value: &str| json!({"name": "adv-recycling", "labels": {label: value}});
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": meta("berth.dev/node-job", "scrub"),
         "spec": {"suspend": true, "template": {"spec": {"restartPolicy": "Never",
             "containers": [{"name": "c", "image": "i"}]}}}});
@@ -182,12 +182,12 @@ async fn nothing_of_a_hand_over_is_its_own(host: &TestCluster, client: &Client, 
     forbidden("Jobs of nodes", list(jobs.clone()).await);
     forbidden(
         "a Job that is done",
-        jobs.patch_status("adv-handover", &params, &Patch::Merge(&done)).await,
+        jobs.patch_status("adv-recycling", &params, &Patch::Merge(&done)).await,
     );
     forbidden(
         "another Job",
         jobs.patch(
-            "adv-handover",
+            "adv-recycling",
             &params,
             &Patch::Merge(json!({"spec": {"suspend": false}})),
         )
@@ -195,7 +195,7 @@ async fn nothing_of_a_hand_over_is_its_own(host: &TestCluster, client: &Client, 
     );
     forbidden(
         "no Job",
-        jobs.delete("adv-handover", &DeleteParams::default()).await.map(drop),
+        jobs.delete("adv-recycling", &DeleteParams::default()).await.map(drop),
     );
     let own: Job = serde_json::from_value(job.clone()).unwrap();
     forbidden("a Job of its own", jobs.create(&PostParams::default(), &own).await);
@@ -203,22 +203,22 @@ async fn nothing_of_a_hand_over_is_its_own(host: &TestCluster, client: &Client, 
     forbidden("marks of nodes", list(marks.clone()).await);
     forbidden(
         "no mark",
-        marks.delete("adv-handover", &DeleteParams::default()).await.map(drop),
+        marks.delete("adv-recycling", &DeleteParams::default()).await.map(drop),
     );
     forbidden(
         "another mark",
         marks
-            .patch("adv-handover", &params, &Patch::Merge(json!({"data": {}})))
+            .patch("adv-recycling", &params, &Patch::Merge(json!({"data": {}})))
             .await,
     );
     let all_jobs: Api<Job> = Api::namespaced(host.client.clone(), SYSTEM);
     let all_marks: Api<ConfigMap> = Api::namespaced(host.client.clone(), SYSTEM);
     all_jobs
-        .delete("adv-handover", &DeleteParams::background())
+        .delete("adv-recycling", &DeleteParams::background())
         .await
         .unwrap();
     all_marks
-        .delete("adv-handover", &DeleteParams::default())
+        .delete("adv-recycling", &DeleteParams::default())
         .await
         .unwrap();
 
@@ -248,7 +248,7 @@ async fn reaches_no_other_node(client: &Client, a: &Tenant) {
             json!({"nodeSelector": {"berth.dev/tenant": "another"}}),
         ),
         ("by its pool", json!({"nodeSelector": {"berth.dev/pool": "l40s"}})),
-        ("while it is cleaned", tolerates("handover")),
+        ("while it is cleaned", tolerates("recycling")),
         ("of another", tolerates("another")),
         (
             "of anybody",

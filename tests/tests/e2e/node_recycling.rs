@@ -19,7 +19,7 @@ use std::{fs, sync::Arc};
 const ORPHAN: &str = "11111111-2222-4333-8444-555555555555";
 
 pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestCluster>) {
-    let tenant = Tenant::create(&host, "handover", &cluster("leaver", &[("own", "l40s", 1)])).await;
+    let tenant = Tenant::create(&host, "recycling", &cluster("leaver", &[("own", "l40s", 1)])).await;
     let nodes: Api<Node> = Api::all(host.client.clone());
     let own = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.id.slug()));
     let node = nodes.list(&own).await.unwrap().items.remove(0).name_any();
@@ -60,9 +60,9 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     };
     assert!(!logs().is_empty(), "the node has logs of the tenant");
 
-    let tenants = host.tenants("handover");
+    let tenants = host.tenants("recycling");
     tenants.delete("leaver", &DeleteParams::default()).await.unwrap();
-    until_gone(&host, "handover", "leaver").await;
+    until_gone(&host, "recycling", "leaver").await;
     until("the node is free", SOON, async || {
         let node = nodes.get(&node).await.map_err(|error| error.to_string())?;
         match node.labels().get(labels::NODE_STATE) {

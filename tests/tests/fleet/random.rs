@@ -47,9 +47,9 @@ pub(crate) async fn no_node_ever_has_two_tenants(host: Arc<TestCluster>) {
         chaos.observer.assert_clean();
     }
     let (steps, observer) = chaos.end().await;
-    let (hand_overs, late) = observer.finish().await;
-    eprintln!("{steps} steps, {hand_overs} nodes came to another tenant, {late} pods came late");
-    assert!(hand_overs > 2, "nothing happened");
+    let (recyclings, late) = observer.finish().await;
+    eprintln!("{steps} steps, {recyclings} nodes came to another tenant, {late} pods came late");
+    assert!(recyclings > 2, "nothing happened");
     let none = json!({"scrub": {"policy": "None", "podAnnotations": null}, "timeouts": {"scrub": null}});
     set_pool(&host, &none).await;
 }

@@ -159,7 +159,7 @@ fn taint(node: &Node) -> Option<String> {
 }
 
 pub(crate) async fn node_states_follow_in_order_and_drift_is_corrected(host: Arc<TestCluster>) {
-    let bench = Bench::new(&host, "handover-states", |_| {}).await;
+    let bench = Bench::new(&host, "recycling-states", |_| {}).await;
     let tenant = bench.tenant().await;
     let slug = tenant.id.slug().to_owned();
     let assigned = bench.until_state("Assigned").await;
@@ -189,7 +189,7 @@ pub(crate) async fn node_states_follow_in_order_and_drift_is_corrected(host: Arc
         .await;
     assert_eq!(bench.mended().await, 1);
     let jobs: Api<Job> = Api::namespaced(host.client.clone(), "berth-system");
-    until_true("the Jobs of the hand-over are gone", SOON, async || {
+    until_true("the Jobs of the recycling are gone", SOON, async || {
         let listed = jobs
             .list(&ListParams::default().labels(labels::NODE_JOB))
             .await
@@ -201,7 +201,7 @@ pub(crate) async fn node_states_follow_in_order_and_drift_is_corrected(host: Arc
 }
 
 pub(crate) async fn failed_scrub_quarantines_a_node_until_it_is_released(host: Arc<TestCluster>) {
-    let bench = Bench::new(&host, "handover-fails", |spec| {
+    let bench = Bench::new(&host, "recycling-fails", |spec| {
         spec.timeouts.scrub = Some(KubeDuration::from("4s"));
     })
     .await;
@@ -234,7 +234,7 @@ pub(crate) async fn failed_scrub_quarantines_a_node_until_it_is_released(host: A
         .unwrap()
         .error_message()
         .unwrap();
-    assert!(message.contains("handover-fails (Quarantined)"), "{message}");
+    assert!(message.contains("recycling-fails (Quarantined)"), "{message}");
 
     // People look, and what is wrong still is: it fails now.
     let release = json!({"metadata": {"annotations": {labels::RELEASE_QUARANTINE: "yes"}}});
@@ -265,7 +265,7 @@ pub(crate) async fn failed_scrub_quarantines_a_node_until_it_is_released(host: A
 }
 
 pub(crate) async fn deleted_node_is_scrubbed_when_it_returns(host: Arc<TestCluster>) {
-    let bench = Bench::new(&host, "handover-vanishes", |_| {}).await;
+    let bench = Bench::new(&host, "recycling-vanishes", |_| {}).await;
     bench
         .pod_annotations(json!({"simulation.berth.dev/run-for": "1h"}))
         .await;

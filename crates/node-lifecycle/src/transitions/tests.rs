@@ -22,7 +22,7 @@ struct World {
     fellows: bool,
     pods: Vec<String>,
     job: JobState,
-    /// The Job that `job` is of: hand-over and kind.
+    /// The Job that `job` is of: recycling and kind.
     job_of: Option<(String, JobKind)>,
     /// Whether anything of a tenant may be on the node's disks and GPUs.
     dirty: bool,
