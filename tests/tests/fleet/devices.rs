@@ -99,7 +99,7 @@ pub(crate) async fn pool_learns_gpu_products_from_devices(host: Arc<TestCluster>
         },
     });
     apply(&host.client, "", &slice).await.unwrap();
-    until_status("its devices say what it is", Some("Example G1"), Some("dra")).await;
+    until_status("its devices say what it is", Some("Example G1"), Some("DRA")).await;
     let slices: Api<ResourceSlice> = Api::all(host.client.clone());
     slices.delete("fleet-claimed", &DeleteParams::default()).await.unwrap();
     until_status("and no longer do", None, None).await;
