@@ -319,7 +319,7 @@ fn a_failed_job_quarantines_until_people_release_the_node() {
     world.job = JobState::Failed("gpureset: GPU 3 is busy".into());
     world.settle();
     let reason = world.node.annotations()[labels::QUARANTINE].clone();
-    assert_eq!(reason, "cleaning failed: gpureset: GPU 3 is busy");
+    assert_eq!(reason, "the scrub failed: gpureset: GPU 3 is busy");
     let first = world.job_of.clone();
     world.release_from_quarantine();
     world.settle();

@@ -248,12 +248,12 @@ async fn other_nodes_are_released_whichever_call_fails() {
     for call in 1..=calls {
         let world = world();
         let (outcome, _) = world.execute(&actions, Failing::Call(call)).await;
-        assert!(
-            outcome.unwrap().is_some_and(|again| again <= RETRY_PAUSE),
-            "call {call}"
-        );
+        let again = outcome.unwrap();
         let cordoned = world.api().nodes_in(Cordoned);
         assert!(cordoned.len() >= ALL.len() - 1, "call {call}: {cordoned:?}");
+        if cordoned.len() < ALL.len() {
+            assert!(again.is_some_and(|again| again <= RETRY_PAUSE), "call {call}");
+        }
         let _ = world.execute(&actions, Failing::Nothing).await;
         assert_eq!(world.api().nodes_in(Cordoned), names(&ALL), "call {call}");
     }
