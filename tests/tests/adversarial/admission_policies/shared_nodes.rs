@@ -69,7 +69,7 @@ pub(super) async fn pods(credential: &StolenCredential) {
     let own = term(labels::TENANT, "In", &[&credential.slug]);
     let shared = term(labels::SHARED_POOL, "In", &["policies-cpu"]);
     let gpu = |name: &str| container(&json!({"resources": {"limits": {name: "1"}}}));
-    let at_home = "spec.nodeSelector must ask";
+    let at_home = "spec.nodeSelector must select";
     for (words, spec) in [
         // Pools: another, one that the class lists and the tenant has not asked for, any, all but one, none of both.
         (at_home, terms(&[term(labels::SHARED_POOL, "In", &["cpu"])])),

@@ -89,7 +89,7 @@ impl PoolNodes {
                 AssignmentState::Reserved | AssignmentState::Joining => counts.joining += 1,
                 AssignmentState::Assigned | AssignmentState::Cordoned => counts.assigned += 1,
                 AssignmentState::Draining | AssignmentState::Scrubbing | AssignmentState::Validating => {
-                    counts.recycling += 1
+                    counts.recycling += 1;
                 }
                 AssignmentState::Quarantined => {
                     counts.quarantined += 1;
