@@ -1,7 +1,7 @@
 //! A host cluster that outlives the processes which use it. Every test is a process of its own, so that it can be ended and
 //! repeated alone; starting a cluster for each would take too long. The first test of a suite starts a *keeper*: the same
-//! program in the background, which starts the cluster and ends it once no test has used it for a while, once a test has
-//! failed in it, or once the test runner is gone, however that ended.
+//! program in the background, which starts the cluster and ends it once no test has used it for a while, once a test
+//! that breaks parts of it has failed, or once the test runner is gone, however that ended.
 //!
 //! Everything of a keeper lies in one folder of the runner and the suite:
 //!
@@ -11,7 +11,7 @@
 //! | `users.lock` | locked by all who use the cluster (shared), and by a keeper that ends it |
 //! | `start.lock` | locked by the one test that starts the keeper |
 //! | `access.json` | what a test must know to use the cluster; there as long as it can be used |
-//! | `tainted` | a test failed: nobody begins to use the cluster any more |
+//! | `tainted` | a failed test may have left it broken: nobody begins to use the cluster any more |
 //! | `keeper.pid`, `keeper.log`, `keeper.sock` | its process id, what it prints, and where it is asked for something |
 //! | `gate.lock`, `group-*.lock` | whose turn it is, see [`Turn`] |
 //! | `berth-test-*` | the home of the cluster |

@@ -35,6 +35,8 @@ macro_rules! tests {
 pub struct Group {
     /// The most at the same time in one process (`cargo test`); `.config/nextest.toml` has the same for one process each.
     threads: Option<usize>,
+    /// Whether a test that fails leaves a cluster in which others would fail.
+    can_break: bool,
     tests: Vec<Test>,
 }
 
@@ -43,18 +45,30 @@ impl Group {
     pub fn together(threads: usize, tests: Vec<Test>) -> Self {
         Self {
             threads: Some(threads),
+            can_break: false,
             tests,
         }
     }
 
     /// Tests that do not mind each other: as many at the same time as there are processors.
     pub fn at_once(tests: Vec<Test>) -> Self {
-        Self { threads: None, tests }
+        Self {
+            threads: None,
+            can_break: false,
+            tests,
+        }
     }
 
     /// Tests of which each needs the cluster for itself.
     pub fn alone(tests: Vec<Test>) -> Self {
-        Self::together(1, tests)
+        Self::together(1, tests).that_can_break_it()
+    }
+
+    /// Tests that break a part of the cluster and mend it at their end: after a failure the next test gets another cluster.
+    #[must_use]
+    pub fn that_can_break_it(mut self) -> Self {
+        self.can_break = true;
+        self
     }
 
     fn is_alone(&self) -> bool {
@@ -134,14 +148,14 @@ impl Suite {
             }
             let mut arguments = arguments.clone();
             arguments.test_threads = group.threads.or(arguments.test_threads);
-            let is_alone = group.is_alone();
+            let (is_alone, can_break) = (group.is_alone(), group.can_break);
             let trials = group
                 .tests
                 .into_iter()
                 .map(|(name, test)| {
                     let (place, handle) = (Arc::clone(&place), runtime.handle().clone());
                     Trial::test(name, move || {
-                        handle.block_on(place.run(index, is_alone, test));
+                        handle.block_on(place.run(index, is_alone, can_break, test));
                         Ok(())
                     })
                 })
@@ -162,7 +176,13 @@ struct Place {
 }
 
 impl Place {
-    async fn run(&self, group: usize, is_alone: bool, test: fn(Arc<TestCluster>) -> LocalBoxFuture<'static, ()>) {
+    async fn run(
+        &self,
+        group: usize,
+        is_alone: bool,
+        can_break: bool,
+        test: fn(Arc<TestCluster>) -> LocalBoxFuture<'static, ()>,
+    ) {
         if self.needs_real_nodes
             && let Some(why) = berth_local::obstacle_to_real_nodes()
         {
@@ -178,7 +198,9 @@ impl Place {
             .catch_unwind()
             .await;
         if let Err(panic) = result {
-            lease.taint();
+            if can_break {
+                lease.taint();
+            }
             host.print_logs();
             // Once more after the long logs: the end of the output says what it was.
             for panic in self.panics.lock().unwrap_or_else(PoisonError::into_inner).iter() {

@@ -81,7 +81,8 @@ fn main() -> ExitCode {
                     node_failures::failed_gpu_is_no_longer_allocatable,
                     node_recycling::a_node_is_clean_when_the_next_tenant_gets_it,
                 ],
-            ),
+            )
+            .that_can_break_it(),
             Group::alone(tests![
                 berth::a_team_is_served_while_its_control_plane_moves,
                 berth::a_rollout_refuses_no_request,
