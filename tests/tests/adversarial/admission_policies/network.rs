@@ -28,7 +28,7 @@ pub(super) async fn policies(credential: &StolenCredential) {
         credential.expect_allowed(&allowed).await;
     }
 
-    let words = "egress may be opened to the tenant's own pods";
+    let words = "egress may be allowed only to the tenant's own pods";
     for opened in [
         policy(json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]})),
         policy(json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"ports": [{"port": 53}]}]})),
@@ -44,7 +44,7 @@ pub(super) async fn policies(credential: &StolenCredential) {
     ] {
         credential.expect_denied(words, &opened).await;
     }
-    let words = "ingress may be opened to the tenant's own pods";
+    let words = "ingress may be allowed only from the tenant's own pods";
     let by_label = json!({"namespaceSelector": {"matchLabels": {"team": "a"}}});
     let mut excepted = of_host("ingress-nginx");
     excepted["namespaceSelector"]["matchExpressions"] = json!([{"key": "a", "operator": "DoesNotExist"}]);
