@@ -59,7 +59,7 @@ pub(crate) async fn last_node_goes_to_the_first_request(host: Arc<TestCluster>) 
         .unwrap()
         .message;
     assert!(
-        message.contains("pool l40s") && message.contains("lower the count"),
+        message.contains("pool l40s") && message.contains("lower spec.nodeGroups[].replicas"),
         "{message}"
     );
 
