@@ -48,7 +48,7 @@ fn main() -> ExitCode {
             tests_share_a_cluster_until_one_fails,
         ),
         trial("a_killed_runner_leaves_nothing", || {
-            a_killed_runner_leaves_nothing("simulated")
+            a_killed_runner_leaves_nothing("simulated");
         }),
         trial(
             "a_killed_runner_leaves_no_real_nodes",

@@ -18,9 +18,12 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
     let mut found: Vec<PathBuf> = paths
-        .flat_map(|path| match path.is_dir() {
-            true => files(&path, ending),
-            false => vec![path],
+        .flat_map(|path| {
+            if path.is_dir() {
+                files(&path, ending)
+            } else {
+                vec![path]
+            }
         })
         .filter(|path| path.extension().is_some_and(|extension| extension == ending))
         .collect();

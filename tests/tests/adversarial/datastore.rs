@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const OPEN: &[u8] = b"\0";
 
 /// An etcd client with the certificate of a tenant's API server, as whoever broke into that process would have it.
-async fn as_tenant(host: &TestCluster, tenant: &Tenant) -> Client {
+fn as_tenant(host: &TestCluster, tenant: &Tenant) -> Client {
     let files = host.home().tenants().join(tenant.id.hash()).join(API_SERVER);
     let read = |name: &str| std::fs::read_to_string(files.join(name)).unwrap();
     Client::new(&ConnectOptions {
@@ -99,7 +99,7 @@ pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(host: Arc
         Tenant::create(&host, "adv-etcd", &ca),
         Tenant::create(&host, "adv-etcd", &cb)
     );
-    let client = as_tenant(&host, &a).await;
+    let client = as_tenant(&host, &a);
     let (mut keys, mut auth) = (client.keys(), client.auth());
     let (own, foreign) = (format!("{}/", a.id.etcd_prefix()), format!("{}/", b.id.etcd_prefix()));
     let key = format!("{foreign}namespaces/default");

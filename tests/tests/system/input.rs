@@ -126,7 +126,6 @@ pub(crate) async fn schemas_reject_invalid_tenants(host: Arc<TestCluster>) {
             ),
             "exactly one of cidr and namespace",
         ),
-        (tenant("ok", &json!({"network": {"isolation": "none"}})), "isolation"),
     ];
     for (object, words) in refused {
         let error = apply(&host.client, "input-schema", &object)

@@ -240,7 +240,9 @@ async fn other_nodes_are_released_whichever_call_fails() {
     let actions = ALL.map(release);
     let world = || {
         let world = World::new(&ALL);
-        ALL.iter().for_each(|name| world.assign(name));
+        for name in &ALL {
+            world.assign(name);
+        }
         world
     };
     let (_, calls) = world().execute(&actions, Failing::Nothing).await;
@@ -287,7 +289,9 @@ async fn an_api_server_that_fails_each_time_ends_the_pass() {
     let all: Vec<String> = (0..20).map(|number| format!("n{number}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     let world = World::new(&all);
-    all.iter().for_each(|name| world.assign(name));
+    for name in &all {
+        world.assign(name);
+    }
     let actions: Vec<Action> = all.iter().map(|name| release(name)).collect();
     let (outcome, calls) = world.execute(&actions, Failing::Everything).await;
     assert!(outcome.is_err());
