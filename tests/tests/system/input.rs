@@ -34,7 +34,7 @@ fn group_of(more: &Value) -> Value {
 /// Each mode of a node group has fields of its own.
 async fn groups_have_the_fields_of_their_mode(host: &TestCluster) {
     for (group, words) in [
-        (json!({}), "private needs a count"),
+        (json!({}), "mode Private needs replicas"),
         (
             json!({"replicas": 1, "maxReplicas": 2}),
             "mode Dynamic needs maxReplicas",
@@ -42,11 +42,11 @@ async fn groups_have_the_fields_of_their_mode(host: &TestCluster) {
         (json!({"mode": "Dynamic"}), "mode Dynamic needs maxReplicas"),
         (
             json!({"mode": "Dynamic", "maxReplicas": 2, "replicas": 2}),
-            "private needs a count",
+            "mode Private needs replicas",
         ),
         (
             json!({"mode": "Dynamic", "minReplicas": 3, "maxReplicas": 2}),
-            "min must not be above max",
+            "minReplicas must not be greater than maxReplicas",
         ),
         (json!({"mode": "Shared", "replicas": 1}), "Private needs replicas"),
     ] {
@@ -143,7 +143,7 @@ pub(crate) async fn schemas_reject_invalid_tenants(host: Arc<TestCluster>) {
         ),
         (
             pool("res", json!({"nodeSelector": {"a": "b"}, "gpuResourceName": "gpu"})),
-            "resource",
+            "spec.gpuResourceName",
         ),
         (pool("none", json!({"nodeSelector": {"a": "b"}, "modes": []})), "modes"),
         (pool("UP", json!({"nodeSelector": {"a": "b"}})), "UP"),
