@@ -314,7 +314,7 @@ pub(crate) async fn invalid_pools_are_rejected(host: Arc<TestCluster>) {
         (json!({"scrub": {"steps": []}}), "scrubs nothing"),
         (
             json!({"scrub": {"policy": "None", "steps": ["Claims"]}}),
-            "policy None cleans nothing",
+            "policy None scrubs nothing",
         ),
         (json!({"scrub": {"disks": ["/mnt/nvme0"]}}), "go together"),
         (
