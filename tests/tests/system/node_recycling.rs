@@ -215,7 +215,7 @@ pub(crate) async fn failed_scrub_quarantines_a_node_until_it_is_released(host: A
     assert!(!node.labels().contains_key(labels::TENANT));
     assert_eq!(taint(&node).as_deref(), Some(labels::RECYCLING));
     let why = &node.annotations()[labels::QUARANTINE];
-    assert!(why.starts_with("cleaning"), "{why}");
+    assert!(why.starts_with("the scrub"), "{why}");
     let pools: Api<HostNodePool> = Api::all(host.client.clone());
     until_true("the pool names the node", SOON, async || {
         let status = pools.get(bench.name).await.unwrap().status.unwrap_or_default();
