@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use berth_process::{create_private_dir, write_atomic};
+use serde::de::DeserializeOwned;
 
 use crate::{Error, Ports};
 
@@ -147,6 +148,24 @@ impl Home {
     /// A configuration file of a host component.
     pub(crate) fn config(&self, file: &str) -> PathBuf {
         self.root.join("run").join(file)
+    }
+
+    /// What was written as JSON to a configuration file; none if the file does not exist.
+    pub(crate) fn read_config<T: DeserializeOwned>(&self, file: &str) -> Result<Option<T>, Error> {
+        let path = self.config(file);
+        match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| Error::File {
+                action: "understand",
+                path,
+                source: error.into(),
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::File {
+                action: "read",
+                path,
+                source,
+            }),
+        }
     }
 }
 

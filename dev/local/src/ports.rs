@@ -1,7 +1,5 @@
 //! The TCP ports of a host cluster, the same after every restart.
 
-use std::fs;
-
 use berth_process::{free_port, write_atomic};
 use serde::{Deserialize, Serialize};
 
@@ -52,20 +50,7 @@ impl Ports {
 
     /// The ports chosen when the cluster was first started.
     pub(crate) fn load(home: &Home) -> Result<Option<Self>, Error> {
-        let path = home.config(FILE);
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| Error::File {
-                action: "understand",
-                path,
-                source: error.into(),
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Error::File {
-                action: "read",
-                path,
-                source,
-            }),
-        }
+        home.read_config(FILE)
     }
 
     fn choose_free_ports() -> Result<Self, Error> {

@@ -59,20 +59,7 @@ pub(super) struct Place {
 impl Network {
     /// The network of a home, chosen when it was first started.
     pub(super) fn load(home: &Home) -> Result<Option<Self>, Error> {
-        let path = home.config(FILE);
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| Error::File {
-                action: "understand",
-                path,
-                source: error.into(),
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Error::File {
-                action: "read",
-                path,
-                source,
-            }),
-        }
+        home.read_config(FILE)
     }
 
     /// The network of a home; chooses a range that nothing on this machine uses if there is none yet.
