@@ -270,6 +270,8 @@ pub async fn keep(folder: &Path, nodes: &str, start: impl Future<Output = TestCl
         .and_then(Path::file_name)
         .and_then(|name| Runner::parse(name.to_str()?));
     let runner = runner.expect("a folder in a runner's folder");
+    let pid = std::process::id().to_string();
+    write_atomic(&folder.join("keeper.pid"), pid.as_bytes(), 0o600).unwrap();
     remove_leftovers();
     let users = open(folder, "users.lock");
     tokio::select! {
