@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 # Outside the checkout, so that clones share compiled dependencies and `git clean` costs nothing.
 export BERTH_CACHE ?= $(HOME)/.cache/berth
 export CARGO_TARGET_DIR ?= $(BERTH_CACHE)/target
+$(shell hack/claim-target "$(CARGO_TARGET_DIR)")
 
 # Arguments of hack/test and of `cargo nextest run`, for example: make test BERTH_TEST_ARGS='-p berth-api names'
 BERTH_TEST_ARGS ?=
