@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::nodes::NodesArgument;
+use crate::output::OutputFormat;
 use crate::simulate::SimulateArguments;
 
 /// Kubernetes clusters for teams, on one shared GPU fleet.
@@ -125,17 +126,6 @@ pub(crate) struct UpArguments {
     /// Start the host cluster without berth-control.
     #[arg(long)]
     pub(crate) without_control: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OutputFormat {
-    /// Table for people.
-    #[default]
-    Table,
-    /// JSON for programs.
-    Json,
-    /// YAML for programs and people.
-    Yaml,
 }
 
 #[cfg(test)]

@@ -6,10 +6,22 @@ use std::process::ExitCode;
 
 use berth_local::Home;
 use berth_process::binaries;
+use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::args::OutputFormat;
 use crate::error::Error;
+
+/// The form in which a command prints its result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// Table for people.
+    #[default]
+    Table,
+    /// JSON for programs.
+    Json,
+    /// YAML for programs and people.
+    Yaml,
+}
 
 /// Prints a line to stdout. A reader that has gone away (`| head`) is no error.
 pub(crate) fn print_line(line: fmt::Arguments<'_>) -> Result<(), Error> {

@@ -15,11 +15,11 @@ use kube::{Client, ResourceExt as _};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::args::{HomeArgument, OutputFormat};
+use crate::args::HomeArgument;
 use crate::error::Error;
 use crate::nodes::is_ready;
 use crate::options::Options;
-use crate::output::{self, format_optional, format_table};
+use crate::output::{self, OutputFormat, format_optional, format_table};
 use crate::probe;
 use crate::progress::SupervisorLock;
 

@@ -1,27 +1,30 @@
 //! Control: the operator that turns `TenantCluster`s into control planes, syncers and assigned nodes.
 //!
-//! Watches put keys into one queue ([`context::Key`]); workers take them and reconcile a tenant, a pool, or the node
+//! Watches put keys into one queue ([`key::Key`]); workers take them and reconcile a tenant, a pool, or the node
 //! assignments of the whole fleet. All state lives in the host's objects and in etcd.
 
 pub mod apply;
-pub mod context;
 pub mod control_plane;
 pub mod controllers;
 pub mod datastore;
 pub mod error;
 pub mod install;
+pub mod key;
 pub mod metrics;
 pub mod network;
 pub mod runtime;
+pub mod stores;
 #[cfg(test)]
 mod testing;
 mod watches;
 
 use berth_runtime::queue::Queue;
-use context::Context;
 use control_plane::HostInput;
 use controllers::{
     Controllers,
+    host_node_pool::HostNodePoolContext,
+    nodes::{NodesContext, requested::RequestTracker},
+    shared_nodes::SharedNodesContext,
     tenant::{NetworkRemote, TenantContext, Tenants},
     tenant_class::{KnownKinds, TenantClassContext},
 };
@@ -97,6 +100,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
     let recorder = Recorder::new(client.clone(), reporter);
     let tenants = Arc::new(Tenants::default());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
+    let requested = Arc::new(RequestTracker::default());
     let controllers = Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),
@@ -118,21 +122,35 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
             queue: queue.clone(),
             recorder: recorder.clone(),
         },
-        nodes: Context {
+        host_node_pool: HostNodePoolContext {
+            client: client.clone(),
+            stores: stores.clone(),
+            requested: Arc::clone(&requested),
+            recorder: recorder.clone(),
+        },
+        shared_nodes: SharedNodesContext {
+            client: client.clone(),
+            stores: stores.clone(),
+            metrics: metrics.clone(),
+        },
+        nodes: NodesContext {
             client,
-            stores,
+            stores: stores.clone(),
             network_config: network,
             node_jobs,
             clock,
             idle: berth_node_lifecycle::idle::IdleTracker::default(),
             rejected_nodes: berth_node_lifecycle::rejections::RejectedNodes::default(),
-            requested: controllers::nodes::placeholders::RequestTracker::default(),
+            requested,
             runtime,
             tenants,
-            queue,
-            metrics,
+            queue: queue.clone(),
+            metrics: metrics.clone(),
             recorder,
         },
+        queue,
+        stores,
+        metrics,
     };
     on_ready();
     controllers.run(tasks, stop).await;

@@ -1,6 +1,6 @@
 //! Static partitions: which nodes each tenant has, for good.
 
-use crate::Error;
+use crate::error::Error;
 use crate::load::Window;
 use crate::trace::Job;
 

@@ -3,9 +3,9 @@
 use berth_planner::Seconds;
 use serde::Serialize;
 
-use crate::Options;
 use crate::load::{Window, offered_load};
 use crate::measure::Series;
+use crate::options::Options;
 use crate::partition::{Served, jain_index};
 use crate::replay::Replayed;
 use crate::trace::{LeftOut, Trace};

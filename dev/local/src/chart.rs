@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::images::{USER, catalog};
-use crate::real::SYSTEM_NODE;
+use crate::nodes::SYSTEM_NODE;
 use crate::{Error, HostCluster};
 
 /// Namespace and name of the release.

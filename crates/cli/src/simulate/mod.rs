@@ -12,8 +12,8 @@ use berth_simulate::{Checkpoint, Options, Outcome, Progress, Reading, Reclaim, T
 use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
 
-use crate::args::OutputFormat;
 use crate::error::Error;
+use crate::output::OutputFormat;
 use crate::output::print_line;
 
 #[derive(Clone, Debug, Args)]

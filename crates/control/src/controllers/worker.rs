@@ -4,16 +4,19 @@
 //! have no object, and what a deleted object left is cleaned up as well.
 
 use super::{
-    host_node_pool, nodes, shared_nodes,
+    host_node_pool::{self, HostNodePoolContext},
+    nodes::{self, NodesContext},
+    shared_nodes::{self, SharedNodesContext},
     tenant::{self, TenantContext, TenantError},
     tenant_class::{self, TenantClassContext, TenantClassError},
 };
 use crate::{
-    context::{Context, Key},
     error::ReconcileError,
-    metrics::ReconcileLabels,
+    key::Key,
+    metrics::{Metrics, ReconcileLabels},
+    stores::Stores,
 };
-use berth_runtime::queue::Taken;
+use berth_runtime::queue::{Queue, Taken};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -29,14 +32,24 @@ const RECONCILE_TIMEOUT: Duration = Duration::from_secs(60);
 /// First and longest pause before a failing key is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
-/// The contexts of all controllers.
+/// All controllers with their contexts, and the queue that feeds them.
 pub struct Controllers {
+    /// Objects that wait to be reconciled.
+    pub queue: Queue<Key>,
+    /// Views of the host.
+    pub stores: Stores,
+    /// Counters.
+    pub metrics: Metrics,
     /// Of `TenantCluster`s.
     pub tenant: TenantContext,
     /// Of `TenantClass`es.
     pub tenant_class: TenantClassContext,
-    /// Of nodes and pools.
-    pub nodes: Context,
+    /// Of nodes.
+    pub nodes: NodesContext,
+    /// Of nodes that several tenants use.
+    pub shared_nodes: SharedNodesContext,
+    /// Of `HostNodePool`s.
+    pub host_node_pool: HostNodePoolContext,
 }
 
 /// Why a reconcile failed.
@@ -85,9 +98,9 @@ impl Controllers {
         Ok(match key {
             Key::Tenant { namespace, name } => tenant::reconcile(&self.tenant, namespace, name).await?,
             Key::Class(name) => tenant_class::reconcile(&self.tenant_class, name).await?,
-            Key::Pool(name) => host_node_pool::reconcile(&self.nodes, name).await?,
+            Key::Pool(name) => host_node_pool::reconcile(&self.host_node_pool, name).await?,
             Key::Fleet => nodes::reconcile(&self.nodes).await?,
-            Key::SharedNodes => shared_nodes::reconcile(&self.nodes).await?,
+            Key::SharedNodes => shared_nodes::reconcile(&self.shared_nodes).await?,
         })
     }
 }
@@ -112,9 +125,9 @@ impl Failures {
 }
 
 async fn work(controllers: Arc<Controllers>, failures: Arc<Failures>, stop: CancellationToken) {
-    let Context {
+    let Controllers {
         queue, metrics, stores, ..
-    } = &controllers.nodes;
+    } = controllers.as_ref();
     let size = |length: usize| i64::try_from(length).unwrap_or(i64::MAX);
     loop {
         let Taken { key, queued_for } = tokio::select! {

@@ -1,7 +1,7 @@
 //! Stores that a test fills itself.
 
 use super::ScriptedApi;
-use crate::context::Stores;
+use crate::stores::Stores;
 use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{NodeIndex, demand::WorkloadIndex, devices::Devices};
 use k8s_openapi::api::{core::v1::Node, networking::v1::NetworkPolicy, scheduling::v1::PriorityClass};

@@ -6,7 +6,7 @@ use super::{
     follow::{Index, follow_if_served},
     pods_on_nodes::{Owners, Places},
 };
-use crate::context::Key;
+use crate::key::Key;
 use berth_api::HostNodePool;
 use berth_node_lifecycle::{
     NodeIndex,

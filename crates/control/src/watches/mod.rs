@@ -7,7 +7,7 @@ mod pods_on_nodes;
 mod wake;
 mod workloads;
 
-use crate::context::{Key, Stores};
+use crate::{key::Key, stores::Stores};
 use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode, labels, policy_annotations, system};
 use berth_runtime::queue::Queue;
 use futures::{

@@ -6,7 +6,7 @@ use super::{
     follow::{Index, follow},
     wake::tenant_key,
 };
-use crate::context::Key;
+use crate::key::Key;
 use berth_api::{TenantCluster, labels};
 use berth_node_lifecycle::{
     Assignment, NodeIndex, node,

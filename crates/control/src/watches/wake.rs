@@ -1,7 +1,7 @@
 //! Which keys a change wakes, for each kind of object: pure.
 
 use super::FLEET_PAUSE;
-use crate::context::Key;
+use crate::key::Key;
 use berth_api::{DEFAULT_CLASS, HostNodePool, Phase, TenantClass, TenantCluster, labels};
 use berth_node_lifecycle::{Assignment, node::shared_pool_of};
 use berth_runtime::queue::Queue;

@@ -7,9 +7,9 @@ use berth_planner::{
     PodSet, Pool, Quota, Seconds, Tenant, Violation, check, plan,
 };
 
-use super::Events;
 use super::cluster::{Cluster, NodePhase};
-use crate::Options;
+use super::events::Events;
+use crate::options::Options;
 use crate::trace::Trace;
 
 const POOL: &str = "gpus";

@@ -2,22 +2,24 @@
 
 mod cluster;
 mod decide;
+mod events;
 mod place;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
 use berth_planner::Seconds;
 
+use crate::error::Error;
 use crate::load::Window;
 use crate::measure::{Meter, Moment};
+use crate::options::Options;
 use crate::trace::Trace;
-use crate::{Error, Options};
 
 use cluster::Cluster;
 use decide::Decisions;
+use events::{Counts, Event, Events};
 
 /// Nothing starts for so long although jobs wait: it never will.
 const STUCK_AFTER: Seconds = 365 * 24 * 3600;
@@ -33,21 +35,6 @@ pub struct Progress {
     pub of: usize,
 }
 
-/// What happens at a moment. At the same moment, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    /// A job ends, if it still runs for the so-manieth time.
-    End { job: usize, run: u32 },
-    /// A node is clean.
-    Clean { node: usize },
-    /// Pods can start on a node.
-    Ready { node: usize },
-    /// The warning time of a node is over.
-    Drain { node: usize },
-}
-
-type Events = BinaryHeap<Reverse<(Seconds, Event)>>;
-
 /// What came out of a replay.
 pub(crate) struct Replayed {
     /// How long each job waited, in the trace's order, and how often it was evicted.
@@ -59,19 +46,6 @@ pub(crate) struct Replayed {
     /// What happened, for tests.
     #[cfg(test)]
     pub(crate) history: Vec<cluster::Entry>,
-}
-
-/// Things that are counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// Nodes that were taken from a tenant and scrubbed.
-    pub(crate) recyclings: u64,
-    /// Jobs that were evicted from reclaimed nodes.
-    pub(crate) evictions: u64,
-    /// GPU-seconds of work that had to be done again.
-    pub(crate) repeated: u64,
-    /// Times the planner was asked.
-    pub(crate) plans: u64,
 }
 
 /// Replays with nodes that stay with their tenants.

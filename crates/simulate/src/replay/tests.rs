@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::cluster::Entry;
 use super::*;
-use crate::Checkpoint;
+use crate::options::Checkpoint;
 use crate::trace::{Job, LeftOut};
 
 /// Jobs as (tenant, arrival, duration, GPUs); 101 and more would have a narrower window.

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::real::SYSTEM_NODE;
 use k8s_openapi::api::core::v1::{Node, NodeSpec};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +16,8 @@ pub(crate) use object::SIMULATED;
 use object::build_node;
 pub use shape::NodeShape;
 
+/// Label of nodes that no tenant gets: they run what belongs to the cluster. Tenants' nodes are tainted.
+pub const SYSTEM_NODE: &str = "node-role.kubernetes.io/system";
 /// Each shape has its own address ranges, of this many nodes.
 const MOST_OF_A_SHAPE: u16 = 8192;
 

@@ -5,9 +5,8 @@ use std::net::Ipv4Addr;
 use serde_json::{Value, json};
 
 use crate::images::{USER, catalog};
+use crate::nodes::SYSTEM_NODE;
 
-/// Label of nodes that no tenant gets: they run what belongs to the cluster. Tenants' nodes are tainted.
-pub const SYSTEM_NODE: &str = "node-role.kubernetes.io/system";
 const NAMESPACE: &str = "kube-system";
 
 /// DNS and the metrics API.

@@ -12,8 +12,6 @@ mod network;
 mod place;
 mod programs;
 
-pub use addons::SYSTEM_NODE;
-
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::symlink;

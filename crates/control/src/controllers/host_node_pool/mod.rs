@@ -1,14 +1,14 @@
 //! The `HostNodePool` controller: reports the nodes of a pool. It writes only the pool's status.
 
+mod context;
 mod observe;
+mod requested_nodes;
 mod shared_pool;
 mod validate;
 
-use crate::{
-    context::Context,
-    controllers::nodes::placeholders,
-    error::{ReconcileError, api},
-};
+pub use context::HostNodePoolContext;
+
+use crate::error::{ReconcileError, api};
 use berth_api::{
     HostNodePool, HostNodePoolStatus,
     conditions::{self, ConditionUpdate, NODES_REQUESTED},
@@ -22,6 +22,7 @@ use kube::{
     runtime::reflector::ObjectRef,
 };
 use observe::observe_pool;
+use requested_nodes::{publish_requested_nodes, report_requested_nodes};
 use serde_json::json;
 use shared_pool::observe_shared_pool;
 use std::time::Duration;
@@ -30,7 +31,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// The host refuses or does not answer.
-pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>, ReconcileError> {
+pub async fn reconcile(context: &HostNodePoolContext, name: &str) -> Result<Option<Duration>, ReconcileError> {
     let Some(pool) = context.stores.pools.get(&ObjectRef::new(name)) else {
         return Ok(None);
     };
@@ -50,7 +51,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
         );
         (found, updates.into())
     };
-    let (requested, update) = placeholders::report_requested_nodes(&pool, context.requested.get(name));
+    let (requested, update) = report_requested_nodes(&pool, context.requested.get(name));
     updates.extend(update);
     let mut known = before.conditions.clone();
     known.retain(|condition| pool.spec.autoscaling.is_some() || condition.type_ != NODES_REQUESTED);
@@ -71,7 +72,7 @@ pub async fn reconcile(context: &Context, name: &str) -> Result<Option<Duration>
     let params = PatchParams::apply(labels::CONTROL_MANAGER).force();
     match pools.patch_status(name, &params, &Patch::Apply(&body)).await {
         Ok(_) => {
-            placeholders::publish_requested_nodes(context, &pool, before.requested, after.requested).await;
+            publish_requested_nodes(context, &pool, before.requested, after.requested).await;
             Ok(None)
         }
         Err(error) if crate::apply::is_status(&error, 404) || crate::apply::is_status(&error, 409) => Ok(None),

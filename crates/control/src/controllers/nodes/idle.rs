@@ -1,8 +1,8 @@
 //! Writes on nodes since when they are idle, so that a new control goes on counting.
 
+use super::NodesContext;
 use crate::{
     apply::is_status,
-    context::Context,
     error::{ReconcileError, api},
 };
 use berth_node_lifecycle::idle::idle_since_patch;
@@ -23,7 +23,7 @@ const CONCURRENCY: usize = 16;
 ///
 /// # Errors
 /// The host's API server refuses or does not answer for some node. The others are written all the same.
-pub async fn write_idle_times(context: &Context, fleet: &Fleet) -> Result<(), ReconcileError> {
+pub async fn write_idle_times(context: &NodesContext, fleet: &Fleet) -> Result<(), ReconcileError> {
     let nodes: Api<Node> = Api::all(context.client.clone());
     let changed = fleet.nodes.iter().filter_map(|planned| {
         if !matches!(planned.state, NodeState::Owned(_)) {

@@ -5,14 +5,18 @@
 //! [`berth_node_lifecycle`].
 
 pub mod clock;
+mod context;
 mod executor;
 mod idle;
 pub mod jobs;
 mod observe;
-pub mod placeholders;
+mod placeholders;
+pub mod requested;
 mod status;
 
-use crate::{context::Context, error::ReconcileError, metrics::ViolationLabels};
+pub use context::NodesContext;
+
+use crate::{error::ReconcileError, metrics::ViolationLabels};
 use berth_planner::{Fleet, Plan};
 use std::time::Duration;
 
@@ -21,7 +25,7 @@ use std::time::Duration;
 /// # Errors
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node, and with
 /// it the next plan.
-pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileError> {
+pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, ReconcileError> {
     let now = context.clock.now();
     let (fleet, demand) = observe::observe_fleet(context, now);
     let plan = berth_planner::plan(&fleet);
@@ -40,7 +44,7 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
 
 /// Counts and logs the rules that a plan breaks: there should be none. The plan is executed all the same, since each of its
 /// actions is checked against its node again.
-fn report_violations(context: &Context, fleet: &Fleet, plan: &Plan) {
+fn report_violations(context: &NodesContext, fleet: &Fleet, plan: &Plan) {
     for violation in berth_planner::check(fleet, plan) {
         let kind = violation.kind();
         let labels = ViolationLabels { kind };

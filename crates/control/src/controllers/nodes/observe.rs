@@ -1,9 +1,7 @@
 //! The snapshot of the fleet that the planner decides from, made of what the watches know.
 
-use crate::{
-    context::Context,
-    controllers::{tenant::Validator, tenant_class::class_of},
-};
+use super::NodesContext;
+use crate::controllers::{tenant::Validator, tenant_class::class_of};
 use berth_node_lifecycle::{
     demand::TenantDemand,
     fleet::{SnapshotInput, TenantInput, build_snapshot},
@@ -14,7 +12,7 @@ use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 
 /// The fleet as the watches know it, and what its demand is made of.
-pub fn observe_fleet(context: &Context, now: Timestamp) -> (Fleet, TenantDemand) {
+pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDemand) {
     let stores = &context.stores;
     let validator = Validator::new(stores, context.runtime.as_ref(), &context.network_config);
     let tenants = stores.tenants.state().into_iter().map(|cluster| TenantInput {

@@ -1,11 +1,12 @@
 //! What a plan says of the node groups of tenants, for their status.
 
-use crate::context::{Context, Key};
+use super::NodesContext;
+use crate::key::Key;
 use berth_planner::Plan;
 use kube::ResourceExt;
 
 /// Keeps what the plan says of each tenant's node groups, and reconciles the tenants for which that changed.
-pub fn update_group_status(context: &Context, plan: &Plan) {
+pub fn update_group_status(context: &NodesContext, plan: &Plan) {
     let changed = context.tenants.set_node_group_plans(&plan.node_groups);
     if changed.is_empty() {
         return;

@@ -5,9 +5,12 @@
 //! on which anything says that it has devices does not get the label, and loses it ([`device_evidence`]). Pods on nodes that
 //! their tenant may not use (any more) are evicted or deleted ([`decide_about_pod`]).
 
+mod context;
+
+pub use context::SharedNodesContext;
+
 use crate::{
     apply::is_status,
-    context::Context,
     error::{ReconcileError, api},
     metrics::ActionLabels,
 };
@@ -24,7 +27,7 @@ use kube::{
     runtime::reflector::ObjectRef,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// Pause before looking again at pods that have to leave.
 const DRAIN_POLL: Duration = Duration::from_secs(1);
@@ -34,7 +37,7 @@ const DRAIN_POLL: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node.
-pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileError> {
+pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>, ReconcileError> {
     let pools = context.stores.pools.state();
     for node in context.stores.nodes.state() {
         let name = node.name_any();
@@ -63,7 +66,7 @@ pub async fn reconcile(context: &Context) -> Result<Option<Duration>, ReconcileE
 
 /// Evicts or deletes a pod that may not stay. Returns whether it may stay.
 async fn enforce_pod_decision(
-    context: &Context,
+    context: &SharedNodesContext,
     node: &str,
     place: &str,
     pod: &SharedPod,
@@ -123,7 +126,13 @@ async fn enforce_pod_decision(
     Ok(false)
 }
 
-fn decide(context: &Context, name: &str, node: Option<&Node>, pod: &SharedPod, allowed: &[String]) -> PodDecision {
+fn decide(
+    context: &SharedNodesContext,
+    name: &str,
+    node: Option<&Node>,
+    pod: &SharedPod,
+    allowed: &[String],
+) -> PodDecision {
     match node {
         // A node that is gone takes its pods with it.
         None if !name.is_empty() => PodDecision::Keep,
@@ -140,13 +149,6 @@ fn allowed_pools(namespace: &PartialObjectMeta<Namespace>) -> Vec<String> {
     let list = namespace.annotations().get(policy_annotations::SHARED_POOLS);
     let pools = list.map(String::as_str).unwrap_or_default().split(',');
     pools.filter(|pool| !pool.is_empty()).map(ToOwned::to_owned).collect()
-}
-
-/// The shared nodes of these pools, by name.
-pub fn list_shared_nodes(context: &Context, pools: &[String]) -> BTreeMap<String, Arc<Node>> {
-    let mut nodes = context.stores.nodes.state();
-    nodes.retain(|node| shared_pool_of(node).is_some_and(|pool| pools.contains(pool)));
-    nodes.into_iter().map(|node| (node.name_any(), node)).collect()
 }
 
 fn share_patch(node: &Node, pool: &str) -> Value {
@@ -167,7 +169,7 @@ fn unshare_patch(node: &Node) -> Value {
 }
 
 async fn patch_node(
-    context: &Context,
+    context: &SharedNodesContext,
     node: &Node,
     body: &Value,
     action: &'static str,

@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{
     apply::{is_status, optional},
-    context::Key,
     control_plane::SYNCER,
     error::{ReconcileError, api},
+    key::Key,
     network,
 };
 use berth_api::{

@@ -5,8 +5,8 @@
 
 use crate::{
     apply::Applier,
-    context::Key,
     control_plane::{Authorities, CertificateError, Endpoint},
+    key::Key,
 };
 use async_trait::async_trait;
 use berth_runtime::{client, queue::Queue};

@@ -2,12 +2,13 @@
 
 use super::{connection::Remote, memory::Tenants};
 use crate::{
-    context::{Key, Stores},
     control_plane::HostInput,
     controllers::tenant_class::KnownKinds,
     datastore::TenantDatastore,
+    key::Key,
     network::{AdministrativeTier, NetworkConfig, NetworkContext},
     runtime::ControlPlaneRuntime,
+    stores::Stores,
 };
 use berth_runtime::queue::Queue;
 use kube::{Client, runtime::events::Recorder};

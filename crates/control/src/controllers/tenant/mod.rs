@@ -29,7 +29,7 @@ pub use memory::{TenantMemory, Tenants};
 pub use settings::Settings;
 pub use validate::{AvailableCapacity, Validator, validate};
 
-use crate::context::Key;
+use crate::key::Key;
 use apply::{Accepted, Outcome};
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};

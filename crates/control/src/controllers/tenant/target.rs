@@ -1,7 +1,7 @@
 //! What every step of a reconcile knows of its tenant.
 
 use super::{build::host_objects, context::TenantContext, memory::TenantMemory};
-use crate::{context::Key, runtime::Owner};
+use crate::{key::Key, runtime::Owner};
 use berth_api::{TenantCluster, names::TenantId};
 use kube::ResourceExt;
 use std::{collections::BTreeMap, sync::Arc};

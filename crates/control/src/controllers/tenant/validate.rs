@@ -2,9 +2,9 @@
 
 use super::settings::{self, Settings};
 use crate::{
-    context::Stores,
     network::{NetworkConfig, host_network},
     runtime::ControlPlaneRuntime,
+    stores::Stores,
 };
 use berth_api::{
     ControlPlaneServiceType, HostNodePool, NodeMode, SchedulingMode, TenantCluster, TenantClusterSpec,

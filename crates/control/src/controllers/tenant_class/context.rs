@@ -1,7 +1,7 @@
 //! What the class controller works with.
 
 use super::KnownKinds;
-use crate::{context::Stores, runtime::ControlPlaneRuntime};
+use crate::{runtime::ControlPlaneRuntime, stores::Stores};
 use kube::Client;
 use std::sync::Arc;
 

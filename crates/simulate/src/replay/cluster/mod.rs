@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 
 use berth_planner::Seconds;
 
+use super::events::{Counts, Event, Events};
 use super::place::{Part, place};
-use super::{Counts, Event, Events};
-use crate::Options;
 use crate::load::Window;
 use crate::measure::Moment;
+use crate::options::Options;
 use crate::trace::{Job, Trace};
 
 /// Where a node stands.

@@ -21,7 +21,7 @@ mod write;
 mod tests;
 
 use crate::{
-    context::Context,
+    controllers::nodes::NodesContext,
     controllers::nodes::jobs::NodeJobs,
     error::{ReconcileError, api},
     metrics::{Metrics, NodeStateLabels},
@@ -47,7 +47,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The host's API server failed so often that the rest was given up.
-pub async fn execute_plan(context: &Context, actions: &[Action]) -> Result<Option<Duration>, ReconcileError> {
+pub async fn execute_plan(context: &NodesContext, actions: &[Action]) -> Result<Option<Duration>, ReconcileError> {
     execute(&mut Pass::new(context), actions).await
 }
 
@@ -81,7 +81,7 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(context: &'a Context) -> Self {
+    fn new(context: &'a NodesContext) -> Self {
         let stores = &context.stores;
         let nodes = stores.nodes.state().into_iter().map(|node| (node.name_any(), node));
         let pools = stores.pools.state();

@@ -6,15 +6,14 @@
 
 mod build;
 mod difference;
-mod report;
 
 pub use build::{PlaceholderSet, Settings, build_placeholder_sets};
-pub use report::{publish_requested_nodes, report_requested_nodes};
 
+use super::{NodesContext, requested::Request};
 use crate::{
     apply::is_status,
-    context::{Context, Key},
     error::{ReconcileError, api},
+    key::Key,
     metrics::PoolLabels,
 };
 use berth_api::{names::TenantId, system};
@@ -28,58 +27,16 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, PostParams, Preconditions},
 };
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// How many are created or deleted at once.
 const CONCURRENCY: usize = 16;
 /// Pause before trying again what failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// What is requested in a pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
-    /// Nodes that autoscalers have to add.
-    pub nodes: u32,
-    /// Placeholders.
-    pub pods: u32,
-    /// Why no more is requested.
-    pub held_back: Option<String>,
-}
-
-/// What is requested, by pool; none before the first plan.
-#[derive(Default)]
-pub struct RequestTracker(Mutex<Option<BTreeMap<String, Request>>>);
-
-impl RequestTracker {
-    /// What is requested in a pool; `None` before the first plan.
-    pub fn get(&self, pool: &str) -> Option<Request> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.as_ref().map(|all| all.get(pool).cloned().unwrap_or_default())
-    }
-
-    /// Sets what is requested. Returns the pools for which that changed.
-    fn update(&self, new: BTreeMap<String, Request>) -> Vec<String> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = all.take();
-        let mut changed: Vec<String> = new
-            .iter()
-            .filter(|(pool, request)| known.as_ref().and_then(|known| known.get(*pool)) != Some(request))
-            .map(|(pool, _)| pool.clone())
-            .collect();
-        let gone = known.into_iter().flat_map(BTreeMap::into_keys);
-        changed.extend(gone.filter(|pool| !new.contains_key(pool)));
-        *all = Some(new);
-        changed
-    }
-}
-
 /// Creates and deletes placeholders as a plan requires. Returns when to try again what failed: a cluster that rejects
 /// placeholders must not hold up nodes.
-pub async fn reconcile(context: &Context, plan: &Plan, needs: &TenantDemand) -> Option<Duration> {
+pub async fn reconcile(context: &NodesContext, plan: &Plan, needs: &TenantDemand) -> Option<Duration> {
     let stores = &context.stores;
     let tenants = stores.tenants.state();
     let slugs = tenants.iter().filter_map(|tenant| {
@@ -123,7 +80,7 @@ pub async fn reconcile(context: &Context, plan: &Plan, needs: &TenantDemand) -> 
 
 /// Creates and deletes all of them, whichever fails: the placeholders of one tenant must not hold up those of another. Returns the
 /// first error.
-async fn apply_difference(context: &Context, difference: Difference) -> Result<(), ReconcileError> {
+async fn apply_difference(context: &NodesContext, difference: Difference) -> Result<(), ReconcileError> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), system::NAMESPACE);
     let deleted = difference
         .delete
@@ -161,27 +118,5 @@ async fn create_placeholder(pods: Api<Pod>, pod: Pod) -> Result<(), ReconcileErr
         // The view lags: it is there already.
         Err(error) if is_status(&error, 409) => Ok(()),
         Err(error) => Err(api("make a placeholder")(error)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn changed_requests_are_reported_once() {
-        let requested = RequestTracker::default();
-        assert_eq!(requested.get("h100"), None, "no plan yet");
-        let asks = |pods| {
-            let request = Request {
-                pods,
-                ..Request::default()
-            };
-            BTreeMap::from([("h100".to_owned(), request)])
-        };
-        assert_eq!(requested.update(asks(1)), ["h100"]);
-        assert!(requested.update(asks(1)).is_empty());
-        assert_eq!(requested.update(BTreeMap::new()), ["h100"], "no longer asked for");
-        assert_eq!(requested.get("h100"), Some(Request::default()));
     }
 }

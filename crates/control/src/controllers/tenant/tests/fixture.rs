@@ -9,11 +9,11 @@ use super::super::{
     reconcile,
 };
 use crate::{
-    context::Stores,
     control_plane::{Endpoint, HostInput},
     controllers::tenant_class::KnownKinds,
     datastore::{DatastoreError, TenantDatastore},
     network::{AdministrativeTier, NetworkConfig},
+    stores::Stores,
     testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
 };
 use async_trait::async_trait;

@@ -1,7 +1,7 @@
 //! Requested nodes in the status and the Events of a pool.
 
-use super::Request;
-use crate::context::Context;
+use super::HostNodePoolContext;
+use crate::controllers::nodes::requested::Request;
 use berth_api::system::NAMESPACE;
 use berth_api::{
     HostNodePool, RequestedNodes,
@@ -48,7 +48,7 @@ fn requested_condition(request: &Request) -> ConditionUpdate {
 
 /// Publishes an Event if more nodes are requested than before.
 pub async fn publish_requested_nodes(
-    context: &Context,
+    context: &HostNodePoolContext,
     pool: &HostNodePool,
     before: Option<RequestedNodes>,
     after: Option<RequestedNodes>,

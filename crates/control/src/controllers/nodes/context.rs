@@ -1,0 +1,41 @@
+//! What the controller of nodes works with.
+
+use super::{clock::Clock, jobs::NodeJobs, requested::RequestTracker};
+use crate::{
+    controllers::tenant::Tenants, key::Key, metrics::Metrics, network::NetworkConfig, runtime::ControlPlaneRuntime,
+    stores::Stores,
+};
+use berth_node_lifecycle::{idle::IdleTracker, rejections::RejectedNodes};
+use berth_runtime::queue::Queue;
+use kube::{Client, runtime::events::Recorder};
+use std::sync::Arc;
+
+/// What the controller of nodes works with. One a process.
+pub struct NodesContext {
+    /// The host's API server.
+    pub client: Client,
+    /// Views of the host.
+    pub stores: Stores,
+    /// Settings of the host's network, from flags.
+    pub network_config: NetworkConfig,
+    /// How nodes are cleaned and checked.
+    pub node_jobs: NodeJobs,
+    /// The time by which nodes are handed on.
+    pub clock: Clock,
+    /// Since when nodes are idle.
+    pub idle: IdleTracker,
+    /// Free nodes that cannot be promised for a while.
+    pub rejected_nodes: RejectedNodes,
+    /// What autoscalers are asked for.
+    pub requested: Arc<RequestTracker>,
+    /// Where control planes run.
+    pub runtime: Arc<dyn ControlPlaneRuntime>,
+    /// What is known in memory of each tenant; everything in it can be found out again.
+    pub tenants: Arc<Tenants>,
+    /// Objects that wait to be reconciled.
+    pub queue: Queue<Key>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Writes Events.
+    pub recorder: Recorder,
+}

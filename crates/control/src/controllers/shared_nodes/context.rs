@@ -1,0 +1,14 @@
+//! What the controller of shared nodes works with.
+
+use crate::{metrics::Metrics, stores::Stores};
+use kube::Client;
+
+/// What the controller of shared nodes works with. One a process.
+pub struct SharedNodesContext {
+    /// The host's API server.
+    pub client: Client,
+    /// Views of the host.
+    pub stores: Stores,
+    /// Counters.
+    pub metrics: Metrics,
+}

@@ -1,0 +1,36 @@
+//! What waits to be reconciled.
+
+use berth_runtime::queue::QueueKey;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// An object that waits to be reconciled.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// Reconcile one `TenantCluster`.
+    Tenant {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// Report on one `HostNodePool`.
+    Pool(String),
+    /// See to one `TenantClass`.
+    Class(String),
+    /// Plan and carry out node assignments for the whole fleet.
+    Fleet,
+    /// See to the nodes that several tenants use.
+    SharedNodes,
+}
+
+impl QueueKey for Key {
+    /// Namespaces of tenants take turns; the platform's own objects have theirs.
+    fn group(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        match self {
+            Self::Tenant { namespace, .. } => namespace.hash(&mut hasher),
+            Self::Pool(_) | Self::Class(_) | Self::Fleet | Self::SharedNodes => {}
+        }
+        hasher.finish()
+    }
+}

@@ -1,0 +1,46 @@
+//! What watches know of the host.
+
+use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
+use berth_node_lifecycle::{
+    NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
+};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, Pod},
+    networking::v1::NetworkPolicy,
+    scheduling::v1::PriorityClass,
+};
+use kube::{core::PartialObjectMeta, runtime::reflector::Store};
+use std::sync::Arc;
+
+/// Read-only views of the host cluster, kept current by watches.
+#[derive(Clone)]
+pub struct Stores {
+    /// Tenants.
+    pub tenants: Store<TenantCluster>,
+    /// Pools.
+    pub pools: Store<HostNodePool>,
+    /// Classes.
+    pub classes: Store<TenantClass>,
+    /// The host's PriorityClasses.
+    pub priority_classes: Store<PriorityClass>,
+    /// Host nodes.
+    pub nodes: Store<Node>,
+    /// What the platform's own pods take of each node.
+    pub usage: Arc<NodeIndex<Requests>>,
+    /// Tenants' pods on the host.
+    pub workloads: Arc<WorkloadIndex>,
+    /// Devices by node, those that several nodes reach at the empty name: the specs of their `ResourceSlices`.
+    pub slices: Arc<NodeIndex<serde_json::Value>>,
+    /// What claims of devices come to.
+    pub devices: Arc<Devices>,
+    /// Host pods that may run on shared nodes; those without a node at the empty name.
+    pub shared_pods: Arc<NodeIndex<SharedPod>>,
+    /// Pods that show to autoscalers what tenants wait for.
+    pub placeholders: Store<Pod>,
+    /// Namespaces of tenants.
+    pub namespaces: Store<PartialObjectMeta<Namespace>>,
+    /// NetworkPolicies that control made.
+    pub network_policies: Store<NetworkPolicy>,
+    /// Nodes published to tenants.
+    pub tenant_nodes: Store<TenantNode>,
+}
