@@ -1,4 +1,4 @@
-//! Asking DNS servers, and being one.
+//! A DNS client and a DNS server.
 
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, RCODE, ResourceRecord, TYPE, rdata::RData};
 use std::{
@@ -10,12 +10,12 @@ use std::{
 use tokio::{net::UdpSocket, task::JoinHandle};
 
 /// Time that an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What the server says of the name.
+    /// The response code.
     pub code: RCODE,
     /// The records, as text: addresses, targets, `port target`; in order.
     pub records: Vec<String>,
@@ -42,26 +42,26 @@ impl Answer {
 /// Asks the server at `server` for records of a name, over UDP.
 ///
 /// # Errors
-/// It does not answer, or not in a way that can be read.
+/// The server does not answer, or its answer cannot be parsed.
 pub async fn ask(server: SocketAddr, kind: TYPE, name: &str) -> Result<Answer, String> {
-    let words = |error: &dyn std::fmt::Display| format!("{kind:?} {name}: {error}");
+    let failed = |error: &dyn std::fmt::Display| format!("{kind:?} {name}: {error}");
     let mut query = Packet::new_query(1);
     query.set_flags(PacketFlag::RECURSION_DESIRED);
-    let name_asked = Name::new(name).map_err(|error| words(&error))?;
+    let query_name = Name::new(name).map_err(|error| failed(&error))?;
     query
         .questions
-        .push(Question::new(name_asked, QTYPE::TYPE(kind), CLASS::IN.into(), false));
+        .push(Question::new(query_name, QTYPE::TYPE(kind), CLASS::IN.into(), false));
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
         .await
-        .map_err(|error| words(&error))?;
-    let bytes = query.build_bytes_vec().map_err(|error| words(&error))?;
-    socket.send_to(&bytes, server).await.map_err(|error| words(&error))?;
+        .map_err(|error| failed(&error))?;
+    let bytes = query.build_bytes_vec().map_err(|error| failed(&error))?;
+    socket.send_to(&bytes, server).await.map_err(|error| failed(&error))?;
     let mut buffer = vec![0; 4096];
-    let length = tokio::time::timeout(PATIENCE, socket.recv(&mut buffer))
+    let length = tokio::time::timeout(TIMEOUT, socket.recv(&mut buffer))
         .await
-        .map_err(|error| words(&error))?
-        .map_err(|error| words(&error))?;
-    let packet = Packet::parse(&buffer[..length]).map_err(|error| words(&error))?;
+        .map_err(|error| failed(&error))?
+        .map_err(|error| failed(&error))?;
+    let packet = Packet::parse(&buffer[..length]).map_err(|error| failed(&error))?;
     let mut records: Vec<String> = packet.answers.iter().map(|record| text(&record.rdata)).collect();
     records.sort();
     Ok(Answer {
@@ -81,7 +81,7 @@ fn text(data: &RData<'_>) -> String {
     }
 }
 
-/// A DNS server of somebody else: every name has the address [`Outside::ADDRESS`]. It remembers what it was asked.
+/// A DNS server outside the cluster: every name has the address [`Outside::ADDRESS`]. It records the names in queries.
 pub struct Outside {
     /// Where it answers.
     pub address: SocketAddr,
@@ -121,7 +121,7 @@ impl Outside {
         Self { address, asked, task }
     }
 
-    /// Names that it was asked for.
+    /// The names in its queries.
     pub fn asked(&self) -> BTreeSet<String> {
         self.asked.lock().unwrap().clone()
     }

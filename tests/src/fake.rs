@@ -1,5 +1,5 @@
-//! Control planes that are not there: an HTTPS server with the tenant's own certificate which agrees to everything. For
-//! tests of control with more tenants than a machine has memory for; everything else in such a test is real.
+//! Simulated control planes: an HTTPS server with the tenant's own certificate that accepts every request. For tests of
+//! control with more tenants than a machine has memory for; everything else in such a test is real.
 
 use async_trait::async_trait;
 use axum::{
@@ -34,8 +34,8 @@ pub struct FakeRuntime {
     running: Mutex<BTreeMap<String, JoinHandle<()>>>,
 }
 
-/// What an API server that agrees to everything and keeps nothing answers: what it was sent, or that no such object is there.
-async fn agree(method: Method, uri: Uri, body: Bytes) -> impl IntoResponse {
+/// Answers like an API server that accepts everything and stores nothing: with the object it was sent, or with 404.
+async fn accept_all(method: Method, uri: Uri, body: Bytes) -> impl IntoResponse {
     let (code, text) = if method != Method::GET {
         (StatusCode::OK, String::from_utf8_lossy(&body).into_owned())
     } else if uri.path().starts_with("/api") {
@@ -72,7 +72,7 @@ async fn serve_tls(port: u16, config: Arc<ServerConfig>) {
             let Ok(stream) = acceptor.accept(stream).await else {
                 return;
             };
-            let service = TowerToHyperService::new(Router::new().fallback(agree));
+            let service = TowerToHyperService::new(Router::new().fallback(accept_all));
             let connection = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
             drop(connection.serve_connection(TokioIo::new(stream), service).await);
         });
@@ -83,7 +83,7 @@ async fn serve_plain(port: u16) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
         .await
         .expect("the allocated port");
-    axum::serve(listener, Router::new().fallback(agree))
+    axum::serve(listener, Router::new().fallback(accept_all))
         .await
         .expect("a server");
 }

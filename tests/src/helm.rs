@@ -35,7 +35,7 @@ pub struct Helm<'a> {
 }
 
 impl Helm<'_> {
-    /// Runs helm; what it says, or what it says of a failure.
+    /// Runs helm and returns its output.
     ///
     /// # Errors
     /// What helm prints, if it fails.

@@ -11,9 +11,9 @@
 //! | `users.lock` | locked by all who use the cluster (shared), and by a keeper that ends it |
 //! | `start.lock` | locked by the one test that starts the keeper |
 //! | `access.json` | what a test must know to use the cluster; there as long as it can be used |
-//! | `tainted` | a failed test may have left it broken: nobody begins to use the cluster any more |
-//! | `keeper.pid`, `keeper.log`, `keeper.sock` | its process id, what it prints, and where it is asked for something |
-//! | `gate.lock`, `group-*.lock` | whose turn it is, see [`Turn`] |
+//! | `tainted` | a failed test may have left it broken: no test begins to use the cluster any more |
+//! | `keeper.pid`, `keeper.log`, `keeper.sock` | its process id, its output, and its socket for requests |
+//! | `gate.lock`, `group-*.lock` | which tests run now, see [`Turn`] |
 //! | `berth-test-*` | the home of the cluster |
 
 use crate::test_cluster::{Access, TestCluster};
@@ -32,20 +32,20 @@ use tokio::{net::UnixListener, signal::unix::SignalKind};
 
 /// Set for the keeper: its folder.
 const FOLDER: &str = "BERTH_TEST_KEEPER_FOLDER";
-/// How long a cluster is kept that no test uses. Long enough for a runner that is busy with other suites.
+/// How long an unused cluster is kept. Long enough for a runner that is busy with other suites.
 const IDLE: Duration = Duration::from_secs(20);
 /// How long a cluster may take until it can be used.
 const START: Duration = Duration::from_mins(10);
-/// How often anything is looked at.
+/// How often locks, files and processes are checked.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// After so many clusters that did not start, the tests of a suite fail at once.
+/// After so many failed starts of a cluster, the tests of a suite fail at once.
 const START_ATTEMPTS: usize = 2;
 
 /// The process that started the tests: nextest, cargo or a shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Runner {
     pid: u32,
-    /// Tells it from a later process with the same id.
+    /// Distinguishes it from a later process with the same id.
     started: String,
 }
 
@@ -99,7 +99,7 @@ pub fn folder() -> PathBuf {
         .join(program.file_name().unwrap())
 }
 
-/// The folder of the keeper that this process is to be, if it is to be one.
+/// The keeper's folder, if this process is to be a keeper.
 pub fn folder_to_keep() -> Option<PathBuf> {
     std::env::var_os(FOLDER).map(Into::into)
 }
@@ -118,7 +118,7 @@ fn lock(folder: &Path, name: &str, operation: FlockOperation) -> File {
     file
 }
 
-/// Whether a lock could be had at once.
+/// Tries to take a lock without waiting; returns whether it did.
 fn try_lock(file: &File, operation: FlockOperation) -> bool {
     flock(file, operation).is_ok()
 }
@@ -136,7 +136,7 @@ fn is_tainted(folder: &Path) -> bool {
     folder.join("tainted").exists()
 }
 
-/// The right to use a cluster, which is not ended before it is dropped.
+/// The right to use a cluster: the cluster does not end before this is dropped.
 pub struct Lease {
     folder: PathBuf,
     /// How to use the cluster.
@@ -174,7 +174,7 @@ impl Lease {
         }
     }
 
-    /// Has the cluster end as soon as nobody uses it, and nobody else use it: what a failed test left would fail others.
+    /// Ends the cluster as soon as it is unused, and keeps other tests from it: what a failed test left would fail them.
     pub fn taint(&self) {
         drop(open(&self.folder, "tainted"));
     }
@@ -236,19 +236,19 @@ fn wait_for_access(folder: &Path, mut child: Option<&mut Child>) -> Option<Acces
     }
 }
 
-/// Whose turn it is in a cluster. Tests of one group run beside each other, unless the group is of tests that run alone; tests
-/// of two groups never do. Who waits has its turn before those who come later.
+/// A test's turn in a cluster. Tests of one group run at the same time, unless it is a group of tests that run alone; tests
+/// of two groups never do. A test that waits comes before those that start later.
 pub struct Turn {
     _group: File,
 }
 
 impl Turn {
-    /// Waits for it. Blocks.
+    /// Waits for the turn. Blocks.
     pub fn take(folder: &Path, groups: usize, own: usize, alone: bool) -> Self {
         let name = |group: usize| format!("group-{group}.lock");
         let gate = lock(folder, "gate.lock", FlockOperation::LockExclusive);
         for other in (0..groups).filter(|other| alone || *other != own) {
-            // Until the tests have ended that are at it.
+            // Until the running tests of the other group have ended.
             drop(lock(folder, &name(other), FlockOperation::LockExclusive));
         }
         let group = lock(folder, &name(own), FlockOperation::LockShared);
@@ -262,7 +262,7 @@ pub fn keeper_of(folder: &Path) -> Option<u32> {
     fs::read_to_string(folder.join("keeper.pid")).ok()?.parse().ok()
 }
 
-/// Starts the cluster and keeps it until nobody needs it any more.
+/// Starts the cluster and keeps it until it is not needed any more.
 pub async fn keep(folder: &Path, nodes: &str, start: impl Future<Output = TestCluster>) -> ExitCode {
     let _keeper = lock(folder, "keeper.lock", FlockOperation::LockExclusive);
     let runner = folder
@@ -278,7 +278,7 @@ pub async fn keep(folder: &Path, nodes: &str, start: impl Future<Output = TestCl
         () = serve(folder, &users, nodes, start) => {}
         () = gone(&runner) => {}
     }
-    // Nobody may begin to use what ends now.
+    // No test may begin to use a cluster that ends.
     let _ = fs::remove_file(folder.join("access.json"));
     remove_clusters(folder);
     if runner.is_gone() {
@@ -302,7 +302,7 @@ async fn serve(folder: &Path, users: &File, nodes: &str, start: impl Future<Outp
     drop(cluster);
 }
 
-/// Waits until the cluster is not used any more; then the lock is held, so that nobody begins to use it.
+/// Waits until the cluster is not used any more; then the lock is held, so that no test begins to use it.
 async fn unused(folder: &Path, users: &File) {
     let mut since = Instant::now();
     loop {
@@ -318,7 +318,7 @@ async fn unused(folder: &Path, users: &File) {
     }
 }
 
-/// Waits until the runner is gone, or somebody wants this process to end.
+/// Waits until the runner is gone, or this process gets SIGTERM or SIGINT.
 async fn gone(runner: &Runner) {
     let mut terminate = tokio::signal::unix::signal(SignalKind::terminate()).unwrap();
     let mut interrupt = tokio::signal::unix::signal(SignalKind::interrupt()).unwrap();
@@ -344,7 +344,7 @@ fn remove_clusters(folder: &Path) {
     }
 }
 
-/// Removes what keepers left that were killed, if their runners are gone too.
+/// Removes the clusters of killed keepers whose runners are gone, too.
 pub fn remove_leftovers() {
     let list = |folder: &Path| -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();

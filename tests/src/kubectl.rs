@@ -23,7 +23,7 @@ pub struct Kubectl {
     folder: TempDir,
 }
 
-/// What a command said.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Said {
     /// Whether it ended within its time.
@@ -66,7 +66,7 @@ impl Kubectl {
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
             .args(arguments)
-            // Its cache of discovery would be shared with whoever runs the tests.
+            // Otherwise it would share the discovery cache of the user who runs the tests.
             .env("KUBECACHEDIR", self.folder.path())
             .stdin(Stdio::null())
             .kill_on_drop(true);
@@ -77,7 +77,7 @@ impl Kubectl {
     pub async fn run(&self, arguments: &[&str]) -> Said {
         let mut command = self.command(arguments);
         let Ok(output) = timeout(LIMIT, command.output()).await else {
-            // Whoever waits for something asks again.
+            // A caller that waits for something tries again.
             let err = format!("kubectl {arguments:?} does not end within {LIMIT:?}");
             return Said {
                 ended: false,

@@ -1,4 +1,4 @@
-//! Making objects out of JSON and YAML, and asking about pods.
+//! Makes objects from JSON and YAML, and reads pods.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -48,7 +48,7 @@ pub fn dynamic(client: &Client, group: &str, version: &str, kind: &str, namespac
     Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
-/// A pod with one container that asks for GPUs and runs for ever.
+/// A pod with one container that requests GPUs and runs for ever.
 pub fn gpu_pod(name: &str, gpus: u32) -> Pod {
     let limits = if gpus > 0 {
         json!({"nvidia.com/gpu": gpus.to_string()})

@@ -1,4 +1,4 @@
-//! Finding and killing processes of a test by what they are, as a fault would hit them.
+//! Finds and kills processes of a test by their names, as a fault would hit them.
 
 use berth_process::{ProcessState, ProcessStatus};
 use rustix::{

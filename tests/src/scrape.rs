@@ -1,11 +1,11 @@
-//! Metrics of a tenant's syncer, as its admin endpoint gives them.
+//! Metrics of a tenant's syncer, as its admin endpoint serves them.
 
 use crate::{processes::find, tenant::Tenant, test_cluster::TestCluster};
 use berth_control::control_plane::SYNCER;
 use berth_runtime::http::{self, StatusCode};
 use std::{net::SocketAddr, time::Duration};
 
-/// What a syncer counted.
+/// The metrics of a syncer.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(Vec<(String, f64)>);
 

@@ -33,15 +33,15 @@ macro_rules! tests {
 
 /// Tests that do not run at the same time as those of other groups.
 pub struct Group {
-    /// The most at the same time in one process (`cargo test`); `.config/nextest.toml` has the same for one process each.
+    /// How many run at the same time in one process (`cargo test`); `.config/nextest.toml` has this for a process per test.
     threads: Option<usize>,
-    /// Whether a test that fails leaves a cluster in which others would fail.
+    /// Whether a failed test may leave a cluster in which others would fail.
     can_break: bool,
     tests: Vec<Test>,
 }
 
 impl Group {
-    /// Tests that do not mind each other: they run at the same time, at most `threads` of them.
+    /// Tests that do not disturb each other: they run at the same time, at most `threads` of them.
     pub fn together(threads: usize, tests: Vec<Test>) -> Self {
         Self {
             threads: Some(threads),
@@ -50,7 +50,7 @@ impl Group {
         }
     }
 
-    /// Tests that do not mind each other: as many at the same time as there are processors.
+    /// Tests that do not disturb each other: as many at the same time as there are processors.
     pub fn at_once(tests: Vec<Test>) -> Self {
         Self {
             threads: None,
@@ -59,12 +59,12 @@ impl Group {
         }
     }
 
-    /// Tests of which each needs the cluster for itself.
+    /// Tests that each need the cluster for themselves.
     pub fn alone(tests: Vec<Test>) -> Self {
         Self::together(1, tests).that_can_break_it()
     }
 
-    /// Tests that break a part of the cluster and mend it at their end: after a failure the next test gets another cluster.
+    /// Tests that break a part of the cluster and repair it at their end: after a failure the next test gets another cluster.
     #[must_use]
     pub fn that_can_break_it(mut self) -> Self {
         self.can_break = true;
@@ -114,7 +114,7 @@ impl Suite {
         }
     }
 
-    /// Has `prepare` called in the process of a test before it begins. It may be called several times in one process.
+    /// Calls `prepare` in the process of a test before it begins. It may be called several times in one process.
     #[must_use]
     pub fn before_each(mut self, prepare: fn(&TestCluster)) -> Self {
         self.prepare = prepare;
@@ -202,7 +202,7 @@ impl Place {
                 lease.taint();
             }
             host.print_logs();
-            // Once more after the long logs: the end of the output says what it was.
+            // Once more after the long logs: the end of the output must name the failure.
             for panic in self.panics.lock().unwrap_or_else(PoisonError::into_inner).iter() {
                 eprintln!("==> {panic}");
             }
@@ -231,7 +231,7 @@ impl Place {
     }
 }
 
-/// Has the text of every panic from now on kept, beside being printed.
+/// Keeps the text of every panic from now on, besides printing it.
 fn record_panics() -> Arc<Mutex<Vec<String>>> {
     let panics = Arc::new(Mutex::new(Vec::new()));
     let (kept, print) = (Arc::clone(&panics), panic::take_hook());
@@ -244,7 +244,7 @@ fn record_panics() -> Arc<Mutex<Vec<String>>> {
     panics
 }
 
-/// Whether the filter of the command line lets a test through.
+/// Whether a test matches the filter of the command line.
 fn selected(arguments: &Arguments, name: &str) -> bool {
     match &arguments.filter {
         Some(filter) if arguments.exact => name == filter,

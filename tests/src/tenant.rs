@@ -23,7 +23,7 @@ pub struct Tenant {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What names everything of it.
+    /// Its id, from which the names of its objects follow.
     pub id: TenantId,
     /// The team's kubeconfig.
     pub kubeconfig: String,
@@ -79,8 +79,8 @@ impl Tenant {
     pub async fn shared(host: &TestCluster, namespace: &str, cluster: &TenantCluster) -> Self {
         let lock = host.home().run().join(format!("shared-tenant-{}", cluster.name_any()));
         let lock = File::create(lock).unwrap();
-        // Another process may be at it.
-        until_true("nobody else creates the tenant", READY_WITHIN, async || {
+        // Another process may be creating it.
+        until_true("no other process creates the tenant", READY_WITHIN, async || {
             flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()
         })
         .await;
@@ -149,7 +149,7 @@ impl Tenant {
     }
 }
 
-/// A client as people have one. It waits longer for a busy API server than Berth's own, which come again by themselves.
+/// A client like a user's. It waits longer for a busy API server than Berth's own clients, which retry later.
 pub async fn patient(kubeconfig: &str) -> Client {
     patient_with(Kubeconfig::from_yaml(kubeconfig).unwrap()).await
 }
@@ -158,7 +158,7 @@ pub async fn patient(kubeconfig: &str) -> Client {
 pub async fn patient_with(kubeconfig: Kubeconfig) -> Client {
     let options = KubeConfigOptions::default();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.unwrap();
-    // Who tests wants to see every answer.
+    // A test must see every answer.
     config.default_retry = false;
     Client::try_from(config).unwrap()
 }

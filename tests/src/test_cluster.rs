@@ -32,7 +32,7 @@ pub struct TestCluster {
     control: Control,
 }
 
-/// Who starts and stops control.
+/// The process that starts and stops control.
 enum Control {
     /// This process, which also ends the cluster.
     Here {
@@ -53,7 +53,7 @@ pub struct Access {
     socket: PathBuf,
 }
 
-/// What a process that uses a cluster asks of the one that keeps it.
+/// A request of a process that uses a cluster to the one that keeps it.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
     StartControl(String),
@@ -137,7 +137,7 @@ impl TestCluster {
         }
     }
 
-    /// What another process needs to use this cluster, which has these nodes and is kept by who listens on the socket.
+    /// What another process needs to use this cluster, which has these nodes and whose keeper listens on the socket.
     pub fn access(&self, nodes: &str, socket: &Path) -> Access {
         Access {
             home: self.home().root().to_owned(),
@@ -147,7 +147,7 @@ impl TestCluster {
         }
     }
 
-    /// Does what processes ask for that use this cluster, one after the other, until it is dropped.
+    /// Serves the requests of processes that use this cluster, one after the other, until it is dropped.
     pub async fn serve_requests(&self, listener: UnixListener) {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
@@ -159,7 +159,7 @@ impl TestCluster {
             match serde_json::from_str(&line) {
                 Ok(Request::StartControl(identity)) => self.start_control(&identity).await,
                 Ok(Request::StopControl(identity)) => self.stop_control(&identity).await,
-                // Who asks may be killed in the middle of a word.
+                // The client may be killed in the middle of a line.
                 Err(_) => continue,
             }
             let _ = stream.write_all(b"done\n").await;
@@ -206,7 +206,7 @@ impl TestCluster {
         supervisor.ensure(spec).await.unwrap();
     }
 
-    /// Stops control; what it started goes on.
+    /// Stops control; the processes that it started go on.
     pub async fn stop_control(&self, identity: &str) {
         let supervisor = match &self.control {
             Control::Here { supervisor, .. } => supervisor,
@@ -235,7 +235,7 @@ impl TestCluster {
         };
         for path in logs.filter_map(|entry| Some(entry.ok()?.path())) {
             let text = std::fs::read_to_string(&path).unwrap_or_default();
-            // KWOK tells of every Lease; what else it says would be lost among that.
+            // kwok logs every Lease: its other messages would be lost among them.
             let lines: Vec<&str> = text.lines().filter(|line| !line.contains("Syncing lease")).collect();
             let last = lines[lines.len().saturating_sub(40)..].join("\n");
             eprintln!("==> end of {} <==\n{last}", path.display());
@@ -270,7 +270,7 @@ impl Drop for TestCluster {
     }
 }
 
-/// Asks the process that keeps a cluster for something, and waits until it is done.
+/// Sends a request to the process that keeps a cluster, and waits until it is done.
 async fn request(socket: &Path, request: &Request) {
     let mut stream = BufReader::new(UnixStream::connect(socket).await.unwrap());
     let line = format!("{}\n", serde_json::to_string(request).unwrap());

@@ -1,10 +1,10 @@
-//! Whose a token is.
+//! Which user a token authenticates.
 
 use crate::tenant::patient_with;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::{Api, Client, api::PostParams, config::Kubeconfig};
 
-/// A client that shows a token to the API server of a kubeconfig, and nothing else.
+/// A client that authenticates to the API server of a kubeconfig with a token only.
 pub async fn client(kubeconfig: &str, token: &str) -> Client {
     let mut kubeconfig = Kubeconfig::from_yaml(kubeconfig).unwrap();
     let user = serde_json::from_value(serde_json::json!({"token": token})).unwrap();
@@ -12,7 +12,7 @@ pub async fn client(kubeconfig: &str, token: &str) -> Client {
     patient_with(kubeconfig).await
 }
 
-/// The user that the API server of a kubeconfig takes the bearer of a token for.
+/// The user that a token authenticates at the API server of a kubeconfig.
 ///
 /// # Errors
 /// The code with which it refuses.

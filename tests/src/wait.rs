@@ -1,4 +1,4 @@
-//! Waiting for things that take time, with a limit and a word on what was waited for.
+//! Waits for conditions, with a time limit and a message that names the condition.
 
 use std::{fmt::Debug, time::Duration};
 use tokio::time::{Instant, sleep};
@@ -6,9 +6,9 @@ use tokio::time::{Instant, sleep};
 /// Time for what should take seconds. It only ends what hangs: any process may stand still for a while on a busy machine.
 pub const SOON: Duration = Duration::from_secs(180);
 
-/// Asks `probe` again and again until it gives a value; panics after `limit` with what it said last.
+/// Calls `probe` again and again until it returns a value; panics after `limit` with its last error.
 ///
-/// `what` completes the sentence "waited in vain until …".
+/// `what` completes the sentence "timed out waiting until …".
 pub async fn until<T, E: Debug, F>(what: &str, limit: Duration, mut probe: F) -> T
 where
     F: AsyncFnMut() -> Result<T, E>,
@@ -22,7 +22,7 @@ where
         };
         assert!(
             Instant::now() < deadline,
-            "waited {limit:?} in vain until {what}; last: {last}"
+            "timed out after {limit:?} waiting until {what}; last: {last}"
         );
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_millis(500));

@@ -46,7 +46,7 @@ fn the_demo_runs_and_leaves_no_trace() {
         "Complete",
         "2/2",
         "Assigned",
-        "not reached, as it should be",
+        "not reached, as expected",
         "What to try next",
     ] {
         assert!(stdout.contains(expected), "{expected:?} is not in:\n{stdout}");

@@ -34,7 +34,7 @@ const SYSTEM: &str = "berth-system";
 
 /// Pods of the tenant's control plane and its workloads on the host, by UID, and how often their containers were restarted.
 /// Restarts of the controller manager are left out: it elects a leader, and ends when the machine stands still for ten seconds.
-/// What Berth changes of it is another pod.
+/// When Berth changes it, it is another pod.
 async fn lives(client: &Client, tenant: &Tenant) -> BTreeMap<String, i32> {
     let mut all = BTreeMap::new();
     for namespace in [tenant.id.control_plane_namespace(), tenant.id.workload_namespace()] {
@@ -111,7 +111,7 @@ where
     }
 }
 
-/// What of Berth is left on the host, besides its empty namespace and what the host itself keeps there.
+/// Objects of Berth that are left on the host, besides its empty namespace and the host's own objects there.
 async fn left(client: &Client) -> Vec<String> {
     let mut left = Vec::new();
     let all = client;
@@ -144,16 +144,15 @@ async fn left(client: &Client) -> Vec<String> {
     );
     let nodes: Api<Node> = Api::all(client.clone());
     for node in nodes.list(&ListParams::default()).await.unwrap() {
-        let marks = node.labels().keys().chain(node.annotations().keys());
+        let keys = node.labels().keys().chain(node.annotations().keys());
         let taints = node
             .spec
             .as_ref()
             .and_then(|spec| spec.taints.as_deref())
             .unwrap_or_default();
-        let marks = marks.chain(taints.iter().map(|taint| &taint.key));
+        let keys = keys.chain(taints.iter().map(|taint| &taint.key));
         left.extend(
-            marks
-                .filter(|key| labels::is_reserved(key))
+            keys.filter(|key| labels::is_reserved(key))
                 .map(|key| format!("{key} on {}", node.name_any())),
         );
     }
@@ -162,7 +161,7 @@ async fn left(client: &Client) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn berth_is_installed_upgraded_rolled_back_and_removed() {
-    // Whoever has no root has no real nodes, which `berth up` says as well.
+    // Without root there are no real nodes; `berth up` says so, too.
     if let Some(why) = obstacle_to_real_nodes() {
         assert!(std::env::var_os("CI").is_none(), "{why}");
         eprintln!("not run: {why}");
@@ -193,7 +192,7 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
     create_pod(&vision.client, "work").await;
     let at_first = lives(&client, &vision).await;
 
-    // An upgrade: two replicas, of which one works. Tenants go on, nothing of them is started anew.
+    // An upgrade: two replicas, of which one works. Tenants go on; none of their pods is restarted.
     install.replicas = 2;
     install.values = json!({"control": {"logLevel": "debug"}});
     host.install_chart(&install).await.unwrap();
@@ -221,7 +220,7 @@ async fn berth_is_installed_upgraded_rolled_back_and_removed() {
         "{at_first:?} {after:?}"
     );
 
-    // With tenants it stays, and says why.
+    // While there are tenants, it is not removed, and the message says why.
     let uninstall = ["uninstall", "berth", "--wait", "--timeout", "4m"];
     let refusal = host.helm(&uninstall).await.unwrap_err().to_string();
     assert!(

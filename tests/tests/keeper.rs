@@ -1,7 +1,7 @@
 //! The keeper of a suite's host cluster (`berth_tests::keeper`): tests that run one after the other share a cluster, a failed
 //! one gets the next a new cluster, and nothing is left however runner and keeper end.
 //!
-//! The program is its own example: started with [`ROLE`] it is a suite whose tests say which cluster they have.
+//! The program is its own example: started with [`ROLE`] it is a suite whose tests record which cluster they have.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use berth_tests::{
@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Set for the suite that is looked at: `simulated` or `real`, the kind of its nodes.
+/// Set for the suite under test: `simulated` or `real`, the kind of its nodes.
 const ROLE: &str = "BERTH_KEEPER_TEST_NODES";
 /// Where its tests write the home of their cluster.
 const HOMES: &str = "BERTH_KEEPER_TEST_HOMES";
@@ -151,7 +151,10 @@ impl Drop for Runner {
 fn until(what: &str, holds: impl Fn() -> bool) {
     let begin = Instant::now();
     while !holds() {
-        assert!(begin.elapsed() < LIMIT, "waited {LIMIT:?} in vain until {what}");
+        assert!(
+            begin.elapsed() < LIMIT,
+            "timed out after {LIMIT:?} waiting until {what}"
+        );
         sleep(Duration::from_millis(100));
     }
 }

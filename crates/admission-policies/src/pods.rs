@@ -7,7 +7,7 @@ use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, 
 use berth_api::{labels, policy_annotations};
 use berth_sync_rules::translation::{
     device_variables::{DEVICE_VARIABLES, NO_DEVICE},
-    metadata::REFUSED_ANNOTATIONS,
+    metadata::DENIED_ANNOTATIONS,
 };
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
@@ -67,7 +67,7 @@ fn validate_tolerations() -> Validation {
 
 /// Calico, Multus and container runtimes write such annotations themselves, so only new and changed ones are checked.
 fn validate_annotations() -> Validation {
-    let denied = cel::domains_regex(REFUSED_ANNOTATIONS.iter().map(|(domain, _)| *domain));
+    let denied = cel::domains_regex(DENIED_ANNOTATIONS.iter().map(|(domain, _)| *domain));
     validation(
         format!(
             "!{} || variables.annotations.all(k, !k.matches('{denied}') || \

@@ -36,7 +36,7 @@ pub struct ConditionUpdate {
     pub status: Option<bool>,
     /// CamelCase reason.
     pub reason: &'static str,
-    /// What is the matter and what to do, for people.
+    /// The cause and what to do, for people.
     pub message: String,
 }
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_findings_change_nothing_and_others_stay() {
+    fn repeated_updates_change_nothing_and_other_conditions_stay() {
         let other = merge(
             &[],
             &[ConditionUpdate::mark_true(ACCEPTED, "Valid", "")],

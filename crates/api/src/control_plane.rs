@@ -1,4 +1,4 @@
-//! How a tenant's control plane runs and where teams reach it.
+//! How a tenant's control plane runs, and where teams reach it.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -73,7 +73,7 @@ pub enum ControlPlaneServiceType {
 }
 
 impl ControlPlaneServiceType {
-    /// As the API spells it.
+    /// Its name in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClusterIp => "ClusterIP",

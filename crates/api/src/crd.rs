@@ -17,22 +17,22 @@ pub fn all() -> Vec<CustomResourceDefinition> {
     .into()
 }
 
-/// The definition with a schema as the Kubernetes API conventions want it. Schemas that are derived from Rust types make every
-/// optional field nullable, and name integer formats that no API server knows.
+/// The definition with a schema that follows the Kubernetes API conventions. Schemas that are derived from Rust types make every
+/// optional field nullable, and use integer formats that API servers do not know.
 ///
 /// # Panics
-/// Never: a definition can always be written as JSON and read again.
+/// Never: a definition can always be converted to JSON and back.
 #[allow(clippy::expect_used)]
 fn with_kubernetes_schema(definition: CustomResourceDefinition) -> CustomResourceDefinition {
     let mut value = serde_json::to_value(definition).expect("definitions are JSON");
     for version in value["spec"]["versions"].as_array_mut().into_iter().flatten() {
         follow_conventions(&mut version["schema"]["openAPIV3Schema"]);
     }
-    serde_json::from_value(value).expect("what was a definition is one")
+    serde_json::from_value(value).expect("the definition stays valid")
 }
 
-/// Removes `nullable` from a schema and everything in it, and turns unsigned formats into signed ones. The schemas of unsigned
-/// fields have a minimum of their own.
+/// Removes `nullable` from a schema and everything in it, and turns unsigned formats into signed ones. Unsigned fields
+/// have a minimum in their schemas.
 fn follow_conventions(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {

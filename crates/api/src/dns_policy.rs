@@ -1,10 +1,10 @@
-//! What the DNS of a class's tenants answers besides the tenant's own names. Part of a [`TenantClass`](crate::TenantClass).
+//! The names that the DNS of a class's tenants resolves besides the tenant's own. Part of a [`TenantClass`](crate::TenantClass).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
-/// The port of DNS servers that are given without one.
+/// Default port of DNS servers.
 const PORT: u16 = 53;
 
 /// The rules of a class for its tenants' DNS. Names of the tenant's cluster are always answered, those of the host
@@ -50,7 +50,7 @@ impl Default for DnsPolicy {
     }
 }
 
-/// A DNS server as [`DnsPolicy::upstreams`] lists it: an address, with or without a port.
+/// Parses a DNS server of [`DnsPolicy::upstreams`]: an address, with or without a port.
 pub fn dns_server(text: &str) -> Option<SocketAddr> {
     let with_port = text.parse::<SocketAddr>().ok();
     with_port.or_else(|| Some(SocketAddr::new(text.parse::<IpAddr>().ok()?, PORT)))

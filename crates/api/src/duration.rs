@@ -1,4 +1,4 @@
-//! Spans of time as Kubernetes writes them: `90s`, `10m`, `1h30m`.
+//! Durations as Kubernetes writes them: `90s`, `10m`, `1h30m`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -10,12 +10,12 @@ use std::borrow::Cow;
 pub struct KubeDuration(String);
 
 impl KubeDuration {
-    /// A span of so many seconds.
+    /// A duration of `seconds`.
     pub fn of_seconds(seconds: u32) -> Self {
         Self(format!("{seconds}s"))
     }
 
-    /// Its length. The schema lets nothing in that cannot be read; what got in all the same counts as nothing.
+    /// Its length. The schema rejects invalid texts; one that exists nevertheless counts as zero.
     pub fn seconds(&self) -> i64 {
         let mut sum: i64 = 0;
         let mut number: i64 = 0;

@@ -1,6 +1,6 @@
 //! How classes share the fleet: quotas and weights. Part of a [`TenantClass`](crate::TenantClass).
 //!
-//! The words and their meanings are Kueue's, with two differences: an amount counts the GPUs of a pool (its nodes, in a pool without
+//! Words and meanings are Kueue's, with two differences: an amount counts the GPUs of a pool (its nodes, in a pool without
 //! GPUs), and the weight is a whole number.
 
 use kube::KubeSchema;

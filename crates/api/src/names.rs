@@ -73,14 +73,14 @@ fn named(prefix: &str, hash: &str, max: usize) -> String {
 /// Name of the host object for a tenant's object.
 ///
 /// `kind` is the Kubernetes kind (`Pod`, `Secret`, …), `namespace` and `name` those of the tenant's object.
-/// The result is a DNS label of at most [`MAX_NAME`] characters that no other (kind, namespace, name) gets.
+/// The result is a DNS label of at most [`MAX_NAME`] characters, unique for (kind, namespace, name).
 pub fn host_name(kind: &str, namespace: &str, name: &str) -> String {
     named(name, &hash(&[kind, namespace, name]), MAX_NAME)
 }
 
-/// What names everything that belongs to one tenant. Derived from the `TenantCluster`'s UID, so that a tenant
-/// recreated under the same name never meets what its predecessor left, and no text of a tenant becomes a user
-/// name, a common name, an etcd prefix or a path.
+/// The identity from which everything of one tenant is named. Derived from the `TenantCluster`'s UID, so that a
+/// tenant recreated under the same name never uses anything of its predecessor, and no text of a tenant becomes a
+/// user name, a common name, an etcd prefix or a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId {
     hash: String,

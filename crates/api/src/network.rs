@@ -1,5 +1,5 @@
-//! Which networks outside a tenant its pods may reach, and which may reach them. Between the pods of a tenant its own
-//! NetworkPolicies decide. To and from the outside, Berth allows only what is declared here.
+//! Which networks outside a tenant its pods may reach, and which may reach them. Between the pods of a tenant, its own
+//! NetworkPolicies apply. To and from the outside, Berth allows only what is declared here.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -95,7 +95,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As Kubernetes writes it.
+    /// Its name in Kubernetes.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -197,8 +197,7 @@ pub struct ClassIngress {
     pub default: Vec<IngressRule>,
 }
 
-/// Limits of a tenant's network, which control computes for the tenant's syncer. The syncer lets no object of the tenant open
-/// more.
+/// Limits of a tenant's network, which control computes for the tenant's syncer. No object of the tenant may open more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkLimits {

@@ -1,13 +1,13 @@
-//! Policy annotations: what a class allows its tenants, as annotations of a tenant's workload namespace. The host's admission
+//! Policy annotations: the rules of a class, as annotations of a tenant's workload namespace. The host's admission
 //! policies (ValidatingAdmissionPolicy) read them, so that they confine a syncer to its class even if its credential is stolen.
 //!
-//! Each annotation is a list, separated by commas. Without the annotation nothing is allowed. Only control may change them.
+//! Each annotation is a list, separated by commas. Without the annotation, nothing is allowed. Only control may change it.
 
 use crate::NetworkLimits;
 use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SharedNodesPolicy, SyncPolicy};
 use std::collections::BTreeMap;
 
-/// Service accounts of the workload namespace that pods may run under, besides the powerless one.
+/// Service accounts of the workload namespace that pods may use, besides the one without permissions.
 pub const SERVICE_ACCOUNTS: &str = "allow.berth.dev/service-accounts";
 /// RuntimeClasses that pods may name.
 pub const RUNTIME_CLASSES: &str = "allow.berth.dev/runtime-classes";
@@ -41,9 +41,9 @@ pub const DEVICE_CLASSES: &str = "allow.berth.dev/device-classes";
 pub const CONFIG_DRIVERS: &str = "allow.berth.dev/config-drivers";
 /// HostNodePools of mode shared on whose nodes pods may run.
 pub const SHARED_POOLS: &str = "allow.berth.dev/shared-pools";
-/// What pods that may run on shared nodes must do without: [`CACHED_IMAGES`], [`HOST_USERS`].
+/// Features that pods on shared nodes must not use: [`CACHED_IMAGES`], [`HOST_USERS`].
 pub const NOT_ON_SHARED_NODES: &str = "deny.berth.dev/on-shared-nodes";
-/// In [`NOT_ON_SHARED_NODES`]: images that are not asked for at their registry.
+/// In [`NOT_ON_SHARED_NODES`]: images on the node that are used without a request to their registry.
 pub const CACHED_IMAGES: &str = "cached-images";
 /// In [`NOT_ON_SHARED_NODES`]: the node's user namespace.
 pub const HOST_USERS: &str = "host-users";
@@ -166,7 +166,7 @@ mod tests {
     use crate::sync_policy::{GatewayReference, ServiceAccountMapping};
 
     #[test]
-    fn a_class_that_allows_nothing_says_nothing() {
+    fn a_class_that_allows_nothing_has_no_annotations() {
         assert_eq!(annotations(&SyncPolicy::default(), "default", None), BTreeMap::new());
     }
 
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shared_nodes_do_not_have_is_said_with_the_pools() {
+    fn restrictions_on_shared_nodes_are_listed_with_the_pools() {
         let mut policy = SyncPolicy::default();
         policy.shared_nodes.user_namespaces = true;
         assert_eq!(annotations(&policy, "gold", None), BTreeMap::new());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn priorities_are_those_of_the_class_or_the_hosts_default() {
+    fn priority_classes_are_those_of_the_class_or_the_default_of_the_host() {
         let mut policy = SyncPolicy::default();
         let default = annotations(&policy, "gold", Some("normal"));
         assert_eq!(default[PRIORITY_CLASSES], "normal");

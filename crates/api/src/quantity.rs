@@ -1,6 +1,6 @@
 //! Kubernetes quantities (`500m`, `16Gi`, `1e3`) as numbers: thousandths, rounded up as Kubernetes does.
 
-/// The value of a quantity in thousandths; none if the text is none, or beyond all measure.
+/// The value of a quantity in thousandths; none if the text is not a quantity, or too large.
 pub fn parse(text: &str) -> Option<i128> {
     let end = text
         .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')))
@@ -34,7 +34,7 @@ pub fn parse(text: &str) -> Option<i128> {
     if (whole.is_empty() && fraction.is_empty()) || whole.len() + fraction.len() > 18 {
         return None;
     }
-    // Digits without the point, and how far it was moved.
+    // Digits without the decimal point, and how far the point was moved.
     let mut value: i128 = format!("0{whole}{fraction}").parse().ok()?;
     value = value.checked_mul(1 << power_of_two)?;
     let power = power_of_ten + 3 - i32::try_from(fraction.len()).ok()?;
@@ -47,7 +47,7 @@ pub fn parse(text: &str) -> Option<i128> {
     Some(if negative { -value } else { value })
 }
 
-/// A quantity of so many thousandths, written with the binary suffix of `like` where that is exact.
+/// Writes thousandths as a quantity, with the binary suffix of `like` where that is exact.
 pub fn format(thousandths: i128, like: &str) -> String {
     if thousandths % 1000 != 0 {
         return format!("{thousandths}m");
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_written_as_they_were() {
+    fn quantities_keep_their_binary_suffix() {
         assert_eq!(format(6500, "8"), "6500m");
         assert_eq!(format(8000, "8000m"), "8");
         assert_eq!(format(1_024_000, "5Ki"), "1Ki");

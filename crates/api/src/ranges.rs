@@ -1,4 +1,4 @@
-//! Ranges of addresses, as policies and endpoints name them. One way to read them, for control and syncers alike.
+//! Ranges of addresses in policies and endpoints. Control and syncers parse them in the same way.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -36,16 +36,16 @@ const METADATA: &[IpNet] = &[
     )),
 ];
 
-/// What no tenant may reach on any host.
+/// Networks that no tenant may reach on any host.
 pub fn never_open() -> impl Iterator<Item = IpNet> {
     NODE_LOCAL.iter().chain(METADATA).copied()
 }
 
-/// A range as users write it. IPv6 ranges that stand for IPv4 ones are refused: what a range means must not depend on
-/// who reads it.
+/// Parses a range as users write it. IPv6 ranges that represent IPv4 ranges are rejected, because programs read them in
+/// different ways.
 ///
 /// # Errors
-/// Words for whoever wrote it.
+/// A message for the author of the range.
 pub fn parse(text: &str) -> Result<IpNet, String> {
     let network = text.split_once('/').and_then(|(address, length)| {
         let address = address.parse::<IpAddr>().ok()?;
@@ -54,13 +54,13 @@ pub fn parse(text: &str) -> Result<IpNet, String> {
     let network = network.ok_or_else(|| format!("{text} is not a range of addresses"))?;
     match network {
         IpNet::V6(v6) if v6.addr().to_ipv4_mapped().is_some() => {
-            Err(format!("{text} stands for IPv4 addresses: write it as an IPv4 range"))
+            Err(format!("{text} represents IPv4 addresses: write it as an IPv4 range"))
         }
         network => Ok(network),
     }
 }
 
-/// Ranges that nobody may open. One that cannot be read blocks everything: a mistake of the platform must open nothing.
+/// Ranges that no tenant may open. One that cannot be parsed blocks everything: a mistake of the platform must open nothing.
 pub fn blocking<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpNet> {
     let read = |text: &String| parse(text).map_or_else(|_| vec![ALL_V4, ALL_V6], |network| vec![network]);
     texts.into_iter().flat_map(read).collect()
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_platforms_mistake_blocks_everything() {
+    fn an_invalid_blocked_range_blocks_everything() {
         assert_eq!(blocking(&["10.0.0.0/8".to_owned()]).len(), 1);
         assert_eq!(blocking(&["oops".to_owned()]), [ALL_V4, ALL_V6]);
     }

@@ -1,4 +1,4 @@
-//! What pods of several tenants may do side by side on a node. Part of a [`SyncPolicy`](crate::SyncPolicy).
+//! Rules for pods of several tenants on the same node. Part of a [`SyncPolicy`](crate::SyncPolicy).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

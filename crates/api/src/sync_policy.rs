@@ -1,7 +1,7 @@
 //! Which objects of a tenant the syncer copies to the host, and which host objects the tenant sees. Part of a
 //! [`TenantClass`](crate::TenantClass); control passes the same structure to the tenant's syncer.
 //!
-//! Every list is an allow-list and empty by default. The syncer rejects what no list names, with an Event and a condition on the
+//! Every list is an allow-list and empty by default. The syncer rejects everything else, with an Event and a condition on the
 //! object.
 
 pub use crate::shared_nodes::SharedNodesPolicy;
@@ -92,7 +92,7 @@ impl PriorityBand {
         i32::try_from(lowest + width * step / i64::from(PRIORITY_STEPS - 1)).unwrap_or(self.highest)
     }
 
-    /// Name of the host's PriorityClass for a step of the class `class`. Control makes them, syncers name them in pods.
+    /// Name of the host's PriorityClass for a step of the class `class`. Control creates them, syncers set them in pods.
     pub fn class_name(class: &str, step: u8, preempts: bool) -> String {
         format!("berth-{class}-{step}{}", if preempts { "" } else { "-never" })
     }

@@ -6,7 +6,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Name of the class of TenantClusters that name none.
+/// Name of the class of TenantClusters that do not set one.
 pub const DEFAULT_CLASS: &str = "default";
 
 /// The platform's rules for tenants: what they may ask for, and which parts of the host they see and use.

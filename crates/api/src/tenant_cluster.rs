@@ -1,4 +1,4 @@
-//! `TenantCluster`: what a team asks for.
+//! `TenantCluster`: the Kubernetes cluster that a team requests.
 
 use crate::{ControlPlaneService, ControlPlaneSpec, TenantNetwork};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -86,7 +86,7 @@ impl TenantClusterSpec {
     }
 }
 
-/// Kubernetes version of a tenant that names none.
+/// Kubernetes version of a tenant that does not set one.
 pub const DEFAULT_VERSION: &str = "v1.37.1";
 
 impl Default for TenantClusterSpec {

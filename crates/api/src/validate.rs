@@ -1,4 +1,4 @@
-//! Checks of values that the CRD schemas can only check in part.
+//! Checks of values that the CRD schemas can check only in part.
 
 use std::{fmt, str::FromStr};
 
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_versions_are_rejected() {
         for text in [
             "",
             "1.37.1",

@@ -13,7 +13,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All files below a folder with this ending.
+/// All files with this ending below a folder.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -31,7 +31,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The YAML documents in the fenced blocks of a Markdown text.
+/// The fenced YAML blocks of a Markdown text.
 fn blocks(text: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut block: Option<String> = None;
@@ -58,7 +58,7 @@ fn documents(text: &str) -> impl Iterator<Item = Value> {
         .map(|part| serde_saphyr::from_str(&part).unwrap_or_else(|error| panic!("no YAML: {error}\n{part}")))
 }
 
-/// Appends what is wrong with `value` at `path`.
+/// Appends the errors of `value` at `path`.
 fn check(schema: &JSONSchemaProps, value: &Value, path: &str, errors: &mut Vec<String>) {
     if schema.x_kubernetes_int_or_string == Some(true) || value.is_null() {
         return;
@@ -78,7 +78,7 @@ fn check(schema: &JSONSchemaProps, value: &Value, path: &str, errors: &mut Vec<S
     };
     if !fits {
         errors.push(format!(
-            "{path}: {value} is no {}",
+            "{path}: {value} is not of type {}",
             schema.type_.as_deref().unwrap_or_default()
         ));
         return;
@@ -124,7 +124,7 @@ fn errors(definition: &CustomResourceDefinition, value: &Value) -> Vec<String> {
     errors
 }
 
-/// What is wrong with a document. A part that begins with `spec:` has to fit one of our kinds; other documents are not ours.
+/// The errors of a document. A part that begins with `spec:` must fit one of Berth's kinds; other documents are not checked.
 fn problems(definitions: &[CustomResourceDefinition], document: &Value) -> Vec<String> {
     match (document["apiVersion"].as_str(), document["kind"].as_str()) {
         (Some("berth.dev/v1alpha1"), Some(kind)) => {
@@ -142,7 +142,7 @@ fn problems(definitions: &[CustomResourceDefinition], document: &Value) -> Vec<S
     }
 }
 
-/// A part of a manifest leaves out required fields.
+/// Removes errors about missing fields: a part of a manifest leaves out required ones.
 fn without_missing(mut errors: Vec<String>) -> Vec<String> {
     errors.retain(|error| !error.ends_with("is missing"));
     errors

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn status_prints_a_table_unless_told_otherwise() {
+    fn status_prints_a_table_by_default() {
         let Command::Status { output, .. } = parse("berth status").unwrap() else {
             panic!("not status")
         };
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn help_does_not_show_what_is_internal() {
+    fn help_hides_internal_commands() {
         let help = Arguments::command().render_long_help().to_string();
         assert!(help.contains("completion") && !help.contains("supervise"), "{help}");
     }

@@ -8,12 +8,12 @@ use crate::args::HomeArgument;
 use crate::error::Error;
 use crate::output::print_line;
 
-/// Removes everything, whatever state it is in. Twice is as good as once.
+/// Removes the cluster in any state. Running it again changes nothing.
 pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
     let home = Home::new(&home.home);
     let existed = home.root().exists();
     let root = home.root().to_owned();
-    // The supervisor, control and all tenants carry the mark of this home, so they end with it.
+    // The supervisor, control and all tenants carry the marker of this home, so they end with it.
     tokio::task::spawn_blocking(move || destroy(&root))
         .await
         .map_err(berth_local::Error::from)??;

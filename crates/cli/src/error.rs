@@ -1,4 +1,4 @@
-//! What `berth` cannot do, and what to do about it.
+//! Errors of `berth`, and what to do about them.
 
 use std::io;
 use std::path::PathBuf;

@@ -25,12 +25,12 @@ pub(crate) async fn write_all(home: &Home, client: Client) {
             Ok(Event::Apply(secret) | Event::InitApply(secret)) => write_kubeconfig(home, &secret),
             Ok(Event::Delete(secret)) => {
                 if let Some((path, _)) = kubeconfig_file(home, &secret) {
-                    // A tenant of that name that was made anew gets a file of its own.
+                    // A new tenant of that name gets a new file.
                     let _ = fs::remove_file(path);
                 }
             }
             Ok(Event::Init | Event::InitDone) => {}
-            // The watcher begins again by itself, later and later.
+            // The watcher tries again by itself, with a growing pause.
             Err(error) => tracing::debug!(%error, "watching kubeconfigs"),
         }
     }
@@ -52,7 +52,7 @@ fn write_kubeconfig(home: &Home, secret: &Secret) {
 fn kubeconfig_file<'a>(home: &Home, secret: &'a Secret) -> Option<(PathBuf, &'a [u8])> {
     let (namespace, labels) = (secret.namespace()?, secret.labels());
     let tenant = labels.get(labels::TENANT_NAME)?;
-    // Both are names in Kubernetes, without slashes and leading dots; a Secret elsewhere is none of the team's.
+    // Both are Kubernetes names, without slashes and leading dots. A Secret in another namespace is not the team's.
     if labels.get(labels::TENANT_NAMESPACE) != Some(&namespace) {
         return None;
     }

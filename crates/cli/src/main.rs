@@ -1,4 +1,4 @@
-//! `berth`: a local host cluster with simulated GPU nodes, a look at what runs on it, and the simulation of a fleet.
+//! `berth`: a local host cluster with simulated GPU nodes, its status, and the simulation of a fleet.
 //!
 //! Also works as a kubectl plug-in (`kubectl berth`) when the executable is found as `kubectl-berth`.
 
@@ -24,7 +24,7 @@ use clap::{CommandFactory as _, Parser as _};
 use error::Error;
 
 fn main() -> ExitCode {
-    // Fails only when a provider is there already, and there is only one to choose.
+    // Fails only if a provider is installed already, and there is only one.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match run(Arguments::parse()) {
         Ok(code) => code,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use berth_local::{NodePlan, NodePlanError};
 use k8s_openapi::api::core::v1::Node;
 
-/// Whether its kubelet says that a node is Ready.
+/// Whether a node is Ready.
 pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let mut all = conditions.into_iter().flatten();
@@ -15,9 +15,9 @@ pub(crate) fn is_ready(node: &Node) -> bool {
 /// The value of `--nodes`: a type, a plan, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodesArgument {
-    /// Whether they are real; none if that was not said.
+    /// Whether they are real; none if the type was not given.
     pub(crate) real: Option<bool>,
-    /// How many of which shape; none if that was not said.
+    /// How many nodes of each shape; none if that was not given.
     pub(crate) plan: Option<NodePlan>,
 }
 
@@ -33,7 +33,7 @@ impl FromStr for NodesArgument {
             "real" => Some(true),
             "simulated" => Some(false),
             "" => None,
-            // No shape has a colon in its name: this refuses.
+            // No shape has a colon in its name, so this returns an error.
             _ => text.parse::<NodePlan>().map(|_| None)?,
         };
         let plan = (!plan.is_empty()).then(|| plan.parse()).transpose()?;
@@ -46,15 +46,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_type_a_plan_or_both() {
+    fn nodes_are_given_as_a_type_a_plan_or_both() {
         let parse = |text: &str| text.parse::<NodesArgument>().unwrap();
         let plan = Some("h100=4,cpu=1".parse().unwrap());
-        let says = |real, plan| NodesArgument { real, plan };
-        assert_eq!(parse("real"), says(Some(true), None));
-        assert_eq!(parse("simulated"), says(Some(false), None));
-        assert_eq!(parse("h100=4,cpu=1"), says(None, plan.clone()));
-        assert_eq!(parse("real:h100=4,cpu=1"), says(Some(true), plan.clone()));
-        assert_eq!(parse("simulated:h100=4,cpu=1"), says(Some(false), plan));
+        let argument = |real, plan| NodesArgument { real, plan };
+        assert_eq!(parse("real"), argument(Some(true), None));
+        assert_eq!(parse("simulated"), argument(Some(false), None));
+        assert_eq!(parse("h100=4,cpu=1"), argument(None, plan.clone()));
+        assert_eq!(parse("real:h100=4,cpu=1"), argument(Some(true), plan.clone()));
+        assert_eq!(parse("simulated:h100=4,cpu=1"), argument(Some(false), plan));
         for wrong in ["virtual", "virtual:cpu=1", "real:a100=1", "real:cpu"] {
             assert!(wrong.parse::<NodesArgument>().is_err(), "{wrong}");
         }

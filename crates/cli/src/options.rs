@@ -1,4 +1,4 @@
-//! What the cluster was asked to be, kept between commands.
+//! The options of the cluster, kept between commands.
 
 use std::fs;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ impl Options {
         Ok(write_atomic(&path, &text, 0o600)?)
     }
 
-    /// What the cluster should be after this `up`: what the arguments print_line, else what it was.
+    /// The options after this `up`: those that the arguments give, else those before.
     pub(crate) fn after(before: Option<&Self>, arguments: &UpArguments) -> Result<Self, Error> {
         let UpArguments {
             home: _,
@@ -82,7 +82,7 @@ impl Options {
             }
             Some(_) => {}
             None => {
-                // Shapes alone are of simulated nodes: of these a machine has as many as one likes.
+                // Shapes without a type mean simulated nodes, of which a machine can have any number.
                 options.real_nodes = real.unwrap_or_else(|| plan.is_none() && can_be_real());
                 if options.real_nodes {
                     options.nodes = NodePlan::small();
@@ -106,7 +106,7 @@ impl Options {
     }
 }
 
-/// Whether this machine can have real nodes; says so if not.
+/// Whether this machine can have real nodes; prints why if not.
 fn can_be_real() -> bool {
     match berth_local::obstacle_to_real_nodes() {
         None => true,
@@ -142,11 +142,11 @@ mod tests {
             ..Options::default()
         };
         assert_eq!(Options::after(Some(&before), &arguments()).unwrap(), before);
-        let said = UpArguments {
+        let args = UpArguments {
             nodes: Some("simulated:cpu=1".parse().unwrap()),
             ..arguments()
         };
-        assert_eq!(Options::after(Some(&before), &said).unwrap().nodes.to_string(), "cpu=1");
+        assert_eq!(Options::after(Some(&before), &args).unwrap().nodes.to_string(), "cpu=1");
         let plain = UpArguments {
             nodes: Some("simulated".parse().unwrap()),
             ..arguments()
@@ -156,27 +156,27 @@ mod tests {
 
     #[test]
     fn the_type_of_nodes_cannot_change() {
-        let said = |nodes: &str| UpArguments {
+        let with = |nodes: &str| UpArguments {
             nodes: Some(nodes.parse().unwrap()),
             ..arguments()
         };
-        let real = Options::after(None, &said("real")).unwrap();
+        let real = Options::after(None, &with("real")).unwrap();
         assert!(real.real_nodes && real.nodes == NodePlan::small());
-        assert!(!Options::after(None, &said("h100=4")).unwrap().real_nodes);
+        assert!(!Options::after(None, &with("h100=4")).unwrap().real_nodes);
         assert_eq!(Options::after(Some(&real), &arguments()).unwrap(), real);
-        let refused = Options::after(Some(&real), &said("simulated")).unwrap_err().to_string();
+        let refused = Options::after(Some(&real), &with("simulated")).unwrap_err().to_string();
         assert!(refused.contains("berth down"), "{refused}");
     }
 
     #[test]
     fn the_version_of_a_cluster_cannot_change() {
-        let said = UpArguments {
+        let args = UpArguments {
             nodes: Some("simulated".parse().unwrap()),
             kubernetes_version: Some("v1.36.4".into()),
             ..arguments()
         };
-        assert_eq!(Options::after(None, &said).unwrap().kubernetes_version, "v1.36.4");
-        let refused = Options::after(Some(&Options::default()), &said)
+        assert_eq!(Options::after(None, &args).unwrap().kubernetes_version, "v1.36.4");
+        let refused = Options::after(Some(&Options::default()), &args)
             .unwrap_err()
             .to_string();
         assert!(refused.contains("berth down"), "{refused}");

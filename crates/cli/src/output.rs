@@ -23,7 +23,7 @@ pub(crate) enum OutputFormat {
     Yaml,
 }
 
-/// Prints a line to stdout. A reader that has gone away (`| head`) is no error.
+/// Prints a line to stdout. A reader that has closed the pipe (`| head`) is no error.
 pub(crate) fn print_line(line: fmt::Arguments<'_>) -> Result<(), Error> {
     match writeln!(io::stdout().lock(), "{line}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::Output(error.to_string())),
@@ -47,7 +47,7 @@ pub(crate) fn format_optional(text: Option<&String>) -> String {
     text.cloned().unwrap_or_else(|| "-".into())
 }
 
-/// How to use a cluster that is up.
+/// Prints how to use a cluster that is up.
 pub(crate) fn print_usage(home: &Home) -> Result<(), Error> {
     // Commands in the same directory and environment find the home by themselves.
     let default = std::env::var_os("BERTH_HOME").unwrap_or_else(|| ".berth".into());

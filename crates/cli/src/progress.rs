@@ -1,4 +1,4 @@
-//! How the supervisor in the background tells `up` in the foreground what it does.
+//! How the supervisor in the background reports its progress to `up` in the foreground.
 
 use std::fs::{self, File, TryLockError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// How far the supervisor is.
+/// The progress of the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "phase", content = "message")]
 pub(crate) enum Progress {
@@ -28,7 +28,7 @@ struct Report {
 }
 
 impl Progress {
-    /// Writes a report for `up` and `status`. A report that cannot be written changes nothing else.
+    /// Writes a report for `up` and `status`. If that fails, it is only logged.
     pub(crate) fn write(&self, home: &Home) {
         let report = Report {
             pid: std::process::id(),
@@ -55,7 +55,7 @@ pub(crate) struct SupervisorLock {
 }
 
 impl SupervisorLock {
-    /// Waits a moment for processes that only look who holds the lock.
+    /// Waits a moment for processes that only check whether the lock is held.
     ///
     /// # Errors
     /// Another supervisor holds it.
@@ -66,7 +66,7 @@ impl SupervisorLock {
         loop {
             match lock.try_lock() {
                 Ok(()) => break,
-                // Somebody who only looks holds the lock, too, for a moment.
+                // A process that only checks holds the lock, too, for a moment.
                 Err(TryLockError::WouldBlock) if attempts < 10 => {
                     attempts += 1;
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn there_is_one_supervisor_and_it_is_known() {
+    async fn only_one_supervisor_holds_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::new(dir.path());
         home.create().unwrap();

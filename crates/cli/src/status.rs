@@ -128,7 +128,7 @@ fn read_endpoint(home: &Home) -> Option<String> {
     kubeconfig.clusters.into_iter().next()?.cluster?.server
 }
 
-/// Whether control is available that was installed by the chart.
+/// Whether the control that the chart installed is available.
 async fn is_deployed(home: &Home) -> bool {
     let available = async {
         let client = client_from(&home.admin_kubeconfig()).await.ok()?;

@@ -26,11 +26,11 @@ const CONTROL_TIMEOUT: Duration = Duration::from_mins(1);
 /// Environment variables that control gets.
 const FORWARDED: [&str; 4] = ["BERTH_KUBE_BIN_DIR", "KUBEBUILDER_ASSETS", "BERTH_CACHE", "RUST_LOG"];
 
-/// Brings everything up, then keeps it up until SIGTERM. The processes survive this one.
+/// Brings everything up, then keeps it up until SIGTERM. The supervised processes survive this one.
 pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
-    // Away from the terminal's session: closing it, or Ctrl-C in it, is no reason to stop. Fails when it is so already.
+    // Leaves the terminal's session: closing it, or Ctrl-C in it, must not stop this process. Fails if that is done already.
     let _ = rustix::process::setsid();
-    // Asking an API server whether it is ready yet fails many times, and says so itself.
+    // Probes of an API server that is starting fail many times, and the client would log each of them.
     let default = || EnvFilter::new("info,kube_client::client::builder=off");
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| default());
     tracing_subscriber::fmt()
@@ -151,7 +151,7 @@ fn control_process(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
         ("--datastore-ca-key", path(ca_key)),
         ("--syncer-binary", path(syncer.clone())),
         ("--admin-address", format!("127.0.0.1:{}", cluster.ports().control)),
-        // There is one: started again, it takes its own lease at once.
+        // There is only one: after a restart it takes its own lease at once.
         ("--identity", "local".into()),
     ]
     .into_iter()

@@ -48,7 +48,7 @@ pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
         // Another `up` has started it a moment ago.
         Some(_) if unchanged => None,
         Some(pid) => {
-            // It works with other options: its successor takes over the processes as they are.
+            // It runs with other options: its successor takes over the processes as they are.
             stop_supervisor(&home, pid).await?;
             Some(start_supervisor(&home)?)
         }
@@ -106,7 +106,7 @@ fn start_supervisor(home: &Home) -> Result<Child, Error> {
         .arg("supervise")
         .arg("--home")
         .arg(home.root())
-        // By this `down` finds it, whatever has become of it.
+        // By this marker `down` finds it in any state.
         .env(MARKER, home.root().join("supervisor"))
         .current_dir("/")
         .stdin(Stdio::null())
@@ -144,7 +144,7 @@ async fn print_progress(home: &Home, mut child: Option<Child>) -> Result<(), Err
             _ => {}
         }
         if ended || supervisor.is_none() {
-            // Another `up` at the same time may have been quicker.
+            // Another `up` at the same time may have started one.
             if SupervisorLock::holder(home).is_none() {
                 return Err(not_up(read_last_line(&log)));
             }

@@ -10,18 +10,18 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A home that is taken down with the test, however it ends.
-struct Scene {
+/// A home whose cluster is removed when the test ends.
+struct Fixture {
     dir: TempDir,
 }
 
-impl Drop for Scene {
+impl Drop for Fixture {
     fn drop(&mut self) {
         let _ = self.berth("down").output();
     }
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
@@ -67,63 +67,63 @@ fn pid_of(status: &Value, process: &str) -> Value {
 
 #[test]
 fn a_cluster_that_is_not_up_is_reported() {
-    let scene = Scene::new();
-    let output = scene.berth("status").output().unwrap();
+    let fixture = Fixture::new();
+    let output = fixture.berth("status").output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stdout).contains("not up"));
-    assert!(scene.run("down").contains("was not up"));
-    assert!(!scene.home().exists());
+    assert!(fixture.run("down").contains("was not up"));
+    assert!(!fixture.home().exists());
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_left_alone() {
-    let scene = Scene::new();
-    std::fs::create_dir(scene.home()).unwrap();
-    std::fs::write(scene.home().join("thesis.txt"), "text").unwrap();
+fn a_directory_with_other_files_is_left_alone() {
+    let fixture = Fixture::new();
+    std::fs::create_dir(fixture.home()).unwrap();
+    std::fs::write(fixture.home().join("thesis.txt"), "text").unwrap();
     for command in ["up --without-control", "down"] {
-        let output = scene.berth(command).output().unwrap();
+        let output = fixture.berth(command).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
         assert!(
             String::from_utf8_lossy(&output.stderr).contains("is not empty"),
             "{output:?}"
         );
     }
-    std::fs::remove_file(scene.home().join("thesis.txt")).unwrap();
+    std::fs::remove_file(fixture.home().join("thesis.txt")).unwrap();
 }
 
 #[test]
-fn a_cluster_comes_up_heals_and_goes_without_trace() {
-    let scene = Scene::new();
+fn a_cluster_comes_up_recovers_and_is_removed_completely() {
+    let fixture = Fixture::new();
     let up = "up --without-control --nodes l40s=1";
-    assert!(scene.run(up).contains("export KUBECONFIG="));
-    let status = scene.status();
+    assert!(fixture.run(up).contains("export KUBECONFIG="));
+    let status = fixture.status();
     assert_eq!(status["up"], true);
     assert_eq!(status["nodes"][0]["name"], "gpu-l40s-01");
     assert_eq!(status["nodes"][0]["gpus"], "4");
     let apiserver = pid_of(&status, "kube-apiserver");
 
     // Again: nothing changes.
-    assert!(scene.run(up).contains("already up"));
-    assert_eq!(pid_of(&scene.status(), "kube-apiserver"), apiserver);
+    assert!(fixture.run(up).contains("already up"));
+    assert_eq!(pid_of(&fixture.status(), "kube-apiserver"), apiserver);
 
     // The supervisor is killed: the processes go on, and the next `up` takes them over.
     kill(&status["supervisor"]);
-    assert_eq!(scene.berth("status").output().unwrap().status.code(), Some(3));
-    scene.run(up);
-    assert_eq!(pid_of(&scene.status(), "kube-apiserver"), apiserver);
+    assert_eq!(fixture.berth("status").output().unwrap().status.code(), Some(3));
+    fixture.run(up);
+    assert_eq!(pid_of(&fixture.status(), "kube-apiserver"), apiserver);
 
     // A component is killed: `up` returns when it works again.
     kill(&apiserver);
-    scene.run(up);
-    let status = scene.status();
+    fixture.run(up);
+    let status = fixture.status();
     assert_ne!(pid_of(&status, "kube-apiserver"), apiserver);
 
     // More nodes.
-    scene.run("up --without-control --nodes l40s=2");
-    assert_eq!(scene.status()["nodes"].as_array().unwrap().len(), 2);
+    fixture.run("up --without-control --nodes l40s=2");
+    assert_eq!(fixture.status()["nodes"].as_array().unwrap().len(), 2);
 
-    kill(&scene.status()["supervisor"]);
-    assert!(scene.run("down").contains("has been removed"));
-    assert!(!scene.home().exists());
-    assert!(scene.run("down").contains("was not up"));
+    kill(&fixture.status()["supervisor"]);
+    assert!(fixture.run("down").contains("has been removed"));
+    assert!(!fixture.home().exists());
+    assert!(fixture.run("down").contains("was not up"));
 }

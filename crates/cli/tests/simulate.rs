@@ -51,7 +51,7 @@ fn bad_input_is_refused_with_its_line() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         text(&output.stderr),
-        format!("error: {path}: line 3: duration \"ten\" is no such number\n")
+        format!("error: {path}: line 3: duration \"ten\" is not a valid number\n")
     );
     let output = simulate(&["/nowhere.csv"]);
     assert_eq!(output.status.code(), Some(1));

@@ -13,8 +13,7 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Age after which an object is applied again even if nothing changed here: drift is corrected
-/// not later than this.
+/// Age after which an object is applied again even if it did not change here, so that drift is corrected.
 const REFRESH: Duration = Duration::from_secs(300);
 
 /// Why an object could not be applied.
@@ -48,12 +47,12 @@ impl Applier {
         &self.client
     }
 
-    /// Forgets what was applied, so that everything is applied again: after an error, and when something vanished.
+    /// Forgets what was applied, so that everything is applied again: after an error, and when an object disappeared.
     pub fn forget(&self) {
         self.applied.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Makes the object as described, unless exactly this was applied a short while ago. Fields that others own stay.
+    /// Applies the object, unless exactly this was applied a short while ago. Fields of other managers stay.
     ///
     /// # Errors
     /// The API server refuses or does not answer.
@@ -65,7 +64,7 @@ impl Applier {
             .await
     }
 
-    /// Makes the object as described, also if that was applied a short while ago: for what is known to have changed since.
+    /// Applies the object even if it was applied a short while ago: for an object that is known to have changed since.
     ///
     /// # Errors
     /// The API server refuses or does not answer.

@@ -2,7 +2,7 @@
 
 use crate::{apply::ApplyError, control_plane::CertificateError, datastore::DatastoreError, runtime::RuntimeError};
 
-/// What went wrong, by the step that it went wrong in.
+/// Why a reconcile failed, by the part that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
     /// The host's or the tenant's API server.
@@ -30,14 +30,14 @@ pub enum ReconcileError {
     Blocked {
         /// CamelCase reason for the condition.
         reason: &'static str,
-        /// What is the matter and what to do.
+        /// What the problem is and what to do.
         message: String,
     },
 }
 
 impl ReconcileError {
-    /// Why the API server did not want one object, as an admission policy or webhook can have it. None if it did not answer, is busy
-    /// or fails, and if control may not do such a thing at all.
+    /// Why the API server rejected one object, for example by an admission policy or webhook. None if it did not answer, is
+    /// busy or fails, and if RBAC does not allow control such requests at all.
     pub fn refusal(&self) -> Option<&str> {
         let Self::Api { source, .. } = self else {
             return None;
@@ -46,7 +46,7 @@ impl ReconcileError {
             return None;
         };
         let is_about_all = match status.code {
-            // The words of RBAC after the user's name; it has no code of its own.
+            // RBAC's message after the user's name; it has no code of its own.
             403 => status.message.contains("\" cannot "),
             401 | 408 | 429 => true,
             code => !(400..500).contains(&code),
@@ -54,7 +54,7 @@ impl ReconcileError {
         (!is_about_all).then_some(&*status.message)
     }
 
-    /// A short word of few kinds, for metrics and condition reasons.
+    /// The category, one of few values, for metrics and condition reasons.
     pub fn category(&self) -> &'static str {
         match self {
             Self::Api { .. } | Self::Apply(_) => "HostApiError",

@@ -13,13 +13,13 @@ pub enum Key {
         /// Its name.
         name: String,
     },
-    /// Report on one `HostNodePool`.
+    /// Report the nodes of one `HostNodePool`.
     Pool(String),
-    /// See to one `TenantClass`.
+    /// Reconcile one `TenantClass`.
     Class(String),
-    /// Plan and carry out node assignments for the whole fleet.
+    /// Plan and execute node assignments for the whole fleet.
     Fleet,
-    /// See to the nodes that several tenants use.
+    /// Reconcile the nodes that several tenants use.
     SharedNodes,
 }
 

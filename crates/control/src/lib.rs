@@ -52,7 +52,7 @@ pub struct ControlConfig {
     pub network: network::NetworkConfig,
     /// How nodes are cleaned and checked.
     pub node_jobs: controllers::nodes::jobs::NodeJobs,
-    /// The time by which nodes are handed on.
+    /// The clock for assignments and recycling.
     pub clock: controllers::nodes::clock::Clock,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,

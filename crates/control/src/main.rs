@@ -96,7 +96,7 @@ async fn run(args: Args) -> Result<(), AnyError> {
     outcome
 }
 
-/// Works as the leader. The runtime is opened only now: of several replicas one supervises the processes.
+/// Runs as the leader. The runtime is opened only now, because only one replica may supervise the processes.
 async fn lead(
     args: &Args,
     client: kube::Client,

@@ -39,10 +39,10 @@ pub struct RecyclingLabels {
     pub state: &'static str,
 }
 
-/// A node and what was done with it.
+/// An action on a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ActionLabels {
-    /// The state that it was brought to; Free, or CorrectDrift.
+    /// The new state of the node, or Free, CorrectDrift, share or unshare.
     pub action: &'static str,
 }
 

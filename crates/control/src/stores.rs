@@ -25,17 +25,17 @@ pub struct Stores {
     pub priority_classes: Store<PriorityClass>,
     /// Host nodes.
     pub nodes: Store<Node>,
-    /// What the platform's own pods take of each node.
+    /// What the platform's own pods request of each node.
     pub usage: Arc<NodeIndex<Requests>>,
     /// Tenants' pods on the host.
     pub workloads: Arc<WorkloadIndex>,
     /// Devices by node, those that several nodes reach at the empty name: the specs of their `ResourceSlices`.
     pub slices: Arc<NodeIndex<serde_json::Value>>,
-    /// What claims of devices come to.
+    /// Which devices claims request.
     pub devices: Arc<Devices>,
     /// Host pods that may run on shared nodes; those without a node at the empty name.
     pub shared_pods: Arc<NodeIndex<SharedPod>>,
-    /// Pods that show to autoscalers what tenants wait for.
+    /// Placeholders.
     pub placeholders: Store<Pod>,
     /// Namespaces of tenants.
     pub namespaces: Store<PartialObjectMeta<Namespace>>,

@@ -1,7 +1,7 @@
-//! A client of etcd, with the part of its gRPC API that Berth and its tests call.
+//! A client of etcd, with the part of its gRPC API that Berth and its tests use.
 //!
 //! The crate `etcd-client` offers all of the API and generates it with `protoc` whenever it is built. Berth calls ten
-//! methods, and a machine that builds Berth should need no protocol buffer compiler: see `docs/adr/0014-libraries.md`.
+//! methods, and building Berth should not require a protocol buffer compiler: see `docs/adr/0014-libraries.md`.
 
 use std::time::Duration;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
@@ -26,7 +26,7 @@ use api::{
 /// How often an idle connection is checked.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Where etcd is and who the client is there.
+/// The endpoints of etcd, and the client's credentials.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions<'a> {
     /// URLs of etcd's members. Requests are spread over them.
@@ -37,18 +37,18 @@ pub struct ConnectOptions<'a> {
     pub certificate: &'a str,
     /// The client's key, PEM.
     pub key: &'a str,
-    /// Time in which a connection must be made, and each request be answered.
+    /// Maximum time to connect, and for each request.
     pub timeout: Duration,
 }
 
-/// The options name no endpoint, or one that is no `https` URL, or certificates that cannot be read.
+/// The options have no endpoint, one that is not an `https` URL, or certificates that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidOptions {
     /// There is no endpoint.
     #[error("no etcd endpoint is given")]
     NoEndpoint,
-    /// An endpoint is not reached by TLS.
-    #[error("the etcd endpoint {0} is no https URL")]
+    /// An endpoint is not an `https` URL.
+    #[error("the etcd endpoint {0} is not an https URL")]
     NotHttps(String),
     /// A URL or a certificate cannot be read.
     #[error(transparent)]
@@ -125,7 +125,7 @@ pub fn prefix_end(prefix: &str) -> Vec<u8> {
             return end;
         }
     }
-    // No key comes after: the range is open.
+    // There is no greater key: the range is open.
     vec![0]
 }
 
@@ -155,7 +155,7 @@ mod tests {
         let plain = "http://127.0.0.1:2379";
         assert_eq!(
             refused(&[plain.into()]),
-            format!("the etcd endpoint {plain} is no https URL")
+            format!("the etcd endpoint {plain} is not an https URL")
         );
     }
 }

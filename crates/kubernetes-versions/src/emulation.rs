@@ -1,4 +1,4 @@
-//! Versions of Kubernetes that are had from newer programs: kube-apiserver and the others can behave as earlier minors do
+//! Versions of Kubernetes that newer programs emulate: kube-apiserver and the others can behave like earlier minor versions
 //! (`--emulated-version`).
 
 use crate::KUBERNETES_DEFAULT;
@@ -6,9 +6,9 @@ use crate::KUBERNETES_DEFAULT;
 /// A version without programs of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emulation {
-    /// The version as a tenant asks for it.
+    /// The version as a tenant requests it.
     pub version: &'static str,
-    /// Version of the programs that run.
+    /// Version of the programs that emulate it.
     pub programs: &'static str,
     /// Value of `--emulated-version`.
     pub minor: &'static str,
@@ -21,12 +21,12 @@ pub const EMULATED: &[Emulation] = &[Emulation {
     minor: "1.35",
 }];
 
-/// The emulation that gives `version`; none if it has programs of its own.
+/// The emulation of `version`; none if it has programs of its own.
 pub fn emulation(version: &str) -> Option<Emulation> {
     EMULATED.iter().find(|emulation| emulation.version == version).copied()
 }
 
-/// The versions that can be run with programs of the versions `available`, newest first as those are.
+/// The versions that programs of the versions `available` can run; newest first, like `available`.
 pub fn offered(available: Vec<String>) -> Vec<String> {
     let emulated: Vec<String> = EMULATED
         .iter()

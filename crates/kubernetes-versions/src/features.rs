@@ -1,6 +1,6 @@
-//! Features that Berth turns on in the Kubernetes it starts, because upstream has them off by default.
+//! Kubernetes features that Berth enables because they are disabled by default.
 
-/// What makes a version of Kubernetes schedule groups of pods (`spec.schedulingGroup`, PodGroup, Workload).
+/// Flags that let a version of Kubernetes schedule groups of pods (`spec.schedulingGroup`, PodGroup, Workload).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupScheduling {
     /// Value of `--feature-gates` for every component.
@@ -9,8 +9,8 @@ pub struct GroupScheduling {
     pub runtime_config: &'static str,
 }
 
-/// How to turn group scheduling on in a version such as `v1.37.1`; none if the version does not have it. A gate that a
-/// version does not know would end its programs.
+/// How to enable group scheduling in a version such as `v1.37.1`; none if the version does not have it. Programs exit if
+/// they get a gate that they do not know.
 pub fn group_scheduling(version: &str) -> Option<GroupScheduling> {
     let minor: u16 = version.strip_prefix("v1.")?.split('.').next()?.parse().ok()?;
     match minor {
@@ -19,7 +19,7 @@ pub fn group_scheduling(version: &str) -> Option<GroupScheduling> {
             feature_gates: "GenericWorkload=true,GangScheduling=true",
             runtime_config: "scheduling.k8s.io/v1alpha2=true",
         }),
-        // Both gates are one from here on.
+        // From this version on, both gates are one.
         37.. => Some(GroupScheduling {
             feature_gates: "GenericWorkload=true",
             runtime_config: "scheduling.k8s.io/v1beta1=true",

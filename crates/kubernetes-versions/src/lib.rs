@@ -1,11 +1,11 @@
-//! The versions of Kubernetes, and of the programs that run beside it, that Berth ships and is tested with.
+//! The versions of Kubernetes, and of related programs, that Berth ships and is tested with.
 //!
 //! `hack/kubernetes/versions` lists the same versions for the build; a test of `berth-process` compares the two.
 
 pub mod emulation;
 pub mod features;
 
-/// The Kubernetes version of local host clusters, and of tenants that do not ask for one.
+/// The Kubernetes version of local host clusters, and of tenants that do not set one.
 pub const KUBERNETES_DEFAULT: &str = "v1.37.1";
 /// The oldest Kubernetes version that is built and tested.
 pub const KUBERNETES_PREVIOUS: &str = "v1.36.4";

@@ -1,5 +1,5 @@
-//! Since when nodes are idle. It is kept in memory and written on the node, so that a new control goes on counting. An unknown
-//! time is taken to be now: a node is never released too early.
+//! Since when nodes are idle. The time is kept in memory and written on the node, so that a new control continues with it. An
+//! unknown time is taken to be now, so that no node is released too early.
 
 use berth_api::labels;
 use berth_planner::Seconds;
@@ -17,7 +17,7 @@ use std::{
 pub struct IdleTracker(Mutex<HashMap<String, Seconds>>);
 
 impl IdleTracker {
-    /// Records whether a node is in use, and returns since when it is idle. A time before `owned_since` is about another tenant.
+    /// Records whether a node is in use, and returns since when it is idle. A time before `owned_since` belongs to another tenant.
     pub fn track(&self, node: &Node, in_use: bool, owned_since: Seconds, now: Seconds) -> Option<Seconds> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name = node.name_any();
@@ -42,7 +42,7 @@ fn recorded_idle_since(node: &Node) -> Option<Seconds> {
     Some(text.parse::<Timestamp>().ok()?.as_second())
 }
 
-/// The merge patch that writes it on the node; none if the node has it already.
+/// The merge patch that writes the idle time on the node; none if the node has it already.
 pub fn idle_since_patch(node: &Node, since: Option<Seconds>) -> Option<Value> {
     if recorded_idle_since(node) == since && (since.is_some() || !node.annotations().contains_key(labels::IDLE_SINCE)) {
         return None;

@@ -1,19 +1,19 @@
-//! The lifecycle of a host node as pure rules: which tenant has it, what its next state is, what tenants need, and the snapshot of
-//! the fleet from which the [planner](berth_planner) decides.
+//! The lifecycle of a host node as pure rules: which tenant has it, its next state, the nodes that tenants need, and the snapshot
+//! of the fleet from which the [planner](berth_planner) decides.
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`assignment`] | which tenant has a node, as recorded on the Node object |
 //! | [`node`] | other facts that a Node object shows: whether it is ready, what autoscalers do with it |
 //! | [`transitions`] | the next state of a node between two tenants |
-//! | [`demand`] | what tenants' pods need of nodes |
+//! | [`demand`] | the demand of tenants' pods for nodes |
 //! | [`devices`] | the same for claims of devices (dynamic resource allocation) |
 //! | [`fleet`] | all of it as the planner's input |
 //! | [`shared_nodes`] | which nodes several tenants may use at the same time |
 //!
 //! Nothing here talks to an API server: the controllers in `berth-control` observe and apply.
 
-#![allow(missing_docs, reason = "names say it; a comment that repeats the name is noise")]
+#![allow(missing_docs, reason = "a comment that repeats the name is noise")]
 
 pub mod assignment;
 pub mod demand;

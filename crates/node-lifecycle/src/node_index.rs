@@ -27,13 +27,12 @@ impl<V: Clone + PartialEq> NodeIndex<V> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the node and the value of an object; none if it is gone or on no node. Returns the nodes for which that changed
-    /// something.
+    /// Sets the node and the value of an object; none if it is gone or on no node. Returns the nodes whose values changed.
     pub fn put(&self, object: &str, place: Option<(&str, V)>) -> BTreeSet<String> {
         self.lock().put(object, place)
     }
 
-    /// Removes all objects but these. Returns the nodes for which that changed something.
+    /// Removes all objects except these. Returns the nodes whose values changed.
     pub fn retain(&self, objects: &HashSet<String>) -> BTreeSet<String> {
         let mut index = self.lock();
         let gone: Vec<String> = index

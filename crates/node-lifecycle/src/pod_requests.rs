@@ -1,4 +1,4 @@
-//! Resource requests of pods, and what is left of a node for its tenant besides the platform's own pods.
+//! Resource requests of pods, and the part of a node that the platform's own pods leave for its tenant.
 
 use berth_api::quantity;
 use k8s_openapi::{
@@ -75,8 +75,8 @@ fn raise_to(to: &mut Requests, least: &Requests) {
     }
 }
 
-/// Subtracts what is used from `allocatable` in a node's status, so that it shows what the tenant can use. Resources that the node
-/// does not have are not added.
+/// Subtracts used resources from `allocatable` in a node's status, so that it shows what the tenant can use. Resources that the
+/// node does not have are not added.
 pub fn subtract(status: &mut Value, used: &Requests) {
     let Some(allocatable) = status.get_mut("allocatable").and_then(Value::as_object_mut) else {
         return;

@@ -1,5 +1,5 @@
 //! Free nodes whose assignment the API server rejected, for example an admission webhook. They are not reserved for a while, so that
-//! tenants get others. Only kept in memory: the next control finds out again.
+//! tenants get others. Kept in memory only: a new control tries them again.
 
 use berth_planner::Seconds;
 use std::{
@@ -10,7 +10,7 @@ use std::{
 /// Seconds until a rejected node can be reserved again.
 const RETRY_AFTER: Seconds = 60;
 
-/// Until when nodes are not reserved and why, by name.
+/// Until when nodes are not reserved, and why; by name.
 #[derive(Default)]
 pub struct RejectedNodes(Mutex<HashMap<String, (Seconds, String)>>);
 
@@ -36,7 +36,7 @@ impl RejectedNodes {
     }
 }
 
-/// Whether the pause is not over. A clock that went back must not make it longer.
+/// Whether the pause is not over yet. A clock that went back must not make it longer.
 fn is_rejected(until: Seconds, now: Seconds) -> bool {
     (now..=now + RETRY_AFTER).contains(&until)
 }

@@ -24,7 +24,7 @@ pub enum Usage {
     Both,
 }
 
-/// What a leaf certificate should say.
+/// The contents of a leaf certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeafRequest {
     /// Subject common name: the user name for Kubernetes and etcd. 1 to 64 characters.
@@ -37,14 +37,14 @@ pub struct LeafRequest {
     pub ip_addresses: Vec<IpAddr>,
     /// Client, server or both.
     pub usage: Usage,
-    /// Life from now on; cut to the authority's own end.
+    /// Validity from now on, at most until the authority expires.
     pub validity: Duration,
 }
 
 impl LeafRequest {
     /// A request without names: fill in the rest with struct update syntax.
     ///
-    /// `usage` says what the certificate is for, `validity` how long it lives from now on.
+    /// `usage` is the purpose of the certificate, `validity` how long it is valid from now on.
     pub fn new(usage: Usage, validity: Duration) -> Self {
         Self {
             common_name: String::new(),
@@ -93,13 +93,13 @@ impl std::fmt::Debug for CertificateAuthority {
 }
 
 impl CertificateAuthority {
-    /// Makes a new self-signed authority named `common_name` that lives for `validity` from now on.
+    /// Creates a new self-signed authority named `common_name` that is valid for `validity` from now on.
     ///
     /// It may sign leaves but no further authorities (path length 0).
     ///
     /// # Errors
     /// [`Error::CommonName`] for an unusable name, [`Error::Validity`] for an impossible date, [`Error::Crypto`] when
-    /// the library cannot make a key.
+    /// the library cannot create a key.
     pub fn create(common_name: &str, validity: Duration) -> Result<Self, Error> {
         let validity = Validity::starting_now(validity, None)?;
         let mut params = CertificateParams::default();
@@ -170,9 +170,9 @@ impl CertificateAuthority {
         &self.key_pem
     }
 
-    /// Signs a new leaf certificate over a fresh key.
+    /// Signs a new leaf certificate for a new key.
     ///
-    /// The certificate begins five minutes ago and never outlives the authority.
+    /// The certificate is valid from five minutes ago, at most until the authority expires.
     ///
     /// # Errors
     /// [`Error::CommonName`], [`Error::TooManyOrganizations`], [`Error::DnsName`] or [`Error::Validity`] for a request
@@ -217,7 +217,7 @@ impl CertificateAuthority {
     }
 }
 
-/// A fresh P-256 key.
+/// Creates a P-256 key.
 pub(crate) fn generate_key() -> Result<KeyPair, Error> {
     KeyPair::generate().map_err(|source| Error::Crypto {
         action: "generate a private key",
@@ -228,7 +228,7 @@ pub(crate) fn generate_key() -> Result<KeyPair, Error> {
 /// Builds a subject from a user name and its groups.
 ///
 /// rcgen keeps one value per attribute type, but Kubernetes reads a group from each organization. The attribute can
-/// be spelled in two ways there (by name and by object identifier), which gives room for two.
+/// be written in two ways there (by name and by object identifier), which allows two organizations.
 fn distinguished_name(common_name: &str, organizations: &[String]) -> Result<DistinguishedName, Error> {
     if common_name.is_empty() || common_name.chars().count() > 64 {
         return Err(Error::CommonName(common_name.to_owned()));

@@ -18,10 +18,10 @@ fn request(organizations: &[&str]) -> LeafRequest {
     }
 }
 
-/// Parses a PEM certificate and hands it to `look`.
-fn with_certificate<T>(pem: &str, look: impl FnOnce(&X509Certificate<'_>) -> T) -> T {
+/// Parses a PEM certificate and passes it to `check`.
+fn with_certificate<T>(pem: &str, check: impl FnOnce(&X509Certificate<'_>) -> T) -> T {
     let (_, pem) = parse_x509_pem(pem.as_bytes()).unwrap();
-    look(&pem.parse_x509().unwrap())
+    check(&pem.parse_x509().unwrap())
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_stored_authority_signs_as_before() {
 }
 
 #[test]
-fn what_is_not_an_authority_with_its_key_is_refused() {
+fn invalid_authorities_are_rejected() {
     let (ours, theirs) = (authority(), authority());
     let mismatch = CertificateAuthority::from_pem(ours.cert_pem(), theirs.key_pem()).unwrap_err();
     assert!(matches!(mismatch, Error::KeyMismatch { .. }), "{mismatch}");
@@ -87,7 +87,7 @@ fn subject_carries_user_and_groups() {
 }
 
 #[test]
-fn names_and_usages_are_those_asked_for() {
+fn requested_names_and_usages_are_in_the_certificate() {
     let server = LeafRequest {
         common_name: "kube-apiserver".into(),
         dns_names: vec!["kubernetes.default.svc".into()],
@@ -110,7 +110,7 @@ fn names_and_usages_are_those_asked_for() {
 }
 
 #[test]
-fn impossible_requests_are_refused() {
+fn impossible_requests_are_rejected() {
     let long = LeafRequest {
         common_name: "x".repeat(65),
         ..LeafRequest::new(Usage::Client, HOUR)
@@ -132,7 +132,7 @@ fn impossible_requests_are_refused() {
 }
 
 #[test]
-fn life_is_backdated_and_ends_with_the_authority() {
+fn validity_is_backdated_and_ends_with_the_authority() {
     let ca = authority();
     let leaf = ca
         .issue(&LeafRequest {

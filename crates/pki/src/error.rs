@@ -17,7 +17,7 @@ pub enum Error {
     /// The text is not a PEM encoded X.509 certificate.
     #[error("not a PEM certificate: {0}")]
     NotACertificate(String),
-    /// The certificate handed in as an authority may not sign others (basic constraints lack `CA:TRUE`).
+    /// The certificate of an authority may not sign others (basic constraints lack `CA:TRUE`).
     #[error("certificate of {subject:?} is not a certificate authority")]
     NotAnAuthority {
         /// The subject of the certificate.
@@ -32,14 +32,14 @@ pub enum Error {
     /// A common name is empty or longer than the 64 characters that X.520 allows.
     #[error("common name {0:?} must have 1 to 64 characters")]
     CommonName(String),
-    /// More groups were asked for than one certificate can carry here.
-    #[error("a certificate carries at most two organizations, {0} were asked for")]
+    /// More groups were requested than a certificate can carry here.
+    #[error("a certificate carries at most two organizations, {0} were requested")]
     TooManyOrganizations(usize),
     /// A DNS name has characters that a certificate cannot carry.
     #[error("{0:?} cannot be a DNS name in a certificate")]
     DnsName(String),
     /// The validity does not fit into a date.
-    #[error("validity of {0:?} reaches beyond what a certificate can express")]
+    #[error("a validity of {0:?} is too long for a certificate")]
     Validity(std::time::Duration),
     /// A kubeconfig could not be written as YAML.
     #[error("cannot write the kubeconfig as YAML: {0}")]

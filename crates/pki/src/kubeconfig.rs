@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// How the holder of a kubeconfig proves who it is.
+/// How the user of a kubeconfig authenticates.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
     /// A client certificate inside the kubeconfig itself.
@@ -32,7 +32,7 @@ pub enum Credential {
     TokenFile(PathBuf),
 }
 
-/// What a kubeconfig should say.
+/// The contents of a kubeconfig.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KubeconfigRequest {
     /// Name of cluster, user and context, as `kubectl config get-contexts` shows it.
@@ -168,7 +168,7 @@ pub fn kubeconfig(request: &KubeconfigRequest) -> Result<String, Error> {
         }],
         current_context: cluster_name,
     };
-    // Long base64 stays on its line: what a person expects in a kubeconfig, and what line-based tools can handle.
+    // Long base64 stays on one line: people expect that in a kubeconfig, and line-based tools need it.
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     serde_saphyr::to_string_with_options(&config, options).map_err(|error| Error::Yaml(error.to_string()))
 }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn inline_client_certificate() {
+    fn client_certificate_is_inlined() {
         let text = kubeconfig(&request(Credential::ClientCertificate {
             cert_pem: "cert\n".into(),
             key_pem: "key\n".repeat(100),
@@ -221,7 +221,7 @@ current-context: vision
     }
 
     #[test]
-    fn credentials_in_files_are_only_named() {
+    fn credentials_in_files_are_referenced_by_path() {
         let text = kubeconfig(&request(Credential::TokenFile("/var/run/token".into()))).unwrap();
         assert!(text.contains("tokenFile: /var/run/token"), "{text}");
         let files = Credential::ClientCertificateFiles {

@@ -25,10 +25,10 @@ impl std::fmt::Debug for ServiceAccountKey {
 }
 
 impl ServiceAccountKey {
-    /// Makes a new key pair.
+    /// Creates a new key pair.
     ///
     /// # Errors
-    /// [`Error::Crypto`] when the library cannot make a key.
+    /// [`Error::Crypto`] when the library cannot create a key.
     pub fn create() -> Result<Self, Error> {
         Ok(Self::of(&generate_key()?))
     }

@@ -1,4 +1,4 @@
-//! When certificates begin, end, and should be renewed.
+//! When certificates become valid, expire, and should be renewed.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use x509_parser::pem::parse_x509_pem;
 
 use crate::Error;
 
-/// How far the beginning of a certificate lies in the past, so that a peer whose clock is a little behind accepts it.
+/// How far in the past the validity of a certificate begins, so that a peer whose clock is a little behind accepts it.
 pub(crate) const BACKDATE: Duration = Duration::from_mins(5);
 
-/// The first and last moment at which a certificate holds.
+/// The first and last moment at which a certificate is valid.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validity {
     pub(crate) not_before: OffsetDateTime,
@@ -46,7 +46,7 @@ fn read(cert_pem: &str) -> Result<(Timestamp, Timestamp), Error> {
     ))
 }
 
-/// The moment from which the (first) certificate in `cert_pem` holds.
+/// The moment from which the (first) certificate in `cert_pem` is valid.
 ///
 /// # Errors
 /// [`Error::NotACertificate`] when the text is not a PEM certificate.
@@ -62,7 +62,7 @@ pub fn not_after(cert_pem: &str) -> Result<Timestamp, Error> {
     Ok(read(cert_pem)?.1)
 }
 
-/// The moment at which the certificate should be replaced: when two thirds of its life are over.
+/// The moment at which the certificate should be replaced: when two thirds of its validity are over.
 ///
 /// # Errors
 /// [`Error::NotACertificate`] when the text is not a PEM certificate.

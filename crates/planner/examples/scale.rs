@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 const GPU: &str = "nvidia.com/gpu";
 const TENANTS: usize = 500;
-const SHARES: usize = 25;
+const QUOTAS: usize = 25;
 const NOW: i64 = 1_000_000;
 const LIMIT_MS: f64 = 50.0;
 
-/// What the fleet is like.
+/// The state of the fleet.
 #[derive(Clone, Copy)]
 enum Case {
-    /// All nodes are free and every tenant asks for its part of them at once.
+    /// All nodes are free, and all tenants request their part of them at the same time.
     AllAsk,
-    /// Most nodes are taken; every tenant wants more, among them gangs; some nodes are idle, some on their way.
+    /// Most nodes are taken; every tenant requests more, also for gangs; some nodes are idle, some are being recycled.
     Busy,
     /// All nodes are taken by half of the tenants; the others have a nominal quota, or are below their fair share.
     Reclaimed,
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         (Case::Busy, "busy"),
         (Case::Reclaimed, "reclaimed"),
     ] {
-        say(name);
+        print_line(name);
         let mut before: Option<(usize, f64)> = None;
         for nodes in [1_000, 2_000, 5_000, 10_000, 20_000] {
             let fleet = fleet(case, nodes);
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
                 let more = nodes as f64 / nodes_before as f64;
                 format!("  x{more:.1} nodes, x{:.2} time", time / time_before)
             });
-            say(&format!(
+            print_line(&format!(
                 "  {nodes:>6} nodes  {time:>7.2} ms  {actions:>6} actions{ratio}"
             ));
             fits &= nodes != 10_000 || time <= LIMIT_MS;
@@ -60,29 +60,29 @@ fn main() -> ExitCode {
     if fits { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Time on the processor where the kernel tells it, so that what else runs on the machine does not count.
+/// CPU time where the kernel reports it, so that other processes on the machine do not count.
 struct Watch(Result<u64, Instant>);
 
 impl Watch {
     fn start() -> Self {
-        Self(on_processor().ok_or_else(Instant::now))
+        Self(cpu_time().ok_or_else(Instant::now))
     }
 
     fn elapsed(&self) -> Duration {
         match &self.0 {
-            Ok(start) => Duration::from_nanos(on_processor().unwrap_or(*start).saturating_sub(*start)),
+            Ok(start) => Duration::from_nanos(cpu_time().unwrap_or(*start).saturating_sub(*start)),
             Err(start) => start.elapsed(),
         }
     }
 }
 
-fn on_processor() -> Option<u64> {
+fn cpu_time() -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     stat.split_whitespace().next()?.parse().ok()
 }
 
-#[expect(clippy::print_stdout, reason = "it is what this program is for")]
-fn say(line: &str) {
+#[expect(clippy::print_stdout, reason = "the output is the purpose of this program")]
+fn print_line(line: &str) {
     println!("{line}");
 }
 
@@ -107,7 +107,7 @@ fn fleet(case: Case, nodes: usize) -> Fleet {
         }],
         nodes: (0..nodes).map(|at| node(case, at, nodes)).collect(),
         tenants: (0..TENANTS).map(|at| tenant(at, each)).collect(),
-        quotas: (0..SHARES)
+        quotas: (0..QUOTAS)
             .map(|at| Quota {
                 name: format!("class-{at}"),
                 weight: 1 + u32::try_from(at % 3).unwrap_or(0),
@@ -155,7 +155,7 @@ fn node(case: Case, at: usize, nodes: usize) -> Node {
         capacity: gpus(8),
         used: match case {
             _ if idle => Amounts::new(),
-            // Where there is room on a node, its tenant's waiting pods count on it, and it is not taken for fairness.
+            // Full: on free capacity waiting pods of its tenant would count, and the node would not be reclaimed for fairness.
             Case::Reclaimed => gpus(8),
             Case::AllAsk | Case::Busy => gpus(6),
         },
@@ -191,7 +191,7 @@ fn tenant(at: usize, each: u32) -> Tenant {
         uid: format!("uid-{at}"),
         name: format!("team/{at}"),
         created: i64::try_from(at).unwrap_or(0),
-        quota: Some(format!("class-{}", at % SHARES)),
+        quota: Some(format!("class-{}", at % QUOTAS)),
         node_groups: vec![NodeGroup {
             name: "train".into(),
             pool: "h100".into(),

@@ -25,11 +25,11 @@ struct DomainNodes {
     kinds: Vec<(usize, Vec<usize>)>,
 }
 
-/// What decides whether a domain is good for something: how many nodes it has, whether these are all of its nodes, and how
-/// many of each kind there are.
+/// What decides which requests a domain suits: how many available nodes it has, whether these are all of its nodes, and how
+/// many there are of each kind.
 type Shape = (u32, bool, Vec<(usize, u32)>);
 
-/// What to shape for.
+/// What to search for.
 pub(crate) struct Search<'s> {
     pub load: &'s Load,
     pub selector: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Search<'s> {
     pub preferred_domains: &'s BTreeSet<usize>,
     /// All of it in one domain.
     pub single_domain: bool,
-    /// Only the first node is asked for.
+    /// Only the first node is needed.
     pub first: bool,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Found {
 }
 
 impl AvailableNodes {
-    /// The nodes for which `counts` holds.
+    /// The nodes for which `counts` returns true.
     pub fn of(view: &View<'_>, counts: impl Fn(usize) -> bool) -> Self {
         let nodes = view.nodes.iter().enumerate().filter(|(at, _)| counts(*at));
         let nodes: Vec<(usize, usize, usize)> = nodes.map(|(at, node)| (at, node.kind, node.domain)).collect();
@@ -70,7 +70,7 @@ impl AvailableNodes {
         self.find(&search, &view.kinds).unplaced.is_empty()
     }
 
-    /// `sizes`: nodes of each domain in all; the last entry counts those without a domain.
+    /// `sizes`: the number of all nodes of each domain; the last entry counts the nodes without a domain.
     fn new(sizes: Vec<u32>) -> Self {
         let by_domain: Vec<DomainNodes> = sizes
             .into_iter()
@@ -162,7 +162,7 @@ impl AvailableNodes {
         self.list_domain(domain);
     }
 
-    /// Nodes for a load, as far as there are any. With `one_domain` all of it or nothing.
+    /// Nodes for a load, as far as there are any. With `single_domain`, nodes for all of it or none.
     pub fn find(&self, search: &Search<'_>, kinds: &[Kind]) -> Found {
         let mut found = Found {
             nodes: Vec::new(),
@@ -190,8 +190,8 @@ impl AvailableNodes {
         (domain_nodes.first_nodes(&taken), rest)
     }
 
-    /// The best domain for a load: where the tenant is already, then the tightest that holds all of it without breaking up
-    /// a whole one, then the one that holds the most.
+    /// The best domain for a load: one where the tenant has nodes already, then the tightest that holds all of it without
+    /// breaking up a whole domain, then the one that holds the most.
     fn find_best_domain(
         &self,
         search: &Search<'_>,
@@ -219,7 +219,7 @@ impl AvailableNodes {
         })
     }
 
-    /// The best of some domains, which come with the smallest first.
+    /// The best of `domains`, which are sorted by size, the smallest first.
     fn choose_domain(
         &self,
         search: &Search<'_>,
@@ -251,7 +251,7 @@ impl AvailableNodes {
         if breaks.is_some() || search.single_domain {
             return breaks;
         }
-        // None does: the one that holds the most.
+        // No domain holds all of it: the one that holds the most.
         let mut most: Option<(usize, Vec<usize>, Load)> = None;
         for (shape, domain) in domains.iter().rev() {
             let already = most.as_ref().map_or(0, |(_, taken, _)| taken.len());
@@ -269,7 +269,7 @@ impl AvailableNodes {
 }
 
 impl DomainNodes {
-    /// The first nodes by name, one for each entry of `wanted`, which are kinds.
+    /// The first nodes by name, one for each kind in `wanted`.
     fn first_nodes(&self, wanted: &[usize]) -> Vec<usize> {
         let mut lists: BTreeMap<usize, _> = self
             .kinds
@@ -293,7 +293,7 @@ impl DomainNodes {
     }
 }
 
-/// Kinds of the nodes to take, one entry a node, and what is left of the load. The smallest node that holds the rest is
+/// Kinds of the nodes to take, one entry for each node, and what is left of the load. The smallest node that holds the rest is
 /// taken, else the largest.
 fn take_from(there: &[(usize, u32)], load: &Load, selector: usize, kinds: &[Kind], one: bool) -> (Vec<usize>, Load) {
     let mut there: Vec<(usize, u32)> = there

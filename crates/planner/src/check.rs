@@ -1,5 +1,5 @@
-//! The rules that hold of every plan, checked apart from the code that makes plans: by property tests, by `berth simulate`, and
-//! by control, which counts violations.
+//! The rules that every plan must keep, checked separately from the code that makes plans: by property tests, by
+//! `berth simulate`, and by control, which counts violations.
 
 use crate::{
     Action, ActionKind, ActionReason, Amounts, Fleet, Node, NodeGroup, NodeState, Phase, Plan, Pool, Quota, Tenant,
@@ -42,7 +42,7 @@ pub enum Violation {
         /// The minimum.
         min_nodes: u32,
     },
-    /// A node is reserved to join together with others that are not there.
+    /// A node is reserved together with others that are missing.
     IncompleteReservation {
         /// Name of the node.
         node: String,
@@ -62,13 +62,13 @@ pub enum Violation {
         /// Its limit.
         limit: u64,
     },
-    /// More nodes of a pool are reclaimed than are waited for.
+    /// More nodes of a pool are reclaimed than requests wait for.
     NeedlessReclaim {
         /// Name of the pool.
         pool: String,
         /// Nodes that are reclaimed.
         reclaimed: u32,
-        /// Nodes that are waited for.
+        /// Nodes that requests wait for.
         waiting: u32,
     },
 }
@@ -98,7 +98,10 @@ impl Display for Violation {
                 node_group,
                 held,
                 max_nodes,
-            } => write!(f, "group {node_group} of {tenant} gets {held} nodes of {max_nodes}"),
+            } => write!(
+                f,
+                "group {node_group} of {tenant} gets {held} nodes, but may have at most {max_nodes}"
+            ),
             Self::BelowMinimum {
                 tenant,
                 node_group,
@@ -112,7 +115,7 @@ impl Display for Violation {
                 node,
                 required,
                 staying,
-            } => write!(f, "node {node} waits for {required} nodes and there are {staying}"),
+            } => write!(f, "node {node} waits for {required} nodes, but its group has {staying}"),
             Self::OverQuota {
                 quota,
                 pool,
@@ -125,7 +128,7 @@ impl Display for Violation {
                 waiting,
             } => write!(
                 f,
-                "{reclaimed} nodes of pool {pool} are reclaimed and {waiting} are waited for"
+                "{reclaimed} nodes of pool {pool} are reclaimed, but requests wait for only {waiting}"
             ),
         }
     }
@@ -172,11 +175,11 @@ pub fn check(fleet: &Fleet, plan: &Plan) -> Vec<Violation> {
     violations
 }
 
-/// Which node group has a node, and how.
+/// The node group that has a node, and how far the assignment has come.
 #[derive(Clone, Copy)]
 enum Claim<'a> {
     None,
-    /// Free or not, but without an owner.
+    /// Without an owner, whether free or not.
     Free,
     Owned {
         tenant: &'a str,
@@ -204,7 +207,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// What an action makes of it; `None`: it is not possible.
+    /// The claim after an action; `None`: the action is not possible.
     fn after(self, action: &'a Action) -> Option<Self> {
         match (&action.kind, self) {
             (
@@ -266,7 +269,7 @@ struct CheckedGroup<'a> {
     quotas: Vec<usize>,
 }
 
-/// What is looked up by name.
+/// Objects that are looked up by name.
 struct Index<'a> {
     groups: Vec<CheckedGroup<'a>>,
     by_name: HashMap<(&'a str, &'a str), usize>,
@@ -371,7 +374,7 @@ impl<'a> Index<'a> {
     }
 }
 
-/// The quota of a tenant and those above it, as far as they are known; a circle ends where it closes.
+/// The quota of a tenant and those above it, as far as they are known; a cycle ends where it closes.
 fn list_quotas_above(tenant: &Tenant, quotas: &[Quota], numbers: &HashMap<&str, usize>) -> Vec<usize> {
     let mut path = Vec::new();
     let mut name = tenant.quota.as_deref();
@@ -402,7 +405,7 @@ impl GroupCounts {
     }
 }
 
-/// What node groups and quotas have.
+/// Nodes of node groups and GPUs of quotas.
 struct Counts {
     of_group: Vec<GroupCounts>,
     /// GPUs by quota and pool.
@@ -427,7 +430,7 @@ impl Counts {
         else {
             return;
         };
-        // A node of a group that does not exist any more is released, and counts for nothing.
+        // A node of a group that no longer exists is released, and does not count.
         let Some(number) = index.by_name.get(&(*tenant, *node_group)).copied() else {
             return;
         };

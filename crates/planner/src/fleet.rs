@@ -15,7 +15,7 @@ pub type Amounts = BTreeMap<String, u64>;
 pub struct Fleet {
     /// The time at which the plan is made.
     pub now: Seconds,
-    /// Each is planned by itself.
+    /// Each pool is planned separately.
     pub pools: Vec<Pool>,
     /// A node belongs to one pool at most.
     pub nodes: Vec<Node>,
@@ -35,13 +35,13 @@ pub struct Pool {
     pub gpu_resource_name: Option<String>,
     /// Whether the pool has a topology key, so that whole topology domains are kept together.
     pub has_domains: bool,
-    /// How long a node stays with a tenant at least, unless the tenant itself gives it back.
+    /// The minimum time that a node stays with a tenant, unless the tenant itself gives it back.
     pub min_hold_duration: Seconds,
     /// How long a node must be idle before it is released.
     pub idle_timeout: Seconds,
     /// Time between the decision to reclaim a borrowed node and the start of its drain.
     pub reclaim_grace_period: Seconds,
-    /// Who is served first.
+    /// Which request is served first.
     pub order: Order,
     /// When borrowed nodes are reclaimed.
     pub reclaim: Reclaim,
@@ -71,7 +71,7 @@ pub struct ScaleUpLimits {
 pub enum Reclaim {
     /// Never: a node stays until its tenant no longer uses it.
     Never,
-    /// For a request within its nominal quota, and for a request of higher priority than what runs on the node.
+    /// For a request within its nominal quota, and for a request of higher priority than the pods on the node.
     #[default]
     NominalQuota,
     /// Also for a tenant below its fair share, from a tenant above its own.
@@ -99,11 +99,11 @@ pub struct Node {
     pub pool: String,
     /// Topology domain within the pool: an NVLink clique, a rack.
     pub domain: Option<String>,
-    /// Labels that selectors of requests may ask for.
+    /// Labels that requests may select.
     pub labels: BTreeMap<String, String>,
-    /// What the node can hold when it is empty.
+    /// Capacity of the node when it is empty.
     pub capacity: Amounts,
-    /// What running pods of its tenant hold. The rest is free for the tenant.
+    /// Resources that running pods of its tenant use. The rest is free for the tenant.
     pub used: Amounts,
     /// Pods of its tenant on it.
     pub pods: u32,
@@ -113,8 +113,8 @@ pub struct Node {
     pub priority: i32,
     /// Gangs that run on this node and on others. A gang that loses one of its nodes stops on all of them.
     pub gangs: BTreeSet<String>,
-    /// It has an owner and cannot run pods now (not Ready, or cordoned by an administrator): it counts, but nothing is placed
-    /// on it.
+    /// It has an owner and cannot run pods now (not Ready, or cordoned by an administrator): it counts as held, but no pods are
+    /// placed on it.
     pub unusable: bool,
     /// It has no owner and is too new to be assigned yet.
     pub starting: bool,
@@ -122,7 +122,7 @@ pub struct Node {
     pub state: NodeState,
 }
 
-/// Where a node is between two tenants.
+/// The state of a node: free, or at some point of its way from one tenant to the next.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "is")]
 pub enum NodeState {
@@ -145,7 +145,7 @@ pub enum NodeState {
     },
 }
 
-/// To which node group a node is assigned.
+/// The node group that a node is assigned to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Owner {
@@ -155,11 +155,11 @@ pub struct Owner {
     pub node_group: String,
     /// When it was reserved.
     pub since: Seconds,
-    /// How far the assignment is.
+    /// How far the assignment has come.
     pub phase: Phase,
 }
 
-/// How far the assignment of a node is.
+/// How far the assignment of a node has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "phase")]
 pub enum Phase {
@@ -192,7 +192,7 @@ pub struct Quota {
     pub parent: Option<String>,
     /// Its weight among its siblings where they compete for GPUs beyond nominal quotas. 0 counts as 1.
     pub weight: u32,
-    /// GPUs of each pool that are its own: it gets them back from borrowers whenever it asks.
+    /// GPUs of each pool that are its own: it gets them back from borrowers whenever it requests them.
     pub nominal_quota: BTreeMap<String, u64>,
     /// How many GPUs of its nominal quota others may borrow while it does not use them. Absent: all of them.
     pub lending_limit: BTreeMap<String, u64>,
@@ -215,7 +215,7 @@ pub struct Tenant {
     pub quota: Option<String>,
     /// Its weight among the tenants of its quota. 0 counts as 1.
     pub weight: u32,
-    /// What it asks for.
+    /// Its node groups, with their demand.
     pub node_groups: Vec<NodeGroup>,
     /// It is being deleted and none of its pods run: its nodes can be released at once.
     pub terminated: bool,
@@ -233,7 +233,7 @@ pub struct NodeGroup {
     pub min_nodes: u32,
     /// The most nodes that it may have. Equal to `min_nodes` for a private group.
     pub max_nodes: u32,
-    /// What waits for nodes of this group.
+    /// Pods that wait for nodes of this group.
     pub demand: Vec<Demand>,
 }
 
@@ -243,7 +243,7 @@ pub struct NodeGroup {
 pub struct Demand {
     /// Name of the pod or the gang, for messages.
     pub name: String,
-    /// Higher is served first, and reclaims what lower priorities borrowed.
+    /// Higher priorities are served first, and reclaim nodes that lower ones borrowed.
     pub priority: i32,
     /// When the first of its pods began to wait.
     pub waiting_since: Seconds,
@@ -255,7 +255,7 @@ pub struct Demand {
     pub topology: Topology,
     /// Labels that its nodes must carry.
     pub selector: BTreeMap<String, String>,
-    /// No new nodes are requested for it, because what it needs of a node cannot be said of one that does not exist yet.
+    /// No new nodes are requested for it, because it is unknown whether a node that does not exist yet could serve it.
     pub existing_nodes_only: bool,
 }
 

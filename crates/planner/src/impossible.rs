@@ -1,4 +1,4 @@
-//! Requests that can never be served as the fleet is: they are rejected at once, so that they hold up no other request.
+//! Requests that can never be served with the fleet as it is. They are rejected at once, so that they hold up no others.
 
 use crate::available::AvailableNodes;
 use crate::load::{Load, Part};
@@ -6,7 +6,7 @@ use crate::pass::{Blocked, PlanningPass};
 use crate::{Impossible, Topology};
 
 impl PlanningPass<'_> {
-    /// Rejects requests that cannot be served however long they wait.
+    /// Rejects requests that cannot be served, however long they wait.
     pub fn reject_impossible_requests(&mut self) {
         let mut all_nodes: Option<AvailableNodes> = None;
         for request in 0..self.view.requests.len() {
@@ -48,7 +48,7 @@ impl PlanningPass<'_> {
             });
         }
         if let Some(limits) = &self.view.pool.scale_up {
-            // What is too small today can be large enough tomorrow.
+            // A pool that is too small now can grow.
             let max_nodes = limits.max_nodes.filter(|max| needed > *max)?;
             return Some(Impossible::OverPoolMaximum { needed, max_nodes });
         }

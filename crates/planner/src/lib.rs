@@ -1,16 +1,16 @@
-//! Decides which node serves which tenant. Pure: a plan depends on nothing but the [`Fleet`] that goes in, time included, so
-//! that control and `berth simulate` run the very same code.
+//! Decides which node serves which tenant. Pure: a plan depends only on the [`Fleet`] that it is made for, which includes
+//! the time, so control and `berth simulate` run the same code.
 //!
 //! Pools are planned one by one, each in these steps:
 //! 1. Nodes without a node group are released ([`release`]), and those over a limit ([`over_limit`]).
-//! 2. Waiting pods are placed on what their groups have already ([`placement`]).
-//! 3. Private groups, and minimums of others, get what they lack ([`minimum`]).
-//! 4. Requests are served, by nominal quota, priority and fair share ([`serve`], [`serve_pods`], [`serve_gang`]); what they
-//!    cannot have now is waited for ([`wait_for_gang`], [`starvation`]), and reclaimed where that is allowed ([`reclaim`]).
-//! 5. Idle nodes, and reservations and releases that no request needs, are undone ([`release`]).
-//! 6. What is still missing in a pool that an autoscaler extends is listed ([`scale_up`]).
+//! 2. Waiting pods are placed on nodes that their groups have already ([`placement`]).
+//! 3. Private groups, and minimums of others, get the nodes that they lack ([`minimum`]).
+//! 4. Requests are served, by nominal quota, priority and fair share ([`serve`], [`serve_pods`], [`serve_gang`]). They wait for
+//!    nodes that are not free yet ([`wait_for_gang`], [`starvation`]); borrowed ones are reclaimed where allowed ([`reclaim`]).
+//! 5. Idle nodes are released; reservations and releases that no request needs are cancelled ([`release`]).
+//! 6. Nodes that a pool still lacks are listed if an autoscaler extends it ([`scale_up`]).
 //!
-//! Reasons are typed ([`ActionReason`], [`WaitReason`]); `render` makes text of them. [`check`] finds the rules that a plan
+//! Reasons are typed ([`ActionReason`], [`WaitReason`]); `render` turns them into text. [`check`] finds the rules that a plan
 //! breaks. docs/adr/0011 says which rules were chosen, and why.
 
 #![warn(missing_docs)]
@@ -51,8 +51,8 @@ use pass::PlanningPass;
 use tree::Tree;
 use view::Catalog;
 
-/// Decides what to change. Applying the plan and planning again gives no action at once, or after a few plans: what was done can
-/// change which request is next for nodes that are on their way.
+/// Decides what to change. Once the plan is applied, the next plan has no actions, or one of the next few: a plan can change
+/// which request is next for incoming nodes.
 pub fn plan(fleet: &Fleet) -> Plan {
     let mut plan = Plan::default();
     let catalog = Catalog::new(&fleet.tenants, &fleet.nodes);
@@ -61,7 +61,7 @@ pub fn plan(fleet: &Fleet) -> Plan {
         let pool = if let Some(pool) = fleet.pools.iter().find(|pool| pool.name == name) {
             pool
         } else {
-            // Nodes of a pool that is gone stay with those who have them.
+            // Nodes of a pool that no longer exists stay with their tenants.
             unknown = Pool {
                 name: name.to_string(),
                 idle_timeout: Seconds::MAX / 4,
@@ -76,7 +76,7 @@ pub fn plan(fleet: &Fleet) -> Plan {
         pass.release_over_limit();
         pass.reject_impossible_requests();
         pass.place_on_held_nodes();
-        pass.release_idle_of_content_groups();
+        pass.release_idle_of_satisfied_groups();
         pass.fill_minimums();
         pass.serve_requests();
         pass.release_idle();

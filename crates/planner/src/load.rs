@@ -38,13 +38,13 @@ impl Load {
         self.parts.is_empty()
     }
 
-    /// Places as many pods as fit into `room` and says how many that were.
-    pub fn place(&mut self, room: &mut [u64]) -> u32 {
+    /// Places as many pods as fit into `free` and returns their number.
+    pub fn place(&mut self, free: &mut [u64]) -> u32 {
         let mut placed = 0;
         for part in &mut self.parts {
-            let number = part.left.min(fit(&part.each, room));
+            let number = part.left.min(fit(&part.each, free));
             if number > 0 {
-                for (left, each) in room.iter_mut().zip(part.each.iter()) {
+                for (left, each) in free.iter_mut().zip(part.each.iter()) {
                     *left -= each * u64::from(number);
                 }
                 part.left -= number;
@@ -57,17 +57,17 @@ impl Load {
         placed
     }
 
-    /// Whether any pod of it fits into `room`.
-    pub fn any_fits(&self, room: &[u64]) -> bool {
-        self.parts.iter().any(|part| fit(&part.each, room) > 0)
+    /// Whether any pod of it fits into `free`.
+    pub fn any_fits(&self, free: &[u64]) -> bool {
+        self.parts.iter().any(|part| fit(&part.each, free) > 0)
     }
 
-    /// Pods of it.
+    /// Number of pods.
     pub fn count(&self) -> u32 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.left))
     }
 
-    /// Places one pod, wherever, and says how many that were.
+    /// Places one pod on any node and returns the number of pods placed.
     pub fn place_one(&mut self) -> u32 {
         let Some(first) = self.parts.first_mut() else { return 0 };
         first.left -= 1;
@@ -83,7 +83,7 @@ impl Load {
         self.parts.retain(|part| part.left > 0);
     }
 
-    /// The pods of this load that `rest` has not.
+    /// The pods of this load that are not in `rest`.
     pub fn without(&self, rest: &Self) -> Self {
         let mut parts = self.parts.clone();
         for part in &mut parts {
@@ -94,7 +94,7 @@ impl Load {
         Self { parts }
     }
 
-    /// Nodes with room for `capacity` each that it takes; `None`: a pod of it fits on none of them.
+    /// Number of nodes of `capacity` that it takes; `None`: one of its pods fits on no such node.
     pub fn nodes_of(&self, capacity: &[u64]) -> Option<u32> {
         if let [part] = self.parts.as_slice() {
             return match fit(&part.each, capacity) {
@@ -114,12 +114,12 @@ impl Load {
     }
 }
 
-/// How often `each` fits into `room`. What asks for nothing fits without end.
-fn fit(each: &[u64], room: &[u64]) -> u32 {
+/// How often `each` fits into `free`. A pod that requests nothing fits any number of times.
+fn fit(each: &[u64], free: &[u64]) -> u32 {
     each.iter()
-        .zip(room)
+        .zip(free)
         .filter(|(each, _)| **each > 0)
-        .map(|(each, room)| u32::try_from(room / each).unwrap_or(u32::MAX))
+        .map(|(each, free)| u32::try_from(free / each).unwrap_or(u32::MAX))
         .min()
         .unwrap_or(u32::MAX)
 }
@@ -131,10 +131,10 @@ mod tests {
     #[test]
     fn large_pods_go_first_and_small_ones_fill_what_is_left() {
         let mut load = Load::new(vec![(3, vec![1, 0]), (1, vec![4, 0]), (1, vec![1, 0])]);
-        assert_eq!(load.parts.len(), 2, "alike pods are one part");
-        let mut room = [6, 9];
-        assert_eq!(load.place(&mut room), 3);
-        assert_eq!(room, [0, 9]);
+        assert_eq!(load.parts.len(), 2, "pods that are alike are one part");
+        let mut free = [6, 9];
+        assert_eq!(load.place(&mut free), 3);
+        assert_eq!(free, [0, 9]);
         assert_eq!(load, Load::new(vec![(2, vec![1, 0])]));
     }
 
@@ -147,12 +147,12 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing_fits_anywhere() {
+    fn pods_that_request_nothing_fit_anywhere() {
         assert_eq!(Load::new(vec![(500, vec![0])]).nodes_of(&[0]), Some(1));
     }
 
     #[test]
-    fn nodes_of_unlike_pods() {
+    fn pods_that_differ_share_nodes() {
         let load = Load::new(vec![(3, vec![8]), (1, vec![2])]);
         assert_eq!(load.nodes_of(&[8]), Some(4));
         assert_eq!(load.nodes_of(&[10]), Some(3));

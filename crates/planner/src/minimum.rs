@@ -8,8 +8,8 @@ use crate::view::ANY;
 use std::ops::Range;
 
 impl PlanningPass<'_> {
-    /// Reserves what groups lack of their minimums. A minimum that cannot be met keeps nodes from requests, not from other
-    /// minimums.
+    /// Reserves the nodes that groups lack of their minimums. A minimum that cannot be met keeps nodes from requests, but not
+    /// from other minimums.
     pub fn fill_minimums(&mut self) {
         let mut unmet = Vec::new();
         let mut from = 0;
@@ -54,7 +54,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Reserves all that the groups of a tenant lack, if there is enough. Returns whether there is.
+    /// Reserves all nodes that the groups of a tenant lack, if there are enough. Returns whether there are.
     fn reserve_minimums(&mut self, groups: &Range<usize>, missing: u32) -> bool {
         let tenant = self.view.node_groups[groups.start].tenant;
         let gpus = self.view.smallest_node_gpus() * u64::from(missing);
@@ -97,7 +97,7 @@ impl PlanningPass<'_> {
         true
     }
 
-    /// Free nodes for a group, whatever they hold.
+    /// Free nodes for a group, whatever their capacity.
     fn find_free_nodes(&self, group: usize, number: u32) -> Vec<usize> {
         let search = Search {
             load: &self.view.whole_nodes(number),
@@ -109,8 +109,8 @@ impl PlanningPass<'_> {
         self.available.find(&search, &self.view.kinds).nodes
     }
 
-    /// Lets minimums wait that cannot be met now: incomplete reservations are cancelled, and what is free or on its way is
-    /// kept, if the pool can have enough once other tenants release what they have for requests.
+    /// Lets minimums wait that cannot be met now: cancels incomplete reservations, and keeps free and incoming nodes if the
+    /// pool can have enough once other tenants release the nodes that they have for requests.
     fn wait_for_minimums(&mut self, groups: &Range<usize>) {
         let blocked = groups
             .clone()
@@ -167,8 +167,8 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Gives a node that was reclaimed for a request to a minimum that waits, if there is one: it would be served before the
-    /// request as soon as the node is on its way. Returns whether there is.
+    /// Gives a node that was reclaimed for a request to a minimum that waits, if there is one: the next plan would serve the
+    /// minimum before the request. Returns whether there is one.
     pub fn pass_to_minimum(&mut self, node: usize) -> bool {
         let Some((group, missing)) = self.unmet_minimums.first_mut() else {
             return false;
@@ -184,8 +184,7 @@ impl PlanningPass<'_> {
         true
     }
 
-    /// Counts the nodes that a minimum may hope for: free ones, those on their way, and those that other tenants have for
-    /// requests.
+    /// Counts the nodes that a minimum can count on: free ones, incoming ones, and those that other tenants have for requests.
     fn count_reachable_nodes(&self) -> usize {
         let groups = self.view.node_groups.iter().zip(&self.groups);
         let for_requests: u32 = groups

@@ -1,11 +1,11 @@
-//! Nodes over a limit: a node group asks for fewer, or the limit of a quota was lowered.
+//! Nodes over a limit: the maximum of a node group or the limit of a quota was lowered.
 
 use crate::ActionReason;
 use crate::pass::PlanningPass;
 use std::cmp::Reverse;
 
 impl PlanningPass<'_> {
-    /// Releases what node groups and quotas have over their limits.
+    /// Releases the nodes that node groups and quotas have over their limits.
     pub fn release_over_limit(&mut self) {
         for group in 0..self.view.node_groups.len() {
             let max_nodes = self.view.node_groups[group].max_nodes();

@@ -1,4 +1,4 @@
-//! The planning of one pool: what has been decided so far, and the few ways in which that changes.
+//! The planning of one pool: the decisions so far, and the few operations that change them.
 
 use crate::available::AvailableNodes;
 use crate::load::Load;
@@ -44,7 +44,7 @@ pub(crate) enum Blocked<'a> {
     NodesComing,
 }
 
-/// How far a request is.
+/// How far a request has come.
 pub(crate) struct RequestProgress<'a> {
     /// Pods for which no node is planned.
     pub unplaced: Load,
@@ -60,7 +60,7 @@ pub(crate) struct GroupState<'a> {
     pub held: u32,
     /// Those of them that stay.
     pub staying: u32,
-    /// What is free on nodes that stay: (node, amounts), the fullest first.
+    /// Free capacity of nodes that stay: (node, amounts), the fullest first.
     pub free_capacity: Vec<(usize, Vec<u64>)>,
     pub cordoned: Vec<usize>,
     /// Topology domains in which it has nodes.
@@ -69,45 +69,45 @@ pub(crate) struct GroupState<'a> {
     pub earmarked: usize,
     /// Nodes that it lacks of its minimum.
     pub missing: u32,
-    /// Nodes that are free or will be, and kept for its minimum.
+    /// Nodes that are free, or will be, and are kept for its minimum.
     pub earmarked_for_minimum: Vec<usize>,
     pub minimum_blocked_by: Option<Blocked<'a>>,
 }
 
 /// Nodes that may be reclaimed from their tenants.
 pub(crate) struct Victims {
-    /// By node group, the first to be taken first.
+    /// By node group, in the order in which they are taken.
     pub of_group: Vec<Vec<usize>>,
     /// Tenants that have any.
     pub tenants: TenantSet,
     /// Node groups of these tenants that have any.
     pub groups: HashMap<usize, Vec<usize>>,
-    /// The lowest priority of what runs on any of them.
+    /// The lowest priority of the pods on any of them.
     pub lowest_priority: Option<i32>,
 }
 
-/// One pool being planned.
+/// The planning pass of one pool.
 pub(crate) struct PlanningPass<'a> {
     pub view: View<'a>,
     pub tree: Tree<'a>,
     /// Free nodes that are not kept for a request.
     pub available: AvailableNodes,
     pub decisions: Vec<Decision>,
-    /// Why a decision was taken.
+    /// Reasons of the decisions.
     pub reasons: Vec<Option<ActionReason>>,
     pub groups: Vec<GroupState<'a>>,
     pub progress: Vec<RequestProgress<'a>>,
     /// Nodes that will be free and that are not kept for a request, in the order of [`PlanningPass::release_time`]: those being
     /// recycled, cordoned ones, and those that have exceeded the idle timeout.
     pub incoming: Vec<usize>,
-    /// Node groups whose minimum lacks more than what is on its way, with the number of nodes.
+    /// Node groups whose minimum lacks nodes that are not on their way either, with their number.
     pub unmet_minimums: Vec<(usize, usize)>,
     /// Free nodes are kept for a gang that waited too long.
     pub keeps_nodes_for_gang: bool,
     pub replan_at: Option<Seconds>,
     /// How many searches of the whole pool may still be made.
     pub searches_left: u32,
-    /// All nodes that a request may hope for. Listed on first use.
+    /// All nodes that a request can count on. Listed on first use.
     pub reachable: Option<AvailableNodes>,
     /// Listed on first use.
     pub victims: Option<Victims>,
@@ -173,7 +173,7 @@ impl<'a> PlanningPass<'a> {
         self.incoming = incoming;
     }
 
-    /// When the recycling of a node that will be free begins; `None`: it has begun. The same before and after the node is
+    /// When the recycling of an incoming node begins; `None`: it has begun. The result is the same before and after the node is
     /// released.
     pub fn release_time(&self, node: usize) -> Option<Seconds> {
         match self.decisions[node] {
@@ -195,8 +195,7 @@ impl<'a> PlanningPass<'a> {
         self.incoming.insert(at, node);
     }
 
-    /// Whether a group may count on an incoming node: one that is idle too long does not come if its own group needs it for
-    /// its minimum.
+    /// Whether a group may count on an incoming node. An idle node is not released if its own group needs it for its minimum.
     pub fn may_count_on(&self, node: usize, group: usize) -> bool {
         let Some(holder) = self.view.nodes[node].group.filter(|_| self.is_idle_too_long(node)) else {
             return true;
@@ -209,7 +208,7 @@ impl<'a> PlanningPass<'a> {
         }
     }
 
-    /// When a node that is idle exceeds its idle timeout and its minimum hold duration.
+    /// When an idle node will have exceeded its idle timeout and its minimum hold duration.
     pub fn idle_until(&self, node: usize) -> Option<Seconds> {
         let node = &self.view.nodes[node];
         let (since, owner) = (node.object.idle_since?, node.owner()?);
@@ -221,7 +220,7 @@ impl<'a> PlanningPass<'a> {
         self.view.nodes[node].is_serving() && self.idle_until(node).is_some_and(|until| until <= self.view.now)
     }
 
-    /// Makes the next plan at `time` at the latest.
+    /// Asks for the next plan at `time` at the latest.
     pub fn replan_by(&mut self, time: Seconds) {
         if time > self.view.now {
             self.replan_at = Some(self.replan_at.map_or(time, |other| other.min(time)));
@@ -309,7 +308,7 @@ impl<'a> PlanningPass<'a> {
         self.view.node_groups[group].nodes.retain(|other| *other != node);
     }
 
-    /// Keeps a node that is free, or will be, for something of a group that waits.
+    /// Keeps a node that is free, or will be, for a request or the minimum of a group.
     pub fn earmark(&mut self, node: usize, group: usize) {
         let gpus = self.view.gpus(node);
         if self.view.nodes[node].is_free() {
@@ -325,7 +324,7 @@ impl<'a> PlanningPass<'a> {
         }
     }
 
-    /// Whether a group may have `nodes` more with `gpus` GPUs, wherever they come from.
+    /// Whether a group may have `nodes` more nodes with `gpus` GPUs, wherever they come from.
     pub fn check_limits(&self, group: usize, nodes: usize, gpus: u64) -> Result<(), Blocked<'a>> {
         let of_group = &self.view.node_groups[group];
         let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
@@ -337,7 +336,7 @@ impl<'a> PlanningPass<'a> {
         self.check_quota_limits(of_group.tenant, gpus)
     }
 
-    /// Whether a tenant may have `gpus` more.
+    /// Whether a tenant may have `gpus` more GPUs.
     pub fn check_quota_limits(&self, tenant: usize, gpus: u64) -> Result<(), Blocked<'a>> {
         match self.tree.exceeded_limit(tenant, gpus) {
             Some((quota, limit)) => Err(Blocked::QuotaLimit { quota, limit }),
@@ -345,12 +344,12 @@ impl<'a> PlanningPass<'a> {
         }
     }
 
-    /// Whether a tenant may take `gpus` of the free ones without touching what others do not lend.
+    /// Whether a tenant may take `gpus` of the free GPUs and leave those that others do not lend.
     pub fn check_lending(&self, tenant: usize, gpus: u64) -> Result<(), Blocked<'a>> {
-        if !self.tree.has_unlent_gpus() || self.tree.is_within_nominal_quota(tenant, gpus) {
+        if !self.tree.has_lending_limits() || self.tree.is_within_nominal_quota(tenant, gpus) {
             return Ok(());
         }
-        let not_lent = self.tree.unlent_gpus_of_others(tenant);
+        let not_lent = self.tree.gpus_not_lent_by_others(tenant);
         if gpus + not_lent > self.available.gpus {
             Err(Blocked::NotLent { gpus: not_lent })
         } else {
@@ -372,12 +371,12 @@ impl<'a> PlanningPass<'a> {
         self.view.kinds[self.view.nodes[node].kind].matches[self.view.requests[request].selector]
     }
 
-    /// Whether there is a node from which the capacity of the pool's nodes is known.
+    /// Whether a node shows the capacity of the nodes of this pool.
     pub fn knows_a_node(&self) -> bool {
         self.view.nodes.iter().any(|node| !node.object.starting)
     }
 
-    /// How many nodes a load takes at least.
+    /// The minimum number of nodes that a load takes.
     pub fn count_nodes_for(&self, request: usize, load: &Load) -> u32 {
         let selector = self.view.requests[request].selector;
         let kinds = self.view.kinds.iter().filter(|kind| kind.matches[selector]);
@@ -387,7 +386,7 @@ impl<'a> PlanningPass<'a> {
             .unwrap_or(u32::from(!load.is_empty()))
     }
 
-    /// Counts how many of `nodes` are in the same domain as one of them.
+    /// Counts for each of `nodes` how many of them are in its domain.
     pub fn count_neighbours(&self, nodes: &[usize]) -> impl Fn(usize) -> u32 + use<> {
         let domain_of: HashMap<usize, usize> = nodes.iter().map(|at| (*at, self.view.nodes[*at].domain)).collect();
         let mut count = vec![0; self.view.domains.len() + 1];

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 /// Nodes for a request, by where they come from.
 #[derive(Clone, Default)]
 pub(crate) struct Placement {
-    /// Nodes of its group, with what is free on them afterwards.
+    /// Nodes of its group, with their free capacity afterwards.
     pub on_held: Vec<(usize, Vec<u64>)>,
     pub cordoned: Vec<usize>,
     pub free: Vec<usize>,
@@ -16,7 +16,7 @@ pub(crate) struct Placement {
 }
 
 impl PlanningPass<'_> {
-    /// Places what fits on the nodes that groups have.
+    /// Places requests on the nodes that their groups have, as far as they fit.
     pub fn place_on_held_nodes(&mut self) {
         for group in 0..self.view.node_groups.len() {
             if self.view.node_groups[group].spec.demand.is_empty() {
@@ -59,7 +59,7 @@ impl PlanningPass<'_> {
         requests
     }
 
-    /// Finds nodes of its group for a request; in one domain if it must be.
+    /// Finds nodes of its group for a request; in a single domain if the request requires that.
     pub fn place_on_held(&self, request: usize) -> Placement {
         let (group, demand) = (self.view.requests[request].group, self.view.requests[request].demand);
         let free = &self.groups[group].free_capacity;
@@ -112,7 +112,7 @@ impl PlanningPass<'_> {
     }
 
     /// Whether the release of a cordoned node can be cancelled, together with that of `others`: it is not kept for a request
-    /// that is served before, and the limits of its group and quotas allow it.
+    /// that was served earlier, and the limits of its group and quotas allow it.
     pub fn may_cancel_release(&self, node: usize, others: &[usize]) -> bool {
         let is_undecided = self.decisions[node] == Decision::Undecided && !self.view.nodes[node].object.unusable;
         let group = self.view.nodes[node].group.filter(|_| is_undecided);
@@ -123,7 +123,7 @@ impl PlanningPass<'_> {
         })
     }
 
-    /// Adds cordoned nodes of the group on which some of its pods fit.
+    /// Adds cordoned nodes of the group on which some of the pods fit.
     pub fn add_cordoned(&self, request: usize, placement: &mut Placement, here: impl Fn(usize) -> bool) {
         let own = &self.groups[self.view.requests[request].group].cordoned;
         for at in own.iter().copied().filter(|at| here(*at)) {

@@ -1,4 +1,4 @@
-//! What comes out of the planner.
+//! The output of the planner.
 
 use crate::{ActionReason, PodSet, ScaleUpLimited, Seconds, Wait};
 use serde::{Deserialize, Serialize};
@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// Sorted by node; one for a node at most.
+    /// Sorted by node; at most one for each node.
     pub actions: Vec<Action>,
     /// What is planned for each node group, by tenant UID and group name.
     pub node_groups: BTreeMap<String, BTreeMap<String, NodeGroupPlan>>,
-    /// When to plan again although nothing changes: the next time at which a hold, an idle timeout or a grace period ends.
+    /// When to plan again even if nothing changes: the next end of a hold duration, an idle timeout or a grace period.
     pub replan_at: Option<Seconds>,
     /// Nodes that an autoscaler is to add, by pool.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -35,7 +35,7 @@ pub struct Action {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "do")]
 pub enum ActionKind {
-    /// Reserve a free node for a node group. On a node that is reserved for this very group: change `required_nodes`.
+    /// Reserve a free node for a node group. On a node that is already reserved for this group: change `required_nodes`.
     Reserve {
         /// UID of the tenant.
         tenant: String,
@@ -49,7 +49,7 @@ pub enum ActionKind {
     /// Take a node from its tenant: cordon it now, drain it from `drain_at` on. A node that is cordoned already gets the
     /// earlier time.
     Release {
-        /// Now for an idle node, later for one whose borrower is warned.
+        /// Now for an idle node; after the grace period for one in use.
         drain_at: Seconds,
     },
     /// Leave a cordoned node to its tenant after all.
@@ -74,7 +74,7 @@ pub struct NodeGroupPlan {
     pub waits: Vec<Wait>,
     /// How many more requests wait.
     pub more_waits: u32,
-    /// Nodes that an autoscaler is asked for because of this group.
+    /// Nodes that are requested from an autoscaler for this group.
     pub requested_nodes: u32,
 }
 
@@ -84,9 +84,9 @@ pub struct NodeGroupPlan {
 pub struct ScaleUp {
     /// How many nodes, as far as their size is known.
     pub nodes: u32,
-    /// For which pods.
+    /// The pods that need them.
     pub shortages: Vec<Shortage>,
-    /// Why not more nodes are requested.
+    /// Why no more nodes are requested.
     pub limited_by: Option<ScaleUpLimited>,
 }
 
@@ -108,11 +108,11 @@ pub struct Shortage {
     pub node_group: String,
     /// Name of the pod or the gang; empty for the minimum of a node group.
     pub name: String,
-    /// All of the pods or none.
+    /// Whether the pods start together or not at all.
     pub gang: bool,
-    /// Each pod needs a node of its own.
+    /// Whether each pod needs a node of its own.
     pub whole_nodes: bool,
-    /// All nodes in one topology domain.
+    /// Whether all nodes must be in one topology domain.
     pub single_domain: bool,
     /// The pods; for the minimum of a node group, one for each node.
     pub pod_sets: Vec<PodSet>,

@@ -10,14 +10,14 @@ use std::collections::BTreeSet;
 
 /// How many waits of a node group are described; the others are counted.
 const MAX_WAITS: usize = 2;
-/// How many tenants are named from which nodes are taken.
+/// How many of the tenants from which nodes are taken are named.
 const MAX_TENANTS: usize = 3;
 
 /// Nodes without an owner after this plan.
 #[derive(Default)]
 struct UnassignedNodes {
     free: usize,
-    /// Free, and kept for something that waits.
+    /// Free, and kept for a request or minimum that waits.
     earmarked: usize,
     recycling: usize,
 }
@@ -55,7 +55,7 @@ impl PlanningPass<'_> {
         let kind = match self.decisions[node] {
             Decision::Reserve { together: false } => self.reserve_action(of.group?, 1),
             Decision::Reserve { together: true } => self.reserve_action(of.group?, self.groups[of.group?].staying),
-            // A gang member has vanished, or others were reserved since: another number of nodes is waited for now.
+            // A gang member has vanished, or others were reserved since: it waits for another number of nodes now.
             Decision::Needed => {
                 let (staying, required) = (self.groups[of.group?].staying, of.required_nodes()?);
                 if required <= self.count_joining_nodes(of.group?) || required == staying {
@@ -87,7 +87,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Counts the nodes of a group that count for a reservation as the fleet is.
+    /// Counts the nodes of a group that count for its reservations before this plan.
     fn count_joining_nodes(&self, group: usize) -> u32 {
         let nodes = self.view.node_groups[group].nodes.iter();
         let counting =
@@ -192,7 +192,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// What there is, and what is on its way to a request that waits.
+    /// Describes the nodes of the pool, and those on their way to a request that waits.
     fn describe_capacity(&self, earmarked: &[usize], unassigned: &UnassignedNodes) -> Capacity {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let own = earmarked.iter().filter(|at| self.view.nodes[**at].is_free()).count();

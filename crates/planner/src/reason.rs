@@ -1,5 +1,5 @@
-//! Why the planner decided what it decided. Programs and tests match these types; [`render`](crate::render) makes text of
-//! them where people read it.
+//! Reasons for the planner's decisions. Programs and tests match these types; [`render`](crate::render) turns
+//! them into text where people read it.
 
 use crate::Seconds;
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub enum ActionReason {
         /// The minimum.
         min_nodes: u32,
     },
-    /// Reserved before: the number of nodes that must be there before it joins has changed.
+    /// Reserved earlier: the number of nodes that must be there before it joins has changed.
     RequiredNodesChanged {
         /// The new number.
         required_nodes: u32,
@@ -73,7 +73,7 @@ pub enum ActionReason {
         /// How long.
         idle: Seconds,
     },
-    /// Released: its tenant borrowed it, and a request of another tenant is served before.
+    /// Released: its tenant borrowed it, and a request of another tenant is served first.
     Reclaimed {
         /// The request.
         request: RequestName,
@@ -114,7 +114,7 @@ pub struct Wait {
 pub enum Waiting {
     /// The minimum of the node group.
     Minimum {
-        /// That many nodes.
+        /// The number of nodes.
         min_nodes: u32,
     },
     /// A request.
@@ -187,7 +187,7 @@ pub enum Impossible {
     DomainTooSmall,
 }
 
-/// The nodes of a pool that a request may hope for.
+/// The nodes of a pool that a request can count on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Capacity {
@@ -223,7 +223,7 @@ pub struct ScaleUpLimited {
 pub enum ScaleUpBound {
     /// The pool may not have more nodes.
     MaxNodes {
-        /// What they are for.
+        /// What needs them.
         waiting: Waiting,
         /// Name of the node group.
         node_group: String,
@@ -234,7 +234,7 @@ pub enum ScaleUpBound {
         /// The most that the pool may have.
         max_nodes: u32,
     },
-    /// Nodes are requested for no more pods at the same time.
+    /// Nodes are requested for a limited number of pods at the same time.
     MaxPods {
         /// The most.
         max_pods: u32,

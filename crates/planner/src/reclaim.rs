@@ -1,4 +1,4 @@
-//! Reclaiming borrowed nodes. As few as possible: what is on its way to be free counts first, and nothing is taken for a gang
+//! Reclaiming borrowed nodes. As few as possible: nodes that will be free soon count first, and none are reclaimed for a gang
 //! that would still not fit.
 
 use crate::pass::{Decision, PlanningPass, Victims};
@@ -50,7 +50,7 @@ impl<'a> PlanningPass<'a> {
         self.victims = Some(victims);
     }
 
-    /// `next`: when the first node of any group may be reclaimed that may not be now.
+    /// `next`: the earliest time at which a node may be reclaimed that may not be reclaimed now.
     fn list_victims_of(&self, group: usize, next: &mut Option<Seconds>) -> Vec<usize> {
         let (of, mut list) = (&self.view.node_groups[group], Vec::new());
         if self.view.pool.reclaim == Reclaim::Never || self.groups[group].staying <= of.spec.min_nodes {
@@ -89,8 +89,8 @@ impl<'a> PlanningPass<'a> {
         list
     }
 
-    /// The largest gang that runs on a node: on how many of `nodes` it runs, and its name. All of it stops when one of its nodes
-    /// is taken, so the others are taken next.
+    /// The largest gang on a node: the number of `nodes` on which it runs, and its name. All of it stops when one of its nodes is
+    /// taken, so the others are taken next.
     pub fn largest_gangs(&self, nodes: &[usize]) -> impl Fn(usize) -> (u32, &'a str) + use<'a> {
         let mut sizes: HashMap<&'a str, u32> = HashMap::new();
         let of_node = |at: usize| self.view.nodes[at].object.gangs.iter();
@@ -105,12 +105,12 @@ impl<'a> PlanningPass<'a> {
         move |at| known.get(&at).copied().unwrap_or((1, ""))
     }
 
-    /// Whether a node stays with its tenant as far as was decided.
+    /// Whether a node stays with its tenant by the decisions so far.
     pub fn stays(&self, node: usize) -> bool {
         matches!(self.decisions[node], Decision::Undecided | Decision::Needed)
     }
 
-    /// The priority of what a node is used for, or will be.
+    /// The highest priority of the pods that run on a node or will run there.
     fn priority_of_use(&self, node: usize) -> i32 {
         let of = &self.view.nodes[node];
         let group = of.group.filter(|_| self.decisions[node] == Decision::Needed);
@@ -157,8 +157,8 @@ impl<'a> PlanningPass<'a> {
             let gpus = self.view.gpus(*at);
             self.may_reclaim(request, *at, already + gpus, gpus)
         };
-        // Whether a node may be reclaimed depends on its tenant and, at most, on the priority of what runs there. The lowest
-        // priority is that of the first node that is not idle.
+        // Whether a node may be reclaimed depends only on its tenant and on the priority of the pods there. The first node
+        // that is not idle has the lowest priority.
         let first = list.iter().copied().find(fits)?;
         if may_reclaim(&first) {
             return Some(first);
@@ -167,14 +167,14 @@ impl<'a> PlanningPass<'a> {
         list.iter().copied().find(in_use).filter(may_reclaim)
     }
 
-    /// Whether nodes are reclaimed for fairness alone. Where the longest wait is served first they are not: another tenant would
-    /// get them, and they would be reclaimed again.
+    /// Whether nodes are reclaimed for fairness alone. Not in a FIFO pool: another tenant would get them, and they would be
+    /// reclaimed again.
     fn reclaims_for_fairness(&self) -> bool {
         self.view.pool.reclaim == Reclaim::FairShare && self.view.pool.order == Order::FairShare
     }
 
-    /// Whether a node may be reclaimed for a request. `additional_gpus`: GPUs that its tenant is about to have more;
-    /// `held_gpus`: those of the node, as long as they still count as its holder's.
+    /// Whether a node may be reclaimed for a request. `additional_gpus`: GPUs that its tenant would get;
+    /// `held_gpus`: those of the node, as long as they count for its holder.
     pub fn may_reclaim(&self, request: usize, node: usize, additional_gpus: u64, held_gpus: u64) -> bool {
         let Some(group) = self.view.nodes[node].group else {
             return false;
@@ -183,8 +183,8 @@ impl<'a> PlanningPass<'a> {
         if claimant == holder || !self.tree.is_borrowed(claimant, holder, held_gpus) {
             return false;
         }
-        // What its holder's requests count on is reclaimed for nominal quotas only: otherwise gangs would take turns at taking
-        // nodes from each other, and neither would start.
+        // Nodes that requests of the holder count on are reclaimed for nominal quotas only: otherwise gangs would take nodes
+        // from each other in turn, and none would start.
         let counted_on = matches!(
             self.decisions[node],
             Decision::Needed | Decision::AssumedReleased { needed: true }
@@ -193,18 +193,18 @@ impl<'a> PlanningPass<'a> {
         if is_owed || counted_on {
             return is_owed;
         }
-        // A tenant that is giving nodes up reclaims none: nodes would go in circles.
+        // A tenant that is giving up nodes reclaims none: nodes would move in circles.
         if self.tree.is_giving_up_nodes(claimant) {
             return false;
         }
         let (running, priority) = (self.priority_of_use(node), self.view.requests[request].demand.priority);
         let urgent = running < priority && self.view.nodes[node].object.idle_since.is_none();
-        // A higher priority would be served first when it waits again, and take the node back.
+        // Pods of higher priority would be served first when they wait again, and take the node back.
         let fair = running <= priority && self.reclaims_for_fairness();
         urgent || fair && self.tree.is_fairer(claimant, holder, additional_gpus, held_gpus)
     }
 
-    /// Takes a node that serves another group for a request: as idle, or as borrowed. Returns whether it was not taken before.
+    /// Releases a node that serves another group for a request: as idle, or as borrowed. Returns whether it was released now.
     pub fn take_from_group(&mut self, node: usize, request: usize) -> bool {
         if !self.view.nodes[node].is_serving() || matches!(self.decisions[node], Decision::Release { .. }) {
             return false;
@@ -234,7 +234,7 @@ impl<'a> PlanningPass<'a> {
         self.view.now + if idle { 0 } else { self.view.pool.reclaim_grace_period }
     }
 
-    /// A time, if it is later than now.
+    /// Returns `time` if it is later than now.
     pub fn later_than_now(&self, time: Seconds) -> Option<Seconds> {
         (time > self.view.now).then_some(time)
     }

@@ -1,4 +1,4 @@
-//! Nodes that return to the pool: of tenants that are deleted, idle for too long, reserved in vain.
+//! Nodes that return to the pool: their tenant is deleted, they are idle for too long, or no request needs their reservation.
 
 use crate::ActionReason;
 use crate::pass::{Blocked, Decision, PlanningPass};
@@ -25,9 +25,9 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Releases nodes of groups that lack nothing and have been idle for too long, so that they are counted before any node is
-    /// reclaimed from another tenant.
-    pub fn release_idle_of_content_groups(&mut self) {
+    /// Releases nodes that have been idle for too long, of groups that lack no nodes, so that they are used before any node is
+    /// reclaimed.
+    pub fn release_idle_of_satisfied_groups(&mut self) {
         let mut lacking = vec![false; self.view.node_groups.len()];
         for (request, progress) in self.view.requests.iter().zip(&self.progress) {
             let impossible = matches!(progress.blocked_by, Some(Blocked::Impossible(_)));
@@ -56,7 +56,7 @@ impl PlanningPass<'_> {
         if spare == 0 || idle.is_empty() {
             return;
         }
-        // Those in domains of which the group has the least: what it keeps stays together, and domains become whole.
+        // First those in domains where the group has the fewest nodes: the rest stays together, and domains become whole.
         let staying = of.nodes.iter().copied().filter(|at| !self.is_leaving(*at));
         let neighbours = self.count_neighbours(&staying.collect::<Vec<_>>());
         idle.sort_by_key(|at| {
@@ -99,7 +99,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Leaves cordoned nodes that are in use, and for which no request waits, to their tenants. Returns these tenants.
+    /// Cancels the release of cordoned nodes that are in use and for which no request waits. Returns their tenants.
     pub fn cancel_unneeded_releases(&mut self) -> BTreeSet<usize> {
         let mut tenants = BTreeSet::new();
         for group in 0..self.view.node_groups.len() {

@@ -1,4 +1,4 @@
-//! Text for people, made of typed reasons: the only place of the planner that words them.
+//! Text for people, made from typed reasons. No other file of the planner contains such text.
 
 use crate::{
     ActionReason, Capacity, Impossible, NodeGroupPlan, RequestName, ScaleUp, ScaleUpBound, Seconds, Wait, WaitReason,
@@ -20,15 +20,19 @@ impl Display for ActionReason {
                 tenant,
                 waited,
             } => write!(f, "{request} of {tenant} waited {}", duration(*waited)),
-            Self::BelowMinimum { tenant, min_nodes } => write!(f, "{tenant} asks for {}", nodes(*min_nodes)),
+            Self::BelowMinimum { tenant, min_nodes } => {
+                write!(f, "{tenant} needs a minimum of {}", nodes(*min_nodes))
+            }
             Self::RequiredNodesChanged { required_nodes } => {
                 write!(f, "{} are reserved together now", nodes(*required_nodes))
             }
             Self::ReservationUnneeded => f.write_str("no request needs it any more"),
             Self::ReservationIncomplete => f.write_str("other nodes that were reserved with it are gone"),
             Self::TenantDeleted => f.write_str("its tenant is deleted"),
-            Self::NodeGroupRemoved { tenant } => write!(f, "{tenant} no longer asks for it"),
-            Self::OverMaximum { tenant, max_nodes } => write!(f, "{tenant} asks for {} only", nodes(*max_nodes)),
+            Self::NodeGroupRemoved { tenant } => write!(f, "{tenant} no longer has its node group"),
+            Self::OverMaximum { tenant, max_nodes } => {
+                write!(f, "{tenant} allows at most {} in this group", nodes(*max_nodes))
+            }
             Self::OverQuota {
                 quota,
                 limit,
@@ -44,11 +48,11 @@ impl Display for ActionReason {
                 tenant,
                 drain_at,
             } => {
-                write!(f, "borrowed, and {request} of {tenant} goes first")?;
+                write!(f, "borrowed; {request} of {tenant} takes precedence")?;
                 write_drain(f, *drain_at)
             }
             Self::NeededAgain { request } => write!(f, "{request} needs it again"),
-            Self::NeededForMinimum { tenant } => write!(f, "{tenant} asks for it again"),
+            Self::NeededForMinimum { tenant } => write!(f, "{tenant} needs it for its minimum"),
             Self::StillInUse => f.write_str("it is in use, and no request waits for it any more"),
         }
     }
@@ -56,7 +60,7 @@ impl Display for ActionReason {
 
 fn write_drain(f: &mut Formatter<'_>, drain_at: Option<Seconds>) -> fmt::Result {
     match drain_at {
-        Some(time) => write!(f, ", drained from {}", time_of_day(time)),
+        Some(time) => write!(f, "; the drain starts at {}", time_of_day(time)),
         None => Ok(()),
     }
 }
@@ -69,7 +73,7 @@ impl NodeGroupPlan {
             parts.push(format!("{} more wait", self.more_waits));
         }
         if self.requested_nodes > 0 {
-            parts.push(format!("an autoscaler is asked for {}", nodes(self.requested_nodes)));
+            parts.push(format!("{} requested from an autoscaler", nodes(self.requested_nodes)));
         }
         parts.join("; ")
     }
@@ -94,9 +98,7 @@ impl WaitReason {
             Self::Impossible(impossible) => impossible.message(pool),
             Self::MaxNodes { max_nodes } => format!("the group may have {max_nodes} at most"),
             Self::QuotaLimit { quota, limit } => format!("{quota} may have {limit} GPUs of pool {pool} at most"),
-            Self::NotLent { gpus } => {
-                format!("{gpus} of the free GPUs of pool {pool} are kept for the quotas that they belong to")
-            }
+            Self::NotLent { gpus } => format!("{gpus} free GPUs of pool {pool} are nominal quota that is not lent"),
             Self::NoFreeNodes(capacity) | Self::NodesComing(capacity) => capacity.message(pool),
         }
     }
@@ -121,7 +123,7 @@ impl Impossible {
                     nodes(*needed)
                 )
             }
-            Self::PoolTooSmall => format!("all of pool {pool} is too small for it"),
+            Self::PoolTooSmall => format!("pool {pool} is too small for it"),
             Self::DomainTooSmall => format!("no topology domain of pool {pool} is large enough"),
         }
     }
@@ -136,7 +138,7 @@ impl Capacity {
         }];
         if self.kept_for_others > 0 {
             parts.push(format!(
-                "{} kept for requests that are next",
+                "{} kept for requests that are served first",
                 nodes(self.kept_for_others)
             ));
         }
@@ -145,7 +147,9 @@ impl Capacity {
         }
         if self.reclaimed > 0 {
             let from = self.reclaimed_from.join(", ");
-            let when = self.drain_at.map(|time| format!(" from {} on", time_of_day(time)));
+            let when = self
+                .drain_at
+                .map(|time| format!(", drain starts at {}", time_of_day(time)));
             parts.push(format!(
                 "{} reclaimed from {from}{}",
                 nodes(self.reclaimed),
@@ -157,7 +161,7 @@ impl Capacity {
 }
 
 impl ScaleUp {
-    /// Says why not more nodes are requested, if so.
+    /// Says why no more nodes are requested, if they are limited.
     pub fn limited_message(&self, pool: &str) -> Option<String> {
         let limited = self.limited_by.as_ref()?;
         let message = match &limited.bound {
@@ -183,7 +187,8 @@ impl ScaleUp {
         };
         Some(match limited.more {
             0 => message,
-            more => format!("{message}; the same holds for {more} more"),
+            1 => format!("{message}; 1 more request is limited in the same way"),
+            more => format!("{message}; {more} more requests are limited in the same way"),
         })
     }
 }
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn drain_times_are_said_only_if_they_are_later() {
+    fn drain_times_are_rendered_only_if_they_are_later() {
         let reclaimed = |drain_at| ActionReason::Reclaimed {
             request: RequestName {
                 name: "train".into(),
@@ -238,12 +243,12 @@ mod tests {
         };
         assert_eq!(
             reclaimed(None).to_string(),
-            "borrowed, and gang train of ml/vision goes first"
+            "borrowed; gang train of ml/vision takes precedence"
         );
         assert!(
             reclaimed(Some(43_500))
                 .to_string()
-                .ends_with(", drained from 12:05 UTC")
+                .ends_with("; the drain starts at 12:05 UTC")
         );
     }
 }

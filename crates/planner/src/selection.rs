@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// The pool whose selector matches `labels`. Several: `Err` names them all, and the node is not assigned. An empty
-/// selector matches nothing.
+/// The pool whose selector matches `labels`. If several match, `Err` names them all, and the node is not assigned. An empty
+/// selector matches no node.
 pub fn pool_of<'a>(
     pools: impl IntoIterator<Item = (&'a str, &'a BTreeMap<String, String>)>,
     labels: &BTreeMap<String, String>,

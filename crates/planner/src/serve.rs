@@ -1,4 +1,4 @@
-//! The order in which requests are served: what is within a nominal quota first, then by priority, then the tenant with the
+//! The order in which requests are served: those within a nominal quota first, then by priority, then the tenant with the
 //! least of its fair share or the request that waits longest.
 
 use crate::pass::{Blocked, PlanningPass};
@@ -53,7 +53,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Serves one step of the tenant with the least of its fair share, again and again.
+    /// Repeatedly serves one step of the tenant with the least of its fair share.
     fn serve_fairly(&mut self, stage: Stage, requests: &[usize]) {
         let mut queues: Vec<VecDeque<usize>> = vec![VecDeque::new(); self.tree.count_tenants()];
         for request in requests {
@@ -74,7 +74,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Serves the requests of tenants again that reclaimed nothing because they were giving nodes up, and now keep them.
+    /// Serves again the requests of tenants that reclaimed no nodes because they were giving some up, and now keep them.
     pub fn serve_again(&mut self, tenants: &BTreeSet<usize>) {
         for request in 0..self.view.requests.len() {
             let is_blocked = self.progress[request].blocked_by == Some(Blocked::NoFreeNodes);
@@ -95,7 +95,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// Whether a tenant is given `gpus` more in this stage.
+    /// Whether a tenant may get `gpus` more GPUs in this stage.
     pub fn is_in_stage(&self, tenant: usize, stage: Stage, gpus: u64) -> bool {
         let depth = stage.quota_depth;
         depth.is_none_or(|depth| self.tree.is_within_nominal_quota_at(tenant, depth, gpus))

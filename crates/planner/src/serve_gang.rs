@@ -65,7 +65,7 @@ impl<'a> PlanningPass<'a> {
         placement
     }
 
-    /// The same in one domain: where the group has nodes, with the fewest new ones, else the tightest.
+    /// The same in one domain: one in which the group has nodes, with the fewest new ones, else the tightest.
     fn place_gang_in_one_domain(&self, request: usize) -> Placement {
         let spec = &self.view.requests[request];
         let state = &self.groups[spec.group];

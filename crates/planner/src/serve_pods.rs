@@ -1,5 +1,5 @@
-//! Serving a request without a gang, one node at a time: what fits on nodes of its group is placed there, then the release of
-//! cordoned nodes is cancelled, then free nodes are reserved, and what is still missing is waited for or reclaimed.
+//! Serving a request without a gang, one node at a time: pods are placed on nodes of its group, then the release of cordoned
+//! nodes is cancelled, then free nodes are reserved; for the rest it waits for incoming nodes, or borrowed ones are reclaimed.
 
 use crate::ActionReason;
 use crate::available::{Found, Search};
@@ -100,7 +100,7 @@ impl<'a> PlanningPass<'a> {
         })
     }
 
-    /// Free nodes for what is left of a request.
+    /// Finds free nodes for a load of a request.
     pub fn find_free(&self, request: usize, load: &Load, single_domain: bool, first: bool) -> Found {
         let spec = &self.view.requests[request];
         let search = Search {
@@ -113,8 +113,8 @@ impl<'a> PlanningPass<'a> {
         self.available.find(&search, &self.view.kinds)
     }
 
-    /// Whether a node belongs to the group of a request. What its group releases does not come to it: if its release cannot be
-    /// cancelled, another request takes it.
+    /// Whether a node belongs to the group of a request. A request does not wait for a node that its own group releases: if the
+    /// release cannot be cancelled, another request takes the node.
     pub fn is_own(&self, request: usize, node: usize) -> bool {
         self.view.nodes[node].group == Some(self.view.requests[request].group)
     }

@@ -3,8 +3,8 @@
 /// What is served now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stage {
-    /// Only what is within a nominal quota so deep in the tree, or deeper. Deeper quotas are served first: what a team has of
-    /// its own is not for other teams of its organization, whatever the organization has.
+    /// Only requests within a nominal quota at this depth of the tree, or deeper. Deeper quotas are served first: the nominal
+    /// quota of a team is not for other teams of its organization, whatever the organization has.
     pub quota_depth: Option<usize>,
     /// Only requests of this priority.
     pub priority: i32,
@@ -13,7 +13,7 @@ pub(crate) struct Stage {
 /// How far one step of serving a request came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It has got a node and needs more.
+    /// It got a node and needs more.
     Progress,
     /// All of it is placed, or has to wait.
     Finished,

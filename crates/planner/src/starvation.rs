@@ -7,12 +7,12 @@ use crate::placement::Placement;
 use crate::{Seconds, Topology};
 use std::cmp::Reverse;
 
-/// Starvation limit of a pool that does not say otherwise.
+/// Starvation limit of a pool that does not set one.
 const DEFAULT_STARVATION_LIMIT: Seconds = 600;
 
 impl PlanningPass<'_> {
-    /// Keeps free nodes, as they come, for a gang that is next and has reached the starvation limit, until it can have all that
-    /// it needs. For one gang at a time, so that the pool does not stand still.
+    /// Keeps nodes, as they become free, for a gang that is next and has reached the starvation limit, until it can have all its
+    /// nodes. For one gang at a time, so that the pool does not stand still.
     pub fn keep_nodes_for_starved_gang(&mut self, request: usize, placement: Placement) {
         let since = self.view.requests[request].demand.waiting_since;
         let from = since + self.view.pool.starvation_limit.unwrap_or(DEFAULT_STARVATION_LIMIT);
@@ -30,21 +30,21 @@ impl PlanningPass<'_> {
             Topology::SingleDomain => self.find_most_promising_domain(request),
         };
         self.progress[request].unplaced = unplaced;
-        // Nodes that the gang's group has are not kept for it: they are released at the idle timeout.
+        // Nodes that the gang's group has already are not kept for it: they are released at the idle timeout.
         for node in free {
             self.earmark(node, group);
             self.progress[request].earmarked.push(node);
         }
     }
 
-    /// Whether the pool has enough for a gang once other tenants release what they have for requests.
+    /// Whether the pool has enough nodes for a gang once other tenants release the nodes that they have for requests.
     fn is_reachable(&mut self, request: usize) -> bool {
         self.list_reachable();
         let reachable = self.reachable.as_ref();
         reachable.is_some_and(|reachable| reachable.fits(request, &self.view))
     }
 
-    /// The free nodes of the domain that has the most of them, of those that are large enough for the gang.
+    /// The free nodes of the domain with the most of them, among the domains that are large enough for the gang.
     fn find_most_promising_domain(&self, request: usize) -> (Vec<usize>, Load) {
         let (load, selector, kinds) = (
             &self.view.requests[request].load,
@@ -61,7 +61,7 @@ impl PlanningPass<'_> {
         most.unwrap_or_else(|| (Vec::new(), load.clone()))
     }
 
-    /// Lists the nodes that a request may hope for: free ones, those being recycled, and those beyond the minimums of groups.
+    /// Lists the nodes that a request can count on: free ones, those being recycled, and those beyond the minimums of groups.
     fn list_reachable(&mut self) {
         if self.reachable.is_some() {
             return;

@@ -1,19 +1,20 @@
-//! One pool's part of the fleet with numbers in place of names, sorted, so that the order of the input does not matter.
+//! The part of the fleet that belongs to one pool. Numbers replace names; it is sorted, so that the order of the input does
+//! not matter.
 
 use crate::load::Load;
 use crate::{Demand, Node, NodeGroup, NodeState, Owner, Phase, Pool, Seconds, Tenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// One pool: its nodes, and the groups that ask for them.
+/// One pool: its nodes, and the node groups that request them.
 pub(crate) struct View<'a> {
     pub now: Seconds,
     pub pool: &'a Pool,
-    /// By name.
+    /// Sorted by name.
     pub nodes: Vec<PoolNode<'a>>,
     pub kinds: Vec<Kind>,
     /// Names of topology domains. A node without one has `domains.len()`.
     pub domains: Vec<&'a str>,
-    /// Those of the oldest tenant first.
+    /// The groups of the oldest tenant first.
     pub node_groups: Vec<PoolNodeGroup<'a>>,
     /// In the order of their groups.
     pub requests: Vec<Request<'a>>,
@@ -22,7 +23,7 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
-    /// What the pods on a node leave free.
+    /// Capacity that the pods on a node leave free.
     pub fn free_capacity(&self, node: usize) -> Vec<u64> {
         let node = &self.nodes[node];
         if node.object.unusable {
@@ -37,7 +38,7 @@ impl View<'_> {
         free
     }
 
-    /// Nodes of each domain in all; the last entry counts those without one.
+    /// Number of nodes of each domain; the last entry counts the nodes without a domain.
     pub fn count_nodes_by_domain(&self) -> Vec<u32> {
         let mut sizes = vec![0; self.domains.len() + 1];
         for node in &self.nodes {
@@ -46,7 +47,7 @@ impl View<'_> {
         sizes
     }
 
-    /// A load of whole nodes, whatever they hold.
+    /// A load of whole nodes, whatever their capacity.
     pub fn whole_nodes(&self, number: u32) -> Load {
         let mut each = vec![0; self.resources.len()];
         each.push(1);
@@ -58,7 +59,7 @@ impl View<'_> {
         self.kinds[self.nodes[node].kind].gpus
     }
 
-    /// What a node holds when it is empty.
+    /// Capacity of a node when it is empty.
     pub fn capacity(&self, node: usize) -> &[u64] {
         &self.kinds[self.nodes[node].kind].capacity
     }
@@ -67,17 +68,17 @@ impl View<'_> {
         self.kinds.iter().map(|kind| kind.gpus).min().unwrap_or(1)
     }
 
-    /// The tenant that a request is of.
+    /// The tenant of a request.
     pub fn tenant_of(&self, request: usize) -> usize {
         self.node_groups[self.requests[request].group].tenant
     }
 }
 
-/// Nodes that are alike to requests: same capacity, same labels as far as a selector names them.
+/// Nodes that are equal to all requests: same capacity, and same values of the labels that selectors name.
 pub(crate) struct Kind {
     /// By the number of the resource; the last entry is the node itself: 1.
     pub capacity: Vec<u64>,
-    /// What a node of it counts in quotas.
+    /// GPUs that a node of this kind counts in quotas.
     pub gpus: u64,
     /// Whether it carries the labels of a selector, by the selector's number.
     pub matches: Vec<bool>,
@@ -88,7 +89,7 @@ pub(crate) struct PoolNode<'a> {
     pub object: &'a Node,
     pub kind: usize,
     pub domain: usize,
-    /// The group that it belongs to; `None` for one without an owner, or of a group that does not exist any more.
+    /// The group that it belongs to; `None` without an owner, or if the group no longer exists.
     pub group: Option<usize>,
 }
 
@@ -109,7 +110,7 @@ impl PoolNodeGroup<'_> {
     }
 }
 
-/// A request of a group, with what it asks for by number.
+/// A request of a group, with resources and selector by number.
 pub(crate) struct Request<'a> {
     pub group: usize,
     pub demand: &'a Demand,
@@ -156,7 +157,7 @@ impl PoolNode<'_> {
     }
 }
 
-/// What is looked up by name, for all pools together.
+/// Objects that are looked up by name, for all pools together.
 pub(crate) struct Catalog<'a> {
     /// The oldest first.
     pub tenants: Vec<&'a Tenant>,
@@ -197,7 +198,7 @@ impl<'a> Catalog<'a> {
         self.groups.keys().chain(self.nodes.keys()).copied().collect()
     }
 
-    /// Number of a tenant that is not terminated.
+    /// The number of a tenant, unless it is terminated.
     pub fn find_tenant(&self, uid: &str) -> Option<usize> {
         self.by_uid
             .get(uid)
@@ -205,7 +206,7 @@ impl<'a> Catalog<'a> {
             .filter(|number| !self.tenants[*number].terminated)
     }
 
-    /// What concerns one pool.
+    /// The view of one pool.
     pub fn view(&self, now: Seconds, pool: &'a Pool) -> View<'a> {
         let mut objects = self.nodes.get(pool.name.as_str()).cloned().unwrap_or_default();
         objects.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -283,7 +284,7 @@ fn list_domains<'a>(pool: &Pool, nodes: &[&'a Node]) -> Vec<&'a str> {
 pub(crate) const ANY: usize = 0;
 static NO_SELECTOR: BTreeMap<String, String> = BTreeMap::new();
 
-/// Numbers for the resources and labels that demand in a pool names.
+/// Numbers for the resources and labels that the demand of a pool names.
 struct Names<'a> {
     /// The pool's own resource is the first, if it has one.
     resources: HashMap<&'a str, usize>,
@@ -326,7 +327,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Capacity by resource number, then its values of the labels that selectors name.
+    /// Writes the capacity by resource number, then the values of the labels that selectors name.
     fn describe(&self, node: &Node, into: &mut Vec<u64>) {
         into.clear();
         into.resize(self.resources.len() + 1, 0);
@@ -356,7 +357,7 @@ impl<'a> Names<'a> {
             });
         }
         Kind {
-            // A node without GPUs still is a node: it counts as one.
+            // A node without GPUs counts as one GPU.
             gpus: pool.gpu_resource_name.as_ref().map_or(1, |_| capacity[0].max(1)),
             capacity: capacity.to_vec(),
             matches,

@@ -1,5 +1,5 @@
-//! A gang that cannot have all its nodes yet: what is on its way is kept for it, and borrowed nodes are reclaimed, if it has
-//! everything then.
+//! A gang that cannot have all its nodes yet: incoming nodes are kept for it, and borrowed ones are reclaimed, if it can have
+//! all its nodes then.
 
 use crate::load::Load;
 use crate::pass::{Blocked, Decision, PlanningPass};
@@ -11,8 +11,8 @@ use crate::{ActionReason, Topology};
 type Candidate = (Placement, Vec<usize>);
 
 impl PlanningPass<'_> {
-    /// Keeps what is on its way for a gang, and reclaims as many borrowed nodes as it needs, if it can have all its nodes then.
-    /// Otherwise nothing is done. `now`: the nodes that it has, and free ones.
+    /// Keeps incoming nodes for a gang, and reclaims as many borrowed nodes as it needs, if it can have all its nodes then.
+    /// Otherwise does nothing. `now`: the nodes that it has, and free ones.
     pub fn wait_for_gang_nodes(&mut self, request: usize, stage: Stage, now: &Placement) -> Option<Outcome> {
         self.list_victims();
         let has_victims = self.victims.as_ref().is_some_and(|victims| !victims.groups.is_empty());
@@ -47,7 +47,7 @@ impl PlanningPass<'_> {
     fn wait_with(&mut self, request: usize, placement: Placement, later: Vec<usize>) {
         let group = self.view.requests[request].group;
         for own in &placement.cordoned {
-            // Nothing else is placed on it: it is full when the gang starts.
+            // No other request is placed on it: it is full when the gang starts.
             let reason = ActionReason::NeededAgain {
                 request: self.request_name(request),
             };
@@ -67,7 +67,7 @@ impl PlanningPass<'_> {
         self.progress[request].blocked_by = Some(Blocked::NodesComing);
     }
 
-    /// Adds later nodes to those that a gang can have now, until it fits: incoming ones, then borrowed ones.
+    /// Adds incoming nodes, then borrowed ones, to those that a gang can have now, until it fits.
     fn collect_anywhere(&mut self, request: usize, mut placement: Placement) -> Option<Candidate> {
         let group = self.view.requests[request].group;
         let (mut later, mut assumed) = (Vec::new(), Vec::new());
@@ -101,7 +101,7 @@ impl PlanningPass<'_> {
             placement.unplaced.place(&mut self.view.capacity(node).to_vec());
         }
         self.progress[request].unplaced = before;
-        // The first ones were chosen while it was asking for fewer GPUs than it needs.
+        // The first nodes were chosen while the gang counted on fewer GPUs than it needs.
         let allowed = taken.iter().all(|at| self.may_reclaim(request, *at, gpus, 0));
         for node in taken.iter().chain(&assumed) {
             self.undo_assumption(*node);
@@ -156,7 +156,7 @@ impl PlanningPass<'_> {
         sources
     }
 
-    /// Places a gang on the nodes of one domain, with the number of nodes of each source.
+    /// Places a gang on the nodes of one domain; also returns the number of nodes of each source.
     fn collect_in(&self, request: usize, domain: usize, sources: &[Vec<usize>; 3]) -> ([usize; 3], Candidate) {
         let held = self.groups[self.view.requests[request].group].free_capacity.iter();
         let mut placement = self.pack(request, held.filter(|(at, _)| self.view.nodes[*at].domain == domain));
@@ -203,7 +203,7 @@ impl PlanningPass<'_> {
         allowed
     }
 
-    /// During a search, a node counts as taken from its group.
+    /// Counts a node as taken from its group during a search.
     fn assume_released(&mut self, node: usize) {
         if let Some(group) = self.view.nodes[node].group {
             self.groups[group].staying -= 1;

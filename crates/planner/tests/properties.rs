@@ -1,4 +1,4 @@
-//! What holds whatever happens: random fleets live for a while, and each plan is checked.
+//! Properties of every plan: random fleets run for a while, and each plan is checked.
 
 #![expect(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -25,15 +25,15 @@ fn count_held(fleet: &Fleet, uid: &str) -> u32 {
 }
 
 /// GPUs that the tenants below a quota have.
-fn count_quota_gpus(fleet: &Fleet, share: &Quota) -> u64 {
-    let tenants = fleet.tenants.iter().filter(|tenant| is_below(tenant, share));
+fn count_quota_gpus(fleet: &Fleet, quota: &Quota) -> u64 {
+    let tenants = fleet.tenants.iter().filter(|tenant| is_below(tenant, quota));
     tenants
         .map(|tenant| u64::from(count_held(fleet, &tenant.uid)) * GPUS)
         .sum::<u64>()
 }
 
-fn is_below(tenant: &Tenant, share: &Quota) -> bool {
-    tenant.quota.as_ref() == Some(&share.name) || share.name == "share-1" && tenant.quota.as_deref() == Some("share-2")
+fn is_below(tenant: &Tenant, quota: &Quota) -> bool {
+    tenant.quota.as_ref() == Some(&quota.name) || quota.name == "quota-1" && tenant.quota.as_deref() == Some("quota-2")
 }
 
 /// Checks a plan, and that there is nothing left to do after it.
@@ -43,8 +43,8 @@ fn check_plan(before: &Fleet, made: &Plan) {
 
     let mut after = before.clone();
     executor::apply(&mut after, made);
-    // Done once, nothing is left to do. Where nodes are reclaimed for fairness, or reservations are incomplete, who is next may
-    // change once more with what was done; it settles.
+    // Nothing is left to do after a plan. Where nodes are reclaimed for fairness, or reservations are incomplete, a plan can
+    // change which request is next; this settles after a few plans.
     let is_reserved = |node: &Node| match &node.state {
         NodeState::Owned(owner) => matches!(owner.phase, Phase::Reserved { .. }),
         _ => false,
@@ -62,26 +62,26 @@ fn check_plan(before: &Fleet, made: &Plan) {
         describe(&again)
     );
 
-    let mut turned = before.clone();
-    turned.nodes.reverse();
-    turned.tenants.reverse();
-    turned.quotas.reverse();
-    assert_eq!(&plan(&turned), made, "the order of the input matters");
+    let mut reversed = before.clone();
+    reversed.nodes.reverse();
+    reversed.tenants.reverse();
+    reversed.quotas.reverse();
+    assert_eq!(&plan(&reversed), made, "the order of the input matters");
 }
 
-/// No node is free that a tenant could use, where none is kept for others.
+/// Checks that no node is free that a waiting tenant could use. Only for fleets in which none is kept for others.
 fn check_that_no_usable_node_is_free(before: &Fleet, made: &Plan) {
     let mut after = before.clone();
     executor::apply(&mut after, made);
     let free = after.nodes.iter().filter(|node| node.state == NodeState::Free).count();
     for tenant in &before.tenants {
-        let standing = &made.node_groups[&tenant.uid]["g"];
-        let could = standing.waiting > 0 && standing.held < tenant.node_groups[0].max_nodes;
+        let group_plan = &made.node_groups[&tenant.uid]["g"];
+        let could = group_plan.waiting > 0 && group_plan.held < tenant.node_groups[0].max_nodes;
         assert!(free == 0 || !could, "{free} nodes are free\n{}", describe(made));
     }
 }
 
-/// An autoscaler changes nothing of what is done with existing nodes, and no more nodes are requested than allowed.
+/// Checks that autoscaling does not change the actions on existing nodes, and that no more nodes are requested than allowed.
 fn check_scale_up(fleet: &Fleet) {
     let mut growing = fleet.clone();
     let there = u32::try_from(fleet.nodes.len()).unwrap();
@@ -107,8 +107,8 @@ fn check_scale_up(fleet: &Fleet) {
     assert!(made.scale_ups.is_empty());
 }
 
-/// The same fleets each time, so that a change is not stopped by what it did not break.
-/// `PROPTEST_CASES=20000 cargo test --release -p berth-planner --test properties` looks at others.
+/// Tests the same fleets each time, so that a change does not fail because of older errors.
+/// `PROPTEST_CASES=20000 cargo test --release -p berth-planner --test properties` tests others.
 fn config() -> ProptestConfig {
     let default = ProptestConfig {
         max_shrink_iters: 4000,
@@ -127,8 +127,8 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Every plan in the life of a fleet is safe, also when some of what was planned fails; and in the end every request
-    /// that could be served was, and nodes that no request needs are free.
+    /// Every plan in the life of a fleet is safe, even if some of its actions fail. In the end, every request that can be
+    /// served is served, and nodes that no request needs are free.
     #[test]
     fn every_plan_in_the_life_of_a_fleet_is_safe(fleet in fleet(), arrivals in arrivals(), unlucky in 2..9_usize) {
         let mut world = World::new(fleet);
@@ -147,20 +147,20 @@ proptest! {
         let made = plan(&world.fleet);
         prop_assert!(made.actions.is_empty(), "{}", describe(&made));
         for tenant in &world.fleet.tenants {
-            let standing = &made.node_groups[&tenant.uid]["g"];
+            let group_plan = &made.node_groups[&tenant.uid]["g"];
             prop_assert!(World::count_joining_nodes(&world.fleet, &tenant.uid) <= tenant.node_groups[0].min_nodes, "{}", describe(&made));
-            // What still waits is limited by itself, or by what others do not lend or have as a minimum.
-            let limited = standing.waits.iter().any(|wait| !matches!(wait.reason, WaitReason::NoFreeNodes(_) | WaitReason::NodesComing(_)));
+            // A request still waits only because of a limit, or because others do not lend GPUs or have them as a minimum.
+            let limited = group_plan.waits.iter().any(|wait| !matches!(wait.reason, WaitReason::NoFreeNodes(_) | WaitReason::NodesComing(_)));
             let free = world.fleet.nodes.iter().filter(|node| node.state == NodeState::Free).count();
-            prop_assert!(standing.waiting as usize > free || standing.waiting == 0 || limited, "{}", describe(&made));
+            prop_assert!(group_plan.waiting as usize > free || group_plan.waiting == 0 || limited, "{}", describe(&made));
         }
     }
 
-    /// A limit that is lowered, and a group that asks for fewer nodes, hold for what is there already, too.
+    /// A lowered limit, and a lowered maximum of a group, also apply to nodes that are already assigned.
     #[test]
     fn lowered_limits_are_reached(
         fleet in fleet(), arrivals in arrivals(), when in 2..12_usize,
-        share in 0..3_usize, limit in 0..4_u64, group in 0..4_usize, most in 0..4_u32,
+        quota in 0..3_usize, limit in 0..4_u64, group in 0..4_usize, most in 0..4_u32,
     ) {
         let mut world = World::new(fleet);
         for step in 0..when + 12 {
@@ -168,7 +168,7 @@ proptest! {
                 world.add_demand(arrival.tenant, arrival.demand.clone(), 1_000_000);
             }
             if step == when {
-                world.fleet.quotas[share].limit.insert("h100".into(), limit * GPUS);
+                world.fleet.quotas[quota].limit.insert("h100".into(), limit * GPUS);
                 let group = &mut world.fleet.tenants[group].node_groups[0];
                 group.max_nodes = most.max(group.min_nodes);
             }
@@ -176,7 +176,7 @@ proptest! {
             check_plan(&before, &plan(&before));
             world.advance(|_| false);
         }
-        prop_assert!(count_quota_gpus(&world.fleet, &world.fleet.quotas[share]) <= limit * GPUS);
+        prop_assert!(count_quota_gpus(&world.fleet, &world.fleet.quotas[quota]) <= limit * GPUS);
         let tenant = &world.fleet.tenants[group];
         prop_assert!(count_held(&world.fleet, &tenant.uid) <= tenant.node_groups[0].max_nodes);
     }
@@ -188,9 +188,9 @@ proptest! {
         for tenant in &mut fleet.tenants {
             tenant.node_groups[0].min_nodes = 0;
         }
-        for share in &mut fleet.quotas {
-            share.limit.clear();
-            share.lending_limit.clear();
+        for quota in &mut fleet.quotas {
+            quota.limit.clear();
+            quota.lending_limit.clear();
         }
         let mut world = World::new(fleet);
         for step in 0..40 {
@@ -203,7 +203,7 @@ proptest! {
         }
     }
 
-    /// Where all tenants request more than there is, none is more than a node above what the weights say.
+    /// Where all tenants request more nodes than there are, no tenant has over one node more than its weight allows.
     #[test]
     fn shares_follow_weights(weights in prop::collection::vec(1..5_u32, 1..6), nodes in 1..40_usize) {
         let mut text = String::from("pool h100 gpus=8\n");

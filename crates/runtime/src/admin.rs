@@ -10,7 +10,7 @@ use std::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// What has to be in place before the process calls itself ready. Cheap to clone; all clones speak of one process.
+/// Conditions that must hold before the process is ready. Cheap to clone; clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<State>>);
 
@@ -21,7 +21,7 @@ struct State {
 }
 
 impl Readiness {
-    /// Readiness that waits for every one of `needs`.
+    /// Readiness that requires all of `needs`.
     pub fn new(needs: &[&'static str]) -> Self {
         Self(Arc::new(Mutex::new(State {
             needs: needs.iter().map(|need| (*need, false)).collect(),
@@ -33,12 +33,12 @@ impl Readiness {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says whether one of the needs is met now.
+    /// Sets whether one of the needs is met now.
     pub fn set(&self, need: &'static str, met: bool) {
         self.state().needs.insert(need, met);
     }
 
-    /// Says what works only in part although the process is ready: one line each in the answer of `/readyz`.
+    /// Sets remarks about what works only in part although the process is ready: one line each in the answer of `/readyz`.
     pub fn remark(&self, remarks: &[String]) {
         self.state().remarks = remarks.to_vec();
     }
@@ -65,11 +65,11 @@ struct AdminState {
     readiness: Readiness,
 }
 
-/// Serves the admin endpoints on `address` until `stop`. `/healthz` answers as long as the process turns its event
-/// loop; `/readyz` answers 503 and names what is missing until every need is met.
+/// Serves the admin endpoints on `address` until `stop`. `/healthz` answers as long as the event loop of the
+/// process runs; `/readyz` answers 503 with the missing needs until all are met.
 ///
 /// # Errors
-/// The address cannot be bound, or the listener breaks.
+/// The address cannot be bound, or the listener fails.
 pub async fn serve(
     address: SocketAddr,
     registry: Registry,

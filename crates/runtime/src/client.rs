@@ -12,14 +12,14 @@ use kube::{
 use std::{path::Path, time::Duration};
 use tower::{BoxError, ServiceExt};
 
-/// Time within which a connection must be made.
+/// Maximum time to establish a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Silence after which a connection is given up. Longer than the 290 s after which a watch asks anew, and watches
-/// send bookmarks about once a minute, so that a healthy watch is never cut.
+/// Time without data after which a connection is closed. A healthy watch never reaches it: watches send bookmarks about
+/// once a minute, and start again after 290 s.
 const READ_TIMEOUT: Duration = Duration::from_secs(295);
 
-/// Silence on a stream after which the kernel asks whether the other end is still there, how often it asks in vain, and
-/// how long what was sent may stay unacknowledged.
+/// TCP keepalive of streams: the idle time after which the kernel probes the other end, the number of probes, and how
+/// long sent data may stay unacknowledged.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const PROBES: u32 = 4;
 const UNACKNOWLEDGED: Duration = Duration::from_mins(2);
@@ -32,12 +32,12 @@ pub enum ConnectError {
     Kubeconfig {
         /// The file.
         path: String,
-        /// What is the matter with it.
+        /// The cause.
         #[source]
         source: Box<KubeconfigError>,
     },
     /// The program does not run in a pod with a service account.
-    #[error("no kubeconfig was given, and this is no pod with a service account: {0}")]
+    #[error("no kubeconfig was given, and the process does not run in a pod with a service account: {0}")]
     InCluster(#[source] Box<InClusterError>),
     /// The client cannot be built from the configuration.
     #[error("cannot build a client: {0}")]
@@ -67,8 +67,8 @@ pub async fn config_of(path: &Path) -> Result<Config, ConnectError> {
         .map_err(fail)
 }
 
-/// A client from the text of a kubeconfig that Berth itself made. Never give it one that a tenant wrote: a kubeconfig
-/// can name programs to run.
+/// A client from the text of a kubeconfig that Berth itself made. Never pass one that a tenant wrote: a kubeconfig can
+/// name programs to run.
 ///
 /// # Errors
 /// As [`from_file`].
@@ -83,7 +83,7 @@ pub async fn from_text(text: &str) -> Result<Client, ConnectError> {
 /// A client for the cluster in which this program runs as a pod, with its service account.
 ///
 /// # Errors
-/// It is no pod, or has no token.
+/// The program does not run in a pod, or has no token.
 pub fn in_cluster() -> Result<Client, ConnectError> {
     from_config(Config::incluster().map_err(|error| ConnectError::InCluster(Box::new(error)))?)
 }
@@ -108,13 +108,13 @@ pub fn from_config(mut config: Config) -> Result<Client, ConnectError> {
     config.write_timeout = Some(CONNECT_TIMEOUT);
     // The queue retries: it backs off per object and delays no other object.
     config.default_retry = false;
-    // A proxy from the environment would see credentials, and no cluster of ours is behind one.
+    // A proxy from the environment would see credentials, and no cluster of Berth is behind one.
     config.proxy_url = None;
     Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
-/// A client for streams such as exec, port-forward and logs: connections may be silent for as long as they like, as long as
-/// the other end is there.
+/// A client for streams such as exec, port-forward and logs: connections may be silent for any time, as long as the other end
+/// is reachable.
 ///
 /// # Errors
 /// TLS cannot be set up.

@@ -9,13 +9,13 @@ use axum::{
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use std::{io, time::Duration};
 
-/// Size of an answer beyond which it is an error.
+/// Maximum size of an answer.
 const MAX_ANSWER: usize = 16 << 20;
 
 /// Gets `path` from the HTTP server at `host`:`port`, within `timeout`.
 ///
 /// # Errors
-/// Nothing answers in time, or the answer is not text.
+/// The server does not answer in time, or the answer is not text.
 pub async fn get(host: &str, port: u16, path: &str, timeout: Duration) -> io::Result<(StatusCode, String)> {
     let host = if host.contains(':') {
         format!("[{host}]")
@@ -25,7 +25,7 @@ pub async fn get(host: &str, port: u16, path: &str, timeout: Duration) -> io::Re
     let uri: Uri = format!("http://{host}:{port}{path}")
         .parse()
         .map_err(io::Error::other)?;
-    // Without a pool: a connection that is kept would outlive the program that it was made to.
+    // Without a connection pool: a kept connection would outlive the server process.
     let client = Client::builder(TokioExecutor::new())
         .pool_max_idle_per_host(0)
         .build_http();

@@ -1,4 +1,4 @@
-//! Leader election: of several replicas one works, the others wait.
+//! Leader election: one of several replicas works, the others wait.
 
 use kube::Client;
 use kube_lease_manager::{LeaseManagerBuilder, LeaseManagerError};
@@ -9,22 +9,22 @@ const DURATION_SECONDS: u64 = 15;
 /// Seconds before its end at which the holder renews its lease.
 const GRACE_SECONDS: u64 = 5;
 
-/// Where the lease is and who asks for it.
+/// The lease, and the replica that requests it.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
     /// Namespace of the Lease object.
     pub namespace: String,
     /// Name of the Lease object.
     pub name: String,
-    /// Name of this replica: unique among replicas that may run at once. One that starts again under the name of the
-    /// holder takes the lease at once.
+    /// Name of this replica: unique among replicas that may run at the same time. A replica that starts under the name of
+    /// the holder takes the lease at once.
     pub identity: String,
 }
 
 /// Runs `work` while this process holds the lease. `work` gets a token that is cancelled when it must stop: because
 /// `stop` was cancelled, or because the lease was lost, in which case this function returns [`LeaseError::Lost`] and
-/// the process should end, so that no state of its time as leader survives. The lease is released when `work` ends.
-/// `on_waiting` is called once this process can take over at any moment.
+/// the process should exit, so that it keeps no state of its time as leader. The lease is released when `work` ends.
+/// `on_waiting` is called once this process is ready to take over.
 ///
 /// # Errors
 /// The lease cannot be managed, or was lost.
@@ -85,13 +85,13 @@ fn berth_field_manager(identity: &str) -> String {
     format!("berth-lease-{identity}").chars().take(128).collect()
 }
 
-/// Why a replica does not lead any more.
+/// Why a replica is no longer the leader.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     /// The Lease object cannot be managed.
     #[error("leader election: {0}")]
     Manager(#[source] Box<LeaseManagerError>),
-    /// Another replica leads, or the API server could not be reached in time to renew.
+    /// Another replica is the leader, or the lease could not be renewed in time.
     #[error("leader election: the lease was lost; another replica may lead now")]
     Lost,
 }

@@ -1,4 +1,4 @@
-//! What Berth's long-running programs share: Kubernetes clients with time limits, a keyed queue, a leader lease, the admin
+//! Code that Berth's long-running programs share: Kubernetes clients with time limits, a keyed queue, a leader lease, the admin
 //! server (`/healthz`, `/readyz`, `/metrics`) and a client of it, common metrics, and logs.
 
 pub mod admin;
@@ -10,8 +10,8 @@ pub mod queue;
 pub mod shutdown;
 pub mod telemetry;
 
-/// Makes aws-lc-rs the process's cryptography, for every TLS connection. Call it first thing in `main`; calling it
-/// again is harmless.
+/// Installs aws-lc-rs as the crypto provider of the process, for every TLS connection. Call it first in `main`; further
+/// calls are harmless.
 pub fn install_crypto() {
     // An error means that a provider is installed already, which is this one: no other is linked.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());

@@ -1,4 +1,4 @@
-//! Metrics that long-running programs have in common. Durations are in seconds, and share the bounds of their buckets.
+//! Metrics that long-running programs have in common. Durations are in seconds, and have the same buckets.
 
 use prometheus_client::{
     metrics::{gauge::Gauge, histogram::Histogram},

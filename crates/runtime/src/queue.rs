@@ -1,8 +1,8 @@
-//! A keyed work queue: each key waits at most once, is never handed out twice at a time, and comes again if it was
-//! added while it was worked on.
+//! A keyed work queue: each key waits at most once, is never processed twice at the same time, and is processed again if
+//! it was added meanwhile.
 //!
 //! Unlike a list of events, a keyed queue is bounded by the number of objects, and a slow or failing key delays no
-//! other. Keys of different groups take turns, so that a group that adds thousands delays no other by more than one.
+//! other. Keys of different groups take turns, so that a group with thousands of keys delays no other by more than one.
 
 use std::{
     cmp::Reverse,
@@ -13,18 +13,18 @@ use std::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-/// What waits in a queue.
+/// A key that can wait in a queue.
 pub trait QueueKey: Clone + Eq + Hash {
-    /// What keys share a turn: keys of equal groups come in the order they became due, groups take turns.
+    /// The group of the key. Groups take turns; keys of a group are taken in the order in which they became due.
     fn group(&self) -> u64;
 }
 
-/// A key handed out by [`Queue::take`]; give it back with [`Queue::done`].
+/// A key returned by [`Queue::take`]; give it back with [`Queue::done`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken<K> {
-    /// What to work on.
+    /// The key to process.
     pub key: K,
-    /// How long it waited since it was due.
+    /// How long it waited after it was due.
     pub queued_for: Duration,
 }
 
@@ -57,13 +57,13 @@ struct State<K> {
     next_ticket: u64,
 }
 
-/// Where a key is. A key may at the same time be delayed (`due`) and waiting or worked on: the delay is a promise to
-/// look again not later than then.
+/// The state of a key. A key can be delayed (`due`) and, at the same time, waiting or in process: it is processed again
+/// at `due` at the latest.
 #[derive(Clone, Copy, Debug, Default)]
 struct Where {
     waiting: bool,
     working: bool,
-    /// Added while it was worked on: wait again as soon as it is done.
+    /// Added while it was processed: it waits again as soon as it is done.
     again: bool,
     due: Option<(Instant, u64)>,
 }
@@ -101,13 +101,13 @@ impl<K: QueueKey> Queue<K> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a key at the end, unless it waits already. A key that is being worked on waits again once it is done.
+    /// Puts a key at the end, unless it waits already. A key that is being processed waits again once it is done.
     pub fn add(&self, key: K) {
         self.state().push(key, Instant::now());
         self.0.changed.notify_one();
     }
 
-    /// Puts a key into the queue after `delay`, unless it is due earlier anyway.
+    /// Puts a key into the queue after `delay`, unless it is due earlier.
     pub fn add_after(&self, key: K, delay: Duration) {
         let due = Instant::now() + delay;
         let mut state = self.state();
@@ -130,8 +130,8 @@ impl<K: QueueKey> Queue<K> {
         self.0.changed.notify_one();
     }
 
-    /// Waits for the next key. Keys of a group come in the order they became due, and
-    /// groups take turns. Cancel-safe.
+    /// Waits for the next key. Groups take turns; keys of a group are taken in the order in
+    /// which they became due. Cancel-safe.
     pub async fn take(&self) -> Taken<K> {
         loop {
             let changed = self.0.changed.notified();
@@ -144,7 +144,7 @@ impl<K: QueueKey> Queue<K> {
                     place.waiting = false;
                     place.working = true;
                     if state.waiting > 0 {
-                        // Notify stores one permit only: pass it on, so that no worker sleeps beside work.
+                        // Notify stores one permit only: pass it on, so that no worker sleeps while keys wait.
                         self.0.changed.notify_one();
                     }
                     return Taken {
@@ -178,7 +178,7 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Number of keys that wait now (not those delayed or worked on).
+    /// Number of keys that wait now, without those that are delayed or being processed.
     pub fn len(&self) -> usize {
         self.state().waiting
     }
@@ -220,7 +220,7 @@ impl<K: QueueKey> State<K> {
         next
     }
 
-    /// Moves what is due from the delayed to the ready.
+    /// Moves keys that are due from `delayed` to `ready`.
     fn promote(&mut self, now: Instant) {
         while let Some(Reverse((due, ticket))) = self.delayed.peek().copied() {
             if due > now {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_waits_once_and_is_worked_on_once() {
+    async fn a_key_waits_once_and_is_processed_once() {
         let queue = Queue::new();
         queue.add("a");
         queue.add("a");
@@ -286,17 +286,17 @@ mod tests {
             tokio::time::timeout(Duration::from_secs(1), queue.take())
                 .await
                 .is_err(),
-            "a is being worked on"
+            "a is being processed"
         );
         queue.done(&"a");
         assert_eq!(queue.take().await.key, "a");
         queue.done(&"a");
         queue.done(&"b");
-        assert!(queue.state().keys.is_empty(), "nothing is remembered of idle keys");
+        assert!(queue.state().keys.is_empty(), "no state of idle keys is kept");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn delayed_keys_come_when_due_and_the_earliest_delay_wins() {
+    async fn delayed_keys_are_taken_when_due_and_the_earliest_delay_wins() {
         let queue = Queue::new();
         queue.add_after("late", Duration::from_secs(10));
         queue.add_after("soon", Duration::from_secs(2));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_immediate_add_overtakes_a_delay_but_the_delay_still_comes() {
+    async fn an_immediate_add_overtakes_a_delay_and_keeps_it() {
         let queue = Queue::new();
         queue.add_after("a", Duration::from_secs(5));
         queue.add("a");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_workers_share_many_keys_without_two_on_one() {
+    async fn no_two_workers_process_the_same_key() {
         let queue = Queue::new();
         let working = Arc::new(Mutex::new(std::collections::HashSet::new()));
         let total = Arc::new(std::sync::atomic::AtomicUsize::new(0));

@@ -1,13 +1,13 @@
-//! Orderly ends.
+//! Graceful shutdown.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled by the first SIGTERM or SIGINT. A second signal ends the process as if there were no
-/// handler, so that a hanging shutdown can be cut short.
+/// A token that is cancelled by the first SIGTERM or SIGINT. A second signal ends the process at
+/// once, so that a hanging shutdown can be aborted.
 ///
 /// # Errors
-/// The operating system refuses signal handlers.
+/// The operating system rejects signal handlers.
 pub fn signals() -> std::io::Result<CancellationToken> {
     let token = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;

@@ -2,13 +2,13 @@
 
 use tracing_subscriber::EnvFilter;
 
-/// How log lines look.
+/// Format of the logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// One line of text an event, for people.
+    /// One line of text per event, for people.
     #[default]
     Text,
-    /// One JSON object an event, for log collectors.
+    /// One JSON object per event, for log collectors.
     Json,
 }
 
@@ -26,7 +26,7 @@ impl std::str::FromStr for LogFormat {
 
 /// Starts logging to standard error. `RUST_LOG` selects what is logged (default: `info`, and `warn` for libraries
 /// that log much; the client's own log repeats every rejected request, which its caller reports better). A second call
-/// changes nothing.
+/// has no effect.
 pub fn init(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("info,kube=warn,kube_client=off,kube_runtime=warn,tower=warn,hyper=warn"));
@@ -38,6 +38,6 @@ pub fn init(format: LogFormat) {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     if let Err(error) = result {
-        tracing::debug!(%error, "logging was started before");
+        tracing::debug!(%error, "logging was already started");
     }
 }

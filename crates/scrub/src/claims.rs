@@ -1,4 +1,4 @@
-//! Devices of `ResourceClaims`: the kubelet has none prepared for a tenant's pod.
+//! Devices of `ResourceClaims`: checks that the kubelet has none prepared for a tenant's pod.
 
 use crate::{
     Unclean,
@@ -7,7 +7,7 @@ use crate::{
 };
 use serde_json::Value;
 
-/// Where the kubelet keeps what it prepared.
+/// The kubelet's checkpoint of prepared claims.
 const CHECKPOINT: &str = "/var/lib/kubelet/dra_manager_state";
 
 /// Whether no claim of a tenant is prepared.
@@ -18,7 +18,7 @@ pub(crate) fn none_prepared(node: &Node) -> Result<String, Unclean> {
     };
     let unreadable = || Unclean::Left(format!("{} cannot be read", path.display()));
     let state: Value = serde_json::from_str(&text).map_err(|_| unreadable())?;
-    // The list is text within the file, so that its checksum is of this very text.
+    // The list is a string within the file, because the checksum is that of the string.
     let list = match &state["Data"] {
         Value::String(data) => serde_json::from_str(data).map_err(|_| unreadable())?,
         Value::Null => state,

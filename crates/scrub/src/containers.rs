@@ -1,4 +1,4 @@
-//! The containers that the node's runtime has, as their bundles say: containerd's, or CRI-O's.
+//! The containers of the node's runtime, containerd or CRI-O, read from their bundles.
 
 use crate::{
     Unclean,
@@ -30,7 +30,7 @@ pub(crate) fn all(node: &Node) -> Result<Vec<Container>, Unclean> {
     let mut found = Vec::new();
     for (folder, config) in [(CONTAINERD, "config.json"), (CRI_O, "userdata/config.json")] {
         for bundle in entries(&node.path(folder))? {
-            // One that ends just now has none.
+            // A container that is just ending has none.
             let Some(config) = text(&bundle.join(config))? else {
                 continue;
             };

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::path::{Component, Path};
 
-/// Empties folders; they themselves stay.
+/// Empties folders; the folders themselves stay.
 pub(crate) fn empty(node: &Node, folders: &[String]) -> Result<String, Unclean> {
     let mut removed = 0;
     for folder in folders {
@@ -18,7 +18,7 @@ pub(crate) fn empty(node: &Node, folders: &[String]) -> Result<String, Unclean> 
             return Err(Unclean::Left(format!("{folder} is no folder that may be emptied")));
         }
         let path = node.path(folder);
-        // A link would lead to the machine that cleans, or to anything else.
+        // A link could lead into this container, or to any other folder.
         let inside = path.canonicalize().map_err(crate::files::at(&path))?;
         if inside != path {
             return Err(Unclean::Left(format!("{folder} is or lies behind a link")));

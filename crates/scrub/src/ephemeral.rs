@@ -14,7 +14,7 @@ const LOGS: &str = "/var/log/pods";
 /// Links to them.
 const LINKS: &str = "/var/log/containers";
 
-/// Removes all of it.
+/// Removes all of these files.
 pub(crate) fn remove(node: &Node) -> Result<String, Unclean> {
     let left = left(node)?;
     let mounts = text(&PathBuf::from("/proc/self/mountinfo"))?.unwrap_or_default();
@@ -46,7 +46,7 @@ pub(crate) fn none_left(node: &Node) -> Result<String, Unclean> {
     }
 }
 
-/// Folders of pods that are neither the platform's nor have a container.
+/// Folders of pods that are not the platform's, and logs of tenants' pods.
 fn left(node: &Node) -> Result<Vec<PathBuf>, Unclean> {
     let running: BTreeSet<String> = containers::all(node)?
         .into_iter()

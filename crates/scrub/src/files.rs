@@ -1,4 +1,4 @@
-//! Files of the node. What is not there is no error; what cannot be read is one.
+//! Files of the node. A missing file is no error; a file that cannot be read is one.
 
 use crate::Unclean;
 use std::{
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Says which file it was.
+/// Adds the path to an error.
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Unclean + use<> {
     let path = path.to_owned();
     move |source| Unclean::File { path, source }

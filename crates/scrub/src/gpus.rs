@@ -1,4 +1,4 @@
-//! NVIDIA GPUs, by NVIDIA's own tool. A node without such GPUs has nothing to do; one that has them and not the tool is not
+//! NVIDIA GPUs, by NVIDIA's own tool. Without such GPUs there is nothing to do; a node that has them but not the tool is not
 //! clean.
 
 use crate::{
@@ -37,9 +37,9 @@ fn smi(node: &Node, arguments: &[&str]) -> Result<(bool, String), Unclean> {
         if let Some(tool) = tool {
             let output =
                 program::run(&folder, tool, arguments).map_err(|error| Unclean::Program(format!("{tool}: {error}")))?;
-            let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
-            said.push_str(&String::from_utf8_lossy(&output.stderr));
-            return Ok((output.status.success(), said));
+            let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+            text.push_str(&String::from_utf8_lossy(&output.stderr));
+            return Ok((output.status.success(), text));
         }
     }
     Err(Unclean::Program(
@@ -53,8 +53,8 @@ pub(crate) fn destroy_instances(node: &Node) -> Result<String, Unclean> {
         return Ok("no NVIDIA GPU on this node".into());
     }
     for arguments in [["mig", "-dci"], ["mig", "-dgi"]] {
-        let (is_done, said) = smi(node, &arguments)?;
-        // Where MIG is off, or nothing was made, there is nothing to destroy.
+        let (is_done, output) = smi(node, &arguments)?;
+        // If MIG is off or there are no instances, there is nothing to destroy.
         let is_nothing = [
             "No MIG-enabled",
             "not found",
@@ -63,12 +63,12 @@ pub(crate) fn destroy_instances(node: &Node) -> Result<String, Unclean> {
             "Not Supported",
         ]
         .iter()
-        .any(|words| said.contains(words));
+        .any(|known| output.contains(known));
         if !is_done && !is_nothing {
             return Err(Unclean::Program(format!(
                 "nvidia-smi {}: {}",
                 arguments.join(" "),
-                said.trim()
+                output.trim()
             )));
         }
     }
@@ -85,9 +85,9 @@ pub(crate) fn reset(node: &Node) -> Result<String, Unclean> {
     if count == 0 {
         return Ok("no NVIDIA GPU on this node".into());
     }
-    let (is_done, said) = smi(node, &["--gpu-reset"])?;
+    let (is_done, output) = smi(node, &["--gpu-reset"])?;
     if !is_done {
-        return Err(Unclean::Program(format!("nvidia-smi --gpu-reset: {}", said.trim())));
+        return Err(Unclean::Program(format!("nvidia-smi --gpu-reset: {}", output.trim())));
     }
     Ok(format!("{count} GPUs were reset"))
 }

@@ -2,7 +2,7 @@
 
 use crate::{Unclean, node::Node, program};
 
-/// Removes images that no container uses and whose names do not begin as those to keep.
+/// Removes images that no container uses and whose names have none of the prefixes to keep.
 pub(crate) fn remove(node: &Node, arguments: &[String]) -> Result<String, Unclean> {
     let keep: Vec<&str> = arguments
         .iter()
@@ -19,14 +19,14 @@ pub(crate) fn remove(node: &Node, arguments: &[String]) -> Result<String, Unclea
     Ok(format!("removed {removed} names of images"))
 }
 
-/// Names of images that may go. The sandbox image is in use by the very pod that cleans.
+/// Names of images to remove. The sandbox image is not among them: the pod of this program uses it.
 fn removable<'a>(listed: &'a str, used: &[&str], keep: &[&str]) -> Vec<&'a str> {
     listed
         .lines()
         .map(str::trim)
         .filter(|image| !image.is_empty() && !used.contains(image))
         .filter(|image| !keep.iter().any(|prefix| image.starts_with(prefix)))
-        // A name that is a digest belongs to another name's image, and goes with the last of them.
+        // A name that is a digest belongs to an image with other names, and is removed with the last of them.
         .filter(|image| !image.starts_with("sha256:"))
         .collect()
 }

@@ -1,7 +1,7 @@
 //! What is cleaned and checked on a GPU node between two tenants. Each step is one run of the program `berth-scrub` on the
 //! node, as root, with the node's processes, and its files below a folder.
 //!
-//! A step ends well only if it knows that its work is done. What it cannot do or find out is an error, which keeps the node
+//! A step succeeds only if it knows that its work is done. What it cannot do or find out is an error, which keeps the node
 //! from the next tenant.
 
 mod claims;
@@ -23,8 +23,8 @@ use std::{
 };
 
 /// How long a step waits for what the kubelet or the runtime still has to do.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Pause between two looks.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Why a node is not clean, or could not be cleaned.
@@ -49,7 +49,7 @@ pub enum Unclean {
     UnknownStep(String),
 }
 
-/// Does one step and says in words what was done.
+/// Runs one step and returns a message about what was done.
 ///
 /// # Errors
 /// The step could not be done, or something is left.
@@ -86,9 +86,9 @@ fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Tries until it works or there is no more patience.
+/// Repeats an attempt until it succeeds or the timeout is over.
 fn wait(mut attempt: impl FnMut() -> Result<String, Unclean>) -> Result<String, Unclean> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match attempt() {
             Err(_) if Instant::now() < deadline => pause(PAUSE),

@@ -1,4 +1,4 @@
-//! `berth-scrub STEP [ARGUMENT…]`: does one step of cleaning or checking this node.
+//! `berth-scrub STEP [ARGUMENT…]`: runs one step of cleaning or checking this node.
 
 use berth_scrub::{Node, program, run};
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(unclean) => {
-            // The last words of the container are the reason of the quarantine.
+            // The last output of the container is the reason of the quarantine.
             eprintln!("{unclean}");
             ExitCode::FAILURE
         }

@@ -5,14 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Beginning of the names of tenants' namespaces on the host.
+/// Prefix of the names of tenants' namespaces on the host.
 const TENANT_NAMESPACES: &str = "berth-";
-/// End of the names of those that hold control planes, which are the platform's.
+/// Suffix of the names of control-plane namespaces, which are the platform's.
 const CONTROL_PLANES: &str = "-cp";
-/// The platform's own namespace, whose name begins as tenants' do.
+/// The platform's own namespace, whose name has the same prefix.
 const SYSTEM: &str = "berth-system";
 
-/// The node that is cleaned, and what control said of it.
+/// The node that is cleaned, and the platform's pods on it.
 #[derive(Clone, Debug)]
 pub struct Node {
     root: PathBuf,
@@ -29,7 +29,7 @@ impl Node {
         }
     }
 
-    /// As the environment of a Job's container says.
+    /// The node that the environment of a Job's container describes.
     pub fn from_environment() -> Self {
         let get = |name: &str| std::env::var(name).unwrap_or_default();
         let root = std::env::var("BERTH_HOST").unwrap_or_else(|_| "/host".into());
@@ -64,7 +64,7 @@ mod tests {
     use super::is_tenants;
 
     #[test]
-    fn tenant_workloads_are_told_from_platform_pods() {
+    fn workload_namespaces_are_distinguished_from_platform_namespaces() {
         assert!(is_tenants("berth-vision-abcdefghijklm"));
         for platform in [
             "berth-system",

@@ -1,8 +1,8 @@
-//! Processes: none of a tenant's containers is left, no process that the kubelet started for a pod that is gone, and nobody
-//! holds a GPU but the platform.
+//! Processes: no container of a tenant is left, no process that the kubelet started for a pod that is gone, and only the
+//! platform holds GPUs.
 
 use crate::{
-    PATIENCE, PAUSE, Unclean, containers,
+    PAUSE, TIMEOUT, Unclean, containers,
     files::{entries, name, text},
     node::Node,
     pause,
@@ -19,7 +19,7 @@ struct Leftover {
 
 /// Kills what is left and waits until it is gone.
 pub(crate) fn end(node: &Node) -> Result<String, Unclean> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut ended = BTreeSet::new();
     loop {
         let left = leftovers(node)?;
@@ -28,12 +28,12 @@ pub(crate) fn end(node: &Node) -> Result<String, Unclean> {
             return Ok(format!("{} processes of tenants were left and are gone", ended.len()));
         }
         if Instant::now() >= deadline {
-            return Err(told(&left, &containers));
+            return Err(leftover_error(&left, &containers));
         }
         for Leftover { pid, .. } in &left {
             ended.insert(*pid);
             if let Some(pid) = i32::try_from(*pid).ok().and_then(Pid::from_raw) {
-                // One that ended meanwhile is what is wanted.
+                // The process may have ended meanwhile.
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
@@ -47,10 +47,10 @@ pub(crate) fn none_left(node: &Node) -> Result<(), Unclean> {
     if left.is_empty() && containers.is_empty() {
         return Ok(());
     }
-    Err(told(&left, &containers))
+    Err(leftover_error(&left, &containers))
 }
 
-fn told(left: &[Leftover], containers: &[String]) -> Unclean {
+fn leftover_error(left: &[Leftover], containers: &[String]) -> Unclean {
     let mut all: Vec<String> = left
         .iter()
         .map(|process| format!("process {} {}", process.pid, process.why))
@@ -87,7 +87,7 @@ fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
         let Ok(pid) = name(&process).parse::<u32>() else {
             continue;
         };
-        // One that ended meanwhile is none.
+        // The process may have ended meanwhile.
         let Ok(Some(groups)) = text(&process.join("cgroup")) else {
             continue;
         };
@@ -111,7 +111,7 @@ fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
     Ok(left)
 }
 
-/// The cgroup below which the node's kubelet has its pods, from the lines of a pod's process.
+/// The cgroup below which the node's kubelet has its pods, from the cgroups of a process in a pod.
 fn pods_group(groups: &str) -> Option<String> {
     groups.lines().find_map(|line| {
         let path = line.splitn(3, ':').nth(2)?;
@@ -140,7 +140,7 @@ fn pod_of(groups: &str, own: &str) -> Option<String> {
 
 /// The GPU that a process holds.
 fn gpu_held(process: &std::path::Path) -> Option<String> {
-    // Threads of the kernel have none, and one that ended meanwhile neither.
+    // Kernel threads have no open files, nor has a process that ended meanwhile.
     let open = fs::read_dir(process.join("fd")).ok()?;
     open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
         .map(|target| target.display().to_string())

@@ -1,4 +1,4 @@
-//! Programs of the node: this very program is started once more, makes the node's files its root, and becomes them.
+//! Programs of the node: this program is started again, changes its root to the node's files, and executes them.
 
 use crate::{Unclean, node::Node};
 use std::{
@@ -23,7 +23,7 @@ pub(crate) fn run(root: &Path, program: &str, arguments: &[&str]) -> io::Result<
         .output()
 }
 
-/// Makes the first argument the root and becomes the program that the others name. Returns only if that fails.
+/// Changes the root to the first argument and executes the program that the others name. Returns only if that fails.
 pub fn become_program(arguments: &[String]) -> io::Error {
     let [root, program, rest @ ..] = arguments else {
         return io::Error::from(io::ErrorKind::InvalidInput);
@@ -47,8 +47,8 @@ pub(crate) fn ctr(node: &Node, arguments: &[&str]) -> Result<String, Unclean> {
         .collect();
     let output = run(node.root(), tool, &all).map_err(|error| Unclean::Program(format!("{tool}: {error}")))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Unclean::Program(format!("ctr {}: {said}", arguments.join(" "))));
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Unclean::Program(format!("ctr {}: {stderr}", arguments.join(" "))));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

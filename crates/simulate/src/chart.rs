@@ -40,9 +40,9 @@ pub fn draw_chart(outcome: &Outcome) -> Result<String, ChartError> {
         let served = outcome
             .report
             .stranded_demand_served
-            .map(|served| format!(": {:.1} % of it served", 100.0 * served))
+            .map(|served| format!(": {:.1} % served", 100.0 * served))
             .unwrap_or_default();
-        let title = format!("Stranded demand: GPUs asked for while idle with others{served}");
+        let title = format!("Stranded demand: GPUs requested while idle on other tenants' nodes{served}");
         draw_panel(
             &lower,
             outcome,

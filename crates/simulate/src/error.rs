@@ -1,9 +1,9 @@
-//! Why a simulation gives no report.
+//! Errors of a simulation.
 
 use crate::trace::TraceError;
 use berth_planner::{Seconds, Violation};
 
-/// Why there is no report.
+/// Why a simulation gives no report.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The trace cannot be read.
@@ -12,16 +12,16 @@ pub enum Error {
     /// An option is out of its range.
     #[error("{0}")]
     Option(&'static str),
-    /// Not every tenant's largest job has room in a partition.
+    /// The fleet is too small for partitions that hold the largest job of each tenant.
     #[error(
-        "{nodes} nodes are too few: {tenants} tenants with a partition each that holds their largest job need {needed}"
+        "{nodes} nodes are too few: partitions that hold the largest job of each of {tenants} tenants need {needed}"
     )]
     TooSmall {
-        /// Nodes there are.
+        /// Nodes of the fleet.
         nodes: u32,
-        /// Nodes it takes.
+        /// Nodes that the partitions need.
         needed: u32,
-        /// Tenants.
+        /// Number of tenants.
         tenants: usize,
     },
     /// The planner made a plan that breaks one of its rules.
@@ -32,22 +32,22 @@ pub enum Error {
         /// The rule.
         violation: Violation,
     },
-    /// Jobs wait, and nothing happens any more.
+    /// Jobs wait, and none has started for a long time.
     #[error(
-        "{scene}: {waiting} jobs wait and none started for {days} simulated days; the first is of {tenant}, for {gpus} GPUs: {why}"
+        "{scene}: {waiting} jobs wait and none started for {days} simulated days; the first is a job of {tenant} with {gpus} GPUs: {why}"
     )]
     Stuck {
-        /// Which of the two.
+        /// Which of the two replays.
         scene: &'static str,
-        /// How many wait.
+        /// How many jobs wait.
         waiting: usize,
-        /// How long nothing happened.
+        /// How long no job started.
         days: Seconds,
-        /// The first one's tenant.
+        /// The tenant of the first job.
         tenant: String,
-        /// What the first one asks for.
+        /// The GPUs that the first job requests.
         gpus: u32,
-        /// What the planner says about the tenant.
+        /// Why the tenant waits, as the planner reports it.
         why: String,
     },
 }

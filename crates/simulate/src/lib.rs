@@ -1,8 +1,8 @@
-//! Replays a trace of GPU jobs on a fleet of GPU nodes, twice: with static partitions, and with nodes that follow demand, as
-//! [`berth_planner::plan`] decides. Between two tenants a node is scrubbed, which takes time. See `docs/guides/simulate.md` for the rules
-//! and for what each figure means.
+//! Replays a trace of GPU jobs on a fleet of GPU nodes, twice: with static partitions, and with nodes that follow demand by
+//! decisions of [`berth_planner::plan`]. Between two tenants a node is scrubbed, which takes time. See `docs/guides/simulate.md`
+//! for the rules and the meaning of each figure.
 //!
-//! Pure but for reading the trace: the same trace and options give the same report.
+//! Pure except for reading the trace: the same trace and options give the same report.
 
 mod chart;
 mod error;

@@ -1,10 +1,10 @@
-//! How much of a fleet a trace keeps busy, and how its arrivals are moved so that it keeps busy what was asked for.
+//! How much of a fleet a trace keeps busy, and how its arrivals are moved to reach the requested load.
 
 use berth_planner::Seconds;
 
 use crate::trace::Job;
 
-/// The time over which everything is measured.
+/// The time in which everything is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// When it begins.
@@ -14,8 +14,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// From the arrival of the job that completes the first hundredth of all to that of the last hundredth's first: a few jobs
-    /// long before or after all others would otherwise make most of the time one in which nothing happens. At least a second.
+    /// The window of a trace: without the arrivals of the first and the last hundredth of the jobs, because a few jobs long before
+    /// or after all others would make it mostly empty. At least one second.
     pub fn of(jobs: &[Job]) -> Self {
         let margin = jobs.len() / 100;
         let arrival = |at: usize| jobs.get(at).map_or(0, |job| job.arrival);
@@ -29,19 +29,19 @@ impl Window {
         self.until - self.from
     }
 
-    /// How much of a time lies within.
+    /// How much of a time lies within the window.
     pub fn overlap(self, from: Seconds, until: Seconds) -> Seconds {
         (until.min(self.until) - from.max(self.from)).max(0)
     }
 
-    /// GPU-seconds of a job within, if it starts when it arrives.
+    /// GPU-seconds of a job within the window, if it starts when it arrives.
     pub fn work_of(self, job: &Job) -> u64 {
         u64::from(job.gpus) * self.overlap(job.arrival, job.arrival + job.duration).unsigned_abs()
     }
 }
 
-/// The share of the fleet's GPUs that is busy within the window, on average, if every job starts when it arrives: more than
-/// one if they are more than the fleet has.
+/// The average share of the fleet's GPUs that is busy within the window if every job starts when it arrives: more than one if
+/// the jobs need more GPUs than the fleet has.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 pub fn offered_load(jobs: &[Job], gpus: u64) -> f64 {
     let window = Window::of(jobs);
@@ -49,15 +49,15 @@ pub fn offered_load(jobs: &[Job], gpus: u64) -> f64 {
     work as f64 / (gpus as f64 * window.length() as f64)
 }
 
-/// Moves the arrivals, not the durations, so that the trace offers this share of the fleet. Returns the factor.
+/// Moves the arrivals, but does not change durations, so that the trace has this load. Returns the factor.
 pub fn scale_arrivals(jobs: &mut [Job], gpus: u64, load: f64) -> f64 {
     let scaled = |factor: f64| -> Vec<Job> {
         let mut jobs = jobs.to_vec();
         stretch(&mut jobs, factor);
         jobs
     };
-    // The slower jobs arrive the fewer run at a time. Durations are bounded, so a large factor offers as little as one likes;
-    // what all jobs at once offer is the most.
+    // The more slowly jobs arrive, the fewer run at the same time. Durations are bounded, so a large factor reaches any low load;
+    // the highest load is that of all jobs at once.
     let (mut dense, mut sparse) = (1e-6_f64, 1e6_f64);
     for _ in 0..60 {
         let middle = (dense * sparse).sqrt();
@@ -67,7 +67,7 @@ pub fn scale_arrivals(jobs: &mut [Job], gpus: u64, load: f64) -> f64 {
             sparse = middle;
         }
     }
-    // The first digits say it all, and are easier to repeat.
+    // A few digits are precise enough, and easier to repeat.
     let factor = round(sparse, 6);
     stretch(jobs, factor);
     factor
@@ -86,7 +86,7 @@ fn stretch(jobs: &mut [Job], factor: f64) {
     }
 }
 
-/// To this many significant digits.
+/// Rounds to this many significant digits.
 fn round(value: f64, digits: i32) -> f64 {
     #[expect(clippy::cast_possible_truncation, reason = "an exponent is small")]
     let shift = 10_f64.powi(digits - 1 - value.abs().log10().floor() as i32);
@@ -107,15 +107,15 @@ mod tests {
     }
 
     #[test]
-    fn load_is_what_would_be_busy_if_no_job_waited() {
-        // Window 0..100. 2 GPUs for 50 s, and 4 GPUs for the last 0 s.
+    fn load_is_the_busy_share_if_no_job_waits() {
+        // The window is 0..100: 2 GPUs for 50 s, and 4 GPUs for the last 0 s.
         let jobs = [job(0, 50, 2), job(100, 1000, 4)];
         assert_eq!(Window::of(&jobs), Window { from: 0, until: 100 });
         assert!((offered_load(&jobs, 10) - 0.1).abs() < 1e-9);
     }
 
     #[test]
-    fn a_hundredth_of_the_jobs_at_either_end_sets_no_window() {
+    fn the_window_leaves_out_a_hundredth_of_the_jobs_at_either_end() {
         let mut jobs: Vec<Job> = (0..200).map(|at| job(1000 + at, 1, 1)).collect();
         jobs[0].arrival = 0;
         jobs[1].arrival = 1;
@@ -132,7 +132,7 @@ mod tests {
     fn arrivals_are_moved_until_the_load_is_right() {
         let mut jobs: Vec<Job> = (0..1000).map(|at| job(5000 + at * 10, 40, 1)).collect();
         let factor = scale_arrivals(&mut jobs, 8, 0.5);
-        // One GPU for 40 s each 10 s is half of 8 GPUs as it is.
+        // One GPU for 40 s every 10 s is half of 8 GPUs without moving arrivals.
         assert!((factor - 1.0).abs() < 0.02, "{factor}");
         assert!((offered_load(&jobs, 8) - 0.5).abs() < 0.01);
         assert_eq!(jobs[0].arrival, 0);

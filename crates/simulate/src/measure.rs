@@ -1,4 +1,4 @@
-//! What is summed up over time, within the window.
+//! Sums over time, within the window.
 
 use std::ops::AddAssign;
 
@@ -6,19 +6,19 @@ use berth_planner::Seconds;
 
 use crate::load::Window;
 
-/// Parts that the window is divided into for the chart.
+/// Number of parts into which the window is divided for the chart.
 const BUCKETS: i64 = 240;
 
-/// How things phase at a moment: GPUs, by tenant or of the whole fleet.
+/// The state at one moment: GPUs, by tenant or of the whole fleet.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment<'a> {
-    /// GPUs that each tenant's waiting jobs ask for.
+    /// GPUs that each tenant's waiting jobs request.
     pub(crate) waiting: &'a [u64],
     /// GPUs that each tenant's jobs hold.
     pub(crate) busy: Vec<u64>,
     /// Idle GPUs on nodes that each tenant can use.
     pub(crate) idle: Vec<u64>,
-    /// Those of them on nodes where nothing runs.
+    /// Those of them on nodes without jobs.
     pub(crate) idle_nodes: Vec<u64>,
     /// Idle GPUs on nodes that are being taken from a tenant.
     pub(crate) cordoned: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Moment<'a> {
     pub(crate) joining: u64,
     /// GPUs of nodes that are being scrubbed.
     pub(crate) scrubbed: u64,
-    /// Idle GPUs on nodes where something runs: part of `idle` and `cordoned`.
+    /// Idle GPUs on nodes with jobs: part of `idle` and `cordoned`.
     pub(crate) beside_jobs: u64,
 }
 
@@ -47,14 +47,14 @@ impl<'a> Moment<'a> {
         }
     }
 
-    /// The GPUs that waiting jobs ask for and that are idle on nodes which their tenant does not have: as many as can be matched
-    /// so that none is counted twice and no tenant is matched with its own.
+    /// The GPUs that waiting jobs request and that are idle on nodes which their tenants do not have: as many as can be matched so
+    /// that none is counted twice and no tenant is matched with its own.
     pub(crate) fn stranded(&self) -> u64 {
         self.matched(&self.idle, self.cordoned + self.free + self.joining + self.scrubbed)
     }
 
-    /// The same with nodes only on which nothing runs, which are those that can be recycled: a node with idle GPUs
-    /// beside a running job cannot.
+    /// The same for nodes without jobs only, since only these can be recycled: a node with idle GPUs beside a running job
+    /// cannot.
     pub(crate) fn stranded_nodes(&self) -> u64 {
         let cordoned_beside_jobs = self.beside_jobs.saturating_sub(self.idle_beside_jobs());
         let cordoned = self.cordoned - cordoned_beside_jobs.min(self.cordoned);
@@ -82,15 +82,15 @@ pub struct Bucket {
     pub seconds: u64,
     /// Busy.
     pub busy: u64,
-    /// Asked for by waiting jobs.
+    /// Requested by waiting jobs.
     pub waiting: u64,
-    /// Asked for by waiting jobs while idle with others.
+    /// Requested by waiting jobs while idle on other tenants' nodes.
     pub stranded: u64,
-    /// The same, on nodes where nothing runs.
+    /// The same, on nodes without jobs.
     pub stranded_nodes: u64,
-    /// Idle on nodes where something runs.
+    /// Idle on nodes with jobs.
     pub fragments: u64,
-    /// Idle on a tenant's nodes where nothing runs.
+    /// Idle on a tenant's nodes without jobs.
     pub idle_nodes: u64,
     /// Of free nodes.
     pub free: u64,
@@ -145,7 +145,7 @@ impl Bucket {
     }
 }
 
-/// How things went over time: sums over equal parts of the window.
+/// The course over time: sums over equal parts of the window.
 pub type Series = Vec<Bucket>;
 
 /// Sums up.
@@ -169,12 +169,12 @@ impl Meter {
         }
     }
 
-    /// Whether any of this time is summed up.
+    /// Whether any of this time is within the window.
     pub(crate) fn wants(&self, from: Seconds, until: Seconds) -> bool {
         self.window.overlap(from, until) > 0
     }
 
-    /// Adds the state that held for this time.
+    /// Adds the state during this time.
     pub(crate) fn add(&mut self, from: Seconds, until: Seconds, moment: &Moment<'_>) {
         let (mut from, until) = (from.max(self.window.from), until.min(self.window.until));
         let seconds = (until - from).max(0).unsigned_abs();
@@ -226,18 +226,18 @@ mod tests {
     }
 
     #[test]
-    fn stranded_is_what_waits_while_others_have_it_idle() {
-        // 5 wait, 3 are idle elsewhere.
+    fn stranded_gpus_are_requested_while_idle_on_other_tenants_nodes() {
+        // 5 GPUs are requested, 3 are idle elsewhere.
         assert_eq!(moment(&[5, 0], &[0, 3]).stranded(), 3);
-        // 2 wait.
+        // 2 are requested.
         assert_eq!(moment(&[2, 0], &[0, 3]).stranded(), 2);
-        // What a tenant has idle itself is not stranded for it.
+        // A tenant's own idle GPUs are not stranded for it.
         assert_eq!(moment(&[5, 0], &[4, 0]).stranded(), 0);
-        // Two wait for the same three GPUs: counted once.
+        // Two tenants wait for the same three GPUs: these count once.
         assert_eq!(moment(&[5, 5, 0], &[0, 0, 3]).stranded(), 3);
-        // Each could use what the other has: 2 of the one's and 1 of the other's.
+        // Each could use idle GPUs of the other: 2 of the first and 1 of the second.
         assert_eq!(moment(&[1, 9], &[2, 4]).stranded(), 3);
-        // A third one has nothing to do with it.
+        // A third tenant has idle GPUs but waits for none.
         assert_eq!(moment(&[9, 0, 0], &[9, 1, 1]).stranded(), 2);
     }
 
@@ -261,15 +261,14 @@ mod tests {
         moment.cordoned = 3;
         moment.beside_jobs = 3 + 2;
         assert_eq!(moment.stranded(), 9);
-        // Four of the idle node, and one of the three on cordoned ones, two of which are beside jobs.
+        // Four of the idle node, and one of the three on cordoned nodes, two of which are beside jobs.
         assert_eq!(moment.stranded_nodes(), 5);
     }
 
     #[test]
     fn stranded_is_the_largest_matching() {
-        // Against the matching itself, found by trying: give the tenant with the most idle GPUs' own demand its turn first.
+        // The largest matching is the smallest cut; `brute` tries all cuts.
         let brute = |waiting: &[u64], idle: &[u64]| {
-            // Ford–Fulkerson on so small a graph: all cuts.
             let tenants = waiting.len();
             (0..1_u32 << tenants)
                 .map(|asking| {
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_the_window_in_equal_parts() {
+    fn sums_cover_the_window_in_equal_parts() {
         let mut meter = Meter::new(Window { from: 10, until: 490 }, 1);
         assert_eq!(meter.series.len(), 240);
         let waiting = [0];

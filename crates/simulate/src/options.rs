@@ -1,4 +1,4 @@
-//! What is simulated.
+//! Options of a simulation.
 
 use crate::error::Error;
 use berth_planner::{Reclaim, Seconds};
@@ -8,25 +8,25 @@ use berth_planner::{Reclaim, Seconds};
 pub struct Options {
     /// Nodes.
     pub nodes: u32,
-    /// GPUs of each.
+    /// GPUs of each node.
     pub gpus_per_node: u32,
-    /// The share of the fleet that the trace is to keep busy.
+    /// The share of the fleet that the trace keeps busy: arrivals are moved to reach it.
     pub load: f64,
-    /// From the last pod's end to a clean, validated node.
+    /// Time from the end of the last pod to a clean, validated node.
     pub scrub: Seconds,
-    /// From the decision to give a free node to a tenant until pods can start on it.
+    /// Time from the decision to assign a free node until pods can start on it.
     pub join: Seconds,
-    /// How long a node must have been idle before it goes back.
+    /// How long a node must have been idle before it is released.
     pub idle_timeout: Seconds,
-    /// How long a node stays with a tenant at least.
+    /// The minimum time that a node stays with a tenant.
     pub min_hold_duration: Seconds,
     /// Warning time before a borrowed node is drained.
     pub reclaim_grace_period: Seconds,
     /// When borrowed nodes are reclaimed.
     pub reclaim: Reclaim,
-    /// What an evicted job has left of its work.
+    /// How much of its work an evicted job keeps.
     pub checkpoint: Checkpoint,
-    /// The planner is asked this often at most.
+    /// The minimum time between two plans.
     pub plan_every: Seconds,
 }
 
@@ -88,17 +88,17 @@ impl Options {
     }
 }
 
-/// What an evicted job has left of its work.
+/// How much of its work an evicted job keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checkpoint {
-    /// Nothing: it begins again.
+    /// Nothing: it starts again.
     Never,
-    /// All up to the last multiple of so many seconds of running; 0: everything.
+    /// All work up to the last multiple of this number of seconds; 0: everything.
     Every(Seconds),
 }
 
 impl Checkpoint {
-    /// Of so many seconds of work, those that outlive an eviction.
+    /// How many of `done` seconds of work are kept after an eviction.
     pub(crate) fn kept(self, done: Seconds) -> Seconds {
         match self {
             Self::Never => 0,

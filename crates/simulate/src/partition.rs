@@ -1,13 +1,13 @@
-//! Static partitions: which nodes each tenant has, for good.
+//! Static partitions: the nodes that each tenant has permanently.
 
 use crate::error::Error;
 use crate::load::Window;
 use crate::trace::Job;
 
-/// Nodes of each tenant. Their sum is the fleet.
+/// The number of nodes of each tenant. Their sum is the fleet.
 ///
-/// Every tenant gets nodes in proportion to the GPU time that it asks for within the window, and at least as many as its
-/// largest job needs: a partition in which that can never run is useless.
+/// Every tenant gets nodes in proportion to the GPU time that it requests within the window, and at least as many as its
+/// largest job needs: otherwise that job could never run.
 pub fn divide_nodes(jobs: &[Job], tenants: &[String], nodes: u32, gpus_per_node: u32) -> Result<Vec<u32>, Error> {
     let window = Window::of(jobs);
     let mut least = vec![1_u32; tenants.len()];
@@ -27,7 +27,7 @@ pub fn divide_nodes(jobs: &[Job], tenants: &[String], nodes: u32, gpus_per_node:
     Ok(apportion(&work, &least, nodes))
 }
 
-/// Largest remainders, with a least for each.
+/// The largest remainder method, with a minimum for each tenant.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -36,7 +36,7 @@ pub fn divide_nodes(jobs: &[Job], tenants: &[String], nodes: u32, gpus_per_node:
 )]
 fn apportion(work: &[u64], least: &[u32], nodes: u32) -> Vec<u32> {
     let mut result = least.to_vec();
-    // Tenants whose share is below their least keep the least; the others divide what remains, which may put more of them below.
+    // Tenants whose share is below their minimum get the minimum; the others divide the rest, which can put more of them below.
     let mut open: Vec<usize> = (0..work.len()).collect();
     let quotas = loop {
         let rest = nodes
@@ -65,17 +65,17 @@ fn apportion(work: &[u64], least: &[u32], nodes: u32) -> Vec<u32> {
     result
 }
 
-/// The share of the GPU time that a tenant asks for which it got: the two in GPU-seconds.
+/// The GPU time that a tenant got, and that it requested, in GPU-seconds.
 pub type Served = (u64, u64);
 
-/// Jain's index over the served shares of all tenants that asked for anything: 1 if all got the same part of what they asked
-/// for, 1/n if one got everything.
+/// Jain's index over the served shares of all tenants that requested GPUs: 1 if all got the same part of their requests, 1/n if
+/// one got everything.
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
 pub fn jain_index(served: &[Served]) -> f64 {
     let shares: Vec<f64> = served
         .iter()
-        .filter(|(_, asked)| *asked > 0)
-        .map(|(got, asked)| *got as f64 / *asked as f64)
+        .filter(|(_, requested)| *requested > 0)
+        .map(|(got, requested)| *got as f64 / *requested as f64)
         .collect();
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();
@@ -92,14 +92,14 @@ mod tests {
     #[test]
     fn nodes_are_in_proportion_to_work_and_none_is_left() {
         assert_eq!(apportion(&[50, 30, 20], &[1, 1, 1], 10), [5, 3, 2]);
-        // 3.33 each: the first gets the one that remains.
+        // 3.33 each: the first gets the remaining node.
         assert_eq!(apportion(&[1, 1, 1], &[1, 1, 1], 10), [4, 3, 3]);
         assert_eq!(apportion(&[0, 0], &[1, 1], 5), [3, 2]);
     }
 
     #[test]
-    fn the_largest_job_of_each_fits() {
-        // By work alone 0, 9.9 and 0.1: the others keep their least, and 5 remain.
+    fn the_largest_job_of_each_tenant_fits() {
+        // By work alone 0, 9.9 and 0.1: the first and the third get their minimum, and 5 remain.
         assert_eq!(apportion(&[0, 99, 1], &[1, 1, 4], 10), [1, 5, 4]);
     }
 
@@ -116,7 +116,7 @@ mod tests {
             .to_string();
         assert_eq!(
             message,
-            "3 nodes are too few: 2 tenants with a partition each that holds their largest job need 4"
+            "3 nodes are too few: partitions that hold the largest job of each of 2 tenants need 4"
         );
     }
 

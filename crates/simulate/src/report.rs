@@ -24,14 +24,14 @@ pub struct Outcome {
 /// The numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What was replayed.
+    /// The trace that was replayed.
     pub trace: TraceReport,
-    /// On what.
+    /// The fleet on which it was replayed.
     pub fleet: Fleet,
-    /// The share of the GPU-hours for which jobs waited under static partitions, while GPUs stood idle with other tenants, that
-    /// is no more so when nodes follow demand. None if there were none.
+    /// The share of stranded demand (GPU-hours for which jobs wait under static partitions while GPUs of other tenants are idle)
+    /// that is no longer stranded when nodes follow demand. None if there is no stranded demand.
     pub stranded_demand_served: Option<f64>,
-    /// The same, counting only GPUs of nodes on which nothing runs: those that can be recycled.
+    /// The same, counting only GPUs of nodes without jobs: those that can be recycled.
     pub stranded_nodes_served: Option<f64>,
     /// Static partitions.
     #[serde(rename = "static")]
@@ -42,16 +42,16 @@ pub struct Report {
     pub tenants: Vec<TenantReport>,
 }
 
-/// What was replayed.
+/// The trace that was replayed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceReport {
     /// Jobs.
     pub jobs: usize,
     /// Rows that were not replayed.
     pub left_out: LeftOut,
-    /// What the times between arrivals were multiplied with.
+    /// The factor by which the times between arrivals were multiplied.
     pub time_scale: f64,
-    /// Length of the time over which things are measured.
+    /// Length of the measured window.
     pub window_hours: f64,
     /// GPU-hours within the window if every job started when it arrived.
     pub gpu_hours: f64,
@@ -62,26 +62,26 @@ pub struct TraceReport {
 pub struct Fleet {
     /// Nodes.
     pub nodes: u32,
-    /// GPUs of each.
+    /// GPUs of each node.
     pub gpus_per_node: u32,
     /// The share of its GPUs that the trace would keep busy if every job started when it arrived.
     pub offered_load: f64,
 }
 
-/// One of the two ways to give nodes to tenants.
+/// One of the two replays.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scene {
     /// Share of the GPU time within the window in which GPUs were held by jobs.
     pub gpu_use: f64,
-    /// Where the rest went.
+    /// Where the other GPUs were.
     pub idle: Idle,
-    /// GPU-hours asked for by waiting jobs.
+    /// GPU-hours that waiting jobs requested.
     pub waiting_gpu_hours: f64,
-    /// GPU-hours asked for by waiting jobs while that many GPUs stood idle on nodes that their tenants did not have.
+    /// GPU-hours that waiting jobs requested while as many GPUs were idle on nodes that their tenants did not have.
     pub stranded_gpu_hours: f64,
-    /// The same, counting only GPUs of nodes on which nothing ran.
+    /// The same, counting only GPUs of nodes without jobs.
     pub stranded_node_gpu_hours: f64,
-    /// How long jobs waited in all.
+    /// How long jobs waited in total.
     pub wait: Waiting,
     /// Jain's index over the shares of their demand that tenants got: 1 is equal.
     pub fairness: f64,
@@ -93,7 +93,7 @@ pub struct Scene {
     pub evictions: u64,
     /// GPU-hours of work that evicted jobs had to do again. Part of `gpu_use`.
     pub repeated_gpu_hours: f64,
-    /// Times the planner was asked.
+    /// Plans that were made.
     pub plans: u64,
 }
 
@@ -102,7 +102,7 @@ pub struct Scene {
 pub struct Idle {
     /// On nodes where jobs run: fragmentation.
     pub beside_jobs: f64,
-    /// On nodes of a tenant where nothing runs.
+    /// On nodes of a tenant without jobs.
     pub idle_nodes: f64,
     /// On free nodes.
     pub free: f64,
@@ -110,7 +110,7 @@ pub struct Idle {
     pub recycling: f64,
 }
 
-/// How long jobs waited, in seconds: from arrival to end without the time they ran.
+/// How long jobs waited, in seconds: from arrival to end, without the time that they ran.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Waiting {
     /// On average.
@@ -128,7 +128,7 @@ pub struct TenantReport {
     pub name: String,
     /// Its jobs.
     pub jobs: usize,
-    /// GPU-hours that it asks for within the window.
+    /// GPU-hours that it requests within the window.
     pub gpu_hours: f64,
     /// Nodes of its static partition: its nominal quota when nodes follow demand.
     pub partition_nodes: u32,
@@ -139,7 +139,7 @@ pub struct TenantReport {
     pub dynamic: TenantScene,
 }
 
-/// How a tenant fared.
+/// The result of a tenant in one replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TenantScene {
     /// How long its jobs waited.
@@ -197,7 +197,7 @@ pub(crate) fn outcome(
     }
 }
 
-/// 1 less what is left of it.
+/// 1 minus the share that is left.
 fn served(fixed: u64, dynamic: u64) -> Option<f64> {
     (fixed > 0).then(|| rounded(1.0 - ratio(dynamic, fixed)))
 }
@@ -262,7 +262,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// Four digits behind the point.
+/// Four decimal places.
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn served_is_what_is_no_longer_stranded() {
+    fn served_demand_is_no_longer_stranded() {
         assert_eq!(served(0, 0), None);
         assert_eq!(served(100, 5), Some(0.95));
         assert_eq!(served(100, 150), Some(-0.5));

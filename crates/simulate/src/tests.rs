@@ -1,4 +1,4 @@
-//! The whole of it on the sample trace.
+//! Whole simulations of the sample trace.
 
 use std::path::Path;
 
@@ -50,7 +50,7 @@ fn slow_scrubs_leave_more_demand_stranded() {
 }
 
 #[test]
-fn the_chart_shows_both_ways() {
+fn the_chart_shows_both_replays() {
     let options = Options {
         nodes: 8,
         ..Options::default()
@@ -75,7 +75,7 @@ fn options_out_of_range_are_refused() {
         nodes: 5,
         ..Options::default()
     };
-    assert!(refused(nodes).starts_with("5 nodes are too few: 6 tenants"));
+    assert!(refused(nodes).contains("the largest job of each of 6 tenants"));
     let load = Options {
         load: f64::NAN,
         ..Options::default()

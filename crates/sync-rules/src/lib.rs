@@ -1,12 +1,12 @@
-//! The rules by which a tenant's objects and those of its host are made of each other: pure functions, without a client
-//! and without I/O.
+//! The rules that translate between a tenant's objects and those of its host: pure functions, without a client and
+//! without I/O.
 //!
 //! ```text
 //!  registry ──► kinds ──► translation ──► model
 //! ```
 //!
-//! - [`model`] is what rules are written in: kinds and what they declare, objects as they are kept, the cache of both sides.
-//! - [`translation`] has what rules of several kinds are made of.
+//! - [`model`] has the types of the rules: kinds and what they declare, objects as they are kept, the cache of both sides.
+//! - [`translation`] has what the rules of several kinds share.
 //! - [`kinds`] has the rules of each kind; [`registry`] is the one list of them.
 //! - [`egress`] decides where the tenant's API server may connect to.
 //! - [`admission`] and [`usage`] are the pure parts of servers of the syncer.

@@ -1,5 +1,5 @@
-//! What the syncer may do, as data, out of what the kinds say that they need. Control writes exactly these rules; on the
-//! host nothing cluster-scoped may be written.
+//! The RBAC rules of the syncer, derived from what the kinds declare. Control writes exactly these rules; on the host
+//! nothing cluster-scoped may be written.
 
 use crate::{
     admission,
@@ -69,13 +69,13 @@ fn host_rules(policy: &SyncPolicy, namespace: HostNamespace) -> Vec<PolicyRule> 
 /// Rules of the `Role` in the host's workload namespace.
 pub fn host_workload_rules(policy: &SyncPolicy) -> Vec<PolicyRule> {
     let mut rules = host_rules(policy, HostNamespace::Workloads);
-    // What its pods use. A host without this API gives no right by it.
+    // The usage of its pods. On a host without this API, the rule has no effect.
     rules.push(rule("metrics.k8s.io", &["pods"], &["get", "list"]));
     rules
 }
 
-/// Rule of the `ClusterRole` on the host for what these nodes use, which are the tenant's alone; none without nodes, because
-/// RBAC takes an empty list of names for all of them.
+/// Rule of the `ClusterRole` on the host for the usage of these nodes, which are the tenant's alone; none without
+/// nodes, because RBAC takes an empty list of names for all of them.
 pub fn host_node_metrics_rule(mut nodes: Vec<String>) -> Option<PolicyRule> {
     nodes.sort();
     (!nodes.is_empty()).then(|| PolicyRule {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_of_no_nodes_are_not_those_of_all() {
+    fn without_nodes_there_is_no_rule_for_node_metrics() {
         assert_eq!(host_node_metrics_rule(Vec::new()), None);
         let rule = host_node_metrics_rule(vec!["b".into(), "a".into()]).unwrap();
         assert_eq!(rule.resource_names, Some(vec!["a".into(), "b".into()]));

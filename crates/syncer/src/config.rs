@@ -46,16 +46,16 @@ pub struct Options {
     /// DNS domain of the tenant's cluster.
     #[arg(long, env = "BERTH_CLUSTER_DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
-    /// File with the rules of the tenant's class (JSON). Without one nothing is allowed that has to be allowed.
+    /// File with the rules of the tenant's class (JSON). Without it, nothing that needs permission is allowed.
     #[arg(long, env = "BERTH_POLICY")]
     pub policy: Option<PathBuf>,
-    /// File with what is open of the network outside of the tenant (JSON). Without one nothing is.
+    /// File with the networks outside the tenant that are open to it (JSON). Without it, none is.
     #[arg(long, env = "BERTH_NETWORK")]
     pub network: Option<PathBuf>,
-    /// Name of the tenant's class, of which its priority classes on the host have their names.
+    /// Name of the tenant's class, which is part of the names of its priority classes on the host.
     #[arg(long, env = "BERTH_CLASS_NAME", default_value = berth_api::DEFAULT_CLASS)]
     pub class_name: String,
-    /// Who places the tenant's pods: the scheduler of the host, or schedulers in the tenant.
+    /// Scheduler of the tenant's pods: the scheduler of the host, or schedulers in the tenant.
     #[arg(long, env = "BERTH_SCHEDULING", value_enum, default_value = "host")]
     pub scheduling: SchedulingOption,
     /// Address of /healthz, /readyz and /metrics.
@@ -67,7 +67,7 @@ pub struct Options {
     /// How the tenant's API server reaches the tenant's pods, Services and nodes. Without it, it does not.
     #[command(flatten)]
     pub egress: Option<EgressOptions>,
-    /// How log lines look: text or json.
+    /// Format of log lines: text or json.
     #[arg(long, env = "BERTH_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 }
@@ -158,7 +158,7 @@ impl TryFrom<&Options> for Tenant {
     }
 }
 
-/// What a JSON file says; the default if there is none.
+/// The content of a JSON file; the default if there is none.
 fn from_file<T: DeserializeOwned + Default>(path: Option<&Path>) -> Result<T, PolicyError> {
     let Some(path) = path else { return Ok(T::default()) };
     let text = std::fs::read(path).map_err(|error| PolicyError::Read(path.into(), error))?;

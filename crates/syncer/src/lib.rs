@@ -4,10 +4,10 @@
 //! reports back what happens there. The tenant is the source of truth for specs, the host for status.
 //!
 //! - [`admission`] answers the tenant's API server about Services that are about to be stored.
-//! - [`egress`] leads the tenant's API server to the tenant's pods, Services and nodes, and nowhere else.
-//! - [`kubelet`] answers it in the place of the nodes' kubelets.
+//! - [`egress`] connects the tenant's API server to the tenant's pods, Services and nodes, and to nothing else.
+//! - [`kubelet`] answers it in place of the nodes' kubelets.
 //! - [`engine`] has the queue and is the only part that writes.
-//! - [`store`] fills the stores of what both sides look like.
+//! - [`store`] fills the stores with the objects of both sides.
 //! - [`usage`] serves the tenant's metrics API.
 //!
 //! The rules of each kind, pure functions from objects to objects, are in `berth-sync-rules`.
@@ -58,10 +58,10 @@ pub enum Error {
     /// The rules of the tenant's class cannot be read.
     #[error(transparent)]
     Policy(#[from] config::PolicyError),
-    /// The tenant's API server cannot be answered.
+    /// The admission server cannot be started.
     #[error("admission server: {0}")]
     Admission(#[from] admission::AdmissionError),
-    /// The tenant's API server cannot be led to anything.
+    /// The egress broker cannot be started.
     #[error("egress broker: {0}")]
     Egress(#[from] egress::EgressError),
     /// A file that a flag names cannot be read.
@@ -72,7 +72,7 @@ pub enum Error {
     Signals(#[source] std::io::Error),
 }
 
-/// Name of the need that readiness waits for.
+/// Name of the condition that readiness waits for.
 const LISTED: &str = "first lists of both sides";
 
 /// Runs the syncer until SIGTERM or SIGINT.
@@ -121,12 +121,12 @@ pub async fn run(options: Options) -> Result<(), Error> {
     }
 }
 
-/// What answers the tenant's API server, besides the work of syncing.
+/// The servers for the tenant's API server, besides the work of syncing.
 #[derive(Default)]
 pub struct Servers {
-    /// About Services that are about to be stored.
+    /// Answers requests about Services that are about to be stored.
     pub admission: Option<Admission>,
-    /// When it wants to connect to something.
+    /// Makes the connections that it asks for.
     pub egress: Option<Egress>,
 }
 
@@ -140,7 +140,7 @@ impl Servers {
         Self { admission, egress }
     }
 
-    /// Answers for ever.
+    /// Serves for ever.
     async fn serve(self, engine: Arc<Engine>, tenant: Api, host: Client) {
         let admission = async {
             if let Some(admission) = self.admission {

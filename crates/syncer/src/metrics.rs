@@ -88,7 +88,7 @@ pub struct Metrics {
     pub admissions: Family<AdmissionLabels, Histogram, fn() -> Histogram>,
     /// Connections that the tenant's API server asked for.
     pub egress: Family<EgressLabels, Counter>,
-    /// Reservations on the host that no tenant object came for.
+    /// Reservations on the host without a tenant object.
     pub reservations_swept: Family<KindLabels, Counter>,
     /// Events that the rate limit dropped.
     pub events_dropped: Counter,
@@ -127,18 +127,18 @@ impl Metrics {
         registry.register("api_call_seconds", "Duration of API calls", self.api_calls.clone());
         registry.register(
             "orphans",
-            "Host objects without origin found by the periodic scan",
+            "Host objects without a tenant object found by the periodic scan",
             self.orphans.clone(),
         );
-        registry.register("denials", "Objects of which fields were denied", self.denials.clone());
+        registry.register("denials", "Objects with denied fields", self.denials.clone());
         registry.register(
             "sync_to_host_seconds",
-            "Tenant change observed until written on the host",
+            "Time from observing a tenant change to its write on the host",
             self.sync_to_host.clone(),
         );
         registry.register(
             "sync_to_tenant_seconds",
-            "Host change observed until written in the tenant",
+            "Time from observing a host change to its write in the tenant",
             self.sync_to_tenant.clone(),
         );
         registry.register(
@@ -153,7 +153,7 @@ impl Metrics {
         );
         registry.register(
             "reservations_swept",
-            "Reservations on the host that no tenant object came for",
+            "Reservations on the host without a tenant object",
             self.reservations_swept.clone(),
         );
         registry.register(

@@ -1,5 +1,5 @@
-//! What the syncer's servers have in common: connections are accepted one by one, each in a task of its own, so many at a
-//! time and no more; HTTP/1.1 is spoken on them, and what follows an upgrade is the caller's.
+//! What the syncer's servers have in common: each connection has a task of its own, and their number is limited. They
+//! speak HTTP/1.1; the caller handles what follows an upgrade.
 
 use axum::{
     Router,
@@ -39,10 +39,10 @@ pub async fn accept<Done>(listener: TcpListener, most: usize, serve: impl Fn(Tcp
 where
     Done: Future<Output = ()> + Send + 'static,
 {
-    let room = Arc::new(Semaphore::new(most));
+    let permits = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
     loop {
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
             return;
         };
         let stream = tokio::select! {
@@ -60,12 +60,12 @@ where
         let done = serve(stream);
         connections.spawn(async move {
             done.await;
-            drop(place);
+            drop(permit);
         });
     }
 }
 
-/// Small packets go at once, and an end that is gone without a word is noticed.
+/// Small packets are sent at once, and a peer that vanished without closing the connection is noticed.
 pub fn tune(stream: &TcpStream) {
     use rustix::net::sockopt;
     let tuned = stream.set_nodelay(true).and_then(|()| {
@@ -88,11 +88,11 @@ pub enum Answer<Next> {
     Upgrade(Response<Body>, Next),
 }
 
-/// Speaks HTTP/1.1 on a connection until it ends. Each request's headers must arrive within `patience`, which is also
-/// how long the connection may lie idle. After an upgrade, returns the connection and what it is for.
+/// Speaks HTTP/1.1 on a connection until it ends. `idle_timeout` limits the time until each request's headers have
+/// arrived, and so how long the connection may lie idle. After an upgrade, returns the connection and what it is for.
 pub async fn http<S, Next, Answering>(
     stream: S,
-    patience: Duration,
+    idle_timeout: Duration,
     handle: impl Fn(Request<Incoming>) -> Answering,
 ) -> Option<(TokioIo<Upgraded>, Next)>
 where
@@ -118,7 +118,7 @@ where
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(patience)
+        .header_read_timeout(idle_timeout)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades()
         .await;
@@ -149,7 +149,7 @@ where
     }
 }
 
-/// Carries bytes both ways until both ends have said all they have to say, or one is gone.
+/// Carries bytes both ways until both ends have finished sending, or one is gone.
 pub async fn tunnel(
     one: &mut (impl AsyncRead + AsyncWrite + Unpin),
     other: &mut (impl AsyncRead + AsyncWrite + Unpin),

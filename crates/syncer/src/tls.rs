@@ -39,9 +39,9 @@ pub enum TlsError {
 /// Certificate, key and authority, PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// What the server shows.
+    /// The server's certificate.
     pub certificate: String,
-    /// The key of it.
+    /// Its key.
     pub key: String,
     /// Signed both the server's and its clients' certificates, and nothing else.
     pub authority: String,
@@ -97,9 +97,9 @@ fn certificates(name: &'static str, pem: &str) -> Result<Vec<CertificateDer<'sta
 /// Files with an [`Identity`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdentityFiles {
-    /// What the server shows.
+    /// The server's certificate.
     pub certificate: PathBuf,
-    /// The key of it.
+    /// Its key.
     pub key: PathBuf,
     /// The authority of both ends.
     pub authority: PathBuf,
@@ -129,7 +129,7 @@ pub struct Acceptor {
 struct Current {
     identity: Identity,
     config: Arc<ServerConfig>,
-    looked: Instant,
+    checked_at: Instant,
 }
 
 impl Acceptor {
@@ -140,13 +140,13 @@ impl Acceptor {
     pub fn new(files: IdentityFiles) -> Result<Self, TlsError> {
         let identity = files.read()?;
         let config = Arc::new(identity.server()?);
-        let looked = Instant::now();
+        let checked_at = Instant::now();
         Ok(Self {
             files,
             current: Mutex::new(Current {
                 identity,
                 config,
-                looked,
+                checked_at,
             }),
         })
     }
@@ -159,22 +159,22 @@ impl Acceptor {
 
     fn config(&self) -> Arc<ServerConfig> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.looked.elapsed() >= FRESH {
-            current.looked = Instant::now();
-            current.look(&self.files);
+        if current.checked_at.elapsed() >= FRESH {
+            current.checked_at = Instant::now();
+            current.reload(&self.files);
         }
         Arc::clone(&current.config)
     }
 
-    /// The TLS side of a connection, or `None` if it was turned away.
+    /// The TLS side of a connection, or `None` if it was rejected.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Option<TlsStream<S>> {
         accept(self.config(), stream).await
     }
 }
 
 impl Current {
-    /// Takes what the files hold if that can be used: they are written one after the other.
-    fn look(&mut self, files: &IdentityFiles) {
+    /// Loads the files if they can be used together: they are written one after the other.
+    fn reload(&mut self, files: &IdentityFiles) {
         let result = files.read().and_then(|identity| {
             if identity == self.identity {
                 return Ok(());
@@ -190,16 +190,16 @@ impl Current {
     }
 }
 
-/// The TLS side of a connection, or `None` if it was turned away.
+/// The TLS side of a connection, or `None` if it was rejected.
 pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(config: Arc<ServerConfig>, stream: S) -> Option<TlsStream<S>> {
     match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
-            tracing::debug!(%error, "a connection was turned away");
+            tracing::debug!(%error, "a connection was rejected");
             None
         }
         Err(_) => {
-            tracing::debug!("a connection made no handshake in time");
+            tracing::debug!("a connection did not complete the handshake in time");
             None
         }
     }
@@ -222,12 +222,12 @@ pub(crate) mod tests {
         authority.issue(&request).unwrap()
     }
 
-    pub fn client(authority: &CertificateAuthority, mirrored: Option<&Certificate>) -> ClientConfig {
+    pub fn client(authority: &CertificateAuthority, certificate: Option<&Certificate>) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         let root = CertificateDer::from_pem_slice(authority.cert_pem().as_bytes()).unwrap();
         roots.add(root).unwrap();
         let config = ClientConfig::builder().with_root_certificates(roots);
-        match mirrored {
+        match certificate {
             None => config.with_no_client_auth(),
             Some(Certificate { cert_pem, key_pem }) => {
                 let chain = vec![CertificateDer::from_pem_slice(cert_pem.as_bytes()).unwrap()];
@@ -246,11 +246,11 @@ pub(crate) mod tests {
         }
     }
 
-    /// Whether the server talks to a client that shows this certificate.
-    async fn is_let_in(
+    /// Whether the server accepts a client with this certificate.
+    async fn is_accepted(
         server: Arc<ServerConfig>,
         authority: &CertificateAuthority,
-        mirrored: Option<&Certificate>,
+        certificate: Option<&Certificate>,
     ) -> bool {
         let (near, far) = tokio::io::duplex(64 << 10);
         let server = async {
@@ -258,7 +258,7 @@ pub(crate) mod tests {
             stream.write_all(b"hello").await.ok()?;
             stream.shutdown().await.ok()
         };
-        let connector = TlsConnector::from(Arc::new(client(authority, mirrored)));
+        let connector = TlsConnector::from(Arc::new(client(authority, certificate)));
         let client = async {
             let name = ServerName::try_from("127.0.0.1").unwrap();
             let mut stream = connector.connect(name, near).await.ok()?;
@@ -271,12 +271,12 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn only_certificates_of_the_one_authority_for_clients_are_let_in() {
+    async fn only_client_certificates_of_the_authority_are_accepted() {
         berth_runtime::install_crypto();
         let authority = CertificateAuthority::create("admission", DAY).unwrap();
         let other = CertificateAuthority::create("client", DAY).unwrap();
         let server = Arc::new(identity(&authority).server().unwrap());
-        let tries = async |mirrored: Option<&Certificate>| is_let_in(Arc::clone(&server), &authority, mirrored).await;
+        let tries = async |cert: Option<&Certificate>| is_accepted(Arc::clone(&server), &authority, cert).await;
         assert!(tries(Some(&issue(&authority, Usage::Client))).await);
         assert!(!tries(None).await);
         assert!(!tries(Some(&issue(&other, Usage::Client))).await);
@@ -306,16 +306,16 @@ pub(crate) mod tests {
         let before = Arc::clone(&current.config);
         // In the middle of an update: a certificate with the key of another.
         std::fs::write(&files.certificate, &second.certificate).unwrap();
-        current.look(&files);
+        current.reload(&files);
         assert!(Arc::ptr_eq(&before, &current.config) && current.identity == first);
         std::fs::remove_file(&files.key).unwrap();
-        current.look(&files);
+        current.reload(&files);
         assert!(Arc::ptr_eq(&before, &current.config));
         write(&second);
-        current.look(&files);
+        current.reload(&files);
         assert!(!Arc::ptr_eq(&before, &current.config) && current.identity == second);
         let after = Arc::clone(&current.config);
-        current.look(&files);
+        current.reload(&files);
         assert!(Arc::ptr_eq(&after, &current.config), "nothing changed");
     }
 }

@@ -1,4 +1,4 @@
-//! The devices of a node: their ids, their health, and what a container is told about those it gets. Pure.
+//! The devices of a node: their ids, their health, and the environment of a container that gets some. Pure.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,12 +9,12 @@ use crate::v1beta1::{ContainerAllocateResponse, Device};
 /// The variable by which NVIDIA's container runtime knows which devices a container gets.
 pub const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// A container is to get a device that the node does not have.
+/// A container requests a device that the node does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this node has no device {0}")]
 pub struct UnknownDevice(String);
 
-/// The devices of a node and how they are.
+/// The devices of a node and their health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceList {
     ids: Vec<String>,
@@ -30,7 +30,7 @@ impl DeviceList {
         }
     }
 
-    /// The same devices, of which those have failed that `text` names, one a line. Ids of other nodes are no matter.
+    /// The same devices; those that `text` names, one per line, have failed. Ids of other nodes are ignored.
     #[must_use]
     pub fn with_failed(&self, text: &str) -> Self {
         let named: BTreeSet<&str> = text.lines().map(str::trim).collect();
@@ -46,7 +46,7 @@ impl DeviceList {
         &self.ids
     }
 
-    /// As the kubelet wants to be told.
+    /// The devices as the kubelet expects them.
     pub(crate) fn as_listed(&self) -> Vec<Device> {
         let health = |id| {
             if self.failed.contains(id) {
@@ -60,14 +60,14 @@ impl DeviceList {
             .map(|id| Device {
                 id: id.clone(),
                 health: health(id).into(),
-                // There is no machine whose memory they could be near to.
+                // Simulated devices have no NUMA node.
                 topology: None,
             })
             .collect()
     }
 
-    /// What a container that gets these devices is told. One that has failed is given all the same, as the kubelet may
-    /// have chosen it before it knew.
+    /// The answer for a container that gets these devices. A failed device is allocated all the same: the kubelet may
+    /// have chosen it before it learned of the failure.
     pub(crate) fn allocate(&self, wanted: &[String]) -> Result<ContainerAllocateResponse, UnknownDevice> {
         if let Some(unknown) = wanted.iter().find(|id| !self.ids.contains(id)) {
             return Err(UnknownDevice(unknown.clone()));
@@ -141,13 +141,13 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_told_its_devices_and_nothing_else() {
+    fn allocation_sets_the_devices_variable_and_nothing_else() {
         let list = devices();
         let wanted = list.ids()[2..4].to_vec();
-        let told = list.allocate(&wanted).unwrap();
-        assert_eq!(told.envs[VISIBLE_DEVICES], wanted.join(","));
-        assert_eq!(told.envs.len(), 1);
-        assert!(told.devices.is_empty() && told.mounts.is_empty() && told.cdi_devices.is_empty());
+        let response = list.allocate(&wanted).unwrap();
+        assert_eq!(response.envs[VISIBLE_DEVICES], wanted.join(","));
+        assert_eq!(response.envs.len(), 1);
+        assert!(response.devices.is_empty() && response.mounts.is_empty() && response.cdi_devices.is_empty());
     }
 
     #[test]

@@ -12,20 +12,20 @@ pub struct Options {
     /// The extended resource that the node gets.
     #[arg(long, default_value = "nvidia.com/gpu")]
     pub resource: String,
-    /// How many devices it has.
+    /// Number of devices.
     #[arg(long, default_value_t = 8)]
     pub count: u16,
-    /// The name of the node. The ids of its devices are made of it, so that no two nodes have the same.
+    /// The name of the node. Device ids are derived from it, so that no two nodes have the same.
     #[arg(long)]
     pub node: String,
     /// Where the kubelet looks for device plugins.
     #[arg(long, default_value = "/var/lib/kubelet/device-plugins")]
     pub directory: PathBuf,
-    /// A file with the ids of devices that have failed, one a line. It is read again and again; while it is not there,
-    /// all are healthy.
+    /// A file with the ids of devices that have failed, one per line. It is polled; without it, all devices are
+    /// healthy.
     #[arg(long)]
     pub unhealthy: Option<PathBuf>,
-    /// How log lines look: text or json.
+    /// Format of log lines: text or json.
     #[arg(long, default_value = "text")]
     pub log_format: LogFormat,
 }

@@ -1,4 +1,4 @@
-//! What the kubelet calls.
+//! The service that the kubelet calls.
 
 use std::pin::Pin;
 
@@ -18,7 +18,7 @@ use crate::v1beta1::{
 #[derive(Debug)]
 pub(crate) struct Plugin {
     pub(crate) devices: watch::Receiver<DeviceList>,
-    /// Ends the lists that the kubelet watches: without that, the server would wait for them when it ends.
+    /// Ends the kubelet's watches: the server would otherwise wait for them when it shuts down.
     pub(crate) end: CancellationToken,
 }
 
@@ -44,7 +44,7 @@ impl DevicePlugin for Plugin {
 
     async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
         let devices = self.devices.borrow().clone();
-        let told = request
+        let responses = request
             .into_inner()
             .container_requests
             .iter()
@@ -55,7 +55,7 @@ impl DevicePlugin for Plugin {
             .collect::<Result<_, _>>()
             .map_err(|unknown| Status::invalid_argument(unknown.to_string()))?;
         Ok(Response::new(AllocateResponse {
-            container_responses: told,
+            container_responses: responses,
         }))
     }
 
@@ -64,7 +64,7 @@ impl DevicePlugin for Plugin {
         _: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
         Err(Status::unimplemented(
-            "any device is as good as another: the options do not offer this call",
+            "all devices are equal: the plugin does not offer this call",
         ))
     }
 
@@ -73,7 +73,7 @@ impl DevicePlugin for Plugin {
         _: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
         Err(Status::unimplemented(
-            "nothing has to be done before a start: the options do not offer this call",
+            "the plugin needs no pre-start call and does not offer it",
         ))
     }
 }

@@ -1,4 +1,4 @@
-//! Staying registered: with a kubelet that is not there yet, that restarts, or that forgets its plugins.
+//! Keeps the plugin registered: with a kubelet that has not started yet, that restarts, or that forgets its plugins.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -23,12 +23,12 @@ use crate::{DeviceList, Options};
 pub const KUBELET_SOCKET: &str = "kubelet.sock";
 /// The version of the API.
 const VERSION: &str = "v1beta1";
-/// How often the sockets and the file of failed devices are looked at. Three file names: nobody notices the cost.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often the sockets and the file of failed devices are checked. It costs three file lookups.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How long the kubelet may take to register; it connects to the plugin meanwhile.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Why a session with a kubelet did not come about.
+/// Why a session with a kubelet could not start.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("cannot listen at {path}: {source}")]
@@ -41,7 +41,7 @@ enum Failure {
     Timeout,
 }
 
-/// Serves devices until `shutdown`, to one kubelet after the other. What fails is logged and tried again.
+/// Serves devices until `shutdown`, to one kubelet after the other. Failures are logged and retried.
 pub async fn run(options: &Options, shutdown: CancellationToken) {
     let devices = DeviceList::new(&options.node, &options.resource, options.count);
     let (changes, current) = watch::channel(devices);
@@ -49,7 +49,7 @@ pub async fn run(options: &Options, shutdown: CancellationToken) {
     let health = follow_health(options, &changes);
     let sessions = async {
         loop {
-            // Known before registering: a kubelet that restarts while that goes on is another one.
+            // Read before registering: a kubelet that restarts meanwhile has another identity.
             if let Some(identity) = read_identity(&kubelet).await
                 && let Err(error) = run_session(options, &current, identity, &shutdown).await
             {
@@ -58,13 +58,13 @@ pub async fn run(options: &Options, shutdown: CancellationToken) {
             if shutdown.is_cancelled() {
                 return;
             }
-            tokio::select! { () = sleep(LOOK_INTERVAL) => {}, () = shutdown.cancelled() => return }
+            tokio::select! { () = sleep(POLL_INTERVAL) => {}, () = shutdown.cancelled() => return }
         }
     };
     tokio::select! { () = sessions => {}, () = health => {} }
 }
 
-/// Registers with the kubelet whose socket this is and serves it until its socket is another, or ours is gone.
+/// Registers with the kubelet and serves it until its socket is replaced or the plugin's own is removed.
 async fn run_session(
     options: &Options,
     devices: &watch::Receiver<DeviceList>,
@@ -93,9 +93,9 @@ async fn run_session(
     registered
 }
 
-/// A listener at a path where an earlier one may have been left.
+/// A listener at a path where an earlier process may have left its socket.
 async fn listen(path: &Path) -> Result<UnixListener, Failure> {
-    // One that is in the way shows in the next call.
+    // If this fails, `bind` reports it.
     let _ = fs::remove_file(path).await;
     UnixListener::bind(path).map_err(|source| Failure::Listen {
         path: path.to_owned(),
@@ -135,19 +135,19 @@ async fn register(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until there is another kubelet, or the kubelet that starts has removed our socket, or the end.
+/// Waits until the kubelet's socket is replaced, a starting kubelet has removed the plugin's socket, or shutdown.
 async fn wait_for_other_kubelet(options: &Options, kubelet: Identity, own: &Path, shutdown: &CancellationToken) {
     let socket = options.directory.join(KUBELET_SOCKET);
     loop {
-        tokio::select! { () = sleep(LOOK_INTERVAL) => {}, () = shutdown.cancelled() => return }
+        tokio::select! { () = sleep(POLL_INTERVAL) => {}, () = shutdown.cancelled() => return }
         if read_identity(&socket).await != Some(kubelet) || read_identity(own).await.is_none() {
-            tracing::info!("the kubelet has gone or restarts");
+            tracing::info!("the kubelet is gone or restarting");
             return;
         }
     }
 }
 
-/// What tells a file from one that is created later at the same path.
+/// Distinguishes a file from one that is created later at the same path.
 type Identity = (u64, u64, i64, i64);
 
 async fn read_identity(path: &Path) -> Option<Identity> {
@@ -155,7 +155,7 @@ async fn read_identity(path: &Path) -> Option<Identity> {
     Some((metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
 }
 
-/// Keeps the health of the devices as the file says. Never ends.
+/// Updates the health of the devices from the file. Never returns.
 async fn follow_health(options: &Options, changes: &watch::Sender<DeviceList>) {
     let Some(file) = &options.unhealthy else {
         return std::future::pending().await;
@@ -168,6 +168,6 @@ async fn follow_health(options: &Options, changes: &watch::Sender<DeviceList>) {
             *devices = next;
             changed
         });
-        sleep(LOOK_INTERVAL).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

@@ -23,7 +23,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
 /// Only ends tests that hang.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The kubelet's registration service.
 struct Kubelet {
@@ -68,7 +68,7 @@ impl Kubelet {
     }
 
     async fn registration(&mut self) -> RegisterRequest {
-        tokio::time::timeout(PATIENCE, self.registrations.recv())
+        tokio::time::timeout(TIMEOUT, self.registrations.recv())
             .await
             .expect("a registration")
             .unwrap()
@@ -123,7 +123,7 @@ impl Node {
 }
 
 async fn next(lists: &mut Streaming<ListAndWatchResponse>) -> Vec<(String, String)> {
-    let list = tokio::time::timeout(PATIENCE, lists.message())
+    let list = tokio::time::timeout(TIMEOUT, lists.message())
         .await
         .expect("a list")
         .unwrap()
@@ -154,13 +154,13 @@ async fn devices_are_listed_allocated_and_fail() {
     assert_eq!(healths(&devices), ["Healthy"; 4]);
 
     let wanted = vec![devices[3].0.clone(), devices[0].0.clone()];
-    let ask = |ids: Vec<String>| AllocateRequest {
+    let request = |ids: Vec<String>| AllocateRequest {
         container_requests: vec![ContainerAllocateRequest { devices_ids: ids }],
     };
-    let told = client.allocate(ask(wanted.clone())).await.unwrap().into_inner();
-    assert_eq!(told.container_responses[0].envs[VISIBLE_DEVICES], wanted.join(","));
+    let response = client.allocate(request(wanted.clone())).await.unwrap().into_inner();
+    assert_eq!(response.container_responses[0].envs[VISIBLE_DEVICES], wanted.join(","));
     let refused = client
-        .allocate(ask(vec!["GPU-of-another-node".into()]))
+        .allocate(request(vec!["GPU-of-another-node".into()]))
         .await
         .unwrap_err();
     assert_eq!(refused.message(), "this node has no device GPU-of-another-node");
@@ -216,13 +216,13 @@ async fn a_plugin_that_ends_leaves_nothing() {
     next(&mut lists).await;
 
     node.shutdown.cancel();
-    tokio::time::timeout(PATIENCE, node.plugin)
+    tokio::time::timeout(TIMEOUT, node.plugin)
         .await
         .expect("an end")
         .unwrap();
     assert!(
         lists.message().await.unwrap().is_none(),
-        "the list ends, so that the kubelet knows"
+        "the stream ends, so that the kubelet notices"
     );
     let left: Vec<_> = std::fs::read_dir(node.directory.path())
         .unwrap()

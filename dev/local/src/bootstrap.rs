@@ -9,11 +9,11 @@ use serde_json::json;
 
 use crate::{Error, NodePlan};
 
-/// Field manager of what is applied here.
+/// Field manager of the objects that are applied here.
 const MANAGER: &str = "berth-local";
 /// User name of kwok.
 pub(crate) const KWOK_USER: &str = "berth-kwok";
-/// Requests under way at a time.
+/// Concurrent requests.
 const CONCURRENCY: usize = 16;
 
 /// Gives kwok what kubelets need, and no more.
@@ -98,7 +98,7 @@ pub(crate) async fn nodes_not_ready(client: &Client, plan: &NodePlan) -> Result<
     Ok(plan.names().into_iter().filter(|name| !ready.contains(name)).collect())
 }
 
-/// Whether pods can be created in the default namespace, which takes the controller manager.
+/// Whether pods can be created in the default namespace, which needs the controller manager.
 pub(crate) async fn default_service_account_exists(client: &Client) -> Result<bool, Error> {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), "default");
     Ok(api

@@ -19,7 +19,7 @@ const NAMESPACE: &str = "berth-system";
 const RELEASE: &str = "berth";
 /// Name of the volume of the tenants' datastore, and of its class.
 const VOLUME: &str = "berth-datastore";
-/// Field manager of what is applied here.
+/// Field manager of the objects that are applied here.
 const MANAGER: &str = "berth-local";
 
 /// What is to be installed.
@@ -33,7 +33,7 @@ pub struct ChartInstall {
     pub versions: Vec<String>,
     /// Replicas of control.
     pub replicas: u8,
-    /// Values that go over those made here, in the shape of the chart's values.
+    /// Values that override those made here, in the shape of the chart's values.
     pub values: Value,
 }
 
@@ -72,15 +72,15 @@ impl ChartInstall {
     }
 }
 
-/// Puts `over` over `values`, field by field.
-fn merge_values(values: &mut Value, over: &Value) {
-    match (values, over) {
-        (Value::Object(values), Value::Object(over)) => {
-            for (name, value) in over {
+/// Overrides `values` with `overrides`, field by field.
+fn merge_values(values: &mut Value, overrides: &Value) {
+    match (values, overrides) {
+        (Value::Object(values), Value::Object(overrides)) => {
+            for (name, value) in overrides {
                 merge_values(values.entry(name.clone()).or_insert(Value::Null), value);
             }
         }
-        (values, over) => *values = over.clone(),
+        (values, overrides) => *values = overrides.clone(),
     }
 }
 
@@ -89,15 +89,15 @@ impl HostCluster {
     ///
     /// # Errors
     /// [`Error::NoRealNodes`] with simulated nodes, [`Error::Binary`] when a program is not built, [`Error::Helm`] when helm
-    /// does not succeed.
+    /// fails.
     pub async fn install_chart(&self, install: &ChartInstall) -> Result<(), Error> {
         let versions: Vec<&str> = install.versions.iter().map(String::as_str).collect();
         let mut images = catalog::for_control_planes(&versions)?;
         images.extend(catalog::for_berth(&install.programs));
         self.import_images(&images, Some(&self.system_nodes())).await?;
-        // Whichever node a tenant leaves is cleaned.
-        let of_nodes = catalog::for_cleaning(&install.programs);
-        self.import_images(&[of_nodes], None).await?;
+        // Every node that a tenant leaves is scrubbed.
+        let scrub_image = catalog::for_cleaning(&install.programs);
+        self.import_images(&[scrub_image], None).await?;
         self.create_volume().await?;
         let values = self.home().root().join("values.json");
         write_atomic(&values, format!("{:#}", install.build_values()).as_bytes(), 0o600)?;
@@ -111,7 +111,7 @@ impl HostCluster {
     /// Runs helm in the namespace of Berth's release; returns what it printed.
     ///
     /// # Errors
-    /// [`Error::Helm`] with what it said when it does not succeed.
+    /// [`Error::Helm`] with helm's message when it fails.
     pub async fn helm(&self, args: &[&str]) -> Result<String, Error> {
         let folder = self.home().root().join("helm");
         create_private_dir(&folder)?;
@@ -122,7 +122,7 @@ impl HostCluster {
         let output = Command::new(binaries::find_pinned(Binary::Helm)?)
             .args(args)
             .args(["--namespace", NAMESPACE])
-            // Not those of whoever runs this.
+            // Not the user's own.
             .env("HELM_CACHE_HOME", &folder)
             .env("HELM_CONFIG_HOME", &folder)
             .env("HELM_DATA_HOME", &folder)
@@ -144,7 +144,7 @@ impl HostCluster {
         let folder = self.home().root().join("data").join("tenants");
         create_private_dir(&folder)?;
         std::os::unix::fs::chown(&folder, Some(USER), Some(USER)).map_err(|source| Error::File {
-            action: "give away",
+            action: "change the owner of",
             path: folder.clone(),
             source,
         })?;
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_go_over_values() {
+    fn own_values_override_the_default_ones() {
         let install = ChartInstall {
             chart: "chart".into(),
             programs: "programs".into(),

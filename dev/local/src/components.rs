@@ -1,4 +1,4 @@
-//! The command lines of the host's components. Pure: what is found where comes in, process specifications go out.
+//! The command lines of the host's components. Pure: makes process specifications from paths, ports and settings.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -25,7 +25,7 @@ pub mod process {
     pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
     /// kube-scheduler.
     pub const SCHEDULER: &str = "kube-scheduler";
-    /// kwok, which plays the kubelets.
+    /// kwok, which acts as the kubelets.
     pub const KWOK: &str = "kwok";
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Components<'a> {
     pub(crate) pki: &'a HostPki,
 }
 
-/// Arguments that begin with a flag and end with what may be any path or number.
+/// Arguments of the form `--flag=value`.
 struct Arguments(Vec<String>);
 
 impl Arguments {
@@ -80,7 +80,7 @@ impl Components<'_> {
         )
     }
 
-    /// The tenants' etcd. Control turns authentication on; the API servers of tenants may not compact, so it does itself.
+    /// The tenants' etcd. Control turns authentication on; tenants' API servers may not compact it, so it compacts itself.
     pub(crate) fn datastore(&self) -> Result<ProcessSpec, Error> {
         let Ports {
             datastore,
@@ -181,19 +181,19 @@ impl Components<'_> {
             .with_path("proxy-client-cert-file", &pki.cert(file::FRONT_PROXY_CLIENT))
             .with_path("proxy-client-key-file", &pki.key(file::FRONT_PROXY_CLIENT));
         let arguments = if self.address.is_loopback() {
-            // Loopback is no endpoint of the Service `kubernetes` for anybody.
+            // A loopback address cannot be an endpoint of the Service `kubernetes`.
             arguments.with("endpoint-reconciler-type", "none")
         } else {
             arguments
         };
-        let arguments = self.emulating(arguments);
+        let arguments = self.with_emulated_version(arguments);
         let arguments = match self.group_scheduling() {
             Some(on) => arguments
                 .with("feature-gates", on.feature_gates)
                 .with("runtime-config", on.runtime_config),
             None => arguments,
         };
-        // Server and client certificates, like the authorities, are read again by themselves when they change.
+        // kube-apiserver itself reads certificates and authorities again when they change.
         let read_once = [pki.key(file::SERVICE_ACCOUNTS)];
         let mut spec = self.spec(
             process::APISERVER,
@@ -270,20 +270,20 @@ impl Components<'_> {
             arguments,
             &[kubeconfig, stages],
         )?;
-        // It would mix a configuration of the user's own into ours.
+        // Otherwise kwok would merge the user's own configuration into this one.
         spec.env.insert("HOME".into(), self.home.run().display().to_string());
         Ok(spec)
     }
 
-    /// With the version to behave as, if it is not the program's own.
-    fn emulating(&self, arguments: Arguments) -> Arguments {
+    /// Adds the version to emulate, if it is not the program's own.
+    fn with_emulated_version(&self, arguments: Arguments) -> Arguments {
         match &self.config.emulated_version {
             Some(version) => arguments.with("emulated-version", version),
             None => arguments,
         }
     }
 
-    /// How groups of pods are scheduled; not by a program that behaves as another version, which need not have that.
+    /// Settings for scheduling groups of pods; none for a program that emulates another version, which may lack the feature.
     fn group_scheduling(&self) -> Option<GroupScheduling> {
         group_scheduling(&self.config.kubernetes_version).filter(|_| self.config.emulated_version.is_none())
     }
@@ -291,7 +291,7 @@ impl Components<'_> {
     /// What controller manager and scheduler have in common.
     fn kubernetes_component(&self, name: &str, port: u16) -> Arguments {
         let kubeconfig = self.kubeconfig(name);
-        let arguments = self.emulating(Arguments::new());
+        let arguments = self.with_emulated_version(Arguments::new());
         let arguments = match self.group_scheduling() {
             Some(on) => arguments.with("feature-gates", on.feature_gates),
             None => arguments,

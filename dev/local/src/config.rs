@@ -1,10 +1,10 @@
-//! What a host cluster should be.
+//! The configuration of a host cluster.
 
 use std::path::PathBuf;
 
 use crate::NodePlan;
 
-/// What a host cluster should be.
+/// The configuration of a host cluster.
 #[derive(Clone, Debug)]
 pub struct HostClusterConfig {
     /// Its state directory.
@@ -25,9 +25,9 @@ pub struct HostClusterConfig {
     pub service_ranges: String,
     /// Further flags of the API server, for tests.
     pub apiserver_flags: Vec<String>,
-    /// Whether etcd forces its writes to disk. Only tests may go without.
+    /// Whether etcd forces its writes to disk. Only tests may turn it off.
     pub fsync: bool,
-    /// Controllers that its controller manager does not run. For tests in which it plays a tenant.
+    /// Controllers that its controller manager does not run. For tests in which it acts as a tenant.
     pub disabled_controllers: Vec<String>,
 }
 

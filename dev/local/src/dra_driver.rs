@@ -41,7 +41,7 @@ pub struct DraDriver<'a> {
 }
 
 impl DraDriver<'_> {
-    /// What it is started with. It looks for its kubeconfig in the variable `KUBECONFIG` first: leave that unset.
+    /// Its arguments. It looks for its kubeconfig in the variable `KUBECONFIG` first: leave that unset.
     pub fn arguments(&self) -> Vec<String> {
         vec![
             "kubelet-plugin".into(),
@@ -56,8 +56,8 @@ impl DraDriver<'_> {
         ]
     }
 
-    /// The directories that must exist before it starts. (Its own it does not create, those of the kubelet only the
-    /// kubelet does.)
+    /// The directories that must exist before it starts. It does not create its own, and only the kubelet
+    /// creates the kubelet's.
     pub fn directories(&self) -> [PathBuf; 3] {
         [self.plugins().join(DRIVER), self.registry(), self.cdi.to_owned()]
     }
@@ -71,7 +71,7 @@ impl DraDriver<'_> {
     }
 }
 
-/// What the cluster must have: the rights of the driver, and the class that claims ask for.
+/// Objects that the cluster must have: the rights of the driver, and the class that claims request.
 pub fn objects() -> [Value; 3] {
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",

@@ -10,7 +10,7 @@ pub enum Error {
     /// A Kubernetes, etcd or kwok binary is missing.
     #[error(transparent)]
     Binary(#[from] berth_process::binaries::NotFound),
-    /// A process could not be supervised, or a file not be written.
+    /// A process could not be supervised, or a file could not be written.
     #[error(transparent)]
     Process(#[from] berth_process::Error),
     /// A key or certificate could not be made or read.
@@ -34,7 +34,7 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// The directory holds something else than a host cluster.
+    /// The directory holds something other than a host cluster.
     #[error("{} is not empty and not the home of a Berth host cluster; choose another directory", .0.display())]
     NotAHome(PathBuf),
     /// A generated kubeconfig is not usable.
@@ -55,7 +55,7 @@ pub enum Error {
         what: &'static str,
         /// How long.
         after: Duration,
-        /// The log that may tell why.
+        /// The log that may say why.
         log: PathBuf,
     },
     /// An image cannot be made of what is on this machine.
@@ -74,15 +74,15 @@ pub enum Error {
         /// The answer.
         why: String,
     },
-    /// This machine cannot have the real nodes that were asked for.
+    /// This machine cannot have the requested real nodes.
     #[error("{0}; use simulated nodes instead")]
     NoRealNodes(String),
-    /// helm did not do what it was asked to.
+    /// helm failed.
     #[error("helm {command}: {why}")]
     Helm {
         /// Its arguments.
         command: String,
-        /// What it said.
+        /// Its message.
         why: String,
     },
     /// A background task died.

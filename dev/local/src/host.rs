@@ -23,7 +23,7 @@ use crate::{Error, Home, Ports};
 
 /// How long a part of the cluster may take to get ready. Generous: machines are shared, binaries come from cold disks.
 const READY_TIMEOUT: Duration = Duration::from_mins(5);
-/// How often readiness is looked at.
+/// How often readiness is checked.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The tenants' shared etcd.
@@ -33,7 +33,7 @@ pub struct Datastore {
     pub endpoint: String,
     /// The authority that signs its server certificate and its clients' certificates.
     pub ca_cert: PathBuf,
-    /// The key of that authority, for whoever makes clients.
+    /// The key of that authority, which signs client certificates.
     pub ca_key: PathBuf,
 }
 
@@ -56,7 +56,7 @@ struct Inner {
 
 impl HostCluster {
     /// Starts a host cluster, or adopts and completes one whose processes run already. Returns when it accepts pods and
-    /// its nodes are ready. `progress` is told what is being waited for.
+    /// its nodes are ready. `progress` is called with each step.
     ///
     /// # Errors
     /// See [`Error`]. What was started goes on running: start again, or remove it with [`destroy`].
@@ -74,7 +74,7 @@ impl HostCluster {
         let real = if config.real_nodes {
             progress("making namespaces and links for the nodes");
             let real = RealNodes::create(&home, &config.nodes, &config.kubernetes_version)?;
-            // Its own, so that several clusters can be reached from this machine.
+            // A range of its own, so that several clusters can be reached from this machine.
             config.service_ranges = real.services();
             Some(real)
         } else {
@@ -97,7 +97,7 @@ impl HostCluster {
         Ok(cluster)
     }
 
-    /// A cluster that another process runs: to use it, not to start or stop anything of it. `config` is what it was
+    /// A cluster that another process runs: it can be used, but not started or stopped. `config` is what it was
     /// started with.
     ///
     /// # Errors
@@ -237,7 +237,7 @@ impl HostCluster {
         )
     }
 
-    /// The supervisor of the host's processes, which can take care of others too (control).
+    /// The supervisor of the host's processes, which can supervise others too (control).
     pub fn supervisor(&self) -> &Supervisor {
         &self.inner.supervisor
     }
@@ -262,7 +262,7 @@ impl HostCluster {
     /// Makes archives of images and imports them on real nodes: on those named, or on all. There is no registry.
     ///
     /// # Errors
-    /// [`Error::NoRealNodes`] when a node is no real one of this cluster, [`Error::Image`] when an image cannot be made,
+    /// [`Error::NoRealNodes`] when a node is not a real node of this cluster, [`Error::Image`] when an image cannot be made,
     /// [`Error::Node`] when a node refuses it.
     pub async fn import_images(&self, images: &[Image], nodes: Option<&[String]>) -> Result<(), Error> {
         let Some(real) = &self.inner.real else {
@@ -272,7 +272,7 @@ impl HostCluster {
         real.import(images, nodes.unwrap_or(&all)).await
     }
 
-    /// Names of the real nodes that run what belongs to the cluster; none if nodes are simulated.
+    /// Names of the real nodes that run the cluster's own pods; none if nodes are simulated.
     pub fn system_nodes(&self) -> Vec<String> {
         self.inner
             .real
@@ -302,7 +302,7 @@ impl HostCluster {
         self.inner.pki.ensure_kubeconfig(path, &self.server(), user, groups)
     }
 
-    /// Stops all processes, those that need others first. The state stays: [`HostCluster::start`] continues from it.
+    /// Stops all processes, dependents first. The state stays: [`HostCluster::start`] continues from it.
     ///
     /// # Errors
     /// [`Error::Process`] when one cannot be ended.
@@ -346,8 +346,8 @@ impl HostCluster {
     }
 }
 
-/// Removes a host cluster: ends every process that belongs to `home`, whatever state it is in and whoever started it, and
-/// removes the directory. A home that is not there is removed already. Blocks.
+/// Removes a host cluster: ends every process that belongs to `home`, in any state and whichever program started it, and
+/// removes the directory. A missing home counts as removed. Blocks.
 ///
 /// # Errors
 /// [`Error::Process`] when a process cannot be ended, [`Error::File`] when a file cannot be removed: call it again then.
@@ -368,19 +368,19 @@ pub async fn client_from(path: &Path) -> Result<Client, Error> {
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|error| Error::Kubeconfig(error.to_string()))?;
-    // Whoever waits for an API server wants to look again soon, not with the growing pauses of the built-in retry.
+    // Callers that wait for an API server try again soon themselves; the pauses of the built-in retry grow.
     config.default_retry = false;
     Client::try_from(config).map_err(|error| Error::Kubeconfig(error.to_string()))
 }
 
-/// The images without which no pod runs on any node, and those of what belongs to the cluster.
+/// Imports the images that every node needs, and those of the cluster's own pods.
 async fn import_images(real: &RealNodes) -> Result<(), Error> {
     let system = [
         Image::new(catalog::COREDNS, &binaries::find_pinned(Binary::Coredns)?, "/coredns"),
         catalog::metrics_server()?,
     ];
     let all: Vec<String> = real.names().map(str::to_owned).collect();
-    // Those first that hold up others.
+    // First those that other pods wait for.
     real.import(&catalog::for_workloads()?, &all).await?;
     real.import(&system, &real.system_nodes()).await
 }
@@ -399,14 +399,14 @@ pub(crate) async fn is_ready(client: &Client) -> bool {
 async fn wait_until(
     what: &'static str,
     log: PathBuf,
-    look: impl AsyncFn() -> Result<bool, Error>,
+    probe: impl AsyncFn() -> Result<bool, Error>,
 ) -> Result<(), Error> {
     let deadline = Instant::now() + READY_TIMEOUT;
     loop {
-        let error = match look().await {
+        let error = match probe().await {
             Ok(true) => return Ok(()),
             Ok(false) => None,
-            // An API server that restarts meanwhile is waited for, too.
+            // The API server may be restarting.
             Err(error) => Some(error),
         };
         if Instant::now() > deadline {

@@ -1,7 +1,7 @@
 //! A host cluster on this machine: real etcd, kube-apiserver, kube-controller-manager and kube-scheduler as supervised
 //! child processes, and kwok in place of kubelets, on simulated GPU nodes.
 //!
-//! [`HostCluster::start`] brings it up, or completes what is left of one: it is idempotent, and heals whatever was killed.
+//! [`HostCluster::start`] brings it up, or completes what is left of one: it is idempotent, and restarts what was killed.
 //! Everything lies in one directory ([`Home`]); [`destroy`] removes every trace. Tests use [`TestHost`].
 //!
 //! Simulated pods run as soon as they are bound. These annotations of a pod change how it behaves:

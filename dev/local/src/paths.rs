@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, Ports};
 
-/// A file by which a home is known, so that no other directory is ever removed.
+/// A file that marks a home, so that no other directory is ever removed.
 const MARKER: &str = ".berth-home";
 
 /// The state directory of a host cluster (`BERTH_HOME`). Everything that exists because of the cluster lies in it.
@@ -23,7 +23,7 @@ impl Home {
     pub fn new(root: impl AsRef<Path>) -> Self {
         let root = root.as_ref();
         let absolute = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-        // Processes carry the path, so that links to the home must not make it another one.
+        // Processes carry the path: it must be the same through every link to the home.
         Self {
             root: absolute.canonicalize().unwrap_or(absolute),
         }
@@ -32,7 +32,7 @@ impl Home {
     /// Creates the directories, all of them for the owner only.
     ///
     /// # Errors
-    /// [`Error::NotAHome`] when the directory holds something else already, and when one cannot be created.
+    /// [`Error::NotAHome`] when the directory holds something else already, [`Error::Process`] when one cannot be created.
     pub fn create(&self) -> Result<(), Error> {
         if !self.is_empty_or_home()? {
             return Err(Error::NotAHome(self.root.clone()));
@@ -53,10 +53,10 @@ impl Home {
         Ok(())
     }
 
-    /// Removes the directory with everything in it. One that is not there is removed already.
+    /// Removes the directory with everything in it. A missing one counts as removed.
     ///
     /// # Errors
-    /// [`Error::NotAHome`] when the directory is not one that [`Home::create`] made, [`Error::File`] when a file resists.
+    /// [`Error::NotAHome`] when [`Home::create`] did not make the directory, [`Error::File`] when a file cannot be removed.
     pub fn remove(&self) -> Result<(), Error> {
         if !self.is_empty_or_home()? {
             return Err(Error::NotAHome(self.root.clone()));
@@ -86,7 +86,7 @@ impl Home {
         Ports::load(self).ok().flatten()
     }
 
-    /// Whether [`Home::create`] was here before.
+    /// Whether [`Home::create`] has made this directory.
     pub fn exists(&self) -> bool {
         self.root.join(MARKER).is_file()
     }
@@ -100,12 +100,12 @@ impl Home {
         &self.root
     }
 
-    /// Cluster-admin of the host cluster.
+    /// Kubeconfig of the host cluster's admin.
     pub fn admin_kubeconfig(&self) -> PathBuf {
         self.root.join("host.kubeconfig")
     }
 
-    /// What control authenticates with.
+    /// Kubeconfig of control.
     pub fn control_kubeconfig(&self) -> PathBuf {
         self.root.join("control.kubeconfig")
     }
@@ -155,7 +155,7 @@ impl Home {
         let path = self.config(file);
         match fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| Error::File {
-                action: "understand",
+                action: "parse",
                 path,
                 source: error.into(),
             }),
@@ -169,10 +169,10 @@ impl Home {
     }
 }
 
-/// What lies in a directory; nothing when it is not there.
+/// The paths in a directory; none when it does not exist.
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = |source| Error::File {
-        action: "look into",
+        action: "list",
         path: dir.to_owned(),
         source,
     };
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_home_comes_and_goes() {
+    fn a_home_is_created_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::new(dir.path().join("home"));
         home.create().unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_somebody_else_is_left_alone() {
+    fn a_directory_that_is_not_a_home_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let precious = dir.path().join("thesis.txt");
         fs::write(&precious, "text").unwrap();

@@ -1,6 +1,6 @@
 //! The authorities, certificates and kubeconfigs of a host cluster.
 //!
-//! What is there stays, except certificates whose renewal is due: a restarted cluster keeps its identity.
+//! Existing files stay, except certificates whose renewal is due: a restarted cluster keeps its identity.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,7 +25,7 @@ pub(crate) mod file {
     pub(crate) const DATASTORE_CA: &str = "datastore-ca";
     pub(crate) const APISERVER: &str = "apiserver";
     pub(crate) const APISERVER_ETCD_CLIENT: &str = "apiserver-etcd-client";
-    /// As which the API server calls kubelets.
+    /// Client certificate with which the API server calls kubelets.
     pub(crate) const KUBELET_CLIENT: &str = "apiserver-kubelet-client";
     pub(crate) const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
     pub(crate) const ETCD: &str = "etcd";
@@ -35,7 +35,7 @@ pub(crate) mod file {
     pub(crate) const SERVICE_ACCOUNTS: &str = "service-accounts";
 }
 
-/// Loaded authorities and where everything lies.
+/// The cluster's authority, and the directory of all files.
 #[derive(Debug)]
 pub(crate) struct HostPki {
     dir: PathBuf,
@@ -45,8 +45,8 @@ pub(crate) struct HostPki {
 impl HostPki {
     /// Loads what exists and makes what is missing or due.
     ///
-    /// `addresses` are those under which the API server is reached, besides 127.0.0.1: the first address of the service
-    /// range for pods, and with real nodes the one that they know.
+    /// `addresses` are those of the API server besides 127.0.0.1: for pods the first address of the service range, and for
+    /// real nodes this machine's address.
     pub(crate) fn load_or_create(home: &Home, addresses: &[IpAddr]) -> Result<Self, Error> {
         let dir = home.pki();
         let ca = load_or_create_authority(&dir, file::CA, "berth-host-ca")?;
@@ -106,7 +106,7 @@ impl HostPki {
         key_path(&self.dir, name)
     }
 
-    /// Keeps the serving certificate of a node's kubelet; returns the files of certificate and key.
+    /// Ensures the serving certificate of a node's kubelet; returns the files of certificate and key.
     pub(crate) fn ensure_node_certificate(&self, node: &str, address: IpAddr) -> Result<(PathBuf, PathBuf), Error> {
         let name = format!("node-{node}");
         let request = LeafRequest {
@@ -132,7 +132,7 @@ impl HostPki {
         })?)
     }
 
-    /// Keeps a kubeconfig at `path` for a user of the host cluster. One that is less than a month old and leads to
+    /// Ensures a kubeconfig at `path` for a user of the host cluster. One that is less than a month old and names
     /// `server` stays, so that the processes that use it need no restart.
     pub(crate) fn ensure_kubeconfig(
         &self,

@@ -1,4 +1,4 @@
-//! Noticing that files have changed.
+//! Detects changes of files.
 
 use std::fs;
 use std::path::PathBuf;

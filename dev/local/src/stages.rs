@@ -1,4 +1,4 @@
-//! How simulated kubelets behave: the stages that kwok plays.
+//! How simulated kubelets behave: the stages that kwok runs.
 
 /// Every stage with its file name, in the order they are written.
 const STAGES: [&str; 8] = [

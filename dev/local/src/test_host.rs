@@ -28,7 +28,7 @@ impl TestHost {
         Self::start_with(|config| config.nodes = nodes).await
     }
 
-    /// Starts a host cluster after `change` has had its way with the configuration (home, `die_with_parent` and `fsync`
+    /// Starts a host cluster after `change` has edited the configuration (home, `die_with_parent` and `fsync`
     /// are set for tests before).
     ///
     /// # Errors

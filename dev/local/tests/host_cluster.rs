@@ -14,13 +14,13 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
-async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_mins(5);
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = probe().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -79,7 +79,7 @@ fn processes_of(home: &Path) -> Vec<String> {
 }
 
 async fn kill(host: &HostCluster, name: &str) {
-    // It may have ended by itself, for want of what was killed before.
+    // It may have ended by itself: a component that it needs was killed before.
     let pid = eventually("a process", async || host.supervisor().status(name)?.pid).await;
     let status = tokio::process::Command::new("kill")
         .args(["-9", &pid.to_string()])
@@ -111,7 +111,7 @@ async fn check_workloads(client: &Client) {
     assert_eq!(condition(&pod, "Ready"), "True");
     assert!(
         status.pod_ip.unwrap().starts_with("10.128."),
-        "a pod address of its node"
+        "an address of its node's pod range"
     );
     assert!(status.host_ip.unwrap().starts_with("10.64."), "the address of its node");
     assert_eq!(status.observed_generation, pod.metadata.generation);
@@ -189,7 +189,7 @@ async fn two_hosts_live_side_by_side_and_leave_nothing() {
     one.cluster().clone().destroy().await.unwrap();
     assert_eq!(processes_of(&home), Vec::<String>::new());
     assert!(!home.exists());
-    // The neighbour has not noticed.
+    // The other cluster is not affected.
     clients.1.apiserver_version().await.unwrap();
     let home = two.home().root().to_owned();
     drop(two);

@@ -65,7 +65,7 @@ impl Containerd {
     }
 
     /// What `ctr` prints.
-    fn told(&self, arguments: &[&str]) -> String {
+    fn ctr_output(&self, arguments: &[&str]) -> String {
         let output = self.ctr(arguments);
         assert!(
             output.status.success(),
@@ -76,7 +76,7 @@ impl Containerd {
     }
 
     fn import(&self, archive: &Archive) {
-        self.told(&["images", "import", archive.path.to_str().unwrap()]);
+        self.ctr_output(&["images", "import", archive.path.to_str().unwrap()]);
     }
 }
 
@@ -89,7 +89,7 @@ impl Drop for Containerd {
 
 #[tokio::test]
 async fn containerd_takes_archives_and_unpacks_programs_with_their_libraries() {
-    // Whoever has no root has no containerd.
+    // Without root there is no containerd.
     if let Some(why) = berth_local::obstacle_to_real_nodes() {
         assert!(std::env::var_os("CI").is_none(), "{why}");
         eprintln!("not run: {why}");
@@ -97,7 +97,7 @@ async fn containerd_takes_archives_and_unpacks_programs_with_their_libraries() {
     }
     let containerd = Containerd::start().await;
     let archives = containerd.dir.path().join("archives");
-    // One of Go, one of C with nothing, and one that needs the C library.
+    // A Go program, a static C program, and one that needs the C library.
     let mut images = catalog::for_workloads().unwrap();
     images.push(Image::new(
         "example.com/id:v1",
@@ -111,7 +111,7 @@ async fn containerd_takes_archives_and_unpacks_programs_with_their_libraries() {
     for archive in &archives {
         containerd.import(archive);
     }
-    let listed = containerd.told(&["images", "list"]);
+    let listed = containerd.ctr_output(&["images", "list"]);
     for archive in &archives {
         assert!(
             listed
@@ -126,12 +126,12 @@ async fn containerd_takes_archives_and_unpacks_programs_with_their_libraries() {
     let root = containerd.dir.path().join("mounted");
     fs::create_dir(&root).unwrap();
     let root = root.to_str().unwrap();
-    containerd.told(&["images", "mount", "example.com/id:v1", root]);
+    containerd.ctr_output(&["images", "mount", "example.com/id:v1", root]);
     let inside = Command::new("chroot")
         .args(["--userspec=65532:65532", root, "/usr/local/bin/id"])
         .output()
         .unwrap();
-    containerd.told(&["images", "unmount", root]);
+    containerd.ctr_output(&["images", "unmount", root]);
     assert_eq!(
         String::from_utf8_lossy(&inside.stdout).trim(),
         "uid=65532(nonroot) gid=65532(nonroot) groups=65532(nonroot)",

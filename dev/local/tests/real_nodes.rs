@@ -16,7 +16,7 @@ fn output(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What of a cluster can be seen on the machine.
+/// What a cluster leaves on the machine: namespaces, links, routes, files and processes.
 fn traces(id: &str) -> Vec<String> {
     let all = [
         output("ip", &["netns", "list"]),
@@ -41,7 +41,7 @@ fn traces(id: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn real_nodes_come_up_and_leave_nothing() {
-    // Whoever runs tests without root has no real nodes, which `berth up` says as well.
+    // Without root there are no real nodes; `berth up` says so, too.
     if let Some(why) = obstacle_to_real_nodes() {
         assert!(std::env::var_os("CI").is_none(), "{why}");
         eprintln!("not run: {why}");

@@ -6,8 +6,8 @@
 //! 3. `$KUBEBUILDER_ASSETS/<binary>`
 //! 4. `${BERTH_CACHE:-$HOME/.cache/berth}/bin/<component>/<version>/<binary>`, which `make kubernetes` fills
 //!
-//! A program that Kubernetes versions (kube-apiserver, kubelet, …; not kubectl) in a folder that does not name a version
-//! (2, 3) counts only when its own `--version` says that it is the one wanted.
+//! In a folder that does not name a version (2, 3), a program whose version must match (kube-apiserver, kubelet, …; not
+//! kubectl) counts only when its own `--version` is the one wanted.
 
 use berth_kubernetes_versions::{
     CALICO, CNI_PLUGINS, CONTAINERD, COREDNS, ETCD, HELM, KUBERNETES_DEFAULT, KWOK, METRICS_SERVER, RUNC,
@@ -36,7 +36,7 @@ pub enum Binary {
     Etcdctl,
     /// The etcd maintenance tool.
     Etcdutl,
-    /// kwok, which plays the kubelets of simulated nodes.
+    /// kwok, which acts as the kubelets of simulated nodes.
     Kwok,
     /// kubelet.
     Kubelet,
@@ -90,7 +90,7 @@ impl Binary {
         self.built().0
     }
 
-    /// Component and version of `hack/kubernetes/versions` that bring it, and its name: component, name, version.
+    /// Component and version of `hack/kubernetes/versions` that build it, and its name: component, name, version.
     fn built(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::KubeApiserver => ("kubernetes", "kube-apiserver", KUBERNETES_DEFAULT),
@@ -136,18 +136,18 @@ impl fmt::Display for Binary {
     }
 }
 
-/// A binary that is nowhere.
+/// A binary was not found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no {binary} {version}: looked at {}; run `make kubernetes` to build it",
+    "{binary} {version} not found at {}; run `make kubernetes` to build it",
     list(looked_at)
 )]
 pub struct NotFound {
-    /// What was looked for.
+    /// The binary.
     pub binary: Binary,
-    /// In which version.
+    /// Its version.
     pub version: String,
-    /// Where, and why what is there does not count.
+    /// The paths, and why a file at one does not count.
     pub looked_at: Vec<String>,
 }
 
@@ -155,7 +155,7 @@ fn list(places: &[String]) -> String {
     places.join(", ")
 }
 
-/// The folders that are looked through.
+/// The folders that are searched.
 #[derive(Clone, Debug, Default)]
 struct Places {
     bin_dir: Option<PathBuf>,
@@ -255,7 +255,7 @@ fn sort_key(version: &str) -> Vec<u64> {
         .collect()
 }
 
-/// What a Kubernetes binary says to `--version`. Remembered, since each answer costs a start of the program.
+/// The version that a Kubernetes binary prints. Cached, since each answer costs a start of the program.
 fn own_version(path: &Path) -> Option<String> {
     static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Option<String>>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -272,7 +272,7 @@ fn own_version(path: &Path) -> Option<String> {
 /// The path of a binary in a version (`v1.37.1`).
 ///
 /// # Errors
-/// [`NotFound`] when it is nowhere; the message says where it was looked for and how to get it.
+/// [`NotFound`], whose message says which paths were searched and how to get the binary.
 pub fn find(binary: Binary, version: &str) -> Result<PathBuf, NotFound> {
     Places::from_environment().find(binary, version)
 }
@@ -290,8 +290,8 @@ pub fn cache() -> Option<PathBuf> {
     Places::from_environment().cache?.parent().map(Path::to_owned)
 }
 
-/// The folder of the YAML files that `hack/charts` copies out of a component's Go module, which must be there:
-/// `calico` has its CRDs. `None` when there is none; `make nodes` makes it.
+/// The folder of the YAML files that `hack/charts` copies out of a component's Go module: for `calico`, its CRDs.
+/// `None` when it does not exist; `make nodes` makes it.
 pub fn manifests(component: &str, version: &str) -> Option<PathBuf> {
     let folder = cache()?.join("manifests").join(component).join(version);
     folder.is_dir().then_some(folder)

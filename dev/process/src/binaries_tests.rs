@@ -36,7 +36,7 @@ fn the_first_place_wins() {
 }
 
 #[test]
-fn a_binary_without_a_version_in_its_path_is_asked() {
+fn a_binary_without_a_version_in_its_path_must_report_the_right_one() {
     let root = tempfile::tempdir().unwrap();
     let places = places(root.path());
     fake(&root.path().join("assets/kube-apiserver"), "v1.36.4");
@@ -56,7 +56,7 @@ fn missing_binary_is_named_with_the_remedy() {
     let root = tempfile::tempdir().unwrap();
     let message = places(root.path()).find(Binary::Kwok, KWOK).unwrap_err().to_string();
     for part in [
-        "no kwok v0.8.0",
+        "kwok v0.8.0 not found at",
         "assets/kwok",
         "cache/bin/kwok/v0.8.0/kwok",
         "make kubernetes",
@@ -86,14 +86,14 @@ fn versions_come_newest_first() {
 }
 
 #[test]
-fn the_cache_lies_in_the_home_directory_unless_told_otherwise() {
+fn the_cache_is_in_the_home_directory_unless_configured() {
     let home = |name: &str| (name == "HOME").then(|| OsString::from("/home/me"));
     assert_eq!(
         Places::from_variables(home).cache,
         Some("/home/me/.cache/berth/bin".into())
     );
-    let told = |name: &str| (name == "BERTH_CACHE").then(|| OsString::from("/srv/berth"));
-    assert_eq!(Places::from_variables(told).cache, Some("/srv/berth/bin".into()));
+    let configured = |name: &str| (name == "BERTH_CACHE").then(|| OsString::from("/srv/berth"));
+    assert_eq!(Places::from_variables(configured).cache, Some("/srv/berth/bin".into()));
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 /// Creates a directory (and those above it) that only its owner can enter. One that exists gets mode 0700.
 ///
 /// # Errors
-/// [`Error::File`] when it cannot be created, or belongs to somebody else.
+/// [`Error::File`] when it cannot be created, or belongs to another user.
 pub fn create_private_dir(path: &Path) -> Result<(), Error> {
     DirBuilder::new()
         .recursive(true)

@@ -2,12 +2,12 @@
 //!
 //! A [`Supervisor`] owns the processes of one directory. [`Supervisor::ensure`] makes a process be what its
 //! [`ProcessSpec`] says: it is started, left alone, or replaced; when it crashes it is started again with growing
-//! pauses. The processes do **not** die with the supervisor: one that is killed at any instruction is followed by another
-//! that adopts what still runs, and ends what it cannot account for. There are never two processes of one name.
+//! pauses. The processes do **not** die with the supervisor: it may be killed at any instruction, and the next one
+//! adopts what still runs, and ends what has no record. There are never two processes of one name.
 //!
 //! Two things make that safe. Each process has a record (`<dir>/<name>.json`) with its process id and start time, and
 //! each process carries the path of its record in its environment ([`MARKER`]), so that even one whose record was never
-//! written is found in `/proc`. [`reap_marked`] uses the same marker to end whatever was left behind under a directory.
+//! written is found in `/proc`. [`reap_marked`] uses the same marker to end everything that is left under a directory.
 //!
 //! Linux only: it rests on `/proc` and on process file descriptors.
 

@@ -15,7 +15,7 @@ const LAST: u16 = 29_999;
 /// Ports already handed out by this process, whose owners may not listen yet.
 static HANDED_OUT: LazyLock<Mutex<HashSet<u16>>> = LazyLock::new(Mutex::default);
 
-/// A TCP port on 127.0.0.1 that nobody listens on, and that this process has not handed out before.
+/// A TCP port on 127.0.0.1 that no process listens on, and that this process has not handed out before.
 ///
 /// # Errors
 /// [`Error::NoPort`] when all are taken.

@@ -19,7 +19,7 @@ pub(crate) struct Stat {
     pub(crate) zombie: bool,
     /// Process group.
     pub(crate) group: u32,
-    /// When it started, in clock ticks since boot. With the process id it tells a process from a later one of the same id.
+    /// When it started, in clock ticks since boot. With the process id it identifies a process: ids are reused.
     pub(crate) start_ticks: u64,
     environment: Environment,
 }
@@ -31,7 +31,7 @@ enum Environment {
     None,
     /// It is in the middle of `execve`: its old memory is gone, and where the new environment is, is not known.
     Unknown,
-    /// Its bytes. None of them in the last part of `execve`, too.
+    /// Its length in bytes. Zero in the last part of `execve`, too.
     Length(u64),
 }
 
@@ -39,9 +39,9 @@ enum Environment {
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// `PF_EXITING` of the same: a process that is ending has given its memory back.
 const EXITING: u64 = 0x4;
-/// How long a process may be in the middle of `execve` on a machine so busy that it does not run meanwhile; and how long it may look
-/// like one that was started without an environment, or with another one than could be read.
+/// How long a process may be in the middle of `execve`, on a machine so busy that it does not run meanwhile.
 const BETWEEN_PROGRAMS: Duration = Duration::from_secs(2);
+/// How long a process may seem to have no environment, or one of another length than could be read.
 const LAST_PART: Duration = Duration::from_millis(50);
 
 /// Reads `/proc/<pid>/stat`; none when there is no such process.
@@ -70,7 +70,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
 }
 
 /// The record path a process carries in its environment; none for unmarked, foreign and dead processes. Blocks while the process
-/// becomes another program.
+/// is in `execve`.
 pub(crate) fn read_marker(pid: u32) -> Option<PathBuf> {
     find_markers(vec![pid]).pop().map(|(_, marker)| marker)
 }
@@ -86,8 +86,8 @@ pub(crate) fn find_marked() -> Vec<(u32, PathBuf)> {
     find_markers(pids.collect())
 }
 
-/// The marked ones of these processes. One that becomes another program seems to have no environment for a moment, or only the
-/// beginning of it: it is looked at again, or it would seem to be unmarked.
+/// The marked ones of these processes. A process in `execve` seems to have no environment for a moment, or only the beginning
+/// of one: it is read again, so that it does not count as unmarked.
 fn find_markers(mut pids: Vec<u32>) -> Vec<(u32, PathBuf)> {
     let begin = Instant::now();
     let mut in_last_part = HashMap::new();
@@ -169,24 +169,24 @@ mod tests {
     #[test]
     fn process_that_executes_many_programs_keeps_its_marker() {
         use std::os::unix::process::CommandExt as _;
-        // It ends as a program that stays, and not by itself: who is ending has no environment any more.
+        // The last program runs until it is killed: an ending process has no environment any more.
         let script = r#"[ $1 = 0 ] && exec sleep 1000; exec sh -c "$0" "$0" $(($1 - 1))"#;
         let mut command = std::process::Command::new("/bin/sh");
         command.args(["-c", script, script, "3000"]);
         let mut child = command.env(MARKER, "/run/a.json").process_group(0).spawn().unwrap();
         let begin = Instant::now();
-        let (mut looks, mut wrong) = (0, None);
+        let (mut reads, mut wrong) = (0, None);
         while wrong.is_none() && fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap() != "sleep\n" {
             let marker = read_marker(child.id());
             let has_ended = child.try_wait().unwrap().is_some() || begin.elapsed() > Duration::from_secs(120);
             if has_ended || marker.as_deref() != Some("/run/a.json".as_ref()) {
-                wrong = Some((looks, has_ended, marker));
+                wrong = Some((reads, has_ended, marker));
             }
-            looks += 1;
+            reads += 1;
         }
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(wrong, None);
-        assert!(looks > 10, "{looks}");
+        assert!(reads > 10, "{reads}");
     }
 }

@@ -1,4 +1,4 @@
-//! Ending processes that carry a marker, whoever started them.
+//! Ends processes that carry a marker, whichever program started them.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,7 +15,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Ends every process whose marker lies under `dir`, and those that such processes start meanwhile.
 ///
-/// They get SIGTERM and up to `grace` to end (none: they are killed at once), then SIGKILL. The calling process is
+/// They get SIGTERM and up to `grace` to end (zero: they are killed at once), then SIGKILL. The calling process is
 /// spared. Returns how many there were. Blocks: call it from `spawn_blocking` in asynchronous code.
 ///
 /// # Errors
@@ -28,9 +28,9 @@ pub fn reap_marked(dir: &Path, grace: Duration) -> Result<usize, Error> {
     let under_dir = |_: u32, record: &Path| record.starts_with(&dir);
     let mut count = 0;
     if !grace.is_zero() {
-        let asked = signal_all(&under_dir, Signal::TERM)?;
-        count = asked.len();
-        wait_for_all(&asked, grace);
+        let terminated = signal_all(&under_dir, Signal::TERM)?;
+        count = terminated.len();
+        wait_for_all(&terminated, grace);
     }
     let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
@@ -48,7 +48,7 @@ pub fn reap_marked(dir: &Path, grace: Duration) -> Result<usize, Error> {
     }
 }
 
-/// Kills every marked process that `wanted` (given its id and the path of its record) picks, and waits until all are gone.
+/// Kills every marked process that `wanted` (given its id and the path of its record) selects, and waits until all are gone.
 pub(crate) fn kill_processes(wanted: impl Fn(u32, &Path) -> bool) -> Result<(), Error> {
     let killed = signal_all(&wanted, Signal::KILL)?;
     wait_for_all(&killed, KILL_TIMEOUT);

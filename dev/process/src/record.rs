@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::spec::{ProcessSpec, ProcessState, ProcessStatus};
 use crate::{Error, procfs, write_atomic};
 
-/// Which process, beyond doubt: ids are reused, ids with start times are not.
+/// Identifies a process: ids are reused, ids with start times are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) pid: u32,
@@ -26,8 +26,8 @@ impl Identity {
 
 /// What is written to `<dir>/<name>.json`.
 ///
-/// It is written without an identity before the process is started, so that a supervisor killed in between leaves the
-/// intention behind, and again with it afterwards.
+/// It is written without an identity before the process is started, so that a supervisor killed in between leaves a
+/// record of the intended start, and again with the identity afterwards.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) spec: ProcessSpec,
@@ -53,7 +53,7 @@ impl Record {
         write_atomic(path, &text, 0o600)
     }
 
-    /// All readable records of a directory. What is not a record is passed over.
+    /// All readable records of a directory. Other files are skipped.
     pub(crate) fn read_all(dir: &Path) -> Vec<(PathBuf, Self)> {
         let Ok(entries) = fs::read_dir(dir) else {
             return Vec::new();

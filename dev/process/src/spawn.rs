@@ -17,7 +17,7 @@ use crate::spec::ProcessSpec;
 /// A log that has grown beyond this is set aside (one generation) when its process starts.
 const LOG_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What children see of the supervisor's own environment.
+/// The variables that children inherit from the supervisor.
 const INHERITED: [&str; 5] = ["PATH", "HOME", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 type Job = (Command, oneshot::Sender<io::Result<u32>>);
@@ -50,7 +50,7 @@ pub(crate) async fn spawn(spec: &ProcessSpec, record: &Path, die_with_parent: bo
     fs::metadata(&spec.program)?;
     let log = open_log(&spec.log_file)?;
     let mut command = if die_with_parent {
-        // Without unsafe code the signal cannot be asked for between fork and exec; setpriv asks, then becomes the program.
+        // Without unsafe code nothing can request the signal between fork and exec: setpriv does, then executes the program.
         let mut wrapped = Command::new("setpriv");
         wrapped.args(["--pdeathsig", "KILL", "--"]).arg(&spec.program);
         wrapped

@@ -1,4 +1,4 @@
-//! What a process should be, and what it is.
+//! The specification and the status of a process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub enum StopSignal {
     Interrupt,
 }
 
-/// What a supervised process should be.
+/// The specification of a supervised process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSpec {
     /// Unique in its supervisor; also the name of its record. Lower-case letters, digits, `-`, `_`, `.`.
@@ -38,8 +38,8 @@ pub struct ProcessSpec {
     pub stop_signal: StopSignal,
     /// How long it may take to end before it is killed.
     pub stop_grace: Duration,
-    /// Whether what it has started outlives it when it crashes and is started again, as the processes beside pods outlive a
-    /// container runtime. When it is stopped for good they end with it in any case.
+    /// Whether its children outlive it when it crashes and is started again, as shims outlive a container runtime. When it is
+    /// stopped for good they end with it in any case.
     #[serde(default)]
     pub spares_children: bool,
 }
@@ -75,7 +75,7 @@ impl ProcessSpec {
         }
     }
 
-    /// Whether a process that runs as `self` is already what `wanted` says.
+    /// Whether a process that runs as `self` satisfies `wanted` already.
     pub(crate) fn same_process(&self, wanted: &Self) -> bool {
         // How a process is stopped may change without replacing it.
         let Self {
@@ -116,7 +116,7 @@ pub enum ProcessState {
     Running,
     /// It crashed, or could not be started, and is started again after a pause.
     Restarting,
-    /// It does not run and nobody will start it.
+    /// It does not run and will not be started.
     Stopped,
 }
 
@@ -133,7 +133,7 @@ pub struct ProcessStatus {
     pub restarts: u32,
     /// When it was last started.
     pub started_at: Option<Timestamp>,
-    /// How it last ended, in words.
+    /// How it last ended, as text.
     pub last_exit: Option<String>,
     /// Where its output goes.
     pub log_file: PathBuf,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_process_sees_replaces_it() {
+    fn only_changes_that_the_process_sees_replace_it() {
         let running = spec("etcd");
         let mut wanted = running.clone();
         wanted.stop_grace = Duration::from_secs(1);

@@ -37,7 +37,7 @@ impl Scene {
         self.dir.path().join("run")
     }
 
-    /// What another test is just starting holds a copy of every open file until it is its program, and with it the lock.
+    /// Retries while the lock is held: a process that another test starts has a copy of every open file until `exec`.
     async fn supervisor(&self) -> Supervisor {
         let deadline = Instant::now() + LONG;
         loop {
@@ -77,13 +77,13 @@ impl Scene {
     }
 }
 
-async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+async fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + LONG;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = probe() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out after {LONG:?} waiting for {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -208,7 +208,7 @@ async fn process_that_died_without_a_supervisor_is_started_on_request() {
     assert_eq!(second.ensure(spec).await.unwrap(), Ensured::Started);
 }
 
-/// A process as a supervisor leaves it that is killed right after it has started it.
+/// A process as left by a supervisor that is killed right after starting it.
 fn unrecorded(record: &Path) -> u32 {
     let mut command = Command::new("/bin/sleep");
     command
@@ -240,7 +240,7 @@ async fn a_process_without_a_record_is_ended() {
 }
 
 #[tokio::test]
-async fn a_process_whose_start_was_intended_is_adopted() {
+async fn a_process_whose_identity_was_not_recorded_is_adopted() {
     let scene = Scene::new();
     let first = scene.supervisor().await;
     let spec = scene.sleeper("a");
@@ -265,7 +265,7 @@ async fn a_second_supervisor_is_refused() {
 }
 
 #[tokio::test]
-async fn a_process_that_does_not_want_to_end_is_killed() {
+async fn a_process_that_ignores_its_stop_signal_is_killed() {
     let scene = Scene::new();
     let supervisor = scene.supervisor().await;
     supervisor
@@ -318,7 +318,7 @@ async fn spared_children_outlive_a_crash_and_a_supervisor_but_not_a_stop() {
 }
 
 #[tokio::test]
-async fn shutdown_stops_all_when_told_to() {
+async fn shutdown_stops_all_processes_on_request() {
     let scene = Scene::new();
     let supervisor = scene.supervisor().await;
     for name in ["a", "b"] {
@@ -335,7 +335,7 @@ async fn shutdown_stops_all_when_told_to() {
 }
 
 #[tokio::test]
-async fn onlookers_see_the_records() {
+async fn statuses_are_those_of_the_supervisor() {
     let scene = Scene::new();
     let supervisor = scene.supervisor().await;
     supervisor.ensure(scene.sleeper("a")).await.unwrap();

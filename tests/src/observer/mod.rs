@@ -1,8 +1,8 @@
-//! Somebody who watches a cluster from outside: Nodes, tenants' pods and the Jobs that clean nodes, in the order in which they
-//! changed, against [rules] of its own.
+//! An observer that watches a cluster from outside: it checks Nodes, tenants' pods and the Jobs that clean nodes, in
+//! the order in which they changed, against [rules] of its own.
 //!
-//! Resource versions of one etcd say in which order objects of different kinds changed. What a watch brings is looked at once
-//! all watches are as far.
+//! Resource versions of one etcd say in which order objects of different kinds changed. A change is checked once
+//! all watches have passed it.
 
 pub mod rules;
 
@@ -16,7 +16,7 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ListParams, WatchEvent, WatchParams},
 };
-use rules::{Happening, JobView, NodeView, PodView, Rules};
+use rules::{Change, JobView, NodeView, PodView, Rules};
 use serde::de::DeserializeOwned;
 use std::{
     collections::BTreeMap,
@@ -26,70 +26,70 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// How long one watch lasts. Before it ends it says how far it is, also if nothing happened.
+/// How long one watch lasts. Before it ends, a bookmark says how far it is, even if nothing changed.
 const WATCH_SECONDS: u32 = 4;
-/// How long all watches may take until they are as far as the cluster.
+/// How long the watches may take to catch up with the cluster.
 const SOON: Duration = Duration::from_secs(120);
 
-/// The watches, and what they brought.
+/// The watches, and the changes that they brought.
 pub struct Observer {
     client: Client,
     log: Arc<Mutex<Log>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What was brought and not looked at yet.
+/// The changes that were not checked yet.
 struct Log {
     rules: Rules,
     /// By resource version.
-    pending: BTreeMap<u64, Vec<Happening>>,
-    /// How far each watch is.
-    far: [u64; 3],
+    pending: BTreeMap<u64, Vec<Change>>,
+    /// The resource version that each watch has passed.
+    passed: [u64; 3],
     /// Changes by hand whose resource version is not known yet.
     in_hand: usize,
 }
 
 impl Log {
-    /// Looks at everything that all watches have passed.
+    /// Checks every change that all watches have passed.
     fn settle(&mut self) {
         if self.in_hand > 0 {
             return;
         }
-        let all_passed = self.far.into_iter().min().unwrap_or_default();
+        let all_passed = self.passed.into_iter().min().unwrap_or_default();
         let later = self.pending.split_off(&(all_passed + 1));
-        for (version, happenings) in std::mem::replace(&mut self.pending, later) {
-            for happening in happenings {
-                self.rules.happened(version, happening);
+        for (version, changes) in std::mem::replace(&mut self.pending, later) {
+            for change in changes {
+                self.rules.apply(version, change);
             }
         }
     }
 }
 
 impl Observer {
-    /// Begins to watch. `must_clean`: pools clean their nodes.
+    /// Starts to watch. With `must_clean`, pools clean their nodes.
     pub fn start(client: &Client, must_clean: bool) -> Self {
         let log = Arc::new(Mutex::new(Log {
             rules: Rules::new(must_clean),
             pending: BTreeMap::new(),
-            far: [0; 3],
+            passed: [0; 3],
             in_hand: 0,
         }));
         let nodes = follow(Api::<Node>::all(client.clone()), "", 0, Arc::clone(&log), |node| {
-            Happening::Node(node.name_any(), Some(read_node(node)))
+            Change::Node(node.name_any(), Some(read_node(node)))
         });
         let pods = follow(
             Api::<Pod>::all(client.clone()),
             "berth.dev/managed-by=syncer",
             1,
             Arc::clone(&log),
-            |pod| Happening::Pod(name(pod), read_pod(pod)),
+            |pod| Change::Pod(name(pod), read_pod(pod)),
         );
         let jobs = follow(
             Api::<Job>::namespaced(client.clone(), "berth-system"),
             "berth.dev/node-job=scrub",
             2,
             Arc::clone(&log),
-            |job| Happening::Job(name(job), Some(read_job(job))),
+            |job| Change::Job(name(job), Some(read_job(job))),
         );
         Self {
             client: client.clone(),
@@ -98,7 +98,7 @@ impl Observer {
         }
     }
 
-    /// Changes a node by hand, so that what it says does not agree until control has mended it.
+    /// Changes a node by hand, so that its labels, annotations and taints disagree until control has corrected them.
     pub async fn by_hand(&self, change: impl Future<Output = kube::Result<Node>>) {
         self.log.lock().unwrap().in_hand += 1;
         let changed = change.await;
@@ -109,15 +109,15 @@ impl Observer {
         }
     }
 
-    /// Fails if anything was seen that must not be.
+    /// Fails if a rule was violated.
     pub fn assert_clean(&self) {
         let mut log = self.log.lock().unwrap();
         log.settle();
         assert!(log.rules.violations.is_empty(), "{:#?}", log.rules.violations);
     }
 
-    /// Looks at everything up to now. Fails if anything was seen that must not be, or was not mended. Gives how often a node came
-    /// to another tenant than before, and how many pods came to a node that their tenant had lost a moment ago.
+    /// Checks everything up to now. Fails if a rule was violated, or if a change by hand was not corrected. Returns how
+    /// often a node went to another tenant, and how many pods came to a node that their tenant had just lost.
     pub async fn finish(self) -> (u32, u32) {
         let params = ListParams::default();
         let now = [
@@ -126,22 +126,22 @@ impl Observer {
             list_version(&Api::<Job>::all(self.client.clone()), &params).await,
         ];
         let now = now.into_iter().max().unwrap();
-        until("all watches are as far as the cluster", SOON, async || {
-            // Asking is what moves the API server's own view on where nothing happens.
+        until("all watches have caught up with the cluster", SOON, async || {
+            // A list makes the API server's cache catch up, even where nothing changes.
             list_version(&Api::<Node>::all(self.client.clone()), &params).await;
             list_version(&Api::<Pod>::all(self.client.clone()), &params).await;
             list_version(&Api::<Job>::all(self.client.clone()), &params).await;
-            let far = self.log.lock().unwrap().far;
-            if far.iter().all(|far| *far >= now) {
+            let passed = self.log.lock().unwrap().passed;
+            if passed.iter().all(|passed| *passed >= now) {
                 Ok(())
             } else {
-                Err(format!("{far:?} of {now}"))
+                Err(format!("{passed:?} of {now}"))
             }
         })
         .await;
         self.assert_clean();
         let log = self.log.lock().unwrap();
-        assert!(log.rules.not_mended().is_empty(), "{:?}", log.rules.not_mended());
+        assert!(log.rules.not_corrected().is_empty(), "{:?}", log.rules.not_corrected());
         (log.rules.recyclings, log.rules.late)
     }
 }
@@ -168,17 +168,17 @@ where
     version(list.metadata.resource_version)
 }
 
-/// Brings every change of one kind into the log, in order and without a gap.
-async fn follow<K>(api: Api<K>, selector: &str, index: usize, log: Arc<Mutex<Log>>, read: fn(&K) -> Happening)
+/// Adds every change of one kind to the log, in order and without a gap.
+async fn follow<K>(api: Api<K>, selector: &str, index: usize, log: Arc<Mutex<Log>>, read: fn(&K) -> Change)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let bring = |at: u64, happening: Happening| {
-        log.lock().unwrap().pending.entry(at).or_default().push(happening);
+    let record = |at: u64, change: Change| {
+        log.lock().unwrap().pending.entry(at).or_default().push(change);
     };
     let passed = |at: u64| {
         let mut log = log.lock().unwrap();
-        log.far[index] = log.far[index].max(at);
+        log.passed[index] = log.passed[index].max(at);
     };
     let list = loop {
         match api.list(&ListParams::default().labels(selector)).await {
@@ -187,7 +187,7 @@ where
         }
     };
     for object in &list.items {
-        bring(version(object.resource_version()), read(object));
+        record(version(object.resource_version()), read(object));
     }
     let mut at = version(list.metadata.resource_version);
     passed(at);
@@ -202,16 +202,16 @@ where
             match event {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     at = version(object.resource_version());
-                    bring(at, read(&object));
+                    record(at, read(&object));
                 }
                 WatchEvent::Deleted(object) => {
                     at = version(object.resource_version());
                     let gone = match read(&object) {
-                        Happening::Node(name, _) => Happening::Node(name, None),
-                        Happening::Pod(name, _) => Happening::Pod(name, None),
-                        Happening::Job(name, _) => Happening::Job(name, None),
+                        Change::Node(name, _) => Change::Node(name, None),
+                        Change::Pod(name, _) => Change::Pod(name, None),
+                        Change::Job(name, _) => Change::Job(name, None),
                     };
-                    bring(at, gone);
+                    record(at, gone);
                 }
                 WatchEvent::Bookmark(bookmark) => at = version(Some(bookmark.metadata.resource_version)),
                 WatchEvent::Error(error) => {
@@ -231,12 +231,12 @@ fn read_node(node: &Node) -> NodeView {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     NodeView {
         tenant: label("berth.dev/tenant"),
-        shown: label("berth.dev/state"),
+        state_label: label("berth.dev/state"),
         state: annotation("berth.dev/state"),
         owner: annotation("berth.dev/owner-uid"),
         group: label("berth.dev/node-group"),
         recycling: annotation("berth.dev/recycling-id"),
-        together: annotation("berth.dev/reserved-with").and_then(|text| text.parse().ok()),
+        reserved_with: annotation("berth.dev/reserved-with").and_then(|text| text.parse().ok()),
         taints: taints
             .filter(|taint| taint.key == "berth.dev/tenant")
             .map(|taint| (taint.value.clone().unwrap_or_default(), taint.effect.clone()))

@@ -1,15 +1,15 @@
-//! What must hold of nodes and pods at every moment: pure. Nothing here is taken from control: the rules are those that the
+//! Rules that hold for nodes and pods at every moment. Pure. Nothing here is taken from control: the rules are those that the
 //! documentation states, and the only names are the labels and annotations that it lists.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// What a Node says.
+/// The labels, annotations and taints of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// Label `berth.dev/tenant`.
     pub tenant: Option<String>,
     /// Label `berth.dev/state`.
-    pub shown: Option<String>,
+    pub state_label: Option<String>,
     /// Annotation `berth.dev/state`.
     pub state: Option<String>,
     /// Annotation `berth.dev/owner-uid`.
@@ -19,7 +19,7 @@ pub struct NodeView {
     /// Annotation `berth.dev/recycling-id`.
     pub recycling: Option<String>,
     /// Annotation `berth.dev/reserved-with`.
-    pub together: Option<usize>,
+    pub reserved_with: Option<usize>,
     /// Value and effect of each taint `berth.dev/tenant`.
     pub taints: Vec<(String, String)>,
     /// Whether several tenants may use it at the same time.
@@ -46,35 +46,35 @@ pub struct JobView {
     pub is_complete: bool,
 }
 
-/// What happened to one object.
+/// A change of one object.
 #[derive(Clone, Debug)]
-pub enum Happening {
-    /// A Node is so now, or gone.
+pub enum Change {
+    /// A Node: its new state; none if it is gone.
     Node(String, Option<NodeView>),
-    /// A pod is so now, or is on no node any more.
+    /// A pod: its new state; none if it is on no node any more.
     Pod(String, Option<PodView>),
-    /// A Job is so now, or gone.
+    /// A Job: its new state; none if it is gone.
     Job(String, Option<JobView>),
 }
 
-/// What is known of a node besides what it says.
+/// The history of a node.
 #[derive(Default)]
 struct History {
-    /// Whom it served last, as it said.
+    /// The owner that it served last.
     served: Option<String>,
-    /// Whose pods were on it last.
+    /// The tenant of the last pod on it.
     pods_of: Option<String>,
-    /// When it served somebody, or a pod was on it, for the last time.
+    /// When it served an owner, or had a pod, for the last time.
     used_at: u64,
-    /// Whether it was cleaned since it served somebody.
+    /// Whether it was cleaned since it served an owner.
     is_clean: bool,
     /// Whether it was cleaned since a pod was on it.
     is_clean_of_pods: bool,
-    /// Whether somebody changed it by hand, and it was not mended yet.
+    /// Whether it was changed by hand and not corrected yet.
     by_hand: bool,
 }
 
-/// The cluster, one happening after the other.
+/// The cluster, one change after the other.
 #[derive(Default)]
 pub struct Rules {
     must_clean: bool,
@@ -83,16 +83,16 @@ pub struct Rules {
     pods: BTreeMap<String, PodView>,
     jobs: BTreeMap<String, (JobView, u64)>,
     by_hand: HashSet<u64>,
-    /// How often a node came to another tenant than before.
+    /// How often a node went to another tenant.
     pub recyclings: u32,
-    /// Pods that came to a node that its tenant had lost a moment ago.
+    /// Pods that came to a node that their tenant had just lost.
     pub late: u32,
-    /// What must not be.
+    /// Descriptions of violated rules.
     pub violations: Vec<String>,
 }
 
 impl Rules {
-    /// `must_clean`: pools clean their nodes.
+    /// With `must_clean`, pools clean their nodes.
     pub fn new(must_clean: bool) -> Self {
         Self {
             must_clean,
@@ -105,26 +105,26 @@ impl Rules {
         self.by_hand.insert(version);
     }
 
-    /// Nodes that somebody changed by hand and nobody mended.
-    pub fn not_mended(&self) -> Vec<&String> {
+    /// Nodes that were changed by hand and not corrected.
+    pub fn not_corrected(&self) -> Vec<&String> {
         let all = self.histories.iter();
         all.filter(|(_, history)| history.by_hand)
             .map(|(name, _)| name)
             .collect()
     }
 
-    /// Something happened, at this resource version.
-    pub fn happened(&mut self, version: u64, what: Happening) {
-        match what {
-            Happening::Node(name, Some(node)) => self.node(version, &name, &node),
-            Happening::Node(name, None) => {
-                // What a tenant left is there all the same.
+    /// Applies the change with this resource version.
+    pub fn apply(&mut self, version: u64, change: Change) {
+        match change {
+            Change::Node(name, Some(node)) => self.node(version, &name, &node),
+            Change::Node(name, None) => {
+                // The history stays: what a tenant left on the node is still there.
                 self.nodes.remove(&name);
                 self.histories.entry(name).or_default().by_hand = false;
             }
-            Happening::Pod(name, pod) => self.pod(version, &name, pod),
-            Happening::Job(name, Some(job)) => self.job(version, name, job),
-            Happening::Job(name, None) => {
+            Change::Pod(name, pod) => self.pod(version, &name, pod),
+            Change::Job(name, Some(job)) => self.job(version, name, job),
+            Change::Job(name, None) => {
                 self.jobs.remove(&name);
             }
         }
@@ -155,10 +155,10 @@ impl Rules {
             let went_on = before
                 .as_ref()
                 .is_some_and(|before| serves(before) && before.owner == node.owner);
-            // What somebody took off and control put back.
-            let is_mended = was_by_hand && history.served.as_ref() == Some(owner);
+            // Control has corrected a change by hand.
+            let is_corrected = was_by_hand && history.served.as_ref() == Some(owner);
             if !went_on
-                && !is_mended
+                && !is_corrected
                 && let Some(earlier) = &history.served
             {
                 if earlier != owner {
@@ -181,7 +181,7 @@ impl Rules {
             && node.state.as_deref() == Some("Joining")
             && !by_hand
         {
-            let wanted = before.together.unwrap_or(1);
+            let wanted = before.reserved_with.unwrap_or(1);
             let has = self.nodes.values().filter(|other| {
                 let is_there = ["Reserved", "Joining", "Assigned"]
                     .map(Some)
@@ -230,14 +230,17 @@ impl Rules {
             ));
         }
         if !serves(&node) && !history.by_hand {
-            // The scheduler's view may be a moment old; by then the node is being emptied or cleaned, and of the same tenant.
+            // The scheduler's cache may be a moment old: the same tenant's node is being drained or cleaned by now.
             let is_leaving = ["Scrubbing", "Validating", "Quarantined"]
                 .map(Some)
                 .contains(&node.state.as_deref());
             if is_leaving && history.pods_of.as_ref().is_none_or(|of| *of == pod.tenant) {
                 self.late += 1;
             } else {
-                wrong.push(format!("{name} comes to {}, which serves nobody: {node:?}", pod.node));
+                wrong.push(format!(
+                    "{name} comes to {}, which serves no tenant: {node:?}",
+                    pod.node
+                ));
             }
         } else if node.tenant.as_ref().is_some_and(|tenant| *tenant != pod.tenant) {
             wrong.push(format!(
@@ -269,20 +272,20 @@ impl Rules {
     }
 }
 
-/// Whether tenants' pods may be on it, as the documentation says.
+/// Whether tenants' pods may be on a node, as the documentation says.
 fn serves(node: &NodeView) -> bool {
     ["Assigned", "Cordoned", "Draining"]
         .map(Some)
         .contains(&node.state.as_deref())
 }
 
-/// Where labels, annotations and taint of a node do not say the same.
+/// How labels, annotations and taints of a node disagree; none if they agree.
 fn disagreement(node: &NodeView) -> Option<String> {
     if node.is_shared {
         let alone = node.tenant.is_some() || node.state.is_some() || !node.taints.is_empty();
         return alone.then(|| "it is shared, and a single tenant's".into());
     }
-    if node.shown != node.state {
+    if node.state_label != node.state {
         return Some("the label of the state and its annotation differ".into());
     }
     let Some(state) = &node.state else {
@@ -293,21 +296,21 @@ fn disagreement(node: &NodeView) -> Option<String> {
         return Some(format!("it has {} taints of tenants", node.taints.len()));
     };
     if effect != "NoExecute" {
-        return Some("its taint keeps nobody away".into());
+        return Some("its taint does not keep pods away".into());
     }
-    // An owner that could not be told any more leaves a node to be emptied that carries nobody's label.
+    // A node whose owner is unknown is drained, and carries no tenant's label.
     let wanted = match (&node.tenant, serves(node)) {
         (Some(tenant), true) => tenant,
         (None, true) if state == "Draining" => "recycling",
         (None, true) => return Some("it serves a tenant without its label".into()),
-        (Some(_), false) => return Some("it serves nobody and carries a tenant's label".into()),
+        (Some(_), false) => return Some("it serves no tenant but carries a tenant's label".into()),
         (None, false) => "recycling",
     };
     if value != wanted {
         return Some(format!("its taint is for {value}, not for {wanted}"));
     }
     let has_owner = serves(node) || ["Reserved", "Joining"].contains(&state.as_str());
-    // An owner that cannot be told any more: its node is emptied.
+    // A node whose owner is unknown is drained.
     let is_unknown = state == "Draining" && node.owner.is_none();
     if node.owner.is_some() != has_owner && !is_unknown {
         return Some("its state and its owner do not fit".into());
@@ -325,12 +328,12 @@ mod tests {
         let some = |text: &str, wanted: bool| wanted.then(|| text.to_owned());
         NodeView {
             tenant: some(tenant, serves),
-            shown: some(state, !state.is_empty()),
+            state_label: some(state, !state.is_empty()),
             state: some(state, !state.is_empty()),
             owner: some(&format!("uid-{tenant}"), serves || coming),
             group: some("burst", serves || coming),
             recycling: some("h1", state == "Scrubbing" || state == "Validating"),
-            together: None,
+            reserved_with: None,
             taints: if state.is_empty() {
                 Vec::new()
             } else {
@@ -340,11 +343,11 @@ mod tests {
         }
     }
 
-    /// What happens, in order: a node's state and tenant, a pod that comes (`+tenant`) or goes (`-tenant`), a Job of the
-    /// recycling that begins or is done.
-    fn told(happenings: &[(&str, &str)]) -> Vec<String> {
+    /// The violations after these changes: a node's state and tenant, a pod that comes (`+tenant`) or goes (`-tenant`), a
+    /// Job of the recycling that begins or is done.
+    fn violations_after(changes: &[(&str, &str)]) -> Vec<String> {
         let mut rules = Rules::new(true);
-        for (version, (what, tenant)) in (1..).zip(happenings) {
+        for (version, (what, tenant)) in (1..).zip(changes) {
             let pod = PodView {
                 node: "n".into(),
                 tenant: (*tenant).into(),
@@ -354,13 +357,13 @@ mod tests {
                 recycling: "h1".into(),
                 is_complete: *what == "done",
             };
-            let happening = match *what {
-                "+" => Happening::Pod((*tenant).into(), Some(pod)),
-                "-" => Happening::Pod((*tenant).into(), None),
-                "begins" | "done" => Happening::Job("scrub".into(), Some(job)),
-                state => Happening::Node("n".into(), Some(node(state, tenant))),
+            let change = match *what {
+                "+" => Change::Pod((*tenant).into(), Some(pod)),
+                "-" => Change::Pod((*tenant).into(), None),
+                "begins" | "done" => Change::Job("scrub".into(), Some(job)),
+                state => Change::Node("n".into(), Some(node(state, tenant))),
             };
-            rules.happened(version, happening);
+            rules.apply(version, change);
         }
         rules.violations
     }
@@ -368,18 +371,18 @@ mod tests {
     const A: [(&str, &str); 4] = [("Assigned", "a"), ("+", "a"), ("Draining", "a"), ("-", "a")];
     const B: [(&str, &str); 4] = [("", ""), ("Joining", "b"), ("Assigned", "b"), ("+", "b")];
 
-    fn between(happenings: &[(&str, &str)]) -> Vec<String> {
-        told(&[&A[..], happenings, &B[..]].concat())
+    fn between(changes: &[(&str, &str)]) -> Vec<String> {
+        violations_after(&[&A[..], changes, &B[..]].concat())
     }
 
     #[test]
-    fn a_recycling_as_it_should_be_is_no_violation() {
+    fn a_complete_recycling_is_no_violation() {
         let clean = [("Scrubbing", ""), ("begins", ""), ("done", ""), ("Validating", "")];
         assert_eq!(between(&clean), Vec::<String>::new());
     }
 
     #[test]
-    fn whatever_is_left_out_is_seen() {
+    fn a_node_that_was_not_cleaned_is_a_violation() {
         for wrong in [
             &[("Scrubbing", ""), ("Validating", "")][..],
             &[("Scrubbing", ""), ("begins", ""), ("Validating", "")],
@@ -401,23 +404,31 @@ mod tests {
     }
 
     #[test]
-    fn two_tenants_at_once_and_pods_on_nobodys_node_are_seen() {
+    fn two_tenants_at_once_and_pods_on_a_free_node_are_violations() {
         assert!(
-            told(&[("Assigned", "a"), ("+", "a"), ("+", "b")])
+            violations_after(&[("Assigned", "a"), ("+", "a"), ("+", "b")])
                 .concat()
                 .contains("has pods of")
         );
         assert!(
-            told(&[("Assigned", "a"), ("+", "b")])
+            violations_after(&[("Assigned", "a"), ("+", "b")])
                 .concat()
                 .contains("another tenant's")
         );
-        assert!(told(&[("", ""), ("+", "a")]).concat().contains("serves nobody"));
-        assert!(told(&[("Joining", "a"), ("+", "a")]).concat().contains("serves nobody"));
+        assert!(
+            violations_after(&[("", ""), ("+", "a")])
+                .concat()
+                .contains("serves no tenant")
+        );
+        assert!(
+            violations_after(&[("Joining", "a"), ("+", "a")])
+                .concat()
+                .contains("serves no tenant")
+        );
     }
 
     #[test]
-    fn what_control_writes_agrees_and_what_others_change_is_mended() {
+    fn a_disagreement_made_by_hand_must_be_corrected() {
         let mut without_label = node("Assigned", "a");
         without_label.tenant = None;
         let mut other_taint = node("Assigned", "a");
@@ -431,21 +442,21 @@ mod tests {
         }
         let mut rules = Rules::new(true);
         rules.note_by_hand(1);
-        rules.happened(1, Happening::Node("n".into(), Some(without_label)));
-        assert_eq!((rules.violations.len(), rules.not_mended().len()), (0, 1));
-        rules.happened(2, Happening::Node("n".into(), Some(node("Assigned", "a"))));
-        assert!(rules.not_mended().is_empty() && rules.violations.is_empty());
+        rules.apply(1, Change::Node("n".into(), Some(without_label)));
+        assert_eq!((rules.violations.len(), rules.not_corrected().len()), (0, 1));
+        rules.apply(2, Change::Node("n".into(), Some(node("Assigned", "a"))));
+        assert!(rules.not_corrected().is_empty() && rules.violations.is_empty());
     }
 
     #[test]
-    fn a_gang_that_joins_without_its_last_node_is_seen() {
+    fn a_gang_that_joins_without_its_last_node_is_a_violation() {
         let mut rules = Rules::new(true);
         for (version, name) in [(1, "n1"), (2, "n2")] {
             let mut reserved = node("Reserved", "a");
-            reserved.together = Some(3);
-            rules.happened(version, Happening::Node(name.into(), Some(reserved)));
+            reserved.reserved_with = Some(3);
+            rules.apply(version, Change::Node(name.into(), Some(reserved)));
         }
-        rules.happened(3, Happening::Node("n1".into(), Some(node("Joining", "a"))));
+        rules.apply(3, Change::Node("n1".into(), Some(node("Joining", "a"))));
         assert!(rules.violations.concat().contains("2 of 3"), "{:?}", rules.violations);
     }
 }

@@ -17,7 +17,7 @@ use kube::{
 };
 use std::sync::Arc;
 
-/// The status code that a list of namespaces is answered with; 200 if it is answered at all.
+/// The status code of the answer to a list of namespaces; 200 if the list succeeds.
 async fn try_to_list(client: &Client) -> u16 {
     match Api::<Namespace>::all(client.clone()).list(&ListParams::default()).await {
         Ok(_) => 200,
@@ -57,7 +57,7 @@ pub(crate) async fn tenant_admin_has_no_rights_elsewhere(host: Arc<TestCluster>)
         401,
         "A's certificate at the host"
     );
-    // A's server is not even believed by whoever trusts B: the authorities differ.
+    // A client that trusts B does not accept A's server: the authorities differ.
     let mut mixed = Kubeconfig::from_yaml(&a.kubeconfig).unwrap();
     let of_b = Kubeconfig::from_yaml(&b.kubeconfig)
         .unwrap()
@@ -74,7 +74,7 @@ pub(crate) async fn tenant_admin_has_no_rights_elsewhere(host: Arc<TestCluster>)
     );
     // Inside its own cluster A sees its own node and no Secret of the control plane.
     let nodes: Api<Node> = Api::all(a.client.clone());
-    // A tenant is ready once the node is its own; its syncer shows it a moment later.
+    // A tenant is ready once the node is its own; its syncer mirrors it a moment later.
     let nodes = until("A sees a node", READY_WITHIN, async || {
         let list = nodes.list(&ListParams::default()).await;
         let items = list.map_err(|error| error.to_string())?.items;
@@ -124,7 +124,7 @@ pub(crate) async fn tokens_are_rejected_elsewhere(host: Arc<TestCluster>) {
         .unwrap()
         .token
         .unwrap();
-    // It is somebody at home (and may do nothing there), and nobody elsewhere.
+    // Its own API server authenticates it as a user without rights; others do not authenticate it.
     assert_eq!(try_to_list(&with_token(&a.kubeconfig, &token).await).await, 403);
     assert_eq!(try_to_list(&with_token(&b.kubeconfig, &token).await).await, 401);
     assert_eq!(
@@ -138,7 +138,7 @@ pub(crate) async fn tokens_are_rejected_elsewhere(host: Arc<TestCluster>) {
             "{nonsense}"
         );
     }
-    // A token of the host's, whoever's it is, opens no tenant.
+    // No token of the host opens a tenant.
     let host_accounts: Api<ServiceAccount> = Api::namespaced(host.client.clone(), "default");
     let host_token = host_accounts
         .create_token_request("default", &PostParams::default(), &request)

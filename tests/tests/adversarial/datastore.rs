@@ -20,13 +20,13 @@ use berth_tests::{
 use futures::stream;
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
-/// Only ends what hangs: a busy etcd is not one that refuses, or allows.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// Only ends requests that hang: a busy etcd neither refuses nor allows them.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The end of a range that has none; as its beginning, the first of all keys.
 const OPEN: &[u8] = b"\0";
 
-/// An etcd client with the certificate of a tenant's API server, as whoever broke into that process would have it.
+/// An etcd client with the certificate of a tenant's API server, as an attacker in that process would have it.
 fn as_tenant(host: &TestCluster, tenant: &Tenant) -> Client {
     let files = host.home().tenants().join(tenant.id.hash()).join(API_SERVER);
     let read = |name: &str| std::fs::read_to_string(files.join(name)).unwrap();
@@ -35,7 +35,7 @@ fn as_tenant(host: &TestCluster, tenant: &Tenant) -> Client {
         ca_certificate: &read("datastore-ca.crt"),
         certificate: &read("datastore-client.crt"),
         key: &read("datastore-client.key"),
-        timeout: PATIENCE,
+        timeout: TIMEOUT,
     })
     .unwrap()
 }
@@ -181,7 +181,7 @@ pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(host: Arc
     ] {
         // The refusal comes as the cancellation of the watch, or as no watch at all.
         // Less than the client's own limit, whose end would look like a refusal.
-        match tokio::time::timeout(PATIENCE / 2, watch(&client, from, end)).await {
+        match tokio::time::timeout(TIMEOUT / 2, watch(&client, from, end)).await {
             Ok(Ok(Some(response))) => assert!(response.canceled, "{what}: {response:?}"),
             Ok(Err(_) | Ok(None)) => {}
             Err(tokio::time::error::Elapsed { .. }) => panic!("{what} is open"),
@@ -216,7 +216,7 @@ pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(host: Arc
 
     assert!(b.client.apiserver_version().await.is_ok(), "B is unharmed");
     tokio::join!(a.delete(&host), b.delete(&host));
-    // With its user gone the certificate is worth nothing, although it has not expired.
+    // Without its user the certificate is useless, although it has not expired.
     assert!(
         keys.range(range(own.as_str(), "")).await.is_err(),
         "the certificate of a deleted tenant still opens etcd"

@@ -1,5 +1,5 @@
-//! Server-side request forgery: what a tenant can make its API server connect to. The broker is asked as the API server
-//! asks it, with its certificate, which is more than any tenant has.
+//! Server-side request forgery: what a tenant can make its API server connect to. The tests call the broker as the API server
+//! does, with its certificate, which no tenant has.
 
 use crate::objects::say;
 use base64::Engine as _;
@@ -25,8 +25,8 @@ fn identity(host: &TestCluster, tenant: &Tenant) -> (Vec<u8>, Vec<u8>) {
     (part("egress.crt"), part("egress.key"))
 }
 
-/// A broker that is held up hangs up without a word, and is asked again.
-const HELD_UP: &str = "nothing";
+/// A busy broker closes the connection without an answer, and is called again.
+const NO_ANSWER: &str = "nothing";
 
 const PROBE: &[u8] = b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
@@ -48,7 +48,7 @@ pub(crate) async fn only_the_api_server_may_use_the_egress_broker(host: Arc<Test
     let for_kubelets = (part("kubelet-client.crt"), part("kubelet-client.key"));
     let for_admission = (part("admission.crt"), part("admission.key"));
     for (who, identity) in [
-        ("nobody", None),
+        ("a client without a certificate", None),
         ("the tenant's admin", Some(admin)),
         ("another tenant's API server", Some(identity(&host, &b))),
         ("its certificate for kubelets", Some(for_kubelets)),
@@ -63,7 +63,7 @@ pub(crate) async fn only_the_api_server_may_use_the_egress_broker(host: Arc<Test
     let (certificate, key) = identity(&host, &a);
     let answer = until("its own API server is answered", SOON, async || {
         let answer = say(&address, &authority, Some((&certificate, &key)), PROBE).await;
-        answer.ok().filter(|answer| !answer.is_empty()).ok_or(HELD_UP)
+        answer.ok().filter(|answer| !answer.is_empty()).ok_or(NO_ANSWER)
     })
     .await;
     assert!(
@@ -120,14 +120,14 @@ pub(crate) async fn connections_reach_their_target_or_nothing(host: Arc<TestClus
             let answer = until(&format!("{target} is answered"), SOON, async || {
                 Some(ask(&request).await)
                     .filter(|answer| !answer.is_empty())
-                    .ok_or(HELD_UP)
+                    .ok_or(NO_ANSWER)
             })
             .await;
             let line = answer.lines().next().unwrap_or_default();
             assert!(line.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {answer}");
         }
     }
-    // Nothing but a CONNECT, one to a connection; what comes after a refused one is no second one.
+    // Only CONNECT is accepted, once per connection: what follows a refused one is not a second request.
     for request in [
         "GET http://169.254.169.254/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".to_owned(),
         "CONNECT 10.0.0.1:80\r\n\r\n".to_owned(),

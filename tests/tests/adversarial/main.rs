@@ -1,4 +1,4 @@
-//! Attacks on a running system, each from the position of whoever would try it. Every test names the class of attack.
+//! Attacks on a running system, each from the position of its attacker. Every test names the class of attack.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod admission_policies;

@@ -1,5 +1,5 @@
 //! Service and endpoint hijack, volumes and devices of others, GPUs past the scheduler, foreign host names: tried as a
-//! tenant's admin through the tenant's own API server. And the syncer's webhook, asked by whoever reaches its port.
+//! tenant's admin through the tenant's own API server. And the syncer's webhook, called by clients that reach its port.
 
 use base64::Engine as _;
 use berth_api::labels;
@@ -29,7 +29,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Host objects of a kind that stand for the tenant's.
+/// Host objects of a kind that the syncer made from the tenant's.
 async fn on_host<K>(host: &TestCluster, tenant: &Tenant) -> Vec<K>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -43,13 +43,13 @@ fn stands_for<K: Resource>(object: &K, name: &str) -> bool {
     object.annotations().get(labels::ORIGIN_NAME).map(String::as_str) == Some(name)
 }
 
-/// The words that the team gets about an object.
-async fn told(tenant: &Tenant, about: &str) -> String {
+/// The message of the Event that the team gets about an object.
+async fn event_about(tenant: &Tenant, about: &str) -> String {
     let events: Api<Event> = Api::namespaced(tenant.client.clone(), "default");
     let about_it = ListParams::default().fields(&format!("involvedObject.name={about}"));
-    until(&format!("the team is told about {about}"), SOON, async || {
+    until(&format!("the team gets an Event about {about}"), SOON, async || {
         let list = events.list(&about_it).await.map_err(|error| error.to_string())?;
-        let words: Vec<String> = list
+        let messages: Vec<String> = list
             .into_iter()
             .filter(|event| {
                 event
@@ -59,17 +59,17 @@ async fn told(tenant: &Tenant, about: &str) -> String {
             })
             .filter_map(|event| event.message)
             .collect();
-        words.first().cloned().ok_or_else(|| "no Event".to_owned())
+        messages.first().cloned().ok_or_else(|| "no Event".to_owned())
     })
     .await
 }
 
 pub(crate) async fn objects_beyond_the_tenant_are_rejected_with_a_reason(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "adv-objects", &cluster("objects", &[("a", "h100", 1)])).await;
-    addresses_of_others(&tenant).await;
-    names_of_others(&tenant).await;
-    a_policy_that_opens_everything(&host, &tenant).await;
-    devices_past_the_scheduler(&host, &tenant).await;
+    check_foreign_addresses(&tenant).await;
+    check_foreign_names(&tenant).await;
+    check_policy_that_opens_everything(&host, &tenant).await;
+    check_devices_past_the_scheduler(&host, &tenant).await;
 
     // None of it is on the host.
     assert!(on_host::<PersistentVolumeClaim>(&host, &tenant).await.is_empty());
@@ -78,7 +78,7 @@ pub(crate) async fn objects_beyond_the_tenant_are_rejected_with_a_reason(host: A
     for slice in on_host::<EndpointSlice>(&host, &tenant).await {
         assert!(
             slice.endpoints.unwrap_or_default().is_empty(),
-            "an address of somebody else's is on the host"
+            "a foreign address is on the host"
         );
     }
     for service in on_host::<Service>(&host, &tenant).await {
@@ -91,8 +91,8 @@ async fn make(tenant: &Tenant, object: Value) -> kube::Result<kube::api::Dynamic
     apply(&tenant.client, "default", &object).await
 }
 
-async fn addresses_of_others(tenant: &Tenant) {
-    // CVE-2020-8554: an address of somebody else's. Denied at once.
+async fn check_foreign_addresses(tenant: &Tenant) {
+    // CVE-2020-8554: a foreign address. Denied at once.
     let port = json!([{"port": 80}]);
     let stolen = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "stolen"},
         "spec": {"selector": {"a": "b"}, "ports": port, "externalIPs": ["10.96.0.1"]}});
@@ -124,11 +124,11 @@ async fn addresses_of_others(tenant: &Tenant) {
     make(tenant, slice("lure-1", &["10.244.0.9", "10.96.0.1"]))
         .await
         .unwrap();
-    let words = told(tenant, "lure-1").await;
-    assert!(words.contains("10.244.0.9"), "{words}");
+    let message = event_about(tenant, "lure-1").await;
+    assert!(message.contains("10.244.0.9"), "{message}");
 }
 
-async fn names_of_others(tenant: &Tenant) {
+async fn check_foreign_names(tenant: &Tenant) {
     let claim = |name: &str, spec: Value| json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec});
     let storage = json!({"requests": {"storage": "1Gi"}});
     let modes = json!(["ReadWriteOnce"]);
@@ -165,12 +165,12 @@ async fn names_of_others(tenant: &Tenant) {
         make(tenant, object)
             .await
             .unwrap_or_else(|error| panic!("{name}: {error}"));
-        let words = told(tenant, &name).await;
-        assert!(words.contains(field), "{name}: {words:?} does not name {field}");
+        let message = event_about(tenant, &name).await;
+        assert!(message.contains(field), "{name}: {message:?} does not name {field}");
     }
 }
 
-async fn a_policy_that_opens_everything(host: &TestCluster, tenant: &Tenant) {
+async fn check_policy_that_opens_everything(host: &TestCluster, tenant: &Tenant) {
     // It opens nothing that the platform has not declared: not the metadata service, not the machine.
     let open = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "open"},
         "spec": {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}]}});
@@ -189,7 +189,7 @@ async fn a_policy_that_opens_everything(host: &TestCluster, tenant: &Tenant) {
     assert_eq!(spec["podSelector"]["matchLabels"][labels::TENANT], tenant.id.slug());
 }
 
-async fn devices_past_the_scheduler(host: &TestCluster, tenant: &Tenant) {
+async fn check_devices_past_the_scheduler(host: &TestCluster, tenant: &Tenant) {
     let devices = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "devices"},
         "data": {"NVIDIA_VISIBLE_DEVICES": "all", "MODE": "fast"}});
     make(tenant, devices).await.unwrap();
@@ -226,7 +226,7 @@ async fn devices_past_the_scheduler(host: &TestCluster, tenant: &Tenant) {
     }
 }
 
-/// What a TLS client with this identity gets for a question at the webhook.
+/// The webhook's answer to a TLS client with this identity.
 async fn ask(address: &str, authority: &[u8], identity: Option<(&[u8], &[u8])>) -> std::io::Result<String> {
     let question = b"POST /services HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
     say(address, authority, identity, question).await
@@ -262,7 +262,7 @@ pub(crate) async fn say(
     stream.write_all(question).await?;
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer).await {
-        // Who sends more than is read is cut off.
+        // The server cuts off a client that sends more than it reads.
         Err(error) if answer.is_empty() => Err(error),
         _ => Ok(String::from_utf8_lossy(&answer).into_owned()),
     }
@@ -286,7 +286,7 @@ pub(crate) async fn only_the_api_server_may_call_the_admission_webhook(host: Arc
     };
     let (certificate, key) = (pem("client-certificate-data"), pem("client-key-data"));
     for (who, identity) in [
-        ("nobody", None),
+        ("a client without a certificate", None),
         ("the tenant's admin", Some((certificate.as_slice(), key.as_slice()))),
     ] {
         match ask(&address, &bundle.0, identity).await {

@@ -104,7 +104,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(host: Arc<Te
             .patch("gpu-h100-01", &PatchParams::default(), &Patch::Merge(&label))
             .await,
     );
-    nothing_of_a_recycling_is_its_own(&host, &client, &a).await;
+    changes_nothing_of_a_recycling(&host, &client, &a).await;
     let nodes: Api<berth_api::TenantNode> = Api::namespaced(client.clone(), &home);
     let made_up: berth_api::TenantNode = serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantNode", "metadata": {"name": "x"},
@@ -128,7 +128,7 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(host: Arc<Te
         "subjects": [{"kind": "ServiceAccount", "name": SYNCER, "namespace": home}],
     });
     forbidden("more rights", apply(&client, &own, &role).await);
-    // At B's API server the token of the host is nobody's.
+    // B's API server does not authenticate a token of the host.
     let at_b = b.kubeconfig.clone();
     let mut kubeconfig = Kubeconfig::from_yaml(&at_b).unwrap();
     let token = std::fs::read_to_string(host.home().tenants().join(a.id.hash()).join(SYNCER).join("token")).unwrap();
@@ -141,8 +141,8 @@ pub(crate) async fn a_stolen_syncer_identity_ends_at_its_namespaces(host: Arc<Te
     tokio::join!(a.delete(&host), b.delete(&host));
 }
 
-/// What says whose a node is and whether it is clean.
-async fn nothing_of_a_recycling_is_its_own(host: &TestCluster, client: &Client, a: &Tenant) {
+/// The assignment of a node, and the Jobs and markers that say whether it is clean.
+async fn changes_nothing_of_a_recycling(host: &TestCluster, client: &Client, a: &Tenant) {
     let params = PatchParams::default();
     let nodes: Api<Node> = Api::all(client.clone());
     for (what, body) in [
@@ -168,7 +168,7 @@ async fn nothing_of_a_recycling_is_its_own(host: &TestCluster, client: &Client, 
         nodes.delete("gpu-l40s-01", &DeleteParams::default()).await.map(drop),
     );
 
-    // A Job that cleans a node, and the mark that says that the node is not clean.
+    // A Job that cleans a node, and the in-use marker, which says that the node is not clean.
     let meta = |label: &str, value: &str| json!({"name": "adv-recycling", "labels": {label: value}});
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": meta("berth.dev/node-job", "scrub"),
         "spec": {"suspend": true, "template": {"spec": {"restartPolicy": "Never",
@@ -200,13 +200,13 @@ async fn nothing_of_a_recycling_is_its_own(host: &TestCluster, client: &Client, 
     let own: Job = serde_json::from_value(job.clone()).unwrap();
     forbidden("a Job of its own", jobs.create(&PostParams::default(), &own).await);
     let marks: Api<ConfigMap> = Api::namespaced(client.clone(), SYSTEM);
-    forbidden("marks of nodes", list(marks.clone()).await);
+    forbidden("markers of nodes", list(marks.clone()).await);
     forbidden(
-        "no mark",
+        "no marker",
         marks.delete("adv-recycling", &DeleteParams::default()).await.map(drop),
     );
     forbidden(
-        "another mark",
+        "another marker",
         marks
             .patch("adv-recycling", &params, &Patch::Merge(json!({"data": {}})))
             .await,
@@ -225,7 +225,7 @@ async fn nothing_of_a_recycling_is_its_own(host: &TestCluster, client: &Client, 
     reaches_no_other_node(client, a).await;
 }
 
-/// Pods on nodes of another tenant, or of nobody: by name, by selector, by toleration of what keeps everybody away.
+/// Pods on nodes of another tenant or of none: by name, by selector, by toleration of the taints.
 async fn reaches_no_other_node(client: &Client, a: &Tenant) {
     let slug = a.id.slug();
     let pods: Api<Pod> = Api::namespaced(client.clone(), &a.id.workload_namespace());
@@ -251,10 +251,10 @@ async fn reaches_no_other_node(client: &Client, a: &Tenant) {
         ("while it is cleaned", tolerates("recycling")),
         ("of another", tolerates("another")),
         (
-            "of anybody",
+            "of any tenant",
             json!({"tolerations": [{"key": "berth.dev/tenant", "operator": "Exists"}]}),
         ),
-        ("of whatever there is", json!({"tolerations": [{"operator": "Exists"}]})),
+        ("of any taint", json!({"tolerations": [{"operator": "Exists"}]})),
     ] {
         let mut spec = json!({
             "containers": [{"name": "c", "image": "i"}], "nodeSelector": {"berth.dev/tenant": slug},

@@ -1,4 +1,4 @@
-//! Pod escape and hijack by text, tried as a tenant's admin through the tenant's own API server.
+//! Pod escape, and hijacking through fields and metadata, tried as a tenant's admin through the tenant's own API server.
 
 use berth_api::labels;
 use berth_tests::{
@@ -80,7 +80,7 @@ pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host
             .unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     for (name, _, field) in &refused {
-        let text = until(&format!("the team is told why {name} does not run"), SOON, async || {
+        let text = until(&format!("an Event says why {name} does not run"), SOON, async || {
             let about = ListParams::default().fields(&format!("involvedObject.name={name},type=Warning"));
             let list = events.list(&about).await.map_err(|error| error.to_string())?;
             list.items
@@ -94,10 +94,10 @@ pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host
         until(&format!("the condition of {name} says so"), SOON, async || {
             let status = pods.get(name).await.map_err(|error| error.to_string())?.status;
             let conditions = status.and_then(|status| status.conditions).unwrap_or_default();
-            let told = conditions
+            let found = conditions
                 .iter()
                 .any(|c| c.type_ == "berth.dev/Synced" && c.status == "False");
-            if told { Ok(()) } else { Err(format!("{conditions:?}")) }
+            if found { Ok(()) } else { Err(format!("{conditions:?}")) }
         })
         .await;
     }
@@ -168,7 +168,7 @@ pub(crate) async fn reserved_labels_and_owners_do_not_cross(host: Arc<TestCluste
     assert_eq!(host_pod.annotations()[labels::ORIGIN_NAME], "sly");
     assert_ne!(host_pod.annotations()[labels::ORIGIN_UID], "0");
     assert!(host_pod.finalizers().is_empty() && host_pod.owner_references().is_empty());
-    // Labels set later, through another verb, cross as little.
+    // Labels that are set later, through another verb, do not cross either.
     let later = json!({"metadata": {"labels": {"berth.dev/tenant": "again", "later": "yes"}, "finalizers": null}});
     pods.patch(
         "sly",

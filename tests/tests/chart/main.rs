@@ -1,4 +1,4 @@
-//! Berth's own chart: what it renders, what it refuses, and that a real API server takes all of it. Installing it for real
+//! Berth's own chart: what it renders, what it refuses, and that a real API server accepts all of it. Installing it for real
 //! is in the end-to-end suite.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

@@ -1,4 +1,4 @@
-//! What the chart makes of values.
+//! What the chart renders from values.
 
 use berth_tests::{
     files::documents,
@@ -147,8 +147,8 @@ async fn pods_have_no_more_rights_than_the_restricted_level_gives() {
 }
 
 #[tokio::test]
-async fn values_that_mean_nothing_are_refused_in_words() {
-    for (values, words) in [
+async fn invalid_values_are_refused_with_a_message() {
+    for (values, message) in [
         (json!({"foo": 1}), "additional properties 'foo' not allowed"),
         (
             json!({"control": {"replica": 2}}),
@@ -174,12 +174,12 @@ async fn values_that_mean_nothing_are_refused_in_words() {
         ),
     ] {
         let refusal = template(&values).await.unwrap_err();
-        assert!(refusal.contains(words), "{values}: {refusal}");
+        assert!(refusal.contains(message), "{values}: {refusal}");
     }
 }
 
 #[tokio::test]
-async fn helm_finds_nothing_to_say() {
+async fn helm_lint_finds_nothing() {
     let home = TempDir::new().unwrap();
     let chart = chart().display().to_string();
     let helm = Helm { home: home.path() };

@@ -33,7 +33,7 @@ async fn dry_run(client: &Client, document: &Value) -> kube::Result<DynamicObjec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_api_server_takes_everything() {
+async fn a_real_api_server_accepts_everything() {
     berth_runtime::install_crypto();
     let host = TestHost::start(NodePlan::default()).await.unwrap();
     let client = host.client().await.unwrap();
@@ -63,7 +63,7 @@ async fn a_real_api_server_takes_everything() {
             }
             let outcome = dry_run(&client, &document).await;
             outcome.unwrap_or_else(|error| panic!("{} {}: {error}", document["kind"], document["metadata"]["name"]));
-            // Pods are looked at as such: a Deployment only warns.
+            // Pod Security rejects pods only: a Deployment just gets a warning.
             let Some(spec) = document.pointer("/spec/template/spec") else {
                 continue;
             };

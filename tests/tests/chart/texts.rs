@@ -1,4 +1,4 @@
-//! What the chart says: its README knows every value, alerts and dashboards know only metrics that there are.
+//! Texts of the chart: its README lists every value, alerts and dashboards use only metrics that exist.
 
 use berth_control::metrics::{ActionLabels, Metrics, ReconcileLabels};
 use berth_tests::helm::chart;
@@ -82,10 +82,10 @@ fn metrics(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn alerts_and_dashboards_ask_for_metrics_that_there_are() {
+fn alerts_and_dashboards_use_metrics_that_exist() {
     let mut registry = Registry::default();
     let metrics_of_control = Metrics::new(&mut registry);
-    // Families without members say nothing of themselves.
+    // Families without members are not encoded.
     let labels = ReconcileLabels {
         kind: "tenant",
         result: "ok",
@@ -106,9 +106,9 @@ fn alerts_and_dashboards_ask_for_metrics_that_there_are() {
             }
         })
     };
-    let asked = metrics(&(read("files/alerts.yaml") + &read("files/dashboard.json")));
-    assert!(asked.len() > 4, "{asked:?}");
-    for metric in asked {
+    let used = metrics(&(read("files/alerts.yaml") + &read("files/dashboard.json")));
+    assert!(used.len() > 4, "{used:?}");
+    for metric in used {
         assert!(exists(&metric), "there is no metric {metric}: {text}");
     }
 }

@@ -21,7 +21,7 @@ pub struct Chart {
     pub namespace: &'static str,
     /// Its Deployment.
     pub deployment: &'static str,
-    /// Where its values say when its image is pulled: there is no registry here.
+    /// Path of the value with its image pull policy: there is no registry here.
     pub pull_policy: &'static [&'static str],
 }
 
@@ -103,7 +103,7 @@ impl Helm {
     }
 }
 
-/// The image of an operator, as its Deployment wants it.
+/// The image of an operator, as its Deployment names it.
 fn image(chart: &Chart, rendered: &str) -> Image {
     let deployment = documents(rendered)
         .into_iter()

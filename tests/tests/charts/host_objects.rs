@@ -1,4 +1,4 @@
-//! What the host has of a tenant.
+//! A tenant's objects on the host.
 
 use berth_api::labels;
 use berth_tests::{

@@ -3,7 +3,7 @@
 use crate::{
     chart::{Chart, Helm},
     host_objects,
-    team::{container, refused, taken, team},
+    team::{accepted, container, refused, team},
 };
 use berth_tests::{
     kubectl::Kubectl,
@@ -25,7 +25,7 @@ pub const JOBSET: Chart = Chart {
     pull_policy: &["image", "pullPolicy"],
 };
 
-/// A run with a coordinator and two groups of workers, of which each has a node to itself; all run the same shell script.
+/// A run with a coordinator and two groups of workers, each of which has a node to itself; all run the same shell script.
 pub fn training_run(name: &str, script: &str) -> Value {
     let pod = |gpus| json!({"spec": {"restartPolicy": "Never", "containers": [container(gpus, script)]}});
     json!({
@@ -41,13 +41,13 @@ pub fn training_run(name: &str, script: &str) -> Value {
     })
 }
 
-/// Runs until [`end`].
-const UNTIL_TOLD: &str = "until [ -e /tmp/end ]; do sleep 0.2; done";
+/// A script that runs until [`end`].
+const UNTIL_ENDED: &str = "until [ -e /tmp/end ]; do sleep 0.2; done";
 
-/// Lets a pod end that runs [`UNTIL_TOLD`].
+/// Ends a pod that runs [`UNTIL_ENDED`].
 async fn end(host: &TestCluster, tenant: &Tenant, name: &str) {
     let kubectl = Kubectl::of(tenant);
-    until(&format!("{name} is told to end"), SOON, async || {
+    until(&format!("{name} gets the file that ends it"), SOON, async || {
         let said = kubectl
             .run(&["exec", "-n", "team", name, "--", "touch", "/tmp/end"])
             .await;
@@ -68,11 +68,11 @@ pub(crate) async fn replicated_jobs_of_a_training_run(host: Arc<TestCluster>) {
     helm.install(&host, &JOBSET).await;
     ensure_namespace(&tenant.client, "team").await;
 
-    let mut wrong = training_run("wrong", UNTIL_TOLD);
+    let mut wrong = training_run("wrong", UNTIL_ENDED);
     wrong["spec"]["replicatedJobs"][0]["dependsOn"] = json!([{"name": "workers", "status": "Ready"}]);
     refused(tenant, &wrong, "DependsOn can't be set for the first ReplicatedJob").await;
 
-    let made = taken(tenant, &training_run("run", UNTIL_TOLD)).await;
+    let made = accepted(tenant, &training_run("run", UNTIL_ENDED)).await;
     let jobs = &made.data["spec"]["replicatedJobs"];
     assert_eq!(
         made.data["spec"]["network"]["enableDNSHostnames"], true,
@@ -80,7 +80,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(host: Arc<TestCluster>) {
     );
     assert_eq!(jobs[1]["template"]["spec"]["completionMode"], "Indexed");
 
-    // At the same time, or their nodes would prove nothing.
+    // All at the same time: otherwise their nodes would prove nothing.
     let pods = until("all pods run on the host", SOON, async || {
         let pods = host_objects::pods(&host, tenant, "team").await;
         if pods.values().filter(|pod| phase(pod) == "Running").count() == 5 {
@@ -134,7 +134,7 @@ pub(crate) async fn replicated_jobs_of_a_training_run(host: Arc<TestCluster>) {
     let coordinator = &mut broken["spec"]["replicatedJobs"][0]["template"]["spec"];
     coordinator["backoffLimit"] = 0.into();
     coordinator["template"]["spec"]["containers"][0] = container(1, "exit 1");
-    taken(tenant, &broken).await;
+    accepted(tenant, &broken).await;
     until("the run has failed", SOON, async || {
         let status = runs.get("broken").await.unwrap().data["status"].clone();
         if status["terminalState"] == "Failed" && status["restarts"] == 1 {

@@ -4,7 +4,7 @@ use crate::{
     chart::{Chart, Helm},
     host_objects,
     jobset::{JOBSET, training_run},
-    team::{FOREVER, container, taken, team},
+    team::{FOREVER, accepted, container, team},
 };
 use berth_tests::{
     objects::{dynamic, phase},
@@ -97,10 +97,10 @@ pub(crate) async fn jobs_wait_for_their_queue(host: Arc<TestCluster>) {
     helm.install_with(&host, &KUEUE, pods_too).await;
     ensure_namespace(&tenant.client, "team").await;
     for object in queue() {
-        taken(tenant, &object).await;
+        accepted(tenant, &object).await;
     }
 
-    let first = taken(tenant, &job("first")).await;
+    let first = accepted(tenant, &job("first")).await;
     assert_eq!(
         first.data["spec"]["suspend"], true,
         "the webhook suspends Jobs of a queue"
@@ -108,7 +108,7 @@ pub(crate) async fn jobs_wait_for_their_queue(host: Arc<TestCluster>) {
     let jobs: Api<Job> = Api::namespaced(tenant.client.clone(), "team");
     let suspended = async |name: &str| jobs.get(name).await.unwrap().spec.unwrap().suspend.unwrap_or_default();
     until_true("the first Job is admitted", SOON, async || !suspended("first").await).await;
-    taken(tenant, &job("second")).await;
+    accepted(tenant, &job("second")).await;
     let pods = until("the first Job runs on the host, or did", SOON, async || {
         let mut pods = host_objects::pods(&host, tenant, "team").await;
         pods.retain(|name, pod| name.starts_with("first-") && has_run(pod));
@@ -152,7 +152,7 @@ pub(crate) async fn jobs_wait_for_their_queue(host: Arc<TestCluster>) {
     run["metadata"]["labels"] = json!({LABEL: "train"});
     run["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"]["containers"][0]["resources"] =
         json!({"limits": {"nvidia.com/gpu": "1"}});
-    let made = taken(tenant, &run).await;
+    let made = accepted(tenant, &run).await;
     assert_eq!(
         made.data["spec"]["suspend"], true,
         "the webhook suspends JobSets of a queue"
@@ -171,15 +171,15 @@ pub(crate) async fn jobs_wait_for_their_queue(host: Arc<TestCluster>) {
     helm.uninstall(&JOBSET).await;
 }
 
-/// Pods wait behind a scheduling gate, on the host too, and keep Kueue's finalizer until it lets go of them.
+/// Pods wait behind a scheduling gate, on the host too, and keep Kueue's finalizer until Kueue removes it.
 async fn pods_wait_too(host: &TestCluster, tenant: &Tenant) {
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "team");
     let create = async |name: &str| {
         let pod = json!({"metadata": {"name": name, "labels": {LABEL: "train"}},
             "spec": {"containers": [container(5, FOREVER)], "terminationGracePeriodSeconds": 1}});
         let pod = serde_json::from_value(pod).unwrap();
-        // Kueue is asked about every pod of the namespace.
-        until("the pod is taken", SOON, async || {
+        // Kueue's webhook is called for every pod of the namespace.
+        until("the pod is accepted", SOON, async || {
             match pods.create(&PostParams::default(), &pod).await {
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
                 other => other.map(drop),

@@ -3,7 +3,7 @@
 use crate::{
     chart::{Chart, Helm},
     host_objects,
-    team::{FOREVER, container, refused, taken, team},
+    team::{FOREVER, accepted, container, refused, team},
 };
 use berth_tests::{
     objects::{dynamic, phase},
@@ -28,7 +28,7 @@ const LWS: Chart = Chart {
     pull_policy: &["image", "manager", "pullPolicy"],
 };
 
-/// What the pods of a group have in common.
+/// The label whose value is the same for the pods of a group.
 const DOMAIN: &str = "kubernetes.io/hostname";
 
 /// A service with `replicas` groups of a leader and a worker, each with half of a node's GPUs; a group has a node to itself.
@@ -62,7 +62,7 @@ pub(crate) async fn groups_of_an_inference_service(host: Arc<TestCluster>) {
 
     let mut wrong = inference(1);
     wrong["metadata"]["name"] = "9".into();
-    // A webhook that does not answer is named as well, in other words.
+    // When a webhook does not answer, the message names it, too, but differs.
     refused(
         tenant,
         &wrong,
@@ -70,7 +70,7 @@ pub(crate) async fn groups_of_an_inference_service(host: Arc<TestCluster>) {
     )
     .await;
 
-    taken(tenant, &inference(2)).await;
+    accepted(tenant, &inference(2)).await;
     let pods = running(&host, tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
     let place = |name: &str| pods[name].spec.clone().unwrap().node_name.unwrap();
     assert_eq!(place("chat-0"), place("chat-0-1"), "a group is on one node");
@@ -84,7 +84,7 @@ pub(crate) async fn groups_of_an_inference_service(host: Arc<TestCluster>) {
             Some("chat"),
             "the names are those of the set's headless Service"
         );
-        // What a worker finds its leader by; the webhook adds it.
+        // The address by which a worker finds its leader; the webhook adds it.
         let leader = spec.containers[0]
             .env
             .iter()
@@ -114,11 +114,11 @@ pub(crate) async fn groups_of_an_inference_service(host: Arc<TestCluster>) {
     })
     .await;
 
-    // A group is one thing: when one of its pods is lost, all of them are made again.
+    // A group restarts as a whole: when one of its pods is lost, all of them are created again.
     let own: Api<Pod> = Api::namespaced(tenant.client.clone(), "team");
     let before = own.get("chat-1").await.unwrap().metadata.uid;
     own.delete("chat-1-1", &DeleteParams::default()).await.unwrap();
-    until_true("the leader is made again", SOON, async || {
+    until_true("the leader is created again", SOON, async || {
         own.get_opt("chat-1")
             .await
             .is_ok_and(|pod| pod.is_some_and(|pod| pod.metadata.uid != before))
@@ -127,7 +127,7 @@ pub(crate) async fn groups_of_an_inference_service(host: Arc<TestCluster>) {
     running(&host, tenant, &["chat-0", "chat-0-1", "chat-1", "chat-1-1"]).await;
 
     let fewer = Patch::Merge(json!({"spec": {"replicas": 1}}));
-    until("the change is taken", SOON, async || {
+    until("the change is accepted", SOON, async || {
         sets.patch("chat", &PatchParams::default(), &fewer).await
     })
     .await;

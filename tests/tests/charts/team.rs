@@ -27,26 +27,26 @@ pub fn container(gpus: u32, script: &str) -> Value {
         "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}})
 }
 
-/// For ever, but ends at once when it is told to.
+/// A script that runs for ever, but ends at once on SIGTERM.
 pub const FOREVER: &str = "trap 'exit 0' TERM; while true; do sleep 0.2; done";
 
-/// Applies what the webhook of an operator looks at. The webhook may not answer yet, or again: operators end when they lose
-/// their lease, as they do on a machine that stands still.
-pub async fn taken(tenant: &Tenant, object: &Value) -> DynamicObject {
-    until(&format!("{} is taken", object["metadata"]["name"]), SOON, async || {
+/// Applies an object that the webhook of an operator validates. The webhook may not answer yet, or not for a
+/// while: operators end when they lose their lease, as they do on a machine that stands still.
+pub async fn accepted(tenant: &Tenant, object: &Value) -> DynamicObject {
+    until(&format!("{} is stored", object["metadata"]["name"]), SOON, async || {
         apply(&tenant.client, "team", object).await
     })
     .await
 }
 
-/// Waits until the webhook of an operator refuses an object in these words; it must never let it pass.
-pub async fn refused(tenant: &Tenant, object: &Value, words: &str) {
+/// Waits until the webhook of an operator refuses an object with this message; it must never accept it.
+pub async fn refused(tenant: &Tenant, object: &Value, message: &str) {
     let name = &object["metadata"]["name"];
-    until(&format!("{name} is refused: {words}"), SOON, async || {
+    until(&format!("{name} is refused: {message}"), SOON, async || {
         match apply(&tenant.client, "team", object).await {
-            Err(kube::Error::Api(status)) if status.message.contains(words) => Ok(()),
+            Err(kube::Error::Api(status)) if status.message.contains(message) => Ok(()),
             Err(error) => Err(error),
-            Ok(_) => panic!("{name} is taken"),
+            Ok(_) => panic!("{name} was accepted"),
         }
     })
     .await;

@@ -20,8 +20,8 @@ use serde_json::{Value, json};
 use std::{collections::BTreeSet, process::Stdio, sync::Arc};
 use tokio::process::{Child, Command};
 
-/// A server at the address of clouds' metadata services on a node, as that of a cloud is: it answers whatever the node
-/// itself asks. Ends with the value.
+/// A server at the address of clouds' metadata services on a node, as that of a cloud is: it answers all requests of
+/// the node itself. Ends with the value.
 struct Metadata {
     namespace: String,
     _server: Child,
@@ -72,7 +72,7 @@ impl Metadata {
     }
 }
 
-/// A script that says which of these addresses take a connection.
+/// A script that prints which of these addresses accept a connection.
 fn knock(targets: &[String]) -> String {
     let knocks = targets
         .iter()
@@ -85,7 +85,7 @@ pub(crate) async fn reaches_only(space: &Space, fields: Value, targets: &[String
     let spec = with(only(script(&knock(targets))), fields);
     let expected: BTreeSet<&str> = allowed.iter().map(String::as_str).collect();
     let mut attempt = 0;
-    // Policies reach a node a moment after a pod, and so many programs at once are slow: what is allowed is asked for again.
+    // Policies reach a node a moment after a pod, and so many programs at once are slow: what is allowed is tried again.
     until("what is allowed is reached", SOON, async || {
         attempt += 1;
         let said = space.run(&format!("knocker-{attempt}"), spec.clone()).await.said();
@@ -169,8 +169,8 @@ pub(crate) async fn pods_reach_no_node_and_no_other_tenant(host: Arc<TestCluster
     reaches_only(&space, there, &targets, &allowed).await;
 }
 
-/// Class: pod escape. What `kubectl debug node/…` makes (host namespaces, the node's files) is refused in words and runs
-/// nowhere.
+/// Class: pod escape. What `kubectl debug node/…` makes (host namespaces, the node's files) is refused with a message and
+/// runs nowhere.
 pub(crate) async fn a_shell_on_a_node_is_refused(host: Arc<TestCluster>) {
     let tenant = vision(&host).await;
     let space = Space::new(tenant, "attack-debug").await;
@@ -197,7 +197,7 @@ pub(crate) async fn a_shell_on_a_node_is_refused(host: Arc<TestCluster>) {
         "60",
     ];
     space.kubectl().output(&debug).await;
-    let words = until("the refusal is told", SOON, async || {
+    let message = until("the refusal is reported", SOON, async || {
         let pods = space.pods.list(&ListParams::default()).await.unwrap();
         let conditions = pods
             .iter()
@@ -211,15 +211,15 @@ pub(crate) async fn a_shell_on_a_node_is_refused(host: Arc<TestCluster>) {
     })
     .await;
     for field in ["hostPath", "hostPID", "hostNetwork"] {
-        assert!(words.contains(field), "{field} is not named: {words}");
+        assert!(message.contains(field), "{field} is not named: {message}");
     }
     let on_host: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let on_host = on_host.list(&ListParams::default()).await.unwrap();
     assert!(on_host.iter().all(|pod| !pod.name_any().contains("debugger")));
 }
 
-/// Class: pod escape, syncer bypassed. The best pod that the host lets a stolen syncer's credential make holds no token of
-/// the host and cannot speak to its API server.
+/// Class: pod escape, syncer bypassed. The most powerful pod that a stolen syncer credential can create has no token of the
+/// host and cannot reach its API server.
 pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(host: Arc<TestCluster>) {
     let tenant = vision(&host).await;
     let space = Space::new(tenant, "attack-syncer").await;
@@ -234,7 +234,7 @@ pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(host: Arc
     let stolen = stolen.status.unwrap().token.unwrap();
     let kubeconfig = host.kubeconfig_for("nobody", &[]).unwrap();
     let pods: Api<Pod> = Api::namespaced(token::client(&kubeconfig, &stolen).await, &workloads);
-    // A pod that the host let pass, with another program in it.
+    // A pod that the host has accepted, with another program in it.
     let all = pods.list(&ListParams::default()).await.unwrap();
     let model = all
         .into_iter()
@@ -261,7 +261,7 @@ pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(host: Arc
         fields.insert("containers".into(), json!([script(&program)]));
         fields.insert("volumes".into(), json!([]));
         fields.extend(change.as_object().unwrap().clone());
-        // Those of the network plugin are the node's to write.
+        // Only nodes may write those of the network plugin.
         let mut annotations = model.annotations().clone();
         annotations.retain(|key, _| key.starts_with("berth.dev/"));
         let metadata = json!({"name": name, "labels": model.labels(), "annotations": annotations});
@@ -287,7 +287,7 @@ pub(crate) async fn a_stolen_syncer_makes_no_pod_that_reaches_the_host(host: Arc
     )
     .await
     .unwrap();
-    // The syncer takes away what no tenant's object stands behind, or the program ends before; it never finds anything.
+    // The syncer deletes a pod without a tenant's object, or the program ends before that; it never finds anything.
     let admin: Api<Pod> = Api::namespaced(host.client.clone(), &workloads);
     until("the intruder has ended", SOON, async || {
         match admin.get_opt("intruder").await.unwrap() {

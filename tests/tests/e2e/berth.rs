@@ -1,4 +1,4 @@
-//! What teams notice when parts of Berth die or move. `docs/operations/failures.md` says the same.
+//! Effects on teams when parts of Berth fail or move, as in `docs/operations/failures.md`.
 
 use crate::{
     pods::{IMAGE, SOON, Space, is_ready, only, script, server},
@@ -94,7 +94,7 @@ impl Part {
     }
 }
 
-/// A pod that calls a Service of its team without pause and remembers how often it was not answered.
+/// A pod that calls a Service of its team without pause and counts how often it gets no answer.
 struct Caller<'a> {
     space: &'a Space,
 }
@@ -104,7 +104,7 @@ impl<'a> Caller<'a> {
         let services: Api<Service> = space.api();
         let service = services.get(service).await.unwrap().spec.unwrap();
         let address = service.cluster_ip.unwrap();
-        // Every node on the way must know both pods before a failure is one: ten calls in a row meet both.
+        // A failure counts only when all nodes on the path know both pods: ten successful calls in a row reach both.
         let calls = format!(
             "n=0
             while [ $n -lt 10 ]; do
@@ -149,12 +149,12 @@ impl<'a> Caller<'a> {
 
     /// Nothing failed so far, and calls go on.
     async fn assert_undisturbed(&self, while_what: &str) {
-        let before = until("the caller can be asked", SOON, async || {
+        let before = until("the caller's count is read", SOON, async || {
             self.count("/tmp/answered").await
         })
         .await;
         self.until_answered_more_than(before).await;
-        let failed = until("the caller can be asked", SOON, async || {
+        let failed = until("the caller's count is read", SOON, async || {
             self.count("/tmp/failed").await
         })
         .await;
@@ -162,9 +162,9 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// A new pod of the team runs and its end is told.
+/// A new pod of the team runs and its end is reported.
 async fn new_pods_run(space: &Space, name: &str) {
-    until("the API server takes a pod", SOON, async || {
+    until("the API server accepts a pod", SOON, async || {
         let pod = serde_json::from_value(crate::pods::pod(name, only(script("echo new")))).unwrap();
         match space.pods.create(&kube::api::PostParams::default(), &pod).await {
             Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
@@ -218,7 +218,7 @@ pub(crate) async fn a_team_is_served_while_its_control_plane_moves(host: Arc<Tes
     caller.assert_undisturbed("the datastore was killed").await;
     new_pods_run(&space, "after-datastore").await;
 
-    // What was there before is there: nothing was made anew.
+    // The pods from before still run: none was created again or restarted.
     let pods = space.pods.list(&ListParams::default().labels("app=web")).await.unwrap();
     let restarts: i32 = pods
         .iter()
@@ -229,11 +229,11 @@ pub(crate) async fn a_team_is_served_while_its_control_plane_moves(host: Arc<Tes
     assert_eq!((pods.items.len(), restarts), (2, 0));
 }
 
-/// A changed certificate makes the API server start anew: a second one is up before the first goes.
+/// A changed certificate makes the API server restart: a second one is up before the first one ends.
 pub(crate) async fn a_rollout_refuses_no_request(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "berth-rollout", &cluster("rolled", &[])).await;
     let server = Part::of_tenant(&host, &tenant, API_SERVER);
-    // One that still goes would be waited for below as well.
+    // A second one that is still ending would be waited for below as well.
     let before = until("there is one API server", SOON, async || match server.list().await {
         pods if pods.len() == 1 => Ok(pods),
         pods => Err(pods.len()),
@@ -245,7 +245,7 @@ pub(crate) async fn a_rollout_refuses_no_request(host: Arc<TestCluster>) {
         async move {
             let mut answered = 0;
             while !stop.is_cancelled() {
-                // A connection of its own each time: one that is open would not notice.
+                // A new connection each time: an open one would not notice.
                 let client = berth_runtime::client::from_text(&kubeconfig).await.unwrap();
                 client.apiserver_version().await.map_err(|error| (answered, error))?;
                 answered += 1;
@@ -276,7 +276,7 @@ pub(crate) async fn a_rollout_refuses_no_request(host: Arc<TestCluster>) {
     tenant.delete(&host).await;
 }
 
-pub(crate) async fn a_tenant_comes_and_goes_while_control_is_killed(host: Arc<TestCluster>) {
+pub(crate) async fn a_tenant_is_created_and_deleted_while_control_is_killed(host: Arc<TestCluster>) {
     let control = Part::of_berth(&host, "berth-control");
     berth_tests::tenant::ensure_namespace(&host.client, "berth-moves").await;
     let tenants = host.tenants("berth-moves");

@@ -22,7 +22,7 @@ fn connect(targets: &[&str]) -> String {
     tries.collect::<Vec<_>>().join("\n")
 }
 
-pub(crate) async fn pods_find_what_is_theirs_by_name(host: Arc<TestCluster>) {
+pub(crate) async fn pods_find_their_services_by_name(host: Arc<TestCluster>) {
     let space = Space::new(vision(&host).await, "dns-names").await;
     let labels = json!({"app": "db"});
     for object in [
@@ -53,12 +53,12 @@ pub(crate) async fn pods_find_what_is_theirs_by_name(host: Arc<TestCluster>) {
         "kubernetes.default:443",
     ];
     let of_host = "secret.dns-host.svc.cluster.local:80";
-    // It begins with a word in capitals that says what is the matter.
+    // The error begins with a word in capitals, which names the kind of failure.
     let why = format!("why=$(/agnhost connect --timeout=5s {of_host} 2>&1); echo \"${{why%%[!A-Z]*}}\"");
     let text = connect(&[&own[..], &[of_host, "secret.dns-host:80"]].concat()) + "\n" + &why;
     let mut attempt = 0;
     // Endpoints reach nodes and DNS a moment after the pod is ready.
-    until("names lead where they should", SOON, async || {
+    until("names lead to their targets", SOON, async || {
         attempt += 1;
         let name = format!("client-{attempt}");
         let said = space.run(&name, only(script(&text))).await.said();
@@ -68,7 +68,7 @@ pub(crate) async fn pods_find_what_is_theirs_by_name(host: Arc<TestCluster>) {
     .await;
 }
 
-/// Waits until the host's own DNS knows a name: otherwise it would prove nothing that tenants do not.
+/// Waits until the host's own DNS knows a name: otherwise it would prove nothing that tenants do not know it.
 async fn knows_on_host(host: &TestCluster, name: &str) {
     let services: Api<Service> = Api::namespaced(host.client.clone(), "kube-system");
     let service = services.get("kube-dns").await.unwrap();

@@ -6,10 +6,10 @@
 //! in `main` below: among those that run together if they only need pods, alone if they break or measure something that
 //! others use. Two tenants are there for all tests and are never deleted by one: [`teams::vision`] (two nodes with 8 GPUs
 //! each) and [`teams::speech`] (one node with 4). A test makes a namespace of its own in them ([`pods::Space`]), so that
-//! it meets nobody else's objects; a test that changes a tenant itself makes its own with [`berth_tests::tenant::Tenant`]
-//! (there is one more node, `gpu-l40s-02`).
+//! it does not meet objects of other tests; a test that changes a tenant itself makes its own with
+//! [`berth_tests::tenant::Tenant`] (there is one more node, `gpu-l40s-02`).
 //!
-//! [`pods`] has pods that run a shell script and hand back what it said, [`berth_tests::kubectl`] kubectl with a team's
+//! [`pods`] has pods that run a shell script and return its output, [`berth_tests::kubectl`] kubectl with a team's
 //! kubeconfig. Wait with [`berth_tests::wait`], never by sleeping. The whole suite must stay below six minutes on two
 //! cores.
 //!
@@ -47,14 +47,14 @@ fn main() -> ExitCode {
                     pod_lifecycle::workloads_of_every_kind_run,
                     pod_lifecycle::every_pod_has_devices_of_its_own,
                     pod_lifecycle::changed_configuration_reaches_volumes,
-                    pod_lifecycle::init_containers_and_sidecars_take_turns,
+                    pod_lifecycle::init_containers_and_sidecars_start_in_order,
                     pod_lifecycle::a_container_that_fails_its_probe_is_restarted,
                     pod_lifecycle::container_exits_are_reported,
                     pod_lifecycle::a_deleted_pod_has_time_to_end,
                     pod_lifecycle::an_ephemeral_container_joins_a_pod,
                     pod_lifecycle::a_claimed_device_is_prepared_on_the_node,
-                    pod_lifecycle::a_pod_speaks_to_its_own_api_server,
-                    dns::pods_find_what_is_theirs_by_name,
+                    pod_lifecycle::a_pod_calls_its_own_api_server,
+                    dns::pods_find_their_services_by_name,
                     usage::teams_see_usage_and_scale_by_it,
                     streams::logs_are_read_as_from_a_kubelet,
                     streams::commands_run_in_containers,
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
                     shared::two_tenants_on_one_node_do_not_meet,
                 ],
             ),
-            // Alone: whoever uses the node meanwhile is led nowhere, too.
+            // Alone: other tests' connections to the node would fail meanwhile.
             Group::together(1, tests![streams::an_edited_node_leads_nowhere_else]),
             Group::together(
                 3,
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
             Group::alone(tests![
                 berth::a_team_is_served_while_its_control_plane_moves,
                 berth::a_rollout_refuses_no_request,
-                berth::a_tenant_comes_and_goes_while_control_is_killed,
+                berth::a_tenant_is_created_and_deleted_while_control_is_killed,
             ]),
         ],
     )

@@ -1,4 +1,4 @@
-//! Who may talk to whom: the table of `docs/concepts/networking.md`, every cell with real packets.
+//! Which connections are allowed: the table of `docs/concepts/networking.md`, every cell with real packets.
 
 use crate::{
     pods::{IMAGE, SOON, Space, server},
@@ -32,19 +32,19 @@ use std::{
 };
 use tokio::process::{Child, Command};
 
-/// Where the stand-ins for what lies outside of the cluster serve.
+/// Port of the server that stands for targets outside the cluster.
 const OUTSIDE_PORT: u16 = 8080;
-/// A network that nobody has declared.
+/// An address that no tenant has declared.
 const OTHER: &str = "203.0.113.10";
 /// The address of clouds' metadata services.
 const METADATA: &str = "169.254.169.254";
-/// Namespace of the host for the pod that is nobody's.
+/// Namespace of the host for the pod that belongs to no tenant.
 const HOSTS: &str = "network-host";
 
 /// Targets, each with all addresses that must be reached, or must not be.
 type Targets = BTreeMap<String, Vec<String>>;
 
-/// The table of the documentation: for each row the columns and what stands in the cell, dashes left out.
+/// The table of the documentation: for each row the columns and their cells, without dashes.
 fn expectations() -> Vec<(String, BTreeMap<String, bool>)> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/concepts/networking.md");
     let text = std::fs::read_to_string(&file).unwrap();
@@ -183,7 +183,7 @@ enum Source {
 }
 
 impl Source {
-    /// Which of these addresses take a connection.
+    /// Which of these addresses accept a connection.
     async fn reaches(&self, host: &Kubectl, targets: &BTreeSet<String>) -> BTreeSet<String> {
         match self {
             Self::Pod(namespace, name) => {
@@ -191,7 +191,7 @@ impl Source {
                     format!("( /agnhost connect {target} --timeout=3s >/dev/null 2>&1 && echo {target} ) &")
                 });
                 let script = format!("{}\nwait", knocks.collect::<Vec<_>>().join("\n"));
-                // Who could not even ask was not refused.
+                // A command that does not run proves nothing.
                 let said = until(&format!("commands run in {name}"), SOON, async || {
                     let said = host
                         .run(&["exec", "-n", namespace, name, "--", "/bin/sh", "-c", &script])
@@ -216,7 +216,7 @@ impl Source {
     }
 }
 
-/// A pod of the host that runs for ever and may do nothing.
+/// A pod of the host that runs for ever and has no rights.
 fn idle(name: &str, labels: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": {
         "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": false,
@@ -303,7 +303,7 @@ async fn targets(host: &TestCluster, a: &Space, b: &Space) -> Targets {
             vec![format!("{}:8080", pod_ip(&sealed))],
         ),
         ("Service of A", vec![service_a]),
-        // By its name only where the tenant's DNS is asked; its address is that of the pod behind it.
+        // Its address is that of its pod; its name is tried below, through the tenant's DNS.
         ("headless Service of A", vec![pod_a]),
         ("DNS of A", vec![format!("{dns}:53")]),
         ("API server of A", vec![api_server(host, a.tenant).await]),
@@ -355,7 +355,7 @@ async fn sources(host: &TestCluster, a: &Space, b: &Space) -> BTreeMap<String, S
     }
     let home = a.tenant.id.control_plane_namespace();
     ensure_namespace(&host.client, HOSTS).await;
-    // Where policies take them for the components, and no Service does: those select by the tenant as well.
+    // Policies take these pods for the components; Services do not, since they select by the tenant as well.
     for component in [API_SERVER, SYNCER, COREDNS] {
         running(
             host,
@@ -391,15 +391,15 @@ async fn sources(host: &TestCluster, a: &Space, b: &Space) -> BTreeMap<String, S
     .into()
 }
 
-/// What of a row is not as it should be.
+/// The cells of a row that do not hold.
 async fn differences(
     host: &Kubectl,
     source: &Source,
     targets: &Targets,
     expected: &BTreeMap<String, bool>,
 ) -> Vec<String> {
-    let asked: BTreeSet<String> = expected.keys().flat_map(|column| targets[column].clone()).collect();
-    let reached = source.reaches(host, &asked).await;
+    let tried: BTreeSet<String> = expected.keys().flat_map(|column| targets[column].clone()).collect();
+    let reached = source.reaches(host, &tried).await;
     let wrong = expected.iter().flat_map(|(column, expected)| {
         let wrong = targets[column]
             .iter()
@@ -409,7 +409,7 @@ async fn differences(
     wrong.collect()
 }
 
-/// Policies take effect after a moment; what they must not let through is asked for again and again until it is right.
+/// Waits until a table holds. Policies take effect after a moment: every row is tried again until it is right.
 async fn hold(
     host: &Kubectl,
     sources: &BTreeMap<String, Source>,
@@ -444,7 +444,7 @@ pub(crate) async fn the_table_of_the_documentation_holds(host: Arc<TestCluster>)
         "every row is tried, and every source has a row"
     );
     hold(&kubectl, &sources, &targets, &table).await;
-    // Names lead where addresses do.
+    // Names lead to the same pods as addresses.
     let name = format!("headless.{}.svc.cluster.local:8080", a.name);
     let own = BTreeSet::from([name]);
     until(
@@ -457,10 +457,10 @@ pub(crate) async fn the_table_of_the_documentation_holds(host: Arc<TestCluster>)
     )
     .await;
 
-    // A policy that opens everything, past the syncer and the walls: what is not the tenant's stays closed all the same.
+    // A policy that opens everything, past the syncer and the admission policies: what is not the tenant's stays closed.
     let workloads = a.tenant.id.workload_namespace();
     let everything = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-        "metadata": {"name": "written-past-the-walls", "labels": {labels::TENANT: a.tenant.id.slug()}},
+        "metadata": {"name": "past-admission-policies", "labels": {labels::TENANT: a.tenant.id.slug()}},
         "spec": {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{}], "egress": [{}]}});
     apply(&host.client, &workloads, &everything).await.unwrap();
     let inner = [
@@ -493,7 +493,7 @@ pub(crate) async fn the_table_of_the_documentation_holds(host: Arc<TestCluster>)
     let policies: Api<k8s_openapi::api::networking::v1::NetworkPolicy> =
         Api::namespaced(host.client.clone(), &workloads);
     policies
-        .delete("written-past-the-walls", &DeleteParams::default())
+        .delete("past-admission-policies", &DeleteParams::default())
         .await
         .unwrap();
     hold(&kubectl, &sources, &targets, &table).await;

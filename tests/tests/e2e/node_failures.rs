@@ -1,4 +1,4 @@
-//! What happens to pods when programs of a node die. `docs/operations/failures.md` says the same.
+//! Pods when programs of their node fail, as in `docs/operations/failures.md`.
 
 use crate::{
     pods::{SOON, Space, is_ready, only, script, server, state, with},
@@ -31,16 +31,16 @@ fn node_of(pod: &Pod) -> String {
     pod.spec.as_ref().unwrap().node_name.clone().unwrap()
 }
 
-/// A pod's spec that ends at once, on one node.
+/// A pod's spec with one container, on one node.
 fn on(node: &str, container: Value) -> Value {
     let mut spec = only(container);
     spec["nodeSelector"] = json!({"kubernetes.io/hostname": node});
     spec
 }
 
-/// What a new pod on a node says. One that comes while programs of the node start again may be refused, or fail, for good, as
-/// everywhere; then there is another one.
-async fn said_on(space: &Space, name: &str, node: &str, container: &Value) -> String {
+/// The output of a new pod on a node. A pod that comes while programs of the node restart may be refused, or fail, for good,
+/// as in any cluster; then another one is created.
+async fn output_on(space: &Space, name: &str, node: &str, container: &Value) -> String {
     let mut attempt = 0;
     until(&format!("a pod {name} has run on {node}"), SOON, async || {
         attempt += 1;
@@ -66,7 +66,7 @@ async fn pods_survive(host: &TestCluster, program: &str, namespace: &'static str
     let process = find(&records, &format!("{node}.{program}")).unwrap();
     kill(&process);
     until_replaced(&records, &process).await;
-    assert_eq!(said_on(&space, "after", &node, &script("echo here")).await, "here");
+    assert_eq!(output_on(&space, "after", &node, &script("echo here")).await, "here");
     let after = space.ready("served").await;
     assert_eq!(life(&after), life(&before), "the pod was disturbed");
     assert_eq!(space.exec("served", &["echo", "still here"]).await.trim(), "still here");
@@ -91,11 +91,11 @@ pub(crate) async fn devices_stay_with_their_pods_when_the_plugin_dies(host: Arc<
     let process = find(&records, &format!("{node}.device-plugin")).unwrap();
     kill(&process);
     until_replaced(&records, &process).await;
-    let tells = with(script("echo $NVIDIA_VISIBLE_DEVICES"), gpus("1"));
-    let other = said_on(&space, "other", &node, &tells).await;
+    let printer = with(script("echo $NVIDIA_VISIBLE_DEVICES"), gpus("1"));
+    let other = output_on(&space, "other", &node, &printer).await;
     space.exec("holder", &["touch", "/tmp/end"]).await;
     let held = space.ended("holder").await.said();
-    assert_ne!(other, held, "a device was given twice");
+    assert_ne!(other, held, "a device was allocated twice");
 }
 
 /// Status of a node's condition Ready, in the tenant.
@@ -128,7 +128,7 @@ pub(crate) async fn unreachable_node_is_reported(host: Arc<TestCluster>) {
     )
     .await;
     let pod = space.until("served", "is not ready", |pod| !is_ready(pod)).await;
-    // It is not deleted before the time that its toleration gives it, and runs on: nobody knows.
+    // It is not deleted before the time of its toleration: it may still run.
     assert!(pod.metadata.deletion_timestamp.is_none());
     signal(&kubelet, Signal::CONT);
     until("the node is back", SOON, async || match ready_of(tenant, &node).await {
@@ -152,8 +152,8 @@ pub(crate) async fn failed_gpu_is_no_longer_allocatable(host: Arc<TestCluster>) 
         .name_any();
     let failed = host.home().root().join("nodes").join(&node).join("unhealthy-gpus");
     let devices = DeviceList::new(&node, "nvidia.com/gpu", 8);
-    let offered = async |count: &str| {
-        until(&format!("{count} GPUs are offered"), SOON, async || {
+    let until_allocatable = async |count: &str| {
+        until(&format!("{count} GPUs are allocatable"), SOON, async || {
             let status = nodes.get(&node).await.unwrap().status.unwrap();
             let gpus = status.allocatable.unwrap_or_default().remove("nvidia.com/gpu");
             if gpus.as_ref().is_some_and(|gpus| gpus.0 == count) {
@@ -164,9 +164,9 @@ pub(crate) async fn failed_gpu_is_no_longer_allocatable(host: Arc<TestCluster>) 
         })
         .await;
     };
-    offered("8").await;
+    until_allocatable("8").await;
     std::fs::write(&failed, &devices.ids()[5]).unwrap();
-    offered("7").await;
+    until_allocatable("7").await;
     std::fs::remove_file(&failed).unwrap();
-    offered("8").await;
+    until_allocatable("8").await;
 }

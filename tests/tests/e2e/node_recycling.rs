@@ -1,4 +1,4 @@
-//! What of a tenant is left on a node for the next one: nothing.
+//! A tenant leaves nothing on a node for the next one.
 
 use crate::pods::SOON;
 use berth_api::labels;
@@ -15,7 +15,7 @@ use kube::{
 use serde_json::json;
 use std::{fs, sync::Arc};
 
-/// What the kubelet of a node leaves of a pod whose volumes it could not take down: it never looks at it again.
+/// Folder of a pod whose volumes the kubelet could not remove: it is left on the node.
 const ORPHAN: &str = "11111111-2222-4333-8444-555555555555";
 
 pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestCluster>) {

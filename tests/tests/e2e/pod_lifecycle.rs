@@ -1,5 +1,5 @@
-//! What a team does with its cluster, on real nodes: every statement of a pod's spec is carried out by a real kubelet, and
-//! what the kubelet says comes back.
+//! A team's workloads on real nodes: a real kubelet carries out every field of a pod's spec, and the tenant's pod gets the
+//! status that the kubelet reports.
 
 use crate::{
     pods::{IMAGE, SOON, Space, is_ready, only, script, server, state, with},
@@ -117,7 +117,7 @@ pub(crate) async fn every_pod_has_devices_of_its_own(host: Arc<TestCluster>) {
     let tenant = vision(&host).await;
     let space = Space::new(tenant, "life-devices").await;
     let gpus = json!({"resources": {"limits": {"nvidia.com/gpu": "3"}}});
-    // Four at a time are more than fit on one node. Each holds its devices until it is told to end.
+    // Four at a time are more than fit on one node. Each holds its devices until a file ends it.
     let wait = "echo $NVIDIA_VISIBLE_DEVICES; until [ -e /tmp/end ]; do sleep 0.2; done";
     let spec = json!({"restartPolicy": "Never", "containers": [with(script(wait), gpus)]});
     space
@@ -152,12 +152,12 @@ pub(crate) async fn every_pod_has_devices_of_its_own(host: Arc<TestCluster>) {
     assert_eq!((devices.len(), distinct.len()), (12, 12), "{devices:?}");
     assert!(devices.iter().all(|id| id.starts_with("GPU-")), "{devices:?}");
 
-    // More than a node has is told as the scheduler tells it.
+    // The condition of a pod that requests more than a node has is the scheduler's.
     let too_many = json!({"resources": {"limits": {"nvidia.com/gpu": "9"}}});
     space.create("greedy", only(with(script("true"), too_many))).await;
     space
-        .until("greedy", "is told why it waits", |pod| {
-            // At first it may be told of a node that was late to answer.
+        .until("greedy", "has the reason why it waits", |pod| {
+            // The first reason may be a node that was late to answer.
             scheduled(pod).is_some_and(|(status, why)| status == "False" && why.contains("Insufficient nvidia.com/gpu"))
         })
         .await;
@@ -202,17 +202,17 @@ pub(crate) async fn changed_configuration_reaches_volumes(host: Arc<TestCluster>
     for object in objects("second") {
         space.apply(object).await;
     }
-    // Files follow, variables do not: as everywhere.
+    // Files follow, variables do not: as in any cluster.
     assert_eq!(space.ended("reader").await.said(), "firstfirstfirst\nsecondsecondfirst");
 }
 
-pub(crate) async fn init_containers_and_sidecars_take_turns(host: Arc<TestCluster>) {
+pub(crate) async fn init_containers_and_sidecars_start_in_order(host: Arc<TestCluster>) {
     let space = Space::new(vision(&host).await, "life-order").await;
     let container = |name: &str, text: &str| {
         let mounts = json!([{"name": "shared", "mountPath": "/shared"}]);
         json!({"name": name, "image": IMAGE, "command": ["/bin/sh", "-c", text], "volumeMounts": mounts})
     };
-    // As long as programs take to start in a container of a busy machine, it has not failed.
+    // Programs may take long to start in a container of a busy machine: that is no failure.
     let probe = json!({"exec": {"command": ["test", "-e", "/shared/logger"]},
         "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 60});
     let sidecar = with(
@@ -230,7 +230,7 @@ pub(crate) async fn init_containers_and_sidecars_take_turns(host: Arc<TestCluste
         said.split_whitespace().collect::<Vec<_>>(),
         ["checked", "logger", "prepared"]
     );
-    // The sidecar was ended because the rest had.
+    // The sidecar was ended after the main container.
     let ended = space.pods.get("ordered").await.unwrap();
     assert!(state(&ended, "logger").unwrap().terminated.is_some());
     assert_eq!(state(&ended, "prepare").unwrap().terminated.unwrap().exit_code, 0);
@@ -238,12 +238,12 @@ pub(crate) async fn init_containers_and_sidecars_take_turns(host: Arc<TestCluste
 
 pub(crate) async fn a_container_that_fails_its_probe_is_restarted(host: Arc<TestCluster>) {
     let space = Space::new(vision(&host).await, "life-probes").await;
-    // Its second life has a moment until it is asked for the last time.
+    // After the restart, the container has a moment until the last probe fails.
     let probe = |path: &str| {
         let command = json!({"command": ["test", "-e", path]});
         json!({"exec": command, "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 3})
     };
-    // The first life of the container ends by its probe; the second finds the mark of the first and is well.
+    // The probe ends the first run of the container; the second finds a file of the first and stays healthy.
     let text =
         "touch /tmp/ready; if [ -e /shared/second ]; then touch /tmp/alive; fi; touch /shared/second; sleep 3600";
     let container = json!({
@@ -263,7 +263,7 @@ pub(crate) async fn a_container_that_fails_its_probe_is_restarted(host: Arc<Test
             .map(|status| status.restart_count)
     };
     let pod = space
-        .until("probed", "is well in its second life", |pod| {
+        .until("probed", "is ready after a restart", |pod| {
             restarts(pod) >= Some(1) && is_ready(pod)
         })
         .await;
@@ -275,13 +275,13 @@ pub(crate) async fn a_container_that_fails_its_probe_is_restarted(host: Arc<Test
         .unwrap();
     assert_ne!(last.exit_code, 0);
     let events: Api<Event> = space.api();
-    until("the probe's failure is told", SOON, async || {
+    until("an Event reports the probe's failure", SOON, async || {
         let events = events.list(&ListParams::default()).await.unwrap();
-        let told: Vec<_> = events.iter().filter_map(|event| event.reason.clone()).collect();
-        if told.iter().any(|reason| reason == "Unhealthy") {
+        let reasons: Vec<_> = events.iter().filter_map(|event| event.reason.clone()).collect();
+        if reasons.iter().any(|reason| reason == "Unhealthy") {
             Ok(())
         } else {
-            Err(told)
+            Err(reasons)
         }
     })
     .await;
@@ -343,7 +343,7 @@ pub(crate) async fn a_deleted_pod_has_time_to_end(host: Arc<TestCluster>) {
         .iter()
         .rev()
         .find_map(|pod| state(pod, "main")?.terminated)
-        .expect("its end is told before it goes");
+        .expect("its end is reported before it is gone");
     assert_eq!(
         (end.exit_code, end.message.as_deref().map(str::trim)),
         (7, Some("saved"))
@@ -370,7 +370,7 @@ pub(crate) async fn an_ephemeral_container_joins_a_pod(host: Arc<TestCluster>) {
         .await
         .unwrap();
     let pod = space
-        .until("served", "has had its visitor", |pod| {
+        .until("served", "has run the container", |pod| {
             state(pod, "debugger").is_some_and(|state| state.terminated.is_some())
         })
         .await;
@@ -413,20 +413,20 @@ pub(crate) async fn a_claimed_device_is_prepared_on_the_node(host: Arc<TestClust
     assert!(said.starts_with("claim_") && said.ends_with("_gpu"), "{said}");
 }
 
-pub(crate) async fn a_pod_speaks_to_its_own_api_server(host: Arc<TestCluster>) {
+pub(crate) async fn a_pod_calls_its_own_api_server(host: Arc<TestCluster>) {
     let tenant = vision(&host).await;
     let space = Space::new(tenant, "life-token").await;
     let container = json!({"name": "main", "image": IMAGE, "args": ["inclusterclient", "--poll-interval=1"]});
     space.create("client", json!({"containers": [container]})).await;
     let kubectl = space.kubectl();
-    // It finds the server and the authority as every program in a cluster does, and tells which call fails: an API server says
-    // that it is not well while the machine stands still.
+    // It finds the server and the authority as every program in a cluster does, and prints which call fails: an API server is
+    // not healthy while the machine stands still.
     until("the pod has called its API server twice", SOON, async || {
         let said = kubectl.run(&["logs", "-n", space.name, "client"]).await;
-        let count = |words: &str| said.out.matches(words).count();
+        let count = |text: &str| said.out.matches(text).count();
         // The last call may not have ended.
-        let well = count("calling /healthz") > 2 + count("status=failed");
-        if well { Ok(()) } else { Err(said) }
+        let has_called = count("calling /healthz") > 2 + count("status=failed");
+        if has_called { Ok(()) } else { Err(said) }
     })
     .await;
     let token = space
@@ -435,8 +435,8 @@ pub(crate) async fn a_pod_speaks_to_its_own_api_server(host: Arc<TestCluster>) {
             &["cat", "/var/run/secrets/kubernetes.io/serviceaccount/token"],
         )
         .await;
-    let who = berth_tests::token::user(&tenant.kubeconfig, token.trim()).await;
-    assert_eq!(who.as_deref(), Ok("system:serviceaccount:life-token:default"));
+    let user = berth_tests::token::user(&tenant.kubeconfig, token.trim()).await;
+    assert_eq!(user.as_deref(), Ok("system:serviceaccount:life-token:default"));
     let kubeconfig = host.kubeconfig_for("somebody", &[]).unwrap();
     assert_eq!(
         berth_tests::token::user(&kubeconfig, token.trim()).await,

@@ -1,4 +1,4 @@
-//! Pods that run shell scripts, and what became of them.
+//! Pods that run shell scripts, and how they ended.
 
 pub(crate) use berth_tests::wait::SOON;
 use berth_tests::{
@@ -60,8 +60,8 @@ impl Space {
         Kubectl::of(self.tenant)
     }
 
-    /// Runs a command in a pod, as `kubectl exec`, and returns what it printed. It may run more than once: any of the many on
-    /// the way to a container may be too slow for the one before.
+    /// Runs a command in a pod, as `kubectl exec`, and returns what it printed. It may run more than once: any component on
+    /// the way to a container may be too slow for the one before it.
     pub(crate) async fn exec(&self, pod: &str, command: &[&str]) -> String {
         let arguments = [&["exec", "-n", self.name, pod, "--"], command].concat();
         let kubectl = self.kubectl();
@@ -149,7 +149,7 @@ pub(crate) fn server() -> Value {
                               "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 30}})
 }
 
-/// A pod that ends at once when it is told to, and is not started again.
+/// A pod that ends at once when it is deleted, and is not restarted.
 pub(crate) fn pod(name: &str, spec: Value) -> Value {
     let mut whole = json!({"restartPolicy": "Never", "terminationGracePeriodSeconds": 1});
     merge(&mut whole, spec);
@@ -182,7 +182,7 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The state of a container, of whatever sort.
+/// The state of a container of any kind.
 pub(crate) fn state(pod: &Pod, container: &str) -> Option<ContainerState> {
     let status = pod.status.as_ref()?;
     [

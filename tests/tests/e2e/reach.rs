@@ -1,5 +1,5 @@
 //! What the tenant's API server connects to on behalf of the team: webhooks and proxies to its own pods and Services, and
-//! nothing else, in words that come back to whoever caused it.
+//! nothing else; the team gets a message that says why.
 
 use crate::{
     pods::{IMAGE, SOON, Space, only, pod, server, with},
@@ -30,22 +30,22 @@ fn webhook(name: &str, client: &Value) -> Value {
     }]})
 }
 
-/// What a team is told that creates a ConfigMap which a webhook is asked about.
-async fn asked(space: &Space, name: &str) -> Result<(), String> {
+/// Creates a ConfigMap that a webhook validates; returns the error that the team gets.
+async fn call_webhook(space: &Space, name: &str) -> Result<(), String> {
     let maps: Api<ConfigMap> = space.api();
     let map = serde_json::from_value(json!({"metadata": {"generateName": "asked-", "labels": {"ask": name}}})).unwrap();
     let result = maps.create(&PostParams::default(), &map).await;
     result.map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Makes a webhook, waits until it is asked and answers in words that contain `words`, and takes it away.
-async fn answers(space: &Space, name: &str, client: Value, words: &str) {
+/// Creates a webhook, waits until the answer of a call contains `message`, and deletes it.
+async fn answers(space: &Space, name: &str, client: Value, message: &str) {
     space.apply(webhook(name, &client)).await;
     until(
-        &format!("the webhook {name} says {words}"),
+        &format!("the webhook {name} says {message}"),
         SOON,
-        async || match asked(space, name).await {
-            Err(said) if said.contains(words) => Ok(()),
+        async || match call_webhook(space, name).await {
+            Err(said) if said.contains(message) => Ok(()),
             other => Err(other),
         },
     )
@@ -131,7 +131,7 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(host: Arc<TestClu
     other.create("web", only(server())).await;
     let foreign = other.ready("web").await.status.unwrap().pod_ip.unwrap();
     let own = "is no address of your pods or Services";
-    for (name, url, words) in [
+    for (name, url, message) in [
         (
             "metadata",
             "https://169.254.169.254/latest".to_owned(),
@@ -146,9 +146,9 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(host: Arc<TestClu
             "nor a host that your class lists",
         ),
     ] {
-        answers(&space, name, json!({"url": url}), words).await;
+        answers(&space, name, json!({"url": url}), message).await;
     }
-    // A Service whose endpoints the tenant wrote itself, and one that is a name.
+    // A Service whose endpoints the tenant has written itself, and one of type ExternalName.
     space
         .apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "by-hand"}, "spec": {"ports": [{"port": 443}]}}))
         .await;
@@ -162,7 +162,7 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(host: Arc<TestClu
     space
         .apply(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a-name"}, "spec": {"type": "ExternalName", "externalName": "example.com"}}))
         .await;
-    for (name, words) in [
+    for (name, message) in [
         ("by-hand", "no endpoint that is ready and one of your pods"),
         ("a-name", "nor a host that your class lists"),
     ] {
@@ -170,11 +170,11 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(host: Arc<TestClu
             &space,
             name,
             json!({"service": {"name": name, "namespace": space.name}}),
-            words,
+            message,
         )
         .await;
     }
-    // What serves an API is reached like what serves a webhook.
+    // The server of an API is reached like that of a webhook.
     space
         .apply(
             json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": "v1.stolen.example.com"},
@@ -195,12 +195,12 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(host: Arc<TestClu
         if refused { Ok(()) } else { Err(condition.to_string()) }
     })
     .await;
-    // No namespace of a cluster goes while an API of it does not answer, and others share this one.
+    // No namespace can be deleted while an API of the cluster does not answer, and other tests share this one.
     services
         .delete("v1.stolen.example.com", &DeleteParams::default())
         .await
         .unwrap();
-    // The proxy to a Service takes the tenant's word for its endpoints.
+    // The proxy to a Service uses the endpoints that the tenant has written.
     let said = space
         .kubectl()
         .run(&[
@@ -212,6 +212,6 @@ pub(crate) async fn webhooks_reach_nothing_but_the_tenants_own(host: Arc<TestClu
     // Whether the API server finds the endpoint itself depends on its version; where it does, the broker refuses.
     let refused = [own, "no endpoints available"]
         .iter()
-        .any(|words| said.err.contains(words));
+        .any(|message| said.err.contains(message));
     assert!(!said.success && refused, "{said:?}");
 }

@@ -31,7 +31,7 @@ async fn tenant(host: &TestCluster, name: &str) -> &'static Tenant {
 }
 
 /// Class: network, node and kubelet. On one node two tenants' pods do not reach each other, nor the node; logs and exec reach
-/// the tenant's own; nothing there is a device.
+/// the tenant's own; no device is there.
 pub(crate) async fn two_tenants_on_one_node_do_not_meet(host: Arc<TestCluster>) {
     for object in [
         json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "system"},

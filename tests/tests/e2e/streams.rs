@@ -1,5 +1,5 @@
-//! What goes from the team's kubectl through its API server and the syncer to a container: logs, exec, attach, cp,
-//! port-forward and debug; over WebSockets, as kubectl speaks today, and over SPDY, as it did and others do.
+//! Streams from the team's kubectl through its API server and the syncer to a container: logs, exec, attach, cp,
+//! port-forward and debug; over WebSockets, as kubectl does today, and over SPDY, as older and other clients do.
 
 use crate::{
     pods::{IMAGE, SOON, Space, is_ready, only, pod, script, server, state, with},
@@ -48,7 +48,7 @@ async fn talk(mut command: Command, input: &str) -> (Option<i32>, String, String
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    // Both at once: an echo that nobody reads stops the input.
+    // Both at once: output that is not read blocks the input.
     let write = async move {
         stdin.write_all(input.as_bytes()).await.unwrap();
         drop(stdin);
@@ -63,7 +63,7 @@ pub(crate) async fn logs_are_read_as_from_a_kubelet(host: Arc<TestCluster>) {
     let space = Space::new(vision(&host).await, "streams-logs").await;
     let kubectl = space.kubectl();
     let logs = async |more: &[&str]| kubectl.output(&[&["logs", "-n", space.name], more].concat()).await;
-    // Output and errors are two streams, of which the node may write down either first: the second waits for a word.
+    // Output and errors are two streams, of which the node may write down either first: the second waits for a file.
     let text = "for i in 1 2 3 4 5; do echo line $i; done; until [ -e /tmp/oops ]; do sleep 0.2; done; echo oops >&2
         until [ -e /tmp/end ]; do sleep 0.2; done; echo last";
     let container = json!({"name": "main", "image": IMAGE, "command": ["/bin/sh", "-c", text]});
@@ -77,7 +77,7 @@ pub(crate) async fn logs_are_read_as_from_a_kubelet(host: Arc<TestCluster>) {
     }
     space.exec("talker", &["touch", "/tmp/oops"]).await;
     assert_eq!(next(&mut lines).await, "oops");
-    // Somebody who goes away in the middle of it leaves nothing behind.
+    // A client that disconnects in between leaves nothing behind.
     let (mut other, mut others_lines) = start(kubectl.command(&["logs", "-n", space.name, "-f", "talker"]));
     next(&mut others_lines).await;
     other.kill().await.unwrap();
@@ -97,13 +97,13 @@ pub(crate) async fn logs_are_read_as_from_a_kubelet(host: Arc<TestCluster>) {
         "volumeMounts": [{"name": "shared", "mountPath": "/shared"}]}], "volumes": [{"name": "shared", "emptyDir": {}}]});
     space.create("phoenix", restarted).await;
     space
-        .until("phoenix", "lives again", |pod| {
+        .until("phoenix", "runs again", |pod| {
             state(pod, "main").is_some_and(|state| state.running.is_some()) && is_ready(pod) && restarts(pod) == 1
         })
         .await;
     assert_eq!(logs(&["-p", "phoenix"]).await, "first life\n");
     // It is ready when it runs, a moment before it says anything.
-    until("its second life speaks", SOON, async || {
+    until("its second run prints", SOON, async || {
         let said = kubectl.run(&["logs", "-n", space.name, "phoenix"]).await;
         if said.out == "second life\n" { Ok(()) } else { Err(said) }
     })
@@ -116,7 +116,7 @@ pub(crate) async fn logs_are_read_as_from_a_kubelet(host: Arc<TestCluster>) {
                 .contains("previous terminated container \"main\" in pod \"talker\" not found"),
         "{said:?}"
     );
-    tells_nothing_of_the_host(&space, &said.err);
+    assert_no_host_details(&space, &said.err);
 }
 
 fn restarts(pod: &k8s_openapi::api::core::v1::Pod) -> i32 {
@@ -129,10 +129,10 @@ fn restarts(pod: &k8s_openapi::api::core::v1::Pod) -> i32 {
         .map_or(0, |status| status.restart_count)
 }
 
-/// Words for the team carry no name or address of the host.
-fn tells_nothing_of_the_host(space: &Space, words: &str) {
+/// Messages to the team contain no name or address of the host.
+fn assert_no_host_details(space: &Space, message: &str) {
     for secret in [space.tenant.id.slug(), space.tenant.id.hash(), "https://"] {
-        assert!(!words.contains(secret), "{secret}: {words}");
+        assert!(!message.contains(secret), "{secret}: {message}");
     }
 }
 
@@ -168,7 +168,7 @@ async fn commands(space: &Space, kubectl: &Kubectl, pod: &str) {
         );
         let (code, _, err) = talk(exec(&[], &["no-such-program"]), "").await;
         assert!(code != Some(0) && err.contains("no-such-program"), "{protocol}: {err}");
-        tells_nothing_of_the_host(space, &err);
+        assert_no_host_details(space, &err);
 
         // kubectl asks for a terminal only if it has one itself.
         let inner = exec(&["-it"], &["sh", "-c", "tty; stty size 2>/dev/null; exit 4"]);
@@ -238,7 +238,7 @@ pub(crate) async fn commands_run_in_containers(host: Arc<TestCluster>) {
             state(pod, "helper").is_some_and(|state| state.running.is_some())
         })
         .await;
-    until("the helper speaks", SOON, async || {
+    until("the helper prints", SOON, async || {
         let said = kubectl.run(&["logs", "-n", space.name, "box", "-c", "helper"]).await;
         if said.out == "joined\n" { Ok(()) } else { Err(said) }
     })
@@ -254,7 +254,7 @@ pub(crate) async fn commands_run_in_containers(host: Arc<TestCluster>) {
             .run(&[what, "-n", space.name, "box", "-c", "nobody", "--", "true"][..if what == "exec" { 8 } else { 6 }])
             .await;
         assert!(!said.success && said.err.contains("nobody"), "{said:?}");
-        tells_nothing_of_the_host(&space, &said.err);
+        assert_no_host_details(&space, &said.err);
     }
 }
 
@@ -268,7 +268,7 @@ async fn fetch(port: u16, path: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// Its protocols between API server and kubelet are another's: what works with the newest is not thereby said of it.
+/// Its protocols between API server and kubelet are not those of the newest version, and need a test of their own.
 pub(crate) async fn an_older_api_server_streams_as_well(host: Arc<TestCluster>) {
     let space = Space::new(speech(&host).await, "streams-older").await;
     let kubectl = space.kubectl();
@@ -336,7 +336,7 @@ pub(crate) async fn ports_are_forwarded(host: Arc<TestCluster>) {
         .unwrap();
     assert!(
         fetch(port, "/").await.unwrap_or_default().is_empty(),
-        "nobody listens there"
+        "no process listens there"
     );
     child.kill().await.unwrap();
 }
@@ -348,20 +348,23 @@ pub(crate) async fn an_edited_node_leads_nowhere_else(host: Arc<TestCluster>) {
     let running = space.ready("box").await;
     let node = running.spec.unwrap().node_name.unwrap();
     let raw = async |path: &str| kubectl.run(&["get", "--raw", &format!("/api/v1/nodes/{path}")]).await;
-    for (path, words) in [
-        ("/proxy/pods", "the pods of a node are the platform's"),
-        ("/proxy/stats/summary", "metrics of nodes are the platform's"),
-        ("/proxy/metrics/cadvisor", "metrics of nodes are the platform's"),
+    for (path, message) in [
+        ("/proxy/pods", "the pod list of a node is reserved for the platform"),
+        ("/proxy/stats/summary", "metrics of nodes are reserved for the platform"),
+        (
+            "/proxy/metrics/cadvisor",
+            "metrics of nodes are reserved for the platform",
+        ),
         ("/proxy/configz", "the node belongs to the platform"),
         ("/proxy/run/streams-nodes/box/main?cmd=id", "commands are run with exec"),
         (":2379/proxy/", "ports of nodes cannot be reached"),
         (":22/proxy/", "ports of nodes cannot be reached"),
     ] {
         let said = raw(&format!("{node}{path}")).await;
-        assert!(!said.success && said.err.contains(words), "{path}: {said:?}");
-        tells_nothing_of_the_host(&space, &said.err.replace("https://127.0.0.1", ""));
+        assert!(!said.success && said.err.contains(message), "{path}: {said:?}");
+        assert_no_host_details(&space, &said.err.replace("https://127.0.0.1", ""));
     }
-    // Its address and port are put back; until then they lead nowhere.
+    // Its address and port are corrected; until then connections fail.
     let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(space.client.clone());
     let before = nodes.get(&node).await.unwrap().status.unwrap();
     for (address, port) in [("169.254.169.254", 80), ("127.0.0.1", 6443), ("10.96.0.1", 443)] {
@@ -373,7 +376,7 @@ pub(crate) async fn an_edited_node_leads_nowhere_else(host: Arc<TestCluster>) {
             .await
             .unwrap();
         let said = raw(&format!("{node}/proxy/")).await;
-        // What hangs was sent somewhere.
+        // A request that hangs was sent somewhere.
         assert!(said.ended && !said.success, "{said:?}");
         until("the node is as it was", SOON, async || {
             let now = nodes.get(&node).await.unwrap().status.unwrap();

@@ -10,12 +10,12 @@ use kube::{Api, api::DeleteParams};
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 
-/// metrics-server measures every few seconds, autoscalers look every fifteen.
+/// metrics-server measures every few seconds, autoscalers read the metrics every fifteen.
 const MEASURED: Duration = Duration::from_secs(180);
 
 async fn until_output(kubectl: &Kubectl, arguments: &[&str], is_so: impl Fn(&str) -> bool) -> String {
     until(
-        &format!("kubectl {arguments:?} says what is wanted"),
+        &format!("kubectl {arguments:?} prints the expected output"),
         MEASURED,
         async || {
             let said = kubectl.run(arguments).await;
@@ -90,7 +90,7 @@ pub(crate) async fn teams_see_usage_and_scale_by_it(host: Arc<TestCluster>) {
     let namespaces: Api<Namespace> = Api::all(space.client.clone());
     namespaces.delete(space.name, &DeleteParams::default()).await.unwrap();
     // The namespace controller tries again ever more slowly while anything is there still, or an API does not answer at once;
-    // which one it is stands in the status.
+    // the status says which one.
     until(
         "the namespace is gone: an API that answers keeps none",
         MEASURED,

@@ -20,7 +20,7 @@ use kube::{
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// The host's own API server may be what is killed: everything finds it again at a pace of its own.
+/// The host's own API server may be what is killed: every client reconnects at its own pace.
 const SOON: Duration = Duration::from_secs(240);
 
 /// Every node has at most one owner, and every owner is alive.
@@ -32,7 +32,7 @@ async fn assert_nodes_are_owned_once(host: &TestCluster, alive: &[&Tenant]) {
         };
         assert!(
             alive.iter().any(|tenant| tenant.id.slug() == slug),
-            "{} belongs to {slug}, who is gone",
+            "{} belongs to {slug}, which is gone",
             node.name_any()
         );
         let taints = node
@@ -44,7 +44,7 @@ async fn assert_nodes_are_owned_once(host: &TestCluster, alive: &[&Tenant]) {
     }
 }
 
-pub(crate) async fn control_is_killed_while_tenants_come_and_go(host: Arc<TestCluster>) {
+pub(crate) async fn control_is_killed_while_tenants_are_created_and_deleted(host: Arc<TestCluster>) {
     ensure_namespace(&host.client, "kill-control").await;
     let tenants = host.tenants("kill-control");
     for name in ["stays", "goes"] {
@@ -53,7 +53,7 @@ pub(crate) async fn control_is_killed_while_tenants_come_and_go(host: Arc<TestCl
             .await
             .unwrap();
     }
-    // At ever later moments of the two coming to life.
+    // At ever later moments while the two start.
     for milliseconds in [30, 150, 400, 900, 2000] {
         tokio::time::sleep(Duration::from_millis(milliseconds)).await;
         let control = find(&host.control_records(), "berth-control-first").unwrap();
@@ -65,7 +65,7 @@ pub(crate) async fn control_is_killed_while_tenants_come_and_go(host: Arc<TestCl
     let stays = Tenant::ready(&host, "kill-control", "stays").await;
     let goes = Tenant::ready(&host, "kill-control", "goes").await;
     assert_nodes_are_owned_once(&host, &[&stays, &goes]).await;
-    // One process of each kind a tenant, whatever was killed in between.
+    // One process of each kind per tenant, whatever was killed in between.
     let records = berth_process::statuses(&host.tenant_records());
     for tenant in [&stays, &goes] {
         let mut own: Vec<_> = records
@@ -75,7 +75,7 @@ pub(crate) async fn control_is_killed_while_tenants_come_and_go(host: Arc<TestCl
         own.sort_unstable();
         assert_eq!(own, [COREDNS, API_SERVER, CONTROLLER_MANAGER, SYNCER]);
     }
-    // Their API servers were not touched by control's deaths.
+    // Control's restarts must not affect their API servers.
     let servers_before = find(&host.tenant_records(), &format!("{}.{API_SERVER}", stays.id.slug()))
         .unwrap()
         .pid;
@@ -117,10 +117,10 @@ pub(crate) async fn control_is_replaced_by_another(host: Arc<TestCluster>) {
     host.start_control("first").await;
 }
 
-/// Names of the tenant's pods, and of those that the host's pods say they stand for.
+/// Names of the tenant's pods, and of those that the host's pods are made from.
 async fn both_sides(host: &TestCluster, tenant: &Tenant) -> (BTreeSet<String>, Vec<String>) {
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
-    let here = pods
+    let tenant_pods = pods
         .list(&ListParams::default())
         .await
         .unwrap()
@@ -129,12 +129,12 @@ async fn both_sides(host: &TestCluster, tenant: &Tenant) -> (BTreeSet<String>, V
         .collect();
     let pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let list = pods.list(&ListParams::default()).await.unwrap();
-    let mut there: Vec<String> = list
+    let mut host_pods: Vec<String> = list
         .iter()
         .map(|pod| pod.annotations()[labels::ORIGIN_NAME].clone())
         .collect();
-    there.sort();
-    (here, there)
+    host_pods.sort();
+    (tenant_pods, host_pods)
 }
 
 pub(crate) async fn syncer_is_killed_during_creates_and_deletes(host: Arc<TestCluster>) {
@@ -159,9 +159,9 @@ pub(crate) async fn syncer_is_killed_during_creates_and_deletes(host: Arc<TestCl
         }
     }
     until("both sides agree", SOON, async || {
-        let (here, there) = both_sides(&host, &tenant).await;
-        let once: BTreeSet<String> = there.iter().cloned().collect();
-        assert_eq!(once.len(), there.len(), "a pod is on the host twice");
+        let (tenant_pods, host_pods) = both_sides(&host, &tenant).await;
+        let once: BTreeSet<String> = host_pods.iter().cloned().collect();
+        assert_eq!(once.len(), host_pods.len(), "a pod is on the host twice");
         let running = pods
             .list(&ListParams::default())
             .await
@@ -169,11 +169,15 @@ pub(crate) async fn syncer_is_killed_during_creates_and_deletes(host: Arc<TestCl
             .iter()
             .filter(|pod| phase(pod) == "Running")
             .count();
-        // Those that end are there, and run, on both sides until the last moment.
-        if here.len() == 80 && here == once && running == here.len() {
+        // Pods that are being deleted run on both sides until the last moment.
+        if tenant_pods.len() == 80 && tenant_pods == once && running == tenant_pods.len() {
             Ok(())
         } else {
-            Err(format!("{} here, {} there, {running} running", here.len(), there.len()))
+            Err(format!(
+                "{} in the tenant, {} on the host, {running} running",
+                tenant_pods.len(),
+                host_pods.len()
+            ))
         }
     })
     .await;

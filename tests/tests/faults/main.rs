@@ -1,4 +1,4 @@
-//! kill -9 of every process, at bad moments: afterwards everything converges, nothing is double, lost or left.
+//! kill -9 of every process, at bad moments: afterwards everything converges, nothing is duplicated, lost or left.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod kills;
@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     berth_tests::suite::run(
         "h100=3,cpu=1",
         vec![Group::alone(tests![
-            kills::control_is_killed_while_tenants_come_and_go,
+            kills::control_is_killed_while_tenants_are_created_and_deleted,
             kills::control_is_replaced_by_another,
             kills::syncer_is_killed_during_creates_and_deletes,
             kills::killed_api_server_and_controller_manager_come_back,

@@ -1,5 +1,5 @@
-//! What an autoscaler sees of tenants' demand, and which nodes it may remove. It is played by the test: it adds a node for what
-//! the real scheduler cannot place.
+//! What an autoscaler sees of tenants' demand, and which nodes it may remove. The test acts as the autoscaler: it adds a node
+//! for what the real scheduler cannot place.
 
 use crate::setup::{Control, SOON, Team, until_all_free};
 use berth_api::{HostNodePool, HostNodePoolStatus, NodeGroup, conditions, labels};
@@ -61,7 +61,7 @@ impl Cloud {
     }
 
     /// Waits for so many placeholders, of which so many have a node.
-    async fn until_asked(&self, what: &str, all: usize, placed: usize) {
+    async fn until_placed(&self, what: &str, all: usize, placed: usize) {
         until(what, SOON, async || {
             let pods = self.placeholders().await;
             let has_node = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
@@ -74,9 +74,9 @@ impl Cloud {
         .await;
     }
 
-    /// Waits until the pool says that so many nodes and pods are asked for.
-    async fn until_told(&self, nodes: u32, pods: u32) -> HostNodePoolStatus {
-        until("the pool says what is asked for", SOON, async || {
+    /// Waits until the pool's status requests so many nodes and pods.
+    async fn until_status(&self, nodes: u32, pods: u32) -> HostNodePoolStatus {
+        until("the pool's status has the request", SOON, async || {
             let status = self.pools.get(POOL).await.unwrap().status.unwrap_or_default();
             let found = status.requested.map(|requested| (requested.nodes, requested.pods));
             if found == Some((nodes, pods)) {
@@ -87,7 +87,7 @@ impl Cloud {
         .await
     }
 
-    async fn bound(&self, most: Value) {
+    async fn set_limit(&self, most: Value) {
         let body = json!({"spec": {"autoscaling": {"maxNodes": most}}});
         self.pools
             .patch(POOL, &PatchParams::default(), &Patch::Merge(&body))
@@ -114,8 +114,8 @@ pub(crate) async fn missing_nodes_are_requested_from_an_autoscaler(host: Arc<Tes
     let gang = json!({"metadata": {"annotations": {labels::GANG: "pair", labels::GANG_SIZE: "2"}}});
     team.run("p0", 8, &gang).await;
     team.run("p1", 8, &gang).await;
-    cloud.until_asked("both pods of the gang are asked for", 2, 0).await;
-    let status = cloud.until_told(2, 2).await;
+    cloud.until_placed("both pods of the gang are requested", 2, 0).await;
+    let status = cloud.until_status(2, 2).await;
     assert!(conditions::is_true(&status.conditions, conditions::NODES_REQUESTED));
     until_true("the scheduler says that nodes are missing", SOON, async || {
         let pods = cloud.placeholders().await;
@@ -137,32 +137,32 @@ pub(crate) async fn missing_nodes_are_requested_from_an_autoscaler(host: Arc<Tes
         );
     }
 
-    // The first node is kept for the gang by a placeholder, and is nobody's.
+    // A placeholder keeps the first node for the gang; it has no owner yet.
     cloud.add_node("cloud-1").await;
-    cloud.until_asked("one has found a node", 2, 1).await;
-    cloud.until_told(1, 2).await;
+    cloud.until_placed("one has a node", 2, 1).await;
+    cloud.until_status(1, 2).await;
     assert_eq!((team.held().await, cloud.protected().await), (0, 0));
 
-    // Another control finds out from what is there what is still to be asked for.
+    // Another control finds out from the existing objects what is still to be requested.
     let first = Control::first().take().unwrap();
     first.kill();
     let name = cloud.placeholders().await[0].name_any();
     let at_once = DeleteParams::default().grace_period(0);
     cloud.pods.delete(&name, &at_once).await.unwrap();
     *Control::first() = Some(Control::start(&host));
-    cloud.until_asked("what is missing was made again", 2, 1).await;
+    cloud.until_placed("the missing one is created again", 2, 1).await;
 
     cloud.add_node("cloud-2").await;
     until_true("the gang runs", SOON, async || team.running().await == 2).await;
-    cloud.until_asked("nothing is asked for any more", 0, 0).await;
-    let status = cloud.until_told(0, 0).await;
+    cloud.until_placed("nothing is requested any more", 0, 0).await;
+    let status = cloud.until_status(0, 0).await;
     assert!(!conditions::is_true(&status.conditions, conditions::NODES_REQUESTED));
     assert_eq!(cloud.protected().await, 2);
 
-    // More than the pool may have is not asked for, and told.
-    cloud.bound(json!(2)).await;
+    // More than the pool may have is not requested; the condition says so.
+    cloud.set_limit(json!(2)).await;
     team.run("more", 8, &json!({})).await;
-    until("the bound is told", SOON, async || {
+    until("the condition reports the limit", SOON, async || {
         let status = cloud.pools.get(POOL).await.unwrap().status.unwrap_or_default();
         let mut found = status
             .conditions
@@ -175,12 +175,12 @@ pub(crate) async fn missing_nodes_are_requested_from_an_autoscaler(host: Arc<Tes
     })
     .await;
     assert!(cloud.placeholders().await.is_empty());
-    cloud.bound(Value::Null).await;
-    cloud.until_asked("it is asked for now", 1, 0).await;
+    cloud.set_limit(Value::Null).await;
+    cloud.until_placed("it is requested now", 1, 0).await;
 
-    // With its tenant everything goes: what was asked for, and what kept nodes.
+    // Requests and protection of nodes go with the tenant.
     team.delete(&host).await;
-    cloud.until_asked("nobody asks any more", 0, 0).await;
+    cloud.until_placed("nothing is requested any more", 0, 0).await;
     until_all_free(&host).await;
     assert_eq!(cloud.protected().await, 0);
     for name in ["cloud-1", "cloud-2"] {

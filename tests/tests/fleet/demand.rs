@@ -23,7 +23,7 @@ pub(crate) async fn a_pending_pod_brings_a_node_and_an_idle_one_goes_back(host: 
     })
     .await;
     assert_eq!(team.held().await, 0);
-    // What no node could help brings none.
+    // A pod that fits no node brings none.
     team.run("too-large", 64, &json!({})).await;
     let begin = Instant::now();
     team.run("train", 8, &json!({})).await;
@@ -63,7 +63,7 @@ pub(crate) async fn nominal_quota_is_reclaimed_from_borrowers(host: Arc<TestClus
         guest.run(name, 8, &json!({})).await;
     }
     until_true("the guest has everything", SOON, async || guest.running().await == 4).await;
-    until_true("the guest is told what it borrowed", SOON, async || {
+    until_true("the guest's status counts what it borrowed", SOON, async || {
         guest.group().await.borrowed == 4
     })
     .await;
@@ -92,7 +92,7 @@ pub(crate) async fn gang_gets_all_its_nodes_or_waits(host: Arc<TestCluster>) {
     for name in ["r0", "r1", "r2", "r3"] {
         team.run(name, 8, &gang).await;
     }
-    until("it is told what it waits for", SOON, async || {
+    until("its status says what it waits for", SOON, async || {
         let group = team.group().await;
         if group.pending > 0 && group.message.contains("ring") {
             Ok(())
@@ -101,8 +101,8 @@ pub(crate) async fn gang_gets_all_its_nodes_or_waits(host: Arc<TestCluster>) {
         }
     })
     .await;
-    assert_eq!(team.held().await, 0, "three of four would be of no use to anybody");
-    explain::tells_who_has_what_and_why(&host, &team, &other).await;
+    assert_eq!(team.held().await, 0, "three of four nodes would be of no use");
+    explain::explains_tenants_and_nodes(&host, &team, &other).await;
     other.delete(&host).await;
     until_true("the gang runs", SOON, async || team.running().await == 4).await;
     team.delete(&host).await;

@@ -19,7 +19,7 @@ const CLASS: &str = "gpu.example.com";
 /// Devices of each node.
 const DEVICES: u32 = 2;
 
-/// A class of which every node of the pool has some devices, and others of another kind.
+/// Installs a class: every node of the pool has some devices of it, and some of another kind.
 async fn install_driver(host: &TestCluster) {
     let selector = format!("device.driver == '{CLASS}' && device.attributes['{CLASS}'].type == 'gpu'");
     let class = json!({
@@ -57,7 +57,7 @@ async fn remove_driver(host: &TestCluster) {
     classes.delete(CLASS, &DeleteParams::default()).await.unwrap();
 }
 
-/// What makes a pod one with a claim.
+/// The fields of a pod with a claim.
 fn with_claim(claim: &Value) -> Value {
     let mut named = json!({"name": "gpu"});
     named
@@ -99,10 +99,10 @@ pub(crate) async fn pool_learns_gpu_products_from_devices(host: Arc<TestCluster>
         },
     });
     apply(&host.client, "", &slice).await.unwrap();
-    until_status("its devices say what it is", Some("Example G1"), Some("DRA")).await;
+    until_status("its devices name the product", Some("Example G1"), Some("DRA")).await;
     let slices: Api<ResourceSlice> = Api::all(host.client.clone());
     slices.delete("fleet-claimed", &DeleteParams::default()).await.unwrap();
-    until_status("and no longer do", None, None).await;
+    until_status("no device names a product", None, None).await;
     pools.delete("claimed", &DeleteParams::default()).await.unwrap();
 }
 
@@ -145,7 +145,7 @@ pub(crate) async fn claims_of_devices_bring_nodes(host: Arc<TestCluster>) {
             .await;
     }
     until_running(4).await;
-    assert_eq!(team.held().await, 3, "a claim of two pods is one");
+    assert_eq!(team.held().await, 3, "two pods share one claim");
     // More than any node has.
     let huge = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "huge"},

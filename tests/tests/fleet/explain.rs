@@ -1,4 +1,4 @@
-//! `berth explain`, the command itself, asks the host.
+//! The command `berth explain` against a real host.
 
 use crate::setup::Team;
 use berth_tests::{files::binary, test_cluster::TestCluster};
@@ -28,7 +28,7 @@ async fn text(host: &TestCluster, arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What is said for programs: JSON, and the same as YAML.
+/// The output for programs: JSON, and the same as YAML.
 async fn values(host: &TestCluster, what: &str) -> [Value; 2] {
     let json = text(host, &format!("{what} --output json")).await;
     let yaml = text(host, &format!("{what} -o yaml")).await;
@@ -38,16 +38,16 @@ async fn values(host: &TestCluster, what: &str) -> [Value; 2] {
     ]
 }
 
-/// Of a tenant whose gang waits, and of one that has a node.
-pub(crate) async fn tells_who_has_what_and_why(host: &TestCluster, waiting: &Team, served: &Team) {
+/// Explains a tenant whose gang waits, one that has a node, and nodes.
+pub(crate) async fn explains_tenants_and_nodes(host: &TestCluster, waiting: &Team, served: &Team) {
     let tenant = format!("tenant fleet/{}", waiting.name);
-    let shown = text(host, &tenant).await;
+    let printed = text(host, &tenant).await;
     let group = waiting.group().await;
     for part in [
         format!("TenantCluster fleet/{} is ", waiting.name),
         format!("Group burst: {}", group.message),
     ] {
-        assert!(shown.contains(&part), "{part:?} is missing in:\n{shown}");
+        assert!(printed.contains(&part), "{part:?} is missing in:\n{printed}");
     }
     for found in values(host, &tenant).await {
         assert_eq!(found["name"], waiting.name.as_str());
@@ -66,13 +66,13 @@ pub(crate) async fn tells_who_has_what_and_why(host: &TestCluster, waiting: &Tea
         .partition(|node| node.labels().get(berth_api::labels::TENANT).map(String::as_str) == Some(served.id.slug()));
     let (own, free) = (own[0].name_any(), free[0].name_any());
     let owner = format!("fleet/{}", served.name);
-    let shown = text(host, &format!("node {own}")).await;
+    let printed = text(host, &format!("node {own}")).await;
     for part in [
         format!("Node {own} is Assigned since "),
         format!("Tenant: {owner}"),
         "Group: own".into(),
     ] {
-        assert!(shown.contains(&part), "{part:?} is missing in:\n{shown}");
+        assert!(printed.contains(&part), "{part:?} is missing in:\n{printed}");
     }
     for found in values(host, &format!("node {own}")).await {
         assert_eq!(
@@ -87,12 +87,12 @@ pub(crate) async fn tells_who_has_what_and_why(host: &TestCluster, waiting: &Tea
             (Some("Free"), None)
         );
     }
-    let shown = text(host, &format!("tenant {owner}")).await;
+    let printed = text(host, &format!("tenant {owner}")).await;
     assert!(
-        shown
+        printed
             .lines()
             .any(|line| line.starts_with(&own) && line.contains("Assigned")),
-        "{shown}"
+        "{printed}"
     );
 
     for (what, says) in [

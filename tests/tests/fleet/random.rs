@@ -1,8 +1,8 @@
 //! Random demand; tenants that come and go; nodes that break, vanish and are changed by hand; cleaning that hangs; two controls at
-//! once without leader election, killed and started again; a clock that jumps. Somebody watches from outside that no node ever
-//! has two tenants, or goes from one to the next without being cleaned.
+//! once without leader election, killed and started again; a clock that jumps. An observer checks from outside that no node
+//! ever has two tenants, or goes from one to the next without being cleaned.
 //!
-//! `BERTH_RANDOM_SECONDS` says how long (30 without it), `BERTH_RANDOM_SEED` which.
+//! `BERTH_RANDOM_SECONDS` sets the duration (default 30), `BERTH_RANDOM_SEED` the seed.
 
 use crate::setup::{CLOCK, Control, SOON, Team, until_all_free};
 use berth_api::{HostNodePool, NodeGroup, labels};
@@ -19,9 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What cleaning needs: a moment.
+/// How long cleaning takes.
 const QUICK: &str = "300ms";
-/// Longer than it may take.
+/// Longer than cleaning may take.
 const FOR_EVER: &str = "1h";
 
 pub(crate) async fn no_node_ever_has_two_tenants(host: Arc<TestCluster>) {
@@ -39,7 +39,7 @@ pub(crate) async fn no_node_ever_has_two_tenants(host: Arc<TestCluster>) {
     set_pool(&host, &cleans).await;
     let mut chaos = Chaos::begin(&host, Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)).await;
     let begin = Instant::now();
-    // On a slow machine as much takes longer, but not for ever.
+    // A slow machine takes longer for as many steps, but not for ever.
     let is_enough = |steps| begin.elapsed() > Duration::from_secs(if steps < 200 { seconds + 300 } else { seconds });
     while !is_enough(chaos.steps) {
         chaos.step().await;
@@ -85,23 +85,23 @@ impl<'a> Chaos<'a> {
             nodes,
             steps: 0,
         };
-        for floor in [0, 0, 1] {
-            chaos.team_comes(floor).await;
+        for minimum in [0, 0, 1] {
+            chaos.team_comes(minimum).await;
         }
         chaos
     }
 
-    async fn team_comes(&mut self, floor: u32) {
+    async fn team_comes(&mut self, minimum: u32) {
         self.keep_one_control();
-        let groups = vec![NodeGroup::dynamic("burst", "h100", floor, 4)];
+        let groups = vec![NodeGroup::dynamic("burst", "h100", minimum, 4)];
         let name = format!(
             "team-{}",
-            self.steps + floor * 7 + u32::try_from(self.teams.len()).unwrap()
+            self.steps + minimum * 7 + u32::try_from(self.teams.len()).unwrap()
         );
         self.teams.push(Team::create(self.host, &name, None, groups).await);
     }
 
-    /// Both may be dead for a while, but not while something is waited for.
+    /// Both may be down for a while, but not while the test waits for something.
     fn keep_one_control(&mut self) {
         if self.controls.iter().all(Option::is_none) {
             self.controls[0] = Some(Control::start(self.host));
@@ -138,7 +138,7 @@ impl<'a> Chaos<'a> {
                     self.observer.by_hand(self.patch(&node.name_any(), &cordon)).await;
                 }
             }
-            17 | 18 => self.somebody_meddles().await,
+            17 | 18 => self.node_is_changed_by_hand().await,
             19 => {
                 if let Some(node) = self.node(&[]).await {
                     let idle = json!({"metadata": {"annotations": {labels::IDLE_SINCE: "2001-01-01T00:00:00Z"}}});
@@ -148,7 +148,7 @@ impl<'a> Chaos<'a> {
             20..23 => {
                 let which = self.dice.index(2);
                 match self.controls[which].take() {
-                    // In the middle of whatever it does.
+                    // In the middle of its work.
                     Some(running) => running.kill(),
                     None => self.controls[which] = Some(Control::start(self.host)),
                 }
@@ -165,7 +165,7 @@ impl<'a> Chaos<'a> {
             }
             27 => self.release_quarantined().await,
             28 => {
-                // Whatever its nodes are at: promised, being prepared, in use.
+                // Whatever the node's state: reserved, being prepared, in use.
                 if let Some(node) = self.node(&["Reserved", "Joining", "Scrubbing", "Assigned"]).await {
                     let ready = if self.dice.below(2) == 0 { "True" } else { "False" };
                     set_ready(&self.nodes, &node.name_any(), ready).await;
@@ -211,8 +211,8 @@ impl<'a> Chaos<'a> {
         }
     }
 
-    /// By hand, and wrong.
-    async fn somebody_meddles(&mut self) {
+    /// Removes a part of a node's assignment by hand.
+    async fn node_is_changed_by_hand(&mut self) {
         let Some(node) = self.node(&[]).await else { return };
         let keys = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP];
         let body = match self.dice.below(6) {
@@ -224,7 +224,7 @@ impl<'a> Chaos<'a> {
         self.observer.by_hand(self.patch(&node.name_any(), &body)).await;
     }
 
-    /// A Node is deleted while it is cleaned, and its kubelet makes it anew.
+    /// A Node is deleted while it is cleaned, and its kubelet creates it again.
     async fn node_vanishes(&mut self) {
         let Some(node) = self.node(&["Scrubbing", "Validating", "Quarantined"]).await else {
             return;
@@ -236,7 +236,7 @@ impl<'a> Chaos<'a> {
             "status": node.status,
         }))
         .unwrap();
-        until("its kubelet has made it anew", SOON, async || {
+        until("its kubelet has created it again", SOON, async || {
             self.nodes.create(&PostParams::default(), &again).await
         })
         .await;
@@ -252,7 +252,7 @@ impl<'a> Chaos<'a> {
         }
     }
 
-    /// Whatever was done, it is recovered from, and nothing is left.
+    /// Checks that the fleet recovers and that nothing is left.
     async fn end(mut self) -> (u32, Observer) {
         CLOCK.set_ahead(0);
         let pace = json!({"scrub": {"podAnnotations": {"simulation.berth.dev/run-for": QUICK}}});
@@ -300,9 +300,9 @@ impl<'a> Chaos<'a> {
         })
         .await;
         until_all_free(self.host).await;
-        let marks: Api<ConfigMap> = Api::namespaced(self.host.client.clone(), "berth-system");
-        until("no mark is left", SOON, async || {
-            let left = marks
+        let markers: Api<ConfigMap> = Api::namespaced(self.host.client.clone(), "berth-system");
+        until("no in-use marker is left", SOON, async || {
+            let left = markers
                 .list(&ListParams::default().labels(labels::IN_USE_MARKER))
                 .await
                 .unwrap();
@@ -322,7 +322,7 @@ impl<'a> Chaos<'a> {
     }
 }
 
-/// Where a node of a pool stands, in words.
+/// The state of a node of a pool, as text.
 fn state_of(node: &Node) -> Option<String> {
     node.labels().get("nvidia.com/gpu.product")?;
     let about: Vec<String> = node

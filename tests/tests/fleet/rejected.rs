@@ -1,4 +1,4 @@
-//! A node that somebody else's admission policy guards holds up nobody.
+//! A node that a foreign admission policy guards does not hold up a tenant.
 
 use crate::setup::{SOON, Team, until_all_free};
 use berth_api::{NodeGroup, labels};
@@ -24,14 +24,14 @@ const OPEN: &str = "gpu-h100-04";
 pub(crate) async fn rejected_reservation_moves_to_another_node(host: Arc<TestCluster>) {
     guard(&host).await;
     let team = Team::create(&host, "refused", None, vec![NodeGroup::dynamic("burst", "h100", 0, 4)]).await;
-    // A gang asks for two: the only open node is promised with a guarded one, or not at all, and is given back.
+    // A gang requests two: the only open node is reserved with a guarded one, or not at all, and is released.
     let gang = json!({"metadata": {"annotations": {labels::GANG: "ring", labels::GANG_SIZE: "2"}}});
     for name in ["r0", "r1"] {
         team.run(name, 8, &gang).await;
     }
     let events: Api<Event> = Api::all(host.client.clone());
     let refused = ListParams::default().fields("reason=ReservationRejected");
-    let told = until("Events tell of all guarded nodes", SOON, async || {
+    let rejections = until("Events name all guarded nodes", SOON, async || {
         let events = events.list(&refused).await.map_err(|error| error.to_string())?;
         let about = |event: &Event| event.involved_object.name.clone();
         let nodes: BTreeSet<String> = events.iter().filter_map(about).collect();
@@ -41,11 +41,11 @@ pub(crate) async fn rejected_reservation_moves_to_another_node(host: Arc<TestClu
             Ok((nodes, events))
         }
     });
-    let (guarded, told) = told.await;
+    let (guarded, rejections) = rejections.await;
     assert!(!guarded.contains(OPEN), "{guarded:?}");
-    for event in told {
-        let words = event.message.unwrap();
-        assert!(words.contains("hands off"), "{words}");
+    for event in rejections {
+        let message = event.message.unwrap();
+        assert!(message.contains("hands off"), "{message}");
     }
     until_true("nothing is held for a part of a gang", SOON, async || {
         team.held().await == 0
@@ -54,7 +54,7 @@ pub(crate) async fn rejected_reservation_moves_to_another_node(host: Arc<TestClu
     for name in ["r0", "r1"] {
         team.stop(name).await;
     }
-    // A node that changes meanwhile is not taken for one that was used.
+    // A node that changes meanwhile does not count as used.
     let nodes: Api<Node> = Api::all(host.client.clone());
     for node in &guarded {
         let touched = json!({"metadata": {"labels": {"example.com/touched": "yes"}}});
@@ -68,18 +68,18 @@ pub(crate) async fn rejected_reservation_moves_to_another_node(host: Arc<TestClu
     let pod = team.pods.get("train").await.unwrap();
     assert_eq!(pod.spec.unwrap().node_name.as_deref(), Some(OPEN));
     assert_eq!(team.held().await, 1);
-    let marks: Api<ConfigMap> = Api::namespaced(host.client.clone(), "berth-system");
-    let marks = marks
+    let markers: Api<ConfigMap> = Api::namespaced(host.client.clone(), "berth-system");
+    let markers = markers
         .list(&ListParams::default().labels(labels::IN_USE_MARKER))
         .await
         .unwrap();
-    let marked: Vec<_> = marks
+    let marked: Vec<_> = markers
         .iter()
-        .filter_map(|mark| mark.data.as_ref()?.get("node"))
+        .filter_map(|marker| marker.data.as_ref()?.get("node"))
         .collect();
     assert_eq!(marked, [OPEN]);
 
-    // What is wrong is put right: the others can be promised again.
+    // Without the policy, the other nodes can be reserved again.
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(host.client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(host.client.clone());
     bindings.delete("hands-off", &DeleteParams::default()).await.unwrap();

@@ -32,7 +32,7 @@ static RUNTIME: LazyLock<Arc<FakeRuntime>> = LazyLock::new(Arc::default);
 /// The clock of all controls.
 pub(crate) static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::default);
 
-/// Four nodes of one pool that hands them on quickly.
+/// Four nodes of one pool that recycles them quickly.
 pub(crate) async fn cluster(nodes: &str) -> TestCluster {
     let host = TestCluster::without_control(nodes).await;
     ensure_namespace(&host.client, NAMESPACE).await;
@@ -66,12 +66,12 @@ impl Control {
         FIRST.lock().unwrap()
     }
 
-    /// Ends it when it has finished what it is at.
+    /// Ends it when it has finished its current work.
     pub(crate) fn stop(self) {
         self.stop.cancel();
     }
 
-    /// Ends it wherever it is, as `kill -9` does: nothing of it goes on, and what it knew is lost.
+    /// Ends it at any point, as `kill -9` does: none of its work goes on, and its memory is lost.
     pub(crate) fn kill(self) {
         self.task.abort();
     }
@@ -138,7 +138,7 @@ impl Team {
             id,
             clusters,
         };
-        // Accounts are made last of what the host makes for a namespace.
+        // The service account is the last object that the host creates for a namespace.
         let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
             Api::namespaced(host.client.clone(), &team.id.workload_namespace());
         until_true("pods can be made", SOON, async || accounts.get("default").await.is_ok()).await;
@@ -171,7 +171,7 @@ impl Team {
         serde_json::from_value(pod).unwrap()
     }
 
-    /// Makes a pod that asks for GPUs.
+    /// Creates a pod that requests GPUs.
     pub(crate) async fn run(&self, name: &str, gpus: u32, more: &Value) {
         self.pods
             .create(&PostParams::default(), &self.pod(name, gpus, more))
@@ -195,7 +195,7 @@ impl Team {
         self.pods.delete(name, &at_once).await.unwrap();
     }
 
-    /// Nodes whose record names the tenant, in whatever state.
+    /// Nodes that are assigned to the tenant, in any state.
     pub(crate) async fn held(&self) -> usize {
         let uid = self.cluster().await.uid().unwrap();
         let nodes = self.nodes.list(&ListParams::default()).await.unwrap();
@@ -207,7 +207,7 @@ impl Team {
         self.clusters.get(&self.name).await.unwrap()
     }
 
-    /// What its status says of its first group.
+    /// The status of its first group.
     pub(crate) async fn group(&self) -> berth_api::NodeGroupStatus {
         let status = self.cluster().await.status.unwrap_or_default();
         status.node_groups.into_iter().next().unwrap_or_default()
@@ -228,7 +228,7 @@ impl Team {
     }
 }
 
-/// Waits until no node of the pool belongs to anybody.
+/// Waits until no node of the pool has an owner.
 pub(crate) async fn until_all_free(host: &TestCluster) {
     let nodes: Api<Node> = Api::all(host.client.clone());
     until_true("all nodes are free", SOON, async || {

@@ -1,4 +1,4 @@
-//! Control with many tenants at once. Their control planes are fakes that agree to everything; the host cluster, etcd,
+//! Control with many tenants at once. Their control planes are fakes that accept everything; the host cluster, etcd,
 //! keys, nodes and namespaces are real.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -63,7 +63,7 @@ async fn fifty_tenants_at_once() {
     let control = tokio::spawn(berth_control::run(control(&host), stop.clone(), || {}));
     ensure_namespace(&host.client, "many").await;
     let tenants = host.tenants("many");
-    // Every second one asks for a node; there are twenty, so five wait.
+    // Every second one requests a node; there are twenty, so five wait.
     let clusters = (0..TENANTS).map(|index| {
         let groups: &[(&str, &str, u32)] = if index % 2 == 0 { &[("train", "h100", 1)] } else { &[] };
         cluster(&format!("t{index}"), groups)
@@ -72,7 +72,7 @@ async fn fifty_tenants_at_once() {
     let created: Vec<TenantCluster> = clusters.collect();
     let results = futures::future::join_all(created.iter().map(|cluster| tenants.create(&params, cluster))).await;
     assert!(results.iter().all(Result::is_ok));
-    until("all but five are ready, and those are told why", SOON, async || {
+    until("all but five are ready, and the others say why", SOON, async || {
         let list = tenants
             .list(&ListParams::default())
             .await
@@ -93,14 +93,14 @@ async fn fifty_tenants_at_once() {
         if (ready, waiting) == (45, 5) {
             Ok(())
         } else {
-            let told = list.items.first().and_then(|cluster| cluster.status.clone());
-            let told = told.map(|status| status.conditions).unwrap_or_default();
-            Err(format!("{ready} ready, {waiting} waiting; the first says {told:?}"))
+            let reported = list.items.first().and_then(|cluster| cluster.status.clone());
+            let reported = reported.map(|status| status.conditions).unwrap_or_default();
+            Err(format!("{ready} ready, {waiting} waiting; the first says {reported:?}"))
         }
     })
     .await;
 
-    // All well: looking again changes nothing.
+    // In this state, reconciling again changes nothing.
     let versions = async || -> Vec<Option<String>> {
         let list = tenants.list(&ListParams::default()).await.unwrap();
         list.items
@@ -108,7 +108,7 @@ async fn fifty_tenants_at_once() {
             .map(|cluster| cluster.metadata.resource_version)
             .collect()
     };
-    // The last words of some may come a moment after what was waited for.
+    // The last status of some may come a moment after the condition above.
     until("control writes nothing any more", SOON, async || {
         let before = versions().await;
         tokio::time::sleep(Duration::from_secs(3)).await;

@@ -35,10 +35,10 @@ fn of_class(name: &str, class: &str) -> TenantCluster {
     cluster
 }
 
-/// Waits until a tenant's condition Accepted has a reason; gives its message.
+/// Waits until a tenant's condition Accepted has a reason; returns its message.
 async fn until_accepted(host: &TestCluster, namespace: &str, name: &str, reason: &str) -> (TenantCluster, String) {
     let tenants = host.tenants(namespace);
-    until(&format!("{name} is told {reason}"), SOON, async || {
+    until(&format!("{name} has the reason {reason}"), SOON, async || {
         let cluster = tenants.get(name).await.map_err(|error| error.to_string())?;
         let status = cluster.status.clone().unwrap_or_default();
         match status.conditions.iter().find(|c| c.type_ == conditions::ACCEPTED) {
@@ -49,7 +49,7 @@ async fn until_accepted(host: &TestCluster, namespace: &str, name: &str, reason:
     .await
 }
 
-/// Waits until a class's condition Ready has a reason, and it counts its tenants; gives the condition's message.
+/// Waits until a class's condition Ready has a reason, and it counts its tenants; returns the condition's message.
 async fn until_class(host: &TestCluster, name: &str, reason: &str, tenants: u32) -> String {
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     until(
@@ -117,12 +117,12 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
             "spec.sync.ingress.hostnames[0]",
         ),
     ];
-    for (object, words) in refused {
+    for (object, expected) in refused {
         let error = apply(&host.client, "", &object)
             .await
             .expect_err(&object.to_string())
             .to_string();
-        assert!(error.contains(words), "{words:?} is not in: {error}");
+        assert!(error.contains(expected), "{expected:?} is not in: {error}");
     }
 }
 
@@ -149,7 +149,7 @@ pub(crate) async fn spec_that_the_class_forbids_is_reported_and_creates_nothing(
     .await
     .unwrap();
     let tenants = host.tenants("class-refuse");
-    for (name, class, reason, words) in [
+    for (name, class, reason, expected) in [
         (
             "stray",
             "nowhere",
@@ -163,7 +163,7 @@ pub(crate) async fn spec_that_the_class_forbids_is_reported_and_creates_nothing(
             .await
             .unwrap();
         let (refused, message) = until_accepted(&host, "class-refuse", name, reason).await;
-        assert!(message.contains(words), "{message}");
+        assert!(message.contains(expected), "{message}");
         assert_eq!(refused.status.unwrap().phase, Some(Phase::Pending));
         let id = berth_api::names::TenantId::new(name, &created.metadata.uid.unwrap());
         let namespaces: Api<Namespace> = Api::all(host.client.clone());
@@ -208,12 +208,12 @@ pub(crate) async fn changed_class_reaches_tenants_and_deleted_class_stops_none(h
 
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     classes.delete("gold", &DeleteParams::default()).await.unwrap();
-    let (told, message) = until_accepted(&host, "class-change", "gold", "UnknownClass").await;
+    let (orphaned, message) = until_accepted(&host, "class-change", "gold", "UnknownClass").await;
     assert!(message.contains("goes on with the rules it had"), "{message}");
-    assert_eq!(told.status.unwrap().class_name.as_deref(), Some("gold"));
+    assert_eq!(orphaned.status.unwrap().class_name.as_deref(), Some("gold"));
     assert_eq!(pid(&host, &tenant, API_SERVER), server);
     assert_eq!(policy(&host, &tenant)["storage"]["classes"], json!(["fast", "slow"]));
-    // What control takes care of goes on: tokens are renewed, for one.
+    // Control still maintains the tenant: it renews tokens, for example.
     let token = host.home().tenants().join(tenant.id.hash()).join(SYNCER).join("token");
     std::fs::remove_file(&token).unwrap();
     let touch = json!({"metadata": {"annotations": {"example.com/touched": "yes"}}});
@@ -226,7 +226,7 @@ pub(crate) async fn changed_class_reaches_tenants_and_deleted_class_stops_none(h
     apply(&host.client, "", &rules(&[])).await.unwrap();
     let tenant = Tenant::ready(&host, "class-change", "gold").await;
     assert_eq!(policy(&host, &tenant)["storage"]["classes"], json!([]));
-    // Out of a class by the tenant's own word.
+    // A tenant's spec leaves the class.
     let other = json!({"spec": {"className": null}});
     host.tenants("class-change")
         .patch("gold", &PatchParams::default(), &Patch::Merge(&other))
@@ -252,7 +252,7 @@ pub(crate) async fn scheduler_runs_while_class_and_tenant_want_it(host: Arc<Test
     pods.create(&PostParams::default(), &gpu_pod("waits", 1)).await.unwrap();
     let events: Api<Event> = Api::namespaced(tenant.client.clone(), "default");
     until_true(
-        "the tenant's scheduler, which sees no node, speaks on the pod",
+        "the tenant's scheduler, which sees no node, writes an Event on the pod",
         SOON,
         async || {
             events.list(&ListParams::default()).await.is_ok_and(|list| {
@@ -304,7 +304,7 @@ pub(crate) async fn priority_classes_follow_the_band(host: Arc<TestCluster>) {
     classes.delete(&name, &DeleteParams::default()).await.unwrap();
     until_values("the deleted one is back", &[-10, 0, 100]).await;
 
-    // As long as a tenant goes on with the rules, the PriorityClasses stay.
+    // As long as a tenant uses the rules, the PriorityClasses stay.
     let tenant = Tenant::create(&host, "class-band", &of_class("band", "band")).await;
     let tenant_classes: Api<TenantClass> = Api::all(host.client.clone());
     tenant_classes.delete("band", &DeleteParams::default()).await.unwrap();
@@ -319,7 +319,7 @@ pub(crate) async fn additional_kinds_need_a_definition_and_permissions(host: Arc
         let kinds = json!([{"group": group, "version": version, "kind": kind, "resource": plural}]);
         class(name, &json!({"sync": {"kinds": kinds}}))
     };
-    for (object, reason, words) in [
+    for (object, reason, expected) in [
         (
             kind("gangs", "scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
             "Ready",
@@ -350,7 +350,7 @@ pub(crate) async fn additional_kinds_need_a_definition_and_permissions(host: Arc
         apply(&host.client, "", &object).await.unwrap();
         let name = object["metadata"]["name"].as_str().unwrap();
         let message = until_class(&host, name, reason, 0).await;
-        assert!(message.contains(words), "{message}");
+        assert!(message.contains(expected), "{message}");
     }
     // A class with a kind that cannot be synced does not keep its tenants from running; one that can be is in the role.
     let denied = Tenant::create(&host, "class-kinds", &of_class("denied", "denied")).await;
@@ -363,7 +363,7 @@ pub(crate) async fn additional_kinds_need_a_definition_and_permissions(host: Arc
             .any(|rule| rule.resources.iter().flatten().any(|name| name == resource));
         assert_eq!(granted, expected, "{resource}: {rules:?}");
     }
-    // Groups of pods are there to be scheduled in tenants, too, with a scheduler that knows them.
+    // The tenant's API server serves groups of pods, too: the scheduler knows them.
     let served = gangs.client.list_api_group_resources("scheduling.k8s.io/v1beta1").await;
     let served = served.unwrap().resources;
     assert!(served.iter().any(|resource| resource.name == "podgroups"), "{served:?}");
@@ -418,7 +418,7 @@ pub(crate) async fn a_kind_of_the_host_is_defined_in_the_tenant(host: Arc<TestCl
     .await;
     let gang =
         json!({"apiVersion": "example.com/v1", "kind": "Gang", "metadata": {"name": "one"}, "spec": {"size": 4}});
-    until("the tenant takes objects of the kind", SOON, async || {
+    until("the tenant accepts objects of the kind", SOON, async || {
         apply(&tenant.client, "default", &gang).await
     })
     .await;

@@ -31,7 +31,7 @@ use kube::{
 use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// A tenant of which there is only the control-plane namespace.
+/// A tenant that has only its control-plane namespace.
 struct Scene {
     tenant: TenantId,
     labels: BTreeMap<String, String>,
@@ -87,7 +87,7 @@ impl Scene {
         Api::namespaced(self.client.clone(), &self.tenant.control_plane_namespace())
     }
 
-    /// What control would render.
+    /// The components as control renders them.
     async fn render(&self, replicas: u32, leaves: &mut LeafStore) -> Vec<Component> {
         let service_range = ServiceRange {
             cidr: "10.96.77.0/29".into(),
@@ -184,7 +184,7 @@ pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(host: Arc<TestClust
     .await;
     assert!(budgets.get_opt(API_SERVER).await.unwrap().is_none());
 
-    // Nothing is done twice.
+    // Applying again changes nothing.
     let deployments: Api<Deployment> = scene.api();
     let before = deployments.get(API_SERVER).await.unwrap();
     let first = scene.rolled_out(&components, API_SERVER).await;
@@ -193,14 +193,14 @@ pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(host: Arc<TestClust
         before.metadata.generation
     );
 
-    // New certificates are new pods, with files of their own.
+    // New certificates bring new pods, with files of their own.
     let renewed = scene
         .render(1, &mut LeafStore::new(BTreeMap::new(), Timestamp::now()))
         .await;
     let second = scene.rolled_out(&renewed, API_SERVER).await;
     assert_ne!(first, second);
 
-    // Replicas may not all be taken at once; a single one may.
+    // Several replicas may not all be evicted at once; a single one may.
     let three = scene.render(3, &mut leaves).await;
     scene.rolled_out(&three, API_SERVER).await;
     assert!(budgets.get_opt(API_SERVER).await.unwrap().is_some());
@@ -215,8 +215,8 @@ pub(crate) async fn pods_are_accepted_rolled_out_and_stopped(host: Arc<TestClust
     deployments.delete(API_SERVER, &DeleteParams::default()).await.unwrap();
     scene.rolled_out(&components, API_SERVER).await;
 
-    // As control does: what is not down in time is told, and stopped again.
-    until("it is withdrawn", SOON, async || {
+    // As control does: a component that does not stop in time is an error, and is stopped again.
+    until("it is deleted", SOON, async || {
         scene.runtime.delete_component(&scene.tenant, SCHEDULER).await
     })
     .await;

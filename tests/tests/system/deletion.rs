@@ -22,7 +22,7 @@ use kube::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// What is left of a tenant anywhere, in words.
+/// Descriptions of everything that is left of a tenant.
 async fn remains(host: &TestCluster, namespace: &str, name: &str, id: &TenantId) -> Vec<String> {
     let mut remains = Vec::new();
     let ours = ListParams::default().labels(&format!("{}={}", labels::TENANT, id.slug()));
@@ -69,7 +69,7 @@ async fn remains(host: &TestCluster, namespace: &str, name: &str, id: &TenantId)
     };
     match Datastore::open(&config).unwrap().describe_tenant(id).await {
         Ok(found) => remains.extend(found),
-        // Who cannot say what is left is asked again.
+        // Without an answer, the check is repeated.
         Err(error) => remains.push(format!("the datastore does not answer: {error}")),
     }
     let processes = berth_process::statuses(&host.tenant_records());

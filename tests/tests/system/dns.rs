@@ -54,7 +54,7 @@ async fn until_answer(server: SocketAddr, kind: TYPE, name: &str, wanted: Answer
     .await;
 }
 
-/// Has control look at a tenant now.
+/// Makes control reconcile a tenant now.
 async fn wake(host: &TestCluster, tenant: &Tenant, why: &str) {
     let change = json!({"metadata": {"annotations": {"example.com/wake": why}}});
     let tenants = host.tenants(&tenant.namespace);
@@ -66,7 +66,7 @@ async fn wake(host: &TestCluster, tenant: &Tenant, why: &str) {
 
 async fn create(tenant: &Tenant, objects: &[Value]) {
     for object in objects {
-        // The platform gives the addresses of Services, and may ask to try again.
+        // The platform allocates the addresses of Services, and may ask to try again.
         until("it is stored", SOON, async || {
             apply(&tenant.client, "default", object).await
         })
@@ -79,7 +79,7 @@ fn reverse(address: &str) -> String {
     format!("{}.in-addr.arpa", parts.join("."))
 }
 
-#[expect(clippy::too_many_lines, reason = "one server is asked for every sort of name")]
+#[expect(clippy::too_many_lines, reason = "one server is queried for every kind of name")]
 pub(crate) async fn tenant_resolves_only_its_own_names(host: Arc<TestCluster>) {
     let outside = Outside::start().await;
     let pool = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": "names"}, "spec": {
@@ -134,8 +134,8 @@ pub(crate) async fn tenant_resolves_only_its_own_names(host: Arc<TestCluster>) {
     // Names of the tenant, as the specification of DNS in Kubernetes has them.
     let zone = "default.svc.cluster.local";
     let (db_0, web_name) = (format!("db-0.db.{zone}"), format!("web.{zone}"));
-    until("every name is as it should be", SOON, async || {
-        // Looked up each time: a pod that was replaced has another one.
+    until("every name has its records", SOON, async || {
+        // Looked up each time: a pod that was replaced has another address.
         let (first, second) = (ip_of("db-0").await?, ip_of("db-1").await?);
         let mut both = [first.as_str(), second.as_str()];
         both.sort_unstable();
@@ -177,7 +177,7 @@ pub(crate) async fn tenant_resolves_only_its_own_names(host: Arc<TestCluster>) {
     })
     .await;
 
-    // Nothing of the host, and nobody is asked for it.
+    // No names of the host, and no upstream gets queries for them.
     let home = tenant.id.workload_namespace();
     for (kind, name) in [
         (
@@ -200,24 +200,24 @@ pub(crate) async fn tenant_resolves_only_its_own_names(host: Arc<TestCluster>) {
     ] {
         until_answer(server, kind, &name, Answer::no_name()).await;
     }
-    let asked = outside.asked();
-    assert!(asked.contains("www.outside.example"), "{asked:?}");
-    let leaked = asked.iter().find(|name| {
+    let queried = outside.asked();
+    assert!(queried.contains("www.outside.example"), "{queried:?}");
+    let leaked = queried.iter().find(|name| {
         ["cluster.local", "k8s.example", "arpa"]
             .iter()
             .any(|end| name.ends_with(end))
     });
     assert_eq!(leaked, None);
 
-    pods_are_told_of_it(&host, &tenant, &address).await;
-    it_answers_again_under_the_same_address(&host, &tenant, &address, server, &web_name, &web).await;
+    pods_use_the_server(&host, &tenant, &address).await;
+    server_answers_again_at_the_same_address(&host, &tenant, &address, server, &web_name, &web).await;
     tenant.delete(&host).await;
     pools.delete("names", &DeleteParams::default()).await.unwrap();
     let nodes: Api<Node> = Api::all(host.client.clone());
     nodes.delete("names-01", &DeleteParams::default()).await.unwrap();
 }
 
-async fn pods_are_told_of_it(host: &TestCluster, tenant: &Tenant, address: &str) {
+async fn pods_use_the_server(host: &TestCluster, tenant: &Tenant, address: &str) {
     let on_host: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let params = ListParams::default().labels(&format!("{}=default", labels::TENANT_OBJECT_NAMESPACE));
     for pod in on_host.list(&params).await.unwrap() {
@@ -225,12 +225,12 @@ async fn pods_are_told_of_it(host: &TestCluster, tenant: &Tenant, address: &str)
         assert_eq!(config.nameservers.unwrap(), [address]);
         assert_eq!(config.searches.unwrap()[0], "default.svc.cluster.local");
     }
-    // What a team does to the Service that shows it changes nothing on the host, and does not last.
-    let shown: Api<Service> = Api::namespaced(tenant.client.clone(), "kube-system");
-    let shown_now = shown.get("kube-dns").await.unwrap();
-    assert_eq!(shown_now.spec.unwrap().cluster_ip.as_deref(), Some(address));
+    // A team's change of the mirrored Service changes nothing on the host, and does not last.
+    let mirrored: Api<Service> = Api::namespaced(tenant.client.clone(), "kube-system");
+    let current = mirrored.get("kube-dns").await.unwrap();
+    assert_eq!(current.spec.unwrap().cluster_ip.as_deref(), Some(address));
     let hijack = json!({"spec": {"selector": {"app": "web"}, "externalIPs": ["1.2.3.4"]}});
-    let hijacked = shown
+    let hijacked = mirrored
         .patch("kube-dns", &PatchParams::default(), &Patch::Merge(hijack))
         .await;
     hijacked.unwrap();
@@ -239,7 +239,7 @@ async fn pods_are_told_of_it(host: &TestCluster, tenant: &Tenant, address: &str)
     assert!(services.get_opt(&name).await.unwrap().is_none(), "it is not synced");
 }
 
-async fn it_answers_again_under_the_same_address(
+async fn server_answers_again_at_the_same_address(
     host: &TestCluster,
     tenant: &Tenant,
     address: &str,
@@ -297,7 +297,7 @@ pub(crate) async fn dns_customization_is_validated(host: Arc<TestCluster>) {
     until_answer(server, TYPE::A, "www.outside.example", Answer::no_name()).await;
 
     let events: Api<Event> = Api::namespaced(tenant.client.clone(), "kube-system");
-    let told = until("the team is told", SOON, async || {
+    let message = until("the team gets an Event", SOON, async || {
         let events = events
             .list(&ListParams::default())
             .await
@@ -310,12 +310,12 @@ pub(crate) async fn dns_customization_is_validated(host: Arc<TestCluster>) {
             .ok_or_else(|| "no event".to_owned())
     })
     .await;
-    for words in [
+    for expected in [
         "hosts, line 2: names in cluster.local cannot be changed",
         "forward, line 1: 169.254.169.254 is not an allowed server",
         "shadow.server: only hosts, forward, rewrite and log are read",
     ] {
-        assert!(told.contains(words), "{told}");
+        assert!(message.contains(expected), "{message}");
     }
 
     tenant.delete(&host).await;

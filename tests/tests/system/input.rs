@@ -1,4 +1,4 @@
-//! Wrong input is refused at the earliest place, in words that say what to do, and leaves nothing half-made.
+//! Wrong input is refused at the earliest place, with a message that says what to do, and leaves nothing half-made.
 
 use berth_api::{Phase, conditions, labels, names::TenantId};
 use berth_tests::{
@@ -33,7 +33,7 @@ fn group_of(more: &Value) -> Value {
 
 /// Each mode of a node group has fields of its own.
 async fn groups_have_the_fields_of_their_mode(host: &TestCluster) {
-    for (group, words) in [
+    for (group, expected) in [
         (json!({}), "mode Private needs replicas"),
         (
             json!({"replicas": 1, "maxReplicas": 2}),
@@ -52,7 +52,7 @@ async fn groups_have_the_fields_of_their_mode(host: &TestCluster) {
     ] {
         let error = apply(&host.client, "input-schema", &group_of(&group)).await;
         let error = error.expect_err(&group.to_string()).to_string();
-        assert!(error.contains(words), "{words:?} is not in: {error}");
+        assert!(error.contains(expected), "{expected:?} is not in: {error}");
     }
 }
 
@@ -127,12 +127,12 @@ pub(crate) async fn schemas_reject_invalid_tenants(host: Arc<TestCluster>) {
             "exactly one of cidr and namespace",
         ),
     ];
-    for (object, words) in refused {
+    for (object, expected) in refused {
         let error = apply(&host.client, "input-schema", &object)
             .await
             .expect_err(&object.to_string())
             .to_string();
-        assert!(error.contains(words), "{words:?} is not in: {error}");
+        assert!(error.contains(expected), "{expected:?} is not in: {error}");
     }
     let pool = |name: &str, spec: Value| json!({"apiVersion": "berth.dev/v1alpha1", "kind": "HostNodePool", "metadata": {"name": name}, "spec": spec});
     let refused = [
@@ -148,12 +148,12 @@ pub(crate) async fn schemas_reject_invalid_tenants(host: Arc<TestCluster>) {
         (pool("none", json!({"nodeSelector": {"a": "b"}, "modes": []})), "modes"),
         (pool("UP", json!({"nodeSelector": {"a": "b"}})), "UP"),
     ];
-    for (object, words) in refused {
+    for (object, expected) in refused {
         let error = apply(&host.client, "", &object)
             .await
             .expect_err(&object.to_string())
             .to_string();
-        assert!(error.contains(words), "{words:?} is not in: {error}");
+        assert!(error.contains(expected), "{expected:?} is not in: {error}");
     }
 }
 
@@ -175,10 +175,10 @@ pub(crate) async fn impossible_spec_is_reported_and_creates_nothing(host: Arc<Te
             "the pool has 5",
         ),
     ];
-    for (cluster, reason, words) in cases {
+    for (cluster, reason, expected) in cases {
         let created = tenants.create(&PostParams::default(), &cluster).await.unwrap();
         let name = created.name_any();
-        let refused = until(&format!("{name} is told {reason}"), SOON, async || {
+        let refused = until(&format!("{name} has the reason {reason}"), SOON, async || {
             let cluster = tenants.get(&name).await.map_err(|error| error.to_string())?;
             let status = cluster.status.clone().unwrap_or_default();
             match status.conditions.iter().find(|c| c.type_ == conditions::ACCEPTED) {
@@ -187,7 +187,7 @@ pub(crate) async fn impossible_spec_is_reported_and_creates_nothing(host: Arc<Te
             }
         })
         .await;
-        assert!(refused.1.contains(words), "{}", refused.1);
+        assert!(refused.1.contains(expected), "{}", refused.1);
         let status = refused.0.status.clone().unwrap();
         assert_eq!(status.phase, Some(Phase::Pending));
         assert!(refused.0.finalizers().is_empty() && status.endpoint.is_none());
@@ -201,7 +201,7 @@ pub(crate) async fn impossible_spec_is_reported_and_creates_nothing(host: Arc<Te
             made.items.is_empty(),
             "namespaces were made for a spec that cannot be carried out"
         );
-        // Such an object goes at once when it is deleted.
+        // Such an object is gone at once when it is deleted.
         tenants.delete(&name, &DeleteParams::default()).await.unwrap();
         assert!(tenants.get_opt(&name).await.unwrap().is_none());
     }
@@ -217,7 +217,7 @@ pub(crate) async fn a_foreign_secret_is_not_overwritten(host: Arc<TestCluster>) 
         .create(&PostParams::default(), &cluster("mine", &[]))
         .await
         .unwrap();
-    until("the tenant is told that the Secret exists", SOON, async || {
+    until("the condition says that the Secret exists", SOON, async || {
         let cluster = tenants.get("mine").await.map_err(|error| error.to_string())?;
         let conditions = cluster.status.unwrap_or_default().conditions;
         conditions
@@ -231,7 +231,7 @@ pub(crate) async fn a_foreign_secret_is_not_overwritten(host: Arc<TestCluster>) 
         secrets.get("mine-kubeconfig").await.unwrap().data.unwrap()["kubeconfig"].0,
         b"mine"
     );
-    // With the Secret out of the way the tenant comes to life by itself.
+    // Once the Secret is deleted, the tenant becomes ready by itself.
     secrets
         .delete("mine-kubeconfig", &DeleteParams::default())
         .await

@@ -1,4 +1,4 @@
-//! What a team does all day.
+//! Everyday use: examples, upgrades, and several tenants at once.
 
 use berth_api::labels;
 use berth_kubernetes_versions::{KUBERNETES_DEFAULT, KUBERNETES_PREVIOUS, emulation::EMULATED};
@@ -62,14 +62,14 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(host: Arc<TestCluster>
                 .unwrap_or_default();
             assert!(
                 taints.iter().all(|taint| taint.key != labels::TENANT),
-                "Berth's own taint is not shown"
+                "Berth's own taint is not mirrored"
             );
             let gpus = node
                 .status
                 .as_ref()
                 .and_then(|s| s.allocatable.as_ref())
                 .and_then(|a| a.get("nvidia.com/gpu"));
-            assert!(gpus.is_some(), "the node's GPUs are shown");
+            assert!(gpus.is_some(), "the node's GPUs are mirrored");
         }
         let on_host = nodes_of_pods(&host.client, &tenant.id.workload_namespace()).await;
         assert!(
@@ -78,7 +78,7 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(host: Arc<TestCluster>
         );
     }
 
-    // Only what pods refer to is carried over, under names of the host's, and no host token is mounted anywhere.
+    // Only what pods refer to is synced, under names of the host's, and no host token is mounted anywhere.
     let workloads = vision.id.workload_namespace();
     let maps: Api<ConfigMap> = Api::namespaced(host.client.clone(), &workloads);
     let ours = ListParams::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER));
@@ -108,7 +108,7 @@ pub(crate) async fn examples_run_on_the_tenants_own_nodes(host: Arc<TestCluster>
         assert_eq!(selector.get(labels::TENANT).map(String::as_str), Some(vision.id.slug()));
     }
     let events: Api<Event> = Api::namespaced(vision.client.clone(), "default");
-    until_true("the team sees what the scheduler says", SOON, async || {
+    until_true("the team sees the scheduler's Events", SOON, async || {
         events
             .list(&ListParams::default())
             .await
@@ -147,7 +147,7 @@ pub(crate) async fn every_version_runs_and_is_upgraded_to_the_next(host: Arc<Tes
             .unwrap();
         until_true(&format!("the API server is {version}"), SOON, async || {
             let served = tenant.client.apiserver_version().await;
-            // `gitVersion` is that of the program, whichever version it behaves as.
+            // `gitVersion` is that of the program, whichever version it emulates.
             served.is_ok_and(|served| served.emulation_minor.as_deref() == Some(&minor(version)))
         })
         .await;

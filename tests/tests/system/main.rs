@@ -33,7 +33,7 @@ fn main() -> ExitCode {
                 node_recycling::failed_scrub_quarantines_a_node_until_it_is_released,
                 node_recycling::deleted_node_is_scrubbed_when_it_returns,
                 node_recycling::invalid_pools_are_rejected,
-                network::policies_follow_the_spec_and_heal,
+                network::policies_follow_the_spec_and_drift_is_corrected,
                 network::policies_outlast_pods,
                 services::one_address_for_each_of_two_tenants,
                 input::schemas_reject_invalid_tenants,
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
                 deletion::tenant_is_deleted_twice_and_without_its_api_server,
                 deletion::new_tenant_of_the_same_name_starts_empty,
             ]),
-            // It kills control, which others wait for.
+            // It stops control, which other tests need.
             Group::alone(tests![deletion::removed_finalizer_leaves_nothing]),
         ],
     )

@@ -1,5 +1,5 @@
-//! A tenant's border in the network as objects: policies are there before the first pod, follow the spec, heal, and outlast
-//! the pods. That packets obey them is shown on real nodes.
+//! A tenant's border in the network as objects: policies are there before the first pod, follow the spec, are restored, and
+//! outlast the pods. That packets obey them is shown on real nodes.
 
 use berth_api::{
     Phase, conditions, labels,
@@ -36,7 +36,7 @@ fn policies(host: &TestCluster, id: &TenantId) -> Api<NetworkPolicy> {
     Api::namespaced(host.client.clone(), &id.workload_namespace())
 }
 
-/// When an object that was never changed was made.
+/// The resource version with which an unchanged object was created.
 fn made(object: &impl ResourceExt) -> u64 {
     object.resource_version().unwrap().parse().unwrap()
 }
@@ -72,7 +72,7 @@ async fn patch(host: &TestCluster, tenant: &Tenant, network: Value) {
         .unwrap();
 }
 
-pub(crate) async fn policies_follow_the_spec_and_heal(host: Arc<TestCluster>) {
+pub(crate) async fn policies_follow_the_spec_and_drift_is_corrected(host: Arc<TestCluster>) {
     let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "bordered"}, "spec": {
         "network": {"egress": {"allowedCIDRs": ["10.0.0.0/8"], "default": [{"cidr": "10.30.0.0/16"}]}}}});
     apply(&host.client, "", &class).await.unwrap();
@@ -81,16 +81,16 @@ pub(crate) async fn policies_follow_the_spec_and_heal(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "net-follow", &cluster).await;
     let policies = policies(&host, &tenant.id);
     assert_eq!(names(&policies).await, OF_WORKLOADS);
-    assert_eq!(declared(&policies).await, ["10.30.0.0/16"], "as the class gives");
+    assert_eq!(declared(&policies).await, ["10.30.0.0/16"], "the default of the class");
 
-    // Before the syncer had the right to make any pod.
+    // They exist before the syncer has the right to create a pod.
     let bindings: Api<RoleBinding> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let binding = made(&bindings.get(SYNCER).await.unwrap());
     for name in OF_WORKLOADS {
         assert!(made(&policies.get(name).await.unwrap()) < binding, "{name} came late");
     }
 
-    // What is asked for, in the policies, in what the syncer lets through, and in what the wall reads.
+    // The declared ranges: in the policies, in what the syncer allows, and in what the admission policy reads.
     patch(
         &host,
         &tenant,
@@ -122,16 +122,16 @@ pub(crate) async fn policies_follow_the_spec_and_heal(host: Arc<TestCluster>) {
     })
     .await;
 
-    // What the class does not allow is told, and changes nothing.
+    // A range that the class does not allow is reported, and changes nothing.
     patch(&host, &tenant, json!({"egress": {"allow": [{"cidr": "192.0.2.0/24"}]}})).await;
     let tenants = host.tenants("net-follow");
-    until("the tenant is told", SOON, async || {
+    until("the condition names the range", SOON, async || {
         let cluster = tenants.get("bordered").await.map_err(|error| error.to_string())?;
         let conditions = cluster.status.unwrap_or_default().conditions;
         let accepted = conditions.iter().find(|c| c.type_ == conditions::ACCEPTED);
-        let words = "spec.network.egress.allow[0]: the class does not allow 192.0.2.0/24; use a range in 10.0.0.0/8";
+        let message = "spec.network.egress.allow[0]: the class does not allow 192.0.2.0/24; use a range in 10.0.0.0/8";
         match accepted {
-            Some(told) if told.reason == "NetworkNotAllowed" && told.message == words => Ok(()),
+            Some(found) if found.reason == "NetworkNotAllowed" && found.message == message => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
@@ -139,7 +139,7 @@ pub(crate) async fn policies_follow_the_spec_and_heal(host: Arc<TestCluster>) {
     assert_eq!(declared(&policies).await, ["10.20.0.0/16"]);
     patch(&host, &tenant, json!({"egress": null})).await;
 
-    // What somebody deletes or changes by hand comes back.
+    // A policy that is deleted or changed by hand is restored.
     let before = policies.get("berth-baseline").await.unwrap();
     policies
         .delete("berth-baseline", &DeleteParams::default())
@@ -159,7 +159,7 @@ pub(crate) async fn policies_follow_the_spec_and_heal(host: Arc<TestCluster>) {
         policies.get("berth-baseline").await.unwrap().spec == before.spec
     })
     .await;
-    // One that control does not make any more goes.
+    // A policy that control does not create any more is deleted.
     let mut stale = before.clone();
     stale.metadata = kube::api::ObjectMeta {
         name: Some("berth-earlier".into()),
@@ -167,7 +167,7 @@ pub(crate) async fn policies_follow_the_spec_and_heal(host: Arc<TestCluster>) {
         ..Default::default()
     };
     policies.create(&PostParams::default(), &stale).await.unwrap();
-    until_true("what is not wanted is gone", SOON, async || {
+    until_true("the stale policy is gone", SOON, async || {
         policies.get_opt("berth-earlier").await.unwrap().is_none()
     })
     .await;
@@ -199,9 +199,9 @@ pub(crate) async fn policies_outlast_pods(host: Arc<TestCluster>) {
     until("the tenant waits for its pods", SOON, async || {
         let cluster = tenants.get("last").await.map_err(|error| error.to_string())?;
         let status = cluster.status.unwrap_or_default();
-        let told = status.conditions.into_iter().find(|c| c.type_ == conditions::DELETING);
-        match (status.phase, told) {
-            (Some(Phase::Deleting), Some(told)) if told.message.starts_with("the pods in namespace") => Ok(()),
+        let found = status.conditions.into_iter().find(|c| c.type_ == conditions::DELETING);
+        match (status.phase, found) {
+            (Some(Phase::Deleting), Some(found)) if found.message.starts_with("the pods in namespace") => Ok(()),
             (_, other) => Err(format!("{other:?}")),
         }
     })

@@ -1,4 +1,4 @@
-//! What happens to a node between two tenants. Each test has a node and a pool of its own.
+//! Recycling of a node between two tenants. Each test has a node and a pool of its own.
 
 use berth_api::{HostNodePool, HostNodePoolSpec, KubeDuration, conditions, labels};
 use berth_control::install::uninstall::find_remaining_objects;
@@ -78,7 +78,7 @@ impl Bench {
         bench
     }
 
-    /// As a kubelet makes its Node.
+    /// Creates the Node, as a kubelet does.
     async fn create_node(&self) {
         let labels = json!({POOL: self.name, "nvidia.com/gpu.product": self.name});
         simulate_node(&self.host.client, "gpu-l40s-01", self.name, labels).await;
@@ -127,7 +127,7 @@ impl Bench {
             .unwrap();
     }
 
-    /// Waits until the states that were seen end with these: the watch tells of them a little later. Gives those before.
+    /// Waits until the observed states end with these: the watch reports them a little later. Returns those before.
     async fn until_states(&self, wanted: &str) -> String {
         until(&format!("{} was {wanted}", self.name), SOON, async || {
             let states = self.states.lock().unwrap().join(" ");
@@ -136,12 +136,12 @@ impl Bench {
         .await
     }
 
-    /// How often control told that it mended the node's record.
-    async fn mended(&self) -> i32 {
+    /// How often control has reported that it corrected the node's assignment.
+    async fn corrections(&self) -> i32 {
         let events: Api<Event> = Api::all(self.host.client.clone());
         let of_node = format!("reason=DriftCorrected,involvedObject.name={}", self.name);
         let events = events.list(&ListParams::default().fields(&of_node)).await.unwrap();
-        // Those that are alike are one Event with a count.
+        // Equal ones are one Event with a count.
         let times = |event: &Event| event.series.as_ref().and_then(|series| series.count).unwrap_or(1);
         events.iter().map(times).sum()
     }
@@ -166,9 +166,9 @@ pub(crate) async fn node_states_follow_in_order_and_drift_is_corrected(host: Arc
     assert_eq!(taint(&assigned).as_deref(), Some(slug.as_str()));
 
     bench.until_states("Reserved Joining Assigned").await;
-    assert_eq!(bench.mended().await, 0, "nobody touched it");
+    assert_eq!(bench.corrections().await, 0, "there was no drift");
 
-    // What somebody takes off by hand is put back.
+    // A label or taint that is removed by hand is restored.
     let gone =
         json!({"metadata": {"labels": {labels::TENANT: null, labels::NODE_STATE: null}}, "spec": {"taints": null}});
     bench.patch_node(gone).await;
@@ -187,7 +187,7 @@ pub(crate) async fn node_states_follow_in_order_and_drift_is_corrected(host: Arc
     bench
         .until_states("Assigned Cordoned Draining Scrubbing Validating Free")
         .await;
-    assert_eq!(bench.mended().await, 1);
+    assert_eq!(bench.corrections().await, 1);
     let jobs: Api<Job> = Api::namespaced(host.client.clone(), "berth-system");
     until_true("the Jobs of the recycling are gone", SOON, async || {
         let listed = jobs
@@ -220,15 +220,15 @@ pub(crate) async fn failed_scrub_quarantines_a_node_until_it_is_released(host: A
     until_true("the pool names the node", SOON, async || {
         let status = pools.get(bench.name).await.unwrap().status.unwrap_or_default();
         let healthy = status.conditions.iter().find(|c| c.type_ == conditions::HEALTHY);
-        let is_told = healthy.is_some_and(|c| c.status == "False" && c.message.contains(bench.name));
-        is_told
+        let is_reported = healthy.is_some_and(|c| c.status == "False" && c.message.contains(bench.name));
+        is_reported
             && status
                 .nodes
                 .is_some_and(|nodes| nodes.quarantined == 1 && nodes.free == 0)
     })
     .await;
 
-    // Without Berth nobody would ever take that off.
+    // Without Berth, nothing would ever remove the quarantine.
     let message = find_remaining_objects(&host.client)
         .await
         .unwrap()
@@ -236,24 +236,24 @@ pub(crate) async fn failed_scrub_quarantines_a_node_until_it_is_released(host: A
         .unwrap();
     assert!(message.contains("recycling-fails (Quarantined)"), "{message}");
 
-    // People look, and what is wrong still is: it fails now.
+    // A person releases it, but the fault is still there: the scrub fails.
     let release = json!({"metadata": {"annotations": {labels::RELEASE_QUARANTINE: "yes"}}});
     let failing = json!({"simulation.berth.dev/run-for": "200ms", "simulation.berth.dev/exit-code": "1"});
     bench.pod_annotations(failing).await;
     bench.patch_node(release.clone()).await;
     bench.until_states("Quarantined Scrubbing Quarantined").await;
-    // Now it may take its time.
-    let mended = json!({"spec": {"timeouts": {"scrub": null}, "scrub": {"podAnnotations": {
+    // From now on, the scrub succeeds.
+    let repaired = json!({"spec": {"timeouts": {"scrub": null}, "scrub": {"podAnnotations": {
         "simulation.berth.dev/run-for": null, "simulation.berth.dev/exit-code": null}}}});
     pools
-        .patch(bench.name, &PatchParams::default(), &Patch::Merge(&mended))
+        .patch(bench.name, &PatchParams::default(), &Patch::Merge(&repaired))
         .await
         .unwrap();
     until("the node is free", SOON, async || {
         match bench.node().await.labels().get(labels::NODE_STATE).map(String::as_str) {
             None => Ok(()),
             Some("Quarantined") => {
-                // Control may hear of the release before it hears of the pool: then people say it again.
+                // Control may see the release before the change of the pool: then it is released again.
                 bench.patch_node(release.clone()).await;
                 Err("released".to_owned())
             }
@@ -273,7 +273,7 @@ pub(crate) async fn deleted_node_is_scrubbed_when_it_returns(host: Arc<TestClust
     bench.delete_tenant().await;
     bench.until_state("Scrubbing").await;
     bench.nodes.delete(bench.name, &DeleteParams::default()).await.unwrap();
-    // With its Lease, which the garbage collector takes away: without one of its own KWOK plays nothing on the next node.
+    // And its Lease, which the garbage collector deletes: kwok simulates the next node only with a Lease of its own.
     let leases: Api<Lease> = Api::namespaced(host.client.clone(), "kube-node-lease");
     until_true("the node is gone", SOON, async || {
         bench.nodes.get_opt(bench.name).await.unwrap().is_none() && leases.get_opt(bench.name).await.unwrap().is_none()
@@ -284,7 +284,7 @@ pub(crate) async fn deleted_node_is_scrubbed_when_it_returns(host: Arc<TestClust
         .await;
     bench.states.lock().unwrap().clear();
     bench.create_node().await;
-    // It looks as new. Whoever asks for it gets it clean.
+    // It looks new, but is cleaned before a tenant gets it.
     bench.tenant().await;
     bench.until_state("Assigned").await;
     let before = bench

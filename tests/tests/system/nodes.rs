@@ -1,4 +1,4 @@
-//! Who gets which node.
+//! Which tenant gets which node.
 
 use berth_api::{Phase, conditions, labels};
 use berth_tests::{
@@ -25,7 +25,7 @@ pub(crate) async fn last_node_goes_to_the_first_request(host: Arc<TestCluster>) 
             .await
             .unwrap();
     }
-    let (winner, loser) = until("one tenant is ready and the other is told to wait", SOON, async || {
+    let (winner, loser) = until("one tenant is ready and the other one waits", SOON, async || {
         let mut ready = None;
         let mut waits = None;
         for name in ["first", "second"] {
@@ -50,7 +50,7 @@ pub(crate) async fn last_node_goes_to_the_first_request(host: Arc<TestCluster>) 
     assert_eq!(
         waiting.nodes.unwrap().assigned,
         0,
-        "no half of what was asked for is held"
+        "no part of a larger request is held"
     );
     let message = &waiting
         .conditions
@@ -97,7 +97,7 @@ pub(crate) async fn a_group_grows_and_shrinks(host: Arc<TestCluster>) {
     assert_eq!(both.len(), 2);
 
     scale(1).await;
-    until_true("one node is given back", SOON, async || {
+    until_true("one node is released", SOON, async || {
         nodes_of_tenant(&host.client, tenant.id.slug()).await.len() == 1
     })
     .await;
@@ -117,8 +117,8 @@ pub(crate) async fn a_group_grows_and_shrinks(host: Arc<TestCluster>) {
         !spec.unschedulable.unwrap_or_default(),
         "a released node is not left cordoned"
     );
-    // The pod that was on it was told so as a kubelet would, and was not simply forgotten.
-    until_true("the evicted pod is shown as failed, or gone", SOON, async || {
+    // Its pod was ended as by a kubelet, and was not simply forgotten.
+    until_true("the evicted pod has failed or is gone", SOON, async || {
         let mut states = Vec::new();
         for name in ["a", "b"] {
             states.push(pods.get_opt(name).await.unwrap().map(|pod| phase(&pod)));

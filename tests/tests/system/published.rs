@@ -1,4 +1,4 @@
-//! What a tenant is told of its nodes.
+//! What Berth publishes to a tenant about its nodes.
 
 use berth_api::{TenantNode, TenantNodeStatus};
 use berth_tests::{
@@ -51,7 +51,7 @@ pub(crate) async fn available_capacity_and_devices_are_published(host: Arc<TestC
     });
     apply(&host.client, "default", &agent).await.unwrap();
     let free = |text: &Value| text.as_str().and_then(|text| text.parse::<u64>().ok());
-    until_status(&host, &tenant, node, "the agent's part is taken off", |status| {
+    until_status(&host, &tenant, node, "the agent's share is subtracted", |status| {
         free(&status.node["allocatable"]["cpu"]) == Some(cpus - 2)
             && free(&status.node["allocatable"]["pods"]) == Some(pods - 1)
             && free(&status.node["capacity"]["cpu"]).is_some_and(|all| all >= cpus)
@@ -60,7 +60,7 @@ pub(crate) async fn available_capacity_and_devices_are_published(host: Arc<TestC
     let agents: Api<Pod> = Api::namespaced(host.client.clone(), "default");
     let now = DeleteParams::default().grace_period(0);
     agents.delete("view-agent", &now).await.unwrap();
-    until_status(&host, &tenant, node, "and given back", |status| {
+    until_status(&host, &tenant, node, "and added again", |status| {
         free(&status.node["allocatable"]["cpu"]) == Some(cpus)
     })
     .await;
@@ -89,7 +89,7 @@ pub(crate) async fn available_capacity_and_devices_are_published(host: Arc<TestC
     for name in ["view-own", "view-other", "view-all"] {
         slices.delete(name, &DeleteParams::default()).await.unwrap();
     }
-    until_status(&host, &tenant, node, "and withdrawn", |status| {
+    until_status(&host, &tenant, node, "and removed again", |status| {
         status.resource_slices.is_empty()
     })
     .await;

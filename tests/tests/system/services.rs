@@ -1,4 +1,4 @@
-//! A Service has one address, inside and outside of its tenant, and nobody but the tenant's API server is told it first.
+//! A Service has one address, inside and outside of its tenant, and only the tenant's API server may request one.
 
 use berth_api::names::host_name;
 use berth_tests::{
@@ -46,13 +46,13 @@ pub(crate) async fn one_address_for_each_of_two_tenants(host: Arc<TestCluster>) 
     let made = on_host.get(&name).await.unwrap();
     assert_eq!(made.spec.unwrap().cluster_ip.as_ref(), Some(&address));
 
-    until("it is told that the address is taken", SOON, async || {
+    until("the error says that the address is taken", SOON, async || {
         let taken = apply(&second.client, "default", &service(Some(&address))).await;
-        let words = taken.expect_err("two have one address").to_string();
-        if words.contains("taken by another Service") {
+        let message = taken.expect_err("two have one address").to_string();
+        if message.contains("taken by another Service") {
             Ok(())
         } else {
-            Err(words)
+            Err(message)
         }
     })
     .await;
@@ -60,7 +60,7 @@ pub(crate) async fn one_address_for_each_of_two_tenants(host: Arc<TestCluster>) 
 
     only_the_api_server_may_ask(&first).await;
 
-    // A tenant that takes the configuration away gets it back.
+    // A tenant that deletes the configuration gets it back.
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(first.client.clone());
     configurations
         .delete("berth-services", &DeleteParams::default())
@@ -94,7 +94,7 @@ async fn only_the_api_server_may_ask(tenant: &Tenant) {
         .with_no_client_auth();
     let stream = TcpStream::connect(address).await.unwrap();
     let name = ServerName::try_from("127.0.0.1").unwrap();
-    // The client's side of the handshake may end before the server says no.
+    // The client's side of the handshake may end before the server refuses.
     let answer = async {
         let mut stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await?;
         stream
@@ -105,7 +105,7 @@ async fn only_the_api_server_may_ask(tenant: &Tenant) {
         std::io::Result::Ok(answer)
     };
     match answer.await {
-        // Whoever is late finds the door shut instead.
+        // A late client finds the connection closed instead.
         Err(error) => assert!(
             error.to_string().contains("ertificate")
                 || matches!(

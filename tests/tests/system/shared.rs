@@ -46,14 +46,14 @@ async fn label(nodes: &Api<Node>, node: &str, key: &str, value: Value) {
     nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
 }
 
-async fn until_pool_says(pools: &Api<HostNodePool>, words: &str) {
-    until(&format!("the pool says {words}"), SOON, async || {
+async fn until_pool_says(pools: &Api<HostNodePool>, expected: &str) {
+    until(&format!("the pool says {expected}"), SOON, async || {
         let status = pools.get("cpu").await.map_err(|error| error.to_string())?.status;
         let conditions = status.unwrap_or_default().conditions;
         let message = conditions.iter().find(|condition| condition.type_ == conditions::READY);
         let message = message.map(|condition| condition.message.clone());
         match message {
-            Some(message) if message.contains(words) => Ok(()),
+            Some(message) if message.contains(expected) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
@@ -68,12 +68,12 @@ async fn on_host(host: &TestCluster, tenant: &Tenant, node: &str) -> Vec<Pod> {
     list.items.into_iter().filter(is_there).collect()
 }
 
-async fn refuses_pools_that_cannot_be(pools: &Api<HostNodePool>) {
+async fn refuses_invalid_pools(pools: &Api<HostNodePool>) {
     let dry = PostParams {
         dry_run: true,
         ..PostParams::default()
     };
-    for (more, words) in [
+    for (more, expected) in [
         (json!({"modes": ["Shared", "Private"]}), "no other mode"),
         (
             json!({"modes": ["Shared"], "gpuResourceName": "nvidia.com/gpu"}),
@@ -84,7 +84,7 @@ async fn refuses_pools_that_cannot_be(pools: &Api<HostNodePool>) {
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let pool = HostNodePool::new("cannot-be", serde_json::from_value(spec).unwrap());
         let error = pools.create(&dry, &pool).await.unwrap_err().to_string();
-        assert!(error.contains(words), "{error}");
+        assert!(error.contains(expected), "{error}");
     }
     let change = json!({"spec": {"modes": ["Private"]}});
     let error = pools
@@ -120,9 +120,9 @@ fn sharing_cluster() -> TenantCluster {
     cluster
 }
 
-/// A node goes from the shared pool into one of single tenants: whoever is there leaves as its budget allows, the node is
-/// cleaned, and then somebody else has it.
-async fn one_has_it_alone_when_it_is_clean(host: &TestCluster, before: &Tenant, after: &Tenant) {
+/// A node goes from the shared pool into one for single tenants: pods leave as their budgets allow, the node is cleaned, and
+/// then another tenant gets it.
+async fn next_owner_gets_a_clean_node(host: &TestCluster, before: &Tenant, after: &Tenant) {
     let pools: Api<HostNodePool> = Api::all(host.client.clone());
     let nodes: Api<Node> = Api::all(host.client.clone());
     let spec = json!({"nodeSelector": {"example.com/pool": "was-shared"}, "modes": ["Private"]});
@@ -143,14 +143,14 @@ async fn one_has_it_alone_when_it_is_clean(host: &TestCluster, before: &Tenant, 
     let tenants = host.tenants("shared-other");
     let merge = Patch::Merge(&body);
     tenants.patch("other", &PatchParams::default(), &merge).await.unwrap();
-    until("it is told why it waits", SOON, async || {
+    until("it waits for the node", SOON, async || {
         let status = tenants.get("other").await.unwrap().status.unwrap_or_default();
-        let words = format!("{:?}", status.conditions);
+        let found = format!("{:?}", status.conditions);
         let node = nodes.get("cpu-01").await.unwrap();
         let waits = node.annotations().contains_key(labels::PREVIOUS_SHARED_POOL)
             && !node.labels().contains_key(labels::NODE_STATE)
             && !conditions::is_true(&status.conditions, conditions::NODES_READY);
-        if waits { Ok(()) } else { Err(words) }
+        if waits { Ok(()) } else { Err(found) }
     })
     .await;
     assert_eq!(on_host(host, before, "cpu-01").await.len(), 1, "a budget holds");
@@ -160,18 +160,18 @@ async fn one_has_it_alone_when_it_is_clean(host: &TestCluster, before: &Tenant, 
     budgets.delete("not-now", &DeleteParams::default()).await.unwrap();
     let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(host.client.clone());
     let about = ListParams::default().fields("regarding.kind=Node,regarding.name=cpu-01");
-    // The state itself may be over before anybody looks.
+    // The state itself may be over before it is read.
     until("it is cleaned because it was shared", SOON, async || {
         let events = events.list(&about).await.map_err(|error| error.to_string())?;
-        let told: Vec<_> = events
+        let seen: Vec<_> = events
             .iter()
             .filter(|event| event.reason.as_deref() == Some("Scrubbing"))
             .filter_map(|event| event.note.as_deref())
             .collect();
-        if told.iter().any(|why| why.contains("tenants shared it in the pool cpu")) {
+        if seen.iter().any(|why| why.contains("it was shared in pool cpu")) {
             Ok(())
         } else {
-            Err(format!("{told:?}"))
+            Err(format!("{seen:?}"))
         }
     })
     .await;
@@ -185,7 +185,7 @@ async fn one_has_it_alone_when_it_is_clean(host: &TestCluster, before: &Tenant, 
         }
     })
     .await;
-    until("Events tell of it", SOON, async || {
+    until("Events report the states", SOON, async || {
         let events = events.list(&about).await.unwrap();
         let reasons: Vec<_> = events.iter().filter_map(|event| event.reason.clone()).collect();
         let all = ["Scrubbing", "Validating", "Free", "Assigned"];
@@ -197,7 +197,7 @@ async fn one_has_it_alone_when_it_is_clean(host: &TestCluster, before: &Tenant, 
     })
     .await;
 
-    // It goes back the way it came.
+    // The node returns to the shared pool.
     let none = json!({"spec": {"nodeGroups": []}});
     tenants
         .patch("other", &PatchParams::default(), &Patch::Merge(&none))
@@ -227,7 +227,7 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(host: Arc<TestCluster>) 
         assert_eq!(made.spec, class.spec, "nothing was pruned or defaulted");
     }
     until_pool_says(&pools, "tenants share 2 of 2 nodes").await;
-    refuses_pools_that_cannot_be(&pools).await;
+    refuses_invalid_pools(&pools).await;
 
     let builds = example::<TenantCluster>(EXAMPLE).remove(0);
     let other = sharing_cluster();
@@ -238,19 +238,19 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(host: Arc<TestCluster>) 
 
     // One tenant's pods on its own GPU node and on a shared one; both tenants' pods on the same node.
     let own = nodes_of_tenant(&host.client, builds.id.slug()).await;
-    assert_eq!(own.len(), 1, "shared nodes are nobody's own: {own:?}");
+    assert_eq!(own.len(), 1, "shared nodes have no owner: {own:?}");
     assert_eq!(run(&builds.client, &gpu_pod("train", 8)).await, own[0]);
     assert_eq!(run(&builds.client, &pod_on("beside", "cpu-01")).await, "cpu-01");
     assert_eq!(run(&other.client, &pod_on("beside", "cpu-01")).await, "cpu-01");
     assert_eq!(run(&other.client, &pod_on("second", "cpu-02")).await, "cpu-02");
     let [pod] = on_host(&host, &builds, "cpu-01").await.try_into().unwrap();
     let spec = pod.spec.unwrap();
-    assert_eq!(spec.host_users, Some(false), "as the class wants it");
+    assert_eq!(spec.host_users, Some(false), "as the class requires");
     assert_eq!(spec.containers[0].image_pull_policy.as_deref(), Some("Always"));
     sees_little(&host, &builds).await;
     sees_little(&host, &other).await;
 
-    // A pod that asks for GPUs is for own nodes only: this one has none and waits.
+    // A pod that requests GPUs is for own nodes only: this one has none and waits.
     let pods: Api<Pod> = Api::namespaced(other.client.clone(), "default");
     pods.create(&PostParams::default(), &gpu_pod("gpu", 1)).await.unwrap();
     let of_other: Api<Pod> = Api::namespaced(host.client.clone(), &other.id.workload_namespace());
@@ -272,7 +272,7 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(host: Arc<TestCluster>) 
         .await
         .unwrap();
 
-    // A node on which a GPU shows up is shared no longer, and who was there leaves.
+    // A node that gets a GPU is not shared any more, and its pods leave.
     label(&nodes, "cpu-02", "nvidia.com/gpu.present", "true".into()).await;
     until_pool_says(&pools, "cpu-02 (it has the label nvidia.com/gpu.present=true)").await;
     until_true("the pod has left it", SOON, async || {
@@ -288,7 +288,7 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(host: Arc<TestCluster>) 
     label(&nodes, "cpu-02", "nvidia.com/gpu.present", Value::Null).await;
     until_pool_says(&pools, "tenants share 2 of 2 nodes").await;
 
-    // Who asks for the pool no longer has to go; the other one stays.
+    // A tenant that does not request the pool any more leaves; the other one stays.
     let spec = json!({"spec": {"nodeGroups": []}});
     let tenants = host.tenants("shared-other");
     let merge = Patch::Merge(&spec);
@@ -306,7 +306,7 @@ pub(crate) async fn work_without_gpus_runs_side_by_side(host: Arc<TestCluster>) 
     .await;
     assert_eq!(on_host(&host, &builds, "cpu-01").await.len(), 1);
 
-    one_has_it_alone_when_it_is_clean(&host, &builds, &other).await;
+    next_owner_gets_a_clean_node(&host, &builds, &other).await;
     tokio::join!(builds.delete(&host), other.delete(&host));
     pools.delete("cpu", &DeleteParams::default()).await.unwrap();
     for node in ["cpu-01", "cpu-02"] {

@@ -1,4 +1,4 @@
-//! The metrics API of a tenant whose host measures nothing. (With a host that does, see the end-to-end suite.)
+//! The metrics API of a tenant whose host has no metrics. (With a host that does, see the end-to-end suite.)
 
 use berth_tests::{
     kubectl::{Kubectl, Said},
@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, api::DeleteParams};
 use std::sync::Arc;
 
-async fn until_said(kubectl: &Kubectl, arguments: &[&str], is_right: impl Fn(&Said) -> bool) {
+async fn until_output(kubectl: &Kubectl, arguments: &[&str], is_right: impl Fn(&Said) -> bool) {
     until(
-        &format!("kubectl {arguments:?} says what it should"),
+        &format!("kubectl {arguments:?} prints the expected output"),
         SOON,
         async || {
             let said = kubectl.run(arguments).await;
@@ -36,22 +36,22 @@ pub(crate) async fn host_without_metrics_is_reported(host: Arc<TestCluster>) {
         "{resources}"
     );
     // An aggregated API may be unavailable for a moment.
-    until_said(&kubectl, &["top", "pod"], |said| {
+    until_output(&kubectl, &["top", "pod"], |said| {
         !said.success && said.err.contains("its cluster has no metrics.k8s.io")
     })
     .await;
-    // There are no nodes to ask about.
-    until_said(&kubectl, &["get", "nodemetrics", "-o", "name"], |said| {
+    // The tenant has no nodes.
+    until_output(&kubectl, &["get", "nodemetrics", "-o", "name"], |said| {
         said.success && said.out.is_empty()
     })
     .await;
     for other in ["/namespaces/default/pods/none", "/nodes/none", "/none"] {
-        until_said(&kubectl, &["get", "--raw", &format!("{path}{other}")], |said| {
+        until_output(&kubectl, &["get", "--raw", &format!("{path}{other}")], |said| {
             !said.success && said.err.contains("NotFound")
         })
         .await;
     }
-    // An API that does not answer would keep it.
+    // An API that does not answer would block its deletion.
     ensure_namespace(&tenant.client, "short-lived").await;
     let namespaces: Api<Namespace> = Api::all(tenant.client.clone());
     namespaces

@@ -1,5 +1,5 @@
-//! `berth explain`: why a tenant has the nodes that it has and waits for others, and why a node is where it is. All of it
-//! stands in the host's objects; here it is put together.
+//! `berth explain`: why a tenant has its nodes and waits for others, and why a node is assigned as it is. All of this is in
+//! the host's objects; here it is collected.
 
 mod text;
 
@@ -18,10 +18,10 @@ use crate::error::Error;
 use crate::nodes::is_ready;
 use crate::output;
 
-/// The newest Events that are shown.
+/// How many of the newest Events are shown.
 const EVENTS: usize = 10;
 
-/// What is said of a tenant. Programs read it: fields are only ever added.
+/// The explanation of a tenant. Programs read it: fields are only ever added.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TenantView {
@@ -35,7 +35,7 @@ struct TenantView {
     events: Vec<EventView>,
 }
 
-/// What is said of a node.
+/// The explanation of a node.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeView {
@@ -46,7 +46,7 @@ struct NodeView {
     since: Option<String>,
     /// `namespace/name` of the tenant that has it, or its slug.
     tenant: Option<String>,
-    /// The slug of the tenant that had it before, while it is cleaned.
+    /// The slug of the tenant that had it before, while it is recycled.
     previous_tenant: Option<String>,
     group: Option<String>,
     reason: Option<String>,
@@ -93,7 +93,7 @@ pub(crate) async fn run(target: ExplainTarget) -> Result<ExitCode, Error> {
     }
 }
 
-/// The local host cluster if there is one, else the one that kubectl would talk to.
+/// The local host cluster if there is one, else the one that kubectl would use.
 async fn connect(home: &HomeArgument) -> Result<Client, Error> {
     let home = Home::new(&home.home);
     if std::env::var_os("KUBECONFIG").is_none() && home.exists() {

@@ -160,7 +160,7 @@ fn print(outcome: &Outcome, format: OutputFormat) -> Result<(), Error> {
     print_line(format_args!("{text}"))
 }
 
-/// Says on stderr how far a long simulation is.
+/// Prints the progress of a long simulation to stderr.
 struct Reporter {
     started: Instant,
     shown: Option<Instant>,
@@ -177,7 +177,7 @@ impl Reporter {
     }
 
     fn show(&mut self, progress: Progress) {
-        // On a terminal one line that changes; into a log seldom a new one.
+        // On a terminal one line that changes; in a log a new line, but seldom.
         let every = Duration::from_secs(if self.terminal { 1 } else { 15 });
         if self.shown.unwrap_or(self.started).elapsed() < every {
             return;

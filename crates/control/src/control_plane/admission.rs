@@ -1,5 +1,5 @@
-//! The way from the API server to the syncer's admission server: certificates for both ends, and the configuration that
-//! makes the API server show its own. Other programs on the machine have none and are turned away.
+//! The connection from the API server to the syncer's admission server: certificates for both ends, and the configuration
+//! by which the API server presents its own. Other programs on the machine have no certificate and are rejected.
 
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
@@ -17,7 +17,7 @@ pub(super) const CERTIFICATE: &str = "admission";
 /// File of the syncer with the authority that signed the API server's certificate.
 pub(super) const AUTHORITY: &str = "admission-ca.crt";
 
-/// The API server's end. It shows the certificate to this one address only.
+/// The API server's end. It presents the certificate to this one address only.
 pub(super) fn for_api_server(
     input: &ControlPlaneInput<'_>,
     authorities: &Authorities,

@@ -10,7 +10,7 @@ use super::{
 use berth_pki::Usage;
 use std::collections::BTreeMap;
 
-/// Names under which pods know their API server.
+/// Names by which pods reach their API server.
 const IN_CLUSTER_NAMES: [&str; 5] = [
     "kubernetes",
     "kubernetes.default",
@@ -75,7 +75,7 @@ pub(super) fn render(
         flag("bind-address", input.endpoints.api_server.listen.ip()),
         flag("secure-port", input.endpoints.api_server.listen.port()),
         flag("advertise-address", input.service_range.first),
-        // default/kubernetes is one address inside and outside of the tenant, which this server does not know.
+        // This server does not know the address of default/kubernetes, which is the same inside and outside of the tenant.
         flag("endpoint-reconciler-type", "none"),
         flag("service-cluster-ip-range", input.service_range.flag()),
         file_flag("tls-cert-file", "tls.crt"),
@@ -85,7 +85,7 @@ pub(super) fn render(
         flag("authorization-mode", "RBAC"),
         flag("service-account-issuer", &issuer),
         flag("api-audiences", &issuer),
-        // A pod's token lives as long as it says, and not a year.
+        // A pod's token expires when it says, not after a year.
         flag("service-account-extend-token-expiration", "false"),
         file_flag("service-account-key-file", "service-account.pub"),
         file_flag("service-account-signing-key-file", "service-account.key"),

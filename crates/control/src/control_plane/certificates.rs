@@ -44,7 +44,7 @@ pub struct Authorities {
     pub admission: CertificateAuthority,
     /// Signs both ends between the API server and the syncer's egress broker.
     pub egress: CertificateAuthority,
-    /// Signs both ends between the API server and what it takes for kubelets. The syncer has its key.
+    /// Signs both ends between the API server and the kubelets that the syncer stands in for. The syncer has its key.
     pub kubelet: CertificateAuthority,
     /// Signs client certificates of the datastore. Belongs to the platform, not to the tenant.
     pub datastore: CertificateAuthority,
@@ -52,7 +52,7 @@ pub struct Authorities {
     pub service_account: ServiceAccountKey,
 }
 
-/// Authorities that tenants made by earlier versions lack.
+/// Authorities that tenants of earlier versions lack.
 const ADDED_LATER: [&str; 3] = ["admission", "egress", "kubelet"];
 
 impl Authorities {
@@ -70,7 +70,7 @@ impl Authorities {
         Ok(stored)
     }
 
-    /// What has to be added to the stored data of a tenant that an earlier version made.
+    /// The authorities that the stored data of a tenant of an earlier version lacks.
     ///
     /// # Errors
     /// No key can be made.
@@ -162,7 +162,7 @@ fn add_authority(stored: &mut BTreeMap<String, String>, tenant: &str, purpose: &
     Ok(())
 }
 
-/// What a leaf certificate should say.
+/// The contents of a leaf certificate.
 #[derive(Clone, Debug)]
 pub struct Leaf {
     common_name: String,
@@ -216,7 +216,7 @@ impl Leaf {
         self
     }
 
-    /// Text that differs when the certificate would say something else or come from another authority.
+    /// Text that changes with the contents of the certificate and with the authority.
     fn fingerprint(&self, authority: &CertificateAuthority) -> String {
         berth_api::names::hash(&[&format!("{self:?}"), authority.cert_pem()])
     }
@@ -257,7 +257,7 @@ impl LeafStore {
         }
     }
 
-    /// The certificate called `name`: the stored one if it says the same, comes from the same authority and is not
+    /// The certificate called `name`: the stored one if it has the same contents, comes from the same authority and is not
     /// due for renewal, else a new one.
     ///
     /// # Errors

@@ -14,15 +14,18 @@ const PORT: u16 = 10257;
 /// Controllers that must not run in a tenant, and why. An unknown name ends kube-controller-manager, so every name
 /// must exist in every supported version; these are in 1.35, 1.36 and 1.37.
 ///
-/// What concerns only the API stays on: the claims of ephemeral volumes are made in the tenant
-/// (`ephemeral-volume-controller`) and synced like others, and the finalizers that the API server puts on claims and
-/// volumes are taken off by their protection controllers.
+/// Controllers that concern only the API stay on: claims of ephemeral volumes are created in the tenant
+/// (`ephemeral-volume-controller`) and synced like others, and the protection controllers remove the finalizers that the
+/// API server adds to claims and volumes.
 pub(super) const DISABLED: &[(&str, &str)] = &[
     (
         "node-lifecycle-controller",
         "the host watches its nodes; the tenant is shown their conditions",
     ),
-    ("taint-eviction-controller", "the host evicts; the tenant is told"),
+    (
+        "taint-eviction-controller",
+        "the host evicts pods; the tenant is shown their status",
+    ),
     ("node-ipam-controller", "pod addresses come from the host's network"),
     (
         "persistentvolume-attach-detach-controller",
@@ -42,7 +45,7 @@ pub(super) const DISABLED: &[(&str, &str)] = &[
     ),
     (
         "device-taint-eviction-controller",
-        "the host evicts from devices that are tainted; the tenant is told",
+        "the host evicts pods from tainted devices; the tenant is shown their status",
     ),
 ];
 

@@ -1,6 +1,6 @@
-//! The way from the API server to everything else: the syncer's egress broker, and behind it what the API server takes
-//! for its kubelets. Each has an authority of its own. The syncer holds the key of the one for kubelets, because it signs
-//! a certificate for each node that the tenant has.
+//! The connections from the API server to everything else: to the syncer's egress broker, and through it to the kubelets
+//! that the syncer stands in for. Each has an authority of its own. The syncer holds the key of the one for kubelets,
+//! because it signs a certificate for each node that the tenant has.
 
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
@@ -58,7 +58,7 @@ pub(super) fn for_api_server(
         file_flag("kubelet-certificate-authority", KUBELET_AUTHORITY),
         file_flag("kubelet-client-certificate", "kubelet-client.crt"),
         file_flag("kubelet-client-key", "kubelet-client.key"),
-        // An address is not looked up before the broker is asked.
+        // An address needs no DNS lookup before the broker is called.
         flag("kubelet-preferred-address-types", "InternalIP,Hostname"),
     ])
 }

@@ -18,7 +18,7 @@ pub struct ControlPlaneInput<'a> {
     pub class: &'a str,
     /// Whether the host or the tenant schedules its pods.
     pub scheduling: SchedulingMode,
-    /// What the syncer mirrors to the host.
+    /// What the syncer syncs, and by which rules.
     pub policy: &'a SyncPolicy,
     /// Whether the components are processes or pods.
     pub form: Form,
@@ -57,7 +57,7 @@ impl ServiceRange {
     }
 }
 
-/// Where and as whom a tenant's API server stores its objects.
+/// The etcd in which a tenant's API server stores its objects.
 #[derive(Clone, Debug)]
 pub struct DatastoreInput {
     /// Endpoints of etcd.
@@ -73,7 +73,7 @@ pub struct HostInput {
     pub server: String,
     /// CA of the host's API server.
     pub ca_pem: String,
-    /// DNS domain of the host cluster, of which tenants see nothing.
+    /// DNS domain of the host cluster. Tenants cannot resolve its names.
     pub cluster_domain: String,
 }
 

@@ -1,7 +1,7 @@
 //! The tenant's kube-scheduler, for tenants that place their pods themselves.
 //!
-//! It places pods on the tenant's nodes as they are shown in the tenant; the host's scheduler then has one node to choose
-//! from, and only checks.
+//! It places pods on the nodes that the tenant sees; the host's scheduler then has only that node to choose, and checks
+//! whether the pod fits.
 
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
@@ -46,9 +46,9 @@ pub(super) fn render(
     })
 }
 
-/// What can only be said in a file. Devices are allocated on the host, where the drivers and all claims are: a scheduler
-/// in the tenant would allocate the same devices a second time, so its plugin for them is off and pods with claims are
-/// placed by everything else.
+/// Settings that have no flags. Devices are allocated on the host, where the drivers and all claims are: a scheduler in
+/// the tenant would allocate the same devices a second time. So its plugin for devices is off, and it ignores the claims of
+/// pods.
 fn configuration() -> String {
     format!(
         "\

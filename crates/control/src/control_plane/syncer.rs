@@ -42,7 +42,7 @@ pub(super) fn render(
         namespace: Some(input.tenant.workload_namespace()),
     };
     files.insert("host.kubeconfig".into(), kubeconfig(&host)?);
-    // Always serializes: texts, numbers and lists. A change of it makes the syncer start again.
+    // Serialization cannot fail: there are only texts, numbers and lists. A change restarts the syncer.
     let policy = serde_json::to_string_pretty(input.policy).unwrap_or_default();
     files.insert("policy.json".into(), policy);
     let network = serde_json::to_string_pretty(input.network).unwrap_or_default();
@@ -80,7 +80,7 @@ pub(super) fn render(
         env: BTreeMap::new(),
         files,
         host_service_account: Some(SYNCER),
-        // It holds no lease, so there is never a second one.
+        // It holds no lease, so there must never be a second one.
         replicas: 1,
         overlaps: false,
         health: Some(Health {

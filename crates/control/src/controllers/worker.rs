@@ -70,7 +70,7 @@ pub enum ControllerError {
 }
 
 impl ControllerError {
-    /// The result in metrics: one of few.
+    /// The result in metrics, one of few values.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Tenant(error) => error.reason(),
@@ -90,7 +90,7 @@ impl Controllers {
             tasks.spawn(work(Arc::clone(&controllers), Arc::clone(&failures), stop.clone()));
         }
         stop.cancelled().await;
-        // Workers finish the reconcile they are at; what they leave undone the next control finds out.
+        // Workers finish their current reconcile; the next control does what is left.
         while tasks.join_next().await.is_some() {}
     }
 

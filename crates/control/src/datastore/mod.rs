@@ -59,7 +59,7 @@ pub enum DatastoreError {
     /// etcd rejected a request, or did not answer.
     #[error("the datastore could not {what}: {source}")]
     Etcd {
-        /// What was asked for.
+        /// What was tried.
         what: &'static str,
         /// etcd's answer.
         source: Box<Status>,

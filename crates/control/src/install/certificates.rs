@@ -50,7 +50,7 @@ pub enum CertificatesError {
     Damaged {
         /// Its name.
         name: String,
-        /// What is the matter.
+        /// What is wrong with it.
         why: String,
     },
 }
@@ -103,7 +103,7 @@ impl Datastore {
 /// Creates or renews both Secrets.
 ///
 /// # Errors
-/// The host refuses or does not answer, or what is there is no authority.
+/// The host refuses or does not answer, or the existing Secret is not an authority.
 pub async fn apply_certificates(
     client: &Client,
     datastore: &Datastore,

@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bounded_ranges_hold_everything(addresses in prop::collection::vec(any::<u32>(), 1..60), most in 1_usize..20) {
+        fn merged_ranges_contain_all_ranges(addresses in prop::collection::vec(any::<u32>(), 1..60), most in 1_usize..20) {
             let all: Vec<IpNet> = addresses.iter().map(|bits| IpNet::from(IpAddr::from(bits.to_be_bytes()))).collect();
             let fewer = merge_ranges(IpNet::aggregate(&all), most);
             prop_assert!(fewer.len() <= most);

@@ -1,4 +1,4 @@
-//! Golden tests, and properties shown by a small model of what policy engines do: every packet between any two ends is held
+//! Golden tests, and properties shown by a small model of what policy engines do: every packet between any two ends is checked
 //! against the policies of control, against policies that a tenant might write, and against the administrators' tier.
 
 use super::{cluster_policy::Generation, *};
@@ -125,9 +125,9 @@ fn cluster_policies_are_as_reviewed() {
 #[test]
 fn limits_contain_only_blocked_ranges_that_overlap_allowed_ones() {
     let case = Case::new("vision");
-    let blocked = |declared: Value| {
+    let blocked = |allowed: Value| {
         network_limits(
-            &serde_json::from_value(declared).unwrap(),
+            &serde_json::from_value(allowed).unwrap(),
             &ClassNetwork::default(),
             &case.blocked(),
         )
@@ -342,13 +342,13 @@ impl Fleet {
         }
     }
 
-    /// Whether a connection comes about, without the administrators' tier.
+    /// Whether NetworkPolicies allow a connection, without the administrators' tier.
     fn connects(&self, from: &End, to: &End, at: (&str, u16)) -> bool {
         passes(&self.policies, from, to, true, at) && passes(&self.policies, to, from, false, at)
     }
 
-    /// The same with it.
-    fn connects_without_cluster_policy(&self, from: &End, to: &End, at: (&str, u16)) -> bool {
+    /// The same with the administrators' tier.
+    fn connects_with_cluster_policy(&self, from: &End, to: &End, at: (&str, u16)) -> bool {
         let mut denials = self.denials.iter();
         self.connects(from, to, at)
             && !denials.any(|policy| is_denied(policy, from, to, true, at) || is_denied(policy, to, from, false, at))
@@ -399,7 +399,7 @@ fn allowed_and_denied_connections() {
     let host_dns = pod("kube-system", 13, &[("k8s-app", "kube-dns")]);
     let (team, metadata) = (outside("198.51.100.9"), outside("169.254.169.254"));
     let (node, host_api, etcd) = (outside("192.168.5.10"), outside("192.168.5.1"), outside("192.168.5.2"));
-    let (declared, closed) = (outside("10.20.1.1"), outside("10.20.7.1"));
+    let (allowed, blocked) = (outside("10.20.1.1"), outside("10.20.7.1"));
     let api = ("TCP", 6443);
     let cases = [
         (&open, &workload(0, 20, OPEN), TCP, true),
@@ -422,9 +422,9 @@ fn allowed_and_denied_connections() {
         (&open, &node, ("TCP", 10250), false),
         (&open, &etcd, ("TCP", 2379), false),
         (&open, &metadata, ("TCP", 80), false),
-        (&open, &declared, ("TCP", 443), true),
-        (&open, &declared, ("TCP", 80), false),
-        (&open, &closed, ("TCP", 443), false),
+        (&open, &allowed, ("TCP", 443), true),
+        (&open, &allowed, ("TCP", 80), false),
+        (&open, &blocked, ("TCP", 443), false),
         (&open, &outside("192.168.9.9"), ("TCP", 5432), true),
         (&open, &node, ("TCP", 5432), false),
         (&open, &team, ("UDP", 123), true),
@@ -469,14 +469,14 @@ fn allowed_and_denied_connections() {
     for (from, to, at, expected) in cases {
         assert_eq!(fleet.connects(from, to, at), expected, "{from:?} to {to:?} at {at:?}");
         assert_eq!(
-            fleet.connects_without_cluster_policy(from, to, at),
+            fleet.connects_with_cluster_policy(from, to, at),
             expected,
             "with the administrators' tier, {from:?} to {to:?} at {at:?}"
         );
     }
 }
 
-/// Any peer that the API takes, also such as no syncer writes.
+/// Any peer that the API accepts, including peers that no syncer writes.
 fn peer_strategy() -> impl Strategy<Value = Value> {
     let selector = prop::sample::select(vec![
         json!({}),
@@ -534,7 +534,7 @@ fn workload_strategy() -> impl Strategy<Value = End> {
 }
 
 proptest! {
-    /// Whatever is written into the workload namespace, by whomever: the administrators' tier holds.
+    /// The administrators' tier denies these connections, whatever policies the workload namespace has.
     #[test]
     fn no_policy_of_a_tenant_allows_foreign_networks(
         written in prop::collection::vec(policy_strategy(), 0..4), own in workload_strategy(), port in prop::sample::select(vec![53_u16, 80, 443, 6443, 10250]),
@@ -542,25 +542,25 @@ proptest! {
         let fleet = Fleet::new(written);
         let foreign = [workload(1, 60, OPEN), workload(1, 61, &[]), component(1, 62, "kube-apiserver"), component(1, 63, "syncer"),
             component(0, 64, "syncer"), pod("kube-system", 65, &[("k8s-app", "kube-dns")]), pod("berth-system", 66, &[])];
-        let closed = ["169.254.169.254", "192.168.5.10", "192.168.5.1", "10.96.0.1", "10.20.7.1", "127.0.0.1", "198.51.100.1"].map(outside);
-        for to in foreign.iter().chain(&closed) {
-            prop_assert!(!fleet.connects_without_cluster_policy(&own, to, ("TCP", port)), "{own:?} to {to:?}");
+        let blocked = ["169.254.169.254", "192.168.5.10", "192.168.5.1", "10.96.0.1", "10.20.7.1", "127.0.0.1", "198.51.100.1"].map(outside);
+        for to in foreign.iter().chain(&blocked) {
+            prop_assert!(!fleet.connects_with_cluster_policy(&own, to, ("TCP", port)), "{own:?} to {to:?}");
         }
         for from in [workload(1, 60, OPEN), component(1, 62, "kube-apiserver"), pod("other", 67, &[])] {
-            prop_assert!(!fleet.connects_without_cluster_policy(&from, &own, ("TCP", port)), "{from:?} to {own:?}");
+            prop_assert!(!fleet.connects_with_cluster_policy(&from, &own, ("TCP", port)), "{from:?} to {own:?}");
         }
     }
 
-    /// Pods without a policy of their own talk to each other, those that lost the label only as far as a policy says.
+    /// Pods with the labels for open traffic can connect to each other; other pods only as far as a policy allows.
     #[test]
-    fn a_denial_holds_and_its_absence_opens(one in workload_strategy(), other in workload_strategy(), port in 1_u16..) {
+    fn labels_for_open_traffic_allow_it(one in workload_strategy(), other in workload_strategy(), port in 1_u16..) {
         let fleet = Fleet::new(Vec::new());
         let has = |end: &End, label: &str| end.pod.as_ref().unwrap().1.contains_key(label);
         let expected = has(&one, labels::NETWORK_EGRESS) && has(&other, labels::NETWORK_INGRESS);
-        prop_assert_eq!(fleet.connects_without_cluster_policy(&one, &other, ("TCP", port)), expected);
+        prop_assert_eq!(fleet.connects_with_cluster_policy(&one, &other, ("TCP", port)), expected);
         let names = has(&one, labels::NETWORK_EGRESS) || has(&one, labels::NETWORK_DNS);
-        prop_assert_eq!(fleet.connects_without_cluster_policy(&one, &component(0, 70, "coredns"), ("UDP", 5353)), names);
+        prop_assert_eq!(fleet.connects_with_cluster_policy(&one, &component(0, 70, "coredns"), ("UDP", 5353)), names);
         let api = has(&one, labels::NETWORK_EGRESS) || has(&one, labels::NETWORK_API_SERVER);
-        prop_assert_eq!(fleet.connects_without_cluster_policy(&one, &component(0, 71, "kube-apiserver"), ("TCP", 6443)), api);
+        prop_assert_eq!(fleet.connects_with_cluster_policy(&one, &component(0, 71, "kube-apiserver"), ("TCP", 6443)), api);
     }
 }

@@ -26,8 +26,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Life that tokens for components are asked for with. In a cluster the kubelet renews a token every hour; here control
-/// does, and the longer life covers a time without control.
+/// Lifetime of tokens for components, in seconds. In a cluster the kubelet renews a token every hour; here control does, and
+/// the longer lifetime covers a time without control.
 const TOKEN_SECONDS: i64 = 12 * 3600;
 /// Age at which a token is renewed.
 const TOKEN_RENEWAL: Duration = Duration::from_secs(4 * 3600);
@@ -62,7 +62,7 @@ impl ProcessRuntime {
     /// # Errors
     /// The folder cannot be used, or another control uses it.
     pub async fn open(mut config: ProcessRuntimeConfig, host: Client) -> Result<Self, RuntimeError> {
-        // Some files name others, which kube-apiserver wants with their full path.
+        // Some files refer to others, which kube-apiserver needs with their full path.
         config.dir = std::path::absolute(&config.dir).map_err(|source| RuntimeError::Io {
             path: config.dir.display().to_string(),
             source,
@@ -146,7 +146,7 @@ impl ProcessRuntime {
     }
 }
 
-/// Whether a process that runs now has crashed a moment ago, and may again.
+/// Whether a running process crashed a short while ago and may crash again.
 fn is_flapping(status: &ProcessStatus) -> bool {
     status.restarts > 0
         && status

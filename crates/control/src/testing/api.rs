@@ -1,4 +1,4 @@
-//! An API server in memory, behind a client without a connection. It knows no kinds: objects lie at their paths.
+//! An API server in memory, behind a client without a connection. It knows no kinds: objects are stored by path.
 
 use super::Script;
 use http::{Method, Request, Response};
@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// An API server in memory. Its calls are written into a script and fail as that says, with status 500.
+/// An API server in memory. Its calls are recorded in a script; those that the script fails get status 500.
 #[derive(Clone)]
 pub(crate) struct ScriptedApi {
     name: &'static str,
@@ -20,7 +20,7 @@ pub(crate) struct ScriptedApi {
 #[derive(Default)]
 struct Objects {
     by_path: BTreeMap<String, Value>,
-    /// Answers of paths that are no objects.
+    /// Answers of paths that are not objects.
     served: BTreeMap<String, Value>,
     written: u64,
 }
@@ -53,12 +53,12 @@ impl ScriptedApi {
         Client::new(service, "default")
     }
 
-    /// Puts an object there without a call.
+    /// Stores an object without a call.
     pub(crate) fn insert(&self, path: &str, object: Value) {
         self.objects().store(path, object);
     }
 
-    /// What a path answers that is no object, such as the resources of a group; null: nothing.
+    /// Sets the answer of a path that is not an object, such as the resources of a group; null: none.
     pub(crate) fn serve(&self, path: &str, answer: Value) {
         self.objects().served.insert(path.to_owned(), answer);
     }
@@ -134,7 +134,7 @@ fn refuse(code: u16, message: &str) -> Response<Body> {
 }
 
 impl Target {
-    /// None for paths that are no collections of objects.
+    /// None for paths that are neither objects nor collections.
     fn parse(path: &str) -> Option<Self> {
         let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
         let root = if segments.first() == Some(&"api") { 2 } else { 3 };
@@ -216,8 +216,8 @@ impl Objects {
             None => return Err((404, "not found")),
         };
         for precondition in ["uid", "resourceVersion"] {
-            let (asked, is) = (&body["metadata"][precondition], &object["metadata"][precondition]);
-            if !asked.is_null() && asked != is {
+            let (expected, actual) = (&body["metadata"][precondition], &object["metadata"][precondition]);
+            if !expected.is_null() && expected != actual {
                 return Err((409, "the object was changed"));
             }
         }
@@ -238,7 +238,7 @@ impl Objects {
         Ok(self.store(&path, object))
     }
 
-    /// A namespace goes with all that is in it.
+    /// A namespace is deleted with everything in it.
     fn delete(&mut self, path: &str) -> Answer {
         let object = self.by_path.remove(path).ok_or((404, "not found"))?;
         if let Some(name) = path

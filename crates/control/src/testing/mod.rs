@@ -10,7 +10,7 @@ pub(crate) use stores::StoreWriters;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Everything that a controller asks of others, in order, and which of these calls fails.
+/// All calls that a controller makes, in order, and which of them fails.
 #[derive(Clone, Default)]
 pub(crate) struct Script(Arc<Mutex<State>>);
 
@@ -23,7 +23,7 @@ struct State {
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
-    /// Who was asked for what, such as `host PATCH /api/v1/namespaces/a`.
+    /// The server and the request, such as `host PATCH /api/v1/namespaces/a`.
     pub(crate) text: String,
     pub(crate) failed: bool,
 }
@@ -34,7 +34,7 @@ impl Script {
         self.state().failing = Some(number);
     }
 
-    /// Writes down a call. `false`: it has to fail.
+    /// Records a call. `false`: it has to fail.
     pub(crate) fn record(&self, text: String) -> bool {
         let mut state = self.state();
         let failed = state.failing == Some(state.calls.len());

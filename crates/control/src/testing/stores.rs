@@ -15,7 +15,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use std::{fmt::Debug, hash::Hash, sync::Arc};
 
-/// Brings stores up to what a [`ScriptedApi`] has, as watches would.
+/// Fills stores with the objects of a [`ScriptedApi`], as watches would.
 pub(crate) struct StoreWriters {
     tenants: Writer<TenantCluster>,
     pools: Writer<HostNodePool>,
@@ -65,7 +65,7 @@ impl StoreWriters {
         (stores, writers)
     }
 
-    /// Makes the stores what `host` has.
+    /// Replaces the contents of the stores with the objects of `host`.
     pub(crate) fn update(&mut self, host: &ScriptedApi) {
         fill(&mut self.tenants, host, "/tenantclusters/");
         fill(&mut self.pools, host, "/hostnodepools/");

@@ -1,5 +1,5 @@
-//! Watches of what claims of devices are made of: `DeviceClass`es, `ResourceClaim`s and their templates, and the devices that
-//! drivers publish (`ResourceSlice`). A host that does not serve them has none.
+//! Watches of `DeviceClass`es, `ResourceClaim`s and their templates, and the devices that drivers publish (`ResourceSlice`). A
+//! host that does not serve them has none.
 
 use super::{
     FLEET_PAUSE,
@@ -22,11 +22,11 @@ use std::{
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// What is watched of devices.
+/// The contents of the watches.
 pub(super) struct Watched {
     pub(super) devices: Arc<Devices>,
     pub(super) slices: Arc<NodeIndex<Value>>,
-    /// Each hears when a first list is complete, or it is known that there is none.
+    /// Each resolves when the first list is complete, or the host does not serve the kind.
     pub(super) listed: Vec<oneshot::Receiver<()>>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn start(
                 }
                 counted.slices_changed(nodes);
                 owners.wake(nodes);
-                // A node that has devices is not one to share.
+                // A node that has devices must not be shared.
                 owners.queue.add_after(Key::SharedNodes, FLEET_PAUSE);
                 owners.queue.add_after(Key::Fleet, FLEET_PAUSE);
                 for pool in pools.state() {
@@ -83,7 +83,7 @@ pub(super) fn start(
     }
 }
 
-/// The node whose devices a slice has. Those that several nodes reach are at the empty name.
+/// The node whose devices a slice has; the empty name for devices that several nodes reach.
 fn place_of_slice(slice: &DynamicObject) -> Option<(String, Value)> {
     let spec = slice.data.get("spec")?;
     let node = spec.get("nodeName").and_then(Value::as_str).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Following one kind of host object of which only what matters is kept.
+//! Watches one kind of host object and keeps only what is needed of each.
 
 use futures::{StreamExt, TryStreamExt};
 use kube::{
@@ -14,18 +14,18 @@ use std::{collections::HashSet, fmt::Debug, time::Duration};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-/// Pause after which a host that does not serve a kind is asked again.
+/// Pause before checking again whether the host serves a kind.
 const NOT_SERVED_PAUSE: Duration = Duration::from_secs(300);
 
-/// What is kept of objects.
+/// Keeps what is needed of objects.
 pub(super) trait Index<K> {
-    /// An object came, changed or, if it is None, went. Its name has its namespace before it, if it has one.
+    /// An object was created or changed, or deleted if it is None. `name` has the namespace before it, if there is one.
     fn put(&self, name: &str, object: Option<&K>);
-    /// These are all there are.
+    /// Removes all objects but these.
     fn retain(&self, names: &HashSet<String>);
 }
 
-/// Keeps `index` current until `stop`. `listed` hears when the first list is complete.
+/// Keeps `index` current until `stop`. Sends to `listed` when the first list is complete.
 pub(super) async fn follow<K>(
     api: Api<K>,
     config: watcher::Config,
@@ -82,7 +82,7 @@ pub(super) async fn follow_if_served(
     let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
     let mut listed = Some(listed);
     while !is_served(&client, &resource).await {
-        // Nothing to wait for.
+        // There is no list to wait for.
         drop(listed.take());
         tokio::select! {
             () = stop.cancelled() => return,
@@ -94,7 +94,7 @@ pub(super) async fn follow_if_served(
     follow(api, watcher::Config::default(), index, listed, stop).await;
 }
 
-/// Whether the host serves a resource. An API server that does not answer serves it perhaps: the watch tries again.
+/// Whether the host serves a resource. Also true if the API server does not answer: the watch tries again.
 async fn is_served(client: &Client, resource: &ApiResource) -> bool {
     match client.list_api_group_resources(&resource.api_version).await {
         Ok(list) => list.resources.iter().any(|served| served.name == resource.plural),

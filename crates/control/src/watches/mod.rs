@@ -35,7 +35,7 @@ use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use wake::{Seen, Wake, full_name};
 
-/// Pause by which the fleet waits for further changes before it is planned.
+/// Pause before the fleet is planned, so that several changes are one plan.
 const FLEET_PAUSE: Duration = Duration::from_millis(20);
 
 /// Starts all watches as tasks that end with `stop`, and waits until each has listed what there is. With `uses_pods` the
@@ -95,7 +95,7 @@ pub async fn start(
     );
     let listed = watches.listed;
 
-    // Of these only what counts is kept.
+    // Of these objects only a part is kept.
     let Objects {
         tenants,
         classes,
@@ -117,7 +117,7 @@ pub async fn start(
     } = devices::start(client, &owners, &pools, tasks, stop);
     let (shared_pods, shared_listed) = pods_on_nodes::shared_pods(client, queue.clone(), tasks, stop);
     try_join_all(listed).await?;
-    // Those that end without an answer have nothing to list.
+    // A sender that is dropped has nothing to list.
     let _ = tokio::join!(usage_listed, join_all(devices_listed), shared_listed, workloads_listed);
     Ok(Stores {
         tenants,
@@ -147,7 +147,7 @@ fn of_control() -> Config {
     Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_CONTROL))
 }
 
-/// What people and the platform write.
+/// Objects that people and the platform write.
 struct Objects {
     tenants: Store<TenantCluster>,
     classes: Store<TenantClass>,
@@ -162,7 +162,7 @@ struct Watches<'a> {
     queue: &'a Queue<Key>,
     tasks: &'a mut JoinSet<()>,
     stop: &'a CancellationToken,
-    /// Each is done when a first list is complete.
+    /// Each completes when the first list is complete.
     listed: Vec<BoxFuture<'static, Result<(), WriterDropped>>>,
 }
 
@@ -197,7 +197,7 @@ impl Watches<'_> {
         }
     }
 
-    /// Objects of tenants of which only the metadata is watched: what was deleted or changed by hand is made again.
+    /// Watches only the metadata of objects of tenants, so that drift is corrected.
     fn start_children(&mut self, uses_pods: bool) {
         self.all(of_tenants(), |secret: &PartialObjectMeta<Secret>, _| {
             wake::for_labels(secret.labels())
@@ -218,7 +218,7 @@ impl Watches<'_> {
         self.start(Api::all(self.client.clone()), config, wake)
     }
 
-    /// Watches objects of one kind; `wake` says which keys an object wakes that came, changed or went.
+    /// Watches objects of one kind; `wake` returns the keys to reconcile after an object was created, changed or deleted.
     fn start<K>(
         &mut self,
         api: Api<K>,

@@ -1,5 +1,5 @@
-//! Watches of the pods on nodes, the platform's own and those on shared nodes. Of each only what counts is kept, in a
-//! [`NodeIndex`] index.
+//! Watches of the pods on nodes, the platform's own and those on shared nodes. Of each only a part is kept, in a
+//! [`NodeIndex`].
 
 use super::{
     FLEET_PAUSE,
@@ -29,7 +29,7 @@ use std::{
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// Whom a change on a node concerns.
+/// Finds the tenants that a change on a node affects.
 #[derive(Clone)]
 pub(super) struct Owners {
     pub(super) nodes: Store<Node>,
@@ -64,7 +64,8 @@ impl Owners {
     }
 }
 
-/// Watches the pods on nodes that are no tenant's; placeholders make room for everybody. The receiver hears when the first list is complete.
+/// Watches the platform's pods on nodes, without placeholders, which every pod preempts. The receiver resolves when the first
+/// list is complete.
 pub(super) fn platform_pods(
     client: &Client,
     owners: Owners,
@@ -90,7 +91,7 @@ pub(super) fn platform_pods(
     (index, is_listed)
 }
 
-/// Watches the host pods that may run on shared nodes. The receiver hears when the first list is complete.
+/// Watches the host pods that may run on shared nodes. The receiver resolves when the first list is complete.
 pub(super) fn shared_pods(
     client: &Client,
     queue: Queue<Key>,
@@ -122,9 +123,9 @@ pub(super) fn shared_pods(
 /// Objects by the node that they are on.
 pub(super) struct Places<'a, V, P, W> {
     pub(super) index: &'a NodeIndex<V>,
-    /// Where an object is, and what is kept of it.
+    /// Returns the node of an object, and what is kept of the object.
     pub(super) place: P,
-    /// Hears of the nodes for which something changed.
+    /// Called with the nodes for which something changed.
     pub(super) wake: W,
 }
 

@@ -31,7 +31,7 @@ impl Wake {
     }
 }
 
-/// What a watch saw of each object, as hashes, to tell changes from echoes.
+/// What a watch saw of each object, as hashes, to detect what really changed.
 #[derive(Default)]
 pub(super) struct Seen {
     hashes: HashMap<String, u64>,
@@ -39,14 +39,14 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Whether `value` is not what it was when an object of this name was seen last.
+    /// Whether `value` differs from the value when an object of this name was seen last.
     pub(super) fn is_new(&mut self, name: &str, value: &impl Hash) -> bool {
         let mut hasher = DefaultHasher::new();
         value.hash(&mut hasher);
         self.hashes.insert(name.to_owned(), hasher.finish()) != Some(hasher.finish())
     }
 
-    /// The object is gone.
+    /// Forgets an object that is gone.
     pub(super) fn forget(&mut self, name: &str) {
         self.hashes.remove(name);
     }
@@ -88,15 +88,15 @@ pub(super) fn for_tenant(tenant: &TenantCluster) -> Vec<Wake> {
 pub(super) fn for_class(class: &TenantClass, seen: &mut Seen, tenants: &[Arc<TenantCluster>]) -> Vec<Wake> {
     let name = class.name_any();
     let mut wakes = vec![Wake::Now(Key::Class(name.clone()))];
-    // Rules that change, and kinds that can be synced from now on.
+    // The rules changed, or kinds can be synced from now on.
     let conditions = class.status.iter().flat_map(|status| &status.conditions);
     let reasons: Vec<&str> = conditions.map(|condition| condition.reason.as_str()).collect();
     if seen.is_new(&name, &(class.metadata.generation, &class.metadata.uid, reasons)) {
         wakes.push(Wake::Soon(Key::Fleet));
-        let its = tenants
+        let affected = tenants
             .iter()
             .filter(|tenant| classes_of(tenant).any(|class| class == name));
-        wakes.extend(its.map(|tenant| Wake::Now(tenant_key(tenant))));
+        wakes.extend(affected.map(|tenant| Wake::Now(tenant_key(tenant))));
     }
     wakes
 }
@@ -104,7 +104,7 @@ pub(super) fn for_class(class: &TenantClass, seen: &mut Seen, tenants: &[Arc<Ten
 pub(super) fn for_pool(pool: &HostNodePool, seen: &mut Seen, tenants: &[Arc<TenantCluster>]) -> Vec<Wake> {
     let name = pool.name_any();
     let mut wakes = vec![Wake::Now(Key::Pool(name.clone()))];
-    // Its status is written here.
+    // Control itself writes the status.
     let change = (pool.metadata.generation, pool.metadata.deletion_timestamp.is_some());
     if seen.is_new(&name, &change) {
         wakes.extend([Wake::Soon(Key::Fleet), Wake::Soon(Key::SharedNodes)]);
@@ -114,7 +114,7 @@ pub(super) fn for_pool(pool: &HostNodePool, seen: &mut Seen, tenants: &[Arc<Tena
     wakes
 }
 
-/// Tenants that wait for nodes, the one whose node it is or was, and those that share it.
+/// Wakes tenants that wait for nodes, the current and the previous tenant of the node, and those that share it.
 pub(super) fn for_node(
     node: &Node,
     seen: &mut Seen,
@@ -152,7 +152,7 @@ pub(super) fn for_labels(labels: &BTreeMap<String, String>) -> Vec<Wake> {
     key.map(Wake::Soon).into_iter().collect()
 }
 
-/// What of a node concerns its reconciles: everything but heartbeats and versions.
+/// The parts of a node that matter to reconciles: everything but heartbeats and versions.
 fn without_heartbeats(node: &Node) -> impl Hash + use<> {
     let mut node = node.clone();
     node.metadata.resource_version = None;

@@ -21,10 +21,10 @@ use std::{
 use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// For how long it is remembered which tenants have nodes that follow demand.
+/// Time for which tenants with nodes that follow demand are remembered.
 const REMEMBERED: Duration = Duration::from_millis(500);
 
-/// Watches the pods that syncers made. The receiver hears when the first list is complete.
+/// Watches the pods that syncers created. The receiver resolves when the first list is complete.
 pub(super) fn start(
     client: &Client,
     tenants: Store<TenantCluster>,
@@ -37,27 +37,27 @@ pub(super) fn start(
     let of_syncers = format!("{}={}", labels::MANAGED_BY, labels::MANAGED_BY_SYNCER);
     let api = Api::<Pod>::all(client.clone());
     let config = watcher::Config::default().labels(&of_syncers);
-    let concerned = Concerned {
+    let watch = WorkloadWatch {
         index: Arc::clone(&index),
         tenants,
         queue,
         known: RwLock::default(),
     };
     let stop = stop.clone();
-    tasks.spawn(async move { follow(api, config, &concerned, listed, &stop).await });
+    tasks.spawn(async move { follow(api, config, &watch, listed, &stop).await });
     (index, is_listed)
 }
 
-/// The pods, and whom a change of them concerns.
-struct Concerned {
+/// Indexes the pods, and plans the fleet after changes that matter to it.
+struct WorkloadWatch {
     index: Arc<WorkloadIndex>,
     tenants: Store<TenantCluster>,
     queue: Queue<Key>,
     known: RwLock<Option<(Instant, HashSet<String>)>>,
 }
 
-impl Concerned {
-    /// Has the fleet planned if the tenant's nodes follow demand.
+impl WorkloadWatch {
+    /// Puts the fleet into the queue if the tenant's nodes follow demand.
     fn wake(&self, tenant: &str) {
         if self.follows_demand(tenant) {
             self.queue.add_after(Key::Fleet, FLEET_PAUSE);
@@ -92,7 +92,7 @@ impl Concerned {
     }
 }
 
-impl Index<Pod> for Concerned {
+impl Index<Pod> for WorkloadWatch {
     fn put(&self, name: &str, pod: Option<&Pod>) {
         if let Some(tenant) = self.index.put(name, pod.and_then(Workload::from_pod)) {
             self.wake(&tenant);

@@ -1,8 +1,8 @@
 //! The assignment on a Node object: which tenant has the node, and how far its recycling is. Reading it, and the patches that
 //! write it.
 //!
-//! Annotations decide; labels and the taint show the same to people, to the scheduler and to kubelets. A node with any part of
-//! an assignment left is not free.
+//! Annotations decide; labels and the taint show the same to people, to the scheduler and to kubelets. A node that has any part
+//! of an assignment is not free.
 
 mod patch;
 mod state;
@@ -23,7 +23,7 @@ use kube_core::ResourceExt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     pub state: AssignmentState,
-    /// UID of the `TenantCluster`; empty if no tenant has the node, or if that is not known.
+    /// UID of the `TenantCluster`; empty if no tenant has the node, or if it is unknown which tenant has it.
     pub uid: String,
     /// The slug of the tenant, or of the previous one.
     pub slug: String,
@@ -36,7 +36,7 @@ pub struct Assignment {
     pub owned_since: Option<Timestamp>,
     /// How many nodes the group must have before this one joins.
     pub reserved_with: u32,
-    /// When it is drained.
+    /// When its drain begins.
     pub cordoned_until: Option<Timestamp>,
     /// Identifies this recycling, from Scrubbing on.
     pub recycling_id: String,
@@ -78,7 +78,7 @@ impl Assignment {
         let said = AssignmentState::parse(annotation(labels::NODE_STATE))
             .or_else(|| AssignmentState::parse(label(labels::NODE_STATE)));
         let state = match said {
-            // The tenant is not known, or the state is lost: pods may be there, and the node is not clean.
+            // The tenant is unknown, or the state is lost: pods may run there, and the node is not clean.
             Some(state) if state.has_tenant() && uid.is_empty() => AssignmentState::Draining,
             Some(state) => state,
             None if !uid.is_empty() || !label(labels::TENANT).is_empty() || !tainted.is_empty() => {
@@ -119,7 +119,7 @@ impl Assignment {
         }
     }
 
-    /// A node without a tenant that is scrubbed before a tenant gets it: it was in use, by `previous` if that is known.
+    /// A node without a tenant that is scrubbed before a tenant gets it: it was in use, by `previous` if known.
     pub fn scrub_unowned(node: &Node, previous: &str, pool: &str, now: Timestamp, reason: &str) -> Self {
         let found = Self {
             slug: previous.into(),
@@ -167,8 +167,8 @@ impl Assignment {
         }
     }
 
-    /// The assignment without times in the future, as a clock that went back leaves them: the node would stay in its state until
-    /// the clock is there again. Clocks of two controls differ a little.
+    /// The assignment without times in the future, which occur after a clock went back: the node would stay in its state until
+    /// the clock reaches them. Clocks of two controls differ a little.
     #[must_use]
     pub fn without_future_times(&self, now: Timestamp) -> Self {
         const SKEW: i64 = 30;
@@ -182,7 +182,7 @@ impl Assignment {
         let by = ahead(self.since);
         Self {
             since: back(self.since, by),
-            // It stays cordoned for as long as was decided.
+            // It stays cordoned for the decided duration.
             cordoned_until: back(self.cordoned_until, by),
             owned_since: back(self.owned_since, ahead(self.owned_since)),
             ..self.clone()

@@ -9,7 +9,7 @@ use kube_core::ResourceExt;
 use serde_json::{Map, Value, json};
 
 impl Assignment {
-    /// The labels (`None`: must not be there).
+    /// The labels (`None`: must be absent).
     fn labels(&self) -> [(&'static str, Option<String>); 4] {
         let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         [
@@ -29,7 +29,7 @@ impl Assignment {
         ]
     }
 
-    /// The annotations (`None`: must not be there).
+    /// The annotations (`None`: must be absent).
     fn annotations(&self) -> [(&'static str, Option<String>); 10] {
         let filled = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
@@ -68,7 +68,7 @@ impl Assignment {
         }
     }
 
-    /// Whether labels, annotations, taint and cordon of the node are those of the assignment.
+    /// Whether the node has the labels, annotations, taint and cordon of the assignment.
     pub fn is_written_on(&self, node: &Node) -> bool {
         let taint = self.taint();
         let mut tenant_taints = taints(node).iter().filter(|found| found.key == labels::TENANT);
@@ -147,7 +147,7 @@ fn set_cordon(node: &Node, wanted: bool, annotations: &mut Map<String, Value>, s
     let whose = node.annotations().get(labels::CORDON).map(String::as_str);
     let is_cordoned = is_unschedulable(node);
     if wanted {
-        // If somebody uncordoned the node, the cordon of people is gone as well: the new one is Berth's.
+        // If the node was uncordoned, the cordon that people set is gone as well: the new one is Berth's.
         if whose.is_none() || !is_cordoned {
             let whose = if is_cordoned { PEOPLE } else { BERTH };
             annotations.insert(labels::CORDON.into(), whose.into());

@@ -5,9 +5,9 @@ use berth_api::labels;
 /// The state of a node that has an assignment. A node without one is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AssignmentState {
-    /// Reserved for a tenant; waits for the nodes that were reserved together with it. No pod can come.
+    /// Reserved for a tenant; waits for the nodes that were reserved together with it. No pods can be scheduled on it.
     Reserved,
-    /// Being prepared for its tenant. No pod can come.
+    /// Being prepared for its tenant. No pods can be scheduled on it.
     Joining,
     /// Serves its tenant.
     Assigned,
@@ -15,11 +15,11 @@ pub enum AssignmentState {
     Cordoned,
     /// Its pods are evicted.
     Draining,
-    /// Has no tenant; what the previous one left is scrubbed.
+    /// Has no tenant; data that the previous tenant left is scrubbed.
     Scrubbing,
     /// Has no tenant; it is validated.
     Validating,
-    /// Has no tenant and could not be recycled: people must look.
+    /// Has no tenant and could not be recycled: people must repair and release it.
     Quarantined,
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn patched(node: &Node, patch: &Value) -> Node {
     }
     let mut value = serde_json::to_value(node).unwrap();
     merge(&mut value, patch);
-    // What the API server does.
+    // The API server changes the version.
     let version: i64 = value["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
     value["metadata"]["resourceVersion"] = (version + 1).to_string().into();
     serde_json::from_value(value).unwrap()
@@ -164,13 +164,13 @@ fn an_uncordoned_node_is_cordoned_by_berth() {
     scrubbing.spec.as_mut().unwrap().unschedulable = None;
     let assignment = Assignment::read(&scrubbing).unwrap();
     assert!(!assignment.is_written_on(&scrubbing));
-    let mended = written(&scrubbing, &assignment);
+    let corrected = written(&scrubbing, &assignment);
     assert_eq!(
-        mended.spec.as_ref().unwrap().unschedulable,
+        corrected.spec.as_ref().unwrap().unschedulable,
         Some(true),
-        "no pod may come"
+        "no pods may be scheduled"
     );
-    let free = patched(&mended, &clear_assignment_patch(&mended));
+    let free = patched(&corrected, &clear_assignment_patch(&corrected));
     assert_eq!(free.spec.unwrap().unschedulable, None);
 }
 
@@ -181,7 +181,7 @@ fn each_recycling_has_its_own_id() {
     assert_eq!(
         assignment.start_recycling(&node, at(2), "").recycling_id,
         first,
-        "decided twice on the same node"
+        "two decisions on the same version of the node"
     );
     let later = patched(&node, &json!({}));
     assert_ne!(assignment.start_recycling(&later, at(1), "").recycling_id, first);
@@ -199,7 +199,7 @@ fn clocks_that_go_back_keep_durations() {
     assert_eq!(
         cordoned.without_future_times(at(1)),
         cordoned,
-        "clocks of two controls differ"
+        "clocks of two controls differ a little"
     );
     assert_eq!(
         times(&cordoned.without_future_times(at(-500))),

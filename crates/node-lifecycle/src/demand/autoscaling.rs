@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 const MAX_TERMS: usize = 64;
 const MAX_EXPRESSIONS: usize = 256;
 
-/// Whether an autoscaler can help: not for claims of devices, for nodes by name, or for affinities beyond the limits.
+/// Whether an autoscaler can help: not with claims of devices, nodes by name, or affinities beyond the limits.
 pub(super) fn can_scale_up_for(
     pods: &[PodSet],
     selector: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! What tenants' pods need of nodes: host pods as the planner's [`Demand`](berth_planner::Demand).
+//! The demand of tenants' pods for nodes: host pods as the planner's [`Demand`](berth_planner::Demand).
 //!
 //! | of a pod | becomes |
 //! |---|---|
@@ -6,9 +6,9 @@
 //! | claims of devices | amounts `dra:<class>` |
 //! | node selector | labels that the node must carry |
 //! | required node affinity | one label, for the planner only, of the nodes that satisfy it |
-//! | required anti-affinity to pods like itself, by host name | one unit of a resource of which each node has one |
-//! | spread constraint by host name | one unit of a resource of which each node has as many units as it may have of these pods |
-//! | required affinity to pods like itself | nodes of the domain where these run; else one node, or one domain, for all of them |
+//! | required anti-affinity to pods like itself, by host name | one unit of a resource; each node has one |
+//! | spread constraint by host name | one unit of a resource; each node has as many units as it may have of these pods |
+//! | required affinity to pods like itself | nodes of the domain where those run; else one node, or one domain, for all of them |
 //! | the gang that the syncer recorded | one demand for all its pods, those not created yet included |
 //! | scheduling gates, deletion, a node name | no demand |
 //! | no request for devices, in a pool that has them | no demand, unless it selects the pool or the group |

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// The only field that node affinity may select.
 const NAME_FIELD: &str = "metadata.name";
 
-/// What a pod requires of its node.
+/// The requirements of a pod on its node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeRules {
     /// Labels that the node must carry.
@@ -16,7 +16,7 @@ pub struct NodeRules {
 }
 
 impl NodeRules {
-    /// What `pod` requires. `ignored` is a label that is left out.
+    /// The requirements of `pod`, without the label `ignored`.
     pub fn of_pod(pod: &Pod, ignored: &str) -> Self {
         let Some(spec) = &pod.spec else { return Self::default() };
         let mut selector = spec.node_selector.clone().unwrap_or_default();
@@ -31,7 +31,7 @@ impl NodeRules {
         Self { selector, terms }
     }
 
-    /// Whether it can run only on nodes that it names. These exist already: another node does not help.
+    /// Whether the pod can run only on nodes that it names. These exist already: another node does not help.
     pub fn selects_nodes_by_name(&self) -> bool {
         let names = |term: &NodeSelectorTerm| {
             let fields = term.match_fields.iter().flatten();
@@ -42,7 +42,7 @@ impl NodeRules {
         !self.terms.is_empty() && self.terms.iter().all(names)
     }
 
-    /// Whether selector or terms mention a label.
+    /// Whether the selector or the terms mention a label.
     pub fn mentions(&self, label: &str) -> bool {
         self.selector.contains_key(label) || self.terms_mention(label)
     }
@@ -55,18 +55,18 @@ impl NodeRules {
         requirements.any(|requirement| requirement.key == label)
     }
 
-    /// Whether a node may serve the pod. `label` gives the node's labels.
+    /// Whether a node may serve the pod. `label` returns the node's labels.
     pub fn allow<'a>(&self, name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.selector.iter().all(|(key, value)| label(key) == Some(value)) && self.terms_allow(name, label)
     }
 
-    /// Whether one of the terms holds, or there is none.
+    /// Whether one of the terms holds, or there are none.
     pub fn terms_allow<'a>(&self, name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.terms.is_empty()
             || self.terms.iter().any(|term| {
                 let expressions = term.match_expressions.as_deref().unwrap_or_default();
                 let fields = term.match_fields.as_deref().unwrap_or_default();
-                // An empty term matches nothing, as in Kubernetes.
+                // An empty term matches no node, as in Kubernetes.
                 !(expressions.is_empty() && fields.is_empty())
                     && expressions.iter().all(|one| requirement_holds(one, label(&one.key)))
                     && fields
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn the_selector_but_for_the_tenants_own_label() {
+    fn selector_is_read_without_the_tenants_own_label() {
         let rules = rules(&json!({"nodeSelector": {"berth.dev/tenant": "t", "gpu": "H100"}}));
         assert!(allows(&rules, &[("gpu", "H100")]));
         assert!(!allows(&rules, &[("gpu", "L40S")]) && !allows(&rules, &[]));
     }
 
     #[test]
-    fn every_operator() {
+    fn every_operator_is_evaluated() {
         for (operator, values, value, expected) in [
             ("In", &["a", "b"][..], Some("b"), true),
             ("In", &["a"], None, false),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn one_term_is_enough_and_an_empty_one_is_none() {
+    fn one_term_is_enough_and_an_empty_one_matches_no_node() {
         let either = required(&json!([expression("a", "Exists", &[]), expression("b", "Exists", &[])]));
         assert!(allows(&either, &[("b", "")]) && !allows(&either, &[("c", "")]));
         assert_eq!(either.describe_terms(), "has a, or has b");

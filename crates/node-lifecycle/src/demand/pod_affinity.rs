@@ -9,9 +9,9 @@ use berth_planner::Amounts;
 use std::{borrow::Cow, collections::BTreeMap};
 
 /// Resolves such an affinity of pending pods:
-/// - where others like them run, they need nodes of the same domain; if the domain is one node, none,
-/// - else, if the domain is one node, the first one requests the amounts of as many as fit on one node,
-/// - else they stay as they are, and are translated together.
+/// - where others like them run, they need nodes of the same domain; if the domain is one node, they need no node,
+/// - else, if the domain is one node, the first pod requests the amounts of as many pods as fit on one node,
+/// - else they stay unchanged, and are translated together.
 ///
 /// Members of gangs are not changed: a gang itself says whether it needs one domain.
 pub(super) fn resolve_affinity<'a>(
@@ -41,7 +41,7 @@ pub(super) fn resolve_affinity<'a>(
         };
         let is_host = affinity.topology == HOST;
         if let Some(node) = running.get(affinity) {
-            // Another node does not help pods that must be on that one.
+            // Pods that must be on that node have no use for another.
             if let Some(domain) = domain(affinity, node).filter(|_| !is_host) {
                 let mut workload = (*workload).clone();
                 workload.rules.selector.insert(affinity.topology.clone(), domain);

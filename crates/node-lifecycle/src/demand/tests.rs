@@ -40,7 +40,7 @@ fn of_pool(nodes: Vec<HostNode<'_>>) -> PoolNodes<'_> {
 }
 
 /// Demand of a tenant with a private group `fix` of pool `h100` and the dynamic groups `burst` (h100) and `small` (l40s),
-/// and what its one node of `fix` holds.
+/// and the number of GPUs used on its one node of `fix`.
 fn demand_with(pods: &[Workload], used: u64) -> TenantDemand {
     let h100: BTreeMap<String, String> = [("product".to_owned(), "H100".to_owned())].into();
     let l40s: BTreeMap<String, String> = [("product".to_owned(), "L40S".to_owned())].into();
@@ -83,7 +83,7 @@ fn groups(pods: &[Workload]) -> Vec<String> {
 }
 
 #[test]
-fn the_first_group_whose_pool_could_serve_it() {
+fn demand_goes_to_the_first_group_whose_pool_could_serve_it() {
     assert_eq!(groups(&[pod("a", 8)]), ["burst"]);
     assert_eq!(groups(&[selecting(pod("a", 4), "product", "L40S")]), ["small"]);
     assert_eq!(groups(&[selecting(pod("a", 4), "berth.dev/pool", "l40s")]), ["small"]);
@@ -124,7 +124,7 @@ fn a_pod_without_devices_gets_no_gpu_node_unless_it_asks_for_the_group() {
 fn capacity_on_nodes_of_other_groups_is_used_first() {
     let needs = demand_with(&[pod("a", 2), pod("b", 2), pod("c", 2)], 4);
     let names: Vec<&str> = needs.demand["burst"].iter().map(|one| one.name.as_str()).collect();
-    assert_eq!(names, ["c"], "two of them fit into the four GPUs that are left");
+    assert_eq!(names, ["c"], "two of them fit into the four GPUs that are free");
     assert_eq!(
         demand_with(&[selecting(pod("a", 2), "berth.dev/node-group", "burst")], 4)
             .demand
@@ -166,7 +166,7 @@ fn missing_pods_of_a_started_gang_are_not_awaited() {
 }
 
 #[test]
-fn pods_beyond_a_gangs_size_come_one_by_one() {
+fn pods_beyond_the_size_of_a_gang_are_served_one_by_one() {
     let pods = ["a", "b", "c"].map(|name| member(name, 2, SchedulingState::Pending));
     let demand = demand(&pods);
     let kinds: Vec<(bool, u32)> = demand["burst"]
@@ -210,12 +210,12 @@ fn pods_that_stay_apart_each_need_a_node() {
         ..pod(name, 1)
     });
     let needs = demand_with(&apart, 0);
-    assert_eq!(needs.limits["own node: app=a"], 1);
-    assert_eq!(needs.demand["burst"][0].pod_sets[0].requests["own node: app=a"], 1);
+    assert_eq!(needs.limits["anti-affinity: app=a"], 1);
+    assert_eq!(needs.demand["burst"][0].pod_sets[0].requests["anti-affinity: app=a"], 1);
 }
 
 /// A tenant with two dynamic groups of pools whose nodes have 8 GPUs, of which the first may get `left` more nodes and has
-/// one that is on its way.
+/// one more on its way.
 fn overflow(pods: &[Workload], left: u32) -> Vec<(String, Vec<String>)> {
     let labels = BTreeMap::new();
     let node = |name| HostNode {
@@ -261,7 +261,7 @@ fn demand_beyond_a_full_group_goes_to_the_next() {
     let pods = ["a", "b"].map(|name| pod(name, 8));
     assert_eq!(overflow(&pods, 1), groups_of(&[("first", &["a", "a"])]));
     assert_eq!(overflow(&pods, 0), groups_of(&[("first", &["a"]), ("second", &["b"])]));
-    // Where no group has room it waits for the first; pods that are alike go by one name.
+    // If all groups are full, demand waits for the first group; pods that are alike share one name.
     let pods = ["a", "b", "c"].map(|name| pod(name, 8));
     assert_eq!(
         overflow(&pods, 0),
@@ -286,7 +286,7 @@ fn pods_of_higher_priority_stay_in_the_first_group() {
 #[test]
 fn a_gang_goes_to_the_next_group_as_a_whole() {
     let gang = |place| [member("a", 2, SchedulingState::Pending), member("b", 2, place)];
-    // One of the two nodes that it needs is not to be had in either group.
+    // Each group may get only one of the two nodes that it needs.
     assert_eq!(
         overflow(&gang(SchedulingState::Pending), 0),
         groups_of(&[("first", &["train", "train"])])
@@ -316,8 +316,8 @@ fn spread(name: &str, max_skew: u64, min_nodes: u64) -> Workload {
 }
 
 #[test]
-fn pods_are_spread_over_as_many_nodes_as_they_say() {
-    let key = "share of pods that are spread: app=a";
+fn pods_are_spread_over_their_minimum_number_of_nodes() {
+    let key = "topology spread: app=a";
     for (pods, skew, nodes, expected) in [
         (6, 1, 3, Some(2)),
         (2, 1, 3, Some(1)),
@@ -336,9 +336,9 @@ fn pods_are_spread_over_as_many_nodes_as_they_say() {
 }
 
 #[test]
-fn a_full_node_that_has_the_fewest_keeps_others_from_getting_more() {
+fn a_full_node_with_the_fewest_pods_limits_the_others() {
     let needs = demand_with(&[spread("p", 1, 1)], 8);
-    assert_eq!(needs.limits["share of pods that are spread: app=a"], 1);
+    assert_eq!(needs.limits["topology spread: app=a"], 1);
 }
 
 fn companion(name: &str, topology: &str, scheduling: SchedulingState) -> Workload {
@@ -354,21 +354,21 @@ fn companion(name: &str, topology: &str, scheduling: SchedulingState) -> Workloa
 }
 
 #[test]
-fn pods_that_must_be_on_one_node_ask_for_one() {
+fn pods_that_must_be_on_one_node_request_one_node() {
     let waiting = ["a", "b", "c"].map(|name| companion(name, "kubernetes.io/hostname", SchedulingState::Pending));
     let demand = demand(&waiting);
     let pods = &demand["burst"][0].pod_sets;
     assert_eq!(
         (pods[0].count, pods[0].requests["nvidia.com/gpu"]),
         (1, 6),
-        "a third has no room there"
+        "a third does not fit there"
     );
     let there = companion("z", "kubernetes.io/hostname", SchedulingState::Bound("h1".into()));
     assert!(groups(&[there, waiting[0].clone()]).is_empty(), "no other node helps");
 }
 
 #[test]
-fn pods_that_must_be_in_one_domain_get_it_together() {
+fn pods_that_must_be_in_one_domain_are_one_demand() {
     let waiting = |topology| ["a", "b", "c"].map(|name| companion(name, topology, SchedulingState::Pending));
     let in_rack = demand(&waiting("rack"));
     let one = &in_rack["burst"][0];
@@ -380,9 +380,9 @@ fn pods_that_must_be_in_one_domain_get_it_together() {
     assert_eq!(
         in_zone["burst"][0].topology,
         Topology::Any,
-        "domains that the pool does not know"
+        "domains by a label that is not the topology key of the pool"
     );
-    // Others run already: in their domain, as the label says (here one that each product has).
+    // Where others run already: in their domain, by the label of the affinity (here the product).
     let there = companion("z", "product", SchedulingState::Bound("h1".into()));
     let found = demand(&[there, companion("a", "product", SchedulingState::Pending)]);
     assert_eq!(found["burst"][0].selector["product"], "H100");

@@ -14,7 +14,7 @@ struct Kind<'a> {
     waiting: Option<(&'a Spread, &'a Workload)>,
 }
 
-/// The resource of each constraint, and how much of it every node has. A constraint that does not need a node has none.
+/// The resource of each constraint, and how much of it every node has. A constraint that needs no further node has none.
 pub(super) fn compute_spread_limits(tenant: &Tenant<'_>) -> BTreeMap<String, u64> {
     let mut kinds: BTreeMap<&str, Kind<'_>> = BTreeMap::new();
     for workload in &tenant.workloads {
@@ -32,7 +32,7 @@ pub(super) fn compute_spread_limits(tenant: &Tenant<'_>) -> BTreeMap<String, u64
     let limit = |(key, kind): (&str, Kind<'_>)| {
         let (spread, pod) = kind.waiting?;
         let resource = format!("{SPREAD_PREFIX}{key}");
-        // With fewer nodes than the minimum, none may have more than the skew; then as many as needed.
+        // With fewer nodes than the minimum, no node may have more than the skew; beyond that, as many as needed.
         let over_nodes = (spread.min_nodes > 1).then(|| kind.count.div_ceil(spread.min_nodes).max(spread.max_skew));
         let limit = [over_nodes, limit_while_fewest_is_full(tenant, &resource, spread, pod)];
         Some((resource, limit.into_iter().flatten().min()?))
@@ -40,7 +40,7 @@ pub(super) fn compute_spread_limits(tenant: &Tenant<'_>) -> BTreeMap<String, u64
     kinds.into_iter().filter_map(limit).collect()
 }
 
-/// How many a node may have while a node with the fewest has no capacity for another.
+/// How many pods a node may have while a node with the fewest has no capacity for another.
 fn limit_while_fewest_is_full(tenant: &Tenant<'_>, resource: &str, spread: &Spread, pod: &Workload) -> Option<u64> {
     let own = tenant.own.iter().filter(|(of, node, _)| {
         let mut groups = tenant.groups.iter();

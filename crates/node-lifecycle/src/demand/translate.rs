@@ -14,7 +14,7 @@ use std::{
     collections::{BTreeMap, HashMap},
 };
 
-/// A host node, as far as it matters to pods.
+/// A host node, as far as it matters for pods.
 #[derive(Clone, Debug, Default)]
 pub struct HostNode<'a> {
     pub name: &'a str,
@@ -32,7 +32,7 @@ pub struct NodeGroupDemand<'a> {
     pub pool: &'a str,
     /// Whether its nodes follow demand.
     pub is_dynamic: bool,
-    /// How many nodes it may get besides those that it has or that are reserved for it.
+    /// How many nodes it may get beyond those that it has or that are reserved for it.
     pub left: u32,
 }
 
@@ -53,13 +53,13 @@ pub struct Tenant<'a> {
     pub groups: Vec<NodeGroupDemand<'a>>,
     /// Its pods in any state.
     pub workloads: Vec<&'a Workload>,
-    /// Nodes that serve it now: the group, the node, and what its pods use.
+    /// Nodes that serve it now: the group, the node, and the amounts that its pods use.
     pub own: Vec<(&'a str, &'a HostNode<'a>, Amounts)>,
     /// Nodes that will serve it soon.
     pub coming: Vec<(&'a str, &'a HostNode<'a>)>,
 }
 
-/// The demand of tenants, and what it says about nodes.
+/// The demand of a tenant, and how nodes represent its constraints.
 #[derive(Debug, Default)]
 pub struct TenantDemand {
     /// By group.
@@ -73,7 +73,7 @@ pub struct TenantDemand {
 /// Label that names one node.
 pub(super) const HOST_NAME: &str = "kubernetes.io/hostname";
 
-/// Whether pods can be served by a group, kept because many pods are alike.
+/// Whether a group can serve a pod, cached because many pods are alike.
 #[derive(Default)]
 struct EligibilityCache(HashMap<String, bool>);
 
@@ -99,8 +99,8 @@ enum DomainRule<'a> {
     By(&'a str),
 }
 
-/// Whether a pod needs a node of a pool. In a pool with devices only pods that request one do, or that select the pool or the
-/// group.
+/// Whether a pod needs a node of a pool. In a pool with devices, only pods that request a device, or select the pool or the group,
+/// need one.
 pub fn needs_node_of(workload: &Workload, pool_has_devices: bool) -> bool {
     !workload.rules.selects_nodes_by_name()
         && (!pool_has_devices
@@ -200,8 +200,8 @@ fn group_into_units<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<Sc
         let more = waiting.split_off(still.min(waiting.len()));
         units.extend(more.into_iter().map(single_pod));
         let Some(first) = waiting.first() else { continue };
-        // Before its start, the pods that are not created yet are taken to be like the others. Afterwards the missing ones have
-        // finished.
+        // Before the gang starts, pods that are not created yet are taken to be like the others. Afterwards the missing pods
+        // have finished.
         let missing = if has_started { 0 } else { still - waiting.len() };
         units.push(SchedulingUnit {
             name: name.to_owned(),
@@ -244,7 +244,7 @@ impl<'a> SchedulingUnit<'a> {
 }
 
 impl EligibilityCache {
-    /// Whether any node of the group's pool could serve the pod if the tenant had it and it were empty.
+    /// Whether any node of the group's pool could serve the pod if it were empty and assigned to the tenant.
     fn can_serve(&mut self, pod: &Workload, group: &NodeGroupDemand<'_>, nodes: &[HostNode<'_>]) -> bool {
         let key = format!("{}/{} {:?} {:?}", group.pool, group.name, pod.amounts, pod.rules);
         *self.0.entry(key).or_insert_with(|| {
@@ -256,8 +256,8 @@ impl EligibilityCache {
 }
 
 impl HostNode<'_> {
-    /// Whether it has the capacity without other pods. Of a node that does not exist yet only the pool's GPUs are known, so a
-    /// request for devices must be for these.
+    /// Whether it has the capacity without other pods. Only the pool's GPUs are known of a node that does not exist yet, so a
+    /// request for devices must be for these GPUs.
     fn could_hold(&self, asked: &Amounts) -> bool {
         self.has_capacity(&self.capacity, asked)
     }

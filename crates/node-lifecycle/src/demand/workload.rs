@@ -1,4 +1,4 @@
-//! A tenant's pod on the host, as far as it matters to planning.
+//! A tenant's pod on the host, as far as it matters for planning.
 
 use super::node_rules::NodeRules;
 use crate::pod_requests::Requests;
@@ -14,10 +14,10 @@ pub struct Workload {
     pub priority: i32,
     /// When it was created.
     pub since: Seconds,
-    /// What it requests.
+    /// Amounts that it requests.
     pub amounts: Amounts,
     pub claims: Vec<Claim>,
-    /// What it requires of its node.
+    /// Its requirements on a node.
     pub rules: NodeRules,
     /// Selector of a required anti-affinity to pods like itself: pods with the same one do not share a node.
     pub anti_affinity: Option<String>,
@@ -72,7 +72,7 @@ pub struct Gang {
     pub one_domain: bool,
 }
 
-/// How far the scheduling of a pod is.
+/// How far the scheduling of a pod has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SchedulingState {
     #[default]
@@ -110,13 +110,13 @@ pub fn is_device(resource: &str) -> bool {
 /// Prefix of resources that count devices of a class.
 pub const DRA_PREFIX: &str = "dra:";
 /// Prefix of resources that represent a required anti-affinity: each node has one.
-pub const ANTI_AFFINITY_PREFIX: &str = "own node: ";
+pub const ANTI_AFFINITY_PREFIX: &str = "anti-affinity: ";
 /// Prefix of resources that represent a spread constraint: each node has as many as it may have of the pods.
-pub const SPREAD_PREFIX: &str = "share of pods that are spread: ";
+pub const SPREAD_PREFIX: &str = "topology spread: ";
 /// Label whose values are the nodes.
 pub const HOST: &str = "kubernetes.io/hostname";
 
-/// Names and units of amounts, as explanations print them: devices by their number, CPU in thousandths, the rest in MiB.
+/// Names and units of amounts, as messages show them: devices by their number, CPU in thousandths, the rest in MiB.
 fn unit_of(resource: &str) -> (String, i128) {
     const MEBI: i128 = 1024 * 1024;
     match resource {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn scheduling_state_of_a_pod() {
+    fn scheduling_state_of_a_pod_is_read() {
         assert_eq!(pod(&json!({})).scheduling, SchedulingState::Pending);
         assert_eq!(
             pod(&json!({"spec": {"nodeName": "n1"}})).scheduling,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn gangs_and_claims() {
+    fn gangs_and_claims_are_read() {
         let read = pod(&json!({
             "metadata": {"annotations": {
                 "berth.dev/gang": "train", "berth.dev/gang-size": "4", "berth.dev/gang-topology": "required",
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_stay_apart() {
+    fn required_anti_affinity_is_read() {
         let term = |app: &str, key: &str| {
             json!({"spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
                 {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}},
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_spread() {
+    fn spread_constraint_is_read() {
         let constraint = |app: &str, key: &str, when: &str| {
             let selector = json!({"matchLabels": {"app": app}});
             pod(&json!({"spec": {"topologySpreadConstraints": [
@@ -270,13 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_must_be_together() {
+    fn required_affinity_is_read() {
         let term = |app: &str| {
             let term = json!({"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": app}}});
             pod(&json!({"spec": {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}}))
                 .affinity
         };
         assert_eq!(term("a").unwrap().topology, "rack");
-        assert_eq!(term("b"), None, "whom others follow is no concern of theirs");
+        assert_eq!(term("b"), None, "it does not select itself");
     }
 }

@@ -15,7 +15,7 @@ impl WorkloadIndex {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets a pod; none if it is gone. Returns the slug of its tenant if that changed anything.
+    /// Sets a pod; none if it is gone. Returns the slug of its tenant if the pod changed.
     pub fn put(&self, pod: &str, workload: Option<Workload>) -> Option<String> {
         let workload =
             workload.filter(|workload| workload.scheduling != SchedulingState::Finished || workload.gang.is_some());
@@ -33,7 +33,7 @@ impl WorkloadIndex {
         }
     }
 
-    /// Removes all pods but these. Returns the slugs of the tenants whose pods were removed.
+    /// Removes all pods except these. Returns the slugs of the tenants whose pods were removed.
     pub fn retain(&self, pods: &HashSet<String>) -> HashSet<String> {
         let mut all = self.lock();
         let mut concerned = HashSet::new();

@@ -4,7 +4,7 @@ use super::selector::Selector;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Length of a request's selectors beyond which they are ignored.
+/// Maximum length of a request's selectors; longer ones are ignored.
 const MAX_SELECTOR_LENGTH: usize = 512;
 
 /// A `DeviceClass`.
@@ -12,18 +12,18 @@ const MAX_SELECTOR_LENGTH: usize = 512;
 pub struct DeviceClass {
     /// All must select a device.
     pub selectors: Vec<Selector>,
-    /// The extended resource by which pods may ask for its devices.
+    /// The extended resource by which pods can request its devices.
     pub extended_resource: Option<String>,
 }
 
-/// A `ResourceClaim`, or what a template makes of it.
+/// A `ResourceClaim`, or one that a template creates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceClaim {
     pub requests: Vec<RequestAlternatives>,
     pub allocation: Option<Allocation>,
 }
 
-/// One request of a claim: the first of these that is available.
+/// The alternatives of one request of a claim: the first available one is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestAlternatives(pub Vec<DeviceRequest>);
 
@@ -33,7 +33,7 @@ pub struct DeviceRequest {
     /// Name of the request, followed by that of the alternative.
     pub name: String,
     pub kind: DeviceKind,
-    /// How many. None: all of them that the node has.
+    /// How many. None: all that the node has.
     pub count: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ pub struct DeviceRequest {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceKind {
     pub class: String,
-    /// Expressions of the claim which select further.
+    /// Expressions of the claim that restrict the selection.
     pub selectors: Arc<[String]>,
 }
 

@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-/// How many kinds that no claim requests any more are kept.
+/// Maximum number of kinds kept that no claim requests any more.
 const MAX_UNUSED_KINDS: usize = 64;
 
 /// Devices of a node by kind.
@@ -24,14 +24,14 @@ impl Counts {
         self.0.clear();
     }
 
-    /// The same for some nodes.
+    /// Removes the counts of some nodes.
     pub(super) fn forget(&mut self, nodes: &BTreeSet<String>) {
         for node in nodes {
             self.0.remove(node);
         }
     }
 
-    /// Devices of a node, of these kinds at least. `slices` gives the specs of its slices.
+    /// Devices of a node, of at least these kinds. `slices` returns the specs of its slices.
     pub(super) fn of(
         &mut self,
         node: &str,
@@ -45,7 +45,7 @@ impl Counts {
         if !missing.is_empty() {
             let slices = slices();
             if slices.is_empty() {
-                // Most nodes have none: nothing is kept for them.
+                // Most nodes have no slices: no counts are kept for them.
                 self.0.remove(node);
                 return Counted::default();
             }
@@ -64,7 +64,7 @@ impl Counts {
     }
 }
 
-/// How many devices of slices are of a kind.
+/// Counts the devices of a kind in slices.
 fn count<'s>(kind: &DeviceKind, class: &DeviceClass, slices: impl Iterator<Item = &'s Value> + Clone) -> u64 {
     let own: Vec<Selector> = kind.selectors.iter().map(|text| Selector::new(text)).collect();
     let of_pool = |slice: &Value| (slice["driver"].to_string(), slice["pool"]["name"].to_string());
@@ -88,7 +88,7 @@ fn count<'s>(kind: &DeviceKind, class: &DeviceClass, slices: impl Iterator<Item 
     count
 }
 
-/// Whether a taint keeps claims from being allocated the device.
+/// Whether a taint keeps the device from being allocated.
 fn is_tainted(device: &Value) -> bool {
     let mut taints = device["taints"].as_array().into_iter().flatten();
     taints.any(|taint| matches!(taint["effect"].as_str(), Some("NoSchedule" | "NoExecute")))

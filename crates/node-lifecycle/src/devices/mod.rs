@@ -1,17 +1,17 @@
-//! Devices by dynamic resource allocation (`resource.k8s.io/v1`): how many of which class each node has, and how many pods
-//! request by their claims. Counts of nodes are kept.
+//! Devices of dynamic resource allocation (`resource.k8s.io/v1`): how many of each class a node has, and how many pods request
+//! in their claims. The counts of nodes are cached.
 //!
 //! | of the host | becomes |
 //! |---|---|
 //! | devices of a node's ResourceSlices that a class selects | the node's amount `dra:<class>`, and of the class's extended resource |
 //! | a pod's claims | amounts `dra:<class>`; of alternatives the first that any node has |
 //! | selectors of a claim | a further amount, of the devices that they select |
-//! | a claim of several pods | counts once: the first pod asks, the others go where it goes |
+//! | a claim of several pods | counts once, for one pod; the others must run on the same node |
 //! | a claim that has its devices | no demand: no other node helps |
 //! | devices that several nodes reach | no node is needed for them |
 //!
 //! Devices that exclude each other (a GPU and its partitions) all count, and so do those whose selectors are not understood
-//! (see [`selector`]): in doubt a pod is taken to fit where the scheduler finds that it does not, and stays pending.
+//! (see [`selector`]): in doubt a pod is taken to fit on a node; if the scheduler finds that it does not, it stays pending.
 
 mod claims;
 mod counts;
@@ -36,13 +36,13 @@ use std::{
 
 /// Prefix of the resource by which a pod gets devices of a class without a claim.
 const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
-/// Selectors of claims that are evaluated, of all tenants together. Of further claims only the class counts.
+/// Maximum number of claims' selectors that are evaluated, of all tenants together. Of further claims only the class counts.
 const MAX_CLAIM_SELECTORS: usize = 64;
 
 /// The host's classes, claims and slices.
 #[derive(Default)]
 pub struct Devices {
-    /// The specs of `ResourceSlices` by node; those of devices that several nodes reach at the empty name.
+    /// The specs of `ResourceSlices` by node; those of devices that several nodes reach under the empty name.
     slices: Arc<NodeIndex<Value>>,
     known: Mutex<Known>,
     counts: Mutex<Counts>,
@@ -95,12 +95,12 @@ impl Devices {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts nodes anew whose slices changed.
+    /// Removes the counts of nodes whose slices changed.
     pub fn slices_changed(&self, nodes: &BTreeSet<String>) {
         self.counts().forget(nodes);
     }
 
-    /// Sets a class; none if it is gone. Returns whether that changed anything.
+    /// Sets a class; none if it is gone. Returns whether it changed.
     pub fn put_class(&self, name: &str, class: Option<DeviceClass>) -> bool {
         let changed = put(&mut self.known().classes, name, class);
         if changed {
@@ -109,7 +109,7 @@ impl Devices {
         changed
     }
 
-    /// Sets a claim, by namespace and name; none if it is gone. Returns whether that changed anything.
+    /// Sets a claim, by namespace and name; none if it is gone. Returns whether it changed.
     pub fn put_claim(&self, name: &str, claim: Option<DeviceClaim>) -> bool {
         put(&mut self.known().claims, name, claim)
     }
@@ -119,7 +119,7 @@ impl Devices {
         put(&mut self.known().templates, name, claim)
     }
 
-    /// Removes all classes but these. Returns whether there were others.
+    /// Removes all classes except these. Returns whether any were removed.
     pub fn retain_classes(&self, names: &HashSet<String>) -> bool {
         let changed = retain(&mut self.known().classes, names);
         if changed {
@@ -168,7 +168,7 @@ impl Devices {
         Resolved { workloads, wanted }
     }
 
-    /// Devices for claims that a node has.
+    /// Devices of a node that claims can get.
     pub fn of_node(&self, node: &str, resolved: &Resolved<'_>) -> Amounts {
         let wanted = &resolved.wanted;
         let mut amounts = Amounts::new();
@@ -273,7 +273,7 @@ impl FleetDevices {
         }
     }
 
-    /// Devices of an alternative that pods take of a node; None if no node has that many.
+    /// The number of a node's devices that an alternative takes; None if no node has that many.
     fn amount(&self, ask: &DeviceRequest) -> Option<u64> {
         let kind = self.kind(ask);
         let Some((least, most)) = self.of.get(&kind) else {
@@ -316,7 +316,7 @@ impl Known {
     }
 }
 
-/// The name of the amount of such devices.
+/// The name of the amount that counts devices of a kind.
 fn amount_name(kind: &DeviceKind) -> String {
     if kind.selectors.is_empty() {
         format!("{DRA_PREFIX}{}", kind.class)

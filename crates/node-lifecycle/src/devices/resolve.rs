@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-/// Which pod a claim is counted for: one that is on a node, else the one that has waited longest.
+/// The pod for which a claim is counted: one that is on a node, else the one that has waited longest.
 pub(super) fn find_claim_holders(
     workloads: &[Arc<Workload>],
     found: &[Vec<(String, ClaimState)>],
@@ -81,7 +81,7 @@ pub(super) fn add_claim_amounts(
     }
 }
 
-/// The alternative of a request that is taken, and how many devices of a node that is; none if no node owns them.
+/// The alternative of a request that is used, and how many devices of a node it takes; none if no node owns them.
 fn choose_alternative<'c>(
     request: &'c RequestAlternatives,
     claim: &DeviceClaim,
@@ -91,7 +91,7 @@ fn choose_alternative<'c>(
     let got = allocated.and_then(|allocation| request.0.iter().find(|ask| allocation.requests.contains(&ask.name)));
     let possible = || request.0.iter().find(|ask| fleet_devices.amount(ask).is_some());
     let ask = got.or_else(possible).or_else(|| request.0.first())?;
-    // How many devices `All` means is known once they are allocated.
+    // The number of devices for `All` is known once they are allocated.
     let held = allocated.map(|allocation| allocation.requests.iter().filter(|name| **name == ask.name).count());
     let held = held.and_then(|held| u64::try_from(held).ok());
     let of_all = held.filter(|held| *held > 0 && ask.count.is_none());

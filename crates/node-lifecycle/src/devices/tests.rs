@@ -4,8 +4,8 @@ use serde_json::json;
 
 const NAMESPACE: &str = "berth-w";
 
-/// Two nodes with 8 whole devices, of which the first has one that is ill, and one with 4 small ones; and a network device
-/// that all reach.
+/// Two nodes with 8 whole devices, of which one on the first node is tainted; one node with 4 small devices; and a network
+/// device that all nodes reach.
 fn devices() -> Devices {
     let slices = NodeIndex::default();
     let slice = |driver: &str, pool: &str, generation: u32, devices: Vec<Value>| json!({"driver": driver, "pool": {"name": pool, "generation": generation}, "devices": devices});
@@ -101,7 +101,7 @@ fn a_claim_is_an_amount() {
     put_claim(&devices, "x", &exactly("gpu", 2), &Value::Null);
     let found = amounts(&devices, &[pod("p", "x", SchedulingState::Pending)]);
     assert_eq!(found, [(SchedulingState::Pending, of(&[("dra:gpu", 2)]))]);
-    // Not there yet.
+    // The claim does not exist yet.
     let found = amounts(&devices, &[pod("p", "unknown", SchedulingState::Pending)]);
     assert_eq!(found, [(SchedulingState::Gated, of(&[]))]);
 }
@@ -123,7 +123,7 @@ fn selectors_of_a_claim_are_counted_beside_the_class() {
 }
 
 #[test]
-fn all_devices_and_the_first_alternative_that_can_be_had() {
+fn all_devices_and_the_first_available_alternative_are_counted() {
     let devices = devices();
     let all = json!([{"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "All"}}]);
     put_claim(&devices, "all", &all, &Value::Null);
@@ -143,7 +143,7 @@ fn all_devices_and_the_first_alternative_that_can_be_had() {
         found,
         [of(&[("dra:gpu", 4)]), of(&[("dra:gpu", 8)]), of(&[("dra:odd", 1)])]
     );
-    // What was allocated counts, whatever came first.
+    // The allocated alternative counts, even if it is not the first.
     let status = json!({"allocation": {"devices": {"results": [{"request": "r/one"}]}}});
     put_claim(&devices, "many", &either(8), &status);
     let found = amounts(&devices, &[pod("p", "many", SchedulingState::Bound("b".into()))]);
@@ -160,7 +160,7 @@ fn a_claim_of_several_pods_counts_once() {
         (SchedulingState::Gated, of(&[])),
     ];
     assert_eq!(amounts(&devices, &waiting), expected);
-    // Once it has its devices, no other node helps, and the node that it is on is held once.
+    // Once the claim has its devices, no other node helps, and its devices count once on their node.
     put_claim(&devices, "x", &exactly("gpu", 4), &on("b"));
     let there = || SchedulingState::Bound("b".into());
     let pods = [
@@ -177,7 +177,7 @@ fn a_claim_of_several_pods_counts_once() {
 }
 
 #[test]
-fn pods_of_a_gang_that_share_a_claim_are_all_there() {
+fn pods_of_a_gang_that_share_a_claim_are_all_pending() {
     let devices = devices();
     put_claim(&devices, "x", &exactly("gpu", 4), &Value::Null);
     let waiting = ["p", "q"].map(|name| {
@@ -197,7 +197,7 @@ fn pods_of_a_gang_that_share_a_claim_are_all_there() {
 }
 
 #[test]
-fn all_devices_of_a_node_are_as_many_as_were_given() {
+fn a_claim_of_all_devices_counts_the_allocated_ones() {
     let devices = devices();
     let all = json!([{"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "All"}}]);
     let mut status = on("b");
@@ -208,7 +208,7 @@ fn all_devices_of_a_node_are_as_many_as_were_given() {
     assert_eq!(
         amounts(&devices, &[pod("p", "x", there)]),
         expected,
-        "though another node has four"
+        "although another node has four"
     );
 }
 
@@ -249,7 +249,7 @@ fn a_template_makes_a_claim_for_each_pod() {
 }
 
 #[test]
-fn devices_that_several_nodes_reach_need_none() {
+fn devices_that_several_nodes_reach_need_no_node() {
     let devices = devices();
     put_claim(&devices, "x", &exactly("net", 1), &Value::Null);
     let found = amounts(&devices, &[pod("p", "x", SchedulingState::Pending)]);
@@ -257,7 +257,7 @@ fn devices_that_several_nodes_reach_need_none() {
 }
 
 #[test]
-fn a_class_as_an_extended_resource() {
+fn a_class_can_be_requested_as_an_extended_resource() {
     let devices = devices();
     let implicit = "deviceclass.resource.kubernetes.io/gpu";
     let plain = Workload {

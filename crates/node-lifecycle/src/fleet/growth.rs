@@ -1,4 +1,4 @@
-//! Pools to which an autoscaler adds nodes: limits of their growth, and what is known of nodes that do not exist yet.
+//! Pools to which an autoscaler adds nodes: limits of their growth, and what is known about nodes that do not exist yet.
 
 use super::nodes::{NodesByPool, ObservedNode};
 use crate::{
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of placeholders of a pool.
 pub const MAX_PLACEHOLDERS: u32 = 500;
-/// How long a new node may take until it can be used.
+/// How long a new node may take to become usable.
 const STARTUP_LIMIT: Seconds = 15 * 60;
 
 /// The limits of a pool's growth. `limits` are resources that represent anti-affinity and spread.
@@ -33,14 +33,14 @@ pub(super) fn growth_of(pool: &HostNodePool, limits: Option<&BTreeMap<String, u6
     })
 }
 
-/// The capacity of a new node of the pool, as far as its spec says.
+/// The capacity of a new node of the pool, as far as the spec says.
 fn expected_capacity(pool: &HostNodePool) -> Option<Amounts> {
     let gpus = pool.spec.autoscaling.as_ref()?.gpus_per_node?;
     Some([(pool.spec.gpu_resource_name.clone()?, u64::from(gpus))].into())
 }
 
-/// Adds a node to pools that can grow and have no usable node: it represents new ones, and has the labels of the pool's node
-/// selector and others that are unknown.
+/// Adds a node to each pool that can grow and has no usable node. It represents new nodes: it has the labels of the pool's node
+/// selector; its other labels are unknown.
 pub(super) fn add_expected_nodes<'a>(
     nodes: &mut NodesByPool<'a>,
     pools: &[&'a HostNodePool],

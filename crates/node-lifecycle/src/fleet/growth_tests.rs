@@ -98,7 +98,7 @@ fn node(age: i64, ready: bool, gpus: u32, taint: Option<&str>) -> Value {
     })
 }
 
-/// Of a pool that grows by nodes with eight GPUs.
+/// Autoscaling that adds nodes with eight GPUs.
 fn by_eight() -> AutoscalingSpec {
     AutoscalingSpec {
         gpus_per_node: Some(8),
@@ -123,20 +123,20 @@ fn an_empty_pool_has_demand_only_if_it_grows_and_new_nodes_could_serve_it() {
         (pod(&[(GPU, 8)], &[("product", "L40S")]), "another product"),
         (
             pod(&[(GPU, 8)], &[("kubernetes.io/hostname", "n1")]),
-            "a node that is not there",
+            "a node that does not exist",
         ),
         (pod(&[("millicpu", 8)], &[]), "no GPUs"),
     ] {
         assert!(!asks(Some(by_eight()), &[], &pod), "{why}");
     }
-    // A node says what nodes are like.
+    // An existing node shows the labels of the pool's nodes.
     let there = [node(60, true, 8, None)];
     assert!(!asks(Some(by_eight()), &there, &train), "no node has the zone");
     assert!(asks(Some(by_eight()), &there, &pod(&[(GPU, 8)], &[])));
 }
 
 #[test]
-fn a_starting_node_is_unavailable_and_no_sample_of_its_pool() {
+fn a_starting_node_is_unavailable_and_does_not_represent_its_pool() {
     let train = pod(&[(GPU, 8)], &[]);
     for (node, is_starting) in [
         (node(60, false, 0, None), true),

@@ -1,4 +1,4 @@
-//! The snapshot of the fleet that the planner decides from. It reads no state but that of [`IdleTracker`] and [`RejectedNodes`].
+//! The snapshot of the fleet from which the planner decides. It reads no state except [`IdleTracker`] and [`RejectedNodes`].
 
 mod growth;
 mod nodes;
@@ -22,7 +22,7 @@ use nodes::{group_by_pool, observe_nodes, planner_node, pools_with_devices};
 use std::{collections::HashMap, sync::Arc};
 use tenants::{DemandCollector, planner_groups};
 
-/// What a snapshot is made of.
+/// The input of a snapshot.
 pub struct SnapshotInput<'a> {
     pub now: Timestamp,
     pub nodes: Vec<Arc<HostObject>>,
@@ -30,7 +30,7 @@ pub struct SnapshotInput<'a> {
     pub classes: Vec<Arc<TenantClass>>,
     pub tenants: Vec<TenantInput>,
     pub workloads: Vec<Arc<Workload>>,
-    /// What the platform's own pods use of a node.
+    /// Resources that the platform's own pods use on a node.
     pub platform: &'a dyn Fn(&str) -> Requests,
     /// Claims of devices, and devices of nodes.
     pub devices: &'a Devices,
@@ -38,7 +38,7 @@ pub struct SnapshotInput<'a> {
     pub rejected_nodes: &'a RejectedNodes,
 }
 
-/// A tenant, and what its object does not say.
+/// A tenant, and facts that its object does not show.
 pub struct TenantInput {
     pub cluster: Arc<TenantCluster>,
     /// Whether its spec is accepted.
@@ -49,7 +49,7 @@ pub struct TenantInput {
     pub class: Option<String>,
 }
 
-/// Builds the snapshot, and the demand that it was made of.
+/// Builds the snapshot; also returns the demand in it.
 pub fn build_snapshot(input: &SnapshotInput<'_>) -> (Fleet, TenantDemand) {
     let now = input.now.as_second();
     let resolved = input.devices.resolve(&input.workloads);

@@ -22,10 +22,10 @@ pub(super) struct ObservedNode<'a> {
     pub(super) assignment: Option<Assignment>,
     pub(super) pool: String,
     pub(super) overlap: Option<String>,
-    /// Why the API server rejected its assignment a while ago.
+    /// Why the API server rejected its assignment recently.
     pub(super) rejected: Option<String>,
     pub(super) capacity: Amounts,
-    /// Its pool counts GPUs, and it has no device of any kind.
+    /// Whether its pool counts GPUs and it has no device of any kind.
     pub(super) lacks_devices: bool,
     pub(super) pods: Vec<&'a Workload>,
 }
@@ -86,7 +86,7 @@ pub(super) fn observe_nodes<'a>(
     observed
 }
 
-/// The capacity that the node has for a tenant besides the platform's own pods.
+/// The capacity that the platform's own pods leave for a tenant.
 fn tenant_capacity(node: &HostObject, input: &SnapshotInput<'_>, resolved: &Resolved<'_>) -> Amounts {
     let status = node.status.as_ref();
     let mut all = pod_requests::amounts(status.and_then(|status| status.allocatable.as_ref()));
@@ -97,7 +97,7 @@ fn tenant_capacity(node: &HostObject, input: &SnapshotInput<'_>, resolved: &Reso
     }
     let mut capacity = demand::available_amounts(&all);
     for (resource, count) in input.devices.of_node(&node.name_any(), resolved) {
-        // What a device plugin reports of an extended resource counts, as for the scheduler.
+        // The count of a device plugin takes precedence, as for the scheduler.
         capacity.entry(resource).or_insert(count);
     }
     capacity
@@ -115,7 +115,7 @@ pub(super) fn pools_with_devices(pools: &[&HostNodePool], observed: &[ObservedNo
     found
 }
 
-/// The nodes of each pool, as far as they matter to pods.
+/// The nodes of each pool, as far as they matter for pods.
 pub(super) type NodesByPool<'a> = BTreeMap<&'a str, PoolNodes<'a>>;
 
 pub(super) fn group_by_pool<'a>(
@@ -147,7 +147,7 @@ pub(super) fn host_node<'a>(node: &'a ObservedNode<'a>) -> HostNode<'a> {
     }
 }
 
-/// What pods use of a node.
+/// Resources that pods use on a node.
 pub(super) fn sum_used(pods: &[&Workload]) -> Amounts {
     let mut sum = Amounts::new();
     for pod in pods {
@@ -215,7 +215,7 @@ fn list_gangs(pods: &[&Workload]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Whether a node that a tenant has cannot be used now. A cordon of Berth is part of its state.
+/// Whether a tenant cannot use its node now. A cordon that Berth set is part of the node's state.
 fn is_broken(node: &ObservedNode<'_>) -> bool {
     let cordoned_by_berth = node
         .assignment
@@ -271,7 +271,7 @@ fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
         return Some(overlap.clone());
     }
     if let Some(why) = &node.rejected {
-        return Some(format!("its assignment is rejected: {why}"));
+        return Some(format!("its assignment was rejected: {why}"));
     }
     let why = if !is_ready(node.object) {
         "it is not Ready"
@@ -286,7 +286,7 @@ fn unavailable_reason(node: &ObservedNode<'_>) -> Option<String> {
     } else if node.object.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
         "it is cordoned"
     } else if was_shared(node.object) {
-        "several tenants shared it, and it is scrubbed first"
+        "it was shared and has not been scrubbed yet"
     } else if !is_available(node.object) {
         "it is shared by several tenants, or has a NoExecute taint"
     } else {

@@ -14,8 +14,8 @@ use berth_planner::{self as planner, Amounts};
 use kube_core::{Resource, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The node groups of a tenant, without demand. A tenant that is being deleted, or whose spec is not accepted, keeps its nodes: a
-/// mistake in a spec must not cost a running tenant its nodes.
+/// The node groups of a tenant, without demand. A tenant that is being deleted, or whose spec is not accepted, keeps its nodes: an
+/// error in a spec must not cost a running tenant its nodes.
 pub(super) fn planner_groups(
     tenant: &TenantInput,
     uid: &str,

@@ -1,7 +1,7 @@
-//! Taints and annotations by which autoscalers and Berth tell each other about nodes.
+//! Taints and annotations with which autoscalers and Berth inform each other about nodes.
 //!
 //! A node with an assignment carries the annotations that keep Cluster Autoscaler and Karpenter from removing it: to them it can
-//! look empty while it is reserved, recycled or not yet used. It gets them in the patch that writes the assignment.
+//! look empty while it is reserved, recycled or not used yet. The patch that writes the assignment adds them.
 
 use berth_api::labels::AUTOSCALER_ANNOTATIONS;
 use k8s_openapi::api::core::v1::{Node, Taint};
@@ -21,7 +21,7 @@ const REMOVAL_TAINTS: [&str; 3] = [
     "karpenter.sh/disrupted",
     "karpenter.sh/disruption",
 ];
-/// Taints of nodes that are not ready for use yet, or not any more.
+/// Taints of nodes that are not yet, or no longer, ready for use.
 const STARTUP_TAINTS: [&str; 4] = [
     "node.cloudprovider.kubernetes.io/uninitialized",
     "node.cloudprovider.kubernetes.io/shutdown",
@@ -34,7 +34,7 @@ const STARTUP_TAINT_PREFIXES: [&str; 3] = [
     "status-taint.cluster-autoscaler.kubernetes.io/",
     "ignore-taint.cluster-autoscaler.kubernetes.io/",
 ];
-/// Their suffix: `node.kubernetes.io/not-ready`, `node.cilium.io/agent-not-ready` and the like.
+/// Suffix of startup taints: `node.kubernetes.io/not-ready`, `node.cilium.io/agent-not-ready` and the like.
 const NOT_READY_SUFFIX: &str = "not-ready";
 
 fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
@@ -61,11 +61,11 @@ pub fn find_startup_taint(node: &Node) -> Option<&str> {
 
 /// Which of [`PROTECTION_ANNOTATIONS`] Berth has set.
 fn list_annotations_set_by_berth(node: &Node) -> Vec<&'static str> {
-    let mark = node.annotations().get(AUTOSCALER_ANNOTATIONS);
-    let marked: Vec<&str> = mark.map(|mark| mark.split(',').collect()).unwrap_or_default();
+    let list = node.annotations().get(AUTOSCALER_ANNOTATIONS);
+    let ours: Vec<&str> = list.map(|list| list.split(',').collect()).unwrap_or_default();
     PROTECTION_ANNOTATIONS
         .into_iter()
-        .filter(|key| marked.contains(key))
+        .filter(|key| ours.contains(key))
         .collect()
 }
 
@@ -139,12 +139,12 @@ mod tests {
         let owned = changed(add_protection, &set);
         assert_eq!(owned[AUTOSCALER_ANNOTATIONS], PROTECTION_ANNOTATIONS[1]);
         assert_eq!(changed(remove_protection, &owned), set);
-        // Taken off by people while the node is somebody's: it is Berth's from then on.
-        let taken_off = json!({PROTECTION_ANNOTATIONS[1]: "true", AUTOSCALER_ANNOTATIONS: PROTECTION_ANNOTATIONS[1]});
-        let mended = changed(add_protection, &taken_off);
-        assert!(is_protected_from_removal(&node(&mended, &[])));
-        assert_eq!(changed(remove_protection, &mended), json!({}));
-        // Without the mark nobody can tell whose they are: they stay.
+        // People removed it from an assigned node: from then on it is Berth's.
+        let removed = json!({PROTECTION_ANNOTATIONS[1]: "true", AUTOSCALER_ANNOTATIONS: PROTECTION_ANNOTATIONS[1]});
+        let corrected = changed(add_protection, &removed);
+        assert!(is_protected_from_removal(&node(&corrected, &[])));
+        assert_eq!(changed(remove_protection, &corrected), json!({}));
+        // Without Berth's list it is unknown who set them: they stay.
         let unmarked = json!({PROTECTION_ANNOTATIONS[0]: "true", PROTECTION_ANNOTATIONS[1]: "true"});
         assert_eq!(
             changed(remove_protection, &changed(add_protection, &unmarked)),

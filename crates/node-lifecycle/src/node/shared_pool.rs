@@ -9,7 +9,7 @@ pub fn shared_pool_of(node: &Node) -> Option<&String> {
     node.labels().get(labels::SHARED_POOL)
 }
 
-/// Whether several tenants use the node, or did and it has not been scrubbed since. No tenant can have it alone.
+/// Whether several tenants use the node, or used it and it has not been scrubbed since. It cannot be assigned to a tenant.
 pub fn is_or_was_shared(node: &Node) -> bool {
     shared_pool_of(node).is_some() || node.annotations().contains_key(labels::PREVIOUS_SHARED_POOL)
 }

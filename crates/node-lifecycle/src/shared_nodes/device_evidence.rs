@@ -1,5 +1,5 @@
-//! Evidence that a node has devices. Nodes that several tenants use must have none: a pod that asks for no GPU
-//! can still reach one through variables in its image. In doubt there is a device.
+//! Evidence that a node has devices. Nodes that several tenants use must have none: a pod that requests no GPU
+//! can still reach one through variables in its image. In doubt, a node is taken to have devices.
 
 use k8s_openapi::api::core::v1::Node;
 use kube_core::ResourceExt;
@@ -22,9 +22,9 @@ const LABEL_PREFIXES: [&str; 11] = [
 const NONE: [&str; 4] = ["", "0", "false", "none"];
 /// Labels of the PCI devices that Node Feature Discovery has found: `pci-<class>_<vendor>.present`, either part optional.
 const PCI: &str = "feature.node.kubernetes.io/pci-";
-/// Vendors of which every listed device counts.
+/// Vendors whose listed devices all count.
 const GPU_VENDORS: [&str; 2] = ["10de", "1002"];
-/// Vendor of which only display controllers count.
+/// Vendor whose display controllers alone count.
 const INTEL: &str = "8086";
 /// PCI classes that are GPUs or accelerators of any vendor: 3D controllers and processing accelerators.
 const GPU_CLASSES: [&str; 2] = ["0302", "1200"];
@@ -39,7 +39,7 @@ pub fn find_device_evidence(node: &Node, slices: usize) -> Option<String> {
         status.and_then(|status| status.capacity.as_ref()),
         status.and_then(|status| status.allocatable.as_ref()),
     ];
-    // Resources of a domain are those of device plugins, whatever the amount is just now.
+    // Resources with a domain are those of device plugins, whatever their current amount.
     if let Some(resource) = reported
         .into_iter()
         .flatten()
@@ -81,7 +81,7 @@ mod tests {
     fn an_ordinary_node_has_no_device_evidence() {
         let labels = json!({
             "kubernetes.io/arch": "amd64", "nvidia.com/gpu.present": "false", "nvidia.com/gpu.count": "0",
-            // Every server has such a VGA controller for its management, AMD makes the CPU, Intel the network card.
+            // Every server has such a VGA controller for its management; the CPU is from AMD, the network card from Intel.
             "feature.node.kubernetes.io/pci-0300_1a03.present": "true",
             "feature.node.kubernetes.io/pci-0600_1022.present": "true",
             "feature.node.kubernetes.io/pci-0200_8086.present": "true",
@@ -100,8 +100,8 @@ mod tests {
             "gpu.intel.com/i915",
             "rdma/hca",
         ] {
-            let words = find_device_evidence(&node(&json!({}), &json!({"cpu": "8", resource: "0"})), 0).unwrap();
-            assert!(words.contains(resource), "{words}");
+            let evidence = find_device_evidence(&node(&json!({}), &json!({"cpu": "8", resource: "0"})), 0).unwrap();
+            assert!(evidence.contains(resource), "{evidence}");
         }
         for (key, value) in [
             ("nvidia.com/gpu.present", "true"),
@@ -114,8 +114,8 @@ mod tests {
             ("feature.node.kubernetes.io/pci-0380_8086.present", "true"),
             ("feature.node.kubernetes.io/pci-1200_1da3.present", "true"),
         ] {
-            let words = find_device_evidence(&node(&json!({key: value}), &json!({})), 0).unwrap();
-            assert!(words.contains(key), "{words}");
+            let evidence = find_device_evidence(&node(&json!({key: value}), &json!({})), 0).unwrap();
+            assert!(evidence.contains(key), "{evidence}");
         }
         assert!(find_device_evidence(&node(&json!({}), &json!({})), 1).is_some());
     }

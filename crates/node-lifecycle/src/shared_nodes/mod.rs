@@ -27,7 +27,7 @@ pub fn sharing_status(node: &Node, pools: &[Arc<HostNodePool>], slices: usize) -
     let Some(pool) = matching.next() else {
         return SharingStatus::NotInSharedPool;
     };
-    // A node of several pools is not given to any of them.
+    // A node that several pools select is in none of them.
     if matching.next().is_some() || !pool.spec.is_shared() || pool.metadata.deletion_timestamp.is_some() {
         return SharingStatus::NotInSharedPool;
     }
@@ -37,7 +37,7 @@ pub fn sharing_status(node: &Node, pools: &[Arc<HostNodePool>], slices: usize) -
         return refused(why);
     }
     if Assignment::read(node).is_some() || node.labels().contains_key(labels::NODE_STATE) {
-        return refused("it has a single tenant, or is recycled after one".into());
+        return refused("it is assigned to a tenant or being recycled".into());
     }
     if node.metadata.deletion_timestamp.is_some() {
         return refused("it is being deleted".into());
@@ -61,7 +61,7 @@ pub struct SharedPod {
     pub is_ending: bool,
 }
 
-/// A host pod that may run on shared nodes, and the name of its node; empty as long as it has none.
+/// Reads a host pod that may run on shared nodes, and the name of its node, which is empty as long as it has none.
 pub fn locate_pod(pod: &Pod) -> Option<(String, SharedPod)> {
     let spec = pod.spec.as_ref()?;
     let required = spec.affinity.as_ref().and_then(|affinity| {
@@ -89,13 +89,13 @@ pub fn locate_pod(pod: &Pod) -> Option<(String, SharedPod)> {
     Some((spec.node_name.clone().unwrap_or_default(), pod))
 }
 
-/// What is to be done with a pod.
+/// What to do with a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodDecision {
     Keep,
-    /// Evict it, as from a drained node: disruption budgets hold.
+    /// Evict it, as from a drained node: disruption budgets apply.
     Evict,
-    /// Delete it, whatever budgets say.
+    /// Delete it, even if budgets forbid its eviction.
     Delete,
 }
 

@@ -20,7 +20,7 @@ pub(super) fn from_draining(observation: &Observation<'_>) -> Transition {
     } = observation;
     if observation.pods.is_empty() {
         if !requires_scrub(pool) {
-            return Transition::Free("no pod is left; its pool has no scrub".into());
+            return Transition::Free("no pods are left; scrubbing is disabled in its pool".into());
         }
         return set_assignment(assignment.start_recycling(observation.node, *now, &assignment.reason));
     }
@@ -28,7 +28,7 @@ pub(super) fn from_draining(observation: &Observation<'_>) -> Transition {
     if assignment.elapsed(*now) >= limit {
         let blocked = drain_blocked_message(observation.pods, limit);
         if assignment.reason != blocked {
-            // The same state since the same time, with another reason.
+            // The state and its start time stay the same; only the reason changes.
             return set_assignment(Assignment {
                 reason: blocked,
                 ..(*assignment).clone()
@@ -48,5 +48,5 @@ fn drain_blocked_message(pods: &[String], limit: i64) -> String {
     if pods.len() > NAMED {
         named = format!("{named} and {} more", pods.len() - NAMED);
     }
-    format!("still not empty after {limit} s: {named}; a PodDisruptionBudget may forbid their eviction")
+    format!("pods remain after {limit} s: {named}; a PodDisruptionBudget may prevent their eviction")
 }

@@ -28,7 +28,7 @@ pub(super) fn gpu_configuration_labels(pool: &HostNodePoolSpec) -> Vec<(String, 
     labels
 }
 
-/// Requests a MIG layout. The reported state of the previous one is removed, so that it is not mistaken for this one's.
+/// Requests a MIG layout. The state of the previous request is removed, so that it is not mistaken for that of this one.
 fn mig_labels(config: &str) -> [(String, Option<String>); 2] {
     [
         (MIG_CONFIG.to_owned(), Some(config.to_owned())),
@@ -36,7 +36,7 @@ fn mig_labels(config: &str) -> [(String, Option<String>); 2] {
     ]
 }
 
-/// Removes the request of a MIG layout, so that it can be made again.
+/// Removes the request for a MIG layout, so that it can be made again.
 pub(super) fn clear_mig_labels() -> Vec<(String, Option<String>)> {
     vec![(MIG_CONFIG.to_owned(), None), (MIG_STATE.to_owned(), None)]
 }
@@ -60,7 +60,7 @@ fn read_mig_progress(node: &Node, config: &str) -> MigProgress {
     }
 }
 
-/// Waits for a MIG layout; none once it is there.
+/// Waits for a MIG layout; none once it is applied.
 pub(super) fn await_mig(observation: &Observation<'_>, config: &str, limit: i64) -> Option<Transition> {
     let Observation { assignment, now, .. } = observation;
     match read_mig_progress(observation.node, config) {
@@ -81,8 +81,8 @@ pub(super) fn await_mig(observation: &Observation<'_>, config: &str, limit: i64)
     }
 }
 
-/// Waits until GPU Feature Discovery reports the sharing that the pool's device plugin configuration is for; none once it does.
-/// No label says which configuration is in force. A node without a report of its sharing is taken as it is.
+/// Waits until GPU Feature Discovery reports the sharing that the pool's device plugin configuration sets up; none once it does.
+/// No label says which configuration is active. If a node does not report its sharing, nothing is awaited.
 pub(super) fn await_sharing(observation: &Observation<'_>, limit: i64) -> Option<Transition> {
     let Observation {
         assignment, now, pool, ..
@@ -101,7 +101,7 @@ pub(super) fn await_sharing(observation: &Observation<'_>, limit: i64) -> Option
         return Some(quarantine(
             observation,
             &format!(
-                "the device plugin has not shared GPUs as the configuration {config} says within {limit} s \
+                "the device plugin did not apply configuration {config} within {limit} s \
                  ({SHARING_STRATEGY}: {found}, not {wanted})"
             ),
         ));

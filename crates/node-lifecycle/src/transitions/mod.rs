@@ -3,14 +3,14 @@
 //!
 //! | state | next state | when |
 //! |---|---|---|
-//! | none, shared before | Scrubbing | it is in a pool of single tenants, and no pod of a tenant is left |
+//! | none, shared before | Scrubbing | it is in a pool that is not shared, and no pod of a tenant is left |
 //! | Reserved | Joining | its group has as many nodes as were reserved together |
-//! |  | free | they do not come in time, the tenant is gone, or an autoscaler removes the node |
+//! |  | free | the others do not join in time, the tenant is gone, or an autoscaler removes the node |
 //! | Joining | Assigned | MIG layout and sharing of GPUs are as the pool's spec says |
 //! |  | free | the tenant is gone, or an autoscaler removes the node |
-//! |  | Quarantined | they fail, or take too long |
+//! |  | Quarantined | their setup fails, or takes too long |
 //! | Assigned | Cordoned | the planner releases it |
-//! | Cordoned | Draining | its time has come, or the tenant is gone |
+//! | Cordoned | Draining | the time of its drain has come, or the tenant is gone |
 //! | Draining | Scrubbing | no pod of a tenant is left; never before |
 //! | Scrubbing | Validating | the scrub Job has succeeded |
 //! |  | Quarantined | it failed, or took too long |
@@ -18,7 +18,7 @@
 //! |  | Quarantined | it failed, or took too long |
 //! | Quarantined | Scrubbing | people release it |
 //!
-//! No transition relies on an earlier one: what a state requires is checked each time.
+//! No transition relies on an earlier one: the conditions of a state are checked each time.
 
 mod drain;
 mod gpu_configuration;
@@ -36,7 +36,7 @@ use kube_core::ResourceExt;
 use prepare::{from_joining, from_reserved};
 use recycle::{from_quarantined, from_scrubbing, from_validating};
 
-/// Seconds until something is checked again that no watch reports.
+/// Seconds until the next check of something that no watch reports.
 const POLL: i64 = 1;
 
 /// A Job that recycles a node.
@@ -62,7 +62,7 @@ pub enum JobState {
     Missing,
     Running,
     Succeeded,
-    /// With the reason.
+    /// It failed, for this reason.
     Failed(String),
 }
 
@@ -71,7 +71,7 @@ pub enum JobState {
 pub enum Tenant {
     /// It exists and has this slug.
     Alive(String),
-    /// It does not exist any more, or is not known, and no workload of it is left.
+    /// It no longer exists, or is not known, and none of its workloads are left.
     Gone,
 }
 
@@ -91,16 +91,16 @@ pub struct Observation<'a> {
     pub job: JobState,
 }
 
-/// What is done with a node next.
+/// What to do with a node next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// Nothing until something changes.
+    /// Do nothing until something changes.
     Wait,
-    /// Nothing for so many seconds, unless something changes.
+    /// Do nothing for this number of seconds, unless something changes.
     CheckAfter(i64),
     /// Write this assignment, and these further labels.
     SetAssignment(Box<Assignment>, Vec<(String, Option<String>)>),
-    /// Write this assignment again: somebody removed or changed a part of it.
+    /// Write this assignment again: a part of it was removed or changed.
     CorrectDrift(Box<Assignment>),
     /// Remove the assignment, for this reason.
     Free(String),
@@ -127,8 +127,8 @@ pub fn next_transition(observation: &Observation<'_>) -> Transition {
     }
 }
 
-/// The next transition of a node without an assignment that several tenants shared and that is now in this pool of single
-/// tenants. The controller of shared nodes evicts its pods; `pods` are those that are left.
+/// The next transition of a node without an assignment that several tenants shared and that is now in a pool that is not
+/// shared. The controller of shared nodes evicts its pods; `pods` are those that are left.
 pub fn next_transition_after_sharing(
     now: Timestamp,
     node: &Node,
@@ -140,11 +140,13 @@ pub fn next_transition_after_sharing(
         return Transition::CheckAfter(POLL);
     }
     if !recycle::requires_scrub(spec) {
-        return Transition::Free("no pod of the tenants that shared it is left; its pool has no scrub".into());
+        return Transition::Free(
+            "no pods of the tenants that shared it are left; scrubbing is disabled in its pool".into(),
+        );
     }
     let before = node.annotations().get(labels::PREVIOUS_SHARED_POOL);
     let reason = format!(
-        "tenants shared it in the pool {}: it is scrubbed before one tenant has it alone",
+        "it was shared in pool {} and is scrubbed before it is assigned to a tenant",
         before.map(String::as_str).unwrap_or_default()
     );
     set_assignment(Assignment::scrub_unowned(node, "", name, now, &reason))
@@ -154,7 +156,7 @@ fn set_assignment(assignment: Assignment) -> Transition {
     Transition::SetAssignment(Box::new(assignment), Vec::new())
 }
 
-/// The assignment to write again because somebody removed or changed a part of it; none if the node shows all of it.
+/// The assignment to write again because a part of it was removed or changed; none if the node has all of it.
 fn correct_drift(observation: &Observation<'_>) -> Option<Assignment> {
     let Observation {
         assignment, node, now, ..
@@ -174,8 +176,8 @@ fn correct_drift(observation: &Observation<'_>) -> Option<Assignment> {
         AssignmentState::Scrubbing | AssignmentState::Validating
     ) && assignment.recycling_id.is_empty()
     {
-        // A Job of the lost recycling proves nothing now.
-        corrected = corrected.start_recycling(node, *now, "the identity of the recycling was lost: it begins anew");
+        // A Job of the lost recycling does not count any more.
+        corrected = corrected.start_recycling(node, *now, "the recycling ID was lost: the recycling starts again");
     }
     (corrected != **assignment || !corrected.is_written_on(node)).then_some(corrected)
 }

@@ -15,7 +15,7 @@ pub(super) fn from_reserved(observation: &Observation<'_>) -> Transition {
         assignment, now, pool, ..
     } = observation;
     if observation.tenant == Tenant::Gone {
-        return Transition::Free("the tenant it was reserved for is gone".into());
+        return Transition::Free("its tenant no longer exists".into());
     }
     if let Some(taint) = autoscalers::find_removal_taint(observation.node) {
         return Transition::Free(removal_message(taint));
@@ -27,7 +27,7 @@ pub(super) fn from_reserved(observation: &Observation<'_>) -> Transition {
     let limit = pool.timeouts.reserve();
     if assignment.elapsed(*now) >= limit {
         return Transition::Free(format!(
-            "the other nodes that were reserved with it did not come within {limit} s"
+            "the other nodes of its reservation were not reserved within {limit} s"
         ));
     }
     Transition::CheckAfter(limit - assignment.elapsed(*now))
@@ -43,7 +43,7 @@ pub(super) fn from_joining(observation: &Observation<'_>) -> Transition {
     } = observation;
     if observation.tenant == Tenant::Gone {
         // It never ran a pod of the tenant, and the GPU layout is the pool's.
-        return Transition::Free("the tenant it was prepared for is gone".into());
+        return Transition::Free("its tenant no longer exists".into());
     }
     if let Some(taint) = autoscalers::find_removal_taint(observation.node) {
         return Transition::Free(removal_message(taint));
@@ -59,7 +59,7 @@ pub(super) fn from_joining(observation: &Observation<'_>) -> Transition {
     }
     if !is_ready(observation.node) {
         if assignment.elapsed(*now) >= limit {
-            return quarantine(observation, &format!("the node was not Ready again within {limit} s"));
+            return quarantine(observation, &format!("the node did not become Ready within {limit} s"));
         }
         return Transition::CheckAfter((limit - assignment.elapsed(*now)).max(POLL));
     }

@@ -30,8 +30,8 @@ pub(super) fn from_scrubbing(observation: &Observation<'_>) -> Transition {
         if observation.job == JobState::Missing {
             return Transition::DeletePods;
         }
-        // The scheduler may be late. What was scrubbed already could be dirty again.
-        let reason = "a pod of a tenant came while the node was scrubbed: the scrub begins anew";
+        // The scheduler can bind a pod late. What was scrubbed already could be dirty again.
+        let reason = "a tenant's pod was bound during the scrub: the scrub starts again";
         return set_assignment(assignment.start_recycling(observation.node, *now, reason));
     }
     if pool.mig_config().is_some()
@@ -55,8 +55,8 @@ pub(super) fn from_validating(observation: &Observation<'_>) -> Transition {
     } = observation;
     let limit = pool.timeouts.validate();
     if !observation.pods.is_empty() {
-        // What it did meanwhile is not known.
-        let reason = "a pod of a tenant came while the node was validated: it is scrubbed anew";
+        // It is unknown what the pod did.
+        let reason = "a tenant's pod was bound during the validation: the node is scrubbed again";
         return set_assignment(assignment.start_recycling(observation.node, *now, reason));
     }
     if observation.job != JobState::Succeeded && assignment.elapsed(*now) >= limit + JOB_MARGIN {
@@ -72,7 +72,7 @@ pub(super) fn from_validating(observation: &Observation<'_>) -> Transition {
     }
     if let Some(unhealthy) = find_unhealthy(observation) {
         if assignment.elapsed(*now) >= limit {
-            return quarantine(observation, &format!("{unhealthy}, still after {limit} s"));
+            return quarantine(observation, &format!("{unhealthy} after {limit} s"));
         }
         return Transition::CheckAfter(POLL);
     }
@@ -104,7 +104,7 @@ fn timeout_message(observation: &Observation<'_>, what: &str, limit: i64) -> Str
     let pods = if observation.pods.is_empty() {
         String::new()
     } else {
-        format!("; pods are left: {}", observation.pods.join(", "))
+        format!("; remaining pods: {}", observation.pods.join(", "))
     };
     format!("{what} took longer than {limit} s{ready}{pods}")
 }
@@ -113,15 +113,15 @@ pub(super) fn from_quarantined(observation: &Observation<'_>) -> Transition {
     if !observation.node.annotations().contains_key(labels::RELEASE_QUARANTINE) {
         return Transition::Wait;
     }
-    let why = "released from quarantine by people";
+    let why = "released from quarantine by an administrator";
     let assignment = observation
         .assignment
         .start_recycling(observation.node, observation.now, why);
     // The MIG manager tries a layout again only when the label has changed.
-    let asked_anew = if observation.pool.mig_config().is_some() {
+    let requested_again = if observation.pool.mig_config().is_some() {
         clear_mig_labels()
     } else {
         Vec::new()
     };
-    Transition::SetAssignment(Box::new(assignment), asked_anew)
+    Transition::SetAssignment(Box::new(assignment), requested_again)
 }

@@ -12,14 +12,14 @@ fn alive() -> Tenant {
     Tenant::Alive("vision-abc".into())
 }
 
-/// A world of one node in which steps are carried out.
+/// A simulated node on which transitions are carried out.
 #[derive(Clone, Debug)]
 struct World {
     now: i64,
     node: Node,
     pool: HostNodePoolSpec,
     tenant: Tenant,
-    fellows: bool,
+    is_group_complete: bool,
     pods: Vec<String>,
     job: JobState,
     /// The Job that `job` is of: recycling and kind.
@@ -46,7 +46,7 @@ impl World {
                 ..HostNodePoolSpec::default()
             },
             tenant: alive(),
-            fellows: true,
+            is_group_complete: true,
             pods: Vec::new(),
             job: JobState::Missing,
             job_of: None,
@@ -99,13 +99,13 @@ impl World {
             assignment: &assignment,
             pool: &self.pool,
             tenant: self.tenant.clone(),
-            is_group_complete: self.fellows,
+            is_group_complete: self.is_group_complete,
             pods: &self.pods,
             job: if is_this { self.job.clone() } else { JobState::Missing },
         }))
     }
 
-    /// Does the next step; whether there was one.
+    /// Carries out the next transition; returns whether there was one.
     fn step(&mut self) -> bool {
         match self.next() {
             None | Some(Transition::Wait | Transition::CheckAfter(_)) => return false,
@@ -133,7 +133,7 @@ impl World {
         panic!("no end: {:?}", self.seen);
     }
 
-    /// The Job ends well.
+    /// The Job succeeds.
     fn succeed(&mut self) {
         self.job = JobState::Succeeded;
         if matches!(self.job_of, Some((_, JobKind::Scrub))) && self.pods.is_empty() {
@@ -142,7 +142,7 @@ impl World {
         self.settle();
     }
 
-    /// What people do when they have seen to a node.
+    /// What people do after they have repaired a node.
     fn release_from_quarantine(&mut self) {
         let annotations = self.node.annotations_mut();
         annotations.insert(labels::RELEASE_QUARANTINE.into(), "yes".into());
@@ -164,7 +164,7 @@ fn recycling_goes_through_every_state() {
     assert_eq!(
         world.next(),
         Some(Transition::CheckAfter(60)),
-        "running pods may stay until their time has come"
+        "running pods may stay until the drain begins"
     );
     world.now = 160;
     world.settle();
@@ -178,7 +178,7 @@ fn recycling_goes_through_every_state() {
 #[test]
 fn a_reservation_is_cancelled_when_the_other_nodes_do_not_come() {
     let mut world = World::new();
-    world.fellows = false;
+    world.is_group_complete = false;
     world.reserve();
     assert_eq!(world.next(), Some(Transition::CheckAfter(60)));
     world.now += 60;
@@ -189,18 +189,18 @@ fn a_reservation_is_cancelled_when_the_other_nodes_do_not_come() {
 #[test]
 fn a_tenant_deleted_during_a_transition_leaves_nothing() {
     let mut world = World::new();
-    world.fellows = false;
+    world.is_group_complete = false;
     world.reserve();
     world.tenant = Tenant::Gone;
     world.settle();
-    assert_eq!(world.state(), None, "nothing of it was ever here");
+    assert_eq!(world.state(), None, "no pod of the tenant was ever here");
     let mut world = World::new();
     world.reserve();
     world.settle();
     world.release(10_000);
     world.pods.push("berth-vision/a".into());
     world.tenant = Tenant::Gone;
-    assert!(world.step(), "its time is over");
+    assert!(world.step(), "the drain begins at once");
     assert_eq!(world.next(), Some(Transition::DeletePods));
     world.settle();
     assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
@@ -217,7 +217,7 @@ fn a_mig_layout_is_requested_and_awaited_each_time() {
     assert_eq!(
         world.state(),
         Some(AssignmentState::Joining),
-        "that was the layout of another time"
+        "that was the state of an earlier request"
     );
     world.label(MIG_STATE, "rebooting");
     assert!(!world.step());
@@ -230,13 +230,13 @@ fn a_mig_layout_is_requested_and_awaited_each_time() {
     assert_eq!(
         (world.state(), &world.job_of),
         (Some(AssignmentState::Scrubbing), &None),
-        "instances go first"
+        "MIG instances are removed before the scrub"
     );
     world.label(MIG_STATE, "failed");
     world.settle();
     assert_eq!(world.state(), Some(AssignmentState::Quarantined));
     assert!(world.node.annotations()[labels::QUARANTINE].contains("MIG manager"));
-    // People have seen to it: the layout is asked for anew, and what was said of it before counts no more.
+    // After the release by people the layout is requested again, and its earlier state does not count any more.
     world.release_from_quarantine();
     world.settle();
     assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
@@ -244,7 +244,7 @@ fn a_mig_layout_is_requested_and_awaited_each_time() {
     assert!(!world.node.labels().contains_key(MIG_STATE));
     world.label(MIG_STATE, "success");
     world.settle();
-    assert!(world.job_of.is_some(), "cleaning goes on");
+    assert!(world.job_of.is_some(), "the scrub goes on");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn a_job_that_succeeded_while_control_was_down_counts() {
     assert_ne!(
         world.state(),
         Some(AssignmentState::Quarantined),
-        "the Job had ended well"
+        "the Job had succeeded"
     );
 }
 
@@ -274,7 +274,7 @@ fn a_state_past_its_timeout_is_quarantined_or_reports_the_reason() {
     world.settle();
     assert_eq!(world.state(), Some(AssignmentState::Quarantined));
 
-    // A budget forbids the eviction: the node stays where it is, and what is on it is named once.
+    // A budget forbids the eviction: the node stays in its state, and the pods on it are reported once.
     let mut world = World::new();
     world.reserve();
     world.settle();
@@ -290,7 +290,7 @@ fn a_state_past_its_timeout_is_quarantined_or_reports_the_reason() {
     );
     assert!(
         world.assignment().unwrap().elapsed(at(world.now)) >= 3600,
-        "the time goes on"
+        "the time in the state is kept"
     );
 
     for kind in ["Scrubbing", "Validating"] {
@@ -324,7 +324,7 @@ fn a_failed_job_quarantines_until_people_release_the_node() {
     world.release_from_quarantine();
     world.settle();
     assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
-    assert_ne!(world.job_of, first, "what failed once proves nothing");
+    assert_ne!(world.job_of, first, "the failed Job does not count");
     assert!(!world.node.annotations().contains_key(labels::RELEASE_QUARANTINE));
     assert!(!world.node.annotations().contains_key(labels::QUARANTINE));
 }
@@ -383,7 +383,7 @@ fn a_clock_that_goes_back_delays_no_transition() {
     assert_eq!(
         world.next(),
         Some(Transition::CheckAfter(60)),
-        "it is drained as late as it was to be"
+        "it is drained after the decided time"
     );
     world.now = 160;
     world.settle();
@@ -395,7 +395,7 @@ fn a_clock_that_goes_back_delays_no_transition() {
     assert_eq!(
         world.state(),
         Some(AssignmentState::Quarantined),
-        "it hangs, whatever the clock said"
+        "it hangs, although the clock went back"
     );
 }
 
@@ -409,26 +409,26 @@ fn gpu_sharing_is_awaited_where_it_is_reported() {
         world.reserve();
         world
     };
-    let mut untold = sharing();
-    untold.settle();
-    assert_eq!(untold.state(), Some(AssignmentState::Assigned));
-    assert_eq!(untold.node.labels()[DEVICE_PLUGIN_CONFIG], "four");
+    let mut unreported = sharing();
+    unreported.settle();
+    assert_eq!(unreported.state(), Some(AssignmentState::Assigned));
+    assert_eq!(unreported.node.labels()[DEVICE_PLUGIN_CONFIG], "four");
 
-    let mut told = sharing();
-    told.label(STRATEGY, "none");
-    told.settle();
+    let mut reported = sharing();
+    reported.label(STRATEGY, "none");
+    reported.settle();
     assert_eq!(
-        (told.state(), told.next()),
+        (reported.state(), reported.next()),
         (Some(AssignmentState::Joining), Some(Transition::CheckAfter(900)))
     );
-    let mut never = told.clone();
-    told.label(STRATEGY, "time-slicing");
-    told.settle();
-    assert_eq!(told.state(), Some(AssignmentState::Assigned));
-    never.now += 900;
-    never.settle();
-    assert_eq!(never.state(), Some(AssignmentState::Quarantined));
-    assert!(never.node.annotations()[labels::QUARANTINE].contains("none, not time-slicing"));
+    let mut timed_out = reported.clone();
+    reported.label(STRATEGY, "time-slicing");
+    reported.settle();
+    assert_eq!(reported.state(), Some(AssignmentState::Assigned));
+    timed_out.now += 900;
+    timed_out.settle();
+    assert_eq!(timed_out.state(), Some(AssignmentState::Quarantined));
+    assert!(timed_out.node.annotations()[labels::QUARANTINE].contains("none, not time-slicing"));
 }
 
 #[test]
@@ -444,13 +444,13 @@ fn a_formerly_shared_node_is_scrubbed() {
     assert_eq!(
         begin(&world, &["berth-x/p".into()]),
         Transition::CheckAfter(1),
-        "they leave first"
+        "its pods leave first"
     );
     let Transition::SetAssignment(assignment, _) = begin(&world, &[]) else {
-        panic!("it is not cleaned");
+        panic!("it is not scrubbed");
     };
     world.write(&assignment, &[]);
-    assert!(world.node.annotations()[labels::REASON].contains("the pool cpu"));
+    assert!(world.node.annotations()[labels::REASON].contains("shared in pool cpu"));
     world.settle();
     world.succeed();
     world.succeed();
@@ -487,7 +487,7 @@ fn unhealthy_gpus_and_late_pods_keep_a_node_from_being_free() {
     world.now += 900;
     world.settle();
     let reason = world.assignment().unwrap().reason;
-    assert_eq!(reason, "1 of 8 nvidia.com/gpu are not healthy, still after 900 s");
+    assert_eq!(reason, "1 of 8 nvidia.com/gpu are not healthy after 900 s");
 }
 
 #[test]
@@ -504,7 +504,7 @@ fn an_empty_node_of_a_pool_without_scrub_is_free() {
     );
 }
 
-/// What may happen to a node and to control.
+/// Events that can happen to a node and to control.
 #[derive(Clone, Debug)]
 enum Happening {
     Step,
@@ -545,14 +545,14 @@ fn happening() -> impl Strategy<Value = Happening> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: a node that is free is clean and empty, a node that serves a tenant was clean
-    /// when it came to it, and a tenant's pods find no node that is not its own.
+    /// For any events in any order: a free node is clean and empty, a node is clean when it is reserved for a tenant, and
+    /// pods of a tenant run only on its own nodes.
     #[test]
     fn no_node_is_free_before_it_is_scrubbed(happenings in prop::collection::vec(happening(), 1..120)) {
         let mut world = World::new();
         for happening in happenings {
             let before = world.node.clone();
-            let had_record = world.assignment().is_some();
+            let had_assignment = world.assignment().is_some();
             let by_hand = matches!(
                 happening,
                 Happening::LabelRemoved | Happening::TaintRemoved | Happening::AnnotationsRemoved
@@ -573,7 +573,7 @@ proptest! {
                     }
                 }
                 Happening::PodComes => {
-                    // The scheduler and the kubelet look at label, taint and cordon, not at the assignment.
+                    // The scheduler and the kubelet check label, taint and cordon, not the assignment.
                     let is_open = world.node.labels().contains_key(labels::TENANT)
                         && !world.node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or_default();
                     if is_open {
@@ -620,8 +620,8 @@ proptest! {
                     world.release_from_quarantine();
                 }
             }
-            if by_hand && had_record && world.assignment().is_none() {
-                // Nothing of it is left on the node. That is for the executor to find out, by its marks.
+            if by_hand && had_assignment && world.assignment().is_none() {
+                // No part of the assignment is left on the node. The executor detects that by its in-use markers.
                 world.node = before;
             }
             if world.assignment().is_none() && world.seen.last() == Some(&"Free") {
@@ -637,18 +637,18 @@ fn a_node_that_an_autoscaler_removes_is_freed_before_it_serves() {
         let taint = json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}});
         world.node = patched(&world.node, &taint);
         let state = world.state();
-        // The patch replaced the list: Berth's own taint is corrected first, if it must be.
+        // The patch replaced the list of taints: Berth's own taint is restored first, if it is required.
         world.settle();
         (state, world.state())
     };
     let mut world = World::new();
-    world.fellows = false;
+    world.is_group_complete = false;
     world.reserve();
     assert_eq!(
         state_after_removal_taint(world.clone()),
         (Some(AssignmentState::Reserved), None)
     );
-    world.fellows = true;
+    world.is_group_complete = true;
     assert!(world.step());
     assert_eq!(
         state_after_removal_taint(world.clone()),

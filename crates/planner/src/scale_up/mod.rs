@@ -1,7 +1,7 @@
-//! What a pool that an autoscaler extends lacks: pods and minimums that wait only because there are too few nodes.
+//! What a pool lacks that an autoscaler extends: pods and minimums that wait only because there are too few nodes.
 //!
-//! A request is not listed that counts on nodes which are on their way, that may not have more nodes, or that no node could
-//! serve. A gang is listed as a whole, free nodes included: the autoscaler sees these, and must not remove them meanwhile.
+//! A request is not listed if it counts on incoming nodes, may not have more nodes, or fits on no node. A gang is listed as a
+//! whole, including its pods that fit on free nodes: the autoscaler sees these nodes, and must not remove them meanwhile.
 
 mod new_node;
 
@@ -25,14 +25,14 @@ struct ScaleUpPass {
     /// How many nodes the pool may still get.
     nodes_left: u32,
     pods_left: u32,
-    /// Existing nodes that something listed counts on.
+    /// Existing nodes that a listed request or minimum counts on.
     used: Vec<bool>,
     /// What was added to the quota tree during this pass: tenant and GPUs.
     added: Vec<(usize, u64)>,
 }
 
 impl PlanningPass<'_> {
-    /// Lists what the pool lacks; `None` for a pool that is not scaled.
+    /// Lists the nodes that the pool lacks; `None` for a pool that is not scaled.
     pub fn request_nodes(&mut self) -> Option<RequestedNodes> {
         let limits = self.view.pool.scale_up.clone()?;
         let existing = u32::try_from(self.view.nodes.len()).unwrap_or(u32::MAX);
@@ -83,7 +83,7 @@ impl PlanningPass<'_> {
         requests
     }
 
-    /// Requests all whole nodes that the minimum of a group lacks, or none, as they are reserved.
+    /// Requests all whole nodes that the minimum of a group lacks, or none: they are reserved together, too.
     fn request_minimum(&mut self, group: usize, pass: &mut ScaleUpPass) {
         let state = &self.groups[group];
         if state.missing == 0 || state.minimum_blocked_by != Some(Blocked::NoFreeNodes) {
@@ -134,7 +134,8 @@ impl PlanningPass<'_> {
         self.count_on(pass, &mut load, incoming, capacity);
         let new_node = self.choose_new_node(request, &load, &pass.limits);
         if new_node.capacity.is_none() {
-            // The first node that comes tells how large nodes are. Until then a pod is a node, and the group may have no more.
+            // The first new node shows how large nodes are. Until then each pod counts as a node, and the group may not have more
+            // nodes than its maximum.
             let had = self.groups[group].held + pass.requested.by_group[group];
             let left = self.view.node_groups[group].max_nodes().saturating_sub(had);
             while load.count() > left {
@@ -162,7 +163,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// What of a gang does not fit on the nodes that its group has.
+    /// The pods of a gang that do not fit on the nodes of its group.
     fn load_beyond_held_nodes(&self, request: usize) -> Load {
         let state = &self.groups[self.view.requests[request].group];
         let mut load = self.view.requests[request].load.clone();
@@ -183,7 +184,7 @@ impl PlanningPass<'_> {
         load
     }
 
-    /// Requests nodes for pods one by one, for as many as may have nodes.
+    /// Requests nodes for pods one by one, for as many pods as the limits allow.
     fn request_for_pods(&mut self, request: usize, pass: &mut ScaleUpPass) {
         let group = self.view.requests[request].group;
         let mut load = self.progress[request].unplaced.clone();
@@ -266,7 +267,7 @@ impl PlanningPass<'_> {
         pod_sets.collect()
     }
 
-    /// Places a load on existing nodes that nothing else counts on.
+    /// Places a load on existing nodes that no other listed request counts on.
     fn count_on(
         &self,
         pass: &mut ScaleUpPass,
@@ -293,7 +294,7 @@ impl PlanningPass<'_> {
         self.incoming.contains(&at) && matches!(self.decisions[at], Decision::Undecided)
     }
 
-    /// Whether a node is free after this plan, so that a pod of the autoscaler's can be placed there.
+    /// Whether a node is free after this plan, so that a placeholder can be placed there.
     fn can_hold_pods(&self, at: usize) -> bool {
         self.view.nodes[at].is_free() && matches!(self.decisions[at], Decision::Undecided | Decision::Earmarked)
     }
@@ -302,7 +303,7 @@ impl PlanningPass<'_> {
         self.view.nodes[at].object.starting
     }
 
-    /// Whether nodes may be requested for all of something.
+    /// Whether nodes may be requested for all pods of a request or minimum.
     fn may_request(&self, pass: &mut ScaleUpPass, group: usize, waiting: Waiting, new: u32, pods: u32) -> bool {
         if new > pass.nodes_left {
             self.note_max_nodes(pass, group, waiting, new);

@@ -1,4 +1,4 @@
-//! What is known of nodes that do not exist yet.
+//! What is known about nodes that do not exist yet.
 
 use crate::ScaleUpLimits;
 use crate::load::{Load, Part};
@@ -19,7 +19,7 @@ impl NewNode {
         known.unwrap_or_else(|| load.count())
     }
 
-    /// Places what fits on one node.
+    /// Places the pods that fit on one node.
     pub fn place(&self, load: &mut Load) {
         match &self.capacity {
             Some(capacity) => load.place(&mut capacity.clone()),
@@ -49,7 +49,7 @@ impl PlanningPass<'_> {
         }
     }
 
-    /// A capacity by resource number. A resource that is missing there does not limit what fits.
+    /// A capacity by resource number. A resource that is missing in `amounts` does not limit what fits.
     fn number_capacity(&self, amounts: &BTreeMap<String, u64>) -> Vec<u64> {
         const UNLIMITED: u64 = u64::MAX / 4;
         let resources = &self.view.resources;

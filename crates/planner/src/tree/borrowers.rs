@@ -1,29 +1,29 @@
-//! Which tenants hold more than their nominal quota, and have to give.
+//! Which tenants hold more than their nominal quota and have to give nodes back.
 
 use super::{TenantSet, Tree};
 use std::cmp::Reverse;
 
-/// What is asked of those who borrow.
+/// A claim on nodes that other tenants borrowed.
 pub(crate) struct ReclaimClaim {
     /// GPUs that the claimant is about to have more.
     pub additional_gpus: u64,
     /// GPUs of the smallest node.
     pub least: u64,
-    /// Whether it is enough to have less than one's quota.
+    /// Whether nodes are also reclaimed for fairness alone.
     pub fair: bool,
-    /// Whether something less important is running somewhere.
+    /// Whether pods of lower priority run on any node that may be reclaimed.
     pub urgent: bool,
 }
 
 impl<'a> Tree<'a> {
-    /// The two branches below the lowest that both tenants belong to: the claimant's and the holder's.
+    /// The two branches below the lowest common ancestor of two tenants: the claimant's and the holder's.
     fn find_fork(&self, claimant: usize, holder: usize) -> Option<(usize, usize)> {
         let ways = self.paths[claimant].iter().rev().zip(self.paths[holder].iter().rev());
         ways.map(|(a, b)| (*a, *b)).find(|(a, b)| a != b)
     }
 
-    /// Whether a node of `gpus` is borrowed by its holder as seen from the claimant: without it, all that the holder
-    /// belongs to, up to what both belong to, still have what they are nominal_quota.
+    /// Whether a node of `gpus` is borrowed by its holder as seen from the claimant: without it, each branch from the holder
+    /// up to the fork still has its nominal quota.
     pub fn is_borrowed(&self, claimant: usize, holder: usize, gpus: u64) -> bool {
         let Some((_, top)) = self.find_fork(claimant, holder) else {
             return false;
@@ -49,8 +49,8 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Calls `take` for tenants counted in `holders`, the one that is the furthest above its quota as seen from the
-    /// claimant first, until it gives something. Those who need not give anything are left out.
+    /// Calls `take` for the tenants in `holders`, the one furthest above its quota as seen from the claimant first, until
+    /// `take` returns something. Tenants that need not give anything are left out.
     pub fn take_from_richest<T>(
         &self,
         claimant: usize,
@@ -95,7 +95,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// A quota that has more than its limit while tenants counted in `holders` are below it, the lowest first; with its limit.
+    /// The lowest quota over its limit that has tenants of `holders` below it, with its limit.
     pub fn find_quota_over_limit(&self, holders: &TenantSet) -> Option<(usize, &'a str, u64)> {
         let branches = self.branches.iter().enumerate();
         let beyond = branches.filter_map(|(number, branch)| {
@@ -105,7 +105,7 @@ impl<'a> Tree<'a> {
         beyond.max_by_key(|(number, ..)| (self.depth(*number), Reverse(*number)))
     }
 
-    /// Of the tenants counted in `holders` below a quota, the one that is the furthest above its own quota.
+    /// The tenant in `holders` below a quota that is the furthest above its own quota.
     pub fn find_richest_tenant(&self, quota: usize, holders: &TenantSet) -> Option<usize> {
         let mut number = quota;
         loop {

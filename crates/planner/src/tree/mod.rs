@@ -1,4 +1,4 @@
-//! The quota tree of one pool, in GPUs: who holds how much, and what that means for who may have more.
+//! The quota tree of one pool, in GPUs: how many GPUs each tenant holds, and which tenants may have more.
 
 mod borrowers;
 
@@ -22,27 +22,27 @@ pub(crate) struct Tree<'a> {
 
 struct Branch<'a> {
     name: &'a str,
-    /// Number of the tenant, of a leaf.
+    /// Number of the tenant, if this is a leaf.
     tenant: Option<usize>,
     parent: usize,
     children: Vec<usize>,
     weight: u64,
     nominal_quota: u64,
-    /// What of its nominal quota others may not borrow.
-    unlent: u64,
+    /// The part of its nominal quota that others may not borrow.
+    not_lendable: u64,
     limit: Option<u64>,
     /// GPUs held, reserved and kept for requests.
     used: u64,
-    /// GPUs of cordoned nodes: no longer counted as used, still there.
+    /// GPUs of cordoned nodes, which are no longer counted as used.
     leaving: u64,
 }
 
-/// How much of its fair share a tenant has; the smallest is served first. What is held beyond the nominal quota by weight, then
-/// all that is held.
+/// How much of its fair share a branch has; the smallest is served first: GPUs beyond the nominal quota, divided by the weight,
+/// then all GPUs, divided by the weight.
 pub(crate) type Ratio = (u64, u64);
 
 impl<'a> Tree<'a> {
-    /// The tree as it is in `pool`. `tenants` are known by their position from then on.
+    /// The tree of `pool`. The number of a tenant is its position in `tenants`.
     pub fn new(pool: &str, quotas: &'a [Quota], tenants: &[&'a Tenant]) -> Self {
         let mut branches = vec![Branch::new("", ROOT, 1)];
         let mut numbers: HashMap<&str, usize> = HashMap::new();
@@ -57,7 +57,7 @@ impl<'a> Tree<'a> {
             let lendable = quota.lending_limit.get(pool).copied().unwrap_or(nominal_quota);
             branches.push(Branch {
                 nominal_quota,
-                unlent: nominal_quota.saturating_sub(lendable),
+                not_lendable: nominal_quota.saturating_sub(lendable),
                 limit: quota.limit.get(pool).copied(),
                 ..Branch::new(&quota.name, ROOT, quota.weight)
             });
@@ -74,7 +74,7 @@ impl<'a> Tree<'a> {
             while above != ROOT && above != number {
                 above = branches[above].parent;
             }
-            // A quota below itself stands below the root.
+            // A quota that is its own ancestor is placed below the root.
             branches[number].parent = if above == number { ROOT } else { parent };
         }
         let mut paths = Vec::with_capacity(tenants.len());
@@ -101,7 +101,7 @@ impl<'a> Tree<'a> {
         tree
     }
 
-    /// A quota has at least the sum of the nominal quotas below it.
+    /// Raises each nominal quota to the sum of the nominal quotas below it.
     fn add_up_nominal_quotas(&mut self, number: usize) -> u64 {
         let below: u64 = (0..self.branches[number].children.len())
             .map(|child| self.add_up_nominal_quotas(self.branches[number].children[child]))
@@ -171,7 +171,7 @@ impl<'a> Tree<'a> {
         self.path(tenant).any(|number| self.branches[number].has_room(gpus))
     }
 
-    /// The same for quotas that are so deep in the tree, or deeper.
+    /// The same for quotas at this depth of the tree, or deeper.
     pub fn is_within_nominal_quota_at(&self, tenant: usize, depth: usize, gpus: u64) -> bool {
         let deep = (self.paths[tenant].len() + 1).saturating_sub(depth);
         self.path(tenant)
@@ -179,7 +179,7 @@ impl<'a> Tree<'a> {
             .any(|number| self.branches[number].has_room(gpus))
     }
 
-    /// How deep there are quotas that are nominal_quota anything, the deepest first. Those below the root are 1 deep.
+    /// Depths at which there are nominal quotas, the deepest first. A child of the root has depth 1.
     pub fn nominal_quota_depths(&self) -> impl Iterator<Item = usize> + use<> {
         let nominal_quota = (1..self.branches.len()).filter(|number| self.branches[*number].nominal_quota > 0);
         let depths: BTreeSet<usize> = nominal_quota.map(|number| self.depth(number)).collect();
@@ -191,7 +191,7 @@ impl<'a> Tree<'a> {
         std::iter::successors(Some(number), above).count()
     }
 
-    /// GPUs beyond the nominal quotas that it belongs to: the least of them.
+    /// GPUs that a tenant has borrowed: the smallest excess over a nominal quota that applies to it.
     pub fn borrowed_gpus(&self, tenant: usize) -> u64 {
         self.path(tenant)
             .map(|number| self.branches[number].borrowed())
@@ -199,8 +199,8 @@ impl<'a> Tree<'a> {
             .unwrap_or(0)
     }
 
-    /// GPUs that must be left for others, since they are theirs and not lent.
-    pub fn unlent_gpus_of_others(&self, tenant: usize) -> u64 {
+    /// Unused GPUs in the nominal quotas of others that these do not lend.
+    pub fn gpus_not_lent_by_others(&self, tenant: usize) -> u64 {
         self.paths[tenant]
             .iter()
             .map(|number| {
@@ -208,17 +208,17 @@ impl<'a> Tree<'a> {
                 siblings
                     .iter()
                     .filter(|sibling| *sibling != number)
-                    .map(|sibling| self.unlent_gpus(*sibling))
+                    .map(|sibling| self.gpus_not_lent(*sibling))
                     .sum::<u64>()
             })
             .sum()
     }
 
-    fn unlent_gpus(&self, number: usize) -> u64 {
+    fn gpus_not_lent(&self, number: usize) -> u64 {
         let branch = &self.branches[number];
-        // Tenants keep nothing; most branches are tenants.
-        let below: u64 = branch.children.iter().map(|child| self.unlent_gpus(*child)).sum();
-        branch.unlent.saturating_sub(branch.used).max(below)
+        // Tenants, which are most of the branches, have no lending limit.
+        let below: u64 = branch.children.iter().map(|child| self.gpus_not_lent(*child)).sum();
+        branch.not_lendable.saturating_sub(branch.used).max(below)
     }
 
     /// Whether a tenant has nodes that are leaving it.
@@ -226,9 +226,9 @@ impl<'a> Tree<'a> {
         self.branches[self.paths[tenant][0]].leaving > 0
     }
 
-    /// Whether anything is unlent from being lent at all.
-    pub fn has_unlent_gpus(&self) -> bool {
-        self.branches.iter().any(|branch| branch.unlent > 0)
+    /// Whether any quota does not lend all of its nominal quota.
+    pub fn has_lending_limits(&self) -> bool {
+        self.branches.iter().any(|branch| branch.not_lendable > 0)
     }
 
     /// Number of tenants.
@@ -251,21 +251,21 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// No tenant waits yet.
+    /// A set without tenants.
     pub fn empty_set(&self) -> TenantSet {
         TenantSet {
             below: vec![0; self.branches.len()],
         }
     }
 
-    /// A tenant begins to wait.
+    /// Adds a tenant to the set.
     pub fn insert_tenant(&self, tenants: &mut TenantSet, tenant: usize) {
         for number in self.path(tenant) {
             tenants.below[number] += 1;
         }
     }
 
-    /// A tenant no longer waits.
+    /// Removes a tenant from the set.
     pub fn remove_tenant(&self, tenants: &mut TenantSet, tenant: usize) {
         for number in self.path(tenant) {
             tenants.below[number] -= 1;
@@ -287,7 +287,7 @@ impl<'a> Branch<'a> {
             children: Vec::new(),
             weight: u64::from(weight.max(1)),
             nominal_quota: 0,
-            unlent: 0,
+            not_lendable: 0,
             limit: None,
             used: 0,
             leaving: 0,
@@ -295,7 +295,7 @@ impl<'a> Branch<'a> {
     }
 
     fn has_room(&self, gpus: u64) -> bool {
-        // Nodes that are leaving may still be unlent.
+        // The release of nodes that are leaving may still be cancelled.
         self.nominal_quota > 0 && self.used + self.leaving + gpus <= self.nominal_quota
     }
 
@@ -303,18 +303,18 @@ impl<'a> Branch<'a> {
         self.used.saturating_sub(self.nominal_quota)
     }
 
-    /// What decides when it is served. Nodes that are leaving still count: else giving them up would bring a tenant
-    /// forward, and it would want them back.
+    /// Decides when it is served. Nodes that are leaving still count: otherwise a tenant that gives them up would be
+    /// served earlier, and request them again.
     fn serving_order(&self) -> Ratio {
         self.ratio(self.leaving)
     }
 
-    /// With `more` GPUs than it has.
+    /// Its ratio with `more` GPUs than it has.
     fn ratio(&self, more: u64) -> Ratio {
         (self.borrowed_ratio(more, 0), (self.used + more) * SCALE / self.weight)
     }
 
-    /// What it would hold beyond its nominal quota with `more` GPUs and without `fewer`, by weight.
+    /// GPUs beyond its nominal quota with `more` GPUs and without `fewer`, divided by its weight.
     fn borrowed_ratio(&self, more: u64, fewer: u64) -> u64 {
         (self.used + more).saturating_sub(self.nominal_quota + fewer) * SCALE / self.weight
     }

@@ -24,7 +24,7 @@ fn tenant(name: &str, quota: &str, weight: u32) -> Tenant {
     }
 }
 
-/// Tenants 0 and 1 of one team, 2 of another, both of one organization; 3 beside it.
+/// Tenants 0 and 1 belong to one team, 2 to another; both teams to one organization. Tenant 3 is outside of it.
 fn quotas() -> Vec<Quota> {
     vec![
         quota("org", "", 0, Some(40)),
@@ -42,10 +42,10 @@ fn tenants() -> Vec<Tenant> {
     ]
 }
 
-fn with<R>(look: impl FnOnce(&mut Tree<'_>) -> R) -> R {
+fn with<R>(check: impl FnOnce(&mut Tree<'_>) -> R) -> R {
     let (quotas, tenants) = (quotas(), tenants());
     let tenants: Vec<&Tenant> = tenants.iter().collect();
-    look(&mut Tree::new("h100", &quotas, &tenants))
+    check(&mut Tree::new("h100", &quotas, &tenants))
 }
 
 fn all(tree: &Tree<'_>) -> TenantSet {
@@ -64,9 +64,9 @@ fn a_limit_holds_for_all_below() {
         assert_eq!(
             tree.exceeded_limit(1, 1),
             Some(("red", 24)),
-            "what is leaving is still there"
+            "GPUs of leaving nodes still count"
         );
-        assert!(tree.may_stay(1, 8) && !tree.may_stay(1, 9), "what is leaving may stay");
+        assert!(tree.may_stay(1, 8) && !tree.may_stay(1, 9), "leaving nodes may stay");
         assert_eq!(
             (tree.exceeded_limit(2, 16), tree.exceeded_limit(2, 17)),
             (None, Some(("org", 40)))
@@ -80,7 +80,7 @@ fn a_limit_holds_for_all_below() {
 }
 
 #[test]
-fn over_a_limit_the_lowest_quota_gives_first_and_in_it_the_richest_tenant() {
+fn lowest_quota_over_its_limit_gives_first_and_in_it_the_richest_tenant() {
     with(|tree| {
         tree.add_used(0, 24);
         tree.add_used(1, 24);
@@ -88,7 +88,7 @@ fn over_a_limit_the_lowest_quota_gives_first_and_in_it_the_richest_tenant() {
         let holders = all(tree);
         let (quota, name, limit) = tree.find_quota_over_limit(&holders).unwrap();
         assert_eq!((name, limit), ("red", 24));
-        // The second one's weight is three times the first one's.
+        // Tenant 1 has three times the weight of tenant 0.
         assert_eq!(tree.find_richest_tenant(quota, &holders), Some(0));
         tree.remove_used(0, 24);
         assert_eq!(tree.find_quota_over_limit(&holders), None, "24 of 24, and 32 of 40");
@@ -108,7 +108,7 @@ fn over_a_limit_the_lowest_quota_gives_first_and_in_it_the_richest_tenant() {
 #[test]
 fn nominal_quotas_add_up() {
     with(|tree| {
-        // The organization is nominal_quota what its teams are.
+        // The nominal quota of the organization is the sum of its teams' nominal quotas.
         tree.add_used(0, 16);
         assert!(tree.is_within_nominal_quota(1, 8), "within the organization's 24");
         assert!(!tree.is_within_nominal_quota(1, 9) && !tree.is_within_nominal_quota(3, 1));
@@ -117,7 +117,7 @@ fn nominal_quotas_add_up() {
         assert_eq!(
             tree.borrowed_gpus(0),
             8,
-            "beyond the organization's; 16 beyond the team's"
+            "8 beyond the organization's nominal quota; 16 beyond the team's"
         );
     });
 }
@@ -133,12 +133,12 @@ fn the_tenant_with_the_least_by_weight_is_next() {
         tree.add_used(0, 8);
         assert_eq!(tree.next_tenant(&waiting), Some(1));
         tree.add_used(1, 16);
-        // 40 of 24 nominal_quota are more than 8 of 0.
+        // 40 GPUs exceed a nominal quota of 24 by more than 8 GPUs exceed none.
         assert_eq!(tree.next_tenant(&waiting), Some(3));
         let mut red = tree.empty_set();
         tree.insert_tenant(&mut red, 0);
         tree.insert_tenant(&mut red, 1);
-        assert_eq!(tree.next_tenant(&red), Some(1), "16 by 3 are less than 8");
+        assert_eq!(tree.next_tenant(&red), Some(1), "16 / 3 is less than 8");
         tree.remove_tenant(&mut red, 1);
         assert_eq!(tree.next_tenant(&red), Some(0));
         assert_eq!(tree.next_tenant(&tree.empty_set()), None);
@@ -146,7 +146,7 @@ fn the_tenant_with_the_least_by_weight_is_next() {
 }
 
 #[test]
-fn what_is_leaving_counts_for_the_turn() {
+fn leaving_nodes_count_for_the_serving_order() {
     with(|tree| {
         let waiting = all(tree);
         tree.add_leaving(3, 8);
@@ -158,10 +158,10 @@ fn what_is_leaving_counts_for_the_turn() {
 }
 
 #[test]
-fn borrowed_is_what_no_quota_below_the_fork_needs_for_itself() {
+fn gpus_are_borrowed_only_beyond_all_nominal_quotas_below_the_fork() {
     with(|tree| {
         tree.add_used(2, 16);
-        assert!(tree.is_borrowed(0, 2, 8), "blue is nominal_quota 8 of its 16");
+        assert!(tree.is_borrowed(0, 2, 8), "blue has 16 GPUs and a nominal quota of 8");
         assert!(!tree.is_borrowed(0, 2, 9));
         assert!(!tree.is_borrowed(3, 2, 8), "the organization has less than its 24");
         assert!(tree.is_owed(0, 2, 16) && !tree.is_owed(0, 2, 17));
@@ -181,23 +181,26 @@ fn fairness_leaves_the_other_with_no_less() {
 }
 
 #[test]
-fn what_is_not_lent_is_kept() {
+fn gpus_beyond_the_lending_limit_are_not_lent() {
     let mut own = quota("own", "", 24, None);
     own.lending_limit.insert("h100".into(), 8);
     let (quotas, tenants) = ([own], [tenant("a", "own", 1), tenant("b", "", 1)]);
     let mut tree = Tree::new("h100", &quotas, &tenants.iter().collect::<Vec<_>>());
-    assert!(tree.has_unlent_gpus());
-    assert_eq!((tree.unlent_gpus_of_others(1), tree.unlent_gpus_of_others(0)), (16, 0));
+    assert!(tree.has_lending_limits());
+    assert_eq!(
+        (tree.gpus_not_lent_by_others(1), tree.gpus_not_lent_by_others(0)),
+        (16, 0)
+    );
     tree.add_used(0, 8);
     assert_eq!(
-        tree.unlent_gpus_of_others(1),
+        tree.gpus_not_lent_by_others(1),
         8,
-        "what it uses of it need not be unlent"
+        "GPUs that the quota uses itself do not count"
     );
 }
 
 #[test]
-fn a_share_below_itself_stands_below_the_root() {
+fn a_quota_below_itself_is_placed_below_the_root() {
     let quotas = [quota("x", "y", 8, Some(8)), quota("y", "x", 8, None)];
     let tenants = [tenant("a", "x", 1)];
     let tree = Tree::new("h100", &quotas, &tenants.iter().collect::<Vec<_>>());

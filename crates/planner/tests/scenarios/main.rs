@@ -1,5 +1,5 @@
-//! What is planned in situations that people ask about. Each snapshot shows the fleet and the plan. Some were
-//! found by the property tests: each of those plans was followed by another one.
+//! Plans for situations that people ask about. Each snapshot shows the fleet and the plan. Some situations were found by
+//! the property tests, where a second plan still had actions.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -7,7 +7,7 @@ mod support;
 use berth_planner::{check, plan};
 use support::{describe, executor, read_fleet};
 
-/// Plans, sees to it that nothing is left to do when that was done, and describes the plan.
+/// Makes a plan, checks that there are no actions left after it, and describes it.
 fn plan_and_describe(text: &str) -> String {
     let mut fleet = read_fleet(text);
     let first = plan(&fleet);

@@ -1,4 +1,4 @@
-//! Where pods go, and who gets free nodes.
+//! Where pods are placed, and which tenants get free nodes.
 
 use super::plan_and_describe;
 

@@ -1,4 +1,4 @@
-//! Which borrowed nodes are reclaimed, and for whom.
+//! Which borrowed nodes are reclaimed, and for which requests.
 
 use super::plan_and_describe;
 

@@ -1,4 +1,4 @@
-//! What is requested from an autoscaler.
+//! Which nodes are requested from an autoscaler.
 
 use super::plan_and_describe;
 

@@ -1,8 +1,8 @@
-//! What the executor does with a plan, in a few lines.
+//! A small executor for plans.
 
 use berth_planner::{ActionKind, Fleet, NodeState, Owner, Phase, Plan};
 
-/// Carries a plan out as far as it can be at once: nodes are reserved and cordoned.
+/// Carries out the part of a plan that takes no time: reserves and cordons nodes.
 pub fn apply(fleet: &mut Fleet, plan: &Plan) {
     for action in &plan.actions {
         let now = fleet.now;
@@ -49,13 +49,13 @@ pub fn apply(fleet: &mut Fleet, plan: &Plan) {
             }
             ActionKind::Release { drain_at: until } => {
                 let NodeState::Owned(owner) = &mut node.state else {
-                    panic!("{} has no owner to be released from", node.name);
+                    panic!("{} has no owner and cannot be released", node.name);
                 };
                 owner.phase = Phase::Cordoned { drain_at: *until };
             }
             ActionKind::CancelRelease => {
                 let NodeState::Owned(owner) = &mut node.state else {
-                    panic!("{} has no owner to be kept by", node.name);
+                    panic!("{} has no owner and no release to cancel", node.name);
                 };
                 assert!(
                     matches!(owner.phase, Phase::Cordoned { .. }),

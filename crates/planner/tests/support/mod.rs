@@ -60,14 +60,14 @@ pub fn read_fleet(text: &str) -> Fleet {
             "group" => group(&mut fleet, &words[1..]),
             "demand" => demand(&mut fleet, &words[1..]),
             "node" => node(&mut fleet, &words[1..]),
-            other => panic!("what is {other}?"),
+            other => panic!("unknown object {other}"),
         }
     }
     fleet
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> T {
-    text.parse().unwrap_or_else(|_| panic!("{text} is no number"))
+    text.parse().unwrap_or_else(|_| panic!("{text} is not a number"))
 }
 
 fn split(word: &str) -> (&str, &str) {
@@ -94,7 +94,7 @@ fn pool(words: &[&str]) -> Pool {
             ("max-pods", value) => pool.scale_up.get_or_insert_default().max_pods = Some(number(value)),
             ("node-gpus", value) => pool.scale_up.get_or_insert_default().node_capacity = Some(gpus(number(value))),
             ("reclaim", "never") => pool.reclaim = Reclaim::Never,
-            other => panic!("what is {other:?} of a pool?"),
+            other => panic!("unknown option of a pool: {other:?}"),
         }
     }
     pool
@@ -114,7 +114,7 @@ fn quota(words: &[&str], pools: &[Pool]) -> Quota {
             "nominal" => quota.nominal_quota = of_all(value),
             "lending" => quota.lending_limit = of_all(value),
             "limit" => quota.limit = of_all(value),
-            other => panic!("what is {other} of a quota?"),
+            other => panic!("unknown option of a quota: {other}"),
         }
     }
     quota
@@ -132,7 +132,7 @@ fn tenant(words: &[&str], age: usize) -> Tenant {
             ("quota", value) => tenant.quota = Some(value.into()),
             ("weight", value) => tenant.weight = number(value),
             ("deleted", _) => tenant.terminated = true,
-            other => panic!("what is {other:?} of a tenant?"),
+            other => panic!("unknown option of a tenant: {other:?}"),
         }
     }
     tenant
@@ -155,7 +155,7 @@ fn group(fleet: &mut Fleet, words: &[&str]) {
     });
 }
 
-/// What asks for so many GPUs.
+/// Amounts with this number of GPUs.
 pub fn gpus(number: u64) -> Amounts {
     Amounts::from([(GPU.into(), number)])
 }
@@ -177,7 +177,7 @@ fn demand(fleet: &mut Fleet, words: &[&str]) {
             (key, "") => {
                 let (count, each) = key
                     .split_once('x')
-                    .unwrap_or_else(|| panic!("what is {key} of demand?"));
+                    .unwrap_or_else(|| panic!("unknown option of demand: {key}"));
                 demand.pod_sets.push(PodSet {
                     count: number(count),
                     requests: gpus(number(each)),
@@ -256,7 +256,7 @@ fn node(fleet: &mut Fleet, words: &[&str]) {
             ),
             ("joining", _) => set_phase(&mut owner, Phase::Joining),
             (of, "") => {
-                let (tenant, group) = of.split_once('/').unwrap_or_else(|| panic!("what is {of} of a node?"));
+                let (tenant, group) = of.split_once('/').unwrap_or_else(|| panic!("unknown option {of}"));
                 owner = Some(Owner {
                     tenant: tenant.into(),
                     node_group: group.into(),
@@ -311,15 +311,19 @@ pub fn describe(plan: &Plan) -> String {
         writeln!(text, "{}: {step} ({})", action.node, action.reason).unwrap();
     }
     for (tenant, groups) in &plan.node_groups {
-        for (group, standing) in groups {
-            let (desired, held, waiting, borrowed) =
-                (standing.desired, standing.held, standing.waiting, standing.borrowed);
+        for (group, group_plan) in groups {
+            let (desired, held, waiting, borrowed) = (
+                group_plan.desired,
+                group_plan.held,
+                group_plan.waiting,
+                group_plan.borrowed,
+            );
             write!(
                 text,
                 "{tenant}/{group} holds {held}, desired {desired}, waits for {waiting}, borrowed {borrowed}"
             )
             .unwrap();
-            let message = standing.message();
+            let message = group_plan.message();
             let why = if message.is_empty() {
                 message
             } else {
@@ -347,8 +351,8 @@ pub fn describe(plan: &Plan) -> String {
             )
             .unwrap();
         }
-        if let Some(words) = ask.limited_message(pool) {
-            writeln!(text, "  no more: {words}").unwrap();
+        if let Some(message) = ask.limited_message(pool) {
+            writeln!(text, "  no more: {message}").unwrap();
         }
     }
     if let Some(time) = plan.replan_at {

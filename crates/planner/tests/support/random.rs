@@ -1,4 +1,4 @@
-//! Random fleets, and what comes to them.
+//! Random fleets and workloads.
 
 use super::world::Arrival;
 use super::{GPU, gpus};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 /// GPUs of each node.
 pub const GPUS: u64 = 8;
 
-/// Policies.
+/// A pool with a random policy.
 pub fn pool() -> impl Strategy<Value = Pool> {
     let reclaim = prop_oneof![
         Just(Reclaim::Never),
@@ -17,16 +17,16 @@ pub fn pool() -> impl Strategy<Value = Pool> {
     ];
     let order = prop_oneof![Just(Order::FairShare), Just(Order::Fifo)];
     (any::<bool>(), 0..4_i64, 0..4_i64, 0..4_i64, reclaim, order, 0..10_i64).prop_map(
-        |(has_domains, tenure, idle, grace, reclaim, order, patience)| Pool {
+        |(has_domains, hold, idle, grace, reclaim, order, starvation)| Pool {
             name: "h100".into(),
             gpu_resource_name: Some(GPU.into()),
             has_domains,
-            min_hold_duration: tenure * 120,
+            min_hold_duration: hold * 120,
             idle_timeout: idle * 60,
             reclaim_grace_period: grace * 60,
             order,
             reclaim,
-            starvation_limit: Some(patience * 60),
+            starvation_limit: Some(starvation * 60),
             scale_up: None,
         },
     )
@@ -37,8 +37,8 @@ fn quota(number: usize) -> impl Strategy<Value = Quota> {
     (0..3_u32, some(3), some(3), some(8)).prop_map(move |(weight, nominal, lending, limit)| {
         let of = |amount: Option<u64>| amount.map(|amount| ("h100".to_string(), amount)).into_iter().collect();
         Quota {
-            name: format!("share-{number}"),
-            parent: (number == 2).then(|| "share-1".into()),
+            name: format!("quota-{number}"),
+            parent: (number == 2).then(|| "quota-1".into()),
             weight,
             nominal_quota: of(nominal),
             lending_limit: of(lending),
@@ -48,11 +48,11 @@ fn quota(number: usize) -> impl Strategy<Value = Quota> {
 }
 
 fn tenant(number: usize) -> impl Strategy<Value = Tenant> {
-    (0..4_usize, 0..3_u32, 0..3_u32, 0..9_u32).prop_map(move |(share, weight, min, more)| Tenant {
+    (0..4_usize, 0..3_u32, 0..3_u32, 0..9_u32).prop_map(move |(quota, weight, min, more)| Tenant {
         uid: format!("t{number}"),
         name: format!("t{number}"),
         created: i64::try_from(number).unwrap(),
-        quota: (share < 3).then(|| format!("share-{share}")),
+        quota: (quota < 3).then(|| format!("quota-{quota}")),
         weight,
         node_groups: vec![NodeGroup {
             name: "g".into(),
@@ -65,10 +65,10 @@ fn tenant(number: usize) -> impl Strategy<Value = Tenant> {
     })
 }
 
-/// Up to eleven free nodes, one of them out of order at times, four tenants, and a quota tree.
+/// Up to eleven free nodes, of which the tenth is quarantined, four tenants, and a quota tree.
 pub fn fleet() -> impl Strategy<Value = Fleet> {
     let tenants = (tenant(0), tenant(1), tenant(2), tenant(3));
-    (pool(), (quota(0), quota(1), quota(2)), tenants, 1..12_usize).prop_map(|(pool, shares, tenants, nodes)| Fleet {
+    (pool(), (quota(0), quota(1), quota(2)), tenants, 1..12_usize).prop_map(|(pool, quotas, tenants, nodes)| Fleet {
         now: 100_000,
         pools: vec![pool],
         nodes: (0..nodes)
@@ -88,7 +88,7 @@ pub fn fleet() -> impl Strategy<Value = Fleet> {
             })
             .collect(),
         tenants: vec![tenants.0, tenants.1, tenants.2, tenants.3],
-        quotas: vec![shares.0, shares.1, shares.2],
+        quotas: vec![quotas.0, quotas.1, quotas.2],
     })
 }
 

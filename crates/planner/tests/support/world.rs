@@ -1,4 +1,4 @@
-//! A fleet that lives: pods come and go, and an executor carries plans out, step by step.
+//! A simulated fleet: pods come and go, and an executor carries out plans, step by step.
 
 use super::{GPU, executor, gpus};
 use berth_planner::{Demand, Fleet, NodeState, Phase, Plan, Seconds, plan};
@@ -9,7 +9,7 @@ pub const STEP: Seconds = 60;
 /// How long a node is being recycled.
 pub const RECYCLING: Seconds = 180;
 
-/// Work that comes at some step.
+/// Demand that arrives at some step.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     pub step: usize,
@@ -24,7 +24,7 @@ struct Pod {
     gpus: u64,
     ends: usize,
     tenant: usize,
-    /// What comes back if it is stopped: all of a gang.
+    /// Demand that waits again if the pod is stopped: all pods of a gang.
     demand: Demand,
     runs: usize,
 }
@@ -47,14 +47,14 @@ impl World {
         }
     }
 
-    /// New demand of a tenant's first group.
+    /// Adds demand to a tenant's first group.
     pub fn add_demand(&mut self, tenant: usize, mut demand: Demand, runs: usize) {
         demand.waiting_since = self.fleet.now;
         self.runs.insert(demand.name.clone(), runs);
         self.fleet.tenants[tenant].node_groups[0].demand.push(demand);
     }
 
-    /// Pods that are over leave; then a plan is made and carried out, except for nodes that `fails` names; then time passes.
+    /// Removes finished pods, makes a plan and carries it out except on nodes for which `fails` returns true; then time passes.
     pub fn advance(&mut self, fails: impl Fn(&str) -> bool) -> Plan {
         let over: Vec<Pod> = self.pods.extract_if(.., |pod| pod.ends <= self.step).collect();
         for pod in over {
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// What the tenants' schedulers do: gangs start as a whole.
+    /// Schedules pods as the tenants' schedulers do; gangs start as a whole.
     fn schedule_pods(&mut self) {
         for tenant in 0..self.fleet.tenants.len() {
             let uid = self.fleet.tenants[tenant].uid.clone();
@@ -165,18 +165,18 @@ impl World {
             waiting.sort_by_key(|demand| (-demand.priority, demand.waiting_since));
             for demand in &mut waiting {
                 let (count, each) = (demand.pod_sets[0].count, demand.pod_sets[0].requests[GPU]);
-                let mut rooms: Vec<(usize, u64)> = Vec::new();
+                let mut free: Vec<(usize, u64)> = Vec::new();
                 for (at, node) in self.fleet.nodes.iter().enumerate() {
                     let serves = match &node.state {
                         NodeState::Owned(owner) => owner.tenant == uid && owner.phase == Phase::Assigned,
                         _ => false,
                     };
                     if serves {
-                        rooms.push((at, node.capacity[GPU] - node.used.get(GPU).copied().unwrap_or(0)));
+                        free.push((at, node.capacity[GPU] - node.used.get(GPU).copied().unwrap_or(0)));
                     }
                 }
-                rooms.sort_by_key(|(at, room)| (*room, *at));
-                let places = rooms.iter().flat_map(|(at, room)| (0..room / each).map(|_| *at));
+                free.sort_by_key(|(at, gpus)| (*gpus, *at));
+                let places = free.iter().flat_map(|(at, gpus)| (0..gpus / each).map(|_| *at));
                 let places: Vec<usize> = places.take(count as usize).collect();
                 if demand.gang && places.len() < count as usize {
                     continue;

@@ -1,4 +1,4 @@
-//! The planner's view of the replay, kept up to date, and what becomes of its decisions.
+//! The planner's view of the replay, kept up to date, and the execution of its plans.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,13 +16,13 @@ const POOL: &str = "gpus";
 const GROUP: &str = "jobs";
 const RESOURCE: &str = "nvidia.com/gpu";
 
-/// Asks the planner.
+/// Makes plans for the replay.
 pub(super) struct Decisions {
     fleet: Fleet,
     nodes: HashMap<String, usize>,
     tenants: HashMap<String, usize>,
     per_node: u32,
-    /// When to ask next.
+    /// When to make the next plan.
     pub(super) due: Option<Seconds>,
     asked: Option<Seconds>,
     last: Plan,
@@ -52,8 +52,8 @@ impl Decisions {
             idle_since: Some(0),
             ..Node::default()
         };
-        // A tenant's nominal quota and its weight are those of its static partition.
-        let share = |(name, nodes): (&String, &u32)| Quota {
+        // A tenant's nominal quota and weight are the size of its static partition.
+        let quota = |(name, nodes): (&String, &u32)| Quota {
             name: name.clone(),
             weight: *nodes,
             nominal_quota: BTreeMap::from([(POOL.into(), u64::from(*nodes) * u64::from(per_node))]),
@@ -78,7 +78,7 @@ impl Decisions {
             pools: vec![pool],
             nodes: (0..options.nodes).map(node).collect(),
             tenants: trace.tenants.iter().map(tenant).collect(),
-            quotas: trace.tenants.iter().zip(partitions).map(share).collect(),
+            quotas: trace.tenants.iter().zip(partitions).map(quota).collect(),
         };
         let number = |(at, name): (usize, &String)| (name.clone(), at);
         Self {
@@ -99,10 +99,10 @@ impl Decisions {
         }
     }
 
-    /// Whether to ask now: something has happened that the planner might answer, or it wanted to be asked again; and it was not
-    /// asked a moment ago.
+    /// Whether to make a plan now: something has changed, or the last plan set this time; and the last plan is at least `every`
+    /// seconds old.
     pub(super) fn is_due(&mut self, cluster: &mut Cluster<'_>, now: Seconds, every: Seconds) -> bool {
-        if std::mem::take(&mut cluster.news) {
+        if std::mem::take(&mut cluster.plan_outdated) {
             let earliest = self.asked.map_or(now, |asked| now.max(asked + every));
             self.due = Some(self.due.map_or(earliest, |due| due.min(earliest)));
         }
@@ -129,17 +129,17 @@ impl Decisions {
     }
 
     fn update_node(&mut self, cluster: &Cluster<'_>, node: usize) {
-        let is = &cluster.nodes[node];
-        let shown = &mut self.fleet.nodes[node];
+        let current = &cluster.nodes[node];
+        let planned = &mut self.fleet.nodes[node];
         let owned = |tenant: usize, phase| {
             NodeState::Owned(Owner {
                 tenant: cluster.trace().tenants[tenant].clone(),
                 node_group: GROUP.into(),
-                since: is.owned_since,
+                since: current.owned_since,
                 phase,
             })
         };
-        shown.state = match is.phase {
+        planned.state = match current.phase {
             NodePhase::Free => NodeState::Free,
             NodePhase::Reserved { tenant, of } => owned(tenant, Phase::Reserved { required_nodes: of }),
             NodePhase::Joining { tenant } => owned(tenant, Phase::Joining),
@@ -150,15 +150,15 @@ impl Decisions {
                 since,
             },
         };
-        if let Some(used) = shown.used.get_mut(RESOURCE) {
-            *used = is.used.into();
+        if let Some(used) = planned.used.get_mut(RESOURCE) {
+            *used = current.used.into();
         }
-        shown.gangs = cluster.gangs_on(node).map(|job| format!("job-{job}")).collect();
-        shown.pods = u32::try_from(is.jobs.len()).unwrap_or(u32::MAX);
-        shown.idle_since = (is.used == 0).then_some(is.idle_since);
+        planned.gangs = cluster.gangs_on(node).map(|job| format!("job-{job}")).collect();
+        planned.pods = u32::try_from(current.jobs.len()).unwrap_or(u32::MAX);
+        planned.idle_since = (current.used == 0).then_some(current.idle_since);
     }
 
-    /// Why a tenant waits, as the last plan says.
+    /// Why a tenant waits, by the last plan.
     pub(super) fn describe_wait(&self, tenant: usize) -> String {
         let uid = &self.fleet.tenants[tenant].uid;
         let group = self.last.node_groups.get(uid).and_then(|groups| groups.get(GROUP));
@@ -166,7 +166,7 @@ impl Decisions {
     }
 }
 
-/// Does what the planner decided.
+/// Carries out the actions of a plan.
 pub(super) fn apply_actions(
     actions: &[Action],
     of: &Decisions,
@@ -200,17 +200,17 @@ fn gpus(count: u64) -> Amounts {
     Amounts::from([(RESOURCE.into(), count)])
 }
 
-/// What waits: gangs one by one, in order, and jobs of one node at most by size, under the name and the wait of the first of
-/// each. What is more than the whole fleet could run at once is not shown.
+/// The demand of waiting jobs. Gangs are listed one by one, in order; jobs that fit on one node are grouped by size, with the name
+/// and the wait of the first. Jobs beyond what the whole fleet could run at once are left out.
 fn list_demand(cluster: &Cluster<'_>, tenant: usize, per_node: u32) -> Vec<Demand> {
     let mut result: Vec<Demand> = Vec::new();
     let mut of_size: Vec<Option<usize>> = vec![None; per_node as usize + 1];
-    let mut shown = 0;
+    let mut listed_gpus = 0;
     let fleet = cluster.nodes.len() * per_node as usize;
     for job in &cluster.queues[tenant] {
         let size = cluster.trace().jobs[*job].gpus;
-        shown += size as usize;
-        if shown > fleet && !result.is_empty() {
+        listed_gpus += size as usize;
+        if listed_gpus > fleet && !result.is_empty() {
             break;
         }
         let gang = size > per_node;

@@ -1,25 +1,25 @@
-//! What happens in a replay, and what is counted.
+//! Events of a replay, and its counters.
 
 use berth_planner::Seconds;
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-/// What happens at a moment. At the same moment, in this order.
+/// An event. Events at the same time are processed in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
-    /// A job ends, if it still runs for the so-manieth time.
+    /// A job ends, if its start number `run` is still the current one.
     End { job: usize, run: u32 },
-    /// A node is clean.
+    /// The scrub of a node is finished.
     Clean { node: usize },
     /// Pods can start on a node.
     Ready { node: usize },
-    /// The warning time of a node is over.
+    /// The grace period of a node is over.
     Drain { node: usize },
 }
 
-/// What is to come, the next first.
+/// Future events, the next one first.
 pub(super) type Events = BinaryHeap<Reverse<(Seconds, Event)>>;
 
-/// Things that are counted.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Nodes that were taken from a tenant and scrubbed.
@@ -28,6 +28,6 @@ pub(crate) struct Counts {
     pub(crate) evictions: u64,
     /// GPU-seconds of work that had to be done again.
     pub(crate) repeated: u64,
-    /// Times the planner was asked.
+    /// Plans that were made.
     pub(crate) plans: u64,
 }

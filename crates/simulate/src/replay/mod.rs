@@ -21,10 +21,10 @@ use cluster::Cluster;
 use decide::Decisions;
 use events::{Counts, Event, Events};
 
-/// Nothing starts for so long although jobs wait: it never will.
+/// If jobs wait and none starts for this time, none ever will.
 const STUCK_AFTER: Seconds = 365 * 24 * 3600;
 
-/// How far a replay is.
+/// Progress of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// `static` or `dynamic`.
@@ -35,15 +35,15 @@ pub struct Progress {
     pub of: usize,
 }
 
-/// What came out of a replay.
+/// The result of a replay.
 pub(crate) struct Replayed {
-    /// How long each job waited, in the trace's order, and how often it was evicted.
+    /// How long each job waited, in the order of the trace.
     pub(crate) waits: Vec<Seconds>,
-    /// What was measured over time.
+    /// Measurements over time.
     pub(crate) meter: Meter,
-    /// What was counted within the window.
+    /// Counters within the window.
     pub(crate) counts: Counts,
-    /// What happened, for tests.
+    /// Log of all changes, for tests.
     #[cfg(test)]
     pub(crate) history: Vec<cluster::Entry>,
 }
@@ -84,7 +84,7 @@ struct Replay<'a> {
     events: Events,
     cluster: Cluster<'a>,
     meter: Meter,
-    /// None: nodes stay where they are.
+    /// None: nodes stay with their tenants.
     decisions: Option<Decisions>,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// When something happens next.
+    /// The time of the next event.
     fn next_event_time(&self) -> Option<Seconds> {
         let arrival = self.trace.jobs.get(self.arrived).map(|job| job.arrival);
         let event = self.events.peek().map(|Reverse((at, _))| *at);
@@ -154,7 +154,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Everything that happens now.
+    /// Processes all events that are due.
     fn process_events(&mut self) {
         while let Some(Reverse((at, event))) = self.events.peek().copied()
             && at <= self.now
@@ -175,7 +175,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Makes a plan if it is time, and carries it out. Returns whether jobs started.
+    /// Makes a plan if it is due, and carries it out. Returns whether jobs started.
     fn decide(&mut self) -> Result<bool, Error> {
         let Some(decisions) = &mut self.decisions else {
             return Ok(false);

@@ -1,10 +1,10 @@
-//! Where a job goes within its tenant's nodes. Static and dynamic use the same.
+//! Placement of a job on its tenant's nodes, the same in both replays.
 
 /// GPUs of a job on a node.
 pub(super) type Part = (usize, u32);
 
-/// Chooses nodes for a job among nodes with free GPUs, or none if it does not fit now. A job of more GPUs than a node has takes
-/// whole nodes and the rest on one more; what is less than a node goes where the least is left over.
+/// Chooses nodes for a job among nodes with free GPUs, or none if it does not fit now. A job with more GPUs than a node takes
+/// whole nodes, and the rest on one more; a part of a node is placed where the fewest GPUs are left over.
 pub(super) fn place(gpus: u32, per_node: u32, nodes: impl Iterator<Item = Part> + Clone) -> Option<Vec<Part>> {
     let whole = (gpus / per_node) as usize;
     let rest = gpus % per_node;

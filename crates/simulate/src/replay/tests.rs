@@ -1,4 +1,4 @@
-//! Replays small enough to follow by hand, and what holds in every replay.
+//! Replays small enough to follow by hand, and properties of every replay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::options::Checkpoint;
 use crate::trace::{Job, LeftOut};
 
-/// Jobs as (tenant, arrival, duration, GPUs); 101 and more would have a narrower window.
+/// Jobs as (tenant, arrival, duration, GPUs); more than 100 would have a narrower window.
 fn trace(jobs: &[(usize, Seconds, Seconds, u32)]) -> Trace {
     let tenants = jobs.iter().map(|(tenant, ..)| tenant + 1).max().unwrap_or(0);
     let mut jobs: Vec<Job> = jobs
@@ -54,12 +54,12 @@ fn ends(replayed: &Replayed) -> BTreeMap<usize, Seconds> {
 
 #[test]
 fn static_partitions_lend_nothing() {
-    // A node each. t0 asks for two nodes' worth, t1 for nothing until 1000.
+    // One node each. t0 requests the GPUs of two nodes, t1 none until 1000.
     let trace = trace(&[(0, 0, 600, 4), (0, 0, 600, 4), (1, 1000, 1, 1)]);
     let replayed = replay_static(&trace, &options(2), &[1, 1], &mut |_| {}).unwrap();
     assert_eq!(replayed.waits, [0, 600, 0]);
     let total = replayed.meter.total();
-    // The window is 0..1000: 4 GPUs busy all the time, 4 waited for over 600 s while t1's 4 stood idle.
+    // The window is 0..1000: 4 GPUs are busy all the time; t0 waits for 4 more for 600 s while t1's 4 are idle.
     assert_eq!((total.seconds, total.busy), (1000, 4 * 1000));
     assert_eq!((total.waiting, total.stranded), (4 * 600, 4 * 600));
     assert_eq!((total.fragments, total.free, total.recycling), (0, 0, 0));
@@ -76,13 +76,13 @@ fn smaller_jobs_pass_those_that_do_not_fit() {
         (0, 250, 10, 1),
     ]);
     let replayed = replay_static(&trace, &options(1), &[1], &mut |_| {}).unwrap();
-    // The one with two GPUs follows the one with one, at 102.
+    // The job with two GPUs follows the one with one GPU, at 102.
     assert_eq!(replayed.waits, [0, 299, 0, 99, 0]);
 }
 
 #[test]
-fn a_node_that_follows_demand_serves_what_was_stranded() {
-    // t1 has a nominal quota of two nodes and does nothing; t0 has one and needs two.
+fn nodes_that_follow_demand_serve_stranded_demand() {
+    // t1 has a nominal quota of two nodes and runs no jobs; t0 has a quota of one node and needs two.
     let trace = trace(&[(0, 0, 600, 4), (0, 0, 600, 4), (1, 1000, 1, 1)]);
     let replayed = replay_dynamic(&trace, &options(3), &[1, 2], &mut |_| {}).unwrap();
     // Both nodes join at 10.
@@ -92,18 +92,18 @@ fn a_node_that_follows_demand_serves_what_was_stranded() {
     assert_eq!(total.busy, 2 * 4 * 600);
     // 8 GPUs wait for 10 s, and 12 are idle meanwhile.
     assert_eq!(total.stranded, 8 * 10);
-    // The third node was never anybody's: free all the time.
+    // The third node was never assigned: it is free all the time.
     assert!(total.free >= 4 * 1000);
 }
 
 #[test]
 fn a_nominal_quota_comes_back_after_grace_period_and_scrub() {
-    // t0 borrows t1's node for a long job; t1 wants it at 1000.
+    // t0 borrows t1's node for a long job; t1 needs it at 1000.
     let trace = trace(&[(0, 0, 5000, 4), (0, 0, 5000, 4), (1, 1000, 100, 4)]);
     let replayed = replay_dynamic(&trace, &options(2), &[1, 1], &mut |_| {}).unwrap();
     // Cordoned at 1000, drained at 1030, scrubbed at 1130, joined at 1140.
     assert_eq!(replayed.waits[2], 140);
-    // One of t0's had run since 10: 1020 s, of which 1020 = 17 × 60 are saved.
+    // The evicted job of t0 has run since 10: for 1020 s, which are all saved (17 × 60).
     assert_eq!(
         (replayed.counts.evictions, replayed.counts.repeated),
         (0, 0),
@@ -120,13 +120,13 @@ fn a_nominal_quota_comes_back_after_grace_period_and_scrub() {
         )
     });
     assert_eq!(evicted.count(), 1);
-    // The rest of it runs when the node is back with t0.
+    // The rest of the job runs when t0 has the node again.
     let work: Seconds = ends(&replayed).values().copied().max().unwrap();
     assert!(work >= 1140 + 100 + 100 + 5000 - 1020, "{work}");
 }
 
 #[test]
-fn what_is_not_saved_is_done_again() {
+fn work_that_is_not_saved_is_repeated() {
     for (checkpoint, repeated) in [
         (Checkpoint::Every(0), 0),
         (Checkpoint::Every(1000), 20 * 4),
@@ -151,14 +151,14 @@ fn a_gang_has_all_its_nodes_or_none() {
         Entry::Started { job: 1, at, parts } => Some((*at, parts.len())),
         _ => None,
     });
-    // 2010 ended, 50 s idle at least, 100 s scrubbed, 10 s joined.
+    // Job ends at 2010; at least 50 s idle, 100 s of scrub, 10 s to join.
     let (at, nodes) = started.unwrap();
     assert_eq!(nodes, 3);
     assert!((2160..=2300).contains(&at), "{at}");
 }
 
-/// What must hold whatever happens: GPUs are used once, a node serves one tenant at a time and is clean when it changes hands,
-/// gangs are whole, every job runs exactly as long as it has to.
+/// Checks the properties of every replay: a GPU runs one job at a time, a node serves one tenant at a time and is clean when it is
+/// assigned, gangs are whole, and every job runs exactly for its duration.
 fn check(trace: &Trace, options: &Options, partitions: Option<&[u32]>, replayed: &Replayed) {
     let mut used = vec![0_u32; options.nodes as usize];
     let mut owner: Vec<Option<usize>> = vec![None; used.len()];
@@ -174,7 +174,7 @@ fn check(trace: &Trace, options: &Options, partitions: Option<&[u32]>, replayed:
                 at,
                 clean,
             } => {
-                assert_eq!(used[*node], 0, "a node changes hands with a job on it: {entry:?}");
+                assert_eq!(used[*node], 0, "the owner of a node with a job changes: {entry:?}");
                 if tenant.is_some() {
                     assert!(owner[*node].is_none(), "a node of two tenants: {entry:?}");
                     assert!(dirty[*node].is_none(), "not scrubbed: {entry:?}");
@@ -184,22 +184,22 @@ fn check(trace: &Trace, options: &Options, partitions: Option<&[u32]>, replayed:
                 owner[*node] = *tenant;
             }
             Entry::Clean { node, at } => {
-                let since = dirty[*node].take().expect("scrubbed for nothing");
+                let since = dirty[*node].take().expect("a node that needs a scrub");
                 assert_eq!(at - since, options.scrub);
             }
             Entry::Started { job, at, parts } => {
-                let is = &trace.jobs[*job];
-                assert!(*at >= is.arrival && !done.contains(job));
-                assert_eq!(parts.iter().map(|(_, gpus)| gpus).sum::<u32>(), is.gpus);
+                let spec = &trace.jobs[*job];
+                assert!(*at >= spec.arrival && !done.contains(job));
+                assert_eq!(parts.iter().map(|(_, gpus)| gpus).sum::<u32>(), spec.gpus);
                 for (node, gpus) in parts {
-                    assert_eq!(owner[*node], Some(is.tenant), "{entry:?}");
+                    assert_eq!(owner[*node], Some(spec.tenant), "{entry:?}");
                     used[*node] += gpus;
                     assert!(used[*node] <= options.gpus_per_node, "{entry:?}");
                 }
                 assert!(running.insert(*job, (*at, parts.clone())).is_none());
             }
             Entry::Stopped { job, at, done: ended } => {
-                let (since, parts) = running.remove(job).expect("it runs");
+                let (since, parts) = running.remove(job).expect("a running job");
                 for (node, gpus) in parts {
                     used[node] -= gpus;
                 }

@@ -1,4 +1,4 @@
-//! `timestamp,duration,num_gpus,tenant`, and Microsoft's Philly trace, where the tenant is called `cluster`.
+//! `timestamp,duration,num_gpus,tenant`, and Microsoft's Philly trace, where the column of the tenant is called `cluster`.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ pub(super) struct Jobs {
     tenant: &'static str,
 }
 
-/// The form, if the columns are its.
+/// The form, if the columns match it.
 pub(super) fn form(columns: &HashMap<&str, usize>) -> Option<Jobs> {
     let tenant = ["tenant", "cluster"]
         .into_iter()
@@ -49,7 +49,7 @@ impl Form for Jobs {
     }
 }
 
-/// `2017-10-09 07:01:55` (taken for UTC), RFC 3339, or a number of seconds.
+/// Reads `2017-10-09 07:01:55` (as UTC), RFC 3339, or a number of seconds.
 fn moment(cells: &Cells<'_>) -> Result<Seconds, String> {
     let text = cells.text("timestamp");
     if text.parse::<f64>().is_ok() {

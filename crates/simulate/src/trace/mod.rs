@@ -1,4 +1,4 @@
-//! Traces: jobs that came to a GPU cluster, with their tenants.
+//! Traces: jobs that were submitted to a GPU cluster, with their tenants.
 
 mod jobs;
 mod pods;
@@ -40,16 +40,16 @@ pub struct Trace {
     pub tenants: Vec<String>,
     /// The jobs.
     pub jobs: Vec<Job>,
-    /// Rows that are no jobs to replay.
+    /// Rows that are not replayed.
     pub left_out: LeftOut,
 }
 
 /// Rows that are not replayed, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// They ask for no GPU.
+    /// They request no GPUs.
     pub without_gpus: u64,
-    /// They did not run, so that their duration is unknown.
+    /// They did not run, so their duration is unknown.
     pub never_ran: u64,
 }
 
@@ -58,9 +58,9 @@ pub struct LeftOut {
 pub struct Reading {
     /// Stop after this many jobs, in the order of their arrival.
     pub jobs: Option<usize>,
-    /// How many tenants to make when the trace names none.
+    /// How many tenants to make if the trace names none.
     pub tenants: u32,
-    /// Another seed spreads pods over these tenants in another way.
+    /// Seed of the assignment of pods to these tenants.
     pub seed: u64,
 }
 
@@ -76,7 +76,7 @@ pub enum TraceError {
          or those of Alibaba's pod lists: name,…,num_gpu,…,creation_time,deletion_time,scheduled_time"
     )]
     Columns {
-        /// What the first line has.
+        /// The columns of the first line.
         found: String,
     },
     /// A row that cannot be understood.
@@ -88,11 +88,11 @@ pub enum TraceError {
         what: String,
     },
     /// Nothing to replay.
-    #[error("the trace has no job that asks for GPUs")]
+    #[error("the trace has no job that requests GPUs")]
     Empty,
 }
 
-/// A job as its row says, with the tenant by name.
+/// A job as in its row, with the tenant by name.
 struct Row {
     tenant: String,
     arrival: Seconds,
@@ -100,20 +100,20 @@ struct Row {
     gpus: u32,
 }
 
-/// What a row turns out to be.
+/// The contents of a row.
 enum Parsed {
     Job(Row),
     WithoutGpus,
     NeverRan,
 }
 
-/// Understands the rows of one form.
+/// Parses the rows of one form.
 trait Form {
     fn parse(&self, cells: &Cells<'_>) -> Result<Parsed, String>;
 }
 
 impl Trace {
-    /// Reads a file, packed by gzip or not.
+    /// Reads a file, compressed with gzip or not.
     pub fn open(path: &Path, reading: Reading) -> Result<Self, TraceError> {
         let mut file = BufReader::new(File::open(path)?);
         let packed = file.fill_buf()?.starts_with(&[0x1f, 0x8b]);
@@ -161,7 +161,7 @@ impl Trace {
         if rows.is_empty() {
             return Err(TraceError::Empty);
         }
-        // Stable: jobs that arrive together stay in the order of the file.
+        // Stable: jobs that arrive at the same time stay in the order of the file.
         rows.sort_by_key(|row| row.arrival);
         rows.truncate(reading.jobs.unwrap_or(usize::MAX));
         Ok(Self::from_rows(rows, left_out))
@@ -192,7 +192,7 @@ fn malformed(error: &csv::Error) -> TraceError {
         line: error.position().map_or(1, csv::Position::line),
         what: match error.kind() {
             csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-                format!("{len} columns, and the heading has {expected_len}")
+                format!("{len} columns, but the header has {expected_len}")
             }
             csv::ErrorKind::Utf8 { .. } => "not UTF-8".into(),
             _ => error.to_string(),
@@ -216,13 +216,14 @@ impl Cells<'_> {
 
     fn number<T: std::str::FromStr>(&self, column: &str) -> Result<T, String> {
         let text = self.text(column);
-        text.parse().map_err(|_| format!("{column} {text:?} is no such number"))
+        text.parse()
+            .map_err(|_| format!("{column} {text:?} is not a valid number"))
     }
 
-    /// A duration or time in seconds, rounded up to whole ones.
+    /// A duration or time in seconds, rounded up to whole seconds.
     fn seconds(&self, column: &str) -> Result<Seconds, String> {
         let value: f64 = self.number(column)?;
-        // Beyond this a double no longer counts single seconds, and nothing in a trace is that long ago.
+        // Beyond this a double cannot represent single seconds, and no time in a trace is that long ago.
         if !(0.0..=1e15).contains(&value) {
             return Err(format!("{column} {value} is out of range"));
         }

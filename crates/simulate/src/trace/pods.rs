@@ -1,5 +1,5 @@
-//! Alibaba's pod lists (`openb_pod_list_*.csv`). They name no tenants, so some are made: pods of one shape (class of service,
-//! CPU, memory, GPUs) are taken for one team's, which keeps together what came together.
+//! Alibaba's pod lists (`openb_pod_list_*.csv`). They name no tenants, so tenants are made: pods of one shape (class of service,
+//! CPU, memory, GPUs) are taken to be of one team, so that pods that were created together stay together.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ pub(super) struct Pods {
     seed: u64,
 }
 
-/// The form, if the columns are its.
+/// The form, if the columns match it.
 pub(super) fn form(columns: &HashMap<&str, usize>, reading: Reading) -> Option<Pods> {
     let complete = SHAPE.iter().chain(&TIMES).all(|name| columns.contains_key(name));
     complete.then_some(Pods {
@@ -27,7 +27,7 @@ pub(super) fn form(columns: &HashMap<&str, usize>, reading: Reading) -> Option<P
 
 impl Form for Pods {
     fn parse(&self, cells: &Cells<'_>) -> Result<Parsed, String> {
-        // A part of a GPU takes a whole one: GPUs are not shared.
+        // A part of a GPU counts as a whole one: GPUs are not shared.
         let gpus: u32 = cells.number("num_gpu")?;
         let arrival = cells.seconds("creation_time")?;
         if gpus == 0 {

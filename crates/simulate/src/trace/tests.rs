@@ -49,7 +49,7 @@ const PODS: &str =
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n";
 
 #[test]
-fn pods_of_one_shape_are_one_tenants() {
+fn pods_of_one_shape_belong_to_one_tenant() {
     let trace = read(&format!(
         "{PODS}p0,12000,16384,1,460,,LS,Running,10,120,20\n\
          p1,12000,16384,1,460,,LS,Failed,0,50,0\n\
@@ -60,7 +60,7 @@ fn pods_of_one_shape_are_one_tenants() {
     .unwrap();
     assert_eq!(trace.jobs.len(), 3);
     assert_eq!(trace.jobs[0].tenant, trace.jobs[1].tenant);
-    // It waits from its creation on, and runs as long as it ran.
+    // The job arrives when its pod was created, and runs as long as the pod ran.
     assert_eq!(
         (trace.jobs[1].arrival, trace.jobs[1].duration, trace.jobs[1].gpus),
         (10, 100, 1)
@@ -85,20 +85,20 @@ fn a_limit_takes_the_first_to_arrive() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line() {
+fn errors_name_their_line() {
     let heading = "timestamp,duration,num_gpus,tenant\n1,1,1,a\n";
     for (row, expected) in [
         (
             "yesterday,1,1,a",
             "line 3: timestamp \"yesterday\" is neither a date and time nor a number of seconds",
         ),
-        ("1,long,1,a", "line 3: duration \"long\" is no such number"),
+        ("1,long,1,a", "line 3: duration \"long\" is not a valid number"),
         ("1,-4,1,a", "line 3: duration -4 is out of range"),
         ("1,NaN,1,a", "line 3: duration NaN is out of range"),
-        ("1,1,1.5,a", "line 3: num_gpus \"1.5\" is no such number"),
-        ("1,1,-1,a", "line 3: num_gpus \"-1\" is no such number"),
+        ("1,1,1.5,a", "line 3: num_gpus \"1.5\" is not a valid number"),
+        ("1,1,-1,a", "line 3: num_gpus \"-1\" is not a valid number"),
         ("1,1,1,", "line 3: tenant is empty"),
-        ("1,1,1", "line 3: 3 columns, and the heading has 4"),
+        ("1,1,1", "line 3: 3 columns, but the header has 4"),
     ] {
         assert_eq!(refused(&format!("{heading}{row}\n")), expected);
     }
@@ -110,19 +110,19 @@ fn what_is_wrong_is_said_with_its_line() {
     assert!(refused("").starts_with("line 1: "));
     assert_eq!(
         refused("timestamp,duration,num_gpus,tenant\n"),
-        "the trace has no job that asks for GPUs"
+        "the trace has no job that requests GPUs"
     );
 }
 
 #[test]
-fn files_may_be_packed() {
+fn compressed_files_are_read() {
     use std::io::Write as _;
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    packed
+    let mut compressed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    compressed
         .write_all(b"timestamp,duration,num_gpus,tenant\n1,1,1,a\n")
         .unwrap();
     let path = std::env::temp_dir().join(format!("berth-trace-{}.csv", std::process::id()));
-    std::fs::write(&path, packed.finish().unwrap()).unwrap();
+    std::fs::write(&path, compressed.finish().unwrap()).unwrap();
     let trace = Trace::open(&path, READING).unwrap();
     std::fs::remove_file(&path).unwrap();
     assert_eq!(trace.jobs.len(), 1);

@@ -1,6 +1,6 @@
-//! The webhook configuration of the tenant's API server: to ask the syncer about Services. The tenant may edit or delete it, as it may
-//! everything in its cluster; it is put back at once, because a Service that was admitted without it may not get its
-//! address on the host.
+//! The webhook configuration in the tenant, by which its API server asks the syncer about Services. The tenant may edit
+//! or delete it, like everything in its cluster. The syncer restores it at once, because a Service that was admitted
+//! without it may not get its address on the host.
 
 use k8s_openapi::{
     ByteString,
@@ -12,15 +12,15 @@ use k8s_openapi::{
 
 /// Name of the configuration.
 pub const NAME: &str = "berth-services";
-/// Name of the webhook, which the API server puts before every denial.
+/// Name of the webhook; the message of each denial from the API server begins with it.
 const WEBHOOK: &str = "services.berth.dev";
 /// Path that the server answers at.
 pub const PATH: &str = "/services";
 /// Seconds that the API server waits for an answer.
 const TIMEOUT_SECONDS: i32 = 10;
-/// What is asked about, as (name, CEL expression). Everything else works without the syncer.
+/// Match conditions of the webhook, as (name, CEL expression). All other requests work without the syncer.
 const CONDITIONS: [(&str, &str); 5] = [
-    // A name that is to be generated is not there yet.
+    // A name that the API server will generate is not set yet.
     (
         "not-the-api-server",
         "!(request.namespace == 'default' && has(request.name) && request.name == 'kubernetes')",

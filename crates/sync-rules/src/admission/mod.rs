@@ -1,4 +1,4 @@
-//! Admission of the tenant's Services: the webhook configuration, and how questions and answers are written.
+//! Admission of the tenant's Services: the webhook configuration, and the format of requests and responses.
 
 pub mod configuration;
 pub mod review;

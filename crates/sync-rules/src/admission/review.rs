@@ -1,4 +1,4 @@
-//! Questions of the API server (`AdmissionReview`) and their answers. Pure.
+//! Admission requests of the API server (`AdmissionReview`) and the responses to them. Pure.
 
 use crate::model::json;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 /// What is being done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It is created, by whatever verb.
+    /// A creation, by any verb.
     Create,
-    /// It is changed.
+    /// An update.
     Update,
 }
 
@@ -23,28 +23,28 @@ impl Operation {
     }
 }
 
-/// A question.
+/// An admission request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Names the question; the answer repeats it.
+    /// Identifies the request; the response repeats it.
     pub uid: String,
     /// What is being done.
     pub operation: Operation,
     /// Namespace of the object.
     pub namespace: String,
-    /// Whether nothing may be kept.
+    /// Whether nothing may be stored.
     pub dry_run: bool,
-    /// The object as it is asked for.
+    /// The requested object.
     pub object: Value,
-    /// The object as it was; null for a creation.
+    /// The stored object; null for a creation.
     pub old: Value,
 }
 
 impl Request {
-    /// Reads a question about a Service.
+    /// Reads a request about a Service.
     ///
     /// # Errors
-    /// It is something else.
+    /// The review is about something else.
     pub fn read(mut review: Value) -> Result<Self, &'static str> {
         let mut request = review.get_mut("request").map(Value::take).unwrap_or_default();
         if json::text(&review, &["apiVersion"]) != Some("admission.k8s.io/v1") {
@@ -88,7 +88,7 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// What is asked for is not allowed here.
+    /// The request is not allowed here.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self {
             code: 403,
@@ -97,7 +97,7 @@ impl Denial {
         }
     }
 
-    /// What is asked for cannot be had.
+    /// The request cannot be satisfied.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self {
             code: 422,
@@ -106,7 +106,7 @@ impl Denial {
         }
     }
 
-    /// It cannot be had now.
+    /// The request cannot be satisfied now.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self {
             code: 503,
@@ -115,7 +115,7 @@ impl Denial {
         }
     }
 
-    /// There is such an object.
+    /// The object exists already.
     pub fn exists(message: impl Into<String>) -> Self {
         Self {
             code: 409,
@@ -125,12 +125,12 @@ impl Denial {
     }
 }
 
-/// An answer.
+/// The decision about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Let it pass, with these changes (JSON patch operations).
+    /// Allow the request with these changes (JSON patch operations).
     Allow(Vec<Value>),
-    /// Do not.
+    /// Deny the request.
     Deny(Denial),
 }
 
@@ -145,7 +145,7 @@ impl Verdict {
         }
     }
 
-    /// The answer to the question `uid`.
+    /// The response to the request `uid`.
     pub fn answer(self, uid: &str) -> Value {
         let response = match self {
             Self::Allow(changes) if changes.is_empty() => json!({"uid": uid, "allowed": true}),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_about_services_are_read_and_no_others() {
+    fn only_requests_about_services_are_read() {
         let request = Request::read(review("Service", "CREATE", "")).unwrap();
         assert_eq!(request.operation, Operation::Create);
         assert_eq!((request.uid.as_str(), request.namespace.as_str()), ("u", "shop"));

@@ -1,9 +1,9 @@
-//! Which targets mean servers of the syncer's own.
+//! The syncer's own servers, by target.
 
 use super::target::Target;
 use std::collections::BTreeMap;
 
-/// The servers of the syncer's own, by the target that means them.
+/// The syncer's own servers, by the target that stands for them.
 #[derive(Clone, Debug)]
 pub struct Locals<L>(BTreeMap<Target, L>);
 
@@ -19,7 +19,7 @@ impl<L: Clone> Locals<L> {
         self.0.insert(target, local);
     }
 
-    /// The server that a target means.
+    /// The server for a target.
     pub fn get(&self, target: &Target) -> Option<L> {
         self.0.get(target).cloned()
     }

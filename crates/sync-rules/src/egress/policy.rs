@@ -3,7 +3,7 @@
 //!
 //! | target | goes to |
 //! |---|---|
-//! | a server of the syncer's own ([`Locals`]) | that server, in this process |
+//! | one of the syncer's own servers ([`Locals`]) | that server, in this process |
 //! | a node of the tenant (name or address), port 10250 | the syncer's kubelet endpoint |
 //! | a ClusterIP, or `<service>.<namespace>.svc`, of the tenant | the Service's ready pods, as the host knows them |
 //! | an address of one of the tenant's pods | the pod, at any port |
@@ -24,13 +24,13 @@ use std::net::{IpAddr, SocketAddr};
 /// Where a connection goes.
 #[derive(Clone, Debug)]
 pub enum Route<L> {
-    /// To a server of the syncer's own.
+    /// To one of the syncer's own servers.
     Local(L),
     /// To the kubelet endpoint of a node.
     Kubelet(Name),
     /// To the first of these that answers.
     Addresses(&'static str, Vec<SocketAddr>),
-    /// To a host outside, whose address has to be found and [checked](check_external).
+    /// To an external host, whose address must be resolved and [checked](check_external).
     External(Target),
 }
 
@@ -49,24 +49,24 @@ impl<L> Route<L> {
 /// Why a connection is not made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectError {
-    /// As HTTP says it.
+    /// HTTP status code.
     pub status: StatusCode,
-    /// For the tenant.
+    /// Message for the tenant.
     pub message: String,
 }
 
 impl ConnectError {
-    /// It is not allowed.
+    /// The connection is not allowed.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, message)
     }
 
-    /// There is no such thing.
+    /// The target does not exist.
     pub fn unknown(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// It is not there now.
+    /// The target is not available now.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
@@ -82,7 +82,7 @@ impl ConnectError {
 /// Where a connection to `target` goes.
 ///
 /// # Errors
-/// Why nowhere.
+/// Why the connection is not made.
 pub fn route<L: Clone>(cache: &Cache, locals: &Locals<L>, target: &Target) -> Result<Route<L>, ConnectError> {
     if let Some(local) = locals.get(target) {
         return Ok(Route::Local(local));
@@ -115,7 +115,7 @@ pub fn route<L: Clone>(cache: &Cache, locals: &Locals<L>, target: &Target) -> Re
 fn by_address<L>(cache: &Cache, address: IpAddr, target: &Target) -> Result<Route<L>, ConnectError> {
     if let Some(kind) = target::special(address) {
         return Err(ConnectError::forbidden(format!(
-            "{target} is {kind}: nothing of yours can be there"
+            "{target} is {kind}; such an address cannot belong to your cluster"
         )));
     }
     if cache.pod_addresses().contains(address) {
@@ -161,7 +161,7 @@ fn node(cache: &Cache, host: &Host) -> Option<Name> {
     }
 }
 
-/// The Service that a DNS name of the tenant's cluster means, whether it exists or not.
+/// The Service for a DNS name of the tenant's cluster, whether it exists or not.
 fn service_of(cache: &Cache, name: &str) -> Option<Name> {
     let suffix = format!(".svc.{}", cache.tenant.cluster_domain);
     let name = name.strip_suffix(&suffix).or_else(|| name.strip_suffix(".svc"))?;
@@ -179,23 +179,23 @@ fn is_listed(cache: &Cache, target: &Target) -> bool {
     listed.any(|listed| listed == *target)
 }
 
-/// A network that cannot be read contains nothing.
+/// A network that cannot be parsed contains no address.
 fn is_in(networks: &[String], address: IpAddr) -> bool {
     let mut networks = networks.iter().filter_map(|network| ranges::parse(network).ok());
     networks.any(|network| network.contains(&address))
 }
 
-/// Whether an address is in a network that stays closed. Control lists those that the class blocks and the platform's own.
-fn is_closed(cache: &Cache, address: IpAddr) -> bool {
+/// Whether an address is in a blocked network. Control lists the networks that the class blocks and those of the platform.
+fn is_blocked(cache: &Cache, address: IpAddr) -> bool {
     let mut closed = ranges::never_open().chain(ranges::blocking(&cache.tenant.network.blocked));
     closed.any(|network| network.contains(&address))
 }
 
-/// Whether a host outside may be reached at this address, which its name has been resolved to. `platform` are addresses
-/// of the host's API server.
+/// Checks the address that the name of an external host was resolved to. `platform` are the addresses of the host's API
+/// server.
 ///
 /// # Errors
-/// Why not.
+/// Why the address must not be reached.
 pub fn check_external(
     cache: &Cache,
     platform: &[IpAddr],
@@ -206,13 +206,13 @@ pub fn check_external(
         kind
     } else if platform.contains(&address) || node(cache, &Host::Address(address)).is_some() {
         "the platform's own"
-    } else if is_closed(cache, address) {
+    } else if is_blocked(cache, address) {
         "in a network of the platform"
     } else {
         return Ok(());
     };
     Err(ConnectError::forbidden(format!(
-        "{target} leads to an address that is {why}: it cannot be reached"
+        "{target} may not be reached: its address is {why}"
     )))
 }
 

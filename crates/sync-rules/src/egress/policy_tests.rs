@@ -21,7 +21,7 @@ fn put(cache: &Cache, side: Side, kind: KindId, name: &Name, mut object: Value) 
     cache.stores.of(side, kind).written(name.clone(), Stored::new(&object));
 }
 
-/// A pod of the tenant, and the host's of it.
+/// A pod of the tenant, and its host pod.
 fn pod(cache: &Cache, name: &str, labels: &Value, address: &str, ready: &str) {
     let name = Name::new("default", name);
     let tenant = json!({
@@ -93,7 +93,7 @@ fn go(cache: &Cache, target: &str) -> String {
 }
 
 #[test]
-fn the_tenants_own_can_be_reached() {
+fn targets_of_the_tenant_can_be_reached() {
     let cache = cache();
     for (target, way) in [
         ("gpu-1:10250", "kubelet gpu-1"),
@@ -131,7 +131,7 @@ fn other_targets_are_denied_with_a_reason() {
         ("[64:ff9b::a9fe:a9fe]:80", "an IPv6 form of an IPv4 address"),
         ("127.0.0.1:6443", "a loopback address"),
         ("[::1]:8443", "a loopback address"),
-        ("0.0.0.0:8443", "means no host"),
+        ("0.0.0.0:8443", "an unspecified address"),
         ("224.0.0.1:80", "a multicast address"),
         ("172.18.0.5:2379", "403 172.18.0.5:2379: ports of nodes"),
         ("gpu-1:22", "403 gpu-1:22: ports of nodes"),
@@ -161,7 +161,7 @@ fn other_targets_are_denied_with_a_reason() {
 }
 
 #[test]
-fn a_pod_that_ends_or_is_another_by_now_is_no_endpoint() {
+fn an_ending_or_replaced_pod_is_no_endpoint() {
     let cache = cache();
     let name = Name::new("default", "hook");
     let message = "503 Service default/hook has no endpoint that is ready and one of your pods";
@@ -183,7 +183,7 @@ fn a_pod_that_ends_or_is_another_by_now_is_no_endpoint() {
 }
 
 #[test]
-fn endpoints_that_the_tenant_writes_lead_to_its_own_only() {
+fn endpoints_that_the_tenant_writes_are_limited_to_allowed_addresses() {
     let cache = cache();
     service(
         &cache,
@@ -201,7 +201,7 @@ fn endpoints_that_the_tenant_writes_lead_to_its_own_only() {
         put(&cache, Side::Tenant, KindId::EndpointSlice, &name, object);
         go(&cache, "10.96.7.9:443")
     };
-    let refused = "503 Service default/by-hand has no endpoint that is ready and one of your pods";
+    let no_endpoint = "503 Service default/by-hand has no endpoint that is ready and one of your pods";
     for address in [
         OTHER_POD,
         "169.254.169.254",
@@ -210,7 +210,7 @@ fn endpoints_that_the_tenant_writes_lead_to_its_own_only() {
         "172.18.0.5",
         "8.8.8.8",
     ] {
-        assert_eq!(slice(&json!([address])), refused, "{address}");
+        assert_eq!(slice(&json!([address])), no_endpoint, "{address}");
     }
     assert_eq!(slice(&json!([OWN_POD, OTHER_POD])), "service [10.244.1.7:8443]");
     assert_eq!(slice(&json!(["10.30.0.1"])), "service [10.30.0.1:8443]");
@@ -237,7 +237,7 @@ fn resolved_addresses_are_checked() {
     ] {
         let message = check(address).unwrap_err().message;
         assert!(
-            message.starts_with("hooks.example.com:443 leads to an address that is"),
+            message.starts_with("hooks.example.com:443 may not be reached: its address is "),
             "{address}: {message}"
         );
         assert!(!message.contains(address), "{message}");
@@ -245,9 +245,9 @@ fn resolved_addresses_are_checked() {
 }
 
 proptest::proptest! {
-    /// Whatever is asked for: only what was put there can be reached.
+    /// Only the addresses that the cache contains can be reached.
     #[test]
-    fn no_address_is_reached_by_chance(bits: u32, port in 1_u16..) {
+    fn unknown_addresses_cannot_be_reached(bits: u32, port in 1_u16..) {
         let cache = cache();
         let target = Target { host: Host::Address(std::net::Ipv4Addr::from(bits).into()), port };
         let known = [[10, 244, 1, 7], [10, 96, 7, 7], [172, 18, 0, 5], [10, 9, 9, 9]].map(u32::from_be_bytes);

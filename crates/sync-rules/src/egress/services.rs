@@ -1,5 +1,5 @@
-//! Where a Service of the tenant leads: to the addresses that its pods have on the host, whatever the tenant's own
-//! EndpointSlices say. No address of a Service is ever connected to.
+//! The endpoints of a tenant's Service: the addresses that its pods have on the host, whatever the tenant's own
+//! EndpointSlices say. The address of a Service itself is never connected to.
 
 use super::policy::ConnectError;
 use crate::{
@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 pub fn by_address(cache: &Cache, address: IpAddr) -> Option<Name> {
     let text = address.to_string();
     let is_its = |service: &Stored| {
-        // Most Services have another address, and looking for a text is cheaper than parsing.
+        // Most Services have another address, and a text search is cheaper than parsing.
         service.mentions(&text) && {
             let service = service.object();
             let addresses = json::items(&service, &["spec", "clusterIPs"]).iter();
@@ -129,7 +129,7 @@ fn named_port(pod: &Value, name: &str) -> Option<u64> {
     ports.find(|port| port["name"] == name)?["containerPort"].as_u64()
 }
 
-/// Endpoints that the tenant wrote itself: those that may go to the host, too.
+/// Endpoints that the tenant wrote itself, if they may be synced to the host.
 fn of_slices(cache: &Cache, name: &Name, service_port: &Value) -> Vec<SocketAddr> {
     let port_name = json::text(service_port, &["name"]).unwrap_or_default();
     let slices = cache.stores.tenant(KindId::EndpointSlice).all().into_iter();

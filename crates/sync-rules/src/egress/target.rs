@@ -1,11 +1,11 @@
-//! What a CONNECT names: `host:port`, read in one way only. What could be read in two ways is denied.
+//! The target of a CONNECT: `host:port`. Whatever could be read in two ways is denied.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-/// Where a connection is to go.
+/// The target of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target {
     /// The host.
@@ -47,7 +47,7 @@ impl Target {
             .parse()
             .ok()
             .filter(|port| *port != 0)
-            .ok_or("the target's port is none")?;
+            .ok_or("the target's port is not valid")?;
         let host = if let Some(inner) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             let address: Ipv6Addr = inner.parse().map_err(|_| "the target is not an IPv6 address")?;
             Host::Address(address.into())
@@ -60,7 +60,7 @@ impl Target {
     }
 }
 
-/// A DNS name. Whatever some resolver takes for an address in disguise (`127.1`, `0x7f000001`, `2130706433`) is none.
+/// A DNS name. Forms that some resolvers take for an address (`127.1`, `0x7f000001`, `2130706433`) are rejected.
 fn name(text: &str) -> Result<String, &'static str> {
     const NO_NAME: &str = "the target is neither a host name nor an address";
     let text = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
@@ -82,8 +82,8 @@ fn name(text: &str) -> Result<String, &'static str> {
     Ok(text)
 }
 
-/// What kind of address is never anybody's workload, nor any host of the outside, if it is such a one. Forms that carry
-/// an IPv4 address inside of an IPv6 one are denied as such: what stands behind them depends on who reads them.
+/// Why an address can be neither that of a workload nor that of an external host, if so. IPv6 forms of an IPv4 address
+/// are denied as such, because their meaning depends on who reads them.
 pub fn special(address: IpAddr) -> Option<&'static str> {
     match address {
         IpAddr::V4(v4) => special_v4(v4),
@@ -93,7 +93,7 @@ pub fn special(address: IpAddr) -> Option<&'static str> {
 
 fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
     match address.octets() {
-        [0, ..] => Some("an address that means no host"),
+        [0, ..] => Some("an unspecified address"),
         [127, ..] => Some("a loopback address"),
         [169, 254, ..] => Some("a link-local address, where metadata services are"),
         [224..=239, ..] => Some("a multicast address"),
@@ -112,11 +112,11 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         return Some("the address of a metadata service");
     }
     match address.segments() {
-        [0, 0, 0, 0, 0, 0, 0, 0] => Some("an address that means no host"),
+        [0, 0, 0, 0, 0, 0, 0, 0] => Some("an unspecified address"),
         [0, 0, 0, 0, 0, 0, 0, 1] => Some("a loopback address"),
         // Mapped, translated and compatible; NAT64, also with a local prefix; 6to4; Teredo.
         [0, 0, 0, 0, 0 | 0xffff, _, _, _] | [0x64, 0xff9b, _, _, _, _, _, _] | [0x2002, ..] | [0x2001, 0, ..] => {
-            Some("an IPv6 form of an IPv4 address; write it as IPv4")
+            Some("an IPv6 form of an IPv4 address (write it as IPv4)")
         }
         [0xfe80..=0xfebf, ..] => Some("a link-local address"),
         [0xfec0..=0xfeff, ..] => Some("a site-local address"),
@@ -131,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn targets_are_read_in_one_way() {
+    fn targets_are_parsed_unambiguously() {
         let parse = |text| Target::parse(text).map(|target| target.to_string());
         for (text, read) in [
             ("10.0.0.1:443", "10.0.0.1:443"),
@@ -222,13 +222,13 @@ mod tests {
         }
 
         #[test]
-        fn addresses_are_taken_as_they_are(address: IpAddr, port in 1_u16..) {
+        fn addresses_parse_to_themselves(address: IpAddr, port in 1_u16..) {
             let target = Target { host: Host::Address(address), port };
             prop_assert_eq!(Target::parse(&target.to_string()), Ok(target));
         }
 
         #[test]
-        fn no_ipv4_address_gets_through_inside_of_another(address: Ipv4Addr) {
+        fn ipv6_forms_of_ipv4_addresses_are_special(address: Ipv4Addr) {
             for form in [address.to_ipv6_mapped(), address.to_ipv6_compatible()] {
                 prop_assert!(special(form.into()).is_some());
             }

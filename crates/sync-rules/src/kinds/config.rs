@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | which | only those that something synced references, as long as it does |
+//! | which | only those that a synced object references, as long as it does |
 //! | labels, annotations | copied but for reserved ones |
 //! | `data`, `binaryData`, `immutable` | copied, but for keys that would choose devices as variables of a container |
 //! | `type` (Secret) | copied; tokens of service accounts become `Opaque`, for the host would mint its own |
@@ -100,7 +100,7 @@ impl ToHost for Config {
         }
     }
 
-    fn translate(&self, _world: &Cache, _name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>> {
+    fn translate(&self, _cache: &Cache, _name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
         let mut copied = fields::copy(object, self.resource.kind, FIELDS, &mut issues);
         if let Some(kind) = json::text(object, &["type"]) {
@@ -110,7 +110,8 @@ impl ToHost for Config {
         if let Some(data) = copied.get_mut("data").and_then(Value::as_object_mut) {
             for key in DEVICE_VARIABLES {
                 if data.remove(*key).is_some() {
-                    let why = "as a variable it would choose devices past the scheduler: pods do not get this key";
+                    let why =
+                        "as an environment variable it would select devices without the scheduler: pods do not get it";
                     issues.ignored.push(DeniedField::new(format!("data[{key}]"), why));
                 }
             }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | labels, annotations | copied but for reserved ones |
 //! | fields that the class lists | copied |
-//! | `references` | the name becomes that of the host object, which is brought to the host |
+//! | `references` | the name becomes that of the host object; the referenced object is synced as well |
 //! | `selectors` | narrowed to the tenant and the namespace |
 //! | `deniedFields` and fields that are not listed | denied by name |
 //! | status | comes back, with the tenant's names |
@@ -29,8 +29,7 @@ fn leak(text: String) -> &'static str {
     text.leak()
 }
 
-/// The kinds of a class. They live as long as the process, like those that are built in, so each definition is made once,
-/// however often it is asked for.
+/// The kinds of a class. They live as long as the process, like the built-in kinds, so each definition is made only once.
 pub fn kind_ids(policy: &SyncPolicy) -> Vec<KindId> {
     static KNOWN: Mutex<Vec<&'static CustomKind>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +74,7 @@ impl ToHost for CustomKind {
         self.resource
     }
 
-    fn desired_state(&self, _world: &Cache, _name: &Name, _object: &Value) -> DesiredState {
+    fn desired_state(&self, _cache: &Cache, _name: &Name, _object: &Value) -> DesiredState {
         DesiredState::Sync
     }
 
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_is_made_once_however_often_it_is_asked_for() {
+    fn each_definition_is_made_once() {
         let pointer = |id: KindId| match id {
             KindId::Custom(custom) => std::ptr::from_ref(custom),
             _ => panic!("{id:?}"),
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_speaks_of_the_tenants_objects() {
+    fn the_status_has_the_tenants_names() {
         let cache = cache();
         let (id, rules) = rules(&cache);
         let (name, parent) = (Name::new("research", "g"), Name::new("research", "p"));

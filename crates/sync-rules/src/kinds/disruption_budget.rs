@@ -8,7 +8,7 @@
 //! | `minAvailable` in percent, `maxUnavailable` | become the number of pods that the tenant's own controller wants healthy: host pods have no owners whose replicas could be counted. Before it has counted, nothing may be disrupted |
 //! | `unhealthyPodEvictionPolicy` | copied |
 //! | anything else | denied by name |
-//! | status | stays: the tenant's disruption controller writes it from the tenant's pods, and evictions in the tenant go by it. Two writers would fight |
+//! | status | stays: the tenant's disruption controller writes it from the tenant's pods, and evictions in the tenant go by it. Two writers would conflict |
 
 use crate::{
     model::{
@@ -41,7 +41,7 @@ const SPEC: Fields = &[
 
 struct Budgets;
 
-/// Pods that have to be healthy, as the tenant's controller has counted for the current spec.
+/// Pods that have to be healthy, as the tenant's controller has counted them for the current spec.
 fn counted(budget: &Value) -> Option<&Value> {
     let observed = json::at(budget, &["status", "observedGeneration"])?;
     (Some(observed) == json::at(budget, &["metadata", "generation"]))
@@ -54,7 +54,7 @@ impl ToHost for Budgets {
         RESOURCE
     }
 
-    fn desired_state(&self, _world: &Cache, _name: &Name, _budget: &Value) -> DesiredState {
+    fn desired_state(&self, _cache: &Cache, _name: &Name, _budget: &Value) -> DesiredState {
         DesiredState::Sync
     }
 
@@ -62,7 +62,7 @@ impl ToHost for Budgets {
         let mut issues = FieldIssues::default();
         let source = &budget["spec"];
         let mut spec = fields::copy(source, "spec", SPEC, &mut issues);
-        // Without a selector a budget is about no pod; it stays so.
+        // A budget without a selector selects no pod, on the host as well.
         if let Some(selector) = source.get("selector").filter(|selector| !selector.is_null()) {
             let selector = scoped(cache, selector, Some(&[&*name.namespace]));
             spec.insert("selector".into(), selector);
@@ -98,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn shares_become_what_the_tenants_controller_counted() {
+    fn percentages_become_the_number_that_the_tenants_controller_counted() {
         let mut budget = json!({"metadata": {"generation": 2}, "spec": {"maxUnavailable": "25%", "selector": {}},
             "status": {"observedGeneration": 1, "desiredHealthy": 3}});
         assert_eq!(
             spec(&budget)["maxUnavailable"],
             0,
-            "not counted yet: nothing may be disrupted"
+            "healthy pods are not counted yet, so no pod may be disrupted"
         );
         budget["status"]["observedGeneration"] = 2.into();
         assert_eq!(spec(&budget)["minAvailable"], 3);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_selector_means_the_namespace_and_none_means_nothing() {
+    fn an_empty_selector_selects_the_namespace_and_a_missing_one_nothing() {
         let labels = spec(&json!({"spec": {"minAvailable": 1, "selector": {}}}))["selector"]["matchLabels"].take();
         assert_eq!(
             labels,

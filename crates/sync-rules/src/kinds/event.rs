@@ -47,7 +47,7 @@ const COPIED: &[&str] = &[
 /// An Event for the tenant.
 #[derive(Debug, PartialEq)]
 pub struct TenantEvent {
-    /// Whom it is about.
+    /// The object that it is about.
     pub about: Name,
     /// Name of the Event in the tenant.
     pub name: String,
@@ -68,36 +68,36 @@ pub fn translate(cache: &Cache, event: &Value, now: Timestamp) -> Option<TenantE
     let host_name = json::text(involved, &["name"])?;
     let (kind, about) = match cache.stores.host(kind).tenant_name(host_name) {
         Some(about) => (kind, about),
-        // Claims that the host made itself are of another kind here.
+        // A claim that the host made itself is of another kind in the tenant.
         None if kind == KindId::ResourceClaim => (KindId::GeneratedClaim, generated_claim_name(cache, host_name)?),
         None => return None,
     };
     let origin = cache.stores.tenant(kind).get(&about)?;
-    let mut told: Map<String, Value> = COPIED
+    let mut copied: Map<String, Value> = COPIED
         .iter()
         .filter_map(|field| Some(((*field).to_owned(), event.get(*field)?.clone())))
         .collect();
     let own_name = json::text(event, &["metadata", "name"])?;
     let name = event_name(&about, &berth_api::names::hash(&["Event", own_name]));
-    told.insert("apiVersion".into(), "v1".into());
-    told.insert("kind".into(), "Event".into());
-    told.insert("metadata".into(), json!({"name": name, "namespace": &*about.namespace}));
+    copied.insert("apiVersion".into(), "v1".into());
+    copied.insert("kind".into(), "Event".into());
+    copied.insert("metadata".into(), json!({"name": name, "namespace": &*about.namespace}));
     let mut about_object = json!({
         "apiVersion": resource.api_version(), "kind": resource.kind, "namespace": &*about.namespace, "name": &*about.name, "uid": origin.uid,
     });
     if let Some(field) = involved.get("fieldPath") {
         about_object["fieldPath"] = field.clone();
     }
-    told.insert("involvedObject".into(), about_object);
+    copied.insert("involvedObject".into(), about_object);
     let message = json::text(event, &["message"]).unwrap_or_default();
-    told.insert(
+    copied.insert(
         "message".into(),
         host_text::to_tenant_names(cache, &about, message).into(),
     );
     Some(TenantEvent {
         about,
         name,
-        event: told.into(),
+        event: copied.into(),
     })
 }
 
@@ -148,8 +148,8 @@ mod tests {
     fn events_speak_of_the_tenants_object() {
         let name = Name::new("research", "train-0");
         let now = "2026-11-20T10:00:30Z".parse().unwrap();
-        let told = translate(&cache(&name), &event("Pod", &host_name(KindId::Pod, &name)), now).unwrap();
-        insta::assert_yaml_snapshot!(told.event);
+        let translated = translate(&cache(&name), &event("Pod", &host_name(KindId::Pod, &name)), now).unwrap();
+        insta::assert_yaml_snapshot!(translated.event);
     }
 
     #[test]
@@ -167,9 +167,9 @@ mod tests {
             .written(mirrored.clone(), Stored::new(&claim));
         let mut event = event("ResourceClaim", host);
         event["involvedObject"]["apiVersion"] = "resource.k8s.io/v1".into();
-        let told = translate(&cache, &event, "2026-11-20T10:00:30Z".parse().unwrap()).unwrap();
+        let translated = translate(&cache, &event, "2026-11-20T10:00:30Z".parse().unwrap()).unwrap();
         assert_eq!(
-            (told.about, &told.event["involvedObject"]["uid"]),
+            (translated.about, &translated.event["involvedObject"]["uid"]),
             (mirrored, &json!("claim-uid"))
         );
     }

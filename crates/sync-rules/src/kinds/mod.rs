@@ -1,6 +1,6 @@
-//! The rules of each kind. One file or folder a kind, all of one shape: the module's doc has a table of fields, then
-//! come the kind and what it depends on, `translate` (to the host), what an update may change, status sync, and tests.
-//! Everything here is pure: kinds say what should be, the engine of the syncer does it.
+//! The rules of each kind. Each kind has a file or a folder of the same structure: the module's doc has a table of
+//! fields, then come the kind and what it depends on, `translate` (to the host), what an update may change, status
+//! sync, and tests. Everything here is pure: kinds say what should exist, the engine of the syncer acts.
 
 pub mod config;
 pub mod custom;

@@ -1,5 +1,5 @@
-//! Namespaces: not synced, for everything of a tenant is in one namespace of the host. Their labels are put on pods, so
-//! that selectors of namespaces can be translated.
+//! Namespaces: not synced, because all objects of a tenant are in one namespace of the host. Their labels are put on
+//! pods, so that selectors of namespaces can be translated.
 //!
 //! | field | rule |
 //! |---|---|

@@ -69,11 +69,11 @@ pub fn desired(name: &str, tenant_node: &Value, live: Option<&Value>) -> Value {
     let mut labels = json::strings(spec, &["labels"]);
     labels.insert(labels::MANAGED_BY.into(), labels::MANAGED_BY_SYNCER.into());
     let mut taints: Vec<Value> = json::items(spec, &["taints"]).to_vec();
-    let theirs = live
+    let existing = live
         .map(|live| json::items(live, &["spec", "taints"]))
         .unwrap_or_default()
         .iter();
-    for taint in theirs.filter(|taint| CONDITION_TAINTS.contains(&json::text(taint, &["key"]).unwrap_or_default())) {
+    for taint in existing.filter(|taint| CONDITION_TAINTS.contains(&json::text(taint, &["key"]).unwrap_or_default())) {
         if !taints
             .iter()
             .any(|known| known["key"] == taint["key"] && known["effect"] == taint["effect"])
@@ -93,7 +93,7 @@ pub fn desired(name: &str, tenant_node: &Value, live: Option<&Value>) -> Value {
     node
 }
 
-/// Hash of what only the host decides: labels that go away there must go away in the tenant.
+/// Hash of what only the host decides: labels that are removed there must be removed in the tenant.
 pub fn hash(tenant_node: &Value) -> String {
     let spec = &tenant_node["spec"];
     json::hash(&json!([
@@ -103,7 +103,7 @@ pub fn hash(tenant_node: &Value) -> String {
     ]))
 }
 
-/// Whether the tenant's Node lacks something of what is desired.
+/// Whether the tenant's Node differs from what is desired.
 pub fn differs(desired: &Value, live: &Value) -> bool {
     let labels = json::strings(desired, &["metadata", "labels"]);
     let live_labels = json::strings(live, &["metadata", "labels"]);
@@ -114,8 +114,8 @@ pub fn differs(desired: &Value, live: &Value) -> bool {
             .is_some_and(|wanted| live["spec"].get("unschedulable") != Some(wanted))
 }
 
-/// The Node's status in the tenant; `None` if control has not published one yet. Its kubelet is where [`crate::egress`]
-/// answers for it: at any of its addresses, or at its name if it has none, at one port whatever port the real one has.
+/// The Node's status in the tenant; `None` if control has not published one yet. [`crate::egress`] answers for its
+/// kubelet at any of its addresses, or at its name if it has none, and always at [`KUBELET_PORT`].
 pub fn status(name: &str, tenant_node: &Value) -> Option<Value> {
     let mut status = tenant_node
         .get("status")?
@@ -147,7 +147,8 @@ pub fn lease(name: &str, uid: &str, now: Timestamp) -> Value {
     })
 }
 
-/// Whether any host pod of this tenant still runs on a node. Finished ones do not: they go when the tenant's pod does.
+/// Whether any host pod of this tenant still runs on a node. Finished pods do not count: they are deleted with the
+/// tenant's pod.
 pub fn has_running_pods(cache: &Cache, node: &str) -> bool {
     cache.stores.host(KindId::Pod).all().iter().any(|(_, pod)| {
         let pod = pod.object();
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn own_labels_of_the_tenant_stay_and_the_hosts_are_kept() {
+    fn the_tenants_labels_stay_and_changes_of_the_hosts_are_undone() {
         let desired = desired("gpu-1", &tenant_node(), None);
         let mut live = desired.clone();
         live["metadata"]["labels"]["mine"] = "yes".into();
@@ -188,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_status_yet_has_none() {
+    fn a_node_has_no_status_before_control_publishes_one() {
         assert_eq!(status("gpu-1", &json!({"spec": {}})), None);
     }
 
     #[test]
-    fn the_kubelet_of_a_node_is_where_the_syncer_answers_for_it() {
+    fn the_kubelet_endpoint_is_that_of_the_syncer() {
         let endpoints = json!({"kubeletEndpoint": {"Port": 10250}});
         let named = json!([{"type": "Hostname", "address": "gpu-1"}]);
         assert_eq!(

@@ -11,10 +11,10 @@
 //! | `loadBalancerClass` | copied if the class lists it |
 //! | `externalIPs`, `loadBalancerIP` | denied |
 //! | `externalName` | copied; a Service for a name inside a cluster stays in the tenant, whose DNS answers for it |
-//! | `default/kubernetes`, `kube-system/kube-dns` | never: they are the tenant's own API server and its DNS; the same of `berth-metrics` |
+//! | `default/kubernetes`, `kube-system/kube-dns` | never synced: they stand for the tenant's own API server and its DNS; the same holds for `berth-metrics` |
 //! | status | `loadBalancer` comes back |
 //!
-//! Addresses and ports of nodes are given out by the host before the tenant's object is stored: see [`allocation`] and
+//! Addresses and node ports are allocated by the host before the tenant's object is stored: see [`allocation`] and
 //! [`crate::admission`].
 
 pub mod allocation;
@@ -41,8 +41,8 @@ pub const KIND: Kind = Kind::to_host(resource::SERVICE, &Services)
     .with_tenant_rights(&[("services/status", &["patch"])])
     .essential();
 
-/// Services of the tenant that stand for parts of its control plane, as (namespace, name). The platform makes what they lead
-/// to; what the tenant writes into them changes nothing.
+/// Services of the tenant that stand for parts of its control plane, as (namespace, name). The platform runs what they
+/// lead to; what the tenant writes into them has no effect.
 pub const OF_THE_CONTROL_PLANE: [(&str, &str); 3] = [
     ("default", "kubernetes"),
     ("kube-system", "kube-dns"),
@@ -53,7 +53,7 @@ const SPEC: Fields = &[
     ("allocateLoadBalancerNodePorts", Rule::Copy),
     ("clusterIP", Rule::Copy),
     ("clusterIPs", Rule::Copy),
-    ("externalIPs", Rule::Deny("they could take over foreign addresses")),
+    ("externalIPs", Rule::Deny("they could take over addresses of others")),
     ("externalName", Rule::Copy),
     ("externalTrafficPolicy", Rule::Copy),
     ("healthCheckNodePort", Rule::Copy),
@@ -91,11 +91,11 @@ const INGRESS: Fields = &[
     ("ports", Rule::Copy),
 ];
 
-/// Names below which everything is inside the host's cluster or its cloud. A Service for such a name means something in the
-/// tenant, whose own DNS answers for it; controllers of the host would take it for a name of theirs.
+/// Domains whose names are internal to a cluster or its cloud. In the tenant, the tenant's own DNS resolves such a
+/// name; controllers of the host would take it for a name of the host.
 pub const INTERNAL_NAMES: &[&str] = &["cluster.local", "internal", "localhost", "svc"];
 
-/// Whether an external name is one of [`INTERNAL_NAMES`] or below, or no name at all.
+/// Whether an external name is one of [`INTERNAL_NAMES`], below one of them, or no valid name.
 fn is_internal(name: &str) -> bool {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     let is_address = name.contains(':') || name.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -113,7 +113,7 @@ impl ToHost for Services {
         resource::SERVICE
     }
 
-    fn desired_state(&self, _world: &Cache, name: &Name, service: &Value) -> DesiredState {
+    fn desired_state(&self, _cache: &Cache, name: &Name, service: &Value) -> DesiredState {
         let leads_inside = json::text(service, &["spec", "type"]) == Some("ExternalName")
             && json::text(service, &["spec", "externalName"]).is_some_and(is_internal);
         if leads_inside || OF_THE_CONTROL_PLANE.contains(&(&*name.namespace, &*name.name)) {
@@ -159,8 +159,8 @@ impl ToHost for Services {
         allocation::is_another(desired, live)
     }
 
-    fn sync_status(&self, _world: &Cache, _name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
-        // The tenant's API server itself clears what a Service that is no load balancer any more had.
+    fn sync_status(&self, _cache: &Cache, _name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {
+        // When a Service ceases to be a load balancer, the tenant's API server clears the status itself.
         if json::text(observation.tenant, &["spec", "type"]) != Some("LoadBalancer") {
             return Vec::new();
         }
@@ -178,7 +178,7 @@ impl ToHost for Services {
     }
 }
 
-/// Denies ways in from outside that the class does not allow.
+/// Denies access from outside that the class does not allow.
 fn exposure(spec: &Value, policy: &ServicePolicy, issues: &mut FieldIssues) {
     let kind = json::text(spec, &["type"]).unwrap_or_default();
     let is_allowed = match kind {
@@ -261,12 +261,12 @@ mod tests {
             translate_with(policy, &other).unwrap_err(),
             ["spec.loadBalancerClass: f5 is not offered: leave it out for the default one, or use one of metallb"]
         );
-        // A class that is left over from an earlier type says nothing.
+        // A load balancer class that is left over from an earlier type has no effect.
         assert!(translate(&json!({"type": "ClusterIP"})).is_ok());
     }
 
     #[test]
-    fn the_load_balancers_address_comes_back() {
+    fn the_load_balancers_address_is_synced_back() {
         let cache = registry::new_cache(test_tenant());
         let sync_status = |kind: &str, host: Value| {
             let tenant = json!({"spec": {"type": kind}, "status": {"conditions": [{"type": "X"}], "loadBalancer": {"ingress": [{"ip": "9.9.9.9"}]}}});

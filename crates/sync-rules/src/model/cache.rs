@@ -1,4 +1,4 @@
-//! What is known of both sides: the tenant's settings, the objects, and who references what.
+//! What is known about both sides: the tenant's settings, the objects, and which object references which.
 
 use super::{
     kind::{Dependency, Kind},
@@ -63,7 +63,7 @@ impl Cache {
         self.rules.get(&id)?.rules_to_host()
     }
 
-    /// Who references what.
+    /// Which object references which.
     pub fn references(&self) -> MutexGuard<'_, References> {
         self.references.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,7 +110,7 @@ impl Cache {
         for dependency in self.dependencies.get(&(side, id)).into_iter().flatten() {
             keys.extend((dependency.find_dependents)(self, name));
         }
-        // Objects that wait for this one to come to the host.
+        // Objects that wait until this one is on the host.
         let users = self.references().users(&id.key(name.clone()));
         keys.extend(
             users

@@ -74,7 +74,7 @@ pub fn each_mut(value: &mut Value, path: &str, visit: &mut dyn FnMut(&mut Value)
     }
 }
 
-/// Whether a value says nothing: null, false, zero, or an empty text, list or object. An API server stores such values
+/// Whether a value has no meaning: null, false, zero, or an empty text, list or object. An API server stores such values
 /// for fields that a user never set.
 pub fn is_unset(value: &Value) -> bool {
     match value {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_that_changes_nothing_is_seen() {
+    fn a_patch_that_changes_nothing_is_detected() {
         let object = json!({"a": {"b": 1}, "c": [1]});
         assert!(is_patched(&object, &json!({"a": {"b": 1, "x": null}, "c": [1]})));
         assert!(!is_patched(&object, &json!({"a": {"b": null}})));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_ignore_key_order_and_see_values() {
+    fn hashes_depend_on_values_and_not_on_key_order() {
         let one: Value = serde_json::from_str(r#"{"a":1,"b":[1,2]}"#).unwrap();
         let two: Value = serde_json::from_str(r#"{"b":[1,2],"a":1}"#).unwrap();
         assert_eq!(hash(&one), hash(&two));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn set_makes_the_path() {
+    fn set_creates_the_path() {
         let mut value = json!({});
         set(&mut value, &["a", "b"], 1);
         assert_eq!(value, json!({"a": {"b": 1}}));

@@ -53,18 +53,18 @@ pub enum Direction {
 pub enum HostWatch {
     /// From the start.
     Always,
-    /// Once there are any. They are the syncer's own, or an object of another kind names them, so the syncer knows when.
+    /// Once there are any. The syncer creates them itself, or an object of another kind names them, so it knows when.
     OnDemand,
 }
 
 /// The queue in which the keys of a kind wait. A burst in one queue does not delay the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueuePriority {
-    /// Before a burst of new objects: what running pods wait for.
+    /// For what running pods wait for. It is not delayed by a burst of new objects.
     High,
-    /// Objects.
+    /// For all other objects.
     Normal,
-    /// What may wait until everything else is done.
+    /// For what may wait until everything else is done.
     Low,
 }
 
@@ -161,7 +161,7 @@ impl Kind {
         kind
     }
 
-    /// A kind that is mirrored to the tenant. What is watched on the host is still to be said.
+    /// A kind that is mirrored to the tenant. The caller adds what is watched on the host.
     pub const fn mirror(resource: Resource, rules: &'static dyn Mirror) -> Self {
         let mut kind = Self::new(Direction::Mirror(rules)).watch_tenant(WatchSpec::own(resource));
         kind.rights.tenant_verbs = WRITE_MIRRORED;
@@ -229,7 +229,7 @@ impl Kind {
         self
     }
 
-    /// The resource in the tenant; of what is not watched there, the host's.
+    /// The resource in the tenant, or the host's if the kind is not watched in the tenant.
     pub fn resource(&self) -> Option<Resource> {
         self.tenant
             .map(|spec| spec.resource)

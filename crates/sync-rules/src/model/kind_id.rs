@@ -1,4 +1,4 @@
-//! Which kinds there are. What their rules are, only the registry knows.
+//! The kinds. Only the registry knows their rules.
 
 use super::{
     kind::Right,
@@ -42,7 +42,7 @@ kind_ids! {
     PodToken,
     /// RuntimeClasses of the host, mirrored.
     RuntimeClass,
-    /// Namespaces of the tenant: their labels are wanted where selectors are translated.
+    /// Namespaces of the tenant: their labels are needed to translate selectors.
     Namespace,
 
     /// ConfigMaps that something synced references.

@@ -27,7 +27,7 @@ pub trait Mirror: Sync {
         true
     }
 
-    /// Fields of the status to write before an object is removed, if that is how the tenant's controllers let it go.
+    /// Fields of the status to write before an object is removed, if the tenant's controllers require that.
     fn status_before_deletion(&self) -> Option<Value> {
         None
     }
@@ -43,7 +43,8 @@ pub fn is_mirrored(object: &Value) -> bool {
     json::text(object, &["metadata", "labels", labels::MANAGED_BY]) == Some(labels::MANAGED_BY_SYNCER)
 }
 
-/// A mirrored object with its kind, name and the label of its manager. Finalizers of `live` stay: they are the tenant's controllers'.
+/// A mirrored object with its kind, name and the label of its manager. Finalizers of `live` stay: the tenant's
+/// controllers set them.
 pub fn with_metadata(resource: Resource, name: &Name, mut object: Value, live: Option<&Value>) -> Value {
     object["apiVersion"] = resource.api_version().into();
     object["kind"] = resource.kind.into();

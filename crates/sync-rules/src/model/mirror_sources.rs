@@ -1,4 +1,4 @@
-//! From which host objects the mirrored objects come, where their names do not say it.
+//! The host objects that mirrored objects come from, where their names do not say it.
 
 use crate::model::resource::Key;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ pub struct MirrorSources {
 }
 
 impl MirrorSources {
-    /// Says what an object of the host is mirrored as; nothing once it is gone. Returns every key to reconcile.
+    /// Sets what an object of the host is mirrored as; nothing once it is gone. Returns every key to reconcile.
     pub fn set(&mut self, source: &Key, mirrored: Vec<Key>) -> Vec<Key> {
         let mut changed: Vec<Key> = self.by_source.remove(source).unwrap_or_default().into();
         for key in &changed {

@@ -1,4 +1,4 @@
-//! What rules are written in: kinds and what they declare, objects as they are kept, and the cache of both sides.
+//! The types of the rules: kinds and what they declare, objects as they are kept, and the cache of both sides.
 
 pub mod cache;
 pub mod denied_field;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 /// Texts shorter than this are kept as they are.
 const WORTH_PACKING: usize = 256;
-/// Longest dictionary. Every text is searched for what it shares with it.
+/// Longest dictionary. Packing searches every text for parts of it.
 const LONGEST: usize = 8 * 1024;
 
 /// What the texts of a store are packed against: the beginning of the first of them.
@@ -37,7 +37,7 @@ impl Text {
         }
     }
 
-    /// Hands the plain text to `read`.
+    /// Calls `read` with the plain text.
     pub(super) fn read<T>(&self, read: impl FnOnce(&[u8]) -> T) -> T {
         match self {
             Self::Plain(text) => read(text),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn siblings_take_little() {
+    fn similar_texts_take_little_space() {
         let dictionary = Dictionary::default();
         let fields: Vec<_> = (0..300_u64).map(|i| format!("{:x}:{}", i * 7919, i * i * i)).collect();
         let fields = fields.join(",");

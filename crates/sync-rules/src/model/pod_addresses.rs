@@ -15,7 +15,7 @@ pub struct PodAddresses {
 }
 
 impl PodAddresses {
-    /// Says which addresses a pod has now; none once it is gone. Returns whether that is news.
+    /// Sets the addresses that a pod has now; none once it is gone. Returns whether they changed.
     pub fn set(&mut self, pod: &Name, addresses: BTreeSet<IpAddr>) -> bool {
         let before = self.by_pod.remove(pod).unwrap_or_default();
         if before == addresses {
@@ -52,8 +52,8 @@ pub fn is_finished(status: &Value) -> bool {
     matches!(json::text(status, &["phase"]), Some("Succeeded" | "Failed"))
 }
 
-/// The addresses of a host pod. One that has ended has none: the network may have given them to another tenant's. A pod in
-/// its node's network has none of its own.
+/// The addresses of a host pod. A finished pod has none: the network may have given them to another tenant's pod. A pod
+/// in its node's network has none of its own.
 pub fn of(pod: &Value) -> BTreeSet<IpAddr> {
     let status = &pod["status"];
     if is_finished(status) {
@@ -87,10 +87,10 @@ mod tests {
         let running = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}});
         let address = "10.0.0.1".parse().unwrap();
         assert!(index.set(&one, of(&running)));
-        assert!(!index.set(&one, of(&running)), "no news");
+        assert!(!index.set(&one, of(&running)), "nothing changed");
         assert!(index.set(&two, of(&running)));
         assert!(index.set(&one, BTreeSet::new()));
-        assert!(index.contains(address), "the other has it still");
+        assert!(index.contains(address), "the other pod still has it");
         let mut ended = running.clone();
         ended["status"]["phase"] = "Succeeded".into();
         assert!(index.set(&two, of(&ended)));

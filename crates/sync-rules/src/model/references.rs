@@ -1,5 +1,5 @@
-//! Which objects use which ConfigMaps, Secrets and the like. Only what is used goes to the host, and only as long as it
-//! is.
+//! Which objects use which ConfigMaps, Secrets and the like. Only objects in use are synced to the host, and only as
+//! long as they are used.
 
 use crate::model::resource::{Key, Name};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -22,8 +22,8 @@ pub struct Target {
 }
 
 impl References {
-    /// Says what an object uses now; nothing once it is gone. Returns the targets for which it became the first user or
-    /// ceased to be the last: they have to come to or go from the host.
+    /// Sets what an object uses now; nothing once it is gone. Returns the targets that got their first user or lost
+    /// their last one: they must be synced to the host or removed from it.
     pub fn set(&mut self, user: &Key, targets: BTreeSet<Target>) -> Vec<Key> {
         let targets: Box<[Target]> = targets.into_iter().collect();
         let before = self.by_user.remove(user).unwrap_or_default();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn saying_the_same_again_changes_nothing() {
+    fn setting_the_same_targets_again_changes_nothing() {
         let mut references = References::default();
         let pod = KindId::Pod.key(Name::new("a", "one"));
         references.set(&pod, [target("x")].into());

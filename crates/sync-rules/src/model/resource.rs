@@ -1,4 +1,4 @@
-//! The API resources that the syncer talks about, and the keys of its queue.
+//! The API resources that the syncer uses, and the keys of its queue.
 
 use super::kind_id::KindId;
 
@@ -132,7 +132,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// What the queue is about: one object of one kind, under its name in the tenant.
+/// A key of the queue: one object of one kind, under its name in the tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Which kind's rules apply.

@@ -1,5 +1,5 @@
-//! What the syncer knows of both sides: one [`Store`] for each (side, kind), filled by a watch and by the responses of
-//! the syncer's own writes.
+//! What the syncer knows about both sides: one [`Store`] for each (side, kind), filled by a watch and by the responses
+//! of the syncer's own writes.
 //!
 //! Two rules make it safe to act on a store: a newer version is never overwritten by an older one, and a response
 //! that the watch has already overtaken is ignored, so that a deleted object does not come back.
@@ -115,7 +115,7 @@ impl Store {
         *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says whether and why the API server gives no objects of this kind. Returns what was known before.
+    /// Sets whether and why the API server gives no objects of this kind. Returns the value before.
     pub fn set_unavailable(&self, why: Option<Unavailable>) -> Option<Unavailable> {
         std::mem::replace(
             &mut *self.unavailable.lock().unwrap_or_else(PoisonError::into_inner),
@@ -123,12 +123,13 @@ impl Store {
         )
     }
 
-    /// Declares the store complete as it is: nothing is there to be listed.
+    /// Marks the store as listed: there is nothing to list.
     pub fn set_listed(&self) {
         self.listed.store(true, Ordering::Release);
     }
 
-    /// A state that a write of our own returned. Ignored if the watch has already seen that version or a newer one.
+    /// Stores a state that a write of the syncer returned. Ignored if the watch has already seen that version or a
+    /// newer one.
     pub fn written(&self, name: Name, stored: Stored) {
         let stored = stored.packed(&self.dictionary);
         let mut inner = self.inner();
@@ -137,7 +138,7 @@ impl Store {
         }
     }
 
-    /// A state that the watch reports.
+    /// Stores a state that the watch reports.
     pub fn watched(&self, name: Name, stored: Stored) {
         let stored = stored.packed(&self.dictionary);
         let mut inner = self.inner();
@@ -161,7 +162,7 @@ impl Store {
         }
     }
 
-    /// A deletion that the watch reports, with the last state.
+    /// Handles a deletion that the watch reports, with the last state.
     pub fn deleted(&self, name: &Name, last: Stored) {
         let mut inner = self.inner();
         inner.seen_up_to = inner.seen_up_to.max(last.version);
@@ -171,7 +172,7 @@ impl Store {
         inner.remove(name);
     }
 
-    /// A list begins.
+    /// Begins a list.
     pub fn list_begins(&self) {
         let mut inner = self.inner();
         inner.unlisted = Some(
@@ -183,7 +184,7 @@ impl Store {
         );
     }
 
-    /// A list is complete: what it did not name is gone. Returns the names that are gone.
+    /// Ends a list: what it did not name is gone. Returns the names that are gone.
     pub fn list_ends(&self) -> Vec<Name> {
         let mut inner = self.inner();
         let unlisted = inner.unlisted.take().unwrap_or_default();
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn older_states_never_win() {
+    fn older_states_never_replace_newer_ones() {
         let store = Store::default();
         let name = Name::new("a", "b");
         store.watched(name.clone(), stored("b", 5));

@@ -6,7 +6,7 @@ use crate::model::json;
 use berth_api::labels;
 use serde_json::Value;
 
-/// That an object is being deleted.
+/// The deletion of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deletion {
     /// Seconds that the object has to end; absent for kinds without grace.
@@ -31,7 +31,7 @@ pub struct Stored {
     pub name: Box<str>,
     /// UID.
     pub uid: Box<str>,
-    /// Resource version. Kubernetes promises that they can be compared as numbers.
+    /// Resource version. Kubernetes guarantees that they can be compared as numbers.
     pub version: u64,
     /// Generation of the spec; 0 if the kind has none.
     pub generation: i64,
@@ -68,7 +68,7 @@ impl Stored {
             }),
             origin_uid: annotation(labels::ORIGIN_UID),
             applied_hash: annotation(labels::APPLIED_HASH),
-            // A mark that cannot be read is as good as one of long ago.
+            // A time that cannot be parsed counts as long ago.
             reserved_at: json::text(object, &["metadata", "annotations", labels::RESERVED_AT])
                 .map(|time| time.parse().unwrap_or_default()),
             unschedulable: json::at(object, &["spec", "unschedulable"]) == Some(&Value::Bool(true)),
@@ -82,10 +82,10 @@ impl Stored {
         self.json.read(|text| serde_json::from_slice(text).unwrap_or_default())
     }
 
-    /// Whether the object's JSON text contains `text`: far cheaper than parsing what most objects do not have.
-    pub fn mentions(&self, words: &str) -> bool {
+    /// Whether the object's JSON text contains `text`: far cheaper than parsing the object.
+    pub fn mentions(&self, text: &str) -> bool {
         self.json
-            .read(|text| std::str::from_utf8(text).is_ok_and(|text| text.contains(words)))
+            .read(|json| std::str::from_utf8(json).is_ok_and(|json| json.contains(text)))
     }
 
     /// The same object with its text packed.

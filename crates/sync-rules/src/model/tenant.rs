@@ -22,7 +22,7 @@ pub struct Tenant {
     pub cluster_domain: String,
     /// The rules of the tenant's class.
     pub policy: Arc<SyncPolicy>,
-    /// What is open of the network outside of the tenant.
+    /// The networks outside of the tenant that are open to it.
     pub network: Arc<NetworkLimits>,
     /// Name of the tenant's class.
     pub class_name: String,

@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use serde_json::Value;
 use std::{collections::BTreeSet, time::Duration};
 
-/// What a tenant object asks of the host.
+/// What should happen on the host for a tenant object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DesiredState {
     /// It should be on the host: create or update it.
     Sync,
     /// It was on the host and cannot be made again: if it is gone there, report that.
     Once,
-    /// Leave things as they are, only report.
+    /// Leave the host object as it is, only sync its status.
     Leave,
     /// It should not be on the host.
     Absent,
@@ -70,12 +70,12 @@ pub enum TenantWrite {
 pub enum Creation {
     /// By server-side apply: the host records which fields are the syncer's, so that later applies remove exactly those.
     Apply,
-    /// By a plain create, which costs the API server half as much. For kinds of which there are many and which record
-    /// themselves what later updates may remove.
+    /// By a plain create, which costs the API server half as much. For kinds with many objects, which record themselves
+    /// what later updates may remove.
     Post,
 }
 
-/// What `sync_status` is given.
+/// What `sync_status` works on.
 pub struct Observation<'a> {
     /// The object in the tenant.
     pub tenant: &'a Value,
@@ -83,7 +83,7 @@ pub struct Observation<'a> {
     pub host: &'a Value,
     /// Whether the host has the tenant's current spec.
     pub in_sync: bool,
-    /// What of the current spec is denied.
+    /// The fields of the current spec that are denied.
     pub denied: &'a [DeniedField],
     /// Now, for conditions that flip.
     pub now: Timestamp,
@@ -94,12 +94,12 @@ pub trait ToHost: Sync {
     /// The API resource, the same on both sides.
     fn resource(&self) -> Resource;
 
-    /// What a tenant object asks of the host. `object` is what the store keeps.
+    /// What should happen on the host for a tenant object. `object` is what the store keeps.
     fn desired_state(&self, cache: &Cache, name: &Name, object: &Value) -> DesiredState;
 
-    /// Objects of the tenant that this one names and that go to the host because it does: ConfigMaps, Secrets and
-    /// objects of other kinds whose `want` asks [`Cache::references`]. Whether they exist does not matter.
-    fn references(&self, _world: &Cache, _name: &Name, _object: &Value) -> BTreeSet<Target> {
+    /// Objects of the tenant that this one names and that are synced to the host because of it: ConfigMaps, Secrets and
+    /// objects of other kinds whose `desired_state` reads [`Cache::references`]. They need not exist.
+    fn references(&self, _cache: &Cache, _name: &Name, _object: &Value) -> BTreeSet<Target> {
         BTreeSet::new()
     }
 
@@ -116,7 +116,7 @@ pub trait ToHost: Sync {
     /// The host object for a tenant object.
     ///
     /// # Errors
-    /// Everything about the object that is denied.
+    /// The denied fields.
     fn translate(&self, cache: &Cache, name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>>;
 
     /// The host object as it is created, where some fields can only be added afterwards.
@@ -146,13 +146,13 @@ pub trait ToHost: Sync {
         vec![HostWrite::Apply(desired)]
     }
 
-    /// What an API server has given out to an object, if objects of this kind are [reserved](crate::engine) on the host
-    /// before the tenant's is stored.
+    /// What an API server has allocated to an object, if objects of this kind are reserved on the host before the
+    /// tenant's object is stored.
     fn allocated(&self, _object: &Value) -> Value {
         Value::Null
     }
 
-    /// Whether the host object `live` cannot become the one that is wanted, so that another has to be made.
+    /// Whether the host object `live` must be replaced, because it cannot be updated to the desired one.
     fn must_replace(&self, _desired: &Value, _live: &Value) -> bool {
         false
     }
@@ -163,29 +163,29 @@ pub trait ToHost: Sync {
     }
 
     /// Writes to the tenant that report the host object's state.
-    fn sync_status(&self, _world: &Cache, _name: &Name, _report: &Observation<'_>) -> Vec<TenantWrite> {
+    fn sync_status(&self, _cache: &Cache, _name: &Name, _observation: &Observation<'_>) -> Vec<TenantWrite> {
         Vec::new()
     }
 
     /// Status of a tenant object whose spec is denied and which is not on the host; `None` if the kind has no place
     /// to say so.
-    fn denied_status(&self, _object: &Value, _refused: &[DeniedField], _now: Timestamp) -> Option<Value> {
+    fn denied_status(&self, _object: &Value, _denied: &[DeniedField], _now: Timestamp) -> Option<Value> {
         None
     }
 
     /// Status of a tenant object whose host object is gone for good; `tombstone` is its last state, if it was observed.
     fn lost_status(
         &self,
-        _world: &Cache,
+        _cache: &Cache,
         _name: &Name,
         _object: &Value,
-        _departed: Option<&Value>,
+        _tombstone: Option<&Value>,
         _now: Timestamp,
     ) -> Option<Value> {
         None
     }
 
-    /// Grace of deletions when the tenant object is gone or another one; `None` for kinds without grace.
+    /// Grace period for host objects whose tenant object is gone or was replaced; `None` for kinds without grace.
     fn orphan_grace(&self) -> Option<u32> {
         None
     }

@@ -21,7 +21,7 @@ pub struct WatchSpec {
     pub detail: Detail,
     /// Label selector; empty for all objects.
     pub labels: &'static str,
-    /// The name in the tenant of an object; `None` if the object is no business of this kind.
+    /// Name of an object in the tenant; `None` if the object does not belong to this kind.
     pub name: fn(&Value) -> Option<Name>,
     /// Drops what need not be kept.
     pub trim: fn(&mut Value),

@@ -14,9 +14,10 @@ pub fn service(cache: &Cache, name: &Name) -> Result<String, String> {
     let stored = cache.stores.tenant(KindId::Service).get(name);
     let kind = stored.map(|stored| stored.object());
     if kind.and_then(|object| json::text(&object, &["spec", "type"]).map(|kind| kind == "ExternalName")) == Some(true) {
-        // What answers at the edge runs on the host and resolves names there: it could be led to anything it can reach.
+        // The controller at the edge runs on the host and resolves names there: a name could lead it to anything that
+        // it can reach.
         return Err(format!(
-            "the Service {} stands for an external name: traffic from outside cannot be led there, so nothing answers here",
+            "the Service {} stands for an external name: traffic from outside cannot be sent to it, so requests fail",
             name.name
         ));
     }

@@ -1,7 +1,7 @@
 //! Environment variables that choose devices.
 
-/// Variables that choose devices past the scheduler: containers get devices by resource requests only. A variable of the
-/// container beats what a device plugin sets, so none of these may come from a tenant in any way.
+/// Variables that choose devices past the scheduler: containers get devices by resource requests only. A variable of
+/// the container overrides what a device plugin sets, so none of these may come from a tenant in any way.
 ///
 /// | way | rule |
 /// |---|---|

@@ -11,7 +11,7 @@ pub enum Rule {
     Copy,
     /// An object, or a list of objects, whose fields have rules of their own.
     Within(Fields),
-    /// Made anew by code beside the table.
+    /// Translated by code beside the table.
     Rewrite,
     /// Denied if it is set, and why.
     Deny(&'static str),
@@ -72,7 +72,7 @@ pub fn copy(object: &Value, path: &str, fields: Fields, issues: &mut FieldIssues
             _ if json::is_unset(value) => {}
             Some(Rule::Deny(why)) => issues.deny(field(), why),
             Some(Rule::NoEffect(why)) => issues.ignored.push(DeniedField::new(field(), why)),
-            None => issues.deny(field(), "this field is not known here"),
+            None => issues.deny(field(), "this field is not supported"),
         }
     }
     copied
@@ -123,7 +123,7 @@ mod tests {
             json!({"a": 1})
         );
         let denied: Vec<_> = issues.denied.iter().map(ToString::to_string).collect();
-        assert_eq!(denied, ["spec.b: no b", "spec.e: this field is not known here"]);
+        assert_eq!(denied, ["spec.b: no b", "spec.e: this field is not supported"]);
         assert_eq!(issues.ignored, [DeniedField::new("spec.d", "d does nothing")]);
     }
 

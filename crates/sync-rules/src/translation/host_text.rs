@@ -50,7 +50,7 @@ fn looks_derived(word: &str) -> bool {
 fn tenant_name(cache: &Cache, about: &Name, host_name: &str) -> Option<Name> {
     let mut kinds = cache.kinds.iter();
     let known = kinds.find_map(|kind| cache.stores.host(*kind).tenant_name(host_name));
-    // What an object names and what is not there has a host name too.
+    // An object that is named but does not exist has a host name, too.
     let absent = || {
         let references = cache.references();
         let users = cache.kinds.iter().map(|kind| kind.key(about.clone()));
@@ -89,8 +89,8 @@ fn scheduling(text: &str, own_nodes: usize) -> String {
                 && !reason.contains("node affinity/selector")
         })
         .map(|reason| match reason.split_once(' ') {
-            Some((count, words)) if count.parse::<usize>().is_ok_and(|count| count > own_nodes) => {
-                format!("{own_nodes} {words}")
+            Some((count, reason)) if count.parse::<usize>().is_ok_and(|count| count > own_nodes) => {
+                format!("{own_nodes} {reason}")
             }
             _ => reason.to_owned(),
         })
@@ -103,7 +103,7 @@ fn scheduling(text: &str, own_nodes: usize) -> String {
     format!("0/{own_nodes} nodes are available: {}.", reasons.join(", "))
 }
 
-/// Maps host names in every text below `value`. For statuses of kinds whose texts are words or names.
+/// Maps host names in every text below `value`. For statuses of kinds whose texts are messages or names.
 pub fn translate_texts(cache: &Cache, about: &Name, value: &mut Value) {
     match value {
         Value::Object(fields) => fields
@@ -115,8 +115,8 @@ pub fn translate_texts(cache: &Cache, about: &Name, value: &mut Value) {
     }
 }
 
-/// A status of the host with the tenant's generation in place of the host's: once the host has the current spec it is the
-/// current one, before that whatever was observed last.
+/// A status of the host with the tenant's generation in place of the host's: the current generation once the host has
+/// the current spec, before that the one that was observed last.
 pub fn with_tenant_generation(observation: &Observation<'_>, mut status: Value) -> Value {
     let old = json::at(observation.tenant, &["status", "observedGeneration"]);
     let current = json::at(observation.tenant, &["metadata", "generation"]);

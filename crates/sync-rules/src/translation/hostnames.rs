@@ -26,16 +26,19 @@ pub fn offered<S: AsRef<str>>(names: &[S]) -> String {
     format!("offered here: {}", names.join(", "))
 }
 
-/// Denies a host name that the class does not have. An empty one means every name.
+/// Denies a host name that the class does not list. An empty one means every name.
 pub fn check(cache: &Cache, wanted: &str, path: &str, issues: &mut FieldIssues) {
     let patterns = &cache.tenant.policy.ingress.hostnames;
     let offered = offered(patterns);
     if wanted.is_empty() {
         if !serves(patterns, "*") {
-            issues.deny(path, format!("say for which host names this is; {offered}"));
+            issues.deny(
+                path,
+                format!("without a host name this would apply to every name; {offered}"),
+            );
         }
     } else if !serves(patterns, wanted) {
-        issues.deny(path, format!("the host name {wanted} cannot be had; {offered}"));
+        issues.deny(path, format!("the host name {wanted} is not offered; {offered}"));
     }
 }
 

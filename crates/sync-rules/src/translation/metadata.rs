@@ -6,7 +6,7 @@
 //! | labels of schedulers and queues | not copied: on the host only the platform sets them; in the tenant they keep their meaning |
 //! | topology labels of the node | not copied: each side's API server sets them when the pod is bound |
 //! | annotations with effect on the node or its network | denied |
-//! | annotations of deprecated or server-side use | not copied |
+//! | annotations that are deprecated or for the API server | not copied |
 //! | everything else | copied |
 
 use crate::model::{DeniedField, json};
@@ -30,8 +30,8 @@ const SCHEDULER_DOMAINS: &[&str] = &[
 const BOUND_LABELS: &[&str] = &["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
 /// Annotations that act on the node, its runtime or its network: (domain or whole key, why).
-pub const REFUSED_ANNOTATIONS: &[(&str, &str)] = &[
-    ("cdi.k8s.io", "devices are given by resource requests only"),
+pub const DENIED_ANNOTATIONS: &[(&str, &str)] = &[
+    ("cdi.k8s.io", "devices are assigned by resource requests only"),
     ("cni.projectcalico.org", "the pod network is the platform's"),
     ("io.cilium", "the pod network is the platform's"),
     ("io.kubernetes.cri", "the container runtime is the platform's"),
@@ -57,7 +57,7 @@ pub const REFUSED_ANNOTATIONS: &[(&str, &str)] = &[
     ("ovn.kubernetes.io", "the pod network is the platform's"),
 ];
 
-/// Annotations that mean something to the tenant's own API server only, or whose field says the same.
+/// Annotations that only the tenant's own API server reads, or that repeat a field.
 const LOCAL_ANNOTATIONS: &[&str] = &[
     "container.apparmor.security.beta.kubernetes.io",
     "control-plane.alpha.kubernetes.io",
@@ -102,7 +102,7 @@ pub fn with_status(object: &mut Value) {
     *object = json!({"metadata": take("metadata"), "status": take("status")});
 }
 
-/// What kubectl keeps in an annotation is as long as the object itself.
+/// Removes kubectl's annotation, which is as long as the object itself.
 pub fn without_last_applied(object: &mut Value) {
     let annotations = object["metadata"].get_mut("annotations").and_then(Value::as_object_mut);
     if let Some(annotations) = annotations {
@@ -123,7 +123,7 @@ pub fn labels(object: &Value) -> Map<String, Value> {
 pub fn annotations(object: &Value, denied: &mut Vec<DeniedField>) -> Map<String, Value> {
     let mut copied = Map::new();
     for (key, value) in json::strings(object, &["metadata", "annotations"]) {
-        if let Some((_, why)) = REFUSED_ANNOTATIONS.iter().find(|(domain, _)| in_domain(&key, domain)) {
+        if let Some((_, why)) = DENIED_ANNOTATIONS.iter().find(|(domain, _)| in_domain(&key, domain)) {
             denied.push(DeniedField::new(format!("metadata.annotations[{key}]"), *why));
         } else if key.starts_with(SIMULATION)
             || !(is_reserved(&key)

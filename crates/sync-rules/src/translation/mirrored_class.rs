@@ -13,7 +13,7 @@ use berth_api::{
 };
 use serde_json::{Value, json};
 
-/// A cluster-scoped kind of classes, and what of them is mirrored.
+/// A cluster-scoped kind of classes, and what is mirrored of it.
 pub struct MirroredClass {
     /// The kind.
     pub id: KindId,
@@ -27,7 +27,7 @@ pub struct MirroredClass {
     pub metadata: MirroredMetadata,
     /// Whether the status is mirrored.
     pub has_status: bool,
-    /// Whether the classes mean something only where the host's scheduler places the pods.
+    /// Whether the classes have an effect only where the host's scheduler places the pods.
     pub needs_host_scheduler: bool,
     /// Whether the host's classes are watched even if none is listed, so that a host without the kind is reported.
     pub is_always_watched: bool,

@@ -1,4 +1,4 @@
-//! What rules of several kinds are made of.
+//! What the rules of several kinds share.
 
 pub mod backend;
 pub mod device_variables;

@@ -56,7 +56,7 @@ mod tests {
     use crate::registry;
 
     #[test]
-    fn labels_of_a_namespace_are_found_by_the_selectors_that_mean_it() {
+    fn selectors_of_a_namespace_match_the_labels_of_its_pods() {
         let cache = registry::new_cache(test_tenant());
         let namespace = json!({"metadata": {"name": "shop", "resourceVersion": "1",
             "labels": {NAME: "shop", "team": "web", "example.com/tier": "front"}}});
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_look_alike_stay_apart() {
+    fn similar_keys_get_different_labels() {
         assert_ne!(label("a.b/c"), label("a-b/c"));
         assert_ne!(label("team"), label("x/team"));
     }

@@ -28,7 +28,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn every_operator_means_what_it_means_to_an_api_server() {
+    fn operators_match_as_in_an_api_server() {
         let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
         let expression = |key: &str, operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
         for (selector, expected) in [

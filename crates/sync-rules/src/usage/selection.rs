@@ -1,4 +1,4 @@
-//! Which of the objects are meant: label and field selectors as they stand in a query. Pure.
+//! Label and field selectors of a query. Pure.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ enum Requirement {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Field {
-    /// Whether the namespace is meant, and not the name.
+    /// Whether the field is the namespace, and not the name.
     is_namespace: bool,
     equal: bool,
     value: String,
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn label_selectors_mean_what_they_mean_everywhere() {
+    fn label_selectors_match_as_in_an_api_server() {
         for yes in [
             "",
             "app=web",

@@ -29,7 +29,7 @@ impl Include {
     }
 }
 
-/// The media type of a table that `accept` asks for before anything else that is offered, by its version.
+/// The version of the table that `accept` prefers to everything else that is offered.
 pub fn version_asked(accept: &str) -> Option<&str> {
     let first = accept.split(',').map(str::trim).find(|part| {
         let kind = part.split(';').next().unwrap_or_default().trim();
@@ -76,7 +76,7 @@ fn row(item: &Value, include: Include) -> Value {
     json!({"cells": cells, "object": object})
 }
 
-/// What a node, or all containers of a pod, use of a resource.
+/// The amount of a resource that a node, or all containers of a pod, use.
 fn used(item: &Value, resource: &str) -> String {
     let of = |usage: &Value| json::text(usage, &["usage", resource]).map(ToOwned::to_owned);
     let used: Vec<String> = match of(item) {

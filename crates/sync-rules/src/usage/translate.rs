@@ -1,4 +1,4 @@
-//! What the host says of pods and nodes, as the tenant may see it. Pure.
+//! The host's metrics of pods and nodes, as the tenant may see them. Pure.
 //!
 //! | field | rule |
 //! |---|---|
@@ -17,7 +17,7 @@ const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContain
 /// What is copied from the host.
 const MEASURED: [&str; 3] = ["timestamp", "window", "usage"];
 
-/// Metrics of a pod of the tenant out of those of its host pod.
+/// Metrics of a pod of the tenant, made from those of its host pod.
 pub fn pod(name: &Name, pod: &Value, host: &Value) -> Value {
     let mut metrics = with_metadata("PodMetrics", name, pod, host);
     let own: BTreeSet<&str> = CONTAINERS
@@ -37,7 +37,7 @@ pub fn pod(name: &Name, pod: &Value, host: &Value) -> Value {
     metrics
 }
 
-/// Metrics of a node of the tenant out of those of the host's node.
+/// Metrics of a node of the tenant, made from those of the host's node.
 pub fn node(name: &Name, node: &Value, host: &Value) -> Value {
     with_metadata("NodeMetrics", name, node, host)
 }

@@ -1,4 +1,4 @@
-//! Keeps the webhook configuration in the tenant as it should be.
+//! Restores the webhook configuration in the tenant.
 
 use crate::{
     engine::api::{Api, CallError},
@@ -23,12 +23,13 @@ use kube::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Pause after the configuration was put back, and after that failed: a controller that fights for it gains nothing by haste.
+/// Pause after the configuration was restored, and after that failed: a controller that keeps changing it must not
+/// cause a flood of writes.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Where it is served.
+/// The resource of the configuration.
 const RESOURCE: Resource = resource::MUTATING_WEBHOOK_CONFIGURATION;
 
-/// Puts the configuration back whenever it is edited or deleted, for ever.
+/// Restores the configuration whenever it is edited or deleted, for ever.
 pub(crate) async fn keep(tenant: Api, wanted: &MutatingWebhookConfiguration) {
     let Ok(wanted) = serde_json::to_value(wanted) else {
         return;
@@ -58,7 +59,7 @@ pub(crate) async fn keep(tenant: Api, wanted: &MutatingWebhookConfiguration) {
         };
         while let Err(error) = put_back(&tenant, &wanted, live.as_ref()).await {
             tracing::warn!(%error, "cannot put the webhook configuration back");
-            // Something else has happened to it since: the watch is about to say so.
+            // It has changed since: the watch will report that.
             if matches!(error, CallError::Conflict(_) | CallError::NotFound) {
                 break;
             }

@@ -1,9 +1,9 @@
-//! Admission of the tenant's Services: so that a Service has one address, inside and outside of the tenant, the host's
-//! Service is made first and its addresses and ports are written into the tenant's on the way to its storage.
+//! Admission of the tenant's Services. To give a Service the same address inside and outside of the tenant, the syncer
+//! creates the host's Service first and writes its addresses and ports into the tenant's Service before that is stored.
 //!
-//! - [`configuration`] keeps the webhook configuration in the tenant.
-//! - [`server`] answers it: TLS, and only to who shows the API server's own certificate.
-//! - [`berth_sync_rules::admission`] has the configuration, reads questions and writes answers.
+//! - [`configuration`] restores the webhook configuration in the tenant.
+//! - [`server`] receives the requests: over TLS, and only from a client with the API server's own certificate.
+//! - [`berth_sync_rules::admission`] has the configuration, reads requests and writes responses.
 //! - [`services`] decides.
 
 pub mod configuration;

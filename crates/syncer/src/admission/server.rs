@@ -1,5 +1,5 @@
-//! The server that the tenant's API server asks. Whoever cannot show a certificate of the tenant's own authority for
-//! this purpose does not get past the handshake.
+//! The server for admission requests of the tenant's API server. A client without a certificate of the tenant's own
+//! authority for this purpose does not get past the handshake.
 
 use super::{configuration, services};
 use crate::{
@@ -24,9 +24,9 @@ use tokio::net::TcpListener;
 
 /// Connections at a time. The API server keeps a few and reuses them.
 const CONNECTIONS: usize = 64;
-/// Time that an answer may take: less than the API server waits, so that the tenant gets the reason.
+/// Time limit of an answer: less than the API server waits, so that the tenant gets the reason.
 const ANSWER: Duration = Duration::from_secs(8);
-/// Largest question: an object and what it was before, each up to what etcd stores.
+/// Largest request: an object and its earlier state, each up to what etcd stores.
 const LARGEST: usize = 8 << 20;
 
 /// Why there is no admission server.
@@ -49,7 +49,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Listens on `address`. The API server asks at `authority` (`host:port`), or at the address.
+    /// Listens on `address`. The API server connects to `authority` (`host:port`), or to the address.
     ///
     /// # Errors
     /// As [`AdmissionError`] says.
@@ -73,7 +73,7 @@ impl Admission {
         })
     }
 
-    /// `host:port` at which the API server asks, and where it gets its answers.
+    /// `host:port` that the API server connects to, and the address that the server listens on.
     ///
     /// # Errors
     /// The listener has no address.
@@ -81,7 +81,7 @@ impl Admission {
         Ok((&self.authority, self.listener.local_addr()?))
     }
 
-    /// Answers, and keeps the tenant's webhook configuration as it should be, until it is dropped.
+    /// Answers requests, and keeps the tenant's webhook configuration as it should be, until it is dropped.
     pub(crate) async fn serve(self, engine: Arc<Engine>, tenant: Api) {
         let Self {
             listener,

@@ -1,4 +1,4 @@
-//! What to answer about a Service.
+//! Decides about requests for Services.
 
 use crate::engine::{
     Engine,
@@ -20,7 +20,7 @@ const RANDOM: usize = 5;
 /// Longest name of a Service.
 const LONGEST: usize = 63;
 
-/// Answers a question: makes or changes the host's Service first, if something has to be given out.
+/// Answers a request: creates or changes the host's Service first, if something has to be allocated.
 pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
     let Some(rules) = engine.cache().rules_to_host(KindId::Service) else {
         return Verdict::Allow(Vec::new());
@@ -54,8 +54,8 @@ pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
         dry_run: request.dry_run,
     };
     match engine.reserve(reservation).await {
-        // An API server gives out nothing in a dry run, only the first address of its range, which no Service can have:
-        // the tenant's own will say something as good.
+        // In a dry run an API server allocates nothing: it returns the first address of its range, which no Service can
+        // have. The tenant's own API server does the same.
         Ok(_) if request.dry_run => Verdict::Allow(Vec::new()),
         Ok(host) => {
             changes.extend(allocation::patch(&request.object, &host));
@@ -67,7 +67,7 @@ pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
     }
 }
 
-/// Whether nothing has changed that the host would have to do with.
+/// Whether nothing has changed that matters on the host.
 fn is_same(object: &Value, old: &Value) -> bool {
     object.get("spec") == old.get("spec")
 }
@@ -77,7 +77,7 @@ fn is_ending(object: &Value) -> bool {
     json::text(object, &["metadata", "deletionTimestamp"]).is_some()
 }
 
-/// The name, and the change that writes it if it was to be generated: an API server would do so only after admission,
+/// The name, and the change that writes it if it is to be generated: an API server would do so only after admission,
 /// but the host's Service is named after it.
 fn name_of(object: &Value) -> Result<(String, Vec<Value>), Denial> {
     let text = |field| json::text(object, &["metadata", field]).filter(|text| !text.is_empty());
@@ -85,7 +85,7 @@ fn name_of(object: &Value) -> Result<(String, Vec<Value>), Denial> {
         return Ok((name.to_owned(), Vec::new()));
     }
     let Some(prefix) = text("generateName") else {
-        return Err(Denial::invalid("metadata.name: a name is needed"));
+        return Err(Denial::invalid("metadata.name: a name is required"));
     };
     let mut random = [0_u8; RANDOM];
     rustls::crypto::aws_lc_rs::default_provider()
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_of_metadata_are_none_of_the_hosts_business() {
+    fn updates_of_metadata_do_not_need_the_host() {
         let old = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"type": "ClusterIP"}});
         let mut new = old.clone();
         new["metadata"]["labels"]["a"] = "c".into();

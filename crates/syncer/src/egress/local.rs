@@ -1,10 +1,10 @@
-//! Servers of the syncer's own that the tenant's API server reaches through the broker: no other port is open for them,
-//! and nobody else can reach them.
+//! The syncer's own servers, which the tenant's API server reaches through the broker: no other port is open for them,
+//! and no other client can reach them.
 
 use axum::Router;
 use std::{fmt, net::SocketAddr};
 
-/// A server of the syncer's own.
+/// One of the syncer's own servers.
 #[derive(Clone)]
 pub enum Local {
     /// It listens at this address.

@@ -7,11 +7,11 @@
 //!    logs, exec, attach, port-forward)           └──────► kubelet, and servers in this process
 //! ```
 //!
-//! - [`berth_sync_rules::egress`] reads what a CONNECT names and decides where it goes.
-//! - [`local`] are servers of the syncer's own.
+//! - [`berth_sync_rules::egress`] reads the target of a CONNECT and decides where it goes.
+//! - [`local`] has the syncer's own servers.
 //!
-//! Names are resolved here, once, and the addresses are checked before connecting. An error stands
-//! in the status line, because that is the part of it which the API server repeats.
+//! Names are resolved here, once, and the addresses are checked before connecting. An error is in the status line,
+//! because the API server repeats only that part.
 
 pub mod local;
 
@@ -59,7 +59,7 @@ use tokio::{
 
 /// Connections at a time that lead out of this process.
 const TUNNELS: usize = 512;
-/// All connections at a time: some are left for servers of the syncer's own, on which the tenant's Services depend.
+/// All connections at a time: some are left for the syncer's own servers, on which the tenant's Services depend.
 const CONNECTIONS: usize = TUNNELS + 128;
 /// Time in which a CONNECT must arrive.
 const REQUEST: Duration = Duration::from_secs(10);
@@ -87,9 +87,9 @@ pub enum EgressError {
 pub struct Settings {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Its certificate, and the authority of the API server's.
+    /// Its certificate, and the authority that signed the API server's.
     pub identity: IdentityFiles,
-    /// Signs for kubelets and servers of the syncer's own.
+    /// Signs certificates for kubelets and for the syncer's own servers.
     pub authority: CertificateAuthority,
     /// The host's API server, for streams.
     pub host: Client,
@@ -150,7 +150,7 @@ impl Egress {
         Ok(Self { listener, broker })
     }
 
-    /// Lets the API server reach a server of the syncer's own, that listens at `address`, at `authority` (`host:port`).
+    /// Lets the API server reach one of the syncer's own servers, which listens at `address`, at `authority` (`host:port`).
     pub fn add_server_route(&mut self, authority: &str, mut address: SocketAddr) {
         if address.ip().is_unspecified() {
             address.set_ip(if address.is_ipv4() {
@@ -240,7 +240,7 @@ impl Broker {
         }
     }
 
-    /// What the target is, for metrics, and the connection to it.
+    /// The kind of the target, for metrics, and the connection to it.
     async fn connect(
         &self,
         engine: &Engine,
@@ -294,12 +294,12 @@ impl Broker {
         })
     }
 
-    /// The addresses of a host outside, all of which may be connected to.
+    /// The addresses of an external host, each of which has been checked.
     async fn resolve(&self, engine: &Engine, target: &Target) -> Result<Vec<SocketAddr>, ConnectError> {
         let addresses: Vec<SocketAddr> = match &target.host {
             Host::Address(address) => vec![SocketAddr::new(*address, target.port)],
             Host::Name(name) => {
-                // The dot at the end: what is listed is a full name.
+                // The dot at the end: the class lists full names.
                 let name = format!("{name}.");
                 let looking = tokio::net::lookup_host((name.as_str(), target.port));
                 match tokio::time::timeout(RESOLVE, looking).await {
@@ -309,7 +309,9 @@ impl Broker {
             }
         };
         if addresses.is_empty() {
-            return Err(ConnectError::unavailable(format!("{target}: the name is not known")));
+            return Err(ConnectError::unavailable(format!(
+                "{target}: the name cannot be resolved"
+            )));
         }
         for address in &addresses {
             policy::check_external(engine.cache(), &self.platform, target, address.ip())?;
@@ -349,7 +351,7 @@ fn read(request: &Request<Incoming>) -> Result<Target, ConnectError> {
         message: message.to_owned(),
     };
     if request.method() != Method::CONNECT {
-        return Err(bad(StatusCode::METHOD_NOT_ALLOWED, "only CONNECT is answered here"));
+        return Err(bad(StatusCode::METHOD_NOT_ALLOWED, "only CONNECT is supported"));
     }
     let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
     Target::parse(authority.unwrap_or_default()).map_err(|why| bad(StatusCode::BAD_REQUEST, why))

@@ -22,10 +22,10 @@ pub enum CallError {
     /// There is no such object.
     #[error("not found")]
     NotFound,
-    /// Someone was faster, or the object is another one than was thought.
+    /// The object was changed meanwhile, or another object has its name.
     #[error("conflict: {0}")]
     Conflict(String),
-    /// The API server does not want this; trying again changes nothing until something else changes.
+    /// The API server rejects the request; trying again changes nothing until something else changes.
     #[error("rejected: {0}")]
     Rejected(String),
     /// The API server is busy and says when to come back.
@@ -83,7 +83,7 @@ fn as_syncer() -> PostParams {
     }
 }
 
-/// Asks the API server to refuse fields that it does not know, instead of dropping them in silence. (kube has this for
+/// Asks the API server to reject fields that it does not know, instead of dropping them silently. (kube has this for
 /// patches only.)
 fn strict(mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
     let text = request.uri().to_string();
@@ -94,7 +94,7 @@ fn strict(mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
     request
 }
 
-/// How a deletion goes.
+/// Options of a deletion.
 #[derive(Clone, Copy, Debug)]
 pub struct Delete<'a> {
     /// Only this very object.
@@ -192,7 +192,7 @@ impl Api {
         self.call("replace", resource.plural, request).await
     }
 
-    /// What [`Api::apply`] would return. Nothing is kept.
+    /// What [`Api::apply`] would return. Nothing is stored.
     ///
     /// # Errors
     /// As [`CallError`] says.
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_server_is_left_alone_as_long_as_it_asks() {
+    fn a_busy_server_sets_the_time_of_the_next_call() {
         let wait = |error| match error {
             CallError::Busy(wait) => Some(wait.as_secs()),
             _ => None,
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn strictness_is_added_to_any_address() {
+    fn strict_validation_is_added_to_any_url() {
         let ask = |uri: &str| {
             let request = http::Request::builder().uri(uri).body(Vec::new()).unwrap();
             strict(request).uri().to_string()

@@ -19,7 +19,7 @@ pub(super) const NOTHING_YET: &str = "1";
 /// How long to wait for something that should be announced by a watch.
 const SAFETY: Duration = Duration::from_secs(5);
 
-/// Fields of the spec that the host's API server took and threw away: it knows them, but a feature that they belong to
+/// Fields of the spec that the host's API server accepted and dropped: it knows them, but a feature that they belong to
 /// is off there.
 fn dropped(desired: &Value, created: &Value) -> Vec<DeniedField> {
     let mut lost = Vec::new();
@@ -70,7 +70,7 @@ impl ObjectSync<'_> {
             .filter(|key| !host_has(key))
             .collect();
         if !missing.is_empty() {
-            let denied: Vec<_> = missing.iter().filter_map(|key| self.cannot_come(key)).collect();
+            let denied: Vec<_> = missing.iter().filter_map(|key| self.denial_of(key)).collect();
             if !denied.is_empty() {
                 self.deny(stored, object, &denied).await?;
             }
@@ -122,23 +122,23 @@ impl ObjectSync<'_> {
         }
     }
 
-    /// Why an object that must be on the host first cannot be synced.
-    fn cannot_come(&self, key: &Key) -> Option<DeniedField> {
+    /// Why a prerequisite of this object cannot be synced.
+    fn denial_of(&self, key: &Key) -> Option<DeniedField> {
         let engine = self.engine;
         let needed = engine.cache.stores.tenant(key.kind).get(&key.name)?.object();
         let rules = engine.cache.rules_to_host(key.kind)?;
-        let is_refused = || rules.translate(&engine.cache, &key.name, &needed).is_err();
+        let is_denied = || rules.translate(&engine.cache, &key.name, &needed).is_err();
         let is_off = engine.find_unavailable_side(key.kind).is_some();
-        (is_off || is_refused()).then(|| {
+        (is_off || is_denied()).then(|| {
             let what = format!("{} {}", rules.resource().kind, key.name.name);
             DeniedField::new(
                 "spec",
-                format!("it needs the {what}, which is denied: see the Events of that"),
+                format!("it needs the {what}, which is denied: see the Events of that object"),
             )
         })
     }
 
-    /// Something of the host name exists already.
+    /// An object with the host name exists already.
     async fn taken(&self, stored: &Stored) -> Result<Outcome, CallError> {
         let Self {
             engine, id, kind, name, ..
@@ -152,7 +152,7 @@ impl ObjectSync<'_> {
         };
         if json::text(&found, &["metadata", "labels", labels::MANAGED_BY]) != Some(labels::MANAGED_BY_SYNCER) {
             return Err(CallError::Rejected(
-                "an object of that name exists on the host and is not the tenant's".into(),
+                "an object with this name that does not belong to the tenant exists on the host".into(),
             ));
         }
         let origin = json::text(&found, &["metadata", "annotations", labels::ORIGIN_UID]);
@@ -179,7 +179,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_that_the_host_threw_away_are_named() {
+    fn fields_that_the_host_dropped_are_reported() {
         let desired = json!({"spec": {"kept": 1, "lost": {"a": 1}, "empty": [], "list": [{"name": "a", "new": 1, "old": 2}],
             "others": [{"new": 1}]}});
         let created = json!({"spec": {"kept": 1, "defaulted": 2, "list": [{"name": "injected"}, {"name": "a", "old": 2}],

@@ -3,7 +3,7 @@
 use berth_sync_rules::model::{DesiredState, store::Deletion};
 use std::time::Duration;
 
-/// What matters of the tenant's object.
+/// What the decision needs to know about the tenant's object.
 #[derive(Clone, Copy, Debug)]
 pub struct TenantFacts<'a> {
     pub uid: &'a str,
@@ -13,14 +13,14 @@ pub struct TenantFacts<'a> {
     pub desired_state: DesiredState,
 }
 
-/// What matters of the host's object.
+/// What the decision needs to know about the host's object.
 #[derive(Clone, Copy, Debug)]
 pub struct HostFacts<'a> {
     /// UID of the tenant object it was made for.
     pub origin_uid: Option<&'a str>,
     /// Whether it is being deleted.
     pub deletion: Option<Deletion>,
-    /// If it was made before the tenant's object and is not that object's yet: the time that is left for one to come.
+    /// If it is a reservation: the time that is left for a tenant object to arrive.
     pub reserved: Option<Duration>,
 }
 
@@ -50,7 +50,7 @@ pub enum Action {
     MarkLost,
 }
 
-/// The action. `orphan_grace` is the kind's grace for host objects that are not to be on the host any more; `finishes` says whether
+/// The action. `orphan_grace` is the kind's grace for host objects that should no longer exist; `finishes` says whether
 /// deletions in the tenant wait for the syncer.
 pub fn decide(
     tenant: Option<TenantFacts<'_>>,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_waits_for_its_object_and_becomes_it() {
+    fn a_reservation_waits_for_its_object_and_is_swept_without_one() {
         let reserved = |left, deletion| {
             Some(HostFacts {
                 origin_uid: None,

@@ -1,4 +1,4 @@
-//! Deleting, on the host and at last in the tenant.
+//! Deletes objects on the host, and finally in the tenant.
 
 use super::to_host::ObjectSync;
 use crate::{
@@ -36,13 +36,13 @@ impl ObjectSync<'_> {
                     .observe(self.observed_at.elapsed().as_secs_f64());
                 Ok(Outcome::new("deleted"))
             }
-            // Another object of that name by now: the watch is about to say so.
+            // Another object has that name now: the watch will report that.
             Err(CallError::Conflict(_)) => Ok(Outcome::new("vanished")),
             Err(error) => Err(error),
         }
     }
 
-    /// Removes what was made for a tenant object that did not come.
+    /// Removes a reservation whose tenant object did not arrive.
     pub(super) async fn sweep(&self, host: &Stored) -> Result<Outcome, CallError> {
         let kind = self.id.label();
         tracing::info!(kind, name = %self.name, "sweeping a reservation");
@@ -59,7 +59,7 @@ impl ObjectSync<'_> {
         })
     }
 
-    /// Ends a deletion that waits for the host: reports how the host object ended, then lets go.
+    /// Ends a deletion that waits for the host: reports how the host object ended, then deletes the tenant's.
     pub(super) async fn finish(
         &self,
         stored: &Stored,

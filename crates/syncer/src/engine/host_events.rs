@@ -30,7 +30,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     Ok(Outcome::new("copied"))
 }
 
-/// Most Events are new, so creating comes first; a repetition changes the one that is there.
+/// Most Events are new, so creating comes first; a repetition updates the existing one.
 async fn write(engine: &Engine, copy: &TenantEvent) -> Result<(), CallError> {
     let (tenant, namespace) = (&engine.tenant, &copy.about.namespace);
     match tenant.create(resource::EVENT, namespace, &copy.event).await {

@@ -50,12 +50,12 @@ pub(super) async fn reconcile(
                     report(engine, (id, rules), name, &made, &created).await?;
                     Ok(Outcome::new("created"))
                 }
-                // The watch is about to say what is there.
+                // The watch will report the object that exists.
                 Err(CallError::Conflict(_)) => Ok(Outcome::new("exists")),
                 Err(error) => Err(error),
             }
         }
-        // The tenant's own object of that name goes first.
+        // The tenant's own object of that name has precedence.
         (Some(_), Some(object)) if !is_mirrored(&object) => Ok(foreign(engine, (id, rules), name).await),
         (Some(live), Some(object)) => {
             bring_up_to_date(engine, (id, rules), name, &live, &object, desired, observed_at).await
@@ -75,8 +75,8 @@ async fn bring_up_to_date(
     let key = id.key(name.clone());
     let wanted = with_metadata(rules.resource(), name, desired, Some(object));
     let hash = berth_sync_rules::model::json::hash(&comparable_content(&wanted));
-    // Defaults of another Kubernetes version may make the two differ for ever: what was written once is good as long as
-    // it is not changed.
+    // Defaults of another Kubernetes version may make the two differ for ever: what was written once counts as equal
+    // until it is changed.
     let fingerprint = u64::from_str_radix(&hash[..16], 16).unwrap_or_default();
     let settled = lock(&engine.synced_versions).get(&key) == Some(&(live.version, fingerprint));
     let mut result = "nothing";
@@ -103,7 +103,7 @@ async fn bring_up_to_date(
                     engine.record_event(&key, Level::Warning, "ReadOnly", message).await;
                 }
             }
-            // A field that cannot change: make it anew.
+            // A field that cannot change: recreate the object.
             Err(CallError::Rejected(_)) => return remove(engine, (id, rules), name, live, object).await,
             Err(CallError::Conflict(_)) => return Ok(Outcome::new("outdated")),
             Err(error) => return Err(error),

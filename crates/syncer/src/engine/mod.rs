@@ -1,5 +1,6 @@
-//! The engine: the queues, and the only place that writes. It knows no kind: what should be, `kinds` of `berth-sync-rules`
-//! say, and each kind declares its queue, whether it is essential and when the host is watched.
+//! The engine: the queues, and the only place that writes. It has no code for single kinds: `kinds` of
+//! `berth-sync-rules` say what should exist, and each kind declares its queue, whether it is essential and when the
+//! host is watched.
 //!
 //! ```text
 //!  watches ──► stores ──► queues of keys ──► reconcile(key) ──► writes ──► stores
@@ -7,9 +8,9 @@
 //!   and kind)      └── dependents ────────────┘ reads both stores, decides, acts
 //! ```
 //!
-//! Reconciling reads everything from the stores, never from an event, so it may run at any time and any number of times.
-//! A key is never reconciled twice at once; what is written is in the store before the key is reconciled again. A key
-//! that fails is retried later and later, and delays no other. Nothing runs before both sides are listed.
+//! Reconciling reads everything from the stores, never from an event, so it may run at any time and any number of
+//! times. A key is never reconciled twice at once; what is written is in the store before the key is reconciled again.
+//! A key that fails is retried with a growing delay, and delays no other. Nothing runs before both sides are listed.
 
 pub mod api;
 mod create;
@@ -55,7 +56,8 @@ const RESYNC: Duration = Duration::from_mins(5);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mins(1));
 /// Longest wait while an API server does not answer, or fails: what it missed must not wait for long once it is back.
 const UNAVAILABLE: Duration = Duration::from_secs(15);
-/// After so many failures in a row, half a minute at least, it is logged, and again after as many more.
+/// After this many failures in a row, which take at least half a minute, the failure is logged, and again after as many
+/// more.
 const PERSISTENT: u32 = 10;
 
 /// The queues. A burst in one does not delay the others.
@@ -87,7 +89,7 @@ pub struct Engine {
     pending: reserve::PendingReservations,
     /// Wakes the watches of host objects that wait for the first of their kind.
     demand: HashMap<KindId, Notify>,
-    /// Some kind went off or on.
+    /// Some kind became available or unavailable.
     availability: Notify,
 }
 
@@ -145,8 +147,8 @@ impl Engine {
         &self.metrics
     }
 
-    /// Runs until `stop`. Calls `ready` once both sides are listed, and again when kinds went off or on, with those that
-    /// are off.
+    /// Runs until `stop`. Calls `ready` once both sides are listed, and again when kinds become available or
+    /// unavailable, with the unavailable ones.
     pub async fn run(self: Arc<Self>, stop: CancellationToken, mut ready: impl FnMut(&[String]) + Send) {
         let mut tasks = JoinSet::new();
         for id in self.cache.kinds.iter().copied() {
@@ -198,7 +200,7 @@ impl Engine {
         self.queue_of(key.kind).add(QueuedKey(key));
     }
 
-    /// One step of one key, and what follows from its result.
+    /// Reconciles one key, and handles the result.
     async fn work(self: Arc<Self>, taken: Taken<QueuedKey>) {
         let Taken {
             key: QueuedKey(key),
@@ -245,7 +247,7 @@ impl Engine {
 
     async fn reconcile(&self, key: &Key, observed_at: Instant) -> Result<Outcome, CallError> {
         if let Some((side, why)) = self.find_unavailable_side(key.kind) {
-            // Without the one side nothing can be said about what should be on the other.
+            // Without one side it is not known what should exist on the other.
             if side == Side::Host {
                 self.record_event(
                     key,
@@ -273,7 +275,7 @@ impl Engine {
         let count = failures.entry(key.clone()).or_default();
         *count = count.saturating_add(1);
         if count.is_multiple_of(PERSISTENT) {
-            tracing::warn!(%key, %error, "reconciling fails again and again");
+            tracing::warn!(%key, %error, "reconciling keeps failing");
         }
         let wait = BACKOFF.0.saturating_mul(1 << (*count - 1).min(11)).min(BACKOFF.1);
         let wait = match error {
@@ -310,7 +312,7 @@ impl Engine {
         }
     }
 
-    /// Tells the tenant something about one of its objects.
+    /// Records an Event about one of the tenant's objects.
     async fn record_event(&self, key: &Key, level: Level, reason: &'static str, message: &str) {
         if let Some(object) = self.cache.stores.tenant(key.kind).get(&key.name) {
             let Some(resource) = self.cache.kind(key.kind).resource() else {
@@ -325,14 +327,14 @@ impl Engine {
         }
     }
 
-    /// Scans both sides from time to time, in case something was missed. Nothing should be.
+    /// Scans both sides from time to time, in case a change was missed. There should be none.
     async fn resync(self: Arc<Self>) {
         loop {
             tokio::time::sleep(RESYNC).await;
             for id in self.cache.kinds.iter().copied() {
                 for name in self.cache.stores.names(id) {
                     if self.is_orphan(id, &name) {
-                        tracing::warn!(kind = id.label(), %name, "found a host object without origin");
+                        tracing::warn!(kind = id.label(), %name, "found a host object without a tenant object");
                         self.metrics
                             .orphans
                             .get_or_create(&KindLabels { kind: id.label() })

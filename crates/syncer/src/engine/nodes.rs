@@ -27,7 +27,7 @@ use std::{
 const LEASE_RENEWAL: Duration = Duration::from_secs(10);
 /// Leases renewed at a time.
 const LEASE_CONCURRENCY: usize = 8;
-/// How often to look whether the last host pod has left a node that is going away.
+/// Interval of checks whether the last host pod has left a node that is going away.
 const DRAIN_POLL: Duration = Duration::from_secs(2);
 
 pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant) -> Result<Outcome, CallError> {
@@ -44,7 +44,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant
                 return Ok(Outcome::requeue("draining", DRAIN_POLL));
             }
             if !node::is_ours(&object) {
-                let message = "No node of the platform stands behind this object, so it was removed.";
+                let message = "This Node does not represent a node of the platform, so it was deleted.";
                 engine
                     .record_event(&KindId::Node.key(name.clone()), Level::Warning, "NodeRejected", message)
                     .await;

@@ -1,13 +1,13 @@
-//! Host objects that are made or changed before the tenant's object is stored, because the host gives something out
+//! Host objects that are made or changed before the tenant's object is stored, because the host allocates something
 //! that is written into it.
 //!
-//! What is made for an object that does not exist yet is a reservation: it carries no UID of a tenant object but the
-//! time at which it was made. The reconciliation that finds the tenant's object makes it that object's; a reservation for
-//! which none comes is swept after a while. So a crash, or a rejection in the tenant later on, leaves nothing but what
-//! the sweep removes.
+//! A host object for a tenant object that does not exist yet is a reservation: instead of the UID of a tenant object it
+//! has the time at which it was made. When the tenant's object is reconciled, the reservation becomes its host object;
+//! a reservation without a tenant object is swept after a while. So a crash, or a later rejection in the tenant, leaves
+//! nothing but what the sweep removes.
 //!
-//! While the tenant's API server stores what was answered, the tenant's object as it is known here is out of date. Until
-//! it arrives, the host object is left alone: its reservation is *pending*.
+//! Until the tenant's API server has stored the answer and the object arrives here, the tenant's object in the store is
+//! out of date. Meanwhile the host object is left alone: its reservation is *pending*.
 
 use super::{Engine, api::CallError, api::Delete, create, lock, to_host};
 use berth_api::labels;
@@ -23,15 +23,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Age at which a reservation that no tenant object has come for is removed.
+/// Age at which a reservation without a tenant object is removed.
 pub(super) const GRACE: Duration = Duration::from_secs(60);
 /// Longest time for which a reservation is pending: the API server has given up by then.
 const RESERVATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a creation waits for another one of the same name to end in an object.
+/// How long a creation waits until another one of the same name has ended.
 const TURN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval of checks whether that has happened.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Attempts against others that change the same object.
+/// Attempts if others change the same object.
 const ATTEMPTS: usize = 5;
 
 /// What is to be reserved.
@@ -45,7 +45,7 @@ pub(crate) struct ReservationRequest<'a> {
     pub(crate) origin: Option<&'a str>,
     /// The host object as translated.
     pub(crate) object: Value,
-    /// Whether nothing may be kept.
+    /// Whether nothing may be stored.
     pub(crate) dry_run: bool,
 }
 
@@ -58,13 +58,13 @@ pub(crate) enum ReserveError {
     /// The host object of an earlier tenant object of the name is not gone yet.
     #[error("the earlier object is being deleted")]
     Ending,
-    /// Something that is not the tenant's has the name.
+    /// An object that is not the tenant's has the name.
     #[error("the name is taken")]
     Foreign,
     /// Not everything is listed yet.
     #[error("starting")]
     Starting,
-    /// An API server did not do it.
+    /// An API server failed or rejected the request.
     #[error(transparent)]
     Call(#[from] CallError),
 }
@@ -75,7 +75,7 @@ pub(super) struct PendingReservations(Mutex<HashMap<Name, PendingReservation>>);
 
 struct PendingReservation {
     since: Instant,
-    /// What the tenant's object will say was given to it; null until that is known.
+    /// What the tenant's object will have allocated; null until that is known.
     allocated: Value,
 }
 
@@ -108,8 +108,8 @@ impl PendingReservations {
         lock(&self.0).remove(name);
     }
 
-    /// For how long the object must still be left alone, given what the tenant's says now. Ends the
-    /// reservation if that is what was waited for.
+    /// How long the object must still be left alone, given what the tenant's object has allocated now. Ends the
+    /// reservation if that is what it waits for.
     pub(super) fn time_left(&self, name: &Name, allocated: &Value) -> Option<Duration> {
         let mut pending = lock(&self.0);
         let reservation = pending.get(name)?;
@@ -122,7 +122,7 @@ impl PendingReservations {
     }
 }
 
-/// How much of its time is left to a reservation made at `reserved_at` (seconds since the epoch).
+/// Time that is left to a reservation made at `reserved_at` (seconds since the epoch).
 pub(super) fn grace_left(reserved_at: i64, now: Timestamp) -> Duration {
     let age = SignedDuration::from_secs(now.as_second().saturating_sub(reserved_at));
     GRACE.saturating_sub(age.unsigned_abs())
@@ -144,21 +144,21 @@ impl Engine {
         } else if !request.dry_run {
             self.pending.start(request.name, Duration::ZERO);
         }
-        let placed = self.write_host_object(&request).await;
+        let written = self.write_host_object(&request).await;
         if request.dry_run {
-            return placed;
+            return written;
         }
-        match &placed {
+        match &written {
             Ok(host) => {
                 self.pending.set_allocated(request.name, request.rules.allocated(host));
                 self.store_written(Side::Host, request.id, request.name, host.clone());
             }
             Err(_) => self.pending.end(request.name),
         }
-        placed
+        written
     }
 
-    /// Lets one creation of a name at a time pass. The next one finds the object that the first has led to, if any.
+    /// Lets one creation of a name proceed at a time. The next one finds the object that the first one created, if any.
     async fn wait_for_turn(&self, request: &ReservationRequest<'_>) -> Result<(), ReserveError> {
         let store = self.cache.stores.tenant(request.id);
         loop {
@@ -168,7 +168,7 @@ impl Engine {
                 if CallError::found(live)?.is_some() {
                     return Err(ReserveError::Exists);
                 }
-                // The watch is about to say that it is gone.
+                // It is gone: the watch will report that.
                 if !request.dry_run {
                     self.pending.start(request.name, Duration::ZERO);
                 }
@@ -195,7 +195,8 @@ impl Engine {
             &hash,
         );
         if request.dry_run && request.origin.is_none() {
-            // Under a name that nothing has, because what is there of an earlier object cannot be taken away for this.
+            // Under a name that is not in use, because the host object of an earlier object cannot be deleted for a dry
+            // run.
             let other = Name::new(&request.name.namespace, &format!("{}/dry-run", request.name.name));
             let mut object = with_metadata;
             let name = host_name(request.id, &other);
@@ -286,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_has_its_time_whatever_the_clock_did() {
+    fn a_reservation_expires_whatever_the_clock_did() {
         let now = Timestamp::from_second(1_000_000).unwrap();
         assert_eq!(grace_left(1_000_000 - 10, now), Duration::from_secs(50));
         assert_eq!(grace_left(1_000_000 - 60, now), Duration::ZERO);
         assert_eq!(
             grace_left(1_000_000 + 100, now),
             Duration::ZERO,
-            "made in the future: it is no use"
+            "made in the future: it has expired"
         );
     }
 }

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use kube::api::Patch;
 use serde_json::{Value, json};
 
-/// In place of the host's version in [`Engine::agreed`](super::Engine): the pod was bound.
+/// In place of the host's version in `Engine::synced_versions`: the pod was bound.
 const BOUND: u64 = u64::MAX;
 
 impl ObjectSync<'_> {
@@ -55,10 +55,11 @@ impl ObjectSync<'_> {
         })
     }
 
-    /// Binds the tenant's pod to a node. Returns whether that was still to be outcome.
+    /// Binds the tenant's pod to a node. Returns whether it did.
     async fn bind(&self, stored: &Stored, node: &str) -> Result<bool, CallError> {
         let Self { engine, kind, name, .. } = self;
-        // The answer to a Binding is not the pod, so until the watch shows it, the state it was bound in is remembered.
+        // The response to a Binding is not the pod, so the version that was bound is remembered until the watch shows
+        // the binding.
         let bound = (stored.version, BOUND);
         if lock(&engine.synced_versions).get(&self.key()) == Some(&bound) {
             return Ok(false);
@@ -122,7 +123,7 @@ impl ObjectSync<'_> {
         Ok(true)
     }
 
-    /// Tells the tenant, by an Event and in the status, that fields are denied.
+    /// Reports denied fields to the tenant, by an Event and in the status.
     pub(super) async fn deny(&self, stored: &Stored, object: &Value, denied: &[DeniedField]) -> Result<(), CallError> {
         self.record_denied(denied).await;
         if let Some(status) = self.kind.denied_status(object, denied, Timestamp::now()) {
@@ -155,7 +156,7 @@ impl ObjectSync<'_> {
     }
 }
 
-/// A merge patch that makes the status of `object` the one given; `None` if it is.
+/// A merge patch that sets the status of `object`; `None` if it is set.
 pub(super) fn status_patch(object: &Value, status: &Value) -> Option<Value> {
     let mut before = object.get("status").cloned().unwrap_or_else(|| json!({}));
     let mut after = status.clone();

@@ -76,7 +76,7 @@ impl ObjectSync<'_> {
         host: Option<&Stored>,
         tombstone: Option<&Stored>,
     ) -> Result<Outcome, CallError> {
-        // The last state of a host object says something about the tenant's object that it was made for only.
+        // The last state of a host object counts only for the tenant's object that it was made for.
         let tombstone = tombstone
             .filter(|tombstone| tenant.is_some_and(|(stored, _)| is_origin(stored, tombstone)))
             .map(Stored::object);
@@ -132,7 +132,7 @@ impl ObjectSync<'_> {
         }
         let Name { namespace, name } = self.name;
         let read = CallError::found(self.engine.tenant.get(self.kind.resource(), namespace, name).await)?;
-        // Another object of the same name: the watch is about to say so.
+        // Another object may have the name now: the watch will report that.
         Ok(read.filter(|read| json::text(read, &["metadata", "uid"]) == Some(&*stored.uid)))
     }
 

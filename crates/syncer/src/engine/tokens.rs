@@ -19,7 +19,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     let (Some(pod), Some(host_pod)) = (stores.tenant(KindId::Pod).get(name), stores.host(KindId::Pod).get(name)) else {
         return remove_orphan(engine, name).await;
     };
-    // A host pod that goes takes its Secret with it.
+    // The Secret is deleted with its host pod.
     if !is_origin(&pod, &host_pod) || pod.deletion.is_some() || host_pod.deletion.is_some() {
         return Ok(Outcome::new("nothing"));
     }
@@ -58,7 +58,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     let host_name = host_name(KindId::PodToken, name);
     engine.start_host_watch(KindId::PodToken);
     let written = match engine.host.create(resource::SECRET, namespace, &secret).await {
-        // An earlier one, of this pod or of one of the same name.
+        // An earlier Secret, of this pod or of one of the same name.
         Err(CallError::Conflict(_)) => {
             engine
                 .host
@@ -117,9 +117,10 @@ fn secret_object(
     })
 }
 
-/// The host's garbage collector removes the Secret with its pod. This is for one whose pod went before the Secret came.
+/// The host's garbage collector removes the Secret with its pod. This is for a Secret that was created after its pod
+/// was gone.
 async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {
-    const PATIENCE: Duration = Duration::from_mins(2);
+    const ORPHAN_GRACE: Duration = Duration::from_mins(2);
     let stores = &engine.cache.stores;
     let Some(secret) = stores.host(KindId::PodToken).get(name) else {
         return Ok(Outcome::new("nothing"));
@@ -130,7 +131,7 @@ async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallErro
     let key = KindId::PodToken.key(name.clone());
     let waited = lock(&engine.synced_versions).insert(key.clone(), (secret.version, 0)) == Some((secret.version, 0));
     if !waited {
-        return Ok(Outcome::requeue("waiting", PATIENCE));
+        return Ok(Outcome::requeue("waiting", ORPHAN_GRACE));
     }
     lock(&engine.synced_versions).remove(&key);
     let how = super::api::Delete {

@@ -1,4 +1,4 @@
-//! Bringing the host object up to date.
+//! Updates the host object.
 
 use super::to_host::ObjectSync;
 use super::{Outcome, api::CallError, lock};
@@ -74,7 +74,7 @@ impl ObjectSync<'_> {
                 .await?;
             engine.store_written(Side::Host, *id, name, written);
         }
-        // A host object that was just written is reported when its next state comes.
+        // The status of a host object that was just written is synced when its next state arrives.
         if result == "updated" {
             return Ok(Outcome::new(result));
         }
@@ -134,7 +134,7 @@ impl ObjectSync<'_> {
                                 engine.store_written(Side::Host, *id, name, written);
                                 return Ok(());
                             }
-                            // Somebody was faster: read again.
+                            // It was changed meanwhile: read it again.
                             Err(CallError::Conflict(_)) => {}
                             Err(error) => return Err(error),
                         }

@@ -1,8 +1,8 @@
-//! Which stores are filled from where, and from when on.
+//! Which stores are filled by which watch, and from when on.
 //!
 //! Host objects of a kind are watched from the moment there are any: an idle tenant costs the host's API server few
-//! watches. A kind that an API server does not serve, or that the syncer may not read there, is off: it is looked for
-//! again from time to time, an Event says so on the objects that use it, and everything else goes on.
+//! watches. A kind that an API server does not serve, or that the syncer may not read there, is off: the syncer tries
+//! it again from time to time, an Event says so on the objects that use it, and all other kinds are synced.
 
 use super::{Engine, api::CallError};
 use crate::{
@@ -22,7 +22,7 @@ const LIST_POLL: Duration = Duration::from_millis(10);
 /// Wait after a failed check whether there is anything to watch.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Whether there may be anything to see on the host. Every watch costs it something.
+/// Whether the host may have any objects of the kind. Every watch costs it something.
 fn is_offered(kind: &Kind, policy: &SyncPolicy) -> bool {
     match kind.direction {
         Direction::Mirror(rules) => rules.is_offered(policy),
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// Says that host objects of a kind exist from now on.
+    /// Starts the watch of a kind on the host, because host objects of it exist from now on.
     pub(super) fn start_host_watch(&self, id: KindId) {
         if let Some(demand) = self.demand.get(&id) {
             demand.notify_one();
@@ -131,8 +131,8 @@ impl Engine {
             .find_map(|side| Some((side, self.cache.stores.of(side, id).unavailable()?)))
     }
 
-    /// The kinds that the host does not let the syncer sync. Kinds that a tenant does not serve are its own
-    /// business: it may install them or not.
+    /// The kinds that cannot be synced because of the host. Kinds that a tenant does not serve are not included: it may
+    /// install them or not.
     pub(super) fn unavailable_kinds(&self) -> Vec<String> {
         let kinds = self.cache.kinds.iter().copied();
         kinds

@@ -1,5 +1,5 @@
-//! Certificates for what the broker answers itself, signed by the one authority whose key the syncer holds: the tenant's
-//! API server trusts it for its kubelets and for servers of the syncer's own, and for nothing else.
+//! Certificates for the servers behind the broker, signed by the one authority whose key the syncer holds: the tenant's
+//! API server trusts it for its kubelets and for the syncer's own servers, and for nothing else.
 
 use crate::tls::{Identity, TlsError, open_server};
 use berth_pki::{Certificate, CertificateAuthority, LeafRequest, Usage};
@@ -28,12 +28,12 @@ pub enum CertificateError {
     Tls(#[from] TlsError),
 }
 
-/// Whom a certificate is for.
+/// The server that a certificate is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A kubelet; its clients have to show a certificate of the same authority.
     Kubelet { node: String, addresses: Vec<IpAddr> },
-    /// A server of the syncer's own, which any client may talk to that has come this far.
+    /// One of the syncer's own servers. It accepts any client, because only the broker reaches it.
     Local {
         /// Its DNS name.
         name: String,

@@ -1,5 +1,5 @@
-//! What the tenant's API server takes for the kubelets of the tenant's nodes: the syncer itself, which asks the host's API
-//! server for the same of the tenant's pods on the host.
+//! The kubelets of the tenant's nodes, as the tenant's API server sees them. For each request, the syncer makes the
+//! same request to the host's API server, for the tenant's pod on the host.
 //!
 //! ```text
 //!  tenant's API server ── TLS, both ends with certificates of the tenant's kubelet authority ──► here
@@ -8,11 +8,11 @@
 //!  host's API server  ◄── GET …/namespaces/{workloads}/pods/{host pod}/exec?… ────────────────────┘
 //! ```
 //!
-//! - [`request`] reads requests and says what is asked of the host for them.
-//! - [`certificates`] are made for each node as its API server names it.
+//! - [`request`] reads requests and translates them for the host.
+//! - [`certificates`] makes a certificate for each node, for the names by which its API server addresses it.
 //!
-//! After an upgrade the bytes go through as they are, whatever protocol they speak. Which pod is meant is decided by its
-//! name in the tenant and by the UID that its host pod was made for, and by nothing else that the caller says.
+//! After an upgrade the bytes go through as they are, whatever protocol they are. The pod is identified by its name in
+//! the tenant and by the UID that its host pod was made for, and by nothing else in the request.
 
 pub mod certificates;
 pub mod request;
@@ -38,7 +38,7 @@ use certificates::{Certificates, Subject};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use kube::Client;
-use request::{Action, Refused};
+use request::{Action, Denial};
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -47,7 +47,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 const IDLE: Duration = Duration::from_mins(2);
 /// Time in which the host must agree to an upgrade.
 const UPGRADE: Duration = Duration::from_secs(30);
-/// Most of an error of the host that is read.
+/// Longest error of the host that is read.
 const LARGEST_ERROR: usize = 64 << 10;
 
 /// The kubelets of all nodes of the tenant.
@@ -58,7 +58,7 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// Kubelets that ask `host` and show certificates out of `certificates`.
+    /// Kubelets that forward requests to `host` and have certificates of `certificates`.
     pub fn new(host: Client, certificates: Arc<Certificates>) -> Self {
         Self { host, certificates }
     }
@@ -96,8 +96,8 @@ impl Kubelet {
             Err(denied) => Err(denied),
         };
         result.unwrap_or_else(|denied| {
-            tracing::debug!(%node, status = %denied.status, words = denied.words, "a kubelet request was denied");
-            Answer::Response(words(denied.status, denied.words))
+            tracing::debug!(%node, status = %denied.status, reason = denied.message, "a kubelet request was denied");
+            Answer::Response(text_response(denied.status, denied.message))
         })
     }
 
@@ -108,16 +108,16 @@ impl Kubelet {
         asked: &request::Request,
         method: &Method,
         headers: &HeaderMap,
-    ) -> Result<Answer<OnUpgrade>, Refused> {
+    ) -> Result<Answer<OnUpgrade>, Denial> {
         let pod = host_pod(cache, node, asked)?;
         let mut request = Request::builder()
             .method(method)
             .uri(uri(cache, &pod, asked))
             .body(kube::client::Body::empty())
-            .map_err(|error| Refused::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+            .map_err(|error| Denial::new(StatusCode::BAD_REQUEST, error.to_string()))?;
         *request.headers_mut() = request::forwarded(headers);
         let sent = self.host.send(request);
-        // A log may stay silent for as long as its container does, before its first line, too.
+        // A log may be silent for as long as its container is, even before its first line.
         let limit = if asked.action.is_stream() {
             UPGRADE
         } else {
@@ -155,9 +155,9 @@ fn subject(cache: &Cache, node: &Name) -> Subject {
 }
 
 /// Name of the host pod that a request is about.
-fn host_pod(cache: &Cache, node: &Name, asked: &request::Request) -> Result<String, Refused> {
+fn host_pod(cache: &Cache, node: &Name, asked: &request::Request) -> Result<String, Denial> {
     let name = &asked.pod;
-    let absent = || Refused::new(StatusCode::NOT_FOUND, format!("pod {name} does not run on node {node}"));
+    let absent = || Denial::new(StatusCode::NOT_FOUND, format!("pod {name} does not run on node {node}"));
     let tenant = cache.stores.tenant(KindId::Pod).get(name).ok_or_else(absent)?;
     let host = cache.stores.host(KindId::Pod).get(name).ok_or_else(absent)?;
     let runs_here = json::text(&host.object(), &["spec", "nodeName"]) == Some(&*node.name);
@@ -167,8 +167,8 @@ fn host_pod(cache: &Cache, node: &Name, asked: &request::Request) -> Result<Stri
     if let Some(container) = &asked.container
         && !has_container(&tenant.object(), container)
     {
-        let words = format!("container {container} not found in pod {name}");
-        return Err(Refused::new(StatusCode::NOT_FOUND, words));
+        let message = format!("container {container} not found in pod {name}");
+        return Err(Denial::new(StatusCode::NOT_FOUND, message));
     }
     Ok(host.name.to_string())
 }
@@ -187,12 +187,12 @@ fn has_container(pod: &Value, name: &str) -> bool {
         .any(|container| container["name"] == name)
 }
 
-fn no_answer() -> Refused {
-    Refused::new(StatusCode::BAD_GATEWAY, "the host cluster does not answer; try again")
+fn no_answer() -> Denial {
+    Denial::new(StatusCode::BAD_GATEWAY, "the host cluster does not answer; try again")
 }
 
-fn words(status: StatusCode, words: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(words));
+fn text_response(status: StatusCode, message: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(message));
     *response.status_mut() = status;
     let text = header::HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, text);
@@ -218,7 +218,7 @@ fn log(response: Response<kube::client::Body>) -> Response<Body> {
 }
 
 /// An error of the host, as a message for the tenant.
-async fn host_error(cache: &Cache, asked: &request::Request, status: StatusCode, body: kube::client::Body) -> Refused {
+async fn host_error(cache: &Cache, asked: &request::Request, status: StatusCode, body: kube::client::Body) -> Denial {
     let bytes = axum::body::to_bytes(Body::new(body), LARGEST_ERROR)
         .await
         .unwrap_or_default();
@@ -226,12 +226,12 @@ async fn host_error(cache: &Cache, asked: &request::Request, status: StatusCode,
         Ok(object) => json::text(&object, &["message"]).unwrap_or_default().to_owned(),
         Err(_) => String::from_utf8_lossy(&bytes).trim().to_owned(),
     };
-    tracing::debug!(pod = %asked.pod, %status, message, "the host denied a kubelet request");
-    // That the host does not let the syncer in is nothing that the caller did wrong.
+    tracing::debug!(pod = %asked.pod, %status, reason = message, "the host denied a kubelet request");
+    // If the host rejects the syncer itself, that is no error of the caller.
     let status = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => StatusCode::BAD_GATEWAY,
         status if status.is_client_error() || status.is_server_error() => status,
         _ => StatusCode::BAD_GATEWAY,
     };
-    Refused::new(status, host_text::sanitize_error(cache, &asked.pod, &message))
+    Denial::new(status, host_text::sanitize_error(cache, &asked.pod, &message))
 }

@@ -1,5 +1,5 @@
-//! What the tenant's API server asks of a kubelet, and what is asked of the host's API server for it. Only what is listed
-//! here passes.
+//! Requests of the tenant's API server to kubelets, and the requests to the host's API server that answer them. Only
+//! what is listed here passes.
 //!
 //! | kubelet | host |
 //! |---|---|
@@ -11,21 +11,21 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use berth_sync_rules::model::resource::Name;
 
-/// What is denied, and why.
+/// Why a request is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// As HTTP says it.
+pub struct Denial {
+    /// HTTP status code.
     pub status: StatusCode,
-    /// For the tenant.
-    pub words: String,
+    /// Message for the tenant.
+    pub message: String,
 }
 
-impl Refused {
-    /// With a status and words.
-    pub fn new(status: StatusCode, words: impl Into<String>) -> Self {
+impl Denial {
+    /// A denial with a status and a message.
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
-            words: words.into(),
+            message: message.into(),
         }
     }
 }
@@ -76,20 +76,20 @@ impl Action {
 /// Reads a request.
 ///
 /// # Errors
-/// Why it is not answered.
-pub fn read(method: &Method, path: &str, query: Option<&str>, headers: &HeaderMap) -> Result<Request, Refused> {
+/// Why the request is denied.
+pub fn read(method: &Method, path: &str, query: Option<&str>, headers: &HeaderMap) -> Result<Request, Denial> {
     let (action, pod, container) = read_path(path)?;
     let method_is_good = match action {
         Action::Log => method == Method::GET,
         _ => method == Method::GET || method == Method::POST,
     };
     if !method_is_good {
-        let words = format!("{method} is not a way to ask for {}", action.subresource());
-        return Err(Refused::new(StatusCode::METHOD_NOT_ALLOWED, words));
+        let message = format!("method {method} is not allowed for {}", action.subresource());
+        return Err(Denial::new(StatusCode::METHOD_NOT_ALLOWED, message));
     }
     if action.is_stream() && !is_upgrade(headers) {
-        let words = format!("{} needs a connection that can be upgraded", action.subresource());
-        return Err(Refused::new(StatusCode::BAD_REQUEST, words));
+        let message = format!("{} needs a connection that can be upgraded", action.subresource());
+        return Err(Denial::new(StatusCode::BAD_REQUEST, message));
     }
     let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let mut query = Vec::new();
@@ -107,20 +107,20 @@ pub fn read(method: &Method, path: &str, query: Option<&str>, headers: &HeaderMa
     })
 }
 
-fn read_path(path: &str) -> Result<(Action, Name, Option<String>), Refused> {
+fn read_path(path: &str) -> Result<(Action, Name, Option<String>), Denial> {
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let (action, namespace, pod, container) = match parts.as_slice() {
         ["containerLogs", namespace, pod, container] => (Action::Log, namespace, pod, Some(container)),
         ["exec", namespace, pod, container] => (Action::Exec, namespace, pod, Some(container)),
         ["attach", namespace, pod, container] => (Action::Attach, namespace, pod, Some(container)),
         ["portForward", namespace, pod] => (Action::PortForward, namespace, pod, None),
-        _ => return Err(Refused::new(StatusCode::FORBIDDEN, not_served(&parts))),
+        _ => return Err(Denial::new(StatusCode::FORBIDDEN, not_served(&parts))),
     };
     let mut named = [Some(namespace), Some(pod), container].into_iter().flatten();
     if !named.all(|name| is_name(name)) {
-        return Err(Refused::new(
+        return Err(Denial::new(
             StatusCode::BAD_REQUEST,
-            "the path names no pod and container",
+            "the path does not name a pod and a container",
         ));
     }
     Ok((
@@ -132,11 +132,13 @@ fn read_path(path: &str) -> Result<(Action, Name, Option<String>), Refused> {
 
 fn not_served(parts: &[&str]) -> String {
     let what = match parts.first().copied().unwrap_or_default() {
-        "stats" | "metrics" => "metrics of nodes are the platform's; use the metrics API (kubectl top)",
-        "pods" | "runningpods" => "the pods of a node are the platform's; ask the API server for yours",
+        "stats" | "metrics" => "metrics of nodes are reserved for the platform; use the metrics API (kubectl top)",
+        "pods" | "runningpods" => {
+            "the pod list of a node is reserved for the platform; list your pods through the API server"
+        }
         "run" | "cri" => "commands are run with exec",
         "logs" | "configz" | "debug" | "checkpoint" => "the node belongs to the platform",
-        _ => "nodes of the platform answer only what belongs to a pod: logs, exec, attach and port-forward",
+        _ => "only requests for pods are served: logs, exec, attach and port-forward",
     };
     format!("this is not served: {what}")
 }
@@ -147,10 +149,10 @@ fn is_name(text: &str) -> bool {
     (1..=253).contains(&text.len()) && text.bytes().all(good) && !text.starts_with('.') && !text.ends_with('.')
 }
 
-fn push_query(action: Action, key: &str, value: &str, query: &mut Vec<(&'static str, String)>) -> Result<(), Refused> {
+fn push_query(action: Action, key: &str, value: &str, query: &mut Vec<(&'static str, String)>) -> Result<(), Denial> {
     let bad = || {
-        let words = format!("{}: the parameter {key:?} cannot have this value", action.subresource());
-        Refused::new(StatusCode::BAD_REQUEST, words)
+        let message = format!("{}: the parameter {key:?} cannot have this value", action.subresource());
+        Denial::new(StatusCode::BAD_REQUEST, message)
     };
     let flag = || match value {
         "1" | "true" => Ok(Some("true".to_owned())),
@@ -190,8 +192,8 @@ fn push_query(action: Action, key: &str, value: &str, query: &mut Vec<(&'static 
             return Ok(());
         }
         _ => {
-            let words = format!("{}: the parameter {key:?} is not known", action.subresource());
-            return Err(Refused::new(StatusCode::BAD_REQUEST, words));
+            let message = format!("{}: the parameter {key:?} is not known", action.subresource());
+            return Err(Denial::new(StatusCode::BAD_REQUEST, message));
         }
     };
     query.extend(value.map(|value| (name, value)));
@@ -208,7 +210,7 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
 
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
-/// The headers of a request that go on to the host: those that ask for an upgrade. Whoever asks is never named.
+/// The headers of a request that are forwarded to the host: those that ask for an upgrade. The caller is never named.
 pub fn forwarded(headers: &HeaderMap) -> HeaderMap {
     let passing = [
         header::UPGRADE,
@@ -251,7 +253,7 @@ fn is_version(text: &str) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The headers of the host's answer that go back.
+/// The headers of the host's response that are returned.
 pub fn returned(headers: &HeaderMap) -> HeaderMap {
     copied(
         headers,
@@ -288,7 +290,7 @@ mod tests {
         ])
     }
 
-    fn ask(target: &str) -> Result<Request, Refused> {
+    fn ask(target: &str) -> Result<Request, Denial> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         read(&Method::GET, path, Some(query), &upgrade())
     }
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listed_annotations_pass() {
+    fn only_listed_requests_pass() {
         for (target, status) in [
             ("/", 403),
             ("/pods", 403),
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn no_identity_goes_on() {
+    fn identity_headers_are_not_forwarded() {
         let mut headers = upgrade();
         for (name, value) in [
             ("authorization", "Bearer x"),

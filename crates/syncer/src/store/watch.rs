@@ -18,12 +18,12 @@ use serde_json::Value;
 /// Objects asked for at a time from servers that cannot stream lists.
 const PAGE_SIZE: u32 = 100;
 
-/// What a watch calls.
+/// Callbacks of a watch.
 #[derive(Clone, Copy)]
 pub struct Hooks<'a> {
-    /// With the tenant name of every object that came, changed or went.
+    /// Called with the tenant name of every object that was added, changed or deleted.
     pub changed: &'a (dyn Fn(Name) + Send + Sync),
-    /// When the API server ceases or begins to give objects of this kind at all.
+    /// Called when objects of this kind become available or unavailable.
     pub availability: &'a (dyn Fn() + Send + Sync),
 }
 
@@ -118,7 +118,7 @@ async fn follow<const METADATA_ONLY: bool>(
     Ended::Stream
 }
 
-/// Whether an error says that there is nothing to be had.
+/// Whether an error says that objects of this kind are not available at all, and why.
 fn unavailable(error: &Error) -> Option<Unavailable> {
     let code = match error {
         Error::InitialListFailed(kube::Error::Api(status)) | Error::WatchStartFailed(kube::Error::Api(status)) => {

@@ -1,8 +1,8 @@
 //! `metrics.k8s.io` in the tenant: what its pods and nodes use, for `kubectl top` and for autoscalers.
 //!
-//! The tenant's API server reaches this through the egress broker, as an aggregated API behind the Service [`berth_sync_rules::usage::SERVICE`];
-//! no other client can. It has authenticated the user and asked its own RBAC before it does, with the very resource, verb,
-//! namespace and name of the request, so nothing is asked again here.
+//! The tenant's API server reaches this through the egress broker, as an aggregated API behind the Service
+//! [`berth_sync_rules::usage::SERVICE`]; no other client can. It has authenticated the user and checked its own RBAC
+//! for the same resource, verb, namespace and name, so nothing is checked again here.
 //!
 //! The numbers are those that the host's own metrics API has for the tenant's host pods, and for its nodes: the syncer
 //! may read metrics of its one workload namespace and of exactly the nodes that are the tenant's alone. A host
@@ -58,7 +58,7 @@ struct Usage {
     host: Client,
 }
 
-/// What a query may say. What else it says (`limit`, `timeout`, …) changes nothing.
+/// The parameters of a query. Others (`limit`, `timeout`, …) have no effect.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Options {
@@ -68,16 +68,16 @@ struct Options {
     include_object: Option<String>,
 }
 
-/// Why something is not answered.
+/// Why a request is not answered.
 #[derive(Debug, PartialEq, Eq)]
 enum Failure {
     /// There is no such path.
     NoPath,
-    /// It is not only read.
+    /// The method is not a read.
     Method,
-    /// The query makes no sense.
+    /// The query is invalid.
     Query(String),
-    /// There is no such object, or nothing is known of it: resource with its group, and name.
+    /// There is no such object, or the host has no metrics of it: resource with its group, and name.
     NotFound(&'static str, String),
     /// The host has no such API.
     NotServed,
@@ -98,7 +98,7 @@ impl IntoResponse for Failure {
                 "MethodNotAllowed",
                 "the server does not allow this method on the requested resource".to_owned(),
             ),
-            Self::Query(words) => (StatusCode::BAD_REQUEST, "BadRequest", words),
+            Self::Query(message) => (StatusCode::BAD_REQUEST, "BadRequest", message),
             Self::NotFound(resource, name) => (
                 StatusCode::NOT_FOUND,
                 "NotFound",
@@ -107,14 +107,14 @@ impl IntoResponse for Failure {
             Self::NotServed => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "ServiceUnavailable",
-                "the platform measures nothing: its cluster has no metrics.k8s.io. Ask the platform team to install \
+                "the platform has no metrics: its cluster has no metrics.k8s.io. Ask the platform team to install \
                  metrics-server or another server of this API"
                     .to_owned(),
             ),
             Self::Unavailable => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "ServiceUnavailable",
-                "the platform's metrics cannot be had now; try again".to_owned(),
+                "the platform's metrics are not available now; try again".to_owned(),
             ),
         };
         let status = json!({
@@ -187,7 +187,7 @@ fn resources() -> Value {
     })
 }
 
-/// Whether others use a node as well: what it uses as a whole is not the tenant's to see.
+/// Whether other tenants use a node as well: its total usage is then not shown to the tenant.
 fn is_shared(cache: &Cache, node: &Name) -> bool {
     let published = cache.stores.host(KindId::Node).get(node).map(|node| node.object());
     published.is_some_and(|node| json::text(&node, &["spec", "labels", labels::SHARED_POOL]).is_some())
@@ -239,7 +239,7 @@ impl Usage {
         }
     }
 
-    /// Metrics of the tenant's nodes. Each is asked for by its name, because only these names may be.
+    /// Metrics of the tenant's nodes. Each is requested by its name, because the syncer may read only these names.
     async fn nodes(&self, selection: &Selection) -> Result<Vec<Value>, Failure> {
         let cache = self.engine.cache();
         let mut names = cache.stores.host(KindId::Node).names();
@@ -276,7 +276,7 @@ impl Usage {
         }
     }
 
-    /// Asks the host; `None` if it knows nothing of the object.
+    /// Reads from the host; `None` if it has no metrics of the object.
     async fn ask(
         &self,
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Where a tenant's API server asks its syncer.
+/// The address at which a tenant's API server reaches its syncer, and the certificates of both.
 pub struct AdmissionFiles {
     dir: TempDir,
     address: SocketAddr,
@@ -20,7 +20,7 @@ pub struct AdmissionFiles {
 impl AdmissionFiles {
     pub fn new() -> Self {
         let dir = TempDir::with_prefix("berth-admission-").unwrap();
-        // None that an outgoing connection may get before the syncer listens, or while it is started again.
+        // Not a port that an outgoing connection may get before the syncer listens, or while it is restarted.
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, berth_process::free_port().unwrap()));
         let authority = CertificateAuthority::create("admission", DAY).unwrap();
         let issue = |name: &str, usage| {

@@ -68,7 +68,7 @@ async fn make(api: &Api<DynamicObject>, name: &str, spec: &Value) {
     api.create(&PostParams::default(), &object).await.unwrap();
 }
 
-async fn told(clusters: &Clusters, about: &str, reason: &str, words: &str) {
+async fn wait_for_event(clusters: &Clusters, about: &str, reason: &str, text: &str) {
     let events = clusters.tenant_api::<Event>();
     eventually(&format!("{about} has an Event {reason}"), async || {
         let list = events.list(&ListParams::default()).await.unwrap();
@@ -77,7 +77,7 @@ async fn told(clusters: &Clusters, about: &str, reason: &str, words: &str) {
                 && event.involved_object.kind.as_deref() == Some("Widget")
                 && event.involved_object.api_version.as_deref() == Some("example.com/v1")
                 && event.reason.as_deref() == Some(reason)
-                && event.message.as_deref().is_some_and(|message| message.contains(words))
+                && event.message.as_deref().is_some_and(|message| message.contains(text))
         })
     })
     .await;
@@ -90,7 +90,7 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
         ..SyncPolicy::default()
     };
     let clusters = Clusters::start_with(policy, SchedulingMode::Host).await;
-    // The tenant may use the kind before the host serves it: it is told, and everything else runs.
+    // The tenant may use the kind before the host serves it: an Event says so, and all other kinds are synced.
     define(&clusters.tenant_admin).await;
     let syncer = clusters.syncer().await;
     let (here, there) = (
@@ -104,7 +104,7 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
     .await;
     let spec = json!({"secretName": "cert", "others": [{"name": "two"}], "size": 3, "selector": {"matchLabels": {"app": "x"}}});
     make(&here, "one", &spec).await;
-    told(&clusters, "one", "KindUnavailable", "does not serve").await;
+    wait_for_event(&clusters, "one", "KindUnavailable", "does not serve").await;
 
     define(&clusters.host_admin).await;
     let on_host = async |name: &str| {
@@ -112,9 +112,9 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
         list.into_iter()
             .find(|widget| widget.annotations().get(labels::ORIGIN_NAME).map(String::as_str) == Some(name))
     };
-    eventually("the widget comes to the host", async || on_host("one").await.is_some()).await;
+    eventually("the widget is on the host", async || on_host("one").await.is_some()).await;
     make(&here, "two", &json!({"size": 1})).await;
-    eventually("so does the second", async || on_host("two").await.is_some()).await;
+    eventually("the second is on the host", async || on_host("two").await.is_some()).await;
     let (one, two) = (on_host("one").await.unwrap(), on_host("two").await.unwrap());
     assert_eq!(one.data["spec"]["others"][0]["name"], two.name_any().as_str());
     assert_eq!(
@@ -123,21 +123,21 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
     );
     let secrets = clusters.host_api::<Secret>();
     let secret = one.data["spec"]["secretName"].as_str().unwrap().to_owned();
-    secrets.get(&secret).await.expect("the Secret came along");
+    secrets.get(&secret).await.expect("the Secret is on the host");
 
-    // The host's controller reports; the tenant hears its own names.
+    // The host's controller reports; the status in the tenant has the tenant's names.
     let status = json!({"status": {"leader": two.name_any(), "note": format!("{} leads", two.name_any())}});
     there
         .patch_status(&one.name_any(), &PatchParams::default(), &Patch::Merge(status))
         .await
         .unwrap();
-    eventually("the status comes back", async || {
+    eventually("the status is in the tenant", async || {
         let status = here.get("one").await.unwrap().data["status"].clone();
         status["leader"] == "two" && status["note"] == "two leads"
     })
     .await;
 
-    // Changes go down; what the class does not offer is refused and leaves the rest as it is.
+    // Changes are synced to the host; a field that the class does not offer is denied and the host object stays as it is.
     let change = |patch: Value| async {
         here.patch("one", &PatchParams::default(), &Patch::Merge(patch))
             .await
@@ -149,7 +149,7 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
     })
     .await;
     change(json!({"spec": {"hostPath": "/etc"}})).await;
-    told(&clusters, "one", "FieldDenied", "spec.hostPath").await;
+    wait_for_event(&clusters, "one", "FieldDenied", "spec.hostPath").await;
     assert_eq!(on_host("one").await.unwrap().data["spec"].get("hostPath"), None);
 
     here.delete("one", &DeleteParams::default()).await.unwrap();

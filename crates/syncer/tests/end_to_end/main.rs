@@ -22,7 +22,7 @@ mod workloads;
 
 use setup::{Clusters, OLDER_VERSION, Setup};
 
-/// One cluster pair for everything: starting them is what takes time.
+/// One pair of clusters for all subjects: starting them takes most of the time.
 async fn live(setup: Setup) {
     let clusters = Clusters::start_as(setup).await;
     let syncer = clusters.syncer().await;

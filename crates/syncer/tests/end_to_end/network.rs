@@ -1,5 +1,5 @@
-//! Policies, endpoints, Ingresses and routes between real API servers. No packet flows: what is looked at are the
-//! objects and labels that network plug-ins and controllers of the host act upon.
+//! Policies, endpoints, Ingresses and routes between real API servers. No packet flows: the tests look at the objects
+//! and labels that network plug-ins and controllers of the host act upon.
 
 use crate::setup::{Clusters, WORKLOADS, create, events, eventually, is_phase, origin, phase, pod};
 use berth_api::{
@@ -57,7 +57,7 @@ impl Objects {
         Some(serde_json::to_value(object).unwrap())
     }
 
-    /// The object with the words for its kind.
+    /// The object with its API version and kind.
     fn of_kind(&self, mut object: Value) -> Value {
         object["apiVersion"] = self.1.api_version.clone().into();
         object["kind"] = self.1.kind.clone().into();
@@ -109,7 +109,7 @@ fn both(clusters: &Clusters, group: &str, version: &str, kind: &str) -> (Objects
     )
 }
 
-/// Defines the Gateway API as far as it matters here.
+/// Defines the part of the Gateway API that matters here.
 async fn define_gateway_api(client: &Client) {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -123,7 +123,7 @@ async fn define_gateway_api(client: &Client) {
         let definition = json!({
             "metadata": {
                 "name": format!("{plural}.{GATEWAY}"),
-                // Names under k8s.io are the community's, which this one says to have.
+                // Names under k8s.io belong to the community; this annotation claims its approval.
                 "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api/pull/1"}},
             "spec": {"group": GATEWAY, "scope": scope, "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
                 "versions": [{"name": version, "served": true, "storage": true, "subresources": {"status": {}},
@@ -156,7 +156,7 @@ async fn host_pod(clusters: &Clusters, name: &str) -> Option<Pod> {
     clusters.host_pods().await.into_iter().find(|pod| origin(pod) == name)
 }
 
-/// In which directions the platform's allowances apply to a pod.
+/// The directions in which the platform's policies leave a pod open.
 async fn open(clusters: &Clusters, name: &str) -> Option<[bool; 2]> {
     let labels = host_pod(clusters, name).await?.metadata.labels?;
     Some([NETWORK_INGRESS, NETWORK_EGRESS].map(|label| labels.get(label).is_some_and(|value| value == "open")))
@@ -201,9 +201,10 @@ async fn policies_isolate(clusters: &Clusters) {
     );
     until_open(clusters, "db", [false, true]).await;
     assert_eq!(open(clusters, "web").await, Some([true, true]));
-    eventually("what is left out is told", async || {
-        let told = events(clusters, "db", "FieldIgnored").await;
-        told.iter()
+    eventually("an Event names what is left out", async || {
+        let messages = events(clusters, "db", "FieldIgnored").await;
+        messages
+            .iter()
             .any(|message| message.contains("spec.ingress[0].from[1].ipBlock: these addresses belong to the platform"))
     })
     .await;
@@ -216,7 +217,7 @@ async fn policies_isolate(clusters: &Clusters) {
     })
     .await;
     assert_eq!(open(clusters, "db-2").await, Some([false, true]));
-    // A label takes a pod out of the policy, a policy for the other direction takes it back in.
+    // A changed label takes a pod out of the policy; a policy for the other direction then selects it.
     let relabel = Patch::Merge(json!({"metadata": {"labels": {"app": "other"}}}));
     pods.patch("db-2", &PatchParams::default(), &relabel).await.unwrap();
     until_open(clusters, "db-2", [true, true]).await;
@@ -238,7 +239,7 @@ async fn endpoints_are_the_tenants_own(clusters: &Clusters) {
     eventually("db runs", async || is_phase(&pods, "db", "Running").await).await;
     let address = pods.get("db").await.unwrap().status.unwrap().pod_ip.unwrap();
     let (tenant, host) = both(clusters, "discovery.k8s.io", "v1", "EndpointSlice");
-    // Before its Service there is nothing to do for a slice.
+    // A slice is not synced before its Service exists.
     tenant
         .create(json!({"metadata": {"name": "manual", "labels": {"kubernetes.io/service-name": "manual"}}, "addressType": "IPv4",
             "endpoints": [{"addresses": [address]}, {"addresses": ["192.0.2.7"]}, {"addresses": ["10.0.0.1"]}], "ports": [{"name": "", "port": 5432}]}))
@@ -266,19 +267,20 @@ async fn endpoints_are_the_tenants_own(clusters: &Clusters) {
         slice["metadata"]["labels"]["kubernetes.io/service-name"],
         host_name("Service", "default", "manual")
     );
-    eventually("what is left out is told", async || {
-        let told = events(clusters, "manual", "FieldIgnored").await;
-        told.iter()
+    eventually("an Event names what is left out", async || {
+        let messages = events(clusters, "manual", "FieldIgnored").await;
+        messages
+            .iter()
             .any(|message| message.contains("endpoints[2].addresses: 10.0.0.1"))
     })
     .await;
-    // An address goes with its pod.
+    // An address is removed with its pod.
     pods.delete("db", &DeleteParams::default()).await.unwrap();
     host.until(&name, "the address of the pod is gone", |slice| {
         addresses(slice) == [json!("192.0.2.7")]
     })
     .await;
-    // Endpoints of the older kind come as the tenant's controller manager mirrors them, once.
+    // Endpoints of the older kind are synced as the slices that the tenant's controller manager makes of them, once.
     let (endpoints, host_endpoints) = both(clusters, "", "v1", "Endpoints");
     endpoints
         .create(json!({"metadata": {"name": "older"}, "subsets": [{"addresses": [{"ip": "192.0.2.9"}], "ports": [{"port": 5432}]}]}))
@@ -304,10 +306,10 @@ async fn ingresses_are_served(clusters: &Clusters) {
                 "spec": {"controller": "k8s.io/ingress-nginx"}}))
             .await;
     }
-    classes[1].until("nginx", "the class is shown", |_| true).await;
+    classes[1].until("nginx", "the class is mirrored", |_| true).await;
     assert!(classes[1].get("internal").await.is_none());
     classes[1].delete("nginx").await;
-    classes[1].until("nginx", "the class is shown again", |_| true).await;
+    classes[1].until("nginx", "the class is mirrored again", |_| true).await;
     let secret = json!({"metadata": {"name": "app-tls"}, "type": "kubernetes.io/tls", "stringData": {"tls.crt": "c", "tls.key": "k"}});
     create(&clusters.tenant_api::<Secret>(), secret).await;
     let (tenant, host) = both(clusters, NETWORKING, "v1", "Ingress");
@@ -315,13 +317,13 @@ async fn ingresses_are_served(clusters: &Clusters) {
     let ingress = json!({"metadata": {"name": "app", "annotations": {"nginx.ingress.kubernetes.io/proxy-body-size": "8m"}},
         "spec": {"rules": [{"host": "app.team.example.com", "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}],
             "tls": [{"hosts": ["app.team.example.com"], "secretName": "app-tls"}]}});
-    // The API server's own view of classes may be a moment old.
+    // The API server's own cache of classes may be a moment old.
     let dry_run = PostParams {
         dry_run: true,
         ..PostParams::default()
     };
     let typed: DynamicObject = serde_json::from_value(tenant.of_kind(ingress.clone())).unwrap();
-    eventually("there is a class by default", async || {
+    eventually("the default class is set", async || {
         let answer = tenant.0.create(&dry_run, &typed).await;
         answer.is_ok_and(|ingress| ingress.data["spec"]["ingressClassName"].is_string())
     })
@@ -339,16 +341,16 @@ async fn ingresses_are_served(clusters: &Clusters) {
     tenant
         .until("app", "the address is known", |ingress| ingress["status"] == balancer)
         .await;
-    // What is not to be had is said at once.
+    // Fields that are not offered are reported at once.
     tenant
         .create(
             json!({"metadata": {"name": "grab", "annotations": {"nginx.ingress.kubernetes.io/server-snippet": "x"}},
             "spec": {"ingressClassName": "internal", "rules": [{"host": "other.example.com"}]}}),
         )
         .await;
-    eventually("the refusal is told", async || {
-        let told = events(clusters, "grab", "FieldDenied").await;
-        told.iter().any(|message| {
+    eventually("an Event reports the denial", async || {
+        let messages = events(clusters, "grab", "FieldDenied").await;
+        messages.iter().any(|message| {
             ["spec.ingressClassName", "spec.rules[0].host", "server-snippet"]
                 .iter()
                 .all(|field| message.contains(field))
@@ -375,7 +377,7 @@ async fn routes_are_attached(clusters: &Clusters) {
         )
         .await;
     classes[1]
-        .until("shared", "the class is shown", |class| {
+        .until("shared", "the class is mirrored", |class| {
             class["status"]["conditions"][0]["status"] == "True"
         })
         .await;
@@ -396,19 +398,19 @@ async fn routes_are_attached(clusters: &Clusters) {
     let backends = &route["spec"]["rules"][0]["backendRefs"];
     let models = host_name("Service", "lab", "models");
     assert_eq!(backends[0]["name"], host_name("Service", "default", "web"));
-    assert_ne!(backends[1]["name"], models, "nothing permits it yet");
+    assert_ne!(backends[1]["name"], models, "no ReferenceGrant permits it yet");
     let status = |reason: &str, resolved: &str| {
         let condition = |kind: &str, status: &str, reason: &str| json!({"type": kind, "status": status, "reason": reason, "message": "", "observedGeneration": 1, "lastTransitionTime": "2026-11-21T00:00:00Z"});
         json!({"parents": [{"controllerName": "example.com/gateway", "parentRef": route["spec"]["parentRefs"][0],
             "conditions": [condition("Accepted", "True", "Accepted"), condition("ResolvedRefs", resolved, reason)]}]})
     };
     host.patch_status(&name, status("BackendNotFound", "False")).await;
-    let shown = tenant
+    let synced = tenant
         .until("app", "the status says why", |route| {
             route["status"]["parents"][0]["conditions"][1]["reason"] == "RefNotPermitted"
         })
         .await;
-    assert_eq!(shown["status"]["parents"][0]["parentRef"], json!({"name": "public"}));
+    assert_eq!(synced["status"]["parents"][0]["parentRef"], json!({"name": "public"}));
     let grants = Objects::new(
         &clusters.tenant_admin,
         GATEWAY,
@@ -420,17 +422,17 @@ async fn routes_are_attached(clusters: &Clusters) {
         .create(json!({"metadata": {"name": "web"}, "spec": {
             "from": [{"group": GATEWAY, "kind": "HTTPRoute", "namespace": "default"}], "to": [{"group": "", "kind": "Service"}]}}))
         .await;
-    host.until(&name, "the grant leads it on", |route| {
+    host.until(&name, "the ReferenceGrant permits the backend", |route| {
         route["spec"]["rules"][0]["backendRefs"][1]["name"] == models
     })
     .await;
     host.patch_status(&name, status("ResolvedRefs", "True")).await;
     tenant
-        .until("app", "all is well", |route| {
+        .until("app", "the backend is resolved", |route| {
             route["status"]["parents"][0]["conditions"][1]["status"] == "True"
         })
         .await;
-    // A Gateway of the tenant's own takes the route back.
+    // A Gateway of the tenant's own takes the route over.
     let gateways = Objects::new(&clusters.tenant_admin, GATEWAY, "v1", "Gateway", Some("default"));
     gateways
         .create(json!({"metadata": {"name": "public"}, "spec": {"gatewayClassName": "mine"}}))
@@ -438,13 +440,14 @@ async fn routes_are_attached(clusters: &Clusters) {
     host.gone(&name).await;
     gateways.delete("public").await;
     host.until(&name, "it is back", |_| true).await;
-    // The host has no TLSRoutes here, and the tenant neither: nobody minds.
+    // Neither the host nor the tenant serves TLSRoutes here, and that disturbs no other route.
     tenant
         .patch("app", json!({"spec": {"hostnames": ["else.example.org"]}}))
         .await;
-    eventually("the refusal is told", async || {
-        let told = events(clusters, "app", "FieldDenied").await;
-        told.iter()
+    eventually("an Event reports the denial", async || {
+        let messages = events(clusters, "app", "FieldDenied").await;
+        messages
+            .iter()
             .any(|message| message.contains("spec.hostnames[0]: the host name else.example.org"))
     })
     .await;
@@ -463,7 +466,7 @@ async fn budgets_hold_on_the_host(clusters: &Clusters) {
     let name = host_name("PodDisruptionBudget", "default", "api");
     let budget = host.until(&name, "the host's agrees", allowed).await;
     assert_eq!(budget["spec"]["minAvailable"], 2);
-    // A drain on the host may take one pod, and has to wait for the next.
+    // A drain on the host may evict one pod, and has to wait for the next.
     let pods: Vec<Pod> = clusters.host_pods().await;
     let pods: Vec<&Pod> = pods
         .iter()
@@ -471,7 +474,7 @@ async fn budgets_hold_on_the_host(clusters: &Clusters) {
         .collect();
     assert_eq!(pods.len(), 3);
     let api = clusters.host_api::<Pod>();
-    // All at the same time: with time in between the pod may be replaced, and the next may go.
+    // All at the same time: otherwise the pod might be replaced in between, and the next one evicted.
     let params = EvictParams::default();
     let evictions = pods
         .iter()
@@ -479,7 +482,7 @@ async fn budgets_hold_on_the_host(clusters: &Clusters) {
     let answers = futures::future::join_all(evictions).await;
     let evicted = answers.iter().filter(|answer| answer.is_ok()).count();
     assert!(evicted < 3, "the budget holds");
-    // In the tenant they are replaced, and what is left of them is not counted as healthy.
+    // In the tenant the evicted pods are replaced, and no longer count as healthy.
     let of_team = clusters.tenant_api::<Pod>();
     eventually("the evicted pods have failed", async || {
         let pods = of_team.list(&ListParams::default().labels("app=api")).await.unwrap();

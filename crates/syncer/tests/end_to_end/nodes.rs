@@ -25,7 +25,7 @@ pub async fn nodes_appear(clusters: &Clusters) {
         nodes.items.len() == 2 && nodes.iter().all(ready)
     })
     .await;
-    // What a tenant does to labels of the host is undone, its own stay.
+    // Changes by a tenant to labels of the host are undone; its own labels stay.
     let patch = json!({"metadata": {"labels": {"nvidia.com/gpu.product": "other", "mine": "yes"}}});
     nodes
         .patch("gpu-h100-01", &PatchParams::default(), &Patch::Merge(patch))
@@ -41,14 +41,14 @@ pub async fn nodes_appear(clusters: &Clusters) {
 pub async fn nodes_go(clusters: &Clusters) {
     let nodes: Api<Node> = Api::all(clusters.tenant_admin.clone());
     create(&nodes, json!({"metadata": {"name": "made-by-hand"}})).await;
-    clusters.withdraw_node("gpu-h100-02").await;
+    clusters.unpublish_node("gpu-h100-02").await;
     eventually("only the node that control publishes is left", async || {
         let left = nodes.list(&ListParams::default()).await.unwrap();
         left.items.len() == 1 && left.items[0].metadata.name.as_deref() == Some("gpu-h100-01")
     })
     .await;
     let events: Api<Event> = Api::namespaced(clusters.tenant_admin.clone(), "default");
-    eventually("the tenant is told about its own node", async || {
+    eventually("an Event reports the tenant's own node", async || {
         let events = events.list(&ListParams::default()).await.unwrap();
         events
             .iter()

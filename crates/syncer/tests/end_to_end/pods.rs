@@ -1,4 +1,4 @@
-//! Single pods: refusals, changes, deletions, gates.
+//! Single pods: denials, changes, deletions, gates.
 
 use crate::setup::{Clusters, create, events, eventually, is_phase, origin, pod};
 use k8s_openapi::api::{
@@ -19,14 +19,14 @@ pub async fn denied_fields_are_reported(clusters: &Clusters) {
             .unwrap_or_default()
             .into_iter()
             .find(|condition| condition.type_ == "berth.dev/Synced");
-        let told = events(clusters, "escape", "FieldDenied").await;
+        let messages = events(clusters, "escape", "FieldDenied").await;
         condition.is_some_and(|condition| {
             let message = condition.message.unwrap();
             condition.status == "False"
                 && ["spec.hostNetwork", "spec.hostPID", "spec.volumes[0].hostPath"]
                     .iter()
                     .all(|field| message.contains(field))
-                && told == [message]
+                && messages == [message]
         })
     })
     .await;
@@ -46,7 +46,7 @@ pub async fn changes_reach_running_pods(clusters: &Clusters) {
             .find(|pod| origin(pod) == "change")
             .unwrap()
     };
-    // Somebody on the host adds a label; it stays.
+    // A label that is added on the host stays.
     let host_name = host().await.metadata.name.unwrap();
     let injected = Patch::Merge(json!({"metadata": {"labels": {"injected": "by-host"}}}));
     clusters
@@ -91,7 +91,7 @@ pub async fn deletions_follow(clusters: &Clusters) {
     })
     .await;
 
-    // The same name again, while the host still has the old one.
+    // The same name again, while the host still has the old pod.
     let first = create(&pods, pod("again", &json!({}))).await;
     eventually("it runs", async || is_phase(&pods, "again", "Running").await).await;
     pods.delete("again", &DeleteParams::default().grace_period(0))
@@ -115,7 +115,7 @@ pub async fn deletions_follow(clusters: &Clusters) {
         .await
         .unwrap();
 
-    // What nobody references any more leaves the host.
+    // An object that is no longer referenced is removed from the host.
     clusters
         .tenant_api::<Deployment>()
         .delete("web", &DeleteParams::default())
@@ -196,7 +196,7 @@ pub async fn gates_and_late_additions(clusters: &Clusters) {
     pods.delete("gated", &DeleteParams::default()).await.unwrap();
 }
 
-/// Tokens for several audiences, renewed in place when their time has come.
+/// Tokens for several audiences, renewed in place when they are due.
 pub async fn tokens_are_renewed_in_place(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     let source = |audience: &str| json!({"serviceAccountToken": {"audience": audience, "expirationSeconds": 600, "path": audience}});
@@ -246,8 +246,8 @@ pub async fn tokens_are_renewed_in_place(clusters: &Clusters) {
     pods.delete("audiences", &DeleteParams::default()).await.unwrap();
 }
 
-/// Labels and annotations that a pod reads from a downward API volume follow their changes; its full host name is that of
-/// the tenant's cluster; what is missing is told under the tenant's name.
+/// Labels and annotations that a pod reads from a downward API volume follow their changes; its full host name is that
+/// of the tenant's cluster; missing objects are reported under the tenant's names.
 pub async fn pods_see_themselves_as_in_a_cluster_of_their_own(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     let item = json!({"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}});

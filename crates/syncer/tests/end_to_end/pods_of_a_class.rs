@@ -34,7 +34,7 @@ fn policy() -> SyncPolicy {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_of_a_class() {
     let clusters = Clusters::start_with(policy(), SchedulingMode::Host).await;
-    // What control does for the class, and what the platform has made.
+    // Objects that control makes for the class, and objects of the platform.
     let classes: Api<PriorityClass> = Api::all(clusters.host_admin.clone());
     for step in 0..PRIORITY_STEPS {
         for (preempts, how) in [(true, "PreemptLowerPriority"), (false, "Never")] {
@@ -64,12 +64,12 @@ async fn pods_of_a_class() {
 }
 
 async fn runtime_classes_are_mirrored_and_used(clusters: &Clusters) {
-    let shown: Api<RuntimeClass> = Api::all(clusters.tenant_admin.clone());
-    eventually("the class is shown", async || {
-        shown.get_opt("kata").await.unwrap().is_some()
+    let mirrored: Api<RuntimeClass> = Api::all(clusters.tenant_admin.clone());
+    eventually("the class is mirrored", async || {
+        mirrored.get_opt("kata").await.unwrap().is_some()
     })
     .await;
-    assert!(shown.get_opt("of-the-platform").await.unwrap().is_none());
+    assert!(mirrored.get_opt("of-the-platform").await.unwrap().is_none());
     let pods = clusters.tenant_api::<Pod>();
     create(&pods, pod("boxed", &json!({"runtimeClassName": "kata"}))).await;
     eventually("it runs", async || is_phase(&pods, "boxed", "Running").await).await;
@@ -77,11 +77,11 @@ async fn runtime_classes_are_mirrored_and_used(clusters: &Clusters) {
     let host = host.iter().find(|pod| origin(pod) == "boxed").unwrap().spec.as_ref();
     assert_eq!(host.unwrap().runtime_class_name.as_deref(), Some("kata"));
     assert_eq!(host.unwrap().overhead.as_ref().unwrap()["memory"].0, "64Mi");
-    // What the tenant does to it is undone.
+    // A change by the tenant is undone.
     let patch = Patch::Merge(json!({"metadata": {"labels": {"mine": "yes"}}}));
-    shown.patch("kata", &PatchParams::default(), &patch).await.unwrap();
+    mirrored.patch("kata", &PatchParams::default(), &patch).await.unwrap();
     eventually("the change is undone", async || {
-        let labels = shown.get("kata").await.unwrap().metadata.labels;
+        let labels = mirrored.get("kata").await.unwrap().metadata.labels;
         labels.is_none_or(|labels| !labels.contains_key("mine"))
     })
     .await;

@@ -1,5 +1,5 @@
-//! A TCP proxy on loopback between the syncer and an API server, which can be cut: bytes then stop, both ways, and
-//! nobody is told, as when a network breaks.
+//! A TCP proxy on loopback between the syncer and an API server, which can be cut: bytes then stop, both ways, and the
+//! connections stay open, as when a network breaks.
 
 use std::net::SocketAddr;
 use tokio::{

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-/// Objects of each sort that are created; a third is changed, a third deleted.
+/// Objects of each sort that are created; a third of them is changed, a third deleted.
 const EACH: usize = 200;
 const KINDS: usize = 3;
 /// Time for which an API server cannot be reached: as long as it takes to write forty objects of each sort, one a second.
@@ -40,7 +40,7 @@ fn object(sort: usize, index: usize) -> (String, Value) {
     (name, object)
 }
 
-/// What a team does to its objects: makes all of them, then changes a third and deletes another.
+/// Changes of a team to its objects: creates all of them, then changes a third and deletes another.
 async fn write(tenant: &Client, sort: usize, index: usize, step: usize) {
     async fn act<K>(api: &Api<K>, sort: usize, index: usize, step: usize)
     where
@@ -66,8 +66,8 @@ async fn write(tenant: &Client, sort: usize, index: usize, step: usize) {
     }
 }
 
-/// By name in the tenant: UID there, and whether it carries the changed label.
-type Seen = BTreeMap<String, (String, bool)>;
+/// By name in the tenant: its UID, and whether it has the changed label.
+type HostObjects = BTreeMap<String, (String, bool)>;
 
 async fn in_tenant<K>(clusters: &Clusters) -> BTreeMap<String, K>
 where
@@ -81,7 +81,7 @@ where
     list.into_iter().map(|object| (key(&object), object)).collect()
 }
 
-async fn on_host<K>(clusters: &Clusters) -> Seen
+async fn on_host<K>(clusters: &Clusters) -> HostObjects
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
@@ -92,7 +92,7 @@ where
         .unwrap();
     let objects: Vec<K> = list.into_iter().collect();
     let count = objects.len();
-    let seen: Seen = objects
+    let seen: HostObjects = objects
         .iter()
         .map(|object| {
             let text = |key: &str| object.annotations()[key].clone();
@@ -103,7 +103,7 @@ where
             )
         })
         .collect();
-    assert_eq!(seen.len(), count, "two host objects stand for one");
+    assert_eq!(seen.len(), count, "two host objects have the same origin");
     seen
 }
 
@@ -112,7 +112,7 @@ async fn difference<K>(clusters: &Clusters, is_wanted: impl Fn(&str) -> bool) ->
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let wanted: Seen = in_tenant::<K>(clusters)
+    let wanted: HostObjects = in_tenant::<K>(clusters)
         .await
         .into_iter()
         .filter(|(name, _)| is_wanted(name))
@@ -131,7 +131,7 @@ where
     }
 }
 
-/// Whether both sides say the same: every object, no orphan, no duplicate, every status.
+/// The first difference between both sides: every object, no orphan, no duplicate, every status.
 async fn disagreement(clusters: &Clusters) -> Option<String> {
     let pods = in_tenant::<Pod>(clusters).await;
     let tokens = ListParams::default().labels("berth.dev/pod-token");
@@ -164,8 +164,8 @@ async fn disagreement(clusters: &Clusters) -> Option<String> {
     difference::<ConfigMap>(clusters, |name| used.contains(name)).await
 }
 
-/// Waits until both sides say the same. Hundreds of pods take their time on a busy machine, so that only a difference that
-/// stays the same for long is a failure.
+/// Waits until both sides agree. Hundreds of pods take their time on a busy machine, so only a difference that stays
+/// the same for long is a failure.
 async fn agree(clusters: &Clusters) {
     let mut last = disagreement(clusters).await;
     while let Some(difference) = last.take() {
@@ -218,7 +218,7 @@ async fn a_syncer_killed_again_and_again_leaves_both_sides_equal() {
         }
     });
     let mut kills = 0;
-    // How much is written by the third depends on the machine; there is work left after the last write, too.
+    // How much is written before the third kill depends on the machine; there is work left after the last write, too.
     while kills < 3 || !writer.is_finished() {
         tokio::time::sleep(Duration::from_millis(700 + 300 * (kills % 4))).await;
         syncer.kill().await;
@@ -234,7 +234,7 @@ async fn a_syncer_killed_again_and_again_leaves_both_sides_equal() {
     let before = host_versions(&clusters).await;
     let syncer = clusters.syncer().await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    // What the garbage collector takes later is not the syncer's doing.
+    // What the garbage collector removes later is not a change by the syncer.
     let after = host_versions(&clusters).await;
     let written: Vec<_> = after
         .iter()
@@ -300,7 +300,7 @@ async fn changes_during_a_network_partition_are_synced_afterwards() {
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        // Meanwhile a host pod is evicted, of which the tenant must hear.
+        // Meanwhile a host pod is evicted, which must be reported to the tenant.
         let victim = format!("default/o-{:04}", first + 3);
         let pods = Api::<Pod>::namespaced(clusters.host_admin.clone(), WORKLOADS);
         for pod in pods.list(&ListParams::default()).await.unwrap() {

@@ -39,7 +39,7 @@ pub async fn a_killed_syncer_goes_on(clusters: &Clusters) {
             .list(&ListParams::default().labels("berth.dev/pod-token"))
             .await
             .unwrap();
-        // Those of earlier pods may be there still.
+        // Those of earlier pods may still exist.
         all.iter()
             .filter(|secret| secret.annotations()[ORIGIN_NAME].starts_with("many-"))
             .count()
@@ -58,7 +58,7 @@ pub async fn a_killed_syncer_goes_on(clusters: &Clusters) {
         before.len()
     );
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-    // What the garbage collector takes later is not the syncer's doing.
+    // What the garbage collector removes later is not a change by the syncer.
     let after = host_versions(clusters).await;
     let written: Vec<_> = after
         .iter()

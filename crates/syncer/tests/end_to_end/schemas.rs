@@ -55,8 +55,8 @@ fn type_of(schemas: &Value, schema: &Value, todo: &mut Vec<String>) -> String {
     }
 }
 
-/// With `BERTH_UPDATE_SCHEMAS=1` writes the files instead of comparing them: what is not classified then is named by the
-/// unit tests.
+/// With `BERTH_UPDATE_SCHEMAS=1` writes the files instead of comparing them: the unit tests then name the fields
+/// without a rule.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_schemas_of_pods_are_the_servers() {
     let _turn = TURNS.acquire().await.unwrap();

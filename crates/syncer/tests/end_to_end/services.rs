@@ -1,4 +1,4 @@
-//! Services: one address inside and out, whatever verb makes or changes them.
+//! Services: one address inside and outside, whatever verb creates or changes them.
 
 mod failures;
 
@@ -62,7 +62,7 @@ async fn services_have_one_address() {
     failures::without_a_syncer(&clusters).await;
 }
 
-/// Without anything that a class has to allow.
+/// A Service that needs no permission of a class.
 pub async fn a_service_has_one_address(clusters: &Clusters) {
     let created = create(&clusters.tenant_api::<Service>(), plain("web")).await;
     assert_same(clusters, &created).await;
@@ -92,7 +92,7 @@ async fn on_host(clusters: &Clusters, name: &str) -> Option<Service> {
     clusters.host_api::<Service>().get_opt(&name).await.unwrap()
 }
 
-/// That both sides say the same about everything that is given out. Now, not some time later.
+/// Both sides agree about everything that is allocated. At once, not some time later.
 async fn assert_same(clusters: &Clusters, service: &Service) {
     let host = on_host(clusters, &service.name_any()).await.expect("the host has it");
     let given = |service: &Service| {
@@ -162,7 +162,7 @@ async fn every_way_to_create(clusters: &Clusters) {
     assert!(generated.name_any().starts_with("generated-") && generated.name_any().len() == 15);
     assert_same(clusters, &generated).await;
 
-    // A PUT without the address keeps it, and other changes arrive.
+    // A PUT without the address keeps it, and other changes are synced.
     let mut replacement: Service = serde_json::from_value(plain("created")).unwrap();
     replacement.spec.as_mut().unwrap().ports.as_mut().unwrap()[0].port = 81;
     let replaced = services
@@ -211,7 +211,7 @@ async fn names_that_are_taken(clusters: &Clusters) {
     }
     assert_same(clusters, &services.get("contested").await.unwrap()).await;
 
-    // Made anew at once, before the host's is gone.
+    // Recreated at once, before the host's is gone.
     for _ in 0..3 {
         services.delete("contested", &DeleteParams::default()).await.unwrap();
         let again = services.create(&params, &contested).await.unwrap();
@@ -276,20 +276,20 @@ async fn addresses_by_hand(clusters: &Clusters) {
 
 async fn fields_that_are_not_offered_are_denied(clusters: &Clusters) {
     let services = clusters.tenant_api::<Service>();
-    let mut service = plain("refused");
+    let mut service = plain("denied");
     service["spec"]["externalIPs"] = json!(["1.2.3.4"]);
     service["spec"]["type"] = "LoadBalancer".into();
     service["spec"]["loadBalancerClass"] = "example.com/f5".into();
-    let refused: Service = serde_json::from_value(service).unwrap();
-    let (code, message) = denial(services.create(&PostParams::default(), &refused).await);
+    let denied: Service = serde_json::from_value(service).unwrap();
+    let (code, message) = denial(services.create(&PostParams::default(), &denied).await);
     assert_eq!(code, 403);
-    for words in [
+    for text in [
         "spec.externalIPs: they could take over",
         "spec.loadBalancerClass: example.com/f5 is not offered",
     ] {
-        assert!(message.contains(words), "{message}");
+        assert!(message.contains(text), "{message}");
     }
-    assert!(services.get_opt("refused").await.unwrap().is_none());
+    assert!(services.get_opt("denied").await.unwrap().is_none());
 }
 
 async fn changes_of_type(clusters: &Clusters) {
@@ -352,7 +352,7 @@ async fn changes_of_type(clusters: &Clusters) {
         spec(&on_host(clusters, "applied").await.unwrap())["type"] == "ClusterIP"
     })
     .await;
-    // Session affinity and friends are nothing that is given out.
+    // Session affinity and the like are not allocated.
     patch(
         clusters,
         "applied",

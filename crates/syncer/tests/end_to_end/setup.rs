@@ -38,15 +38,15 @@ pub const WORKLOADS: &str = "berth-vision-aaaaaaaaaaaaa";
 pub const CONTROL_PLANE: &str = "berth-vision-aaaaaaaaaaaaa-cp";
 /// User of the syncer on both sides.
 const USER: &str = "berth:syncer";
-/// Controllers whose work the host does: tenants run without them.
+/// Controllers whose work is done on the host: tenants run without them.
 const NOT_IN_TENANTS: [&str; 2] = ["resourceclaim-controller", "device-taint-eviction-controller"];
-/// A long time for a slow machine; nothing waits for it unless something is wrong.
-const PATIENCE: Duration = Duration::from_mins(5);
+/// Time limit for a slow machine; nothing waits for it unless something is wrong.
+const TIME_LIMIT: Duration = Duration::from_mins(5);
 
-/// Cluster pairs at a time. Tests run in threads of their own, and a small machine bears two pairs.
+/// Cluster pairs at a time. Tests run in threads of their own, and a small machine can run two pairs.
 pub static TURNS: Semaphore = Semaphore::const_new(2);
 
-/// The version before the default one, of which there are programs too.
+/// The version before the default one; its programs are installed, too.
 pub const OLDER_VERSION: &str = "v1.36.4";
 
 /// What a pair of clusters should be.
@@ -103,7 +103,7 @@ pub struct Syncer {
 }
 
 impl Syncer {
-    /// Ends it at once, wherever it is: as a kill would.
+    /// Ends it at once, whatever it is doing: like a kill.
     pub async fn kill(self) {
         self.task.abort();
         drop(self.task.await);
@@ -120,7 +120,7 @@ fn open_network() -> berth_api::NetworkLimits {
 }
 
 impl Clusters {
-    /// Starts both, with two H100 nodes given to the tenant.
+    /// Starts both, with two H100 nodes assigned to the tenant.
     pub async fn start() -> Self {
         Self::start_with(SyncPolicy::default(), SchedulingMode::Host).await
     }
@@ -209,7 +209,7 @@ impl Clusters {
             )
             .await;
         }
-        self.build_walls().await;
+        self.install_admission_policies().await;
         let crds: Api<CustomResourceDefinition> = Api::all(self.host_admin.clone());
         crds.create(&PostParams::default(), &TenantNode::crd()).await.unwrap();
         let nodes: Api<TenantNode> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
@@ -219,8 +219,8 @@ impl Clusters {
         .await;
     }
 
-    /// Everything a syncer does in these tests, it does inside the walls that the chart puts up.
-    async fn build_walls(&self) {
+    /// The admission policies of the chart, which confine every syncer in these tests.
+    async fn install_admission_policies(&self) {
         let text = include_str!("../../../../charts/berth/files/admission-policies.yaml");
         let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.host_admin.clone());
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.host_admin.clone());
@@ -270,7 +270,7 @@ impl Clusters {
         .await;
     }
 
-    /// Gives host nodes to the tenant, as control does.
+    /// Assigns host nodes to the tenant, as control does.
     pub async fn publish_nodes(&self, names: &[&str]) {
         let nodes: Api<Node> = Api::all(self.host_admin.clone());
         let published: Api<TenantNode> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
@@ -314,8 +314,8 @@ impl Clusters {
         }
     }
 
-    /// Takes a node from the tenant.
-    pub async fn withdraw_node(&self, name: &str) {
+    /// Takes a node from the tenant, as control does.
+    pub async fn unpublish_node(&self, name: &str) {
         let published: Api<TenantNode> = Api::namespaced(self.host_admin.clone(), CONTROL_PLANE);
         published.delete(name, &DeleteParams::default()).await.unwrap();
     }
@@ -325,10 +325,10 @@ impl Clusters {
         self.syncer_by(&|_, kubeconfig| kubeconfig).await
     }
 
-    /// The same with kubeconfigs that `change` has had its way with.
+    /// The same with kubeconfigs that `change` returns.
     pub async fn syncer_by(&self, change: &dyn Fn(Side, String) -> String) -> Syncer {
         let client = async |side: Side, cluster: &HostCluster| {
-            // What the API server would say of a service account of this namespace.
+            // The group that the API server gives to service accounts of this namespace.
             let group = format!("system:serviceaccounts:{CONTROL_PLANE}");
             let text = change(side, cluster.kubeconfig_for(USER, &[&group]).unwrap());
             berth_runtime::client::from_text(&text).await.unwrap()
@@ -368,27 +368,27 @@ impl Clusters {
                 }
             },
         ));
-        tokio::time::timeout(PATIENCE, is_ready)
+        tokio::time::timeout(TIME_LIMIT, is_ready)
             .await
-            .expect("the syncer gets ready")
+            .expect("the syncer becomes ready")
             .unwrap();
-        self.admitted().await;
+        self.wait_for_admission().await;
         Syncer { stop, task, metrics }
     }
 
-    /// Waits until the tenant's API server asks about Services. In production it does so before there is a syncer, since
-    /// control has made the configuration.
-    async fn admitted(&self) {
-        let refused =
-            json!({"metadata": {"name": "refused"}, "spec": {"externalIPs": ["1.2.3.4"], "ports": [{"port": 1}]}});
-        let refused: Service = serde_json::from_value(refused).unwrap();
+    /// Waits until the tenant's API server calls the webhook for Services. In production it does so before there is a
+    /// syncer, because control creates the configuration.
+    async fn wait_for_admission(&self) {
+        let denied =
+            json!({"metadata": {"name": "denied"}, "spec": {"externalIPs": ["1.2.3.4"], "ports": [{"port": 1}]}});
+        let denied: Service = serde_json::from_value(denied).unwrap();
         let dry_run = PostParams {
             dry_run: true,
             ..PostParams::default()
         };
         let services = self.tenant_api::<Service>();
         eventually("Services are admitted", async || {
-            let answer = services.create(&dry_run, &refused).await;
+            let answer = services.create(&dry_run, &denied).await;
             matches!(answer, Err(kube::Error::Api(status)) if status.code == 403)
         })
         .await;
@@ -421,7 +421,7 @@ fn binding(kind: &str) -> Value {
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}]})
 }
 
-/// Creates an object from JSON. An API server, or the webhook that it asks, may be busy: whoever is told so tries again.
+/// Creates an object from JSON. Tries again if the API server, or the webhook that it asks, is busy.
 pub async fn create<K>(api: &Api<K>, object: Value) -> K
 where
     K: Clone + Debug + DeserializeOwned + serde::Serialize,
@@ -431,7 +431,7 @@ where
     loop {
         match api.create(&PostParams::default(), &object).await {
             Err(kube::Error::Api(status))
-                if matches!(status.code, 429 | 500 | 503 | 504) && start.elapsed() < PATIENCE => {}
+                if matches!(status.code, 429 | 500 | 503 | 504) && start.elapsed() < TIME_LIMIT => {}
             result => return result.unwrap(),
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -442,18 +442,18 @@ where
 pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !holds().await {
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(start.elapsed() < TIME_LIMIT, "not within {TIME_LIMIT:?}: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Waits until `look` sees the same for a while: tokens come after their pods, and the host's garbage collector takes its
-/// time.
-pub async fn settled<T: PartialEq>(what: &str, look: impl AsyncFn() -> T) {
-    let mut last = look().await;
+/// Waits until `observe` returns the same for a while: tokens are created after their pods, and the host's garbage
+/// collector takes its time.
+pub async fn settled<T: PartialEq>(what: &str, observe: impl AsyncFn() -> T) {
+    let mut last = observe().await;
     eventually(what, async || {
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let now = look().await;
+        let now = observe().await;
         let is_same = now == last;
         last = now;
         is_same

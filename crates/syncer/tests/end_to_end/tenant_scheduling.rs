@@ -63,7 +63,7 @@ async fn bind(clusters: &Clusters, name: &str, node: &str) {
 async fn a_pod_waits_for_the_scheduler_it_names(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     create(&pods, pod("by-volcano", &json!({"schedulerName": "volcano"}))).await;
-    // Made later and running: the syncer has seen the first one by then.
+    // Created later and running: the syncer has observed the first one by then.
     create(&pods, pod("later", &json!({}))).await;
     eventually("the later one runs", async || is_phase(&pods, "later", "Running").await).await;
     assert!(host_pod(clusters, "by-volcano").await.is_none());
@@ -99,7 +99,7 @@ async fn policies_that_the_host_cannot_enforce_are_reported(clusters: &Clusters)
     )
     .await;
     bind(clusters, "too-much", "gpu-h100-01").await;
-    eventually("condition and Event say so", async || {
+    eventually("condition and Event report the failure", async || {
         let status = pods.get("too-much").await.unwrap().status.unwrap();
         let conditions = status.conditions.unwrap_or_default();
         let is = |kind: &str, value: &str, reason: Option<&str>| {

@@ -1,4 +1,4 @@
-//! What controllers of the tenant make: Deployments with what their pods reference, Jobs with GPUs.
+//! What controllers of the tenant create: Deployments with what their pods reference, Jobs with GPUs.
 
 use crate::setup::{Clusters, create, events, eventually, origin, phase};
 use k8s_openapi::api::{
@@ -42,7 +42,7 @@ pub async fn a_deployment_runs(clusters: &Clusters) {
         let status = pod.status.unwrap();
         assert!(status.pod_ip.is_some() && pod.spec.unwrap().node_name.unwrap().starts_with("gpu-h100"));
     }
-    // Account token, root certificate, config and secret are on the host.
+    // Account token, root certificate, config and Secret are on the host.
     let secrets = clusters.host_api::<Secret>();
     eventually("three token Secrets", async || {
         let tokens = secrets
@@ -67,7 +67,7 @@ pub async fn a_deployment_runs(clusters: &Clusters) {
         .await
         .unwrap();
     assert_eq!(configs.items.len(), 2, "settings and kube-root-ca.crt: {configs:?}");
-    // A change of a referenced object arrives.
+    // A change of a referenced object is synced.
     let patch = Patch::Merge(json!({"data": {"mode": "slow"}}));
     clusters
         .tenant_api::<ConfigMap>()
@@ -88,7 +88,7 @@ pub async fn a_deployment_runs(clusters: &Clusters) {
         })
     })
     .await;
-    eventually("the scheduler's Event is told", async || {
+    eventually("the scheduler's Event is in the tenant", async || {
         let name = pods.list(&ListParams::default().labels("app=web")).await.unwrap().items[0]
             .metadata
             .name

@@ -1,4 +1,4 @@
-//! Archives in a folder, each named after what is in it.
+//! Archives in a folder, each named after its content.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ pub(super) fn write_to_folder(image: &Image, layers: &[Layer], folder: &Path) ->
     })
 }
 
-/// Notes that a file is in use; whether it is there.
+/// Marks a file as used now. Returns whether it exists.
 fn mark_used(path: &Path) -> bool {
     fs::File::options()
         .append(true)
@@ -128,7 +128,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Writes an archive beside its place and renames it there.
+/// Writes an archive to a temporary file and renames it to `path`.
 fn write_archive(path: &Path, image: &Image, blobs: [&Blob; 2], layers: &[Layer]) -> Result<(), Error> {
     let folder = path.parent().unwrap_or(path);
     let failed = |source| Error::File {
@@ -201,7 +201,7 @@ fn file_name(reference: &str) -> String {
         .collect()
 }
 
-/// Removes the archives of an image that were not used for the longest time. What resists stays: it costs only space.
+/// Removes the least recently used archives of an image. A file that cannot be removed stays: it only takes space.
 fn remove_old_archives(folder: &Path, name: &str) {
     let mut archives: Vec<_> = fs::read_dir(folder)
         .into_iter()

@@ -34,7 +34,7 @@ pub fn berth_reference(program: &str) -> String {
     format!("ghcr.io/berth-dev/{program}:{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// What every node needs, and test pods.
+/// The images that every node needs, and that of test pods.
 ///
 /// # Errors
 /// When a binary is missing.
@@ -46,9 +46,9 @@ pub fn for_workloads() -> Result<Vec<Image>, Error> {
     ])
 }
 
-/// Where Debian's packages of busybox put it. Of the two that it has, the static one needs no libraries.
+/// Where Debian's two packages install busybox. The static one needs no libraries.
 const BUSYBOX: [&str; 2] = ["/bin/busybox", "/usr/bin/busybox"];
-/// What of busybox is found by its own name. Its wget is left out: it crashes where it is linked statically.
+/// The commands of busybox that the image has. Its wget is left out: it crashes where it is linked statically.
 const COMMANDS: [&str; 32] = [
     "base64", "cat", "cp", "cut", "date", "dd", "echo", "env", "false", "grep", "head", "hostname", "id", "kill", "ls",
     "mkdir", "nc", "ps", "readlink", "rm", "sed", "seq", "sh", "sleep", "stat", "tail", "tar", "test", "touch", "true",

@@ -16,7 +16,7 @@ pub(super) enum Content {
     Bytes(Vec<u8>),
     /// A symbolic link to a path in the image.
     Link(PathBuf),
-    /// A file of this machine, opened once: who replaces it while it is read does not change the image.
+    /// A file of this machine, opened once: replacing it during a read does not change the image.
     File {
         path: PathBuf,
         file: File,
@@ -46,7 +46,7 @@ impl Entry {
     }
 }
 
-/// A layer, and what it is known by.
+/// A layer with its digest and length.
 #[derive(Debug)]
 pub(super) struct Layer {
     entries: Vec<(tar::Header, Content)>,
@@ -112,7 +112,7 @@ impl Layer {
     }
 }
 
-/// A file whose errors say its path: an archive is read and written at once.
+/// A file whose read errors name its path: the same call also writes the archive.
 struct NamedFile<'a> {
     path: &'a Path,
     file: &'a File,
@@ -130,7 +130,7 @@ impl Read for NamedFile<'_> {
     }
 }
 
-/// Hashes and counts what is written, and hands it on.
+/// Hashes and counts what is written, and passes it on.
 pub(super) struct Hashing<W> {
     out: W,
     hash: Context,
@@ -177,7 +177,7 @@ pub(super) fn digest(hash: Context) -> String {
     format!("sha256:{hex}")
 }
 
-/// The header of a file in an archive: nothing in it depends on when and by whom it is made.
+/// The header of a file in an archive: nothing in it depends on the time or the user.
 pub(super) fn file_header(path: &Path, mode: u32, length: u64) -> Result<tar::Header, Error> {
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(tar::EntryType::Regular);

@@ -20,7 +20,7 @@ use layer::{Content, Entry, Layer};
 
 pub use archive::Archive;
 
-/// The user and group of images, which every security policy takes for somebody else than root.
+/// The user and group of images, which every security policy accepts as non-root.
 pub const USER: u32 = 65532;
 
 /// Certificate authorities that this machine trusts, at the same place in an image.
@@ -33,7 +33,7 @@ pub struct Image {
     pub reference: String,
     /// Programs: their absolute paths in the image, and what they are copies of.
     pub programs: BTreeMap<PathBuf, PathBuf>,
-    /// What a container runs whose pod names no command.
+    /// The command of a container whose pod names none.
     pub entrypoint: Vec<String>,
     /// What is appended to it when the pod has no arguments.
     pub arguments: Vec<String>,
@@ -41,7 +41,7 @@ pub struct Image {
     pub environment: BTreeMap<String, String>,
     /// Further files: their absolute paths in the image, and what is in them.
     pub files: BTreeMap<PathBuf, Vec<u8>>,
-    /// Symbolic links: their absolute paths in the image, and where they lead.
+    /// Symbolic links: their absolute paths in the image, and their targets.
     pub links: BTreeMap<PathBuf, PathBuf>,
 }
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// An image of a file that is no program, for what does not depend on it.
+/// An image of a file that is not a program, for tests that never run it.
 fn image(dir: &TempDir, content: &str) -> Image {
     let program = dir.path().join("program");
     fs::write(&program, content).unwrap();
@@ -40,7 +40,7 @@ fn json(content: &[u8]) -> Value {
 }
 
 #[test]
-fn an_archive_is_an_image_layout_whose_digests_hold() {
+fn an_archive_is_an_image_layout_with_correct_digests() {
     let dir = TempDir::new().unwrap();
     let archive = image(&dir, "text").archive_in(dir.path()).unwrap();
     let layout = files(&fs::read(&archive.path).unwrap());
@@ -70,7 +70,7 @@ fn an_archive_is_an_image_layout_whose_digests_hold() {
 }
 
 #[test]
-fn the_lowest_layer_is_that_of_every_image() {
+fn base_layer_has_the_files_of_every_image() {
     let layer = base_layer().unwrap();
     let mut bytes = Vec::new();
     layer.write(&mut bytes).unwrap();
@@ -117,7 +117,7 @@ fn an_archive_that_is_there_is_not_written_again() {
 }
 
 #[test]
-fn old_archives_of_an_image_go() {
+fn old_archives_of_an_image_are_removed() {
     let dir = TempDir::new().unwrap();
     let cache = dir.path().join("images");
     let mut other = image(&dir, "text");
@@ -164,7 +164,7 @@ fn images_are_named_as_upstream_names_them() {
 }
 
 #[test]
-fn links_lead_where_they_say() {
+fn links_keep_their_targets() {
     let dir = TempDir::new().unwrap();
     let mut image = image(&dir, "text");
     image.links.insert("/bin/sh".into(), "/bin/busybox".into());

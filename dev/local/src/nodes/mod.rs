@@ -16,10 +16,10 @@ pub(crate) use object::SIMULATED;
 use object::build_node;
 pub use shape::NodeShape;
 
-/// Label of nodes that no tenant gets: they run what belongs to the cluster. Tenants' nodes are tainted.
+/// Label of nodes that no tenant gets: they run the cluster's own pods. Tenants' nodes are tainted.
 pub const SYSTEM_NODE: &str = "node-role.kubernetes.io/system";
-/// Each shape has its own address ranges, of this many nodes.
-const MOST_OF_A_SHAPE: u16 = 8192;
+/// Each shape has an address range for this many nodes.
+const MAX_NODES_PER_SHAPE: u16 = 8192;
 
 /// How many nodes of each shape. Written as `h100=4,l40s=2,cpu=1`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ impl NodePlan {
         Self::of(NodeShape::ALL.map(|shape| (shape, 1)))
     }
 
-    /// How many GPUs each node has that has any, by name.
+    /// GPUs by node name, without the nodes that have none.
     pub(crate) fn gpus_by_node(&self) -> BTreeMap<String, u32> {
         let gpus = self
             .shapes_and_numbers()
@@ -72,7 +72,7 @@ impl NodePlan {
             .collect()
     }
 
-    /// The Node objects of real nodes with these pod ranges, by name: kubelets find them there, and add what they know.
+    /// The Node objects of real nodes with these pod ranges, by name: kubelets find and complete them.
     pub(crate) fn build_real_nodes<'a>(
         &self,
         pod_ranges: impl Iterator<Item = (&'a str, &'a str)>,
@@ -140,7 +140,7 @@ impl FromStr for NodePlan {
                 .trim()
                 .parse()
                 .ok()
-                .filter(|count| *count <= MOST_OF_A_SHAPE)
+                .filter(|count| *count <= MAX_NODES_PER_SHAPE)
                 .ok_or_else(refused)?;
             if counts.insert(shape, count).is_some() {
                 return Err(refused());

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 
-/// Annotation by which kwok knows the nodes it plays.
+/// Annotation of the nodes that kwok simulates.
 pub(crate) const SIMULATED: (&str, &str) = ("kwok.x-k8s.io/node", "fake");
 /// Label that names the rack of a node.
 pub const RACK_LABEL: &str = "topology.berth.dev/rack";
@@ -81,7 +81,7 @@ pub(super) fn addresses(shape: NodeShape, index: u16) -> (String, String) {
     (address, pod_range)
 }
 
-/// What GPU feature discovery and the GPU operator write.
+/// The labels that GPU feature discovery and the GPU operator write.
 fn gpu_labels(gpu: &Gpu, machine: &str, rack: &str) -> BTreeMap<String, String> {
     let (count, memory) = (gpu.count.to_string(), gpu.memory_mib.to_string());
     let mig_capable = gpu.mig_capable.to_string();
@@ -138,7 +138,7 @@ fn resources(shape: NodeShape) -> (BTreeMap<String, Quantity>, BTreeMap<String, 
             .map(|(name, amount)| (name.to_owned(), Quantity(amount)))
             .collect()
     };
-    // A sixty-fourth stays with the system.
+    // One sixty-fourth is reserved for the system.
     let rest = |amount: u32| amount - amount / 64;
     (
         describe(cpus, memory_gib, disk_gib),

@@ -11,7 +11,7 @@ pub enum NodeShape {
     Cpu,
 }
 
-/// What tells a GPU product apart from others.
+/// The properties of a GPU product.
 pub(super) struct Gpu {
     pub(super) product: &'static str,
     pub(super) count: u32,
@@ -26,7 +26,7 @@ impl NodeShape {
     /// All shapes.
     pub const ALL: [Self; 3] = [Self::H100, Self::L40s, Self::Cpu];
 
-    /// How it is called on the command line.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::H100 => "h100",

@@ -60,7 +60,7 @@ fn a_cpu_node_has_no_trace_of_a_gpu() {
 
 #[test]
 fn no_two_nodes_share_an_address_or_a_pod_range() {
-    let plan = NodePlan::of(NodeShape::ALL.map(|shape| (shape, MOST_OF_A_SHAPE)));
+    let plan = NodePlan::of(NodeShape::ALL.map(|shape| (shape, MAX_NODES_PER_SHAPE)));
     let (mut nodes, mut pods) = (BTreeSet::new(), BTreeSet::new());
     for (shape, number) in plan.shapes_and_numbers() {
         let (address, range) = addresses(shape, number - 1);

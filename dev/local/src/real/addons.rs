@@ -1,4 +1,4 @@
-//! What every cluster has besides Kubernetes itself: DNS for Services, and the metrics API.
+//! The add-ons of every cluster: DNS for Services, and the metrics API.
 
 use std::net::Ipv4Addr;
 
@@ -54,8 +54,8 @@ fn cluster_role(name: &str, rules: &Value) -> Value {
 
 fn coredns(address: Ipv4Addr) -> Vec<Value> {
     const NAME: &str = "kube-dns";
-    // There is no world outside: other names do not exist. They have a block of their own, since CoreDNS asks `template` before
-    // `kubernetes`, in whatever order they are written.
+    // Nothing outside the cluster is reachable: other names do not exist. They have a block of their own, since CoreDNS runs
+    // `template` before `kubernetes`, in whatever order they are written.
     let corefile = "\
 cluster.local:5353 in-addr.arpa:5353 ip6.arpa:5353 {
     errors
@@ -159,7 +159,7 @@ fn metrics_server() -> Vec<Value> {
                         "--kubelet-preferred-address-types=InternalIP",
                         // Kubelets here have certificates of the cluster's own authority.
                         "--kubelet-certificate-authority=/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
-                        // The shortest it takes, for which a kubelet must answer sooner than it may by default.
+                        // The shortest that it accepts; the kubelet's timeout must be shorter still, and by default is not.
                         "--metric-resolution=10s",
                         "--kubelet-request-timeout=5s",
                     ],

@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use crate::Error;
 
-/// Field manager of what is applied here.
+/// Field manager of the objects that are applied here.
 const MANAGER: &str = "berth-local";
 /// User name of Felix, the agent on each node.
 pub(super) const FELIX_USER: &str = "calico-felix";
 /// User name of the network plugin.
 pub(super) const CNI_USER: &str = "calico-cni";
-/// Definitions of which none of its programs stores anything here: addresses come from the nodes' own ranges.
-const REQUESTS_AT_A_TIME: usize = 8;
+/// Concurrent requests.
+const CONCURRENCY: usize = 8;
 
 /// Applies the definitions in `crds` (a folder of YAML files), and the objects without which Felix does not start.
 pub(super) async fn apply(client: &Client, crds: &Path) -> Result<(), Error> {
@@ -28,7 +28,7 @@ pub(super) async fn apply(client: &Client, crds: &Path) -> Result<(), Error> {
         .collect();
     apply_all(client, definitions).await?;
     for name in &names {
-        established(client, name).await?;
+        wait_until_established(client, name).await?;
     }
     apply_all(client, objects()).await
 }
@@ -38,7 +38,7 @@ fn read(dir: &Path) -> Result<Vec<Value>, Error> {
         let path = path.to_owned();
         move |source| Error::File { action, path, source }
     };
-    let entries = fs::read_dir(dir).map_err(failed("look into", dir))?;
+    let entries = fs::read_dir(dir).map_err(failed("list", dir))?;
     let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
     paths.sort();
@@ -46,7 +46,7 @@ fn read(dir: &Path) -> Result<Vec<Value>, Error> {
     for path in paths {
         let text = fs::read_to_string(&path).map_err(failed("read", &path))?;
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|error| Error::File {
-            action: "understand",
+            action: "parse",
             path: path.clone(),
             source: std::io::Error::other(error.to_string()),
         })?;
@@ -59,7 +59,7 @@ fn read(dir: &Path) -> Result<Vec<Value>, Error> {
 pub(super) async fn apply_all(client: &Client, objects: Vec<Value>) -> Result<(), Error> {
     stream::iter(objects)
         .map(|object| apply_one(client, object))
-        .buffer_unordered(REQUESTS_AT_A_TIME)
+        .buffer_unordered(CONCURRENCY)
         .try_collect()
         .await
 }
@@ -67,7 +67,7 @@ pub(super) async fn apply_all(client: &Client, objects: Vec<Value>) -> Result<()
 async fn apply_one(client: &Client, object: Value) -> Result<(), Error> {
     let failed = |source| Error::api("apply an object of Calico")(kube::Error::SerdeError(source));
     let mut object: DynamicObject = serde_json::from_value(object).map_err(failed)?;
-    // What a file of a release carries of the object's life elsewhere.
+    // Files of a release may contain one.
     object.metadata.creation_timestamp = None;
     let (name, types) = (object.name_any(), object.types.clone().unwrap_or_default());
     let resource = GroupVersionKind::try_from(&types)
@@ -84,7 +84,7 @@ async fn apply_one(client: &Client, object: Value) -> Result<(), Error> {
 }
 
 /// Waits until the API server serves a definition.
-async fn established(client: &Client, name: &str) -> Result<(), Error> {
+async fn wait_until_established(client: &Client, name: &str) -> Result<(), Error> {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for _ in 0..600 {
@@ -121,7 +121,7 @@ fn objects() -> Vec<Value> {
             "default",
             json!({"datastoreReady": true, "clusterType": "k8s", "calicoVersion": "v3.31.0"}),
         ),
-        // In this order: what the platform denies, what namespaces say, what holds where nobody says anything.
+        // In this order: policies of the platform, of namespaces, and the default ones.
         tier("adminnetworkpolicy", Some(1_000), "Pass"),
         tier("default", Some(1_000_000), "Deny"),
         tier("baselineadminnetworkpolicy", Some(10_000_000), "Pass"),

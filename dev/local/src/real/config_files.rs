@@ -25,7 +25,7 @@ address = "{CONTAINERD_SOCKET}"
 sandbox = "{SANDBOX_IMAGE}"
 
 [plugins.'io.containerd.cri.v1.runtime']
-# Only who has CAP_SYS_RESOURCE may lower the score of a process.
+# Lowering the score of a process takes CAP_SYS_RESOURCE.
 restrict_oom_score_adj = true
 # Not in this machine's /run/netns.
 netns_mounts_under_state_dir = true
@@ -47,7 +47,7 @@ SystemdCgroup = false
     )
 }
 
-/// What a kubelet has to be told.
+/// The settings of one node's kubelet.
 pub(super) struct Kubelet<'a> {
     pub(super) cgroup: &'a str,
     pub(super) client_ca: &'a Path,
@@ -78,7 +78,7 @@ pub(super) fn kubelet(kubelet: &Kubelet<'_>) -> String {
         "clusterDomain": "cluster.local",
         "clusterDNS": [kubelet.dns],
         "containerRuntimeEndpoint": format!("unix://{CONTAINERD_SOCKET}"),
-        // The machine's disk is shared with whatever else runs on it.
+        // The machine's disk is shared with everything else that runs on it.
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
@@ -106,7 +106,7 @@ pub(super) fn cni(node: &str, pods: &str, kubeconfig: &Path) -> String {
                 "log_level": "warning",
                 "datastore_type": "kubernetes",
                 "nodename": node,
-                // The name is above; no agent in a container has to write it down.
+                // The name is above; no agent writes that file here.
                 "nodename_file_optional": true,
                 "mtu": 1450,
                 "ipam": {"type": "host-local", "ranges": [[{"subnet": pods}]], "routes": [{"dst": "0.0.0.0/0"}]},
@@ -130,7 +130,7 @@ pub(super) fn kube_proxy(node: &str, kubeconfig: &Path, pods: &str) -> String {
         "clientConnection": {"kubeconfig": kubeconfig},
         "hostnameOverride": node,
         "mode": "iptables",
-        // Who comes from elsewhere gets its answers through the node it asked.
+        // Connections from other addresses are masqueraded, so that answers return through the same node.
         "clusterCIDR": pods,
         "detectLocalMode": "ClusterCIDR",
         // The limits belong to the whole machine.
@@ -155,7 +155,7 @@ pub(super) fn felix(node: &str, kubeconfig: &Path) -> Vec<(String, String)> {
         ("FELIX_IPTABLESBACKEND", "NFT"),
         ("FELIX_BPFENABLED", "false"),
         ("FELIX_XDPENABLED", "false"),
-        // Its name is the one variable whose case matters: without it Felix needs libbpf to look for what it never made.
+        // The case of this name matters. Without it Felix needs libbpf, to look for programs that it never loaded.
         ("FELIX_DebugSkipCTLBCleanup", "true"),
         ("FELIX_IPV6SUPPORT", "false"),
         ("FELIX_IPINIPENABLED", "false"),
@@ -163,7 +163,7 @@ pub(super) fn felix(node: &str, kubeconfig: &Path) -> Vec<(String, String)> {
         ("FELIX_WIREGUARDENABLED", "false"),
         ("FELIX_USAGEREPORTINGENABLED", "false"),
         ("FELIX_SERVICELOOPPREVENTION", "Disabled"),
-        // As Calico's own manifests have it; what a tenant's pods may not reach must be stopped by policies.
+        // As in Calico's own manifests: policies must block what a tenant's pods may not reach.
         ("FELIX_DEFAULTENDPOINTTOHOSTACTION", "ACCEPT"),
         ("FELIX_ENDPOINTSTATUSPATHPREFIX", "/var/run/calico"),
         ("FELIX_HEALTHENABLED", "true"),

@@ -1,4 +1,4 @@
-//! Bringing images onto nodes: there is no registry to pull them from.
+//! Imports images on nodes: there is no registry to pull them from.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::images::{Archive, Image};
 const RUNTIME_READY: Duration = Duration::from_mins(3);
 
 impl RealNodes {
-    /// Makes archives of images and imports them on the nodes, on all of them at a time. What is there is left.
+    /// Makes archives of images and imports them on all the nodes at the same time. A node skips what it has.
     pub(crate) async fn import(&self, images: &[Image], nodes: &[String]) -> Result<(), Error> {
         let images = images.to_vec();
         let archives =
@@ -30,7 +30,7 @@ impl RealNodes {
         let Some((place, files)) = self.nodes.iter().find(|(_, files)| files.name() == name) else {
             return Err(Error::NoRealNodes(format!("there is no real node {name}")));
         };
-        // Of this containerd, whose images are beside it.
+        // In the same folder as the images of this containerd.
         let record = files.config("images");
         let mut known = fs::read_to_string(&record).unwrap_or_default();
         let deadline = Instant::now() + RUNTIME_READY;

@@ -1,7 +1,7 @@
 //! Real nodes on this machine: for each a network namespace, a mount namespace and a cgroup, and in them a kubelet, a
 //! containerd, a kube-proxy, and Calico's agent, which enforces network policies on every packet.
 //!
-//! GPUs there are none: a device plugin advertises as many as the node's shape has.
+//! There are no GPUs: a device plugin advertises as many as the node's shape has.
 
 mod addons;
 mod calico;
@@ -40,7 +40,7 @@ pub(crate) struct RealNodes {
     network: Network,
     kubernetes_version: String,
     nodes: Vec<(Place, NodePlace)>,
-    /// How many GPUs the nodes have that have any.
+    /// GPUs by node name, without the nodes that have none.
     gpus: BTreeMap<String, u32>,
 }
 
@@ -67,7 +67,7 @@ impl RealNodes {
         Ok(nodes)
     }
 
-    /// Nodes of the plan that are there already.
+    /// The nodes of the plan, which exist already.
     pub(crate) fn load(home: &Home, plan: &NodePlan, kubernetes_version: &str) -> Result<Self, Error> {
         let network = Network::load(home)?
             .ok_or_else(|| Error::NoRealNodes(format!("{} was started without real nodes", home.root().display())))?;
@@ -111,7 +111,7 @@ impl RealNodes {
             .map(|(place, files)| (files.name(), place.pods.as_str()))
     }
 
-    /// Names of the nodes that have no GPUs, or of the first one if all have some: they run what belongs to the cluster.
+    /// Names of the nodes that have no GPUs, or of the first one if all have some: they run the cluster's own pods.
     pub(crate) fn system_nodes(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .names()
@@ -131,11 +131,10 @@ impl RealNodes {
 
     /// Objects that must exist before the nodes' programs start.
     pub(crate) async fn apply_objects(&self, client: &Client) -> Result<(), Error> {
-        let crds = binaries::manifests("calico", berth_kubernetes_versions::CALICO).ok_or_else(|| {
-            Error::NoRealNodes("the definitions of Calico are missing (`make nodes` copies them)".into())
-        })?;
+        let crds = binaries::manifests("calico", berth_kubernetes_versions::CALICO)
+            .ok_or_else(|| Error::NoRealNodes("Calico's CRDs are missing (`make nodes` copies them)".into()))?;
         let mut further = vec![
-            // The API server asks kubelets for logs, and opens shells in containers.
+            // The API server reads logs and runs commands in containers through kubelets.
             calico::bind("kube-apiserver-kubelet-client", "system:kubelet-api-admin"),
             calico::bind(PROXY_USER, "system:node-proxier"),
         ];

@@ -7,11 +7,11 @@
 //!  10.N.0.254                                       pods  10.N.<128 + node>.0/24
 //! ```
 //!
-//! Services have 10.N.64.0/18, for which this machine's route leads to a node, so that a team on this machine reaches what
-//! it would reach from a machine of the cluster.
+//! Services have 10.N.64.0/18, which this machine routes to a node, so that a team on this machine reaches what it would
+//! reach from a node.
 //!
-//! No namespace has a way out of the machine: the default route of a node ends at the bridge, and this machine refuses
-//! what it has no better route for of the cluster's range.
+//! No namespace has a way out of the machine: the default route of a node ends at the bridge, and this machine rejects
+//! packets to addresses of the cluster's range that it has no other route for.
 
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
@@ -84,7 +84,7 @@ impl Network {
         };
         let text = serde_json::to_vec_pretty(&network).unwrap_or_default();
         write_atomic(&home.config(FILE), &text, 0o600)?;
-        // While the lock is held: from now on the range is seen to be in use.
+        // While the lock is held: its route shows others that the range is in use.
         network.create_fabric()?;
         Ok(network)
     }
@@ -94,7 +94,7 @@ impl Network {
         Ipv4Addr::new(10, self.range, 0, 254)
     }
 
-    /// The range of everything.
+    /// The range of all addresses.
     fn range(&self) -> String {
         format!("10.{}.0.0/16", self.range)
     }
@@ -134,7 +134,7 @@ impl Network {
         self.fabric()
     }
 
-    /// Where the cluster's mount namespaces are kept. As long as it is there, the cluster is.
+    /// Where the cluster's mount namespaces are kept. It exists as long as the cluster.
     pub(super) fn folder(&self) -> PathBuf {
         PathBuf::from(RUN).join(&self.id)
     }
@@ -152,7 +152,7 @@ impl Network {
         if !exists(&fabric) {
             ip(&format!("netns add {fabric}"))?;
         }
-        // Packets over the bridge are none of the fabric's own filter's business.
+        // The fabric's own packet filter does not apply to packets over the bridge.
         sysctl(&fabric, "bridge/bridge-nf-call-iptables", "0")?;
         sysctl(&fabric, "bridge/bridge-nf-call-ip6tables", "0")?;
         if ip(&format!("-n {fabric} link show br0")).is_err() {
@@ -170,7 +170,7 @@ impl Network {
         Ok(())
     }
 
-    /// Makes a node's namespace and connects it. What is there stays.
+    /// Makes a node's namespace and connects it. Existing parts stay.
     pub(super) fn create_node(&self, place: &Place) -> Result<(), Error> {
         let (fabric, node) = (self.fabric(), &place.namespace);
         if !exists(node) {
@@ -186,7 +186,7 @@ impl Network {
         }
         ip(&format!("-n {node} link set lo up"))?;
         if ip(&format!("-n {node} link show eth0")).is_err() {
-            // The end in the fabric may be left of a node that was removed a moment ago.
+            // The end in the fabric may be left over from a node that was just removed.
             let _ = ip(&format!("-n {fabric} link del {}", place.link));
             ip(&format!(
                 "-n {fabric} link add {} type veth peer name eth0 netns {node}",
@@ -196,8 +196,8 @@ impl Network {
         ip(&format!("-n {fabric} link set {} master br0 up", place.link))?;
         ip(&format!("-n {node} addr replace {}/24 dev eth0", place.address))?;
         ip(&format!("-n {node} link set eth0 up"))?;
-        // A program on the node that connects to a Service needs a route before the address is translated. Nobody on the
-        // bridge answers for other addresses, so that nothing else arrives anywhere.
+        // A program on the node that connects to a Service needs a route before the address is translated. Packets
+        // to other addresses are lost: no node answers for them on the bridge.
         ip(&format!(
             "-n {node} route replace default dev eth0 src {}",
             place.address
@@ -239,7 +239,7 @@ impl Network {
     }
 }
 
-/// Makes a place where namespaces can be kept: that must be a mount which is not shared with others.
+/// Mounts [`RUN`], where namespaces are kept: that takes a mount with private propagation.
 fn mount_run() -> Result<(), Error> {
     if run("mountpoint", ["-q", RUN]).is_ok() {
         return Ok(());
@@ -253,7 +253,7 @@ fn mount_run() -> Result<(), Error> {
     run("mount", ["--make-private", RUN]).map(drop)
 }
 
-/// Removes that place when no cluster has namespaces there; whether that is so. To be called with the lock held.
+/// Removes [`RUN`] when no cluster has namespaces there; returns whether it did. To be called with the lock held.
 pub(super) fn unmount_run() -> Result<bool, Error> {
     let is_last = fs::read_dir(RUN).is_ok_and(|mut entries| entries.next().is_none());
     if is_last {
@@ -265,7 +265,7 @@ pub(super) fn unmount_run() -> Result<bool, Error> {
     Ok(is_last)
 }
 
-/// Held while ranges are chosen and given back: two clusters may start at the same time.
+/// Held while ranges are chosen and released: two clusters may start at the same time.
 pub(super) fn lock() -> Result<File, Error> {
     let path = PathBuf::from(format!("{RUN}.lock"));
     let failed = |action| {

@@ -1,4 +1,4 @@
-//! What a node has besides its network: a mount namespace, in which the directories that node programs insist on are its
+//! What a node has besides its network: a mount namespace, in which the directories that node programs require are its
 //! own, and a cgroup, under which everything runs that its kubelet starts.
 
 use std::fs;
@@ -60,7 +60,7 @@ impl NodePlace {
         &self.mounts
     }
 
-    /// The node's cgroup, as its kubelet is told.
+    /// The node's cgroup, as its kubelet's configuration names it.
     pub(super) fn cgroup(&self) -> &str {
         &self.cgroup
     }
@@ -75,11 +75,11 @@ impl NodePlace {
         self.dir.join(file)
     }
 
-    /// Makes folder, mount namespace and cgroup. What is there stays.
+    /// Makes folder, mount namespace and cgroup. Existing ones stay.
     pub(super) fn create(&self) -> Result<(), Error> {
         for (name, path) in OWN {
             create_private_dir(&self.own(name))?;
-            // Only a place to mount on: on this machine itself it stays empty.
+            // A mount point: on this machine itself it stays empty.
             fs::create_dir_all(path).map_err(failed("create", path))?;
         }
         create_cgroup(&self.cgroup)?;
@@ -110,14 +110,14 @@ pub(super) fn remove_all(network: &Network) -> Result<(), Error> {
     let dir = network.folder();
     if let Ok(entries) = fs::read_dir(&dir) {
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            // With the namespace go all mounts in it.
+            // All mounts in the namespace go with it.
             if is_namespace(&path) {
                 run("umount", [&path])?;
             }
         }
         fs::remove_dir_all(&dir).map_err(failed("remove", &dir))?;
     }
-    // runc makes them there, too, where version 2 is mounted beside version 1.
+    // runc makes cgroups there, too, where version 2 is mounted beside version 1.
     for hierarchy in hierarchies().into_iter().chain([Path::new(CGROUPS).join("unified")]) {
         remove_cgroups(&hierarchy.join(&root))?;
     }
@@ -146,13 +146,13 @@ fn hierarchies() -> Vec<PathBuf> {
     let entries = fs::read_dir(CGROUPS).into_iter().flatten();
     entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        // The second version beside the first: containers are not put there.
+        // Version 2 beside version 1: containers are not put there.
         .filter(|path| path.join("cgroup.procs").exists() && !path.ends_with("unified"))
         .collect()
 }
 
-/// Makes a cgroup in every hierarchy. CPUs and memory nodes are not inherited by themselves in the first version; in the
-/// second, controllers must be handed down.
+/// Makes a cgroup in every hierarchy. In version 1, a cgroup does not inherit CPUs and memory nodes; in version 2,
+/// its parent must enable its controllers.
 fn create_cgroup(path: &str) -> Result<(), Error> {
     for hierarchy in hierarchies() {
         let mut current = hierarchy.clone();
@@ -198,7 +198,7 @@ fn kill_cgroup(root: &str) -> Result<(), Error> {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
-        #[expect(clippy::disallowed_methods, reason = "whoever removes a cluster waits for it")]
+        #[expect(clippy::disallowed_methods, reason = "removing a cluster blocks")]
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -61,7 +61,7 @@ impl Node<'_> {
         let program = binaries::find(Binary::Containerd, berth_kubernetes_versions::CONTAINERD)?;
         let args = vec!["--config".into(), path(&config), "--log-level".into(), "warn".into()];
         let mut spec = self.spec("containerd", &program, args, &[config])?;
-        // Where the process beside each pod looks for runc when it is asked what it can do.
+        // Where each pod's shim looks for runc when containerd asks for its features.
         let runc = binaries::find(Binary::Runc, berth_kubernetes_versions::RUNC)?;
         let dirs = runc
             .parent()
@@ -88,7 +88,7 @@ impl Node<'_> {
         self.spec("kubelet", &program, args, &[config, kubeconfig])
     }
 
-    /// What makes Services reachable.
+    /// kube-proxy, which makes Services reachable.
     pub(super) fn kube_proxy(&self) -> Result<ProcessSpec, Error> {
         let config = self.files.config("kube-proxy.json");
         let kubeconfig = self.kubeconfig("kube-proxy");
@@ -101,7 +101,7 @@ impl Node<'_> {
         )
     }
 
-    /// What enforces network policies.
+    /// Felix, which enforces network policies.
     pub(super) fn felix(&self) -> Result<ProcessSpec, Error> {
         let kubeconfig = self.kubeconfig("felix");
         let program = binaries::find(Binary::CalicoFelix, berth_kubernetes_versions::CALICO)?;
@@ -111,7 +111,7 @@ impl Node<'_> {
         Ok(spec)
     }
 
-    /// What advertises GPUs where there are none.
+    /// The device plugin, which advertises GPUs that do not exist.
     pub(super) fn device_plugin(&self, gpus: u32) -> Result<ProcessSpec, Error> {
         let program = own_program("berth-device-plugin")?;
         let args = vec![
@@ -122,7 +122,7 @@ impl Node<'_> {
         self.spec("device-plugin", &program, args, &[])
     }
 
-    /// What advertises them to dynamic resource allocation.
+    /// The driver that advertises them to dynamic resource allocation.
     pub(super) fn dra_driver(&self, gpus: u32) -> Result<ProcessSpec, Error> {
         let program = binaries::find_pinned(Binary::DraTestDriver)?;
         let kubeconfig = self.kubeconfig("dra-driver");
@@ -133,7 +133,7 @@ impl Node<'_> {
             kubelet: Path::new("/var/lib/kubelet"),
             cdi: Path::new("/var/run/cdi"),
         };
-        // They are the node's own only in its mount namespace, where nobody makes them in time.
+        // At these paths they are the node's own only in its mount namespace, where no program makes them in time.
         for dir in driver.directories() {
             if let Ok(below) = dir.strip_prefix(driver.kubelet) {
                 create_private_dir(&self.files.own("kubelet").join(below))?;

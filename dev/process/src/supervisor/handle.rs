@@ -52,12 +52,12 @@ impl Handle {
         })
     }
 
-    /// Waits for the end of the process and says how it came about.
+    /// Waits for the end of the process and returns its cause.
     ///
     /// May be dropped and called again; the answer is lost with a call that was dropped after it had returned.
     pub(crate) async fn wait_for_end(&self) -> String {
         let Some(pidfd) = &self.pidfd else {
-            return "ended unobserved".to_owned();
+            return "ended before it was watched".to_owned();
         };
         // The descriptor becomes readable when the process has ended, and for no other reason.
         if let Err(error) = pidfd.readable().await {

@@ -18,8 +18,8 @@ use crate::{Error, create_private_dir, procfs, reap};
 use handle::Handle;
 use worker::{Command, Current, Worker};
 
-/// Time that a supervisor which was killed in the middle of a start leaves the new process to carry its marker.
-const START: Duration = Duration::from_millis(500);
+/// How long a process may take to get its marker after its supervisor was killed in the middle of the start.
+const MARKER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How a supervisor works.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ struct Inner {
     workers: Mutex<Option<BTreeMap<String, WorkerHandle>>>,
 }
 
-/// One task a process: whatever happens to a process happens in order, and processes do not wait for each other.
+/// One task per process: operations on a process run in order, and processes do not wait for each other.
 #[derive(Debug)]
 struct WorkerHandle {
     commands: mpsc::Sender<Command>,
@@ -64,7 +64,7 @@ impl Drop for WorkerHandle {
 }
 
 impl Supervisor {
-    /// Takes over a directory: adopts the processes that its records tell of, ends marked ones that no record accounts for.
+    /// Takes over a directory: adopts the processes in its records, and ends marked ones without a record.
     ///
     /// # Errors
     /// [`Error::Locked`] when another supervisor owns the directory, [`Error::File`] when it cannot be used,
@@ -263,17 +263,17 @@ fn find_leader(record: &Path) -> Option<Identity> {
     })
 }
 
-/// Decides what is adopted, and ends every other marked process of the directory. Removes records of dead processes.
+/// Decides which processes are adopted, and ends other marked processes of the directory. Removes records of dead processes.
 fn adopt_processes(dir: &Path) -> Result<Vec<(PathBuf, Record)>, Error> {
     let mut adoptable = Vec::new();
     for (path, mut record) in Record::read_all(dir) {
         record.identity = record.identity.filter(|identity| identity.is_alive(&path)).or_else(|| {
-            // The supervisor was killed after it had started the process and before it had written down which.
+            // The supervisor was killed after it had started the process and before it had recorded which one.
             if record.identity.is_some() {
                 return None;
             }
-            // It may not have become its program yet.
-            let deadline = Instant::now() + START;
+            // The process may not have executed its program yet.
+            let deadline = Instant::now() + MARKER_TIMEOUT;
             loop {
                 let found = find_leader(&path);
                 if found.is_some() || Instant::now() > deadline {

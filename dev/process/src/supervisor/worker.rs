@@ -28,7 +28,7 @@ pub(crate) struct Current {
     pub(crate) handle: Handle,
 }
 
-/// What happens by itself.
+/// What a worker waits for between commands.
 enum Event {
     Ended(String),
     RestartDue,
@@ -40,7 +40,7 @@ enum State {
     Restarting { record: Box<Record>, at: Instant },
 }
 
-/// The only one that starts, stops and records the process of one name.
+/// The only task that starts, stops and records the process of one name.
 pub(crate) struct Worker {
     path: PathBuf,
     die_with_parent: bool,
@@ -66,7 +66,7 @@ impl Worker {
             tokio::select! {
                 biased;
                 command = queue.recv() => match command {
-                    // A reply that nobody waits for any more is no reason to stop.
+                    // The caller may not wait for the reply any more: that is not an error.
                     Some(Command::Ensure(spec, reply)) => {
                         let result = self.ensure(*spec).await;
                         publish.send_replace(self.status());
@@ -108,7 +108,7 @@ impl Worker {
         }
     }
 
-    /// Waits for the next thing that happens by itself. Changes nothing, so it may be dropped for a command.
+    /// Waits for the next event. Changes nothing, so it may be dropped for a command.
     async fn next_event(&self) -> Event {
         match &self.state {
             State::Stopped => std::future::pending().await,
@@ -130,18 +130,13 @@ impl Worker {
             .started_at
             .and_then(|at| Duration::try_from(Timestamp::now().duration_since(at)).ok());
         let pause = self.backoff.after_crash(uptime.unwrap_or_default());
-        tracing::warn!(
-            process = record.spec.name,
-            how,
-            ?pause,
-            "process ended; it is started again"
-        );
+        tracing::warn!(process = record.spec.name, how, ?pause, "process ended; restarting it");
         record.identity = None;
         record.last_exit = Some(how);
         if let Err(error) = record.write(&self.path) {
             tracing::warn!(process = record.spec.name, %error, "cannot write the record");
         }
-        // What the process itself had started would be in the way of its successor (ports, locks).
+        // Its children would block its successor (ports, locks).
         if !record.spec.spares_children
             && let Err(error) = self.end_leftovers().await
         {
@@ -162,7 +157,7 @@ impl Worker {
         next.restarts += 1;
         if let Err(error) = self.start_process(next).await {
             let pause = self.backoff.after_crash(Duration::ZERO);
-            tracing::warn!(process = record.spec.name, %error, ?pause, "cannot start the process; it is tried again");
+            tracing::warn!(process = record.spec.name, %error, ?pause, "cannot start the process; retrying");
             let record = Record {
                 last_exit: Some(error.to_string()),
                 ..*record
@@ -215,7 +210,7 @@ impl Worker {
         self.remove_record()
     }
 
-    /// Starts the process and writes down which it is: the intention first, then the identity.
+    /// Starts the process and records it: the intention first, then the identity.
     async fn start_process(&mut self, mut record: Record) -> Result<(), Error> {
         record.identity = None;
         record.write(&self.path)?;
@@ -236,7 +231,7 @@ impl Worker {
                 Ok(())
             }
             Err(error) => {
-                // What cannot be watched or written down must not run.
+                // A process that cannot be watched or recorded must not run.
                 self.end_leftovers().await?;
                 Err(error)
             }
@@ -255,7 +250,7 @@ impl Worker {
                 .await
                 .is_err()
             {
-                tracing::warn!(process = spec.name, "process does not end by itself; it is killed");
+                tracing::warn!(process = spec.name, "process did not stop in time; killing it");
                 handle.kill()?;
                 let pids = identity.iter().map(|identity| identity.pid).collect();
                 timeout(KILL_TIMEOUT, handle.wait_for_end())
@@ -268,7 +263,7 @@ impl Worker {
         self.end_leftovers().await
     }
 
-    /// Kills what the ended process had started itself and what carries its marker still.
+    /// Kills the children of the ended process, which carry its marker.
     async fn end_leftovers(&self) -> Result<(), Error> {
         let path = self.path.clone();
         let kill = move || reap::kill_processes(|_, marker| marker == path);

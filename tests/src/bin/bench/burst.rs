@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, time::Instant};
 const TENANTS: usize = 3;
 const PODS: usize = 300;
 const ROUNDS: usize = 3;
-/// Requests under way at a time, in all.
+/// Concurrent requests over all tenants.
 const WRITERS: usize = 12;
 
 /// Seconds until `PODS` pods, evenly spread over `places`, run; and the delays of all of them added up.
@@ -29,9 +29,9 @@ async fn burst(places: &[Place], round: usize) -> (f64, f64) {
     let created: Vec<(usize, &String, Instant)> = stream::iter(names.iter().enumerate())
         .map(async |(index, name)| {
             let place = index % places.len();
-            let asked = Instant::now();
+            let requested = Instant::now();
             places[place].create(name).await;
-            (place, name, asked)
+            (place, name, requested)
         })
         .buffer_unordered(WRITERS)
         .collect()
@@ -43,9 +43,9 @@ async fn burst(places: &[Place], round: usize) -> (f64, f64) {
             .await;
     }
     let took = begun.elapsed().as_secs_f64();
-    let delays = created.iter().map(|(place, name, asked)| {
+    let delays = created.iter().map(|(place, name, requested)| {
         let seen = running[*place].at(name).unwrap();
-        seen.saturating_duration_since(*asked).as_secs_f64()
+        seen.saturating_duration_since(*requested).as_secs_f64()
     });
     let delays = delays.sum();
     drop(running);
@@ -62,8 +62,8 @@ pub(crate) async fn run() {
         let name = format!("burst{index}");
         tenants.push(Tenant::create(&host, "bench-burst", &cluster(&name, &[("train", "h100", 2)])).await);
     }
-    let here: Vec<Place> = tenants.iter().map(|tenant| Place::in_tenant(&tenant.client)).collect();
-    let there = [Place::on_host(&host.client)];
+    let tenant_places: Vec<Place> = tenants.iter().map(|tenant| Place::in_tenant(&tenant.client)).collect();
+    let host_places = [Place::on_host(&host.client)];
     let metrics = async || {
         let mut all = Vec::new();
         for tenant in &tenants {
@@ -74,9 +74,9 @@ pub(crate) async fn run() {
     let total = |all: &[Metrics], of: &dyn Fn(&Metrics) -> f64| all.iter().map(of).sum::<f64>();
     let (mut direct, mut through, mut waited, mut writes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        direct.push(burst(&there, round).await.0);
+        direct.push(burst(&host_places, round).await.0);
         let before = metrics().await;
-        let (took, delays) = burst(&here, round).await;
+        let (took, delays) = burst(&tenant_places, round).await;
         let after = metrics().await;
         let queued = |metrics: &Metrics| metrics.sum(&["berth_syncer_queue_seconds_sum"]);
         waited.push((total(&after, &queued) - total(&before, &queued)) / delays);

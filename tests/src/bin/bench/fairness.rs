@@ -1,5 +1,5 @@
 //! Delay of a regular tenant's pods, alone and beside greedy tenants that create as fast as they can; and the same with
-//! namespaces of the host in place of tenants. The second says what the host itself does to its users.
+//! namespaces of the host in place of tenants. The second shows what the host itself does to its users.
 
 use crate::{
     load::{Place, Running},
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Greedy tenants. Ten are the goal's; a small machine bears as many API servers as it has gigabytes and cores for.
+/// Greedy tenants. The goal has ten; a small machine runs as many API servers as its memory and cores allow.
 fn greedy() -> usize {
     std::env::var("BENCH_GREEDY").map_or(3, |text| text.parse().unwrap())
 }
@@ -33,16 +33,16 @@ const REGULAR: (usize, Duration) = (40, Duration::from_millis(250));
 async fn regular(place: &Place, prefix: &str) -> Vec<f64> {
     let running = Running::follow(place);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let mut asked = Vec::new();
+    let mut requested = Vec::new();
     for index in 0..REGULAR.0 {
         let name = format!("{prefix}{index:04}");
-        asked.push((name.clone(), Instant::now()));
+        requested.push((name.clone(), Instant::now()));
         place.create(&name).await;
         tokio::time::sleep(REGULAR.1).await;
     }
-    let names: BTreeSet<String> = asked.iter().map(|(name, _)| name.clone()).collect();
+    let names: BTreeSet<String> = requested.iter().map(|(name, _)| name.clone()).collect();
     running.until_all(&names).await;
-    asked
+    requested
         .iter()
         .map(|(name, at)| milliseconds(running.at(name).unwrap().saturating_duration_since(*at)))
         .collect()

@@ -1,4 +1,4 @@
-//! Pods that run as soon as a kubelet has them, made in any number and followed until they do.
+//! Pods that run as soon as a kubelet has them, created in any number and followed until they run.
 
 use berth_tests::objects::{gpu_pod, phase};
 use futures::{StreamExt, TryStreamExt};
@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) pods: Api<Pod>,
-    /// Fields of the spec that are the place's.
+    /// Fields that the place adds to the spec.
     pub(crate) spec: serde_json::Value,
 }
 
@@ -34,7 +34,7 @@ impl Place {
         }
     }
 
-    /// The host's own namespace: on the nodes that belong to tenants, as whoever may go there.
+    /// A namespace of the host, whose pods run on tenants' nodes, too: they tolerate all taints.
     pub(crate) fn on_host(client: &Client) -> Self {
         let spec = serde_json::json!({"tolerations": [{"operator": "Exists"}], "automountServiceAccountToken": false});
         Self {
@@ -72,7 +72,7 @@ impl Place {
             .await;
         let begun = Instant::now();
         while !mine().await.is_empty() {
-            assert!(begun.elapsed() < LIMIT, "pods do not go");
+            assert!(begun.elapsed() < LIMIT, "the pods are not gone");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
@@ -91,7 +91,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Begins to look.
+    /// Starts to watch.
     pub(crate) fn follow(place: &Place) -> Self {
         let seen: Arc<Mutex<BTreeMap<String, Instant>>> = Arc::default();
         let (moments, pods) = (Arc::clone(&seen), place.pods.clone());

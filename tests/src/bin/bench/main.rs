@@ -33,7 +33,7 @@ enum Which {
     /// Many pods over several tenants until all run, against the same pods on the host directly; with the share of time
     /// in Berth's own queues, writes to the host in a pod's life, and watches.
     Burst,
-    /// A syncer with 1,000 pods is killed: time until it is in sync again, and writes that this took.
+    /// A syncer with 1,000 pods is killed: time until it is in sync again, and the writes to the host meanwhile.
     Restart,
     /// Delay of a regular tenant's pods, alone and beside greedy tenants, against the same on the host directly.
     Fairness,

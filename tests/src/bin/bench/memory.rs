@@ -54,7 +54,7 @@ impl Memory {
         }
     }
 
-    /// Counts another process in.
+    /// Adds another process.
     pub(crate) fn add(&mut self, other: Self) {
         self.private += other.private;
         self.resident += other.resident;

@@ -1,4 +1,4 @@
-//! A syncer with many pods is killed: time until its successor is in sync, and what that wrote to the host.
+//! A syncer with many pods is killed: time until its successor is in sync, and its writes to the host.
 
 use crate::{
     load::{Place, Running},
@@ -72,7 +72,7 @@ pub(crate) async fn run() {
     tenant.delete(&host).await;
 }
 
-/// Whether every pod was looked at once and nothing waits.
+/// Whether every pod was reconciled once and the queue is empty.
 fn is_quiet(metrics: &Metrics) -> bool {
     #[allow(clippy::cast_precision_loss)]
     let all = metrics.sum(&["berth_syncer_reconciles_total{", "kind=\"Pod\""]) >= PODS as f64;

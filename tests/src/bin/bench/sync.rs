@@ -25,23 +25,23 @@ const PODS: usize = 500;
 const PER_SECOND: u64 = 50;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// When something was first seen of each pod.
+/// When each pod was first seen in one state.
 type Moments = Arc<Mutex<BTreeMap<String, Instant>>>;
 
 pub(crate) async fn run() {
     let host = TestCluster::start("h100=8,cpu=1").await;
     let tenant = Tenant::create(&host, "bench-sync", &cluster("sync", &[("train", "h100", 8)])).await;
-    let here: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
-    let there: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    let host_pods: Api<Pod> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
     let [created, on_host, host_runs, tenant_runs]: [Moments; 4] = Default::default();
 
     let origin = |pod: &Pod| pod.annotations().get(labels::ORIGIN_NAME).cloned();
     let watches = [
-        watch(there.clone(), Arc::clone(&on_host), move |pod| origin(pod)),
-        watch(there, Arc::clone(&host_runs), move |pod| {
+        watch(host_pods.clone(), Arc::clone(&on_host), move |pod| origin(pod)),
+        watch(host_pods, Arc::clone(&host_runs), move |pod| {
             (phase(pod) == "Running").then(|| origin(pod)).flatten()
         }),
-        watch(here.clone(), Arc::clone(&tenant_runs), |pod| {
+        watch(pods.clone(), Arc::clone(&tenant_runs), |pod| {
             (phase(pod) == "Running").then(|| pod.name_any())
         }),
     ];
@@ -51,10 +51,10 @@ pub(crate) async fn run() {
     let mut requests = tokio::task::JoinSet::new();
     for index in 0..PODS {
         tick.tick().await;
-        let (here, created) = (here.clone(), Arc::clone(&created));
+        let (pods, created) = (pods.clone(), Arc::clone(&created));
         requests.spawn(async move {
             let name = format!("p-{index:04}");
-            here.create(&PostParams::default(), &gpu_pod(&name, 0)).await.unwrap();
+            pods.create(&PostParams::default(), &gpu_pod(&name, 0)).await.unwrap();
             created.lock().unwrap().insert(name, Instant::now());
         });
     }
@@ -80,11 +80,11 @@ pub(crate) async fn run() {
             .filter_map(|(name, at)| Some(milliseconds(to.get(name)?.saturating_duration_since(*at))))
             .collect()
     };
-    let down = between(&created, &on_host);
-    let up = between(&host_runs, &tenant_runs);
+    let to_host = between(&created, &on_host);
+    let to_tenant = between(&host_runs, &tenant_runs);
     for (what, values) in [
-        ("tenant create answered -> host pod seen", &down),
-        ("host Running seen -> tenant Running seen", &up),
+        ("tenant create answered -> host pod seen", &to_host),
+        ("host Running seen -> tenant Running seen", &to_tenant),
     ] {
         report.add(format!("{what}, p50"), percentile(values, 50.0), "ms");
         report.add(format!("{what}, p99"), percentile(values, 99.0), "ms");

@@ -20,7 +20,7 @@ pub(super) async fn validate(credential: &StolenCredential) {
     ] {
         credential.expect_allowed(&allowed).await;
     }
-    for (words, denied) in [
+    for (message, denied) in [
         (
             "spec.ingressClassName",
             ingress(&json!({"spec": {"ingressClassName": "internal"}})),
@@ -55,14 +55,14 @@ pub(super) async fn validate(credential: &StolenCredential) {
         ),
         ("instructions", annotated("haproxy.org/backend-config-snippet", "x")),
     ] {
-        credential.expect_denied(words, &denied).await;
+        credential.expect_denied(message, &denied).await;
     }
     let route = |more: &Value| {
         let base = json!({"spec": {"parentRefs": [{"name": "public", "namespace": "edge"}], "hostnames": ["a.policies.example.com"]}});
         credential.object("gateway.networking.k8s.io/v1", "HTTPRoute", &with(&base, more))
     };
     wait_until_served(credential, &route(&json!({}))).await;
-    for (words, more) in [
+    for (message, more) in [
         (
             "spec.parentRefs",
             json!({"spec": {"parentRefs": [{"name": "internal", "namespace": "edge"}]}}),
@@ -78,6 +78,6 @@ pub(super) async fn validate(credential: &StolenCredential) {
             json!({"spec": {"useDefaultGateways": "All"}}),
         ),
     ] {
-        credential.expect_denied(words, &route(&more)).await;
+        credential.expect_denied(message, &route(&more)).await;
     }
 }

@@ -91,8 +91,8 @@ impl StolenCredential {
     }
 
     /// Tries to create an object, which a policy must deny with this message.
-    async fn expect_denied(&self, words: &str, object: &Value) {
-        expect_denied(words, self.create(object).await);
+    async fn expect_denied(&self, message: &str, object: &Value) {
+        expect_denied(message, self.create(object).await);
     }
 
     async fn expect_allowed(&self, object: &Value) {
@@ -102,8 +102,8 @@ impl StolenCredential {
     }
 
     /// As [`Self::expect_denied`], for a change of an existing pod.
-    async fn expect_pod_change_denied(&self, words: &str, subresource: Option<&str>, patch: &Value) {
-        expect_denied(words, self.change_pod(subresource, patch).await);
+    async fn expect_pod_change_denied(&self, message: &str, subresource: Option<&str>, patch: &Value) {
+        expect_denied(message, self.change_pod(subresource, patch).await);
     }
 
     async fn change_pod(&self, subresource: Option<&str>, patch: &Value) -> kube::Result<Pod> {
@@ -122,22 +122,22 @@ impl StolenCredential {
     }
 }
 
-fn expect_denied<T>(words: &str, result: kube::Result<T>) {
+fn expect_denied<T>(message: &str, result: kube::Result<T>) {
     match result {
         Err(kube::Error::Api(status)) => {
             assert!(
                 status.code == 403 && status.message.contains("ValidatingAdmissionPolicy 'berth-"),
-                "{words}: denied by something else: {}",
+                "{message}: denied by something else: {}",
                 status.message
             );
             assert!(
-                status.message.contains(words),
-                "{words}: other words: {}",
+                status.message.contains(message),
+                "{message}: another message: {}",
                 status.message
             );
         }
-        Err(error) => panic!("{words}: {error}"),
-        Ok(_) => panic!("{words}: was allowed"),
+        Err(error) => panic!("{message}: {error}"),
+        Ok(_) => panic!("{message}: was allowed"),
     }
 }
 

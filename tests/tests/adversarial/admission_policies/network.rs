@@ -28,7 +28,7 @@ pub(super) async fn policies(credential: &StolenCredential) {
         credential.expect_allowed(&allowed).await;
     }
 
-    let words = "egress may be allowed only to the tenant's own pods";
+    let message = "egress may be allowed only to the tenant's own pods";
     for opened in [
         policy(json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]})),
         policy(json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"ports": [{"port": 53}]}]})),
@@ -42,9 +42,9 @@ pub(super) async fn policies(credential: &StolenCredential) {
         to(block("198.51.100.0/24", &[])),
         to(block("::/0", &[])),
     ] {
-        credential.expect_denied(words, &opened).await;
+        credential.expect_denied(message, &opened).await;
     }
-    let words = "ingress may be allowed only from the tenant's own pods";
+    let message = "ingress may be allowed only from the tenant's own pods";
     let by_label = json!({"namespaceSelector": {"matchLabels": {"team": "a"}}});
     let mut excepted = of_host("ingress-nginx");
     excepted["namespaceSelector"]["matchExpressions"] = json!([{"key": "a", "operator": "DoesNotExist"}]);
@@ -57,7 +57,7 @@ pub(super) async fn policies(credential: &StolenCredential) {
         from(block("10.20.0.0/16", &[])),
         from(block("198.51.0.0/16", &[])),
     ] {
-        credential.expect_denied(words, &opened).await;
+        credential.expect_denied(message, &opened).await;
     }
 
     let unmarked = json!({"metadata": {"labels": {"berth.dev/managed-by": "control"}}});

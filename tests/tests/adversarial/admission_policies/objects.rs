@@ -19,7 +19,7 @@ pub(super) async fn metadata_and_secrets(credential: &StolenCredential) {
     };
     credential.expect_allowed(&object("ConfigMap", &json!({}))).await;
     credential.expect_allowed(&object("Secret", &owner(&json!({})))).await;
-    for (words, denied) in [
+    for (message, denied) in [
         (
             "berth.dev/tenant",
             object("ConfigMap", &json!({"labels": {labels::TENANT: "other"}})),
@@ -48,9 +48,9 @@ pub(super) async fn metadata_and_secrets(credential: &StolenCredential) {
             ),
         ),
     ] {
-        credential.expect_denied(words, &denied).await;
+        credential.expect_denied(message, &denied).await;
     }
-    // What the host's controllers keep in the namespace.
+    // Objects that the host's controllers keep in the namespace.
     let maps: Api<k8s_openapi::api::core::v1::ConfigMap> =
         Api::namespaced(credential.client.clone(), &credential.namespace);
     let mine = json!({"metadata": {"labels": {labels::TENANT: credential.slug, labels::MANAGED_BY: "syncer"}}, "data": {"ca.crt": "mine"}});
@@ -80,7 +80,7 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential) {
     ] {
         credential.expect_allowed(&allowed).await;
     }
-    for (words, denied) in [
+    for (message, denied) in [
         ("spec.externalIPs", service(&json!({"externalIPs": ["203.0.113.7"]}))),
         (
             "spec.loadBalancerIP",
@@ -91,7 +91,7 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential) {
         ("spec.externalName", external("metadata.google.internal")),
         ("spec.externalName", external("169.254.169.254")),
     ] {
-        credential.expect_denied(words, &denied).await;
+        credential.expect_denied(message, &denied).await;
     }
     let marked = json!({"metadata": {"labels": {"endpointslice.kubernetes.io/managed-by": "syncer.berth.dev"}}});
     let base = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.1.1.1"]}]});
@@ -104,7 +104,7 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential) {
     };
     credential.expect_allowed(&slice(&json!({}))).await;
     let pod = json!({"kind": "Pod", "name": "p", "namespace": "kube-system"});
-    for (words, denied) in [
+    for (message, denied) in [
         (
             "own controllers",
             slice(
@@ -120,7 +120,7 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential) {
             slice(&json!({"endpoints": [{"addresses": ["10.1.1.1"], "targetRef": pod}]})),
         ),
     ] {
-        credential.expect_denied(words, &denied).await;
+        credential.expect_denied(message, &denied).await;
     }
     // The API server's own rule.
     for address in ["169.254.169.254", "127.0.0.1"] {
@@ -139,7 +139,7 @@ pub(super) async fn storage_and_devices(credential: &StolenCredential) {
     let claim = |spec: &Value| credential.object("v1", "PersistentVolumeClaim", &json!({"spec": with(&base, spec)}));
     credential.expect_allowed(&claim(&json!({}))).await;
     let instructed = json!({"metadata": {"annotations": {"example.com/import-volume": "theirs"}}});
-    for (words, denied) in [
+    for (message, denied) in [
         ("spec.storageClassName", claim(&json!({"storageClassName": "other"}))),
         ("spec.storageClassName", claim(&json!({"storageClassName": ""}))),
         ("spec.volumeName", claim(&json!({"volumeName": "theirs"}))),
@@ -149,7 +149,7 @@ pub(super) async fn storage_and_devices(credential: &StolenCredential) {
         ),
         ("storage drivers", with(&claim(&json!({})), &instructed)),
     ] {
-        credential.expect_denied(words, &denied).await;
+        credential.expect_denied(message, &denied).await;
     }
     let snapshot = |spec: &Value| {
         let base = json!({"source": {"persistentVolumeClaimName": "c"}, "volumeSnapshotClassName": "daily"});
@@ -195,13 +195,13 @@ pub(super) async fn storage_and_devices(credential: &StolenCredential) {
         credential.expect_allowed(&as_claim(&allowed)).await;
         credential.expect_allowed(&as_template(&allowed)).await;
     }
-    for (words, devices) in [
+    for (message, devices) in [
         ("deviceClassName", request(&json!({"deviceClassName": "other"}))),
         ("deviceClassName", either),
         ("tolerations", request(&everything)),
         ("config", config("other.example.com")),
     ] {
-        credential.expect_denied(words, &as_claim(&devices)).await;
-        credential.expect_denied(words, &as_template(&devices)).await;
+        credential.expect_denied(message, &as_claim(&devices)).await;
+        credential.expect_denied(message, &as_template(&devices)).await;
     }
 }

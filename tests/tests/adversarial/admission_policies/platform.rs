@@ -20,7 +20,7 @@ use kube::{
 use serde_json::json;
 use std::sync::Arc;
 
-/// Rights on nodes and namespaces are common: kubelets, operators, teams that make their own namespaces.
+/// Rights on nodes and namespaces are common: kubelets, operators, and teams that create namespaces have them.
 pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespaces(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "adv-marks", &cluster("marks", &[("a", "h100", 1)])).await;
     let rights = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "intruder"},
@@ -63,7 +63,7 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
     }
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let own = tenant.id.workload_namespace();
-    for (words, patch) in [
+    for (message, patch) in [
         ("on namespaces", json!({"metadata": {"labels": {labels::ROLE: null}}})),
         (
             "on namespaces",
@@ -82,9 +82,9 @@ pub(crate) async fn only_the_platform_changes_assignments_of_nodes_and_namespace
             json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": null}}}),
         ),
     ] {
-        expect_denied(words, namespaces.patch(&own, &params, &Patch::Merge(&patch)).await);
+        expect_denied(message, namespaces.patch(&own, &params, &Patch::Merge(&patch)).await);
         expect_denied(
-            words,
+            message,
             namespaces.patch_status(&own, &params, &Patch::Merge(&patch)).await,
         );
     }

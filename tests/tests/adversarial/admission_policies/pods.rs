@@ -26,12 +26,12 @@ pub(super) async fn new(credential: &StolenCredential) {
         env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})),
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
         volume(&json!({"csi": {"driver": "scratch.example.com"}})),
-        // As the syncer makes them for a namespace with hundreds of Services: evaluating must not cost too much.
+        // As the syncer makes them for a namespace with hundreds of Services: the evaluation must not cost too much.
         json!({"containers": [{"name": "c", "image": "i", "env": many}, {"name": "d", "image": "i", "env": many}]}),
     ] {
         credential.expect_allowed(&credential.pod(&allowed)).await;
     }
-    for (words, spec) in [
+    for (message, spec) in [
         ("spec.nodeName", json!({"nodeName": "gpu-h100-01"})),
         ("spec.nodeSelector", json!({"nodeSelector": null})),
         ("spec.nodeSelector", json!({"nodeSelector": {labels::TENANT: "other"}})),
@@ -82,9 +82,9 @@ pub(super) async fn new(credential: &StolenCredential) {
             json!({"initContainers": [{"name": "i", "image": "i", "env": [{"name": "AMD_VISIBLE_DEVICES", "value": "0"}]}]}),
         ),
     ] {
-        credential.expect_denied(words, &credential.pod(&spec)).await;
+        credential.expect_denied(message, &credential.pod(&spec)).await;
     }
-    for (words, metadata) in [
+    for (message, metadata) in [
         (
             "container runtime, devices or network",
             json!({"annotations": {"cdi.k8s.io/all": "vendor.com/gpu=all"}}),
@@ -97,7 +97,7 @@ pub(super) async fn new(credential: &StolenCredential) {
     ] {
         credential
             .expect_denied(
-                words,
+                message,
                 &with(&credential.pod(&json!({})), &json!({"metadata": metadata})),
             )
             .await;
@@ -116,7 +116,7 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
     let live: Value = serde_json::to_value(pods.get("allowed").await.unwrap()).unwrap();
     let tolerations = [live["spec"]["tolerations"].as_array().unwrap().as_slice(), &more[1..]].concat();
     let debug = json!([{"name": "d", "image": "i", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}]);
-    for (words, subresource, patch) in [
+    for (message, subresource, patch) in [
         ("spec.tolerations", None, json!({"spec": {"tolerations": tolerations}})),
         (
             "berth.dev/tenant",
@@ -143,7 +143,7 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
             Some("ephemeralcontainers"),
             json!({"spec": {"ephemeralContainers": debug}}),
         ),
-        // Endpoints of a Service would be made of it, and traffic led there.
+        // A Service would get these addresses as endpoints, and traffic would go there.
         (
             "not its addresses",
             Some("status"),
@@ -160,7 +160,7 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
             json!({"metadata": {"labels": {labels::TENANT: "other"}}}),
         ),
     ] {
-        credential.expect_pod_change_denied(words, subresource, &patch).await;
+        credential.expect_pod_change_denied(message, subresource, &patch).await;
     }
     for (subresource, patch) in [
         (
@@ -178,14 +178,14 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
     ] {
         credential.change_pod(subresource, &patch).await.unwrap();
     }
-    // Who administers the host passes.
+    // Requests of the host's admin are allowed.
     let admins: Api<Pod> = Api::namespaced(admin.clone(), &credential.namespace);
     let patch = json!({"metadata": {"annotations": {"cni.projectcalico.org/podIP": "10.1.1.1/32"}}});
     admins
         .patch("allowed", &PatchParams::default(), &Patch::Merge(patch))
         .await
         .unwrap();
-    // And what others wrote does not get in the syncer's way.
+    // And the syncer may still change a pod that others have changed.
     let patch = json!({"metadata": {"annotations": {"note": "n"}}});
     credential.change_pod(None, &patch).await.unwrap();
     pods.delete("allowed", &DeleteParams::default().grace_period(0))

@@ -5,7 +5,7 @@ use super::{StolenCredential, with};
 use berth_api::{HostNodePool, NodeGroup, NodeMode, labels};
 use serde_json::{Value, json};
 
-/// A pool that the tenant asks for, and one that its class would allow as well.
+/// A pool that the tenant requests, and one that its class would allow as well.
 pub(super) fn pools() -> [HostNodePool; 2] {
     ["policies-cpu", "policies-other"].map(|name| {
         let spec = json!({"nodeSelector": {"policies.example.com/pool": name}, "modes": ["Shared"]});
@@ -41,7 +41,7 @@ fn pod(credential: &StolenCredential, more: &Value) -> Value {
         ]),
         &json!({"hostUsers": false, "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always"}]}),
     );
-    // Of the overlays, null removes: what is to be removed of the base is in the last one.
+    // In an overlay, null removes a field: the last overlay has those to remove from the base.
     let pod = with(
         &credential.pod(&with(&spec, more)),
         &json!({"spec": {"nodeSelector": null}}),
@@ -69,32 +69,32 @@ pub(super) async fn pods(credential: &StolenCredential) {
     let own = term(labels::TENANT, "In", &[&credential.slug]);
     let shared = term(labels::SHARED_POOL, "In", &["policies-cpu"]);
     let gpu = |name: &str| container(&json!({"resources": {"limits": {name: "1"}}}));
-    let at_home = "spec.nodeSelector must select";
-    for (words, spec) in [
-        // Pools: another, one that the class lists and the tenant has not asked for, any, all but one, none of both.
-        (at_home, terms(&[term(labels::SHARED_POOL, "In", &["cpu"])])),
+    let selector = "spec.nodeSelector must select";
+    for (message, spec) in [
+        // Pools: another, one that the class lists and the tenant has not requested, any, all but one, none.
+        (selector, terms(&[term(labels::SHARED_POOL, "In", &["cpu"])])),
         (
-            at_home,
+            selector,
             terms(&[
                 own.clone(),
                 term(labels::SHARED_POOL, "In", &["policies-cpu", "policies-other"]),
             ]),
         ),
-        (at_home, terms(&[term(labels::SHARED_POOL, "In", &[""])])),
+        (selector, terms(&[term(labels::SHARED_POOL, "In", &[""])])),
         (
-            at_home,
+            selector,
             terms(&[json!({"matchExpressions": [{"key": labels::SHARED_POOL, "operator": "Exists"}]})]),
         ),
-        (at_home, terms(&[term(labels::SHARED_POOL, "NotIn", &["other"])])),
+        (selector, terms(&[term(labels::SHARED_POOL, "NotIn", &["other"])])),
         (
-            at_home,
+            selector,
             terms(&[shared.clone(), term("kubernetes.io/os", "In", &["linux"])]),
         ),
         (
-            at_home,
+            selector,
             terms(&[shared.clone(), term(labels::TENANT, "In", &[&credential.slug, "other"])]),
         ),
-        // Devices, however they are asked for.
+        // Devices, in every form of request.
         ("no devices on shared nodes", gpu("nvidia.com/gpu")),
         ("no devices on shared nodes", gpu("nvidia.com/mig-1g.10gb")),
         (
@@ -105,9 +105,9 @@ pub(super) async fn pods(credential: &StolenCredential) {
             "no devices on shared nodes",
             json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]}),
         ),
-        // Others' pods would have to leave for it.
+        // It would preempt other tenants' pods.
         ("preempt", json!({"priorityClassName": "berth-policies-3"})),
-        // What the class keeps from shared nodes.
+        // Settings that the class forbids on shared nodes.
         ("spec.hostUsers", json!({"hostUsers": null})),
         ("spec.hostUsers", json!({"hostUsers": true})),
         (
@@ -122,7 +122,7 @@ pub(super) async fn pods(credential: &StolenCredential) {
                 denied["spec"].as_object_mut().unwrap().remove(key);
             }
         }
-        credential.expect_denied(words, &denied).await;
+        credential.expect_denied(message, &denied).await;
     }
     // The label by which the platform finds such pods goes with the affinity.
     let unmarked = with(

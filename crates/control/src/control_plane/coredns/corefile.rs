@@ -13,8 +13,8 @@ use std::{fmt::Write, net::SocketAddr};
 pub(super) const HOSTS: &str = "hosts";
 /// File of a zone without names.
 pub(super) const EMPTY_ZONE: &str = "empty.zone";
-/// Private networks: whatever the resolver of a node may know of them is the host's. A tenant finds its own Services and
-/// pods; no other name of such an address exists for it.
+/// Private networks: the names that a node's resolver may know for their addresses belong to the host. A tenant resolves
+/// only addresses of its own Services and pods.
 const PRIVATE: [&str; 8] = [
     "10.0.0.0/8",
     "172.16.0.0/12",
@@ -45,7 +45,7 @@ pub(super) fn corefile(form: Form, listen: SocketAddr, input: &DnsInput, custom:
     let mut lines = Lines::default();
     lines.open(&format!(".:{}", listen.port()));
     if form == Form::Process {
-        // Without those below: several servers of one machine would fight for their ports.
+        // Without the endpoints below: the ports of several servers on one machine would collide.
         lines.line(&format!("bind {}", listen.ip()));
     } else {
         lines.block("health :8080", &["lameduck 5s"]);
@@ -80,7 +80,7 @@ pub(super) fn corefile(form: Form, listen: SocketAddr, input: &DnsInput, custom:
     );
     add_empty_zones(&mut lines, input, custom);
     if input.policy.forward {
-        // Ends the program if what is forwarded comes back.
+        // Ends the program if a forwarded query comes back.
         lines.line("loop");
     }
     for domain in &custom.domains {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn without_forwarding_nothing_outside_exists_but_the_domains_that_have_servers() {
+    fn without_forwarding_only_domains_with_servers_resolve() {
         let mut input = input();
         input.policy.forward = false;
         input.policy.upstreams = vec!["10.0.0.53".into()];

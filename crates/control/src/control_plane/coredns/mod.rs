@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 /// User name of CoreDNS in its tenant.
 pub const DNS_USER: &str = "berth:coredns";
 
-/// How its pods are asked whether they answer. Once they have, only an end of the program changes that.
+/// Probes of its pods. Once `/ready` has succeeded, it fails only when the program ends.
 const HEALTH: Health = Health {
     port: 8181,
     tls: false,
@@ -34,7 +34,7 @@ pub(super) fn render(
     authorities: &Authorities,
     leaves: &mut LeafStore,
 ) -> Result<Option<Component>, CertificateError> {
-    // In any case, or it would not be stored, and the next one would make CoreDNS start again.
+    // Issued in any case: otherwise it would not be stored, and the next one would restart CoreDNS.
     let issued = leaves.issue(&authorities.client, COREDNS, &Leaf::new(DNS_USER, Usage::Client))?;
     let Some(customization) = &dns.customization else {
         return Ok(None);

@@ -45,13 +45,13 @@ fn all_keys_are_parsed() {
 
 #[test]
 fn configuration_of_coredns_is_rejected() {
-    let words = parse_errors(&[
+    let errors = parse_errors(&[
         ("evil.server", "example.com:53 { file /etc/shadow }"),
         ("Corefile", "."),
     ]);
     assert!(
-        words.contains("Corefile: only hosts, forward, rewrite and log"),
-        "{words}"
+        errors.contains("Corefile: only hosts, forward, rewrite and log"),
+        "{errors}"
     );
     for text in [
         "10.0.0.5 a{b",
@@ -88,8 +88,8 @@ fn servers_must_be_in_allowed_and_not_in_blocked_cidrs() {
         "10.0.0.1:53",
         "dns.example.com",
     ] {
-        let words = parse_errors(&[("forward", &format!("corp.example {bad}"))]);
-        assert!(words.starts_with("forward, line 1: "), "{bad}: {words}");
+        let errors = parse_errors(&[("forward", &format!("corp.example {bad}"))]);
+        assert!(errors.starts_with("forward, line 1: "), "{bad}: {errors}");
     }
     let none = parse_with(&DnsPolicy::default(), &[("forward", "corp.example 10.20.0.53")]);
     assert_eq!(

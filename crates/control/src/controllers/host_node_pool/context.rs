@@ -4,13 +4,13 @@ use crate::{controllers::nodes::requested::RequestTracker, stores::Stores};
 use kube::{Client, runtime::events::Recorder};
 use std::sync::Arc;
 
-/// What the controller of pools works with. One a process.
+/// What the controller of pools works with. One per process.
 pub struct HostNodePoolContext {
     /// The host's API server.
     pub client: Client,
     /// Views of the host.
     pub stores: Stores,
-    /// What autoscalers are asked for.
+    /// Nodes that are requested of autoscalers.
     pub requested: Arc<RequestTracker>,
     /// Writes Events.
     pub recorder: Recorder,

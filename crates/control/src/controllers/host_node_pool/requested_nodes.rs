@@ -35,15 +35,15 @@ fn requested_condition(request: &Request) -> ConditionUpdate {
     let Request { nodes, pods, held_back } = request;
     let more = held_back
         .as_ref()
-        .map(|words| format!("; no more is requested: {words}"));
+        .map(|limit| format!("; no more is requested: {limit}"));
     let more = more.unwrap_or_default();
     let reason = |fine: &'static str| if more.is_empty() { fine } else { "LimitReached" };
     if *pods == 0 {
-        let words = format!("no pod waits for a new node{more}");
-        return ConditionUpdate::mark_false(NODES_REQUESTED, reason("NoPendingPods"), words);
+        let message = format!("no pod waits for a new node{more}");
+        return ConditionUpdate::mark_false(NODES_REQUESTED, reason("NoPendingPods"), message);
     }
-    let words = format!("{pods} placeholders in {NAMESPACE} request {nodes} new nodes{more}");
-    ConditionUpdate::mark_true(NODES_REQUESTED, reason("PodsPending"), words)
+    let message = format!("{pods} placeholders in {NAMESPACE} request {nodes} new nodes{more}");
+    ConditionUpdate::mark_true(NODES_REQUESTED, reason("PodsPending"), message)
 }
 
 /// Publishes an Event if more nodes are requested than before.
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn limits_are_reported() {
-        let of = |pods, words| {
-            report_requested_nodes(&pool(true), Some(request(pods, words)))
+        let of = |pods, limit| {
+            report_requested_nodes(&pool(true), Some(request(pods, limit)))
                 .1
                 .unwrap()
         };

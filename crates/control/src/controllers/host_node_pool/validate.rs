@@ -55,14 +55,14 @@ pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> Condition
             ),
         );
     }
-    let asked = pool.spec.sharing.name();
-    if pool.spec.mig_config().is_none() && sharing.iter().any(|found| found != asked) {
+    let expected = pool.spec.sharing.name();
+    if pool.spec.mig_config().is_none() && sharing.iter().any(|found| found != expected) {
         let found: Vec<&str> = sharing.iter().map(String::as_str).collect();
         return ConditionUpdate::mark_false(
             READY,
             "SharingMismatch",
             format!(
-                "spec.sharing is {asked} and the nodes' labels say {}; set one to what the other is",
+                "spec.sharing is {expected} and the nodes' labels say {}; set one to what the other is",
                 found.join(", ")
             ),
         );

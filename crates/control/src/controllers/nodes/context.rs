@@ -10,7 +10,7 @@ use berth_runtime::queue::Queue;
 use kube::{Client, runtime::events::Recorder};
 use std::sync::Arc;
 
-/// What the controller of nodes works with. One a process.
+/// What the controller of nodes works with. One per process.
 pub struct NodesContext {
     /// The host's API server.
     pub client: Client,
@@ -20,17 +20,17 @@ pub struct NodesContext {
     pub network_config: NetworkConfig,
     /// How nodes are cleaned and checked.
     pub node_jobs: NodeJobs,
-    /// The time by which nodes are handed on.
+    /// The clock for assignments and recycling.
     pub clock: Clock,
     /// Since when nodes are idle.
     pub idle: IdleTracker,
-    /// Free nodes that cannot be promised for a while.
+    /// Free nodes that cannot be reserved for a while, because the API server rejected their assignment.
     pub rejected_nodes: RejectedNodes,
-    /// What autoscalers are asked for.
+    /// Nodes that are requested of autoscalers.
     pub requested: Arc<RequestTracker>,
     /// Where control planes run.
     pub runtime: Arc<dyn ControlPlaneRuntime>,
-    /// What is known in memory of each tenant; everything in it can be found out again.
+    /// What control remembers of each tenant; all of it can be read again.
     pub tenants: Arc<Tenants>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,

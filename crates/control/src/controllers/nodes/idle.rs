@@ -1,4 +1,4 @@
-//! Writes on nodes since when they are idle, so that a new control goes on counting.
+//! Writes on nodes since when they are idle, so that idle times survive a restart of control.
 
 use super::NodesContext;
 use crate::{

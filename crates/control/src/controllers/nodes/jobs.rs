@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 const HOST: &str = "/host";
 /// Seconds that a finished Job is kept.
 const KEPT: u32 = 24 * 3600;
-/// How often a failed pod is tried again: one that fails twice has a reason.
+/// How often a failed pod is tried again: a second failure is not accidental.
 const RETRIES: u32 = 1;
 
 /// Settings of the Jobs on nodes, and of placeholders.
@@ -118,7 +118,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
             "template": {
                 "metadata": {"labels": all, "annotations": pool.scrub.pod_annotations},
                 "spec": {
-                    // Past the scheduler: the node is cordoned, and no other will do.
+                    // Without the scheduler: the node is cordoned, and the pod must run on this node.
                     "nodeName": node,
                     "tolerations": [{"operator": "Exists"}],
                     "priorityClassName": "system-node-critical",
@@ -127,7 +127,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
                     "serviceAccountName": system::SCRUB_SERVICE_ACCOUNT,
                     "automountServiceAccountToken": false,
                     "enableServiceLinks": false,
-                    // Neither DNS nor a network of pods is needed, and both may be what is broken.
+                    // Neither DNS nor the pod network is needed, and either may be broken.
                     "hostNetwork": true, "dnsPolicy": "Default",
                     "hostPID": true,
                     "imagePullSecrets": settings.pull_secrets.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
@@ -165,7 +165,7 @@ fn container(name: &str, image: &str, env: &Value) -> Value {
 pub fn state(job: Option<&Job>) -> JobState {
     let Some(job) = job else { return JobState::Missing };
     if job.metadata.deletion_timestamp.is_some() {
-        // Made again once it is gone.
+        // Created again once it is gone.
         return JobState::Running;
     }
     let conditions = job.status.as_ref().and_then(|status| status.conditions.as_deref());

@@ -1,8 +1,7 @@
 //! Host nodes: which tenant has which, decided by the pure [planner](berth_planner) and applied by the [`executor`].
 //!
 //! The assignment on the Node object is the only record of its tenant, all of it set in one patch that fails if the node
-//! changed meanwhile. What the planner decides from is made of that assignment and of the pods that wait, in
-//! [`berth_node_lifecycle`].
+//! changed meanwhile. [`berth_node_lifecycle`] builds the planner's snapshot from that assignment and from waiting pods.
 
 pub mod clock;
 mod context;
@@ -20,7 +19,7 @@ use crate::{error::ReconcileError, metrics::ViolationLabels};
 use berth_planner::{Fleet, Plan};
 use std::time::Duration;
 
-/// Plans once and executes the plan. Returns when to look again, if something is under way.
+/// Plans once and executes the plan. Returns when to check again, if something is in progress.
 ///
 /// # Errors
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node, and with
@@ -31,7 +30,7 @@ pub async fn reconcile(context: &NodesContext) -> Result<Option<Duration>, Recon
     let plan = berth_planner::plan(&fleet);
     report_violations(context, &fleet, &plan);
     status::update_group_status(context, &plan);
-    // None of these depends on another: all are done, whichever of them fails.
+    // These do not depend on each other: all of them run even if one fails.
     let executed = executor::execute_plan(context, &plan.actions).await;
     let idle_written = idle::write_idle_times(context, &fleet).await;
     let placeholders = placeholders::reconcile(context, &plan, &demand).await;

@@ -1,4 +1,4 @@
-//! The snapshot of the fleet that the planner decides from, made of what the watches know.
+//! Builds the planner's snapshot of the fleet from the watches.
 
 use super::NodesContext;
 use crate::controllers::{tenant::Validator, tenant_class::class_of};
@@ -11,7 +11,7 @@ use berth_planner::Fleet;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 
-/// The fleet as the watches know it, and what its demand is made of.
+/// The fleet as the watches know it, and the demand of its tenants.
 pub fn observe_fleet(context: &NodesContext, now: Timestamp) -> (Fleet, TenantDemand) {
     let stores = &context.stores;
     let validator = Validator::new(stores, context.runtime.as_ref(), &context.network_config);

@@ -1,4 +1,4 @@
-//! What autoscalers are asked for.
+//! Nodes that are requested of autoscalers.
 
 use std::{
     collections::BTreeMap,

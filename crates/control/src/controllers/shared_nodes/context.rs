@@ -3,7 +3,7 @@
 use crate::{metrics::Metrics, stores::Stores};
 use kube::Client;
 
-/// What the controller of shared nodes works with. One a process.
+/// What the controller of shared nodes works with. One per process.
 pub struct SharedNodesContext {
     /// The host's API server.
     pub client: Client,

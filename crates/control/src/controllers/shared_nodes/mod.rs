@@ -1,9 +1,9 @@
 //! Nodes that several tenants use at the same time, for work without GPUs.
 //!
-//! A node of a pool of mode `shared` carries the label `berth.dev/shared-pool` as long as tenants share it; pods find it by
-//! that label, and the host's admission policies hold them to the pools of their tenant. It never carries an owner. A node
-//! on which anything says that it has devices does not get the label, and loses it ([`device_evidence`]). Pods on nodes that
-//! their tenant may not use (any more) are evicted or deleted ([`decide_about_pod`]).
+//! A node of a pool of mode `Shared` carries the label `berth.dev/shared-pool` as long as tenants share it; pods select it by
+//! that label, and the host's admission policies restrict them to the pools of their tenant. It never has an assignment. A
+//! node with evidence of devices does not get the label, or loses it ([`device_evidence`]). Pods on nodes that their tenant
+//! may not use (any more) are evicted or deleted ([`decide_about_pod`]).
 
 mod context;
 
@@ -29,11 +29,11 @@ use kube::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Pause before looking again at pods that have to leave.
+/// Pause before checking pods that have to leave again.
 const DRAIN_POLL: Duration = Duration::from_secs(1);
 
-/// Adds nodes to shared pools, removes them, and evicts pods that may not stay. Returns when to look again, if something is under
-/// way.
+/// Adds nodes to shared pools, removes them, and evicts pods that may not stay. Returns when to check again, if a pod still
+/// has to leave.
 ///
 /// # Errors
 /// The host's API server refuses or does not answer. Conflicts are no errors: the watch brings the newer node.
@@ -94,32 +94,32 @@ async fn enforce_pod_decision(
     };
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let decision = decide(context, node, now.as_ref(), pod, &allowed_pools(&workloads));
-    let this_very = DeleteParams {
+    let delete_params = DeleteParams {
         preconditions: Some(Preconditions {
             uid: Some(pod.uid.clone()),
             resource_version: None,
         }),
         ..DeleteParams::default()
     };
-    let asked = match decision {
+    let result = match decision {
         PodDecision::Keep => return Ok(true),
         PodDecision::Evict => {
             let params = EvictParams {
-                delete_options: Some(this_very),
+                delete_options: Some(delete_params),
                 ..EvictParams::default()
             };
             pods.evict(name, &params).await.map(|_| ())
         }
-        PodDecision::Delete => pods.delete(name, &this_very).await.map(|_| ()),
+        PodDecision::Delete => pods.delete(name, &delete_params).await.map(|_| ()),
     };
-    match asked {
+    match result {
         Ok(()) => tracing::info!(
             pod = place,
             node,
             ?decision,
             "pod leaves a node that its tenant may not use"
         ),
-        // A disruption budget says "not yet"; or it is gone, or another one.
+        // A disruption budget says "not yet", or the pod is gone or replaced by another one.
         Err(error) if [404, 409, 429].iter().any(|code| is_status(&error, *code)) => {}
         Err(error) => return Err(api("make a pod leave a shared node")(error)),
     }
@@ -134,7 +134,7 @@ fn decide(
     allowed: &[String],
 ) -> PodDecision {
     match node {
-        // A node that is gone takes its pods with it.
+        // The pods of a node that is gone are deleted with it.
         None if !name.is_empty() => PodDecision::Keep,
         node => {
             let devices =
@@ -159,7 +159,7 @@ fn share_patch(node: &Node, pool: &str) -> Value {
     }})
 }
 
-/// No new pod can come. That tenants used the node stays recorded until it is scrubbed.
+/// No new pod is scheduled to the node. That tenants used it stays recorded until it is scrubbed.
 fn unshare_patch(node: &Node) -> Value {
     json!({"metadata": {
         "resourceVersion": node.resource_version(),

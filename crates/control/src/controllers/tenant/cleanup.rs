@@ -1,4 +1,4 @@
-//! Deleting a tenant: everything that was made for it, in the order in which nothing can be made anew meanwhile.
+//! Deletes everything that was created for a tenant, in an order in which nothing is created again meanwhile.
 //!
 //! Every step is idempotent and returns instead of waiting; the condition Deleting says what remains. Nothing here
 //! needs the tenant's API server.
@@ -34,10 +34,10 @@ use kube::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// Pause before it is checked again whether what was deleted is gone.
+/// Pause before checking again whether deleted objects are gone.
 const POLL: Duration = Duration::from_millis(500);
 
-/// Removes what is left of the tenant. Returns when to go on; `None` once the object itself may go.
+/// Removes what is left of the tenant. Returns when to continue; `None` once the object itself may be deleted.
 ///
 /// # Errors
 /// A step failed; it is tried again.
@@ -64,9 +64,8 @@ pub(super) async fn delete_tenant(context: &TenantContext, tenant: &Tenant) -> R
     }
 }
 
-/// Removes what is left of `TenantClusters` of this name that are gone without a clean-up: the API server can let an
-/// object go whose finalizer is added at the moment of its deletion, and people can take a finalizer off. Returns when
-/// to go on.
+/// Removes what is left of `TenantClusters` of this name that were deleted without a clean-up: the API server may delete an
+/// object while its finalizer is being added, and people can remove a finalizer. Returns when to continue.
 ///
 /// # Errors
 /// A step failed; it is tried again.
@@ -102,21 +101,21 @@ pub(super) async fn delete_orphans(
     Ok(Some(POLL))
 }
 
-/// Goes as far as it can; returns what it waits for.
+/// Deletes as much as it can now; returns what it waits for.
 async fn delete_next(
     context: &TenantContext,
     cluster: &TenantCluster,
     tenant: &TenantId,
 ) -> Result<Option<String>, CleanupError> {
     let uid = cluster.uid().unwrap_or_default();
-    // 1. From here on nothing new is made.
+    // 1. From here on nothing new is created.
     context
         .runtime
         .stop_components(tenant)
         .await
         .map_err(in_step(CleanupError::Components))?;
-    // 2. Pods end before their nodes are released, and before the policies that keep them apart: within a namespace that
-    // is deleted these may go first.
+    // 2. Pods end before their nodes are released and before the NetworkPolicies that isolate them are deleted: in a namespace
+    // that is being deleted, the policies might be deleted first.
     if let Some(remaining) = delete_pods(context, tenant).await.map_err(CleanupError::Pods)? {
         return Ok(Some(remaining));
     }
@@ -133,13 +132,13 @@ async fn delete_next(
         let names: Vec<String> = nodes.iter().map(|node| node.name_any()).collect();
         return Ok(Some(format!("nodes are being released: {}", names.join(", "))));
     }
-    // 4. What the tenant stored, and the identity it stored it with.
+    // 4. The tenant's keys in etcd, and its user and role.
     context
         .datastore
         .delete_tenant(tenant)
         .await
         .map_err(in_step(CleanupError::Datastore))?;
-    // 5. Files. The kubeconfig Secret goes with its owner.
+    // 5. Files. The kubeconfig Secret is deleted with its owner.
     let namespace = cluster.namespace().unwrap_or_default();
     let removed = context
         .runtime
@@ -153,8 +152,8 @@ async fn delete_next(
     network::delete_cluster_policy(&context.client, tenant)
         .await
         .map_err(CleanupError::NetworkPolicies)?;
-    // 7. Keys, the syncer's identity and everything else in the control-plane namespace. It goes last: as long as it is
-    // there, what is left of a tenant can be found.
+    // 7. Keys, the syncer's identity and everything else in the control-plane namespace. It is deleted last, because what is
+    // left of a tenant is found by it.
     let control_plane = tenant.control_plane_namespace();
     let is_gone = delete_namespace(context, &control_plane).await;
     if !is_gone.map_err(CleanupError::ControlPlaneNamespace)? {
@@ -166,7 +165,7 @@ async fn delete_next(
 /// Deletes the pods of the workload namespace; returns what remains of them.
 async fn delete_pods(context: &TenantContext, tenant: &TenantId) -> Result<Option<String>, ReconcileError> {
     let namespace = tenant.workload_namespace();
-    // A syncer that goes on somewhere makes no new ones.
+    // A syncer that still runs somewhere can create no new ones.
     let bindings: Api<RoleBinding> = Api::namespaced(context.client.clone(), &namespace);
     optional(bindings.delete(SYNCER, &DeleteParams::default()).await).map_err(api("revoke the syncer's rights"))?;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
@@ -237,7 +236,7 @@ async fn write_progress(
         ..before
     };
     match status::write(context, cluster, &after).await {
-        // Gone already: another control was faster.
+        // It is gone already: another control was faster.
         Err(TenantError::Status(ReconcileError::Api { source, .. }))
             if is_status(&source, 404) || is_status(&source, 409) =>
         {

@@ -1,7 +1,7 @@
 //! How control reaches what runs for a tenant: its API server and its syncer.
 //!
 //! A [`Connection`] is the one connection to a tenant's API server. It has an applier only while a probe of `/readyz` succeeds;
-//! a change of that puts the tenant back into the queue.
+//! when that changes, the tenant is put back into the queue.
 
 use crate::{
     apply::Applier,
@@ -29,7 +29,7 @@ const PROBE_STARTING: Duration = Duration::from_millis(50);
 const PROBE_READY: Duration = Duration::from_secs(5);
 /// Time a probe may take.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Age at which the client is made anew: control's certificate is valid for an hour.
+/// Age at which the client is replaced: control's certificate is valid for an hour.
 const CLIENT_AGE: Duration = Duration::from_secs(1800);
 
 /// Time the syncer may take to answer a probe.
@@ -37,7 +37,7 @@ const SYNCER_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of an answer of the syncer that are read.
 const LONGEST_ANSWER: usize = 4096;
 
-/// Why there is no connection to be had at all.
+/// Why no connection can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// Control's own certificate cannot be made.
@@ -64,7 +64,7 @@ pub trait Remote: Send + Sync {
     async fn probe_syncer(&self, admin: &Endpoint) -> Result<ProbeAnswer, ProbeError>;
 }
 
-/// What a syncer says of itself.
+/// The answer of a syncer to a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeAnswer {
     /// Whether it is ready.

@@ -14,7 +14,7 @@ use berth_runtime::queue::Queue;
 use kube::{Client, runtime::events::Recorder};
 use std::sync::Arc;
 
-/// What the tenant controller works with. One a process.
+/// What the tenant controller works with. One per process.
 pub struct TenantContext {
     /// The host's API server.
     pub client: Client,
@@ -34,7 +34,7 @@ pub struct TenantContext {
     pub remote: Arc<dyn Remote>,
     /// Which further kinds can be synced.
     pub kinds: Arc<KnownKinds>,
-    /// What is known in memory of each tenant; everything in it can be found out again.
+    /// What control remembers of each tenant; all of it can be read again.
     pub tenants: Arc<Tenants>,
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,

@@ -1,4 +1,4 @@
-//! What is read of the host for a tenant.
+//! Reads what a tenant's reconcile needs from the host.
 
 use super::{context::TenantContext, node_groups};
 use crate::error::{ReconcileError, api};
@@ -12,13 +12,13 @@ use std::sync::Arc;
 pub(super) struct ObservedNodes {
     /// Nodes whose assignment names this tenant, by name.
     pub(super) owned: Vec<Arc<Node>>,
-    /// The node groups that the tenant asks for.
+    /// The node groups of the spec.
     pub(super) spec: Vec<NodeGroup>,
-    /// What the tenant's node groups come to.
+    /// The status of each node group.
     pub(super) groups: Vec<NodeGroupStatus>,
 }
 
-/// The nodes of a tenant and what its node groups come to.
+/// The nodes of a tenant and the status of its node groups.
 pub(super) fn observe_nodes(context: &TenantContext, cluster: &TenantCluster) -> ObservedNodes {
     let owned = owned_nodes(&context.stores.nodes, cluster);
     let plans = cluster.uid().and_then(|uid| context.tenants.node_group_plans(&uid));
@@ -39,11 +39,11 @@ pub(super) fn owned_nodes(nodes: &Store<Node>, cluster: &TenantCluster) -> Vec<A
     nodes
 }
 
-/// Name of the ServiceCIDR that stands for an API server's command line.
+/// Name of the ServiceCIDR with the ranges of an API server's command line.
 const DEFAULT_CIDR: &str = "kubernetes";
 
 /// The host's Service ranges, one entry for each of its ServiceCIDRs, the one from its command line first. Each holds
-/// one range of a family or one of each.
+/// one range, or one of each address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HostRanges(pub(super) Vec<Vec<String>>);
 

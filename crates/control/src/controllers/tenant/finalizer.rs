@@ -1,6 +1,6 @@
-//! The finalizer of `TenantCluster`s: as long as it is there, the object stays.
+//! The finalizer of `TenantCluster`s: it keeps the object until the clean-up is complete.
 //!
-//! kube's own helper takes a clean-up that returns for finished and has no precondition on the UID; here a clean-up takes many
+//! kube's own helper treats a clean-up that returns as finished and has no precondition on the UID; here a clean-up takes many
 //! reconciles, none of which is an error.
 
 use super::{context::TenantContext, error::TenantError};
@@ -16,7 +16,7 @@ pub(super) fn is_set(cluster: &TenantCluster) -> bool {
     cluster.finalizers().iter().any(|name| name == labels::FINALIZER)
 }
 
-/// Adds the finalizer: from here on the object cannot go before everything made for it is gone.
+/// Adds the finalizer: from here on the object stays until everything created for it is gone.
 pub(super) async fn add(context: &TenantContext, cluster: &TenantCluster) -> Result<(), TenantError> {
     if is_set(cluster) {
         return Ok(());
@@ -27,7 +27,7 @@ pub(super) async fn add(context: &TenantContext, cluster: &TenantCluster) -> Res
     added.map_err(api("add the finalizer")).map_err(TenantError::Finalizer)
 }
 
-/// Removes the finalizer: everything made for the tenant is gone.
+/// Removes the finalizer: everything created for the tenant is gone.
 pub(super) async fn remove(context: &TenantContext, cluster: &TenantCluster) -> Result<(), TenantError> {
     let mut finalizers = cluster.finalizers().to_vec();
     finalizers.retain(|name| name != labels::FINALIZER);
@@ -37,7 +37,7 @@ pub(super) async fn remove(context: &TenantContext, cluster: &TenantCluster) -> 
     }
 }
 
-/// With the UID another object of the name is not touched, with the resource version no other finalizer is lost.
+/// The UID protects another object of the same name, the resource version protects other finalizers.
 async fn patch(context: &TenantContext, cluster: &TenantCluster, finalizers: &[String]) -> kube::Result<()> {
     let namespace = cluster.namespace().unwrap_or_default();
     let clusters: Api<TenantCluster> = Api::namespaced(context.client.clone(), &namespace);

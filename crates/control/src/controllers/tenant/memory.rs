@@ -1,4 +1,4 @@
-//! What control remembers of each tenant between reconciles. All of it can be found out again: losing it costs work,
+//! What control remembers of each tenant between reconciles. All of it can be read again: losing it costs work,
 //! never correctness.
 
 use super::connection::Connection;

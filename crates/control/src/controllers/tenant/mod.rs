@@ -1,8 +1,8 @@
 //! The `TenantCluster` controller.
 //!
-//! [`reconcile`] reads everything anew and never asks what woke it. Every step is idempotent, so that control may be killed
-//! between any two instructions. What a reconcile does is in [`apply`], in the order in which a tenant comes to life; what it
-//! writes into the status follows from the outcome of that ([`status`]).
+//! [`reconcile`] reads the full state each time and does not depend on what triggered it. Every step is idempotent, so that
+//! control may be killed between any two instructions. What a reconcile does is in [`apply`], in the order in which a tenant
+//! is built up; what it writes into the status follows from the outcome of that ([`status`]).
 
 mod apply;
 mod build;
@@ -36,13 +36,13 @@ use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
 use std::time::Duration;
 use target::Tenant;
 
-/// Pause after which a tenant that is well is reconciled again: certificates and tokens are renewed in time, drift is
-/// corrected, and a component that crashes is reported.
+/// Pause before a tenant that is ready is reconciled again: certificates and tokens are renewed in time, drift is corrected,
+/// and a component that crashes is reported.
 const RESYNC: Duration = Duration::from_secs(60);
-/// Pause after which a tenant that is not ready is reconciled again, whatever else may wake it earlier.
+/// Longest pause before a tenant that is not ready is reconciled again.
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// Brings one tenant to where its spec says. Returns when to reconcile it again.
+/// Makes one tenant match its spec. Returns when to reconcile it again.
 ///
 /// # Errors
 /// A step failed; the condition of the step says so, and the queue tries again later.
@@ -77,7 +77,7 @@ pub async fn reconcile(context: &TenantContext, namespace: &str, name: &str) -> 
         (None, None) => Outcome::NeverAccepted,
     };
     if !outcome.errors().is_empty() {
-        // What this process believes to have applied may be what is missing.
+        // An object that this process remembers as applied may be missing.
         tenant.memory.host.forget();
     }
     let conditions = status::conditions(validity.as_ref().err(), &outcome, &nodes);

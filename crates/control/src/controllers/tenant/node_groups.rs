@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// The status of each group: those of the spec, and those that only nodes remember. `plans` is what the planner said last, if
-/// it said anything yet.
+/// The status of each group: those of the spec, and removed ones that still have nodes. `plans` are from the last plan; none
+/// before the first.
 pub(super) fn statuses(
     spec: &[NodeGroup],
     nodes: &[Arc<Node>],
@@ -63,7 +63,7 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
         group.map_or(0, NodeGroup::minimum)
     };
     let minimum: u64 = spec.iter().map(|group| u64::from(group.minimum())).sum();
-    let there: u64 = groups
+    let count: u64 = groups
         .iter()
         .map(|group| u64::from(group.assigned.min(minimum_of(&group.name))))
         .sum();
@@ -81,7 +81,7 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
             NODES_READY,
             "InsufficientCapacity",
             format!(
-                "{there} of {minimum} nodes are assigned: {}; wait until another tenant gives nodes back, lower spec.nodeGroups[].replicas, or \
+                "{count} of {minimum} nodes are assigned: {}; wait until another tenant gives nodes back, lower spec.nodeGroups[].replicas, or \
                  add nodes to the pool",
                 waiting.join("; ")
             ),
@@ -91,7 +91,7 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
         return ConditionUpdate::mark_false(
             NODES_READY,
             "Assigning",
-            format!("{there} of {minimum} nodes are assigned"),
+            format!("{count} of {minimum} nodes are assigned"),
         );
     }
     // Nodes of dynamic groups come and go.
@@ -125,7 +125,7 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
     ConditionUpdate::mark_true(NODES_READY, "Assigned", message)
 }
 
-/// What a dynamic group has, for the message.
+/// Describes the nodes of a dynamic group, for the message.
 fn describe_dynamic_group(group: &NodeGroupStatus) -> String {
     let mut message = format!("group {} has {}", group.name, group.assigned);
     if group.borrowed > 0 {

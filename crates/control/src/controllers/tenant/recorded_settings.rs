@@ -1,8 +1,8 @@
 //! The settings that a tenant was accepted with last.
 //!
 //! Settings are recorded in the control-plane namespace as soon as they are accepted. A tenant whose spec can no longer
-//! be carried out (its class was deleted, its version is not offered any more) goes on as it was accepted last: nothing
-//! of it is torn down, its certificates and tokens are renewed, and the condition Accepted says what to do.
+//! be carried out (its class was deleted, its version is no longer available) keeps running with the settings accepted
+//! last: nothing of it is deleted, its certificates and tokens are renewed, and the condition Accepted says what to do.
 
 use super::{build::host_objects, context::TenantContext, settings::Settings, target::Tenant};
 use crate::{

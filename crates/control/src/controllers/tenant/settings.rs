@@ -23,23 +23,23 @@ pub struct Settings {
     pub version: String,
     /// The class; none when these are Berth's own defaults.
     pub class: Option<String>,
-    /// Who places pods.
+    /// Whether the host or the tenant schedules pods.
     pub scheduling: SchedulingMode,
-    /// How many of each component of the control plane that more than one can run of.
+    /// Replicas of each component of the control plane that may have several.
     #[serde(default = "one")]
     pub replicas: u32,
     /// Where the team reaches its API server.
     #[serde(default)]
     pub endpoint: ControlPlaneService,
-    /// What crosses to the host.
+    /// What is synced, and by which rules.
     pub sync: SyncPolicy,
-    /// What its DNS answers.
+    /// The rules of its DNS.
     #[serde(default)]
     pub dns: DnsPolicy,
     /// The network rules of its class.
     #[serde(default)]
     pub class_network: ClassNetwork,
-    /// What passes the tenant's border in the network. Nothing for tenants that were accepted before there was one.
+    /// Networks that the tenant may reach and be reached from; none for tenants of versions without this setting.
     #[serde(default)]
     pub network: AllowedNetworks,
 }
@@ -128,9 +128,9 @@ fn restrict_shared_nodes(cluster: &TenantCluster, rules: &SharedNodesPolicy) -> 
 
 /// Why the shared pools of the spec are not allowed.
 fn find_shared_pool_error(settings: &Settings, rules: &SharedNodesPolicy) -> Option<ConditionUpdate> {
-    let asked = &settings.sync.shared_nodes.pools;
+    let requested = &settings.sync.shared_nodes.pools;
     let class = settings.class_name();
-    if let Some(foreign) = asked.iter().find(|pool| !allows(&rules.pools, pool)) {
+    if let Some(foreign) = requested.iter().find(|pool| !allows(&rules.pools, pool)) {
         return Some(reject(
             "SharedPoolNotAllowed",
             format!(
@@ -139,8 +139,8 @@ fn find_shared_pool_error(settings: &Settings, rules: &SharedNodesPolicy) -> Opt
             ),
         ));
     }
-    // It would have to see what others use of the nodes.
-    (!asked.is_empty() && settings.scheduling == SchedulingMode::Tenant).then(|| {
+    // A scheduler in the tenant does not see what other tenants use of the nodes.
+    (!requested.is_empty() && settings.scheduling == SchedulingMode::Tenant).then(|| {
         reject(
             "SharedPoolNotAllowed",
             "a scheduler in the tenant does not know what others use of shared nodes; set spec.schedulingMode to Host, or \

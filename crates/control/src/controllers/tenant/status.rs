@@ -29,7 +29,7 @@ use kube::{
 };
 use serde_json::json;
 
-/// The conditions in the order in which a tenant comes to life.
+/// The conditions in the order in which a tenant is built up.
 const ORDER: [&str; 7] = [
     ACCEPTED,
     INFRASTRUCTURE_READY,
@@ -40,10 +40,10 @@ const ORDER: [&str; 7] = [
     NODES_READY,
 ];
 /// Characters of a message that an Event carries.
-const LONGEST_NOTE: usize = 1000;
+const MAX_MESSAGE_LENGTH: usize = 1000;
 
-/// The conditions that follow from an outcome, in the order in which a tenant comes to life, and Ready after them. `rejection`
-/// is why the spec is not accepted. Conditions of steps that were not reached are missing: they keep what they said before.
+/// The conditions that follow from an outcome, in the order in which a tenant is built up, and Ready after them. `rejection`
+/// is why the spec is not accepted. Conditions of steps that were not reached are missing: they stay as they were.
 pub(super) fn conditions(
     rejection: Option<&ConditionUpdate>,
     outcome: &Outcome<'_>,
@@ -124,7 +124,7 @@ fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     }
 }
 
-/// Whether a tenant is as well as it can be with the spec it has: nothing else than a new spec or a new host changes that.
+/// Whether a tenant is ready or its spec is rejected: then only a change of the spec or of the host can change its state.
 pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
     let unmet = conditions.iter().find(|condition| !condition.is_true());
     unmet.is_none_or(|first| first.kind == ACCEPTED)
@@ -192,7 +192,7 @@ fn phase(conditions: &[ConditionUpdate]) -> Phase {
     }
 }
 
-/// Writes `after` unless it is what is there, and an Event for everything that changed.
+/// Writes `after` if it differs from the current status, and an Event for each change.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -218,7 +218,7 @@ pub(super) async fn write(
         .map_err(api("write the status"))
         .map_err(TenantError::Status)?;
     for event in events(&before, after) {
-        // The status says the same as a lost Event.
+        // A lost Event does no harm: the status says the same.
         if let Err(error) = context.recorder.publish(&event, &cluster.object_ref(&())).await {
             tracing::debug!(%error, "event not written");
         }
@@ -230,7 +230,7 @@ pub(super) async fn write(
 fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Event> {
     let groups = node_groups::events(&before.node_groups, &after.node_groups)
         .into_iter()
-        .map(|(reason, note)| event(EventType::Normal, reason, NODES_READY, &note));
+        .map(|(reason, message)| event(EventType::Normal, reason, NODES_READY, &message));
     let conditions = changed_conditions(&before.conditions, &after.conditions).map(|condition| {
         let is_warning = condition.status != "True" && !is_transient(&condition.reason);
         let type_ = if is_warning {
@@ -238,17 +238,17 @@ fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Even
         } else {
             EventType::Normal
         };
-        let note = format!("{}: {}", condition.type_, condition.message);
-        event(type_, &condition.reason, &condition.type_, &note)
+        let message = format!("{}: {}", condition.type_, condition.message);
+        event(type_, &condition.reason, &condition.type_, &message)
     });
     groups.chain(conditions).collect()
 }
 
-fn event(type_: EventType, reason: &str, action: &str, note: &str) -> Event {
+fn event(type_: EventType, reason: &str, action: &str, message: &str) -> Event {
     Event {
         type_,
         reason: reason.into(),
-        note: Some(note.chars().take(LONGEST_NOTE).collect()),
+        note: Some(message.chars().take(MAX_MESSAGE_LENGTH).collect()),
         action: action.into(),
         secondary: None,
     }

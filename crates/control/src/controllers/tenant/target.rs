@@ -1,4 +1,4 @@
-//! What every step of a reconcile knows of its tenant.
+//! The tenant that a reconcile works on.
 
 use super::{build::host_objects, context::TenantContext, memory::TenantMemory};
 use crate::{key::Key, runtime::Owner};
@@ -6,7 +6,7 @@ use berth_api::{TenantCluster, names::TenantId};
 use kube::ResourceExt;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// One tenant, as a reconcile has it.
+/// The tenant that a reconcile works on.
 #[derive(Clone)]
 pub(crate) struct Tenant {
     pub(super) cluster: Arc<TenantCluster>,

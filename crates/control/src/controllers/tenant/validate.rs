@@ -59,7 +59,7 @@ impl<'a> Validator<'a> {
     /// The condition Accepted, which says why it cannot be carried out.
     pub(super) fn resolve(&self, cluster: &TenantCluster) -> Result<Settings, ConditionUpdate> {
         let blocked: &[IpNet] = if cluster.spec.network.egress.is_some() {
-            // Few tenants ask for anything.
+            // Computed only when needed: few specs have egress rules.
             self.blocked.get_or_init(|| {
                 let nodes = self.stores.nodes.state();
                 host_network::collect_host_network(nodes.iter().map(Arc::as_ref), [], Vec::new(), &self.network.blocked)
@@ -82,11 +82,11 @@ pub struct AvailableCapacity {
     pub versions: Vec<String>,
     /// Pools by name, with the number of nodes that belong to each, assigned or not.
     pub pools: BTreeMap<String, (HostNodePool, usize)>,
-    /// Whether control planes are pods, which Services can lead to.
+    /// Whether control planes are pods, which Services can select.
     pub uses_pods: bool,
 }
 
-/// Whether `spec` can be carried out with what is available. `scheduling`: who places pods, as the class and the spec say.
+/// Whether `spec` can be carried out with what is available. `scheduling` is the mode that the spec or the class sets.
 ///
 /// # Errors
 /// The condition Accepted, whose message says what to change.
@@ -101,7 +101,7 @@ pub fn validate(
         // Resolved together with the class.
         class_name: _,
         scheduling_mode: _,
-        // Of replicas there are as many as can be: always one where they are processes.
+        // Any number of replicas is valid: control planes that are processes always have one.
         control_plane: _,
         network: _,
     } = spec;
@@ -124,7 +124,7 @@ pub fn validate(
             ),
         );
     }
-    let mut asked: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut requested: BTreeMap<&str, usize> = BTreeMap::new();
     for group in node_groups {
         let Some((pool, total)) = available.pools.get(&group.pool_name) else {
             let names: Vec<String> = available.pools.keys().cloned().collect();
@@ -157,9 +157,9 @@ pub fn validate(
                 ),
             );
         }
-        let sum = asked.entry(&group.pool_name).or_default();
+        let sum = requested.entry(&group.pool_name).or_default();
         *sum = sum.saturating_add(usize::try_from(group.minimum()).unwrap_or(usize::MAX));
-        // A pool to which an autoscaler adds nodes has those that it may have.
+        // A pool with autoscaling counts with the nodes that it may have.
         let most = pool.spec.autoscaling.as_ref().map(|autoscaling| autoscaling.max_nodes);
         let most = most.map(|most| most.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)));
         let total = most.unwrap_or_default().max(*total);

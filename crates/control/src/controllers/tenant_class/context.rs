@@ -5,7 +5,7 @@ use crate::{runtime::ControlPlaneRuntime, stores::Stores};
 use kube::Client;
 use std::sync::Arc;
 
-/// What the class controller works with. One a process.
+/// What the class controller works with. One per process.
 pub struct TenantClassContext {
     /// The host's API server.
     pub client: Client,

@@ -20,9 +20,9 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Age after which the host is asked again.
+/// Age after which an answer of the host is read again.
 const REFRESH: Duration = Duration::from_secs(60);
-/// The same for what was not there.
+/// The same for kinds and definitions that were not available.
 const REFRESH_MISSING: Duration = Duration::from_secs(5);
 /// What a syncer does with objects of a further kind on the host.
 const VERBS: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
@@ -38,7 +38,7 @@ pub enum Usable {
     NotPermitted(String),
 }
 
-/// Answers of the host, and until when each is taken for true.
+/// Answers of the host, and until when each is used.
 type Known<T> = Mutex<BTreeMap<String, (Instant, T)>>;
 
 /// What is known of kinds.
@@ -126,7 +126,7 @@ impl KnownKinds {
                 permitted.kinds.push(kind.clone());
             }
         }
-        // Kinds of a policy live as long as the process, so each policy is made into rules once.
+        // Kinds of a policy live as long as the process, so the rules of each policy are computed once.
         let key = serde_json::to_string(&permitted).unwrap_or_default();
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let made = rules.entry(key).or_insert_with(|| {

@@ -1,7 +1,7 @@
-//! The `TenantClass` controller: makes what a class needs on the host, and says whether the class can be used and by how
-//! many tenants.
+//! The `TenantClass` controller: creates what a class needs on the host, and reports whether the class can be used and how
+//! many tenants use it.
 //!
-//! The rules of a class reach its tenants through their own reconciles, which a change of the class wakes.
+//! The rules of a class reach its tenants through their own reconciles, which a change of the class triggers.
 
 mod context;
 mod error;
@@ -22,12 +22,12 @@ pub use validate::validate;
 use kube::runtime::reflector::ObjectRef;
 use std::time::Duration;
 
-/// Pause after which it is checked again whether the host serves what a class lists.
+/// Pause before checking again whether the host serves what a class lists.
 const RESYNC: Duration = Duration::from_secs(60);
 /// The same for a class that cannot be used.
 const RECHECK: Duration = Duration::from_secs(10);
 
-/// Brings what a class needs on the host to where it should be, and writes the class's status.
+/// Creates and deletes what a class needs on the host, and writes the class's status.
 ///
 /// # Errors
 /// A step failed; the queue tries again later.

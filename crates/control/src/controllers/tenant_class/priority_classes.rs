@@ -61,8 +61,8 @@ fn diff(existing: &[Arc<PriorityClass>], wanted: Vec<PriorityClass>) -> (Vec<Arc
     (wrong, missing)
 }
 
-/// Makes the host's PriorityClasses of a class those of `band`; none without a band. Returns the names that are in use for
-/// something else.
+/// Makes the host's PriorityClasses of a class match `band`; without a band there are none. Returns the names that other
+/// objects have.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -94,20 +94,20 @@ pub(super) async fn apply(
 async fn delete(classes: &Api<PriorityClass>, have: &PriorityClass) -> Result<(), ReconcileError> {
     match classes.delete(&have.name_any(), &only_this(have)).await {
         Ok(_) => Ok(()),
-        // Gone, or another one by now: the watch brings it.
+        // It is gone, or replaced by another one: the watch brings it.
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
         Err(error) => Err(api("delete a PriorityClass")(error)),
     }
 }
 
-/// `false`: the name is in use for something else than this class.
+/// `false`: an object that is not of this class has the name.
 async fn create(classes: &Api<PriorityClass>, class: &str, want: &PriorityClass) -> Result<bool, ReconcileError> {
     match classes.create(&PostParams::default(), want).await {
         Ok(_) => Ok(true),
         Err(error) if is_status(&error, 409) => {
-            let there = classes.get(&want.name_any()).await;
-            let there = there.map_err(api("read a PriorityClass"))?;
-            Ok(there.labels().get(labels::CLASS).map(String::as_str) == Some(class))
+            let existing = classes.get(&want.name_any()).await;
+            let existing = existing.map_err(api("read a PriorityClass"))?;
+            Ok(existing.labels().get(labels::CLASS).map(String::as_str) == Some(class))
         }
         Err(error) => Err(api("create a PriorityClass")(error)),
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_for_each_step_and_policy() {
+    fn each_step_and_policy_has_a_priority_class() {
         let all = build("gold", band(0, 1100));
         assert_eq!(all.len(), 24);
         assert_eq!(all[0].name_any(), "berth-gold-0");

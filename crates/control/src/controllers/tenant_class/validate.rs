@@ -1,12 +1,12 @@
-//! Whether the rules of a class can be followed: pure. Schemas refuse most of this already; what was stored before they
-//! did, or on a host that cannot check it, is found here.
+//! Whether the rules of a class are valid: pure. The schema rejects most errors already; this finds errors of classes that
+//! were stored before the schema rejected them, or on a host that cannot check them.
 
 use crate::network::allowed;
 use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server};
 use berth_sync_rules::{egress::target::Target, model::KindId, registry};
 use std::{collections::BTreeSet, net::IpAddr};
 
-/// API groups of which no object of a tenant may come to the host, whatever rights control holds for its own work.
+/// API groups whose objects are never synced to the host, even if control has the rights for its own work.
 const POWERFUL_GROUPS: [&str; 8] = [
     berth_api::GROUP,
     "rbac.authorization.k8s.io",
@@ -18,7 +18,7 @@ const POWERFUL_GROUPS: [&str; 8] = [
     "apiregistration.k8s.io",
 ];
 
-/// Whether the rules of a class can be followed.
+/// Whether the rules of a class are valid.
 ///
 /// # Errors
 /// The field that contradicts another or cannot be read, and why.
@@ -34,7 +34,7 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         sync,
         dns,
         network: border,
-        // Their schemas say all there is to say.
+        // Their schemas check everything.
         fair_sharing: _,
         quotas: _,
     } = spec;

@@ -1,4 +1,4 @@
-//! What a component becomes in a cluster: pure, with golden files.
+//! The objects of a component in a cluster: pure, with golden files.
 
 use super::{FOLDER, pod_selector, settings::ClusterSettings};
 use crate::{
@@ -26,7 +26,7 @@ use k8s_openapi::{
 
 /// Label that names the component of an object.
 pub const APP_NAME: &str = "app.kubernetes.io/name";
-/// A capability that the programs of some images demand, or they do not start. They use ports that need none.
+/// A capability without which the programs of some images do not start. Their ports do not need it.
 const BIND: &str = "NET_BIND_SERVICE";
 /// User and group of every container.
 const USER: i64 = 65532;
@@ -34,10 +34,10 @@ const USER: i64 = 65532;
 const FILE_MODE: i32 = 0o440;
 /// Life of a token of the host, in seconds. The kubelet renews it in time.
 const TOKEN_SECONDS: i64 = 3600;
-/// Time that an API server which is to end goes on serving, in seconds: until every node knows that it is no longer among
+/// Time for which a terminating API server goes on serving, in seconds: until every node knows that it is no longer among
 /// the endpoints of its Service.
 const LINGER_SECONDS: i64 = 15;
-/// Time that requests under way have after that, in seconds.
+/// Time for requests in progress after that, in seconds.
 const GRACE_SECONDS: i64 = 30;
 /// Time after which a rollout that makes no progress is reported, in seconds.
 const PROGRESS_SECONDS: i32 = 120;
@@ -54,7 +54,7 @@ fn meta(owner: Owner<'_>, name: &str, component: &str) -> ObjectMeta {
     }
 }
 
-/// The files of a component, in a Secret that has its name from them and never changes: pods that still run keep theirs.
+/// The files of a component, in an immutable Secret that is named after them: pods that still run keep theirs.
 pub(super) fn files(owner: Owner<'_>, component: &Component) -> Secret {
     let files = component.files_in(FOLDER);
     let parts: Vec<&str> = files
@@ -145,7 +145,7 @@ fn pod(component: &Component, settings: &ClusterSettings, files: &str, selector:
         automount_service_account_token: Some(false),
         service_account_name: component.host_service_account.map(Into::into),
         enable_service_links: Some(false),
-        // What it forwards goes to the node's resolver, never to the host cluster's DNS, which knows every tenant's names.
+        // CoreDNS forwards to the node's resolver, never to the host cluster's DNS, which knows every tenant's names.
         dns_policy: (component.name == COREDNS).then(|| "Default".into()),
         security_context: Some(PodSecurityContext {
             run_as_non_root: Some(true),
@@ -277,13 +277,13 @@ fn volume(component: &Component, files: &str) -> Volume {
     }
 }
 
-/// One of several replicas may be taken away at a time.
+/// Allows the eviction of one replica at a time.
 pub(super) fn disruption_budget(owner: Owner<'_>, component: &Component) -> PodDisruptionBudget {
     PodDisruptionBudget {
         metadata: meta(owner, component.name, component.name),
         spec: Some(PodDisruptionBudgetSpec {
             max_unavailable: Some(IntOrString::Int(1)),
-            // One that cannot start anyhow keeps no node from being drained.
+            // A pod that cannot start anyway must not keep its node from being drained.
             unhealthy_pod_eviction_policy: Some("AlwaysAllow".into()),
             selector: Some(LabelSelector {
                 match_labels: Some(pod_selector(owner.tenant, component.name)),
@@ -313,7 +313,7 @@ pub(super) fn service(owner: Owner<'_>, ports: &Ports) -> Service {
                 port("admission", ports.admission),
                 port("egress", ports.egress),
             ]),
-            // It answers the API server before it has listed everything, and says itself what it waits for.
+            // It answers the API server before it has listed everything, and reports what it waits for.
             publish_not_ready_addresses: Some(true),
             ..ServiceSpec::default()
         }),

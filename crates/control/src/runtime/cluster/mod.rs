@@ -1,8 +1,8 @@
 //! Control planes as pods of the host cluster.
 //!
-//! A component is a Deployment and a Secret with its files. The Secret has its name from its content and never changes,
+//! A component is a Deployment and a Secret with its files. The Secret is named after its content and never changes,
 //! so that new certificates or flags are new pods, rolled out by the host, and pods that still run keep what they started
-//! with. Files lie in [`FOLDER`]; a token of the host is among them where one is needed, kept fresh by the kubelet.
+//! with. Files are in [`FOLDER`]; a token of the host is among them where one is needed, renewed by the kubelet.
 
 mod build;
 mod objects;
@@ -211,7 +211,7 @@ impl ControlPlaneRuntime for ClusterRuntime {
     }
 
     async fn delete_tenant(&self, tenant: &TenantId, _namespace: &str, _name: &str) -> Result<(), RuntimeError> {
-        // Everything is in the control-plane namespace, which goes with the tenant.
+        // Everything is in the control-plane namespace, which is deleted with the tenant.
         let prefix = format!("{}/", tenant.slug());
         let mut memory = self.memory();
         memory.cleaned.retain(|key, _| !key.starts_with(&prefix));

@@ -1,4 +1,4 @@
-//! What the platform says about the pods of control planes: read from one file, which the Helm chart writes.
+//! The platform's settings of the pods of control planes: read from one file, which the Helm chart writes.
 
 use super::super::RuntimeError;
 use crate::control_plane::{API_SERVER, CONTROLLER_MANAGER, COREDNS, Component, Program, SCHEDULER, SYNCER};
@@ -29,7 +29,7 @@ pub struct ClusterSettings {
     pub priority_class_name: Option<String>,
     /// Labels of the nodes that control planes run on. Nodes of tenants are never among them.
     pub node_selector: BTreeMap<String, String>,
-    /// Taints that control planes do not mind.
+    /// Taints that control planes tolerate.
     pub tolerations: Vec<Toleration>,
     /// Resources by component, in place of the defaults.
     pub resources: BTreeMap<String, ResourceRequirements>,
@@ -52,10 +52,10 @@ impl Default for ClusterSettings {
 }
 
 impl ClusterSettings {
-    /// Reads settings from a JSON file. What it does not say is as in [`ClusterSettings::default`].
+    /// Reads settings from a JSON file. Missing fields are as in [`ClusterSettings::default`].
     ///
     /// # Errors
-    /// The file cannot be read, or says something that does not exist.
+    /// The file cannot be read, or has an unknown field.
     pub fn read(path: &Path) -> Result<Self, RuntimeError> {
         let text = std::fs::read_to_string(path).map_err(|source| RuntimeError::Io {
             path: path.display().to_string(),
@@ -100,8 +100,8 @@ impl ClusterSettings {
     }
 }
 
-/// CPU and memory that an idle tenant needs with some room (docs/operations/performance.md), and the memory beyond which a component
-/// is ended before it takes its neighbours': a busy tenant may use it.
+/// CPU and memory that an idle tenant needs, with a margin (docs/operations/performance.md), and the memory limit, which a
+/// busy tenant may use and which protects other pods of the node.
 fn default_resources(component: &str) -> Option<(&'static str, &'static str, &'static str)> {
     match component {
         API_SERVER => Some(("100m", "256Mi", "2Gi")),
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_file_does_not_say_is_as_usual_and_nothing_unknown_is_swallowed() {
+    fn missing_fields_have_defaults_and_unknown_fields_are_rejected() {
         let settings: ClusterSettings = serde_json::from_str(
             r#"{"versions": ["v1.37.1", "v1.36.4"], "kubernetesRegistry": "mirror.example/k8s",
                 "resources": {"syncer": {"requests": {"cpu": "1"}}}}"#,

@@ -1,4 +1,4 @@
-//! Whether a component runs, out of its Deployment and its pods: pure.
+//! Whether a component runs, from the status of its Deployment and its pods: pure.
 
 use crate::runtime::ComponentState;
 use k8s_openapi::api::{
@@ -6,10 +6,10 @@ use k8s_openapi::api::{
     core::v1::{ContainerStatus, Pod},
 };
 
-/// Reasons of containers that are merely on their way.
-const ON_THE_WAY: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+/// Reasons of containers that are starting normally.
+const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// Whether at least one pod serves and nothing new is stuck; if not, why, in words.
+/// Whether at least one pod serves and no rollout is stuck; if not, why.
 pub(super) fn state(deployment: &Deployment, pods: &[Pod]) -> ComponentState {
     let name = deployment.metadata.name.as_deref().unwrap_or_default();
     let available = available(deployment) > 0;
@@ -25,7 +25,7 @@ pub(super) fn state(deployment: &Deployment, pods: &[Pod]) -> ComponentState {
     }
 }
 
-/// Whether every pod is as the Deployment says, and none of an earlier kind is left.
+/// Whether every pod is as the Deployment says, and no earlier one is left.
 pub(super) fn is_rolled_out(deployment: &Deployment) -> bool {
     let wanted = deployment.spec.replicas;
     let status = deployment.status.as_ref();
@@ -48,7 +48,7 @@ fn condition<'a>(deployment: &'a Deployment, kind: &str) -> Option<&'a Deploymen
 }
 
 fn why(deployment: &Deployment, pods: &[Pod]) -> String {
-    // What a pod says is nearer to the cause than what is said of all of them.
+    // The status of a pod is nearer to the cause than the status of the Deployment.
     let of_pods = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
     if let Some(why) = { of_pods }.find_map(of_pod) {
         return why;
@@ -98,7 +98,7 @@ fn of_container(status: &ContainerStatus) -> Option<String> {
     if let Some(waiting) = &state.waiting {
         let reason = waiting.reason.as_deref().unwrap_or_default();
         let message = waiting.message.as_deref().unwrap_or_default();
-        return (!ON_THE_WAY.contains(&reason)).then(|| {
+        return (!STARTING.contains(&reason)).then(|| {
             format!("{reason}: {message}{}", ended.unwrap_or_default())
                 .trim_end_matches([':', ' '])
                 .to_owned()

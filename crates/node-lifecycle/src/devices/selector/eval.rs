@@ -1,11 +1,11 @@
-//! What an expression says of a device.
+//! Evaluates an expression for a device.
 
 use super::parse::Expression;
 use berth_api::quantity;
 use serde_json::Value as Json;
 use std::cmp::Ordering;
 
-/// A device, and the driver whose it is.
+/// A device and its driver.
 #[derive(Clone, Copy)]
 pub(super) struct Device<'a> {
     pub(super) driver: &'a str,
@@ -25,9 +25,9 @@ pub(super) enum Value {
     Device,
     /// `attributes` or `capacity` of the device.
     Map(&'static str),
-    /// What of these is of one domain.
+    /// The attributes or capacities of one domain.
     Domain(&'static str, String),
-    /// An optional value that is not there.
+    /// An optional value that is absent.
     Nothing,
 }
 
@@ -36,7 +36,7 @@ pub(super) enum Value {
 pub(super) enum EvalError {
     /// The device does not have it, or it is of another type.
     Absent,
-    /// It is not understood here.
+    /// The expression is not understood.
     Unknown,
 }
 
@@ -100,24 +100,24 @@ fn truth(expression: &Expression, device: &Device<'_>) -> Result<bool, EvalError
     }
 }
 
-/// Whether any of them is `wanted`. One that is decides even if others are faults, as in CEL.
+/// Whether any expression is `wanted`. If one is, errors of the others do not count, as in CEL.
 fn decided(all: &[Expression], wanted: bool, device: &Device<'_>) -> Result<bool, EvalError> {
-    let mut fault = None;
+    let mut error = None;
     for one in all {
         match truth(one, device) {
             Ok(value) if value == wanted => return Ok(true),
             Ok(_) => {}
-            // What is not known might be the one.
+            // The unknown expression could be the wanted one.
             Err(found) => {
-                fault = if fault == Some(EvalError::Unknown) {
-                    fault
+                error = if error == Some(EvalError::Unknown) {
+                    error
                 } else {
                     Some(found)
                 }
             }
         }
     }
-    fault.map_or(Ok(false), Err)
+    error.map_or(Ok(false), Err)
 }
 
 fn compare(left: &Value, sign: &str, right: &Value, device: &Device<'_>) -> Result<bool, EvalError> {
@@ -125,7 +125,7 @@ fn compare(left: &Value, sign: &str, right: &Value, device: &Device<'_>) -> Resu
         return match right {
             Value::List(items) => Ok(items.contains(left)),
             Value::Map(_) | Value::Domain(..) => match get(right, left, device) {
-                // Any domain can be asked for; whether it is there is another question.
+                // `get` accepts any domain: check whether the device has it.
                 Ok(Value::Domain(map, domain)) => Ok(fields(map, device).any(|(of, _, _)| of == domain)),
                 Ok(_) => Ok(true),
                 Err(EvalError::Absent) => Ok(false),
@@ -158,7 +158,7 @@ fn order(left: &Value, right: &Value) -> Result<Ordering, EvalError> {
     }
 }
 
-/// Domain, name and value of attributes or capacity. Names without a domain are of the driver's.
+/// Domain, name and value of attributes or capacity. Names without a domain are in the driver's domain.
 fn fields<'a>(map: &str, device: &Device<'a>) -> impl Iterator<Item = (&'a str, &'a str, &'a Json)> {
     let driver = device.driver;
     let all = device.device[map].as_object().into_iter().flatten();
@@ -195,7 +195,7 @@ fn get(of: &Value, key: &Value, device: &Device<'_>) -> Result<Value, EvalError>
     }
 }
 
-/// An attribute or capacity as slices have it.
+/// Reads an attribute or capacity of a slice.
 fn read(value: &Json) -> Result<Value, EvalError> {
     let (kind, value) = value
         .as_object()
@@ -215,7 +215,7 @@ fn read(value: &Json) -> Result<Value, EvalError> {
     .ok_or(EvalError::Unknown)
 }
 
-/// A version whose parts are numbers. What orders pre-releases is not known here.
+/// A version whose parts are numbers. The order of pre-releases is not supported.
 fn version(text: &str) -> Option<Value> {
     let (core, _build) = text.split_once('+').unwrap_or((text, ""));
     let parts: Result<Vec<u64>, _> = core.split('.').map(str::parse).collect();

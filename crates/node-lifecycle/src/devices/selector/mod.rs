@@ -1,7 +1,7 @@
-//! Which devices a selector of a class or claim means: the part of CEL that selectors of devices are written in.
+//! Which devices a selector of a class or claim selects: the part of CEL in which device selectors are written.
 //!
-//! It is small, and apart from CEL's libraries, because tenants write these expressions and control must not be brought down
-//! by one: nesting is bounded and nothing panics. What it does not know makes the answer "not known" rather than wrong.
+//! It is small and uses no CEL library, because tenants write these expressions and must not be able to crash control: nesting
+//! is bounded, and nothing panics. If an expression is not supported, the result is "not known", never wrong.
 //!
 //! | understood | |
 //! |---|---|
@@ -17,18 +17,18 @@ use eval::{Value, evaluate};
 use parse::Expression;
 use serde_json::Value as Json;
 
-/// A selector that was read.
+/// A parsed selector.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Selector(Option<Expression>);
 
 impl Selector {
-    /// Reads an expression.
+    /// Parses an expression.
     pub fn new(expression: &str) -> Self {
         Self(parse::parse(expression))
     }
 
-    /// Whether a device of a `ResourceSlice` is meant; None if that is not known. As for the scheduler, an attribute that the
-    /// device does not have is a mistake, and no match.
+    /// Whether a device of a `ResourceSlice` is selected; None if that is not known. As for the scheduler, an attribute that the
+    /// device does not have is an error, and no match.
     pub fn matches(&self, driver: &str, device: &Json) -> Option<bool> {
         match evaluate(self.0.as_ref()?, &eval::Device { driver, device }) {
             Ok(Value::Bool(matches)) => Some(matches),
@@ -147,7 +147,7 @@ mod tests {
         ] {
             assert_eq!(matches(expression), None, "{expression}");
         }
-        // What decides without it is known.
+        // The result is known if the rest decides.
         assert_eq!(matches("device.driver == 'other' && future()"), Some(false));
         assert_eq!(matches("future() || device.driver == 'gpu.nvidia.com'"), Some(true));
     }

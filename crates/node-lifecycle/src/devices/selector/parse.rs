@@ -1,10 +1,10 @@
-//! From text to an expression.
+//! Parses text into an expression.
 
-/// Nesting of what is accepted.
+/// Maximum nesting.
 const MAX_DEPTH: usize = 30;
-/// Fields, elements and methods one after the other that are accepted.
+/// Maximum number of fields, elements and methods in a chain.
 const MAX_CHAIN: usize = 12;
-/// Length of what is accepted: as long as the API server takes.
+/// Maximum length: that of the API server.
 const MAX_LENGTH: usize = 10 * 1024;
 
 /// An expression.
@@ -20,7 +20,7 @@ pub(super) enum Expression {
     All(Vec<Self>),
     Any(Vec<Self>),
     Compare(Box<Self>, &'static str, Box<Self>),
-    /// Condition, and what it is if that holds and if not.
+    /// Condition, value if it holds, and value if not.
     If(Box<[Self; 3]>),
     /// A field, or an element of a map. `optional`: it may be absent.
     Get {
@@ -28,7 +28,7 @@ pub(super) enum Expression {
         key: Box<Self>,
         optional: bool,
     },
-    /// A function; a method has what it is called on as its first argument.
+    /// A function call; the object of a method is its first argument.
     Call {
         name: String,
         arguments: Vec<Self>,
@@ -43,13 +43,13 @@ enum Token {
     Sign(&'static str),
 }
 
-/// Signs, the longer ones first.
+/// Operators and punctuation, the longer ones first.
 const SIGNS: [&str; 18] = [
     "&&", "||", "==", "!=", "<=", ">=", "<", ">", "!", "(", ")", "[", "]", ".", ",", "?", ":", "-",
 ];
 const COMPARISONS: [&str; 6] = ["==", "!=", "<=", ">=", "<", ">"];
 
-/// Reads an expression; None if it has anything that is not known here.
+/// Parses an expression; None if any part of it is not supported.
 pub(super) fn parse(text: &str) -> Option<Expression> {
     if text.len() > MAX_LENGTH {
         return None;
@@ -84,7 +84,7 @@ fn tokens(text: &str) -> Option<Vec<Token>> {
         } else if first.is_ascii_alphabetic() || first == '_' {
             let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
             let end = rest.find(|c: char| !is_part(c)).unwrap_or(rest.len());
-            // r"…" and b"…" are other kinds of text.
+            // r"…" and b"…" are other kinds of strings.
             if rest[end..].starts_with(['"', '\'']) {
                 return None;
             }
@@ -106,7 +106,7 @@ struct Parser {
 }
 
 impl Parser {
-    /// Takes a sign if it is the next.
+    /// Takes a sign if it is the next token.
     fn take(&mut self, sign: &str) -> bool {
         let is_next = matches!(self.tokens.get(self.at), Some(Token::Sign(next)) if *next == sign);
         self.at += usize::from(is_next);

@@ -1,4 +1,4 @@
-//! What becomes of a node from one tenant to the next.
+//! The life of a node from one tenant to the next.
 
 use std::cmp::Reverse;
 
@@ -9,7 +9,7 @@ use super::Entry;
 use super::{Cluster, Event, Events, NodePhase};
 
 impl Cluster<'_> {
-    /// A node changes hands.
+    /// Changes the owner of a node.
     pub(super) fn set_owner(&mut self, node: usize, phase: NodePhase, now: Seconds) {
         let here = &mut self.nodes[node];
         here.phase = phase;
@@ -42,15 +42,15 @@ impl Cluster<'_> {
         }
     }
 
-    /// Cancels a reservation: nothing of the tenant was on the node.
+    /// Cancels a reservation: the tenant has not used the node.
     pub(in crate::replay) fn cancel_reservation(&mut self, node: usize, now: Seconds) {
         if matches!(self.nodes[node].phase, NodePhase::Reserved { .. }) {
             self.set_owner(node, NodePhase::Free, now);
-            self.news = true;
+            self.plan_outdated = true;
         }
     }
 
-    /// Lets reserved nodes join whose tenant has as many as they wait for.
+    /// Lets reserved nodes join whose tenant has the number of nodes that they wait for.
     pub(in crate::replay) fn join_complete(&mut self, now: Seconds, events: &mut Events) {
         let mut has = vec![0_u32; self.queues.len()];
         for node in &self.nodes {
@@ -71,7 +71,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// Pods can start on a node.
+    /// Lets jobs start on a node.
     pub(in crate::replay) fn open_node(&mut self, node: usize, now: Seconds) {
         if let NodePhase::Joining { tenant } = self.nodes[node].phase {
             self.nodes[node].phase = NodePhase::Open { tenant };
@@ -79,11 +79,11 @@ impl Cluster<'_> {
             self.nodes_changed.insert(node);
             self.open[tenant].insert(node);
             self.unsettled.insert(tenant);
-            self.news = true;
+            self.plan_outdated = true;
         }
     }
 
-    /// A node is to be taken from its tenant.
+    /// Cordons a node that is taken from its tenant.
     pub(in crate::replay) fn release(&mut self, node: usize, until: Seconds, now: Seconds, events: &mut Events) {
         let tenant = match self.nodes[node].phase {
             NodePhase::Joining { tenant } | NodePhase::Open { tenant } | NodePhase::Cordoned { tenant, .. } => tenant,
@@ -100,7 +100,7 @@ impl Cluster<'_> {
         }
     }
 
-    /// A node that was to be taken stays after all.
+    /// Leaves a cordoned node to its tenant.
     pub(in crate::replay) fn cancel_release(&mut self, node: usize) {
         if let NodePhase::Cordoned { tenant, .. } = self.nodes[node].phase {
             self.nodes[node].phase = NodePhase::Open { tenant };
@@ -131,15 +131,15 @@ impl Cluster<'_> {
             now,
         );
         events.push(Reverse((now + self.options.scrub, Event::Clean { node })));
-        self.news = true;
+        self.plan_outdated = true;
     }
 
-    /// A node is scrubbed.
+    /// Frees a node whose scrub is finished.
     pub(in crate::replay) fn finish_scrub(&mut self, node: usize, now: Seconds) {
         self.nodes[node].phase = NodePhase::Free;
         self.nodes[node].idle_since = now;
         self.nodes_changed.insert(node);
-        self.news = true;
+        self.plan_outdated = true;
         #[cfg(test)]
         self.history.push(Entry::Clean { node, at: now });
     }

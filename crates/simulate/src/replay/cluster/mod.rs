@@ -14,18 +14,18 @@ use crate::measure::Moment;
 use crate::options::Options;
 use crate::trace::{Job, Trace};
 
-/// Where a node stands.
+/// The phase of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodePhase {
     /// Clean, without an owner.
     Free,
-    /// Reserved for a tenant; joins when the tenant has so many nodes.
+    /// Reserved for a tenant; joins when the tenant has `of` nodes.
     Reserved { tenant: usize, of: u32 },
     /// On its way to a tenant.
     Joining { tenant: usize },
     /// Serves a tenant.
     Open { tenant: usize },
-    /// No new jobs; those on it may stay until then.
+    /// Takes no new jobs; running ones may stay until `until`.
     Cordoned { tenant: usize, until: Seconds },
     /// Being scrubbed.
     Returning { from: usize, since: Seconds },
@@ -43,21 +43,21 @@ pub(super) struct Node {
     pub(super) jobs: BTreeSet<usize>,
 }
 
-/// How a job stands.
+/// The progress of a job.
 #[derive(Clone, Debug, Default)]
 struct Run {
     /// How often it was started.
     count: u32,
     /// Since when it waits or runs.
     since: Seconds,
-    /// Work that is done for good.
+    /// Work that an eviction does not lose.
     saved: Seconds,
     waited: Seconds,
     /// Where it runs; empty if it does not.
     parts: Vec<Part>,
 }
 
-/// What happened, for tests.
+/// A change, recorded for tests.
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
@@ -93,16 +93,16 @@ pub(super) struct Cluster<'a> {
     pub(super) queues: Vec<BTreeSet<usize>>,
     /// Nodes that take jobs, by tenant.
     open: Vec<BTreeSet<usize>>,
-    /// GPUs that waiting jobs ask for, by tenant.
+    /// GPUs that waiting jobs request, by tenant.
     waiting_gpus: Vec<u64>,
-    /// Tenants with changes that concern their queues.
+    /// Tenants whose queues must be scheduled again.
     unsettled: BTreeSet<usize>,
-    /// Tenants with waiting jobs that the planner knows in an older version.
+    /// Tenants whose waiting jobs have changed since the last plan.
     pub(super) demand_changed: BTreeSet<usize>,
-    /// Nodes that the planner knows in an older version.
+    /// Nodes that have changed since the last plan.
     pub(super) nodes_changed: BTreeSet<usize>,
-    /// Whether the planner might decide otherwise than last time.
-    pub(super) news: bool,
+    /// Whether the next plan may differ from the last one.
+    pub(super) plan_outdated: bool,
     pub(super) counts: Counts,
     running: usize,
     #[cfg(test)]
@@ -131,7 +131,7 @@ impl<'a> Cluster<'a> {
             unsettled: BTreeSet::new(),
             demand_changed: BTreeSet::new(),
             nodes_changed: BTreeSet::new(),
-            news: false,
+            plan_outdated: false,
             counts: Counts::default(),
             running: 0,
             #[cfg(test)]
@@ -139,7 +139,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Gives every tenant so many nodes for good.
+    /// Assigns its partition to every tenant permanently.
     pub(super) fn assign_partitions(&mut self, partitions: &[u32]) {
         let owners = partitions
             .iter()
@@ -167,12 +167,12 @@ impl<'a> Cluster<'a> {
         self.running == 0
     }
 
-    /// How long each job waited in all.
+    /// The total time that each job waited.
     pub(super) fn waits(&self) -> Vec<Seconds> {
         self.runs.iter().map(|run| run.waited).collect()
     }
 
-    /// A job joins its tenant's queue.
+    /// Adds a job to its tenant's queue.
     pub(super) fn enqueue(&mut self, job: usize, now: Seconds) {
         let &Job { tenant, gpus, .. } = self.job(job);
         self.runs[job].since = now;
@@ -182,7 +182,7 @@ impl<'a> Cluster<'a> {
         self.demand_changed.insert(tenant);
     }
 
-    /// A job ends, unless it was evicted meanwhile. Returns whether it did.
+    /// Ends a job, unless it was evicted meanwhile. Returns whether it ended.
     pub(super) fn finish_job(&mut self, job: usize, run: u32, now: Seconds) -> bool {
         if self.runs[job].count != run || self.runs[job].parts.is_empty() {
             return false;
@@ -206,29 +206,29 @@ impl<'a> Cluster<'a> {
             here.used -= gpus;
             if here.used == 0 {
                 here.idle_since = now;
-                self.news = true;
+                self.plan_outdated = true;
             }
             self.nodes_changed.insert(node);
         }
         self.unsettled.insert(self.job(job).tenant);
     }
 
-    /// Starts what fits in queues for which something has changed: in order, and later jobs where earlier ones do not fit.
+    /// Starts jobs of queues that have changed: in order, and later jobs if earlier ones do not fit.
     /// Returns whether any started.
     pub(super) fn schedule(&mut self, now: Seconds, events: &mut Events) -> bool {
         let mut any = false;
         for tenant in std::mem::take(&mut self.unsettled) {
             let started = self.schedule_queue(tenant, now, events);
             any |= started > 0;
-            // What still waits may need more nodes; what started at once never did.
-            self.news |= !self.queues[tenant].is_empty() && self.demand_changed.contains(&tenant);
+            // Jobs that still wait may need more nodes; those that started at once do not.
+            self.plan_outdated |= !self.queues[tenant].is_empty() && self.demand_changed.contains(&tenant);
         }
         any
     }
 
     fn schedule_queue(&mut self, tenant: usize, now: Seconds, events: &mut Events) -> usize {
         let per_node = self.options.gpus_per_node;
-        // The least that did not fit: nothing larger will either.
+        // The smallest size that did not fit: larger jobs do not fit either.
         let mut too_large = u32::MAX;
         let mut started: Vec<usize> = Vec::new();
         let queue = std::mem::take(&mut self.queues[tenant]);
@@ -285,7 +285,7 @@ impl<'a> Cluster<'a> {
         run.parts = parts;
     }
 
-    /// A job loses its GPUs, keeps its work up to the last checkpoint, and waits again at its old place in the queue.
+    /// Evicts a job: it keeps its work up to the last checkpoint, and waits again at its old place in the queue.
     fn evict(&mut self, job: usize, now: Seconds) {
         let &Job { gpus, .. } = self.job(job);
         let run = &mut self.runs[job];
@@ -306,7 +306,7 @@ impl<'a> Cluster<'a> {
         self.enqueue(job, now);
     }
 
-    /// What there is to measure now.
+    /// The state to measure now.
     pub(super) fn measure_now(&self) -> Moment<'_> {
         let mut moment = Moment::new(&self.waiting_gpus);
         for node in &self.nodes {
@@ -320,7 +320,7 @@ impl<'a> Cluster<'a> {
                     moment.idle_nodes[tenant] += if node.used == 0 { idle } else { 0 };
                     moment.busy[tenant] += u64::from(node.used);
                 }
-                // Its tenant cannot use what is idle on it any more.
+                // Its tenant cannot use its idle GPUs any more.
                 NodePhase::Cordoned { tenant, .. } => {
                     moment.cordoned += idle;
                     moment.busy[tenant] += u64::from(node.used);
@@ -333,7 +333,7 @@ impl<'a> Cluster<'a> {
         moment
     }
 
-    /// Jobs on a node that run on others, too.
+    /// Jobs on a node that also run on other nodes.
     pub(super) fn gangs_on(&self, node: usize) -> impl Iterator<Item = usize> {
         let jobs = self.nodes[node].jobs.iter().copied();
         jobs.filter(|job| self.runs[*job].parts.len() > 1)

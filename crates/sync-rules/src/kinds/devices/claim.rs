@@ -7,8 +7,8 @@
 //! | status | see `status` |
 //! | finalizer `resource.kubernetes.io/delete-protection` | in the tenant as long as the host has it: a claim in use stays until its pods end |
 //!
-//! The host's scheduler allocates, its controller manager frees. Tenants' controller managers run without the controller
-//! for claims.
+//! The host's scheduler allocates devices, its controller manager frees them. Tenants' controller managers run without
+//! the controller for claims.
 
 use super::{PROTECTION, annotations, resource, spec, status};
 use crate::{
@@ -47,7 +47,7 @@ pub const KIND: Kind = Kind::to_host(RESOURCE_CLAIM, &Claims)
         keys
     })]);
 
-/// What is asked for is in the tenant's claim.
+/// The spec is in the tenant's claim.
 fn trim_host(claim: &mut Value) {
     if let Some(fields) = claim.as_object_mut() {
         fields.remove("spec");
@@ -69,7 +69,7 @@ fn finalizers(tenant: &Value, host: &Value) -> Option<Vec<Value>> {
     };
     let mut finalizers = json::items(tenant, &["metadata", "finalizers"]).to_vec();
     match (has(tenant), has(host)) {
-        // What is being deleted takes no more finalizers.
+        // An object that is being deleted takes no new finalizers.
         (false, true) if tenant["metadata"].get("deletionTimestamp").is_none() => finalizers.push(PROTECTION.into()),
         (true, false) => finalizers.retain(|finalizer| finalizer != PROTECTION),
         _ => return None,
@@ -84,7 +84,7 @@ impl ToHost for Claims {
         RESOURCE_CLAIM
     }
 
-    fn desired_state(&self, _world: &Cache, _name: &Name, _claim: &Value) -> DesiredState {
+    fn desired_state(&self, _cache: &Cache, _name: &Name, _claim: &Value) -> DesiredState {
         DesiredState::Sync
     }
 
@@ -112,7 +112,7 @@ impl ToHost for Claims {
         let Observation { tenant, host, .. } = observation;
         let before = tenant.get("status").cloned().unwrap_or_else(|| json!({}));
         let status = status::sync_status(cache, name, host, &before);
-        // First the finalizer, then the devices; and the other way round.
+        // The finalizer is added before the allocation appears, and removed after the allocation is cleared.
         match finalizers(tenant, host) {
             Some(finalizers) if status.get("allocation").is_some() || status == before => {
                 let version = tenant["metadata"].get("resourceVersion");

@@ -23,7 +23,7 @@ const CLASSES: &MirroredClass = &MirroredClass {
     fields: &["spec"],
     metadata: MirroredMetadata::All,
     has_status: false,
-    // A scheduler in the tenant would allocate devices past the host's.
+    // A scheduler in the tenant would allocate devices beside the host's scheduler, in conflict with it.
     needs_host_scheduler: true,
     is_always_watched: true,
     unmanaged_message: None,

@@ -1,17 +1,17 @@
-//! ResourceClaims that the host makes for a pod, mirrored in the tenant as a cluster of its own would have made them: of a
-//! template, by the controller manager, and for extended resources that devices stand behind, by the scheduler.
+//! ResourceClaims that the host makes for a pod, mirrored in the tenant as if its own cluster had made them: the
+//! controller manager makes them from templates, the scheduler for extended resources that are backed by devices.
 //!
 //! | field | rule |
 //! |---|---|
 //! | which | those whose owner is a host pod of the tenant, as long as the tenant's pod exists |
-//! | name | the tenant's pod, which of its claims, and the five characters that make the host's name unique |
+//! | name | the tenant's pod, the name of the claim in the pod, and the five characters that make the host's name unique |
 //! | labels, annotations | the host's but for reserved ones |
 //! | owner | the tenant's pod |
 //! | spec | the host's |
 //! | status | see `status` |
 //!
-//! The host's claims are kept under their own names, without namespace: which claim of the tenant one is follows from its
-//! pod, and is kept in [`MirrorSources`](crate::model::mirror_sources::MirrorSources).
+//! The host's claims are stored under their own names, without namespace. Their names in the tenant follow from their
+//! pods, and are kept in [`MirrorSources`](crate::model::mirror_sources::MirrorSources).
 
 use super::{claim::RESOURCE_CLAIM, status};
 use crate::{
@@ -40,15 +40,15 @@ pub const KIND: Kind = Kind::mirror(RESOURCE_CLAIM, &Generated)
         Dependency::on_host(KindId::Pod, of_pod),
     ]);
 
-/// Annotation of claims made of a template: which of the pod's claims this is.
+/// Annotation of claims made from a template: the name of the claim in the pod.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 /// Annotation of claims made for extended resources.
 const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
-/// What stands in the name of a claim for extended resources in place of the name of the pod's claim.
+/// Stands for the name of the pod's claim in the name of a claim for extended resources.
 pub const EXTENDED_CLAIM: &str = "extended-resources";
 /// Characters that an API server adds to a `generateName`.
 const RANDOM: usize = 5;
-/// Characters before those.
+/// Longest name before those characters.
 const LONGEST_BASE: usize = 58;
 
 fn host_key(claim: &Value) -> Option<Name> {
@@ -59,8 +59,8 @@ fn host_key(claim: &Value) -> Option<Name> {
 pub fn mirrored_name(pod: &str, claim: &str, host_name: &str) -> String {
     let random = &host_name[host_name.floor_char_boundary(host_name.len().saturating_sub(RANDOM))..];
     let claim = &claim[..claim.floor_char_boundary(LONGEST_BASE / 2)];
-    let room = LONGEST_BASE - claim.len() - 2;
-    let pod = pod[..pod.floor_char_boundary(room)].trim_end_matches(['.', '-']);
+    let pod_length = LONGEST_BASE - claim.len() - 2;
+    let pod = pod[..pod.floor_char_boundary(pod_length)].trim_end_matches(['.', '-']);
     format!("{pod}-{claim}-{random}")
 }
 
@@ -77,7 +77,7 @@ fn owner(claim: &Value) -> Option<(&str, &str)> {
     Some((json::text(pod, &["name"])?, which))
 }
 
-/// A claim of the host has come, changed or gone.
+/// Keys to reconcile because a claim on the host was added, changed or deleted.
 pub fn changed(cache: &Cache, host_name: &Name) -> Vec<Key> {
     let stored = cache.stores.host(KindId::GeneratedClaim).get(host_name);
     let claim = stored.map(|stored| stored.object()).unwrap_or_default();
@@ -97,8 +97,8 @@ pub fn changed(cache: &Cache, host_name: &Name) -> Vec<Key> {
         .set(&KindId::GeneratedClaim.key(host_name.clone()), keys)
 }
 
-/// Keys to reconcile because a host pod has changed: the claims that it says were made for it. They may have
-/// come before it.
+/// Keys to reconcile because a host pod has changed: the claims that its status names. They may have been created
+/// before it was observed.
 pub fn of_pod(cache: &Cache, pod: &Name) -> Vec<Key> {
     let pod = cache.stores.host(KindId::Pod).get(pod);
     let Some(pod) = pod.filter(|pod| pod.mentions("resourceClaimName")) else {
@@ -108,7 +108,7 @@ pub fn of_pod(cache: &Cache, pod: &Name) -> Vec<Key> {
     for name in names_in(&pod.object()["status"]) {
         let name = Name::new("", &name);
         keys.extend(changed(cache, &name));
-        // The store of these claims may wait for the first of them.
+        // The watch of these claims may wait for the first of them.
         keys.push(KindId::GeneratedClaim.key(name));
     }
     keys
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_short_enough_whatever_they_are_made_of() {
+    fn generated_names_are_never_too_long() {
         assert_eq!(mirrored_name("a", "gpu", "a-abcdefghijklm-gpu-12345"), "a-gpu-12345");
         let long = mirrored_name(&format!("{}.b", "a".repeat(200)), &"c".repeat(63), "x-12345");
         assert!(long.len() <= 63 && long.ends_with("-12345"), "{long}");

@@ -1,5 +1,5 @@
-//! Devices by dynamic resource allocation (`resource.k8s.io/v1`). The host's scheduler allocates them, for it places the
-//! pods; the tenant asks for them and sees what it got as on a cluster of its own.
+//! Devices by dynamic resource allocation (`resource.k8s.io/v1`). The host's scheduler allocates them because it places
+//! the pods; the tenant requests them and sees the allocation as on a cluster of its own.
 //!
 //! | kind | direction | where |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | ResourceClaimTemplate | to the host | `template`, `spec` |
 //! | ResourceClaims that the host makes, of templates and for extended resources | mirrored, as the pod's own | `generated` |
 //!
-//! What keeps devices apart: claims are satisfied by devices that the pod's node can reach, and a tenant's pods run on its
-//! own nodes only. Devices that several nodes reach are as apart as the classes that a tenant's class lists make them.
+//! Isolation: claims are satisfied by devices that the pod's node can reach, and a tenant's pods run on its own nodes
+//! only. Devices that several nodes can reach are isolated only by the device classes that each tenant's class lists.
 
 pub mod claim;
 pub mod class;
@@ -39,7 +39,7 @@ fn annotations(object: &Value, denied: &mut Vec<crate::model::DeniedField>) -> s
     annotations
 }
 
-/// Why a claim or template of the tenant cannot be had, if it exists and cannot.
+/// Why a claim or template of the tenant is denied; `None` if it does not exist or is not denied.
 pub fn denied(cache: &Cache, target: &Target) -> Option<Vec<crate::model::DeniedField>> {
     if !matches!(target.kind, KindId::ResourceClaim | KindId::ResourceClaimTemplate) {
         return None;

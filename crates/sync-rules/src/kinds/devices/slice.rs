@@ -20,7 +20,7 @@ const RESOURCE_SLICE: Resource = resource("ResourceSlice", "resourceslices");
 pub const KIND: Kind =
     Kind::mirror(RESOURCE_SLICE, &Slices).depends_on(&[Dependency::on_host(KindId::Node, published)]);
 
-/// The slices of a node have changed, or the node has come or gone.
+/// Keys to reconcile because the slices of a node have changed, or the node was added or removed.
 pub fn published(cache: &Cache, node: &Name) -> Vec<Key> {
     let stored = cache.stores.host(KindId::Node).get(node);
     let object = stored.map(|stored| stored.object()).unwrap_or_default();

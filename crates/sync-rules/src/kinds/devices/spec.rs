@@ -1,9 +1,9 @@
-//! What a claim asks for.
+//! The spec of a claim: the devices that it requests.
 //!
 //! | field of `devices` | rule |
 //! |---|---|
 //! | `requests[].exactly`, `requests[].firstAvailable[]` | copied; the device class must be one that the tenant's class lists |
-//! | … `adminAccess` | denied: it gives devices that others use |
+//! | … `adminAccess` | denied: it grants access to devices in use by others |
 //! | … `tolerations` | copied; those of the platform's taints, and those of every taint, are denied |
 //! | `constraints` | copied |
 //! | `config[].opaque` | copied for drivers that the tenant's class lists, denied for others |
@@ -34,7 +34,7 @@ const REQUEST: Fields = &[
 const ASKED: Fields = &[
     (
         "adminAccess",
-        Rule::Deny("it gives devices that others use, and is for the platform only"),
+        Rule::Deny("it grants access to devices in use by others, and is reserved for the platform"),
     ),
     ("allocationMode", Rule::Copy),
     ("capacity", Rule::Rewrite),
@@ -158,7 +158,7 @@ fn driver(cache: &Cache, opaque: &Value, path: &str, issues: &mut FieldIssues) {
     }
 }
 
-/// What there is instead, for a refusal.
+/// Names what is offered instead, for a denial.
 fn offered(list: &[String]) -> String {
     let names: Vec<&str> = list.iter().map(String::as_str).filter(|name| *name != ANY).collect();
     if names.is_empty() {
@@ -168,7 +168,7 @@ fn offered(list: &[String]) -> String {
     }
 }
 
-/// Makes the object `field` anew, if there is one.
+/// Translates the object `field`, if it is set.
 fn object(
     source: &Value,
     field: &str,
@@ -181,7 +181,7 @@ fn object(
     }
 }
 
-/// Makes the items of the list `field` anew, if there are any.
+/// Translates the items of the list `field`, if there are any.
 fn list(
     source: &Value,
     field: &str,

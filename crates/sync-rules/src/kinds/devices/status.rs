@@ -1,10 +1,10 @@
-//! What a claim got, as the tenant sees it.
+//! The status of a claim, as the tenant sees it.
 //!
 //! | field | rule |
 //! |---|---|
 //! | `allocation` | the host's; nodes have the same names. It can only be set and cleared, never changed |
 //! | `reservedFor` | the tenant's objects, by name and UID, in place of the host's |
-//! | `devices` | the host's; words of conditions mapped back |
+//! | `devices` | the host's; host names in conditions mapped back |
 
 use crate::{
     model::{Cache, json, resource::Name},
@@ -22,10 +22,10 @@ pub fn sync_status(cache: &Cache, about: &Name, host: &Value, before: &Value) ->
     let allocated = before.get("allocation").filter(|allocation| !allocation.is_null());
     if let (Some(old), Some(new)) = (allocated, status.get("allocation")) {
         if devices(old) != devices(new) {
-            // The host has allocated anew. An API server takes another allocation only after none.
+            // The host has allocated other devices. An API server takes a new allocation only after the old one is cleared.
             return json!({});
         }
-        // Fields that the tenant's API server does not know are not worth a write that it rejects.
+        // Fields that the tenant's API server does not know must not cause a write that it rejects.
         status["allocation"] = old.clone();
     }
     let reserved: Vec<Value> = json::items(&status, &["reservedFor"])
@@ -52,8 +52,7 @@ fn devices(allocation: &Value) -> Vec<[Option<&str>; 5]> {
         .collect()
 }
 
-/// The tenant's object for one that uses a claim on the host. `None` while it is not known, and for what is not the
-/// tenant's.
+/// The tenant's object for an object that uses a claim on the host; `None` if it is not known yet or not the tenant's.
 fn tenants(cache: &Cache, consumer: &Value) -> Option<Value> {
     let field = |name: &str| json::text(consumer, &[name]).unwrap_or_default();
     let (group, plural) = (field("apiGroup"), field("resource"));
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn another_allocation_comes_after_none() {
+    fn a_new_allocation_follows_a_cleared_one() {
         let now = json!({"allocation": allocation("gpu-1")});
         assert_eq!(
             sync_status(&json!({"allocation": allocation("gpu-0")}), &now),

@@ -5,8 +5,8 @@
 //! | labels, annotations, also those for the claims | copied but for reserved ones and those of `resource.kubernetes.io` |
 //! | `spec.spec` | as of a claim, see `spec`; it cannot change |
 //!
-//! A controller of the host may make a template itself, under the name that the tenant's template would have there: pods
-//! that name it get it.
+//! A controller of the host may create a template itself, under the name that the tenant's template would have there.
+//! Pods that name it then use that one.
 
 use super::{annotations, claim, resource, spec};
 use crate::{
@@ -49,7 +49,7 @@ impl ToHost for Templates {
         TEMPLATE
     }
 
-    fn desired_state(&self, _world: &Cache, _name: &Name, _template: &Value) -> DesiredState {
+    fn desired_state(&self, _cache: &Cache, _name: &Name, _template: &Value) -> DesiredState {
         DesiredState::Sync
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | which | those of a Service of the tenant that has no selector; the host finds the others' itself |
+//! | which | those of a Service of the tenant that has no selector; the host makes the slices of other Services itself |
 //! | labels, annotations | copied but for reserved ones; the name of the Service is the host's, and the manager is the syncer, so that no controller of the host takes the slice for its own |
 //! | `addressType` | IPv4 and IPv6 |
 //! | `endpoints[].addresses` | addresses of the tenant's own pods, and those in ranges that the tenant's class lists; an endpoint with any other is left out, with an Event |
@@ -12,8 +12,8 @@
 //! | `ports` | copied |
 //! | anything else | denied by name |
 //!
-//! Leaving out instead of refusing: an address that was a pod's may be another tenant's tomorrow, and must be gone from
-//! the host then, whatever else the slice says.
+//! Such an endpoint is left out and the slice is not denied, because an address of a pod may be another tenant's later.
+//! It must be gone from the host then, whatever else the slice contains.
 //!
 //! `Endpoints`, the older kind, never go to the host. The tenant's controller manager mirrors them into EndpointSlices,
 //! and those go. Were the Endpoints on the host as well, its controller manager would mirror them a second time.
@@ -47,14 +47,14 @@ pub const SYNCER: &str = "syncer.berth.dev";
 /// The kind.
 pub const KIND: Kind = Kind::to_host(RESOURCE, &Slices)
     .watch_tenant(
-        // Nearly all slices are made from selectors, and of no interest.
+        // Nearly all slices are made from selectors, and are not synced.
         WatchSpec::own(RESOURCE).labelled("endpointslice.kubernetes.io/managed-by!=endpointslice-controller.k8s.io"),
     )
     .watch_host(
         HostNamespace::Workloads,
         WatchSpec::synced(RESOURCE).trimmed(metadata::only),
     )
-    // Endpoints of the tenant's own making may be addresses of its pods only.
+    // Slices change with the selector of their Service and with the addresses of the tenant's pods.
     .depends_on(&[
         Dependency::on_tenant(KindId::Service, |cache, service| {
             cache.keys_that_reference(KindId::EndpointSlice, &KindId::Service.key(service.clone()))
@@ -106,7 +106,7 @@ pub(crate) fn service(name: &Name, slice: &Value) -> Option<Name> {
     Some(Name::new(&name.namespace, service))
 }
 
-/// Why an address cannot be an endpoint, if so.
+/// Why an address is denied as an endpoint; `None` if it is allowed.
 pub(crate) fn denied(cache: &Cache, address: &Value) -> Option<String> {
     let text = address.as_str().unwrap_or_default();
     let Ok(address) = text.parse::<IpAddr>() else {
@@ -116,7 +116,7 @@ pub(crate) fn denied(cache: &Cache, address: &Value) -> Option<String> {
         return Some(format!("{address} is not an address of a workload"));
     }
     let listed = cache.tenant.network.endpoint_cidrs.iter();
-    // A range of the class that cannot be read allows nothing.
+    // A range of the class that cannot be parsed allows nothing.
     let is_listed = listed
         .filter_map(|range| berth_api::ranges::parse(range).ok())
         .any(|range| range.contains(&address));
@@ -146,7 +146,7 @@ impl ToHost for Slices {
         }
     }
 
-    fn references(&self, _world: &Cache, name: &Name, slice: &Value) -> BTreeSet<Target> {
+    fn references(&self, _cache: &Cache, name: &Name, slice: &Value) -> BTreeSet<Target> {
         let kind = KindId::Service;
         service(name, slice)
             .map(|name| Target { kind, name })
@@ -154,8 +154,8 @@ impl ToHost for Slices {
             .collect()
     }
 
-    fn prerequisites(&self, _world: &Cache, _name: &Name, _slice: &Value) -> Vec<Key> {
-        // A slice may be there before its Service.
+    fn prerequisites(&self, _cache: &Cache, _name: &Name, _slice: &Value) -> Vec<Key> {
+        // A slice may be on the host before its Service.
         Vec::new()
     }
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_address_is_good_as_long_as_the_pod_has_it() {
+    fn an_address_is_allowed_as_long_as_a_pod_has_it() {
         let cache = cache();
         let slice = slice("db", &["10.1.2.3"]);
         cache
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_no_endpoints() {
+    fn endpoints_by_name_are_denied() {
         let mut slice = slice("db", &[]);
         slice["addressType"] = "FQDN".into();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What happens to requests on their way: filters of rules and of backends.
+//! Filters of rules and of backends.
 //!
 //! | filter | rule |
 //! |---|---|

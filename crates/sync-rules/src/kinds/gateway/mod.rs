@@ -5,9 +5,9 @@
 //! | HTTPRoute, GRPCRoute, TLSRoute | to the host, status back; see `route` |
 //! | GatewayClass | those that the class lists are mirrored, see `class` |
 //! | Gateway | the tenant's stay in the tenant, for its own controllers; routes name those of the host by name, from any namespace |
-//! | ReferenceGrant | stays in the tenant, where it decides which namespaces routes may lead to: on the host all are one |
+//! | ReferenceGrant | stays in the tenant, where it decides which namespaces routes may lead to: on the host they are all one namespace |
 //!
-//! The kinds are extensions. An API server that does not have them is not asked to: the kind is off.
+//! The kinds are extensions. A kind that an API server does not serve is off.
 
 pub mod class;
 mod filters;

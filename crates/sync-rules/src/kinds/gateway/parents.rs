@@ -1,8 +1,8 @@
-//! What routes are attached to.
+//! The parents that routes are attached to.
 //!
 //! | `parentRefs[]` | rule |
 //! |---|---|
-//! | a Gateway that exists in the tenant | the tenant's own controller's affair; not passed on |
+//! | a Gateway that exists in the tenant | left to the tenant's own controller; not passed on |
 //! | anything but a Gateway (a Service, for a mesh) | the same |
 //! | the name of a Gateway that the tenant's class lists | becomes that Gateway of the host; if several have the name, the one of the namespace that is named too |
 //! | any other Gateway | denied |
@@ -19,7 +19,7 @@ pub enum Parent<'a> {
     Own,
     /// A Gateway of the host.
     Host(&'a GatewayReference),
-    /// Nothing.
+    /// No Gateway that is offered.
     Unknown(&'a str),
 }
 

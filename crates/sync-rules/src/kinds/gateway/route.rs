@@ -5,12 +5,12 @@
 //! | labels | copied but for reserved ones |
 //! | annotations | as those of Ingresses |
 //! | `parentRefs` | see `parents`. A route without any parent on the host stays in the tenant |
-//! | `useDefaultGateways` | denied: parents are named |
+//! | `useDefaultGateways` | denied: a route has to name its parents |
 //! | `hostnames` | names that the tenant's class lists; none at all only if it lists `*` |
 //! | `rules[]`: `name`, `matches`, `timeouts`, `retry`, `sessionPersistence` | copied |
 //! | `rules[].filters` | see `filters` |
 //! | backends | Services of the tenant, under the host's name, with port and weight |
-//! | a backend in another namespace | only if a ReferenceGrant there permits it; otherwise it leads nowhere, and the status says so, as the Gateway API asks |
+//! | a backend in another namespace | only if a ReferenceGrant there permits it; otherwise it leads nowhere, and the status reports that, as the Gateway API requires |
 //! | a Service for an external name | leads nowhere, with an Event |
 //! | anything else | denied by name |
 //! | `status.parents` | comes back for parents on the host; what the tenant's own controllers wrote stays |
@@ -125,7 +125,7 @@ struct Route {
     resource: Resource,
 }
 
-/// Where the routes of one kind and namespace may lead.
+/// The backends that routes of one kind and namespace may have.
 pub struct Backends<'a> {
     cache: &'a Cache,
     /// Kind and namespace of the route.
@@ -147,7 +147,7 @@ impl Backends<'_> {
             backend.insert("filters".into(), filters);
         }
         let Some(service) = service(self.route.1, source) else {
-            issues.deny(format!("{path}.kind"), "traffic can be led to Services only");
+            issues.deny(format!("{path}.kind"), "only Services can be backends");
             return backend;
         };
         let host = if is_granted(self.cache, self.route, &service) {
@@ -195,13 +195,13 @@ impl ToHost for Route {
         }
     }
 
-    fn references(&self, _world: &Cache, name: &Name, route: &Value) -> BTreeSet<Target> {
+    fn references(&self, _cache: &Cache, name: &Name, route: &Value) -> BTreeSet<Target> {
         let kind = KindId::Service;
         let services = Self::services(&name.namespace, route).into_iter();
         services.map(|name| Target { kind, name }).collect()
     }
 
-    fn prerequisites(&self, _world: &Cache, _name: &Name, _route: &Value) -> Vec<Key> {
+    fn prerequisites(&self, _cache: &Cache, _name: &Name, _route: &Value) -> Vec<Key> {
         // A Service may be denied on the host: the route's status then says that it is missing.
         Vec::new()
     }

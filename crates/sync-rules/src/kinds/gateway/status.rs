@@ -1,5 +1,5 @@
-//! Status of routes. Each controller that has something to do with a route writes an entry for each parent of its own;
-//! the entries of the host's controllers are those for parents on the host.
+//! Status of routes. Each controller of a route writes an entry for each of its parents; the entries of the host's
+//! controllers are those for parents on the host.
 
 use super::parents::{self, Parent};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 use serde_json::{Value, json};
 
-/// Why a backend leads nowhere.
+/// The message about a backend that no ReferenceGrant permits.
 pub fn not_permitted(service: &Name) -> String {
     format!(
         "no ReferenceGrant in the namespace {} permits this route to lead to the Service {}",
@@ -36,9 +36,9 @@ pub fn sync_status(
         for entry in from_host.iter().filter(|entry| complete(&entry["parentRef"]) == there) {
             let mut mirrored = host_text::with_tenant_generation(observation, entry.clone());
             json::each_mut(&mut mirrored, "conditions[].message", &mut |message| {
-                if let Some(words) = message.as_str() {
-                    let words = words.replace(&format!("{}/{}", gateway.namespace, gateway.name), &gateway.name);
-                    *message = host_text::to_tenant_names(cache, name, &words).into();
+                if let Some(text) = message.as_str() {
+                    let text = text.replace(&format!("{}/{}", gateway.namespace, gateway.name), &gateway.name);
+                    *message = host_text::to_tenant_names(cache, name, &text).into();
                 }
             });
             mirrored["parentRef"] = reference.clone();
@@ -55,7 +55,7 @@ pub fn sync_status(
     (is_new || !all.is_empty()).then(|| TenantWrite::Status(json!({ "parents": all })))
 }
 
-/// On the host the reference is missing; in the tenant it is not permitted.
+/// Corrects the reason: the backend is missing on the host because it is not permitted in the tenant.
 fn deny(condition: &mut Value, service: &Name) {
     if condition["type"] == "ResolvedRefs" && condition["status"] == "False" {
         condition["reason"] = "RefNotPermitted".into();

@@ -135,7 +135,7 @@ fn all_fields_that_reach_too_far_are_denied_at_once() {
 }
 
 #[test]
-fn routes_without_a_parent_on_the_host_stay() {
+fn routes_without_a_parent_on_the_host_stay_in_the_tenant() {
     let cache = cache();
     let mut route = route();
     assert_eq!(
@@ -151,7 +151,7 @@ fn routes_without_a_parent_on_the_host_stay() {
     assert_eq!(
         rules(KindId::HttpRoute).desired_state(&cache, &name(), &route),
         DesiredState::Sync,
-        "to be denied in words"
+        "so that the denial is reported"
     );
 }
 

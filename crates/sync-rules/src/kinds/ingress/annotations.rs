@@ -49,7 +49,7 @@ pub enum Shape {
     Word,
     /// Words, addresses, networks.
     List,
-    /// A path, with references to parts of the one that was asked for.
+    /// A path, with references to parts of the requested one.
     Path,
 }
 

@@ -32,7 +32,7 @@ pub const KIND: Kind = MirroredClass::kind(&MirroredClass {
     unmanaged_message: None,
 });
 
-/// The class of an Ingress, if it can be had.
+/// The class of an Ingress, if it is offered.
 pub fn chosen<'a>(cache: &Cache, named: Option<&'a str>, issues: &mut FieldIssues) -> Option<&'a str> {
     let on_host = cache.stores.host(KindId::IngressClass);
     let field = "spec.ingressClassName";
@@ -50,7 +50,7 @@ pub fn chosen<'a>(cache: &Cache, named: Option<&'a str>, issues: &mut FieldIssue
         Some(class) => issues.deny(field, format!("there is no IngressClass {class}; {offered}")),
         None => issues.deny(
             field,
-            format!("name an IngressClass, for there is no default one; {offered}"),
+            format!("required, because there is no default IngressClass; {offered}"),
         ),
     }
     None

@@ -9,7 +9,7 @@
 //! | `rules[].http.paths[]` | copied; without characters that controllers may take for configuration |
 //! | backends: `service` | the host's; a Service for an external name leads nowhere, with an Event |
 //! | backends: `resource` | denied |
-//! | `tls[].secretName` | the host's, which is brought there |
+//! | `tls[].secretName` | the host's; the Secret is synced as well |
 //! | anything else | denied by name |
 //! | status | comes back |
 
@@ -51,7 +51,7 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Ingresses)
         // Whether an Ingress is of a class of the host.
         Dependency::on_tenant(KindId::IngressClass, |cache, _| cache.keys_of(KindId::Ingress)),
         Dependency::on_host(KindId::IngressClass, |cache, _| cache.keys_of(KindId::Ingress)),
-        // Traffic from outside must not be led to some Services.
+        // Some Services must not get traffic from outside.
         Dependency::on_tenant(KindId::Service, |cache, service| {
             cache.keys_that_reference(KindId::Ingress, &KindId::Service.key(service.clone()))
         }),
@@ -71,13 +71,13 @@ const PATH: Fields = &[
     ("pathType", Rule::Copy),
 ];
 const BACKEND: Fields = &[
-    ("resource", Rule::Deny("traffic can be led to Services only")),
+    ("resource", Rule::Deny("only Services can be backends")),
     ("service", Rule::Rewrite),
 ];
 const SERVICE: Fields = &[("name", Rule::Rewrite), ("port", Rule::Copy)];
 const TLS: Fields = &[("hosts", Rule::Copy), ("secretName", Rule::Rewrite)];
 
-/// Characters that have no place in a path and that controllers have been made to read as configuration.
+/// Characters that do not belong in a path and that some controllers interpret as configuration.
 const NOT_IN_PATHS: &[char] = &[' ', ';', '{', '}', '"', '\'', '`', '#'];
 
 struct Ingresses;
@@ -104,7 +104,7 @@ impl ToHost for Ingresses {
         }
     }
 
-    fn references(&self, _world: &Cache, name: &Name, ingress: &Value) -> BTreeSet<Target> {
+    fn references(&self, _cache: &Cache, name: &Name, ingress: &Value) -> BTreeSet<Target> {
         let mut targets = BTreeSet::new();
         for (kind, path) in [
             (KindId::Secret, "spec.tls[].secretName"),
@@ -122,7 +122,7 @@ impl ToHost for Ingresses {
     }
 
     fn prerequisites(&self, cache: &Cache, name: &Name, ingress: &Value) -> Vec<Key> {
-        // A Service may be denied on the host: the Ingress then says so by its answers.
+        // A Service may be denied on the host: requests to the Ingress then fail.
         self.references(cache, name, ingress)
             .into_iter()
             .filter(|target| target.kind == KindId::Secret && cache.stores.tenant(target.kind).contains(&target.name))
@@ -185,7 +185,7 @@ fn rule(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut Fie
             let mut copied = fields::copy(source, &path, PATH, issues);
             let text = json::text(source, &["path"]).unwrap_or_default();
             if text.contains(|c: char| NOT_IN_PATHS.contains(&c) || c.is_control()) {
-                let why = "spaces, quotes, braces, semicolons and # have no place in a path";
+                let why = "spaces, quotes, braces, semicolons and # are not allowed in a path";
                 issues.deny(format!("{path}.path"), why);
             }
             let backend = backend(cache, name, &source["backend"], &format!("{path}.backend"), issues);

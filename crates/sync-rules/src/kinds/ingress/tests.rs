@@ -52,7 +52,7 @@ fn names_become_the_hosts() {
 }
 
 #[test]
-fn secrets_come_along_and_services_are_known() {
+fn secrets_and_services_are_referenced() {
     let targets = Ingresses.references(&cache(&[]), &name(), &ingress());
     let targets: Vec<_> = targets
         .iter()
@@ -90,13 +90,13 @@ fn every_name_may_be_served_only_if_the_class_says_so() {
 }
 
 #[test]
-fn a_class_by_annotation_and_none_at_all() {
+fn the_class_may_be_an_annotation_but_not_missing() {
     let mut ingress = ingress();
     ingress["spec"].as_object_mut().unwrap().remove("ingressClassName");
     let denied = translate(&["*"], &ingress).unwrap_err();
     assert_eq!(
         denied,
-        ["spec.ingressClassName: name an IngressClass, for there is no default one; offered here: nginx"]
+        ["spec.ingressClassName: required, because there is no default IngressClass; offered here: nginx"]
     );
     ingress["metadata"]["annotations"]["kubernetes.io/ingress.class"] = "nginx".into();
     assert_eq!(
@@ -116,7 +116,7 @@ fn traffic_is_never_led_to_an_external_name() {
 }
 
 #[test]
-fn classes_of_the_tenant_are_its_own_affair() {
+fn ingresses_of_the_tenants_classes_stay_in_the_tenant() {
     let cache = cache(&[]);
     let own = json!({"metadata": {"name": "mine", "resourceVersion": "1"}, "spec": {"controller": "example.com/mine"}});
     let store = cache.stores.tenant(KindId::IngressClass);
@@ -129,16 +129,16 @@ fn classes_of_the_tenant_are_its_own_affair() {
 
 #[test]
 fn listed_classes_are_mirrored_without_the_fields_of_the_host() {
-    let Direction::Mirror(view) = kind(KindId::IngressClass).direction else {
+    let Direction::Mirror(mirror) = kind(KindId::IngressClass).direction else {
         panic!()
     };
-    let view: &dyn Mirror = view;
-    assert_eq!(view.mirrored_object(&cache(&[]), &Name::new("", "internal")), None);
-    insta::assert_yaml_snapshot!(view.mirrored_object(&cache(&[]), &Name::new("", "nginx")));
+    let mirror: &dyn Mirror = mirror;
+    assert_eq!(mirror.mirrored_object(&cache(&[]), &Name::new("", "internal")), None);
+    insta::assert_yaml_snapshot!(mirror.mirrored_object(&cache(&[]), &Name::new("", "nginx")));
 }
 
 #[test]
-fn status_comes_back() {
+fn the_status_is_synced_back() {
     let (cache, ingress) = (cache(&[]), ingress());
     let status = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}});
     let host = json!({"metadata": {}, "status": status});

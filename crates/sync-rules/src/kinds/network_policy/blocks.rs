@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 pub struct Block {
     /// The range.
     pub cidr: IpNet,
-    /// What is taken out of it.
+    /// Ranges that are excluded from it.
     pub except: Vec<IpNet>,
 }
 
@@ -26,7 +26,7 @@ impl Block {
     /// Reads an `ipBlock`.
     ///
     /// # Errors
-    /// Words for the tenant.
+    /// A message for the tenant.
     pub fn read(block: &Value) -> Result<Self, String> {
         let known = ["cidr", "except"];
         if let Some(key) = block
@@ -36,7 +36,7 @@ impl Block {
             .map(|(key, _)| key)
             .find(|key| !known.contains(&key.as_str()))
         {
-            return Err(format!("the field {key} is not known here"));
+            return Err(format!("the field {key} is not supported"));
         }
         let except = json::items(block, &["except"]).iter();
         Ok(Self {
@@ -52,7 +52,7 @@ impl Block {
         self.cidr.contains(&address) && !self.except.iter().any(|range| range.contains(&address))
     }
 
-    /// Why nothing of it may be opened, if it is the platform's.
+    /// Whether the whole range is blocked.
     pub fn is_blocked(&self, blocked: &[IpNet]) -> bool {
         blocked.iter().any(|range| range.contains(&self.cidr))
     }

@@ -1,4 +1,4 @@
-//! Which pods the tenant's policies select. The platform's own allowances apply to pods with these labels only:
+//! Which pods the tenant's policies select. The platform's own policies open traffic only for pods with these labels:
 //!
 //! | label of the host pod | as long as |
 //! |---|---|
@@ -15,7 +15,7 @@ use crate::{
 use berth_api::labels;
 use serde_json::{Map, Value};
 
-/// The directions that a policy's `spec` is about.
+/// The directions that a policy with this `spec` restricts.
 pub fn directions(spec: &Value) -> impl Iterator<Item = &'static str> {
     let types = json::items(spec, &["policyTypes"]);
     let about = |direction: &str| types.iter().any(|known| known == direction);
@@ -40,7 +40,7 @@ pub fn labels_of(cache: &Cache, name: &Name, pod: &Value) -> Map<String, Value> 
             }
             let object = stored.object();
             let selected = json::at(&object, &["spec", "podSelector"]).unwrap_or(&Value::Null);
-            // A selector that cannot be read might select anything.
+            // A selector that cannot be parsed might select anything.
             let is_selected = (!selected.is_null())
                 .then(|| selector::matches(selected, &labels))
                 .flatten();

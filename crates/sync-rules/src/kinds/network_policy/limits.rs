@@ -1,5 +1,5 @@
-//! What the tenant's policies may open towards the outside: what is declared for the tenant, without what the platform keeps
-//! for itself.
+//! The networks outside of the tenant that its policies may open: those declared for the tenant, without those that the
+//! platform blocks.
 
 use berth_api::{
     NetworkLimits,
@@ -11,24 +11,24 @@ use serde_json::{Map, Value, json};
 
 /// The limits, ready to be applied.
 pub struct Limits {
-    /// Stays closed.
+    /// Ranges that are never opened.
     pub blocked: Vec<IpNet>,
-    /// May be reached.
+    /// Peers that pods may connect to.
     pub egress: Vec<Allowed>,
-    /// May be let in.
+    /// Peers that may connect to pods.
     pub ingress: Vec<Allowed>,
 }
 
-/// Something outside that is declared, and at which ports.
+/// A declared peer outside of the tenant, and its ports.
 #[derive(Clone, Debug)]
 pub struct Allowed {
-    /// What or who.
+    /// The peer.
     pub peer: Peer,
     ports: Vec<u16>,
     protocol: Option<Protocol>,
 }
 
-/// Something outside.
+/// A peer outside of the tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A range of addresses.
@@ -38,13 +38,14 @@ pub enum Peer {
 }
 
 impl Limits {
-    /// What control said. A declared range that cannot be read opens nothing, a blocked one closes everything.
+    /// The limits as control writes them. A declared range that cannot be parsed opens nothing; a blocked one that
+    /// cannot be parsed blocks everything.
     pub fn new(limits: &NetworkLimits) -> Self {
         let NetworkLimits {
             blocked,
             egress,
             ingress,
-            // Not about policies.
+            // Does not limit policies.
             endpoint_cidrs: _,
             api_server_hosts: _,
         } = limits;
@@ -90,7 +91,7 @@ impl Allowed {
         self.ports.is_empty() && self.protocol.is_none()
     }
 
-    /// The ports of a rule as far as they are open; `None` if none is. No ports stand for all.
+    /// The ports of a rule that are open; `None` if none is. An empty list stands for all ports.
     pub fn ports(&self, asked: &[Map<String, Value>]) -> Option<Vec<Value>> {
         if self.is_every_port() {
             return Some(asked.iter().cloned().map(Value::Object).collect());
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_those_asked_for_that_are_open() {
+    fn only_open_ports_are_allowed() {
         let tcp = |port: u16| json!({"protocol": "TCP", "port": port});
         assert_eq!(
             open(&[], None, json!([{"port": 53, "protocol": "UDP"}])),

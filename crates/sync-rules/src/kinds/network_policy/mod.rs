@@ -7,19 +7,20 @@
 //! | `policyTypes` | copied |
 //! | `ingress[].ports`, `egress[].ports` | copied |
 //! | peers: selectors | pods of the tenant only, see `peers` |
-//! | peers: `ipBlock` | what is declared for the tenant of it, see `limits` and `blocks` |
+//! | peers: `ipBlock` | the part that is declared for the tenant, see `limits` and `blocks` |
 //! | a rule without peers, which means everyone | the tenant's pods and everything that is declared |
 //! | peers that mean DNS or the API server | a label of the pods that the policy selects, see `services` |
 //! | anything else | left out, with an Event |
 //!
-//! What cannot be had is left out of the policy, down to a policy without rules; the policy itself is always on the
-//! host. Rules only allow, so every such policy allows less than was asked for, never more. Refusing the whole policy
-//! would be worse: on the host there would be none, or an older one that allows what the tenant has taken back.
+//! What is not allowed is left out of the policy, even if no rule remains; the policy itself is always on the host.
+//! Rules only allow traffic, so such a policy allows less than requested, never more. Denying the whole policy would be
+//! worse: the host would have no policy, or an older one that still allows what the tenant has closed.
 //!
 //! The platform lets the pods of a tenant talk to each other, but only those that no policy of the tenant selects,
-//! because Kubernetes unites what policies allow: see [`isolation`]. A pod loses its label of openness as soon as a
-//! policy is seen, whether or not the policy has reached the host yet, and gets it back when the policy is gone from
-//! the tenant: in between it can talk less than it might, never more.
+//! because Kubernetes adds up what policies allow. A label of the host pod says that no policy selects it: see
+//! [`isolation`]. The pod loses it as soon as the syncer observes such a policy, even if the policy is not on the host
+//! yet, and gets it back when the policy is gone from the tenant. In between, less traffic may be allowed than
+//! requested, never more.
 
 mod blocks;
 pub mod isolation;
@@ -69,7 +70,7 @@ impl ToHost for Policies {
         RESOURCE
     }
 
-    fn desired_state(&self, _world: &Cache, _name: &Name, _policy: &Value) -> DesiredState {
+    fn desired_state(&self, _cache: &Cache, _name: &Name, _policy: &Value) -> DesiredState {
         DesiredState::Sync
     }
 
@@ -114,14 +115,14 @@ impl ToHost for Policies {
     }
 }
 
-/// The rules on the host for one of the tenant; none if nothing of it can be had. A rule without peers allows everyone and
-/// one without ports all ports: neither may come to be by leaving something out.
+/// The rules on the host for a rule of the tenant; none if nothing of it is allowed. A rule without peers allows every
+/// peer and one without ports every port, so leaving something out must never produce such a rule.
 fn rules(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
     let before = issues.denied.len();
     let known = ["ports", side];
     for key in source.as_object().into_iter().flatten().map(|(key, _)| key) {
         if !known.contains(&key.as_str()) && !json::is_unset(&source[key]) {
-            issues.deny(format!("{path}.{key}"), "this field is not known here");
+            issues.deny(format!("{path}.{key}"), "this field is not supported");
         }
     }
     let ports: Vec<Map<String, Value>> = json::items(source, &["ports"])
@@ -132,9 +133,9 @@ fn rules(peers: &Peers<'_>, source: &Value, side: &'static str, path: &str, issu
     if issues.denied.len() > before {
         return Vec::new();
     }
-    let whom = match json::items(source, &[side]) {
+    let rule_peers = match json::items(source, &[side]) {
         [] => peers.everyone(),
         listed => peers.listed(listed, side, path, issues),
     };
-    peers.rules(whom, side, &ports)
+    peers.rules(rule_peers, side, &ports)
 }

@@ -1,5 +1,5 @@
-//! Whom a policy may allow. All pods of a tenant are in one namespace of the host, so every selector becomes one of pods
-//! there:
+//! The peers that a policy may allow. All pods of a tenant are in one namespace of the host, so every selector becomes
+//! a selector of pods there:
 //!
 //! | peer | on the host |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | both | pods for which both hold |
 //! | `ipBlock` | the range as far as it is declared for the tenant, see `limits`; DNS and the API server see `services` |
 //!
-//! A selector that asks for a label which host pods do not carry is left out: what is missing there would match as well
-//! as what is absent here.
+//! A selector by a label that host pods do not carry is left out: on the host it could not distinguish pods without the
+//! label from pods whose label was not copied.
 
 use super::{
     blocks::Block,
@@ -25,16 +25,16 @@ use serde_json::{Map, Value, json};
 /// The label that every API server puts on namespaces: their name.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
-/// What peers of the policies of a namespace are translated with.
+/// Translates the peers of the policies of a namespace.
 pub struct Peers<'a> {
     cache: &'a Cache,
     namespace: &'a str,
     limits: Limits,
 }
 
-/// Whom a rule of the tenant is about.
+/// The peers of a rule of the tenant.
 #[derive(Default)]
-pub struct Whom {
+pub struct RulePeers {
     /// Selectors of the tenant's pods, as peers on the host.
     pods: Vec<Value>,
     /// Ranges of addresses.
@@ -43,11 +43,11 @@ pub struct Whom {
     is_everyone: bool,
 }
 
-/// Why a selector of pods cannot be one on the host, if so.
+/// Why a pod selector cannot be translated; `None` if it can.
 pub fn not_on_host(selector: &Value) -> Option<String> {
     let key = selector::keys(selector).find(|key| !metadata::crosses(key))?;
     Some(format!(
-        "the label {key} is the platform's: policies cannot select by it, so nothing is allowed here"
+        "the label {key} is reserved for the platform: policies cannot select by it, so nothing is allowed here"
     ))
 }
 
@@ -68,32 +68,32 @@ impl<'a> Peers<'a> {
         }
     }
 
-    /// Everyone whom a tenant may allow.
-    pub fn everyone(&self) -> Whom {
-        Whom {
+    /// All peers that a tenant may allow.
+    pub fn everyone(&self) -> RulePeers {
+        RulePeers {
             pods: vec![json!({"podSelector": scoped(self.cache, &json!({}), None)})],
             blocks: Block::everything().into(),
             is_everyone: true,
         }
     }
 
-    /// The listed peers, without those that cannot be had.
-    pub fn listed(&self, peers: &[Value], side: &str, path: &str, issues: &mut FieldIssues) -> Whom {
-        let mut whom = Whom::default();
+    /// The listed peers, without those that are not allowed.
+    pub fn listed(&self, peers: &[Value], side: &str, path: &str, issues: &mut FieldIssues) -> RulePeers {
+        let mut rule_peers = RulePeers::default();
         for (index, peer) in peers.iter().enumerate() {
-            self.add(&mut whom, peer, side, &format!("{path}.{side}[{index}]"), issues);
+            self.add(&mut rule_peers, peer, side, &format!("{path}.{side}[{index}]"), issues);
         }
-        whom
+        rule_peers
     }
 
-    /// The rules on the host for `whom` at these ports: one for what is open at every port, and one for each thing outside of
-    /// which only some ports are.
-    pub fn rules(&self, whom: Whom, side: &str, ports: &[Map<String, Value>]) -> Vec<Value> {
-        let Whom {
+    /// The rules on the host for these peers and ports: one for peers that are open at every port, and one for each
+    /// external peer that is open at some ports only.
+    pub fn rules(&self, rule_peers: RulePeers, side: &str, ports: &[Map<String, Value>]) -> Vec<Value> {
+        let RulePeers {
             pods,
             blocks,
             is_everyone,
-        } = whom;
+        } = rule_peers;
         let mut plain = pods;
         let mut limited = Vec::new();
         for allowed in self.allowed(side) {
@@ -128,7 +128,7 @@ impl<'a> Peers<'a> {
     }
 
     /// Adds one peer, or a message for the tenant.
-    fn add(&self, whom: &mut Whom, peer: &Value, side: &str, path: &str, issues: &mut FieldIssues) {
+    fn add(&self, rule_peers: &mut RulePeers, peer: &Value, side: &str, path: &str, issues: &mut FieldIssues) {
         let mut pods = None;
         let mut namespaces = None;
         let mut block = None;
@@ -139,14 +139,14 @@ impl<'a> Peers<'a> {
                 "namespaceSelector" => namespaces = Some(value),
                 "ipBlock" => block = Some(value),
                 _ => {
-                    issues.deny(format!("{path}.{key}"), "this field is not known here");
+                    issues.deny(format!("{path}.{key}"), "this field is not supported");
                     return;
                 }
             }
         }
         if let Some(block) = block {
             match self.block(block, side) {
-                Ok(block) => whom.blocks.push(block),
+                Ok(block) => rule_peers.blocks.push(block),
                 Err(why) => issues.deny(format!("{path}.ipBlock"), format!("{why}, so nothing is allowed here")),
             }
             return;
@@ -161,10 +161,10 @@ impl<'a> Peers<'a> {
             None => scoped(self.cache, pods, Some(&[self.namespace])),
             Some(namespaces) => both(scoped(self.cache, pods, None), &namespace_labels::selector(namespaces)),
         };
-        whom.pods.push(json!({ "podSelector": selector }));
+        rule_peers.pods.push(json!({ "podSelector": selector }));
     }
 
-    /// A range of which something can be had.
+    /// A range, if a part of it may be opened.
     fn block(&self, block: &Value, side: &str) -> Result<Block, String> {
         let block = Block::read(block)?;
         let is_open = |allowed: &Allowed| match &allowed.peer {
@@ -182,7 +182,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// A selector of what both select. The keys of the two are never the same.
+/// A selector that requires both. The two have no key in common.
 fn both(mut one: Value, other: &Value) -> Value {
     for (key, value) in json::strings(other, &["matchLabels"]) {
         one["matchLabels"][key] = value.into();

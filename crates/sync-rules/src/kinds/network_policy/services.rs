@@ -1,6 +1,6 @@
-//! What the platform runs for a tenant and its pods use: DNS and the tenant's API server. Neither is a pod of the tenant, so
-//! no selector on the host can stand for one of the tenant's. Instead a pod carries a label for each that its egress policies
-//! let it reach, and the platform's own policy is for pods with this label:
+//! Services that the platform runs for a tenant's pods: DNS and the tenant's API server. Neither is a pod of the
+//! tenant, so no selector on the host can stand for one of the tenant's. Instead a pod carries a label for each service
+//! that its egress policies let it reach, and the platform's own policy selects pods with this label:
 //!
 //! | service | a policy lets pods reach it by | label of the host pod |
 //! |---|---|---|
@@ -63,7 +63,7 @@ impl Service {
         protocols.contains(&protocol) && is_port
     }
 
-    /// Whether a range of addresses is about it.
+    /// Whether a range contains its address.
     pub fn is_in(self, cache: &Cache, block: &Block) -> bool {
         self.address(cache).is_some_and(|address| block.contains(address))
     }
@@ -92,12 +92,12 @@ impl Service {
         is_namespace && part("podSelector").is_none_or(|pods| selector::matches(pods, &labels).unwrap_or(false))
     }
 
-    /// Whether a policy of `namespace` with this spec lets the pods that it selects reach it.
+    /// Whether a policy of `namespace` with this spec lets the pods that it selects reach this service.
     pub fn is_opened_by(self, cache: &Cache, namespace: &str, spec: &Value) -> bool {
         let known = ["podSelector", "policyTypes", "ingress", "egress"];
         let is_set = |(_, value): &(&String, &Value)| !json::is_unset(value);
         let mut fields = spec.as_object().into_iter().flatten().filter(is_set);
-        // A policy that is not understood has no rules on the host.
+        // A policy with unknown fields has no rules on the host.
         fields.all(|(field, _)| known.contains(&field.as_str()))
             && json::items(spec, &["egress"]).iter().any(|rule| {
                 let mut fields = rule.as_object().into_iter().flatten().filter(is_set);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_for_everyone_mean_them_as_well() {
+    fn rules_without_peers_open_both_services() {
         assert_eq!(opened(json!([{}])), [true, true]);
         assert_eq!(opened(json!([])), [false, false]);
         assert_eq!(
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_lead_to_them() {
+    fn ranges_with_their_addresses_open_them() {
         let block = |cidr: &str, except: Value| json!([{"to": [{"ipBlock": {"cidr": cidr, "except": except}}]}]);
         assert_eq!(opened(block("10.96.0.53/32", json!([]))), [true, false]);
         assert_eq!(opened(block("10.96.0.49/32", json!([]))), [false, true]);

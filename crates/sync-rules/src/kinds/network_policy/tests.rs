@@ -15,7 +15,7 @@ const BLOCKED: &[&str] = &["10.0.0.0/8", "fd00::/16"];
 const NAMESPACES: &[(&str, &str)] = &[("shop", "web"), ("lab", "ml")];
 
 fn cache() -> Cache {
-    world_with(&everything())
+    cache_with(&everything())
 }
 
 /// Everything outside is declared, but for what is blocked.
@@ -31,7 +31,7 @@ fn limits(egress: &[Value], ingress: &[Value]) -> NetworkLimits {
     serde_json::from_value(json!({"blocked": BLOCKED, "egress": egress, "ingress": ingress})).unwrap()
 }
 
-fn world_with(limits: &NetworkLimits) -> Cache {
+fn cache_with(limits: &NetworkLimits) -> Cache {
     let mut tenant = test_tenant();
     tenant.dns_address = Some("10.96.0.53".into());
     tenant.network = Arc::new(limits.clone());
@@ -93,7 +93,7 @@ fn only_declared_networks_are_opened_at_their_ports() {
         json!({"cidr": "203.0.113.0/24"}),
         json!({"namespace": "ingress-nginx", "ports": [8080]}),
     ];
-    let cache = world_with(&limits(&egress, &ingress));
+    let cache = cache_with(&limits(&egress, &ingress));
     let (spec, ignored) = translate_in(
         &cache,
         &json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"],
@@ -121,7 +121,7 @@ fn unsupported_parts_are_left_out_and_allow_no_traffic() {
 }
 
 #[test]
-fn a_policy_that_is_not_understood_denies() {
+fn a_policy_with_unknown_parts_allows_no_traffic() {
     for (field, value) in [
         ("exceptions", json!(["mine"])),
         (
@@ -366,7 +366,7 @@ proptest! {
         let (host, _) = translate(&spec);
         foreign.labels.insert(labels::TENANT.into(), "other-bbbbbbbbbbbbb".into());
         foreign.labels.insert(labels::TENANT_OBJECT_NAMESPACE.into(), "shop".into());
-        // Even one in the very namespace of the host.
+        // Even a pod in the tenant's own workload namespace.
         foreign.namespace = cache.tenant.workload_namespace.clone();
         prop_assert!(!selects(&host["podSelector"], &foreign.labels));
         prop_assert!(!allows(&host, &cache.tenant.workload_namespace, &foreign, port, &|_| BTreeMap::new()), "{host}");

@@ -5,7 +5,7 @@
 //! | nodeAffinity | copied, but for labels of nodes that only the platform sees |
 //! | podAffinity, podAntiAffinity, topologySpreadConstraints: labelSelector | narrowed to the tenant and the namespaces meant |
 //! | namespaceSelector | a selector of the labels that host pods carry for those of their namespace |
-//! | namespaces together with a namespaceSelector by labels | denied: "one of both" is no selector |
+//! | namespaces together with a namespaceSelector by labels | denied: no selector can express "one of both" |
 //! | matchLabelKeys, mismatchLabelKeys | the tenant's API server has put them into the selector |
 
 use super::{
@@ -142,7 +142,7 @@ fn pod_term(cache: &Cache, name: &Name, term: &Value, path: &str, issues: &mut F
         .filter_map(Value::as_str)
         .collect();
     let by_labels = term.get("namespaceSelector").filter(|selector| !selector.is_null());
-    // Without a selector a term matches no pod; it stays so.
+    // A term without a selector matches no pod, on the host as well.
     let Some(selector) = term.get("labelSelector").filter(|selector| !selector.is_null()) else {
         return copied.into();
     };
@@ -155,7 +155,7 @@ fn pod_term(cache: &Cache, name: &Name, term: &Value, path: &str, issues: &mut F
         Some(_) if !listed.is_empty() => {
             issues.deny(
                 format!("{path}.namespaces"),
-                "cannot be had together with a namespaceSelector: use one of them, or two terms",
+                "cannot be combined with a namespaceSelector: use one of them, or two terms",
             );
             None
         }
@@ -176,7 +176,7 @@ fn selects_all(selector: &Value) -> bool {
         .is_some_and(|fields| fields.values().all(json::is_unset))
 }
 
-/// Makes a selector ask for what another one asks for as well.
+/// Adds the requirements of another selector to a selector.
 fn join(selector: &mut Value, other: &Value) {
     for (key, value) in json::strings(other, &["matchLabels"]) {
         json::set(selector, &["matchLabels", &key], value);

@@ -52,7 +52,7 @@ pub fn targets(pod: &Value) -> Vec<(String, Target)> {
         .collect()
 }
 
-/// The host pod's `resourceClaims`; denies what it cannot have.
+/// The host pod's `resourceClaims`; denies those that it may not have.
 pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> Vec<Value> {
     for (path, target) in targets(pod) {
         if let Some(denied) = devices::denied(cache, &target) {
@@ -88,8 +88,8 @@ fn on_host(cache: &Cache, kind: KindId, name: &Name) -> String {
     }
 }
 
-/// Denies extended resources that stand for device classes that are not offered. Those with names of their own are the
-/// platform's to give to all, like those of device plugins.
+/// Denies extended resources that stand for device classes that are not offered. Those with names of their own are
+/// offered to all tenants, like those of device plugins.
 fn by_class(cache: &Cache, spec: &Value, issues: &mut FieldIssues) {
     for list in ["initContainers", "containers"] {
         for (index, container) in json::items(spec, &[list]).iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What depends on the tenant's class: priorities, accounts, runtime classes, groups, and who schedules.
+//! Rules that depend on the tenant's class: priorities, accounts, runtime classes, groups, and the scheduling mode.
 
 use super::*;
 use crate::{
@@ -151,7 +151,7 @@ fn groups_of_pods_are_named_by_their_host_names() {
 }
 
 #[test]
-fn host_names_are_those_of_a_cluster_of_ones_own() {
+fn host_names_are_as_on_any_cluster() {
     let cache = cache(SchedulingMode::Host, |_| {});
     let plain = spec(&cache, &json!({"hostname": "db-0", "subdomain": "db"}));
     assert_eq!(
@@ -181,14 +181,14 @@ fn host_names_are_those_of_a_cluster_of_ones_own() {
 #[test]
 fn tenants_select_nodes_by_the_labels_they_see() {
     let cache = cache(SchedulingMode::Host, |_| {});
-    let seen = json!({"nodeSelector": {labels::POOL: "h100", labels::NODE_GROUP: "train"}});
-    assert_eq!(spec(&cache, &seen)["nodeSelector"][labels::POOL], "h100");
+    let visible = json!({"nodeSelector": {labels::POOL: "h100", labels::NODE_GROUP: "train"}});
+    assert_eq!(spec(&cache, &visible)["nodeSelector"][labels::POOL], "h100");
     let hidden = json!({"nodeSelector": {labels::OWNER_UID: "x"}});
     assert_eq!(denied(&cache, &hidden), ["spec.nodeSelector[berth.dev/owner-uid]"]);
 }
 
 #[test]
-fn devices_are_not_chosen_by_variables_however_they_come() {
+fn variables_never_choose_devices() {
     let cache = cache(SchedulingMode::Host, |_| {});
     let with = |container: Value| json!({"containers": [container]});
     let off = with(json!({"name": "a", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}));
@@ -211,7 +211,7 @@ fn devices_are_not_chosen_by_variables_however_they_come() {
 }
 
 #[test]
-fn a_schedulers_decision_in_the_tenant_is_the_only_place_on_the_host() {
+fn the_host_pod_runs_only_where_the_tenants_scheduler_placed_it() {
     let cache = cache(SchedulingMode::Tenant, |_| {});
     let waiting = pod(&json!({"schedulerName": "volcano"}));
     assert_eq!(Pods.desired_state(&cache, &name(), &waiting), DesiredState::Leave);
@@ -239,7 +239,7 @@ fn a_schedulers_decision_in_the_tenant_is_the_only_place_on_the_host() {
 }
 
 #[test]
-fn a_host_pod_from_before_schedulers_moved_into_the_tenant_goes() {
+fn an_unplaced_host_pod_is_removed_if_the_tenant_schedules() {
     let cache = cache(SchedulingMode::Tenant, |_| {});
     let mut host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {}});
     let hosts = cache.stores.host(KindId::Pod);

@@ -1,4 +1,4 @@
-//! Containers of all three sorts.
+//! Containers, init containers and ephemeral containers.
 
 use super::{
     environment::Environment,
@@ -52,8 +52,8 @@ pub const RESOURCES: Fields = &[
 /// The rules of `ContainerPort`.
 pub const PORT: Fields = &[
     ("containerPort", Rule::Copy),
-    ("hostIP", Rule::Deny("ports of the node are not given to pods")),
-    ("hostPort", Rule::Deny("ports of the node are not given to pods")),
+    ("hostIP", Rule::Deny("pods cannot use host ports")),
+    ("hostPort", Rule::Deny("pods cannot use host ports")),
     ("name", Rule::Copy),
     ("protocol", Rule::Copy),
 ];
@@ -238,7 +238,7 @@ fn mount_of(mount: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, 
         if is_device_list(target) {
             issues.deny(
                 format!("{path}.mountPath"),
-                "mounts below this path choose devices past the scheduler: request them as resources",
+                "mounts below this path select devices without the scheduler: request them as resources",
             );
         }
         copied.insert("mountPath".into(), target.into());
@@ -246,7 +246,7 @@ fn mount_of(mount: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, 
     copied
 }
 
-/// Whether a mount at this path tells a container runtime which devices to give, as NVIDIA's can be set up to understand.
+/// Whether a container runtime may read a mount at this path as a list of devices, as NVIDIA's can be configured to do.
 fn is_device_list(path: &str) -> bool {
     const ROOT: &str = "/var/run/nvidia-container-devices";
     let mut parts: Vec<&str> = Vec::new();

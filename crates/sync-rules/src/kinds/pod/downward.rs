@@ -9,7 +9,7 @@ use crate::model::json;
 use serde_json::Value;
 use std::fmt::Write;
 
-/// The value of a field of the tenant's pod; `None` if the host's kubelet knows it better.
+/// The value of a field of the tenant's pod; `None` if the host's kubelet provides it.
 pub fn literal(pod: &Value, field: &str) -> Option<String> {
     let text = |path: &[&str]| json::text(pod, path).unwrap_or_default().to_owned();
     if let Some((map, key)) = subscript(field) {

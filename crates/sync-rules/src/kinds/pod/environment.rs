@@ -51,7 +51,7 @@ impl<'a> Environment<'a> {
     /// The environment of a pod's containers.
     pub fn new(cache: &Cache, name: &'a Name, pod: &'a Value) -> Self {
         let mut base = api_server(&cache.tenant.api_server_host, cache.tenant.api_server_port);
-        // Of a pod that is on the host the environment cannot change any more, so services need not be read.
+        // The environment of a pod that is on the host cannot change any more, so Services need not be read.
         let is_new = !cache.stores.host(KindId::Pod).contains(name);
         if is_new && json::at(pod, &["spec", "enableServiceLinks"]) != Some(&Value::Bool(false)) {
             let mut services = cache.stores.tenant(KindId::Service).all();
@@ -68,7 +68,7 @@ impl<'a> Environment<'a> {
         }
     }
 
-    /// Variables of a container, each name once: of several definitions the last counts, as in a kubelet.
+    /// Variables of a container, each name once: the last of several definitions counts, as in a kubelet.
     pub fn variables(&self, container: &Value, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
         let mut variables: Vec<Value> = self
             .base
@@ -83,7 +83,7 @@ impl<'a> Environment<'a> {
             if DEVICE_VARIABLES.contains(&name) && !is_harmless {
                 issues.deny(
                     &path,
-                    format!("{name} chooses devices past the scheduler: request them as resources"),
+                    format!("{name} selects devices without the scheduler: request them as resources"),
                 );
                 continue;
             }
@@ -140,7 +140,8 @@ impl<'a> Environment<'a> {
                 .iter()
                 .find(|name| !prefix.is_empty() && name.starts_with(prefix))
             {
-                let why = format!("a key could make it {name}, which chooses devices past the scheduler");
+                let why =
+                    format!("with this prefix a key could become {name}, which selects devices without the scheduler");
                 issues.deny(format!("{path}.prefix"), why);
             }
             sources.push(copied.into());
@@ -161,8 +162,8 @@ fn is_api_server(service: &Name) -> bool {
     &*service.namespace == "default" && &*service.name == "kubernetes"
 }
 
-/// The variables that lead to the tenant's API server. A kubelet always adds those of its own cluster, so each of them
-/// has to be set.
+/// The variables with the address of the tenant's API server. A kubelet always adds those of its own cluster, so each
+/// of them has to be set.
 fn api_server(host: &str, port: u16) -> Vec<(String, String)> {
     let port = port.to_string();
     let url_host = if host.contains(':') {

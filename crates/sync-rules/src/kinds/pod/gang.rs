@@ -1,5 +1,5 @@
-//! Pods that start together or not at all. Labels of queues and schedulers stay in the tenant; what they say of a pod's gang
-//! is written on the host pod, so that the platform brings the nodes of a gang together.
+//! Pods that start together or not at all. Labels of queues and schedulers stay in the tenant; what they say about a
+//! pod's gang becomes annotations of the host pod, so that the platform assigns the nodes of a gang together.
 //!
 //! | the tenant's pod has | gang | size |
 //! |---|---|---|
@@ -9,10 +9,11 @@
 //! | label `kueue.x-k8s.io/pod-group-name` | its value | annotation `kueue.x-k8s.io/pod-group-total-count` |
 //! | label `leaderworkerset.sigs.k8s.io/group-key` | its value | annotation `leaderworkerset.sigs.k8s.io/size` |
 //!
-//! The annotation `scheduling.berth.dev/gang-topology: required` asks for one topology domain, whatever names the gang; so do
-//! Kueue's `kueue.x-k8s.io/podset-required-topology` and LeaderWorkerSet's `leaderworkerset.sigs.k8s.io/exclusive-topology`, and
-//! JobSet's `alpha.jobset.sigs.k8s.io/exclusive-topology` where the gang is one job, each but for the topology of single nodes.
-//! PodGroups count if the tenant's class lists their kind.
+//! The annotation `scheduling.berth.dev/gang-topology: required` requests one topology domain, however the gang is
+//! named. So do Kueue's `kueue.x-k8s.io/podset-required-topology` and LeaderWorkerSet's
+//! `leaderworkerset.sigs.k8s.io/exclusive-topology`, and JobSet's `alpha.jobset.sigs.k8s.io/exclusive-topology` where
+//! the gang is one job, except for the topology of single nodes. PodGroups count if the tenant's class lists their
+//! kind.
 
 use crate::model::{Cache, json, resource::Name};
 use berth_api::{SchedulingMode, labels};
@@ -44,7 +45,7 @@ const SIZED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Annotations whose value is the label of the topology that all pods of a gang need one domain of.
+/// Annotations whose value is a topology label: all pods of the gang need one domain of it.
 const ONE_DOMAIN: [&str; 2] = [
     "kueue.x-k8s.io/podset-required-topology",
     "leaderworkerset.sigs.k8s.io/exclusive-topology",
@@ -53,7 +54,7 @@ const ONE_DOMAIN: [&str; 2] = [
 const ONE_DOMAIN_OF_JOB: &str = "alpha.jobset.sigs.k8s.io/exclusive-topology";
 /// Annotation of a JobSet's pods: how many jobs there are in all.
 const JOBS: &str = "jobset.sigs.k8s.io/global-replicas";
-/// The topology of single nodes: a gang is not one node's.
+/// The topology of single nodes, which are no domains of a gang.
 const HOST: &str = "kubernetes.io/hostname";
 
 enum Named {
@@ -192,7 +193,7 @@ mod tests {
             }}});
             assert!(found(&pod).is_empty(), "{size:?}");
         }
-        // Nobody serves PodGroups here.
+        // No API server serves PodGroups here.
         assert!(found(&json!({"spec": {"schedulingGroup": {"podGroupName": "g"}}})).is_empty());
         assert!(found(&json!({"metadata": {"labels": {"app": "a"}}})).is_empty());
     }

@@ -4,9 +4,9 @@
 //! |---|---|---|
 //! | labels, annotations | copied but for reserved ones | `metadata` |
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
-//! | spec | allow-list: copied, made anew or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
+//! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
-//! | claims of devices | the host's names; the claims that the host makes under the tenant's | `claims` |
+//! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status | `claims` |
 //! | status, node | from the host | `status` |
 //! | service-account tokens | minted in the tenant, a Secret on the host | `token` |
 //!
@@ -60,7 +60,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Streams of a pod are asked for with GET or POST, and newer API servers want the right to create for both.
+/// Streams of a pod are requested with GET or POST, and newer API servers require the right to create for both.
 const STREAM: &[&str] = &["create", "get"];
 
 /// The kind.
@@ -81,7 +81,7 @@ pub const KIND: Kind = Kind::to_host(resource::POD, &Pods)
         ("pods/status", &["patch"]),
         ("pods/ephemeralcontainers", &["patch"]),
         ("pods/resize", &["patch"]),
-        // What the tenant's API server asks of kubelets.
+        // Requests of the tenant's API server to kubelets.
         ("pods/log", &["get"]),
         ("pods/exec", STREAM),
         ("pods/attach", STREAM),
@@ -93,7 +93,7 @@ pub const KIND: Kind = Kind::to_host(resource::POD, &Pods)
         Dependency::on_tenant(KindId::Namespace, |cache, namespace| {
             cache.keys_in_namespace(KindId::Pod, &namespace.name)
         }),
-        // Policies decide which pods are open to what the platform allows.
+        // Policies decide which pods get the labels for the platform's own policies.
         Dependency::on_tenant(KindId::NetworkPolicy, |cache, policy| {
             cache.keys_in_namespace(KindId::Pod, &policy.namespace)
         }),
@@ -125,7 +125,7 @@ fn trim_tenant(pod: &mut Value) {
     }
 }
 
-/// Of a host pod only its state matters: what was asked for is in the tenant's pod.
+/// Only the state of a host pod matters: its spec is in the tenant's pod.
 fn trim_host(pod: &mut Value) {
     trim_tenant(pod);
     if let Some(metadata) = pod["metadata"].as_object_mut() {
@@ -150,13 +150,13 @@ impl ToHost for Pods {
 
     fn desired_state(&self, cache: &Cache, name: &Name, pod: &Value) -> DesiredState {
         let is_placed = json::text(pod, &["spec", "nodeName"]).is_some();
-        // What ran cannot be made again: a second one would be another pod.
+        // A pod that ran cannot be created again: that would be another pod.
         match cache.tenant.scheduling {
             _ if is_finished(&pod["status"]) => DesiredState::Leave,
             SchedulingMode::Host if is_placed && status::is_bound(pod) => DesiredState::Once,
             SchedulingMode::Tenant if is_placed && status::has_started(&pod["status"]) => DesiredState::Once,
-            // Schedulers in the tenant decide first. A host pod that is not placed was made when the host's scheduler
-            // still did, and would be placed somewhere else.
+            // Schedulers in the tenant decide first. A host pod that is not placed was created when the host's
+            // scheduler still decided, and might be placed on another node.
             SchedulingMode::Tenant if !is_placed => {
                 let host = cache.stores.host(KindId::Pod).get(name).map(|host| host.object());
                 let waits = host.is_some_and(|host| json::text(&host, &["spec", "nodeName"]).is_none());
@@ -181,7 +181,7 @@ impl ToHost for Pods {
 
     fn prerequisites(&self, cache: &Cache, name: &Name, pod: &Value) -> Vec<Key> {
         let mut needs = self.references(cache, name, pod);
-        // What is denied never comes: the pod is denied as well, and says why.
+        // A denied claim is never synced: the pod is denied as well, with the reason.
         needs.retain(|target| crate::kinds::devices::denied(cache, target).is_none());
         volume_claims::prerequisites(cache, pod, needs)
     }

@@ -1,4 +1,4 @@
-//! Pods and statuses made at random from the API servers' schemas.
+//! Pods and statuses generated at random from the API servers' schemas.
 
 use super::{
     Pods,
@@ -20,7 +20,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
-/// Makes values of a schema. The numbers are those of splitmix64: any seed gives another pod, the same seed the same.
+/// Generates values of a schema with splitmix64: any seed gives another pod, the same seed the same.
 struct Maker<'a> {
     types: &'a Types,
     texts: &'a [&'a str],
@@ -110,7 +110,7 @@ fn pod(types: &Types, seed: u64, rarity: u64) -> Value {
     };
     let mut pod = json!({"metadata": {"name": "train-0", "namespace": "research", "uid": "u", "labels": maker.value("{string}", 1),
         "annotations": maker.value("{string}", 1)}, "spec": maker.value("PodSpec", rarity)});
-    // API servers see to it that containers have names of their own.
+    // API servers require that containers have different names.
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
         for (index, container) in containers.into_iter().flatten().enumerate() {
@@ -120,7 +120,7 @@ fn pod(types: &Types, seed: u64, rarity: u64) -> Value {
     pod
 }
 
-/// Takes a denied field out of a pod; as much of its path as there is.
+/// Removes a denied field from a pod, or the part of its path that exists.
 fn without(value: &mut Value, path: &str) {
     let steps: Vec<&str> = path.split(['.', '[', ']']).filter(|step| !step.is_empty()).collect();
     let mut current = value;
@@ -150,13 +150,13 @@ fn without(value: &mut Value, path: &str) {
     }
 }
 
-/// The host pod of what is left of a pod once everything denied is taken out of it.
+/// The host pod of a pod from which all denied fields are removed.
 fn accepted(cache: &Cache, mut pod: Value) -> Option<(Value, Value)> {
     for _ in 0..400 {
         match Pods.translate(cache, &name(), &pod) {
             Ok(translated) => return Some((pod, translated.object)),
             Err(denied) => {
-                // From the back, so that places in lists stay what they are.
+                // From the back, so that indexes in lists stay valid.
                 let mut fields: Vec<_> = denied.into_iter().map(|denied| denied.field).collect();
                 fields.sort();
                 without(&mut pod, fields.last().unwrap());
@@ -189,8 +189,8 @@ fn unknown_fields(types: &Types, kind: &str, value: &Value, path: &str, found: &
     }
 }
 
-/// What the host forbids, looked for without the tables that are to keep it out: the Pod Security Standard "baseline" and
-/// what belongs to the platform.
+/// Finds what the host forbids, without the tables that should keep it out: what the Pod Security Standard "baseline"
+/// forbids, and what belongs to the platform.
 fn forbidden(path: &str, value: &Value, found: &mut Vec<String>) {
     if let Value::Array(items) = value {
         for item in items {
@@ -251,7 +251,7 @@ proptest! {
         prop_assert_eq!(json::text(&host, &["spec", "nodeSelector", labels::TENANT]), Some(slug.as_str()));
         prop_assert_eq!(&host["spec"]["automountServiceAccountToken"], &json!(false));
 
-        // What was just created needs no update.
+        // A new host pod needs no update.
         let writes = update::update(&host, &host);
         for write in writes {
             let HostWrite::Merge(patch) = write else {
@@ -277,7 +277,7 @@ proptest! {
         let mut maker = Maker { types, texts: &texts, keys: &["cpu", "nvidia.com/gpu"], state: seed };
         let mut status = maker.value("PodStatus", rarity);
         status["phase"] = "Running".into();
-        // Names of claims are made of the pod's name and an ending that the host's have, too; see `claims`.
+        // Names of claims consist of the pod's name and a suffix that is also in the host's names; see `claims`.
         for field in ["resourceClaimStatuses", "extendedResourceClaimStatus"] {
             status.as_object_mut().unwrap().remove(field);
         }
@@ -303,7 +303,7 @@ proptest! {
     }
 }
 
-/// Images are what the tenant asked for, and identities are the runtime's.
+/// Removes images, which the tenant names, and identifiers, which the runtime names.
 fn forget_images(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -316,7 +316,7 @@ fn forget_images(value: &mut Value) {
 }
 
 #[test]
-fn no_two_of_many_names_become_the_same() {
+fn host_names_of_many_pods_are_unique() {
     let types = Types::new();
     let mut maker = Maker {
         types: &types,
@@ -327,7 +327,7 @@ fn no_two_of_many_names_become_the_same() {
     let mut names = HashSet::new();
     let mut hosts = HashSet::new();
     while names.len() < 50_000 {
-        // Few characters and dashes anywhere: names that would be the same if they were only joined.
+        // Few characters and dashes anywhere: names that would be equal if their parts were only joined.
         let bits = maker.number(1 << 40);
         let text: String = (0..20)
             .map(|i| ["a", "b", "-", "c"][usize::try_from((bits >> (2 * i)) & 3).unwrap()])

@@ -92,7 +92,7 @@ pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<Stri
     priority(cache, source, spec, issues);
 }
 
-/// Leaves the host's scheduler one node to choose from.
+/// Restricts the host pod to one node.
 fn stay_on(node: &str, spec: &mut Map<String, Value>) {
     let mut affinity = json!({});
     let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});

@@ -1,6 +1,6 @@
-//! The tables against the API servers' own schemas: every field of every structure of a pod, in every supported version,
-//! has a rule, and no rule is about a field that none has. The schemas are kept in `schemas/`; the end-to-end tests hold
-//! them against running servers and write them anew with `BERTH_UPDATE_SCHEMAS=1`.
+//! The tables against the API servers' own schemas: every field of every structure of a pod, in every supported
+//! version, has a rule, and no rule is for a field that no version has. The schemas are kept in `schemas/`; the
+//! end-to-end tests compare them with running servers and update them with `BERTH_UPDATE_SCHEMAS=1`.
 
 use super::{affinity, claims, container, environment, scheduling, security, spec, tables::*, volume_claims, volumes};
 use crate::translation::fields::{Fields, Rule};
@@ -124,7 +124,7 @@ fn every_field_of_every_version_has_a_rule() {
                     (None, _) => "has no rule",
                     (Some(Rule::Copy), Some(_)) => "is copied with everything below it",
                     (Some(Rule::Within(used)), Some(Some(meant))) if used == meant => continue,
-                    (Some(Rule::Within(_)), _) => "is judged by another structure's table",
+                    (Some(Rule::Within(_)), _) => "is checked by another structure's table",
                     (Some(Rule::Rewrite), Some(None)) => "is made anew from a structure without table",
                     _ => continue,
                 };

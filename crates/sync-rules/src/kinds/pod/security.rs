@@ -36,7 +36,7 @@ pub const CONTAINER: Fields = &[
         "privileged",
         Rule::Deny("privileged containers reach the node, which belongs to the platform"),
     ),
-    ("procMount", Rule::Ignore("only the default passes")),
+    ("procMount", Rule::Ignore("only the default is allowed")),
     ("readOnlyRootFilesystem", Rule::Copy),
     ("runAsGroup", Rule::Copy),
     ("runAsNonRoot", Rule::Copy),
@@ -111,7 +111,7 @@ pub fn container(context: &Value, path: &str, issues: &mut FieldIssues) -> Map<S
             if !CAPABILITIES.contains(&added.strip_prefix("CAP_").unwrap_or(added)) {
                 issues.deny(
                     format!("{path}.capabilities.add"),
-                    format!("{added} is more than containers may have"),
+                    format!("the capability {added} is not allowed"),
                 );
             }
         }

@@ -3,12 +3,12 @@
 //! | part | rule |
 //! |---|---|
 //! | who may | pods without devices (extended resources, claims, a GPU runtime class), if the tenant has shared pools and the host's scheduler places its pods |
-//! | nodeSelector, affinity | the tenant's own nodes or those of its shared pools, in every term; without that, the own nodes only |
-//! | imagePullPolicy | `Always`, so that nobody uses an image that another tenant has pulled; pods that say `Never` stay on own nodes |
-//! | hostUsers | `false`, if the class wants that; pods that say `true` stay on own nodes |
+//! | nodeSelector, affinity | the tenant's own nodes or those of its shared pools, in every term; otherwise the own nodes only |
+//! | imagePullPolicy | `Always`, so that no tenant uses an image that another tenant has pulled; pods that say `Never` stay on own nodes |
+//! | hostUsers | `false`, if the class requires that; pods that say `true` stay on own nodes |
 //! | priority | as elsewhere, but such pods never preempt: the victims could be others' |
 //!
-//! A pod that exists on the host stays what it is, whatever the tenant's pools are meanwhile.
+//! A pod that exists on the host keeps what it was created with, even if the tenant's pools change.
 
 use super::scheduling::NODE_TERMS;
 use crate::model::{Cache, KindId, json, resource::Name};
@@ -24,7 +24,7 @@ pub const GPU_RUNTIMES: &[&str] = &["nvidia", "amd", "habana", "gpu"];
 /// Lists of containers.
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Opens the shared pools to a host pod's spec that is otherwise complete. Gives the pools that it may use.
+/// Lets a host pod, whose spec is otherwise complete, run on nodes of shared pools. Returns the pools that it may use.
 pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>) -> Vec<String> {
     let rules = &cache.tenant.policy.shared_nodes;
     let pools = pools(cache, name, rules);
@@ -65,7 +65,7 @@ pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, V
     pools
 }
 
-/// Of a pod that is on the host already what it was made with, else what the tenant has now.
+/// The pools that a pod on the host was created with; for any other pod, those that the tenant has now.
 fn pools(cache: &Cache, name: &Name, rules: &SharedNodesPolicy) -> Vec<String> {
     let Some(host) = cache.stores.host(KindId::Pod).get(name).map(|host| host.object()) else {
         return rules.pools.clone();
@@ -90,7 +90,7 @@ fn may_share(source: &Value, spec: &Map<String, Value>, rules: &SharedNodesPolic
     !has_devices && !is_gpu_runtime && !wants_node_users && (rules.cached_images || !never_pulls(source))
 }
 
-/// Whether a container, or a pod as a whole, asks for anything but what every node has. All other resources have a domain.
+/// Whether a container, or a pod as a whole, requests devices: resources with a domain, which not every node has.
 fn asks_for_devices(container: &Value) -> bool {
     let claims = json::items(container, &["resources", "claims"]);
     let named = ["requests", "limits"].into_iter().flat_map(|part| {
@@ -112,8 +112,9 @@ fn never_pulls(source: &Value) -> bool {
         .any(|volume| json::text(volume, &["image", "pullPolicy"]) == never)
 }
 
-/// The node selector terms: each of the pod's own once for the tenant's nodes and once for shared ones. `None` if none of
-/// the pod's own matches anything. What is added comes first: a pod with gates may get more expressions at the end.
+/// The node selector terms: each of the pod's own terms once for the tenant's nodes and once for shared nodes. `None`
+/// if none of the pod's own terms can match. Added expressions come first: a pod with scheduling gates may get more at
+/// the end.
 fn terms(slug: &str, pools: &[String], spec: &Map<String, Value>) -> Option<Vec<Value>> {
     let own = spec
         .get("affinity")
@@ -121,7 +122,7 @@ fn terms(slug: &str, pools: &[String], spec: &Map<String, Value>) -> Option<Vec<
     let own = own
         .filter(|terms| !terms.is_empty())
         .unwrap_or_else(|| vec![json!({"matchExpressions": []})]);
-    // A term that says nothing at all matches no node.
+    // An empty term matches no node.
     let is_nothing = |term: &Value| term.as_object().is_none_or(Map::is_empty);
     let own: Vec<Value> = own.into_iter().filter(|term| !is_nothing(term)).collect();
     let ways = [
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(terms[1]["matchExpressions"][0]["key"], labels::SHARED_POOL);
         assert_eq!(terms[1]["matchExpressions"][1]["key"], "zone");
         assert!(terms[2]["matchFields"].is_array() && terms[3]["matchFields"].is_array());
-        // What matches no node goes on matching none.
+        // Terms that match no node still match none.
         assert!(!shares(&with(json!([{}]))));
     }
 

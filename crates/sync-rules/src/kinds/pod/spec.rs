@@ -1,4 +1,4 @@
-//! The pod's spec: the table, and what is made anew.
+//! The pod's spec: the table, and the fields that are translated.
 
 use super::{
     claims, container, environment, scheduling, security, shared,
@@ -77,7 +77,7 @@ pub const SPEC: Fields = &[
     ("volumes", Rule::Rewrite),
 ];
 
-/// What translating a pod's spec gives.
+/// The translation of a pod's spec.
 pub struct HostSpec {
     /// The host pod's spec.
     pub spec: Map<String, Value>,
@@ -135,7 +135,7 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
     network(cache, name, source, &mut spec, issues);
     runtime_class(cache, source, &mut spec, issues);
     account(cache, name, source, &mut spec);
-    // Variables for services are the tenant's services', made from its objects.
+    // The variables are made from the tenant's Services instead.
     spec.insert("enableServiceLinks".into(), false.into());
     if source.get("hostUsers") == Some(&Value::Bool(false)) {
         spec.insert("hostUsers".into(), false.into());
@@ -158,9 +158,9 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
     }
 }
 
-/// The tenant's account means nothing on the host: its tokens arrive in a volume. The host pod runs under the workload
-/// namespace's own account, which may do nothing, or under one that the class has for this account, by which clouds know
-/// it. The token of neither is mounted.
+/// The tenant's service account does not exist on the host: its tokens are mounted from a Secret. The host pod runs
+/// under the workload namespace's own account, which has no rights, or under one that the class has for this account
+/// and that clouds recognize. The token of neither is mounted.
 fn account(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>) {
     let account = json::text(source, &["serviceAccountName"])
         .filter(|account| !account.is_empty())
@@ -210,8 +210,8 @@ fn network(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Va
     dns(cache, name, source, spec, issues);
 }
 
-/// Cluster DNS means the tenant's DNS. Without one, names of services do not resolve, but external ones do, through
-/// the node's resolver; never does a tenant's pod ask the host's cluster DNS.
+/// Cluster DNS means the tenant's DNS. Without one, names of Services do not resolve, but external names do, through
+/// the node's resolver. A tenant's pod never uses the host's cluster DNS.
 fn dns(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let own = source.get("dnsConfig").filter(|config| !json::is_unset(config));
     let own = own.map(|config| fields::within(config, "spec.dnsConfig", DNS_CONFIG, issues));
@@ -263,8 +263,8 @@ fn dns(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>
 /// The longest host name that a kubelet gives a pod.
 const MAX_HOSTNAME: usize = 63;
 
-/// The host name in the pod. Its full name, where the pod asks for that, would be made of the host's namespace and
-/// domain, so it is given as a whole; and so is one with dots.
+/// The host name in the pod. The kubelet would make a full name from the host's namespace and domain, so a pod that
+/// asks for its full name gets it as the host name; the same holds for a name with dots.
 fn hostnames(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let text = |field: &str| json::text(source, &[field]).filter(|text| !text.is_empty());
     let own = kernel_name(text("hostname").unwrap_or(&name.name));

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | observedGeneration (of the pod and its conditions) | the tenant's generation once the host has the current spec |
 //! | conditions | the host's; those of readiness gates are the tenant's own; `berth.dev/Synced` = False while something is denied |
-//! | PodScheduled, nominatedNodeName | the tenant's own where its schedulers decide; that the host does not follow is said by `berth.dev/Synced` = False |
+//! | PodScheduled, nominatedNodeName | the tenant's own where its schedulers decide; as long as the host cannot follow, `berth.dev/Synced` is False |
 //! | texts | host names mapped back |
 //! | resourceClaimStatuses, extendedResourceClaimStatus | the claims' names in the tenant |
 //! | everything else | copied |
@@ -24,13 +24,13 @@ use std::time::Duration;
 
 /// Type of the condition that says whether the host has the pod as the tenant wants it.
 pub const SYNCED: &str = "berth.dev/Synced";
-/// Type of the condition of a pod that ended because of something done to it.
+/// Type of the condition of a pod that was disrupted.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// How long to wait for a node that is about to appear.
 const NODE_WAIT: Duration = Duration::from_millis(500);
 
-/// Whether a kubelet has had the pod: from then on it cannot be made again.
+/// Whether a kubelet has accepted the pod: from then on it cannot be created again.
 pub fn has_started(status: &Value) -> bool {
     let lists = ["initContainerStatuses", "containerStatuses"];
     !json::is_unset(&status["startTime"]) || lists.iter().any(|list| !json::items(status, &[list]).is_empty())
@@ -65,8 +65,8 @@ pub fn sync_status(cache: &Cache, name: &Name, observation: &Observation<'_>) ->
         && json::text(tenant, &["spec", "nodeName"]).is_none()
         && tenant["metadata"].get("deletionTimestamp").is_none()
     {
-        // An API server rejects a binding to a node that it does not know. The status follows when the binding shows,
-        // because the API server then has set the condition PodScheduled itself.
+        // An API server rejects a binding to a node that it does not know. The status follows when the binding is
+        // observed, because the API server has then set the condition PodScheduled itself.
         return if cache.stores.tenant(KindId::Node).contains(&Name::new("", node)) {
             vec![TenantWrite::Bind { node: node.to_owned() }]
         } else {
@@ -121,7 +121,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
             .iter()
             .any(|condition| json::text(condition, &["type"]) == Some("PodScheduled"))
     {
-        // It tells bound pods from those with a node name set by hand, so it must not get lost.
+        // It distinguishes bound pods from those with a node name set by hand, so it must not get lost.
         conditions.push(scheduled.clone());
     }
     if cache.tenant.scheduling == SchedulingMode::Tenant {
@@ -137,8 +137,8 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
     status
 }
 
-/// Schedulers in the tenant place its pods: what they say stays. The host's scheduler only follows; as long as it cannot,
-/// an Event says why.
+/// Schedulers in the tenant place its pods: their conditions stay. The host's scheduler only follows; as long as it
+/// cannot, an Event says why.
 fn keep_placement(
     (cache, name): (&Cache, &Name),
     observation: &Observation<'_>,
@@ -221,7 +221,7 @@ fn put_into(conditions: &mut Vec<Value>, condition: Value) {
     conditions.push(condition);
 }
 
-/// The status of a pod that is not on the host because something of it is denied: as before, and a condition.
+/// The status of a pod that is not on the host because a field is denied: as before, with a condition.
 pub fn denied_status(pod: &Value, denied: &[DeniedField], now: Timestamp) -> Value {
     let before = &pod["status"];
     let mut status = before.clone();
@@ -229,8 +229,8 @@ pub fn denied_status(pod: &Value, denied: &[DeniedField], now: Timestamp) -> Val
     status
 }
 
-/// The status of a pod whose host pod is gone though nobody deleted it in the tenant: failed, as after an eviction,
-/// so that its controller replaces it. If the host pod was seen to finish, that counts.
+/// The status of a pod whose host pod is gone although the tenant's was not deleted: failed, as after an eviction, so
+/// that its controller replaces it. If the host pod was observed to finish, its result counts.
 pub fn lost_status(
     cache: &Cache,
     name: &Name,
@@ -277,7 +277,7 @@ pub fn lost_status(
     Some(after)
 }
 
-/// Makes a pod one that is not ready, without a container that runs. Budgets and controllers count by that, whatever the phase.
+/// Marks a pod as not ready and its containers as ended: budgets and controllers go by that, whatever the phase.
 fn stop(status: &mut Value, now: Timestamp) {
     let before = status.clone();
     for kind in ["ContainersReady", "Ready"] {
@@ -298,7 +298,7 @@ fn stop(status: &mut Value, now: Timestamp) {
             let Some(running) = container["state"].get("running").cloned() else {
                 continue;
             };
-            // The words and the code of a kubelet that finds a container no more (its `TerminatePod`).
+            // Message and exit code of a kubelet that no longer finds a container (its `TerminatePod`).
             let mut ended = json!({
                 "exitCode": 137,
                 "reason": "ContainerStatusUnknown",
@@ -322,7 +322,7 @@ fn stop(status: &mut Value, now: Timestamp) {
 
 /// Conditions of readiness gates, which the tenant decides, for the host pod; `None` if the host has them.
 pub fn host_status(tenant: &Value, host: &Value) -> Option<Value> {
-    let said = |status: &Value, gate: &str| {
+    let reported = |status: &Value, gate: &str| {
         let condition = condition(status, gate)?;
         let fields = ["type", "status", "reason", "message"];
         Some(
@@ -335,8 +335,8 @@ pub fn host_status(tenant: &Value, host: &Value) -> Option<Value> {
     let differing: Vec<Value> = gates(tenant)
         .into_iter()
         .filter_map(|gate| {
-            let wanted: serde_json::Map<String, Value> = said(&tenant["status"], gate)?;
-            (said(&host["status"], gate).as_ref() != Some(&wanted)).then_some(Value::Object(wanted))
+            let wanted: serde_json::Map<String, Value> = reported(&tenant["status"], gate)?;
+            (reported(&host["status"], gate).as_ref() != Some(&wanted)).then_some(Value::Object(wanted))
         })
         .collect();
     (!differing.is_empty()).then(|| json!({"conditions": differing}))

@@ -1,6 +1,6 @@
 //! The rules of the small structures that pods and containers are made of. The larger ones have theirs beside the code
-//! that translates them. Together they name every field that a pod of any supported version can have: a test holds them
-//! against the API servers' own schemas.
+//! that translates them. Together they name every field that a pod of any supported version can have: a test compares
+//! them with the API servers' own schemas.
 
 use crate::translation::fields::{Fields, Rule};
 
@@ -17,7 +17,7 @@ copied! {
     EXIT_CODES: "operator" "values";
     /// The rules of `ExecAction`.
     EXEC: "command";
-    /// The rules of `GRPCAction`: it asks the pod itself, under no other host.
+    /// The rules of `GRPCAction`: it calls the pod itself, never another host.
     GRPC: "mode" "port" "service";
     /// The rules of `HTTPHeader`.
     HTTP_HEADER: "name" "value";

@@ -1,4 +1,4 @@
-//! What may change of a pod that is on the host.
+//! What may change in a pod that is on the host.
 //!
 //! | field | way |
 //! |---|---|
@@ -56,8 +56,8 @@ pub fn object_at_creation(mut pod: Value) -> Value {
     pod
 }
 
-/// Writes that bring the host pod `live` to `desired`. Subresources come alone: the engine reads the pod again and
-/// asks once more.
+/// Writes that bring the host pod `live` to `desired`. Subresources come alone: the engine then reads the pod again and
+/// calls this function once more.
 pub fn update(desired: &Value, live: &Value) -> Vec<HostWrite> {
     let subresources: Vec<HostWrite> = resize(desired, live)
         .into_iter()
@@ -131,7 +131,7 @@ pub fn applied_keys(pod: &Value) -> String {
     )
 }
 
-/// Keys of one sort that came from the tenant earlier and do not any more.
+/// Keys of one sort that came from the tenant earlier and no longer do.
 fn removed(desired: &Value, live: &Value, sort: &str) -> BTreeSet<String> {
     let keys = |pod: &Value| -> BTreeSet<String> {
         let list = json::text(pod, &["metadata", "annotations", APPLIED_KEYS]).unwrap_or_default();
@@ -207,8 +207,8 @@ fn resize(desired: &Value, live: &Value) -> Option<HostWrite> {
     })
 }
 
-/// Requests and limits as wanted; `None` if they are so. Only what the tenant names counts: defaults that the host filled
-/// in are the host's.
+/// The desired requests and limits; `None` if the host has them. Only what the tenant names counts: defaults that the
+/// host filled in are the host's.
 fn changed_resources(wanted: &Value, now: Option<&Value>) -> Option<Map<String, Value>> {
     let parts = ["requests", "limits"].into_iter();
     let wanted: Map<String, Value> = parts
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_sees_changeable_fields_only() {
+    fn the_hash_covers_mutable_fields_only() {
         let hash = |pod: &Value| json::hash(&mutable_part(pod));
         let mut other = host("a", "1");
         other["spec"]["containers"][0]["env"] = json!([]);

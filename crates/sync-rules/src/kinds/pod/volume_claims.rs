@@ -36,7 +36,7 @@ pub const INLINE: Fields = &[
     ("volumeAttributes", Rule::Rewrite),
 ];
 
-/// Attributes by which a kubelet tells a driver whose pod it is.
+/// Prefix of the attributes by which a kubelet tells a driver about the pod.
 const KUBELETS: &str = "csi.storage.k8s.io/";
 
 /// The name of the claim that the tenant's controllers make for an ephemeral volume of a pod.
@@ -50,8 +50,8 @@ pub fn ephemeral(pod: &Value, volume: &Value) -> Option<String> {
     ))
 }
 
-/// What must be on the host before the pod: what it references and exists, and claims that the tenant's controllers are
-/// about to make.
+/// What must be on the host before the pod: existing objects that it references, and claims that the tenant's
+/// controllers are about to make.
 pub fn prerequisites(cache: &Cache, pod: &Value, references: BTreeSet<Target>) -> Vec<Key> {
     let made: Vec<String> = json::items(pod, &["spec", "volumes"])
         .iter()

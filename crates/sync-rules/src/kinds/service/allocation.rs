@@ -1,11 +1,11 @@
-//! What an API server gives out to a Service, of which there is one on both sides: addresses and ports of nodes. The
-//! host gives it out, the tenant's object gets the same.
+//! What an API server allocates to a Service: addresses and node ports, which are the same on both sides. The host
+//! allocates them, and the tenant's object gets the same.
 
 use crate::model::json;
 use serde_json::{Map, Value, json};
 
-/// Fields of the spec that an API server fills in, without those of the ports.
-const GIVEN: [&str; 5] = [
+/// Fields of the spec that an API server allocates, without those of the ports.
+const ALLOCATED: [&str; 5] = [
     "clusterIP",
     "clusterIPs",
     "ipFamilies",
@@ -13,7 +13,7 @@ const GIVEN: [&str; 5] = [
     "healthCheckNodePort",
 ];
 
-/// Fields that decide whether there are ports of nodes, and which.
+/// Fields that decide whether there are node ports, and which.
 const EXPOSING: [&str; 4] = [
     "type",
     "externalTrafficPolicy",
@@ -29,7 +29,7 @@ fn cluster_ip(service: &Value) -> &str {
     json::text(service, &["spec", "clusterIP"]).unwrap_or_default()
 }
 
-/// Whether a Service of this type has an address. One that asks for none (`None`) or leads to a name has not.
+/// Whether a Service of this type has an address. A headless one (`None`) and one for an external name have none.
 pub fn has_address(service: &Value) -> bool {
     kind(service) != "ExternalName" && cluster_ip(service) != "None"
 }
@@ -38,14 +38,14 @@ fn is_exposed(service: &Value) -> bool {
     matches!(kind(service), "NodePort" | "LoadBalancer")
 }
 
-/// What was given out to a Service.
+/// What is allocated to a Service.
 pub fn of(service: &Value) -> Value {
-    let mut given: Map<String, Value> = GIVEN
+    let mut allocated: Map<String, Value> = ALLOCATED
         .iter()
         .filter_map(|field| Some(((*field).to_owned(), service["spec"].get(field)?.clone())))
         .filter(|(_, value)| !json::is_unset(value))
         .collect();
-    given.insert("type".into(), kind(service).into());
+    allocated.insert("type".into(), kind(service).into());
     let mut ports: Vec<Value> = json::items(service, &["spec", "ports"])
         .iter()
         .map(|port| {
@@ -57,8 +57,8 @@ pub fn of(service: &Value) -> Value {
         })
         .collect();
     ports.sort_by_key(ToString::to_string);
-    given.insert("ports".into(), ports.into());
-    given.into()
+    allocated.insert("ports".into(), ports.into());
+    allocated.into()
 }
 
 fn protocol(port: &Value) -> &str {
@@ -69,8 +69,7 @@ fn is_same_port(one: &Value, other: &Value) -> bool {
     one.get("port") == other.get("port") && protocol(one) == protocol(other)
 }
 
-/// Whether something has to be given out before `service` can be stored in place of `old`. What is only given back is
-/// given back afterwards.
+/// Whether something has to be allocated before `service` can be stored in place of `old`. Releases happen afterwards.
 pub fn is_needed(service: &Value, old: Option<&Value>) -> bool {
     if !has_address(service) {
         return false;
@@ -78,7 +77,7 @@ pub fn is_needed(service: &Value, old: Option<&Value>) -> bool {
     let Some(old) = old.filter(|old| kind(old) != "ExternalName" && !cluster_ip(old).is_empty()) else {
         return true;
     };
-    // Who leaves out what was given keeps it; who changes an address is rejected by the API server itself.
+    // An update that leaves out an allocated value keeps it; a changed address is rejected by the API server itself.
     let is_kept = |field: &str| {
         service["spec"].get(field).is_none_or(json::is_unset) || service["spec"].get(field) == old["spec"].get(field)
     };
@@ -103,11 +102,11 @@ pub fn is_needed(service: &Value, old: Option<&Value>) -> bool {
     is_exposed(service) && !(EXPOSING.into_iter().all(is_kept) && ports_kept())
 }
 
-/// JSON patch operations that write into `service` what the host has given out.
+/// JSON patch operations that write into `service` what the host has allocated.
 pub fn patch(service: &Value, host: &Value) -> Vec<Value> {
     let add = |path: String, value: &Value| json!({"op": "add", "path": path, "value": value});
     let (spec, given) = (&service["spec"], &host["spec"]);
-    let mut operations: Vec<Value> = GIVEN
+    let mut operations: Vec<Value> = ALLOCATED
         .iter()
         .filter_map(|field| Some((field, given.get(field).filter(|value| !json::is_unset(value))?)))
         .filter(|(field, value)| spec.get(field) != Some(value))
@@ -127,7 +126,7 @@ pub fn patch(service: &Value, host: &Value) -> Vec<Value> {
     operations
 }
 
-/// Whether the host's Service cannot become the wanted one, because its address is another.
+/// Whether the host's Service has to be replaced because its address differs.
 pub fn is_another(wanted: &Value, live: &Value) -> bool {
     let is_set = |service: &&Value| kind(service) != "ExternalName" && !cluster_ip(service).is_empty();
     let addresses = |service: &Value| json::items(service, &["spec", "clusterIPs"]).to_vec();
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_need_the_host_only_if_something_is_to_be_given_out() {
+    fn updates_need_the_host_only_for_new_allocations() {
         let old = with_address();
         let cases = [
             (json!({"selector": {"a": "b"}}), false),
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_nodes_are_asked_for_when_ports_are_new() {
+    fn new_ports_need_node_ports() {
         let old = changed(&json!({"type": "NodePort", "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30080}]}));
         let with = |ports: Value| changed(&json!({"type": "NodePort", "ports": ports}));
         for (ports, needed) in [
@@ -214,11 +213,11 @@ mod tests {
         ] {
             assert_eq!(is_needed(&with(ports.clone()), Some(&old)), needed, "{ports}");
         }
-        assert!(!is_needed(&with_address(), Some(&old)), "giving back needs nothing");
+        assert!(!is_needed(&with_address(), Some(&old)), "a release needs nothing");
     }
 
     #[test]
-    fn dual_stack_is_asked_for_and_given_back() {
+    fn a_second_family_needs_an_address_and_removing_it_does_not() {
         let dual = changed(
             &json!({"ipFamilyPolicy": "RequireDualStack", "clusterIPs": ["10.96.0.9", "fd00::9"], "ipFamilies": ["IPv4", "IPv6"]}),
         );
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn another_address_needs_another_service() {
+    fn another_address_needs_a_new_service() {
         assert!(!is_another(&with_address(), &with_address()));
         assert!(is_another(
             &changed(&json!({"clusterIP": "10.96.0.10"})),

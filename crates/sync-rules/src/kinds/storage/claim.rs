@@ -3,7 +3,7 @@
 //! | field | rule |
 //! |---|---|
 //! | labels | copied but for reserved ones |
-//! | annotations | not passed on: drivers take orders from them, such as which volume to import; an Event says why |
+//! | annotations | not passed on: drivers follow instructions in them, such as which volume to import; an Event says why |
 //! | `accessModes`, `volumeMode` | copied |
 //! | `resources` | copied; a larger request grows the volume |
 //! | `storageClassName` | must be offered; a claim without one gets the tenant's default class. The host's default never decides |
@@ -55,7 +55,7 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Claims)
         }),
     ]);
 
-/// Of a host claim its state matters, and what was decided about it.
+/// Keeps the state of a host claim and the fields that never change.
 fn trim_host(claim: &mut Value) {
     if let Some(metadata) = claim["metadata"].as_object_mut() {
         metadata.remove("labels");
@@ -69,7 +69,7 @@ fn trim_host(claim: &mut Value) {
     }
 }
 
-/// The name of the class, before there was a field for it.
+/// The annotation for the class, from before there was a field.
 const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// The annotation by which schedulers choose the node that a volume is made for.
 const NODE: &str = "volume.kubernetes.io/selected-node";
@@ -84,7 +84,7 @@ const LOCAL: &[&str] = &[
     "volume.beta.kubernetes.io/",
     "volume.kubernetes.io/",
 ];
-/// A condition that the tenant's own controllers set, who see the tenant's pods.
+/// A condition that the tenant's own controllers set, because only they know the tenant's pods.
 const UNUSED: &str = "Unused";
 
 const NOT_CHOSEN: &str = "volumes are made for claims and cannot be chosen: leave this field out";
@@ -119,14 +119,14 @@ impl ToHost for Claims {
         RESOURCE
     }
 
-    fn desired_state(&self, _world: &Cache, _name: &Name, claim: &Value) -> DesiredState {
+    fn desired_state(&self, _cache: &Cache, _name: &Name, claim: &Value) -> DesiredState {
         match json::text(claim, &["status", "phase"]) {
             Some("Bound" | "Lost") => DesiredState::Once,
             _ => DesiredState::Sync,
         }
     }
 
-    fn references(&self, _world: &Cache, name: &Name, claim: &Value) -> BTreeSet<Target> {
+    fn references(&self, _cache: &Cache, name: &Name, claim: &Value) -> BTreeSet<Target> {
         let sources = ["dataSource", "dataSourceRef"].into_iter().filter_map(|field| {
             let source = json::at(claim, &["spec", field])?;
             Some(Target {
@@ -190,7 +190,7 @@ impl ToHost for Claims {
         let volume = filled(host, &["spec", "volumeName"]);
         let chosen = filled(tenant, &["spec", "volumeName"]);
         if chosen.is_some() && chosen != volume {
-            // By hand, which is denied; it cannot be changed any more.
+            // The volume was chosen by hand, which is denied; that cannot be changed any more.
             return Vec::new();
         }
         let is_bound = json::text(host, &["status", "phase"]) == Some("Bound");
@@ -218,7 +218,7 @@ impl ToHost for Claims {
 
     fn lost_status(
         &self,
-        _world: &Cache,
+        _cache: &Cache,
         _name: &Name,
         claim: &Value,
         _: Option<&Value>,
@@ -287,7 +287,7 @@ fn default_class(cache: &Cache) -> Option<String> {
     defaults.min().map(|(_, name)| name.to_string())
 }
 
-/// What the kind that a data source names is here, if volumes can be filled from it.
+/// The kind of a data source, if volumes can be filled from it.
 fn source_kind(source: &Value) -> Option<KindId> {
     let group = json::text(source, &["apiGroup"]).unwrap_or_default();
     match (group, json::text(source, &["kind"])?) {
@@ -317,7 +317,7 @@ fn data_source(name: &Name, source: &Value, path: &str, issues: &mut FieldIssues
     copied
 }
 
-/// None but the node that the tenant's own scheduler chose, if it places pods: the host makes the volume there.
+/// No annotation but the node that the tenant's own scheduler chose, if it places pods: the host makes the volume there.
 fn annotations(cache: &Cache, claim: &Value, issues: &mut FieldIssues) -> Map<String, Value> {
     let mut copied = Map::new();
     for (key, value) in json::strings(claim, &["metadata", "annotations"]) {

@@ -63,7 +63,7 @@ fn the_class_is_never_left_to_the_host() {
         claim["spec"].as_object_mut().unwrap().remove("storageClassName");
         claim
     };
-    let words = |what: &str| Err(vec![format!("spec.storageClassName: {what}: use one of fast")]);
+    let denial = |what: &str| Err(vec![format!("spec.storageClassName: {what}: use one of fast")]);
     let class = |claim: &Value| {
         let translated = translate(&cache, claim)?;
         Ok(translated.object["spec"]["storageClassName"]
@@ -72,8 +72,8 @@ fn the_class_is_never_left_to_the_host() {
             .to_owned())
     };
     let empty = claim(&json!({"storageClassName": ""}));
-    assert_eq!(class(&empty), words("volumes are made by a class"));
-    assert_eq!(class(&without()), words("there is no default class"));
+    assert_eq!(class(&empty), denial("volumes are made by a class"));
+    assert_eq!(class(&without()), denial("there is no default class"));
     // A class that the tenant made is no class of the host.
     for (name, made) in [("fast", "2026-11-20T10:00:00Z"), ("own", "2026-11-20T09:00:00Z")] {
         let object = json!({"metadata": {"name": name, "resourceVersion": "1", "creationTimestamp": made,
@@ -83,12 +83,12 @@ fn the_class_is_never_left_to_the_host() {
     assert_eq!(class(&without()), Ok("fast".into()), "the newest default");
     let mut beta = without();
     beta["metadata"]["annotations"][CLASS] = "secret".into();
-    assert_eq!(class(&beta), words("the class secret is not offered"));
-    // What was chosen once stays.
+    assert_eq!(class(&beta), denial("the class secret is not offered"));
+    // A class that was chosen once stays.
     let mut host = host_claim();
     host["spec"]["storageClassName"] = "secret".into();
     put_host(&cache, ID, &name(), &host);
-    assert_eq!(class(&without()), words("the class secret is not offered"));
+    assert_eq!(class(&without()), denial("the class secret is not offered"));
 }
 
 #[test]

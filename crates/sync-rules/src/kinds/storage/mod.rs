@@ -24,7 +24,7 @@ fn on_host(cache: &Cache, id: KindId, name: &Name, object: &Value) -> Option<Val
         .then(|| stored.object())
 }
 
-/// A text that says something.
+/// A text that is not empty.
 fn filled<'a>(object: &'a Value, path: &[&str]) -> Option<&'a str> {
     json::text(object, path).filter(|text| !text.is_empty())
 }

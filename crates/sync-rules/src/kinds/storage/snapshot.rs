@@ -10,8 +10,8 @@
 //! | status `readyToUse`, `restoreSize`, `creationTime`, `error` | the host's |
 //! | status `boundVolumeSnapshotContentName` and the like | not mirrored: contents are not |
 //!
-//! VolumeSnapshotContents that a team makes have no effect, with an Event. A snapshot that was taken and is gone on the host
-//! says so: a new one would have other content.
+//! VolumeSnapshotContents that a team makes have no effect; an Event says so. A snapshot that was taken and is gone on
+//! the host gets an error in its status: a new one would have other content.
 
 use super::{classes::offered, filled, on_host};
 use crate::{
@@ -77,7 +77,7 @@ impl ToHost for Snapshots {
         RESOURCE
     }
 
-    fn desired_state(&self, _world: &Cache, _name: &Name, snapshot: &Value) -> DesiredState {
+    fn desired_state(&self, _cache: &Cache, _name: &Name, snapshot: &Value) -> DesiredState {
         if json::text(snapshot, &["status", "creationTime"]).is_some() {
             DesiredState::Once
         } else {
@@ -85,7 +85,7 @@ impl ToHost for Snapshots {
         }
     }
 
-    fn references(&self, _world: &Cache, name: &Name, snapshot: &Value) -> BTreeSet<Target> {
+    fn references(&self, _cache: &Cache, name: &Name, snapshot: &Value) -> BTreeSet<Target> {
         source(name, snapshot)
             .map(|name| Target {
                 kind: KindId::PersistentVolumeClaim,
@@ -148,14 +148,14 @@ impl ToHost for Snapshots {
 
     fn lost_status(
         &self,
-        _world: &Cache,
+        _cache: &Cache,
         _name: &Name,
         snapshot: &Value,
-        _departed: Option<&Value>,
+        _tombstone: Option<&Value>,
         now: Timestamp,
     ) -> Option<Value> {
         let mut status = snapshot["status"].clone();
-        // Said once: the time is that of the first look.
+        // Written once, with the time of the first observation.
         if json::at(&status, &["readyToUse"]) != Some(&Value::Bool(false)) || status.get("error").is_none() {
             status["readyToUse"] = false.into();
             let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -214,7 +214,7 @@ impl Mirror for Contents {
         CONTENT
     }
 
-    fn mirrored_object(&self, _world: &Cache, _name: &Name) -> Option<Value> {
+    fn mirrored_object(&self, _cache: &Cache, _name: &Name) -> Option<Value> {
         None
     }
 
@@ -279,10 +279,10 @@ mod tests {
             let chosen = super::class(&cache, &name(), &snapshot);
             assert_eq!(chosen.as_deref(), (class == "a").then_some("a"));
         }
-        let words = "there is no single default class for this volume: use one of a, b";
+        let message = "there is no single default class for this volume: use one of a, b";
         assert_eq!(
             denied(&cache, &snapshot),
-            [format!("spec.volumeSnapshotClassName: {words}")]
+            [format!("spec.volumeSnapshotClassName: {message}")]
         );
     }
 

@@ -10,11 +10,11 @@
 //! | `volumeMode`, `storageClassName` | spec of the host's claim |
 //! | `claimRef` | the tenant's claim |
 //! | `persistentVolumeReclaimPolicy`, `mountOptions` | the class |
-//! | `csi` | the class's provisioner; the volume's name as handle. Neither is used by anybody |
+//! | `csi` | the class's provisioner; the volume's name as handle. Neither is used |
 //! | status | `Bound` |
 //! | node affinity, secrets, attributes | not known |
 //!
-//! It goes with the claim, whatever the reclaim policy: a volume that the host retains is the platform's to hand back.
+//! It goes with the claim, whatever the reclaim policy: a volume that the host retains belongs to the platform.
 
 use super::filled;
 use crate::{
@@ -89,7 +89,7 @@ fn volume_of(cache: &Cache, name: &Name, claim_name: &Name) -> Option<Value> {
     let class = class.map(|class| class.object()).unwrap_or_default();
     let live = cache.stores.tenant(KindId::PersistentVolume).get(name);
     let live = live.map(|live| live.object()).filter(is_mirrored).unwrap_or_default();
-    // What it was made with stays: a class may be made anew with another driver, or go.
+    // What it was created with stays: the class may be recreated with another driver, or be deleted.
     let provisioner = filled(&live, &["metadata", "annotations", PROVISIONER])
         .or_else(|| filled(&class, &["provisioner"]))
         .unwrap_or("unknown");

@@ -1,4 +1,4 @@
-//! A driver's part, and what the tests look at.
+//! The part of a driver, and helpers for the tests.
 
 use crate::setup::{CONTROL_PLANE, Clusters, create, eventually, is_phase, pod};
 use berth_api::{NodeResourceSlice, TenantNode};

@@ -28,8 +28,8 @@ async fn devices_are_claimed_on_the_host_and_seen_in_the_tenant() {
     Box::pin(devices(Setup::default())).await;
 }
 
-/// A host that is older than the tenants' newest, and a tenant without the newest rules about who may write the status of
-/// a claim.
+/// A host that is older than the tenants' newest version, and a tenant without the newest rules about who may write the
+/// status of a claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_with_older_versions() {
     let setup = Setup {
@@ -44,7 +44,7 @@ async fn devices_with_older_versions() {
 async fn devices(mut setup: Setup) {
     setup.policy.devices.classes = vec![CLASS.into()];
     setup.policy.devices.config_drivers = vec![CLASS.into()];
-    // Before 1.36 pods have no field for the claim of an extended resource.
+    // Before 1.36, pods have no field for the claim of an extended resource.
     let pods_say_claim = setup.emulated.is_none();
     let clusters = Clusters::start_as(setup).await;
     install_driver(&clusters).await;
@@ -67,7 +67,7 @@ async fn devices(mut setup: Setup) {
 async fn classes_and_slices_are_mirrored(clusters: &Clusters) {
     let classes: Api<DeviceClass> = Api::all(clusters.tenant_admin.clone());
     let slices: Api<ResourceSlice> = Api::all(clusters.tenant_admin.clone());
-    eventually("the class and the slices are shown", async || {
+    eventually("the class and the slices are mirrored", async || {
         classes.get_opt(CLASS).await.unwrap().is_some()
             && slices.list(&ListParams::default()).await.unwrap().items.len() == NODES.len()
     })
@@ -76,7 +76,7 @@ async fn classes_and_slices_are_mirrored(clusters: &Clusters) {
     let slice = slices.get("gpu-h100-01-slice").await.unwrap();
     assert_eq!(slice.spec.node_name.as_deref(), Some(NODES[0]));
     assert_eq!(slice.spec.devices.unwrap().len(), DEVICES);
-    // What the tenant changes is undone.
+    // Changes by the tenant are undone.
     let patch = Patch::Merge(json!({"spec": {"selectors": []}}));
     classes.patch(CLASS, &PatchParams::default(), &patch).await.unwrap();
     eventually("the class is as the host's", async || {
@@ -150,7 +150,7 @@ async fn a_template_makes_a_claim_for_each_pod(clusters: &Clusters) {
             claim.starts_with(&format!("{name}-gpu-")) && claim.len() == name.len() + 10,
             "{claim}"
         );
-        eventually("the claim is shown", async || {
+        eventually("the claim is mirrored", async || {
             let claim = claims.get_opt(&claim).await.unwrap();
             claim.is_some_and(|claim| !reserved(&claim).is_empty())
         })
@@ -164,7 +164,7 @@ async fn a_template_makes_a_claim_for_each_pod(clusters: &Clusters) {
         assert_eq!(claim.metadata.labels.unwrap()["team"], "vision");
     }
     delete_pods(clusters, &["a", "b"]).await;
-    gone(clusters, "what the template made").await;
+    gone(clusters, "every claim of the template").await;
     templates.delete("one-gpu", &DeleteParams::default()).await.unwrap();
     eventually("the host's template is gone", async || {
         let host = clusters.host_api::<ResourceClaimTemplate>();
@@ -176,14 +176,14 @@ async fn a_template_makes_a_claim_for_each_pod(clusters: &Clusters) {
 async fn the_claim_of_a_finished_pod_goes(clusters: &Clusters) {
     let templates = clusters.tenant_api::<ResourceClaimTemplate>();
     let pods = clusters.tenant_api::<Pod>();
-    // Before its template: the pod waits on the host, as it would anywhere.
+    // Created before its template: the pod waits on the host, as on any cluster.
     let mut early = with_claim("early", &json!({"resourceClaimTemplateName": "later"}));
     early["metadata"]["annotations"] = json!({"simulation.berth.dev/run-for": "1s"});
     early["spec"]["restartPolicy"] = "Never".into();
     create(&pods, early).await;
-    eventually("the pod says what it lacks", async || {
-        let told = events(clusters, "early", "FailedResourceClaimCreation").await;
-        told.iter().any(|message| message.contains("\"later\""))
+    eventually("an Event names the missing template", async || {
+        let messages = events(clusters, "early", "FailedResourceClaimCreation").await;
+        messages.iter().any(|message| message.contains("\"later\""))
     })
     .await;
     create(
@@ -200,7 +200,7 @@ async fn the_claim_of_a_finished_pod_goes(clusters: &Clusters) {
 async fn device_classes_that_are_not_offered_are_denied(clusters: &Clusters) {
     let claims = clusters.tenant_api::<ResourceClaim>();
     let pods = clusters.tenant_api::<Pod>();
-    // Inside its cluster the team may allow itself everything.
+    // In its own cluster the team may grant itself everything.
     let namespaces: Api<Namespace> = Api::all(clusters.tenant_admin.clone());
     let label = Patch::Merge(json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}));
     namespaces
@@ -220,16 +220,16 @@ async fn device_classes_that_are_not_offered_are_denied(clusters: &Clusters) {
     )
     .await;
     for (claim, field) in [("admin", "adminAccess"), ("secret", "deviceClassName")] {
-        eventually(&format!("{claim} is refused"), async || {
-            let told = events(clusters, claim, "FieldDenied").await;
-            told.iter().any(|message| message.contains(field))
+        eventually(&format!("{claim} is denied"), async || {
+            let messages = events(clusters, claim, "FieldDenied").await;
+            messages.iter().any(|message| message.contains(field))
         })
         .await;
     }
     create(&pods, with_claim("hopeful", &json!({"resourceClaimName": "secret"}))).await;
-    eventually("the pod says why it waits", async || {
-        let told = events(clusters, "hopeful", "FieldDenied").await;
-        told.iter().any(|message| message.contains("secret is denied"))
+    eventually("an Event says why the pod waits", async || {
+        let messages = events(clusters, "hopeful", "FieldDenied").await;
+        messages.iter().any(|message| message.contains("secret is denied"))
     })
     .await;
     assert!(
@@ -241,7 +241,7 @@ async fn device_classes_that_are_not_offered_are_denied(clusters: &Clusters) {
             .items
             .is_empty()
     );
-    // With a claim that can be had the pod runs.
+    // With a claim of an offered class the pod runs.
     claims.delete("secret", &DeleteParams::default()).await.unwrap();
     create(
         &claims,
@@ -253,7 +253,7 @@ async fn device_classes_that_are_not_offered_are_denied(clusters: &Clusters) {
     for claim in ["secret", "admin"] {
         claims.delete(claim, &DeleteParams::default()).await.unwrap();
     }
-    gone(clusters, "what was refused").await;
+    gone(clusters, "every denied claim").await;
 }
 
 async fn an_extended_resource_is_a_device(clusters: &Clusters, pods_say_claim: bool) {
@@ -262,7 +262,7 @@ async fn an_extended_resource_is_a_device(clusters: &Clusters, pods_say_claim: b
     let container = json!({"name": "main", "image": "app:1", "resources": {"limits": {"example.com/gpu": "2"}}});
     create(&pods, pod("plain", &json!({"containers": [container]}))).await;
     running(clusters, "plain").await;
-    eventually("the claim is shown", async || {
+    eventually("the claim is mirrored", async || {
         let claims = claims.list(&ListParams::default()).await.unwrap();
         claims.iter().any(|claim| {
             let name = claim.metadata.name.as_deref().unwrap_or_default();
@@ -304,7 +304,7 @@ async fn a_template_of_the_hosts_own(clusters: &Clusters) {
     .await;
     running(clusters, "channel").await;
     let claims = clusters.tenant_api::<ResourceClaim>();
-    eventually("both claims are shown", async || {
+    eventually("both claims are mirrored", async || {
         let claims = claims.list(&ListParams::default()).await.unwrap();
         claims.items.len() == 2 && claims.iter().all(|claim| !allocated(claim).is_empty())
     })
@@ -318,9 +318,9 @@ async fn slices_go_with_their_devices(clusters: &Clusters) {
         .patch_status(NODES[0], &PatchParams::default(), &none)
         .await
         .unwrap();
-    clusters.withdraw_node(NODES[1]).await;
+    clusters.unpublish_node(NODES[1]).await;
     let slices: Api<ResourceSlice> = Api::all(clusters.tenant_admin.clone());
-    eventually("no slice is shown", async || {
+    eventually("no slice is mirrored", async || {
         slices.list(&ListParams::default()).await.unwrap().items.is_empty()
     })
     .await;
@@ -356,7 +356,7 @@ async fn after_a_restart_nothing_is_written(clusters: &Clusters) {
     syncer.stop().await;
     let before = versions(clusters).await;
     let syncer = clusters.syncer().await;
-    // Another object's way shows that the syncer is through with what it found.
+    // When another object arrives, the syncer has handled everything before it.
     create(
         &clusters.tenant_api::<Pod>(),
         with_claim("user", &json!({"resourceClaimName": "absent"})),

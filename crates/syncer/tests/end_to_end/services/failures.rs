@@ -1,4 +1,4 @@
-//! Services whose making fails on one side, and a webhook that is gone.
+//! Services whose creation fails on one side, and a webhook that is gone.
 
 use super::*;
 
@@ -22,7 +22,7 @@ pub async fn reservations_of_rejected_services_are_deleted(clusters: &Clusters) 
     .await;
     let services: Api<Service> = Api::namespaced(clusters.tenant_admin.clone(), "full");
     let service: Service = serde_json::from_value(plain("late")).unwrap();
-    // The API server's own view of quotas may be a moment old.
+    // The API server's own cache of quotas may be a moment old.
     let dry_run = PostParams {
         dry_run: true,
         ..PostParams::default()
@@ -39,17 +39,17 @@ pub async fn reservations_of_rejected_services_are_deleted(clusters: &Clusters) 
     let reserved = host_services.get(&name).await.expect("the reservation is there");
     assert!(reserved.annotations().contains_key(RESERVED_AT) && !reserved.annotations().contains_key(ORIGIN_UID));
 
-    // Once there is room, it is used.
-    let room = Patch::Merge(json!({"spec": {"hard": {"services": "1"}}}));
-    quotas.patch("none", &PatchParams::default(), &room).await.unwrap();
-    eventually("there is room", async || {
+    // Once the quota allows the Service, it gets the reservation.
+    let larger = Patch::Merge(json!({"spec": {"hard": {"services": "1"}}}));
+    quotas.patch("none", &PatchParams::default(), &larger).await.unwrap();
+    eventually("the quota allows the Service", async || {
         services.create(&PostParams::default(), &service).await.is_ok()
     })
     .await;
     let created = services.get("late").await.unwrap();
     assert_eq!(spec(&created)["clusterIP"], spec(&reserved)["clusterIP"]);
 
-    // And when nothing comes, it goes, as soon as it is old enough.
+    // A reservation without a Service is deleted as soon as it is old enough.
     let (code, _) = denial(
         services
             .create(&PostParams::default(), &serde_json::from_value(plain("never")).unwrap())
@@ -99,7 +99,7 @@ pub async fn without_a_syncer(clusters: &Clusters) {
         "{code} {message}"
     );
     assert!(!message.contains(WORKLOADS), "{message}");
-    // What needs nothing of the host goes on.
+    // Requests that need nothing of the host still succeed.
     let mut headless = plain("headless-alone");
     headless["spec"]["clusterIP"] = "None".into();
     create(&services, headless).await;

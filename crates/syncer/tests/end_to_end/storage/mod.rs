@@ -1,4 +1,4 @@
-//! Claims, volumes, classes and snapshots, on a host whose storage the test plays.
+//! Claims, volumes, classes and snapshots, on a host whose storage the test simulates.
 
 mod provisioner;
 
@@ -25,7 +25,7 @@ const SNAPSHOT: Kind = ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot");
 const SNAPSHOT_CLASS: Kind = ("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass");
 const SNAPSHOT_CONTENT: Kind = ("snapshot.storage.k8s.io", "v1", "VolumeSnapshotContent");
 
-/// Objects of a kind as JSON; an empty namespace for kinds without.
+/// Objects of a kind as JSON; `namespace` is empty for cluster-scoped kinds.
 fn api(client: &Client, (group, version, kind): Kind, namespace: &str) -> Api<DynamicObject> {
     let mut resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     if kind.ends_with("Class") {
@@ -112,7 +112,7 @@ async fn define_snapshots(client: &Client) {
     }
 }
 
-/// What the host offers, and more.
+/// Creates what the host offers, and more.
 async fn prepare(clusters: &Clusters) {
     let host = &clusters.host_admin;
     for (name, mode) in [
@@ -203,7 +203,7 @@ async fn classes_are_mirrored(clusters: &Clusters) {
     })
     .await;
     merge(&classes, "fast", json!({"allowVolumeExpansion": false})).await;
-    eventually("the change is undone, and told", async || {
+    eventually("the change is undone, with an Event", async || {
         field(&classes, "fast", "/allowVolumeExpansion").await == Some(true.into())
             && !events(clusters, "fast", "ReadOnly").await.is_empty()
     })
@@ -215,7 +215,7 @@ async fn classes_are_mirrored(clusters: &Clusters) {
     .await;
     let own = json!({"metadata": {"name": "own"}, "provisioner": "example.com/own"});
     make(&classes, CLASS, own).await;
-    eventually("the team is told about its own class", async || {
+    eventually("an Event reports the team's own class", async || {
         !events(clusters, "own", "NotSynced").await.is_empty()
     })
     .await;
@@ -245,10 +245,10 @@ async fn a_stateful_set_has_its_volumes(clusters: &Clusters) {
             .unwrap();
         assert_eq!(spec["claimRef"]["name"], name);
         assert_eq!(spec["claimRef"]["namespace"], "default");
-        let shown = spec.to_string();
+        let printed = spec.to_string();
         assert!(
-            !shown.contains("secret-handle") && !shown.contains(WORKLOADS),
-            "{shown}"
+            !printed.contains("secret-handle") && !printed.contains(WORKLOADS),
+            "{printed}"
         );
         eventually("its volume is bound", async || {
             let phase = field(&tenants(clusters, VOLUME), volume.as_str().unwrap(), "/status/phase").await;
@@ -332,9 +332,9 @@ async fn a_snapshot_is_restored(clusters: &Clusters) {
 
     let content = json!({"metadata": {"name": "own"}, "spec": {"driver": DRIVER}});
     make(&tenants(clusters, SNAPSHOT_CONTENT), SNAPSHOT_CONTENT, content).await;
-    eventually("the team is told about its own content", async || {
-        let told = events(clusters, "own", "NotSynced").await;
-        told.iter().any(|message| message.contains("Contents of snapshots"))
+    eventually("an Event reports the team's own content", async || {
+        let messages = events(clusters, "own", "NotSynced").await;
+        messages.iter().any(|text| text.contains("Contents of snapshots"))
     })
     .await;
 }
@@ -364,14 +364,14 @@ async fn classes_that_are_not_offered_are_reported(clusters: &Clusters) {
     make(&claims, CLAIM, claim("chosen", &json!({"volumeName": "theirs"}))).await;
     let volume = json!({"name": "data", "persistentVolumeClaim": {"claimName": "greedy"}});
     create(&clusters.tenant_api::<Pod>(), pod("hopeful", &mounting(&volume))).await;
-    for (about, words) in [
+    for (about, text) in [
         ("greedy", "the class hidden is not offered: use one of fast, late"),
         ("chosen", "spec.volumeName: volumes are made for claims"),
         ("hopeful", "it needs the PersistentVolumeClaim greedy, which is denied"),
     ] {
-        eventually(&format!("{about}: {words}"), async || {
-            let told = events(clusters, about, "FieldDenied").await;
-            told.iter().any(|message| message.contains(words))
+        eventually(&format!("{about}: {text}"), async || {
+            let messages = events(clusters, about, "FieldDenied").await;
+            messages.iter().any(|message| message.contains(text))
         })
         .await;
     }
@@ -382,7 +382,7 @@ async fn classes_that_are_not_offered_are_reported(clusters: &Clusters) {
     let own = json!({"metadata": {"name": "disk"}, "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
         "nfs": {"server": "10.0.0.1", "path": "/"}}});
     make(&tenants(clusters, VOLUME), VOLUME, own).await;
-    eventually("the team is told about its own volume", async || {
+    eventually("an Event reports the team's own volume", async || {
         !events(clusters, "disk", "NotSynced").await.is_empty()
     })
     .await;

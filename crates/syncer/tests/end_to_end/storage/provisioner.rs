@@ -1,4 +1,4 @@
-//! The host's storage, played by the test: it makes, grows and removes volumes, and takes snapshots.
+//! The host's storage, simulated by the test: it makes, grows and removes volumes, and takes snapshots.
 
 use super::{CLAIM, SNAPSHOT, VOLUME, api};
 use crate::setup::WORKLOADS;

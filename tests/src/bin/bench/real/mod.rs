@@ -1,5 +1,5 @@
-//! What only real nodes can tell: control planes as pods, containers, packets. One cluster for all of it, with Berth installed by
-//! its chart; as root.
+//! Measurements that need real nodes: control planes as pods, containers, packets. They share one cluster, with
+//! Berth installed by its chart; as root.
 
 mod memory;
 mod names;
@@ -22,11 +22,11 @@ pub(crate) use names::ask_many;
 /// The image of the benchmarks' pods, which is on every node.
 const IMAGE: &str = "registry.k8s.io/e2e-test-images/agnhost:2.59";
 const LIMIT: Duration = Duration::from_secs(180);
-/// Namespace on the host that does the same without Berth.
+/// Namespace on the host whose pod does the same without Berth.
 const DIRECT: &str = "bench-direct";
 /// Name of the pod on both sides.
 const POD: &str = "served";
-/// Port on which the pod sends [`streams::BYTES`] to whoever connects.
+/// Port on which the pod sends [`streams::BYTES`] to each client.
 const BULK: u16 = 9000;
 
 pub(crate) async fn run() {
@@ -40,7 +40,7 @@ pub(crate) async fn run() {
     tenant.delete(&host).await;
 }
 
-/// The same pod in the tenant and in a namespace of the host, on nodes of the same kind. Returns the two as the host has them.
+/// The same pod in the tenant and in a namespace of the host, on nodes of the same kind. Returns the host's object of each.
 async fn both_sides(host: &TestCluster, tenant: &Tenant) -> (Pod, Pod) {
     ensure_namespace(&host.client, DIRECT).await;
     serve(&tenant.client, "default", json!({})).await;

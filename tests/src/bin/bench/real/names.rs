@@ -1,5 +1,5 @@
-//! Looking up names in a tenant's pod, against the host's DNS in a pod of the host. The questions are asked in the network
-//! namespaces of the pods, so that they take the ways that programs' questions take.
+//! Looking up names in a tenant's pod, against the host's DNS in a pod of the host. The queries are sent in the network
+//! namespaces of the pods, so that they take the same path as those of programs.
 
 use super::processes;
 use crate::report::{Report, percentile};
@@ -56,7 +56,7 @@ async fn inside(pod: &Pod, server: IpAddr) -> f64 {
         .arg(format!("--net=/proc/{process}/ns/net"))
         .arg(this)
         .args(["ask-names", &server.to_string()]);
-    // Its own words go to the terminal.
+    // Its messages go to the terminal.
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
     let output = child.wait_with_output().await.unwrap();
     assert!(output.status.success(), "asking {server}: {}", output.status);

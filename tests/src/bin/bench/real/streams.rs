@@ -26,7 +26,7 @@ struct Way {
     namespace: &'static str,
 }
 
-/// What was measured of a way.
+/// The measurements of one way.
 #[derive(Default)]
 struct Figures {
     command: Vec<f64>,

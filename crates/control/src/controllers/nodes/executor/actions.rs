@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use std::time::Duration;
 
-/// Applies all actions but reservations. Returns when to plan anew, if a node changed meanwhile.
+/// Applies all actions but reservations. Returns when to plan again, if a node changed meanwhile.
 pub(super) async fn apply_actions(
     pass: &mut Pass<'_>,
     actions: &[Action],
@@ -31,7 +31,7 @@ pub(super) async fn apply_actions(
 
 enum Applied {
     Changed(Box<Node>),
-    /// The action has nothing to do with this node, or not any more.
+    /// The action does not apply to the node in its state.
     Nothing,
     /// The node changed meanwhile.
     Stale,
@@ -65,7 +65,7 @@ async fn apply_action(pass: &Pass<'_>, action: &Action) -> Result<Applied, Recon
     Ok(patched.map_or(Applied::Stale, |node| Applied::Changed(Box::new(node))))
 }
 
-/// The assignment of a node that is released at a time; none if it is released as early already, or cannot be.
+/// The assignment of a node that is to be drained at `until`; none if it is drained by then anyway, or cannot be cordoned.
 fn cordon(pass: &Pass<'_>, assignment: Assignment, until: i64, why: &str) -> Option<Assignment> {
     let until = Timestamp::from_second(until).unwrap_or(pass.now);
     match assignment.state {

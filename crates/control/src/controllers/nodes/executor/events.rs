@@ -29,7 +29,7 @@ pub(super) async fn publish_change(
     let why = after.map(|assignment| assignment.reason.clone()).unwrap_or_default();
     let (kind, reason) = match (was, is) {
         (Some(AssignmentState::Draining), Some(AssignmentState::Draining)) => (EventType::Warning, "DrainBlocked"),
-        // How many nodes it waits for, or labels of its GPUs: no news.
+        // Only the number of nodes that it waits for, or a label of its GPUs, changed: no Event.
         (Some(was), Some(is)) if was == is && !is_reclaimed_earlier(before, after) => return,
         (_, Some(AssignmentState::Quarantined)) => {
             pass.metrics.quarantines.inc();

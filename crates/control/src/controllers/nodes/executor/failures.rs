@@ -1,7 +1,7 @@
 //! Failures of a pass, so that one does not end it.
 //!
 //! Nodes do not depend on each other, and neither do the node groups that nodes are reserved for: what cannot be done for one
-//! must not hold up the others. An API server that fails each time is not asked for every node of the fleet in turn.
+//! must not hold up the others. If the API server fails each time, the pass ends before it has tried every node of the fleet.
 
 use super::RETRY_PAUSE;
 use crate::error::ReconcileError;

@@ -21,7 +21,7 @@ use serde_json::json;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Marker {
     Created,
-    /// It was created before for this very version of the node, and nothing came of that.
+    /// It was created before for this version of the node, which was not reserved after that.
     Existing,
     /// The node was in use by this tenant (slug), and its assignment is lost.
     OfPreviousTenant(String),

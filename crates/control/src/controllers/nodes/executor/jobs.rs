@@ -20,7 +20,7 @@ fn job_api(client: &Client) -> Api<Job> {
     Api::namespaced(client.clone(), system::NAMESPACE)
 }
 
-/// How far the Job of a recycling is.
+/// The state of a Job of a recycling.
 pub(super) async fn get_job_state(
     client: &Client,
     kind: JobKind,

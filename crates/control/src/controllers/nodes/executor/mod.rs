@@ -1,4 +1,4 @@
-//! Executes what the planner decided, and moves on every node that is between two tenants, one change at a time. Every patch
+//! Executes what the planner decided, and advances every node that is between two tenants, one change at a time. Every patch
 //! carries the resource version it was decided on, so that a stale view or a second control changes nothing.
 //!
 //! [`berth_node_lifecycle::transitions`] decides the next transition of a node; here the facts for it are observed, and it is
@@ -36,14 +36,14 @@ use kube::{Api, Client, Resource, ResourceExt, api::ListParams, runtime::events:
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
 
-/// What counts GPUs on a node whose pool is gone.
+/// The resource that counts the GPUs of a node whose pool is gone.
 const NVIDIA: &str = "nvidia.com/gpu";
-/// Pause after which a plan that was made on an old view is made anew.
+/// Pause before planning again after a plan that was made on an outdated view.
 const STALE_POLL: Duration = Duration::from_millis(100);
 /// Pause before trying again what the API server rejected or failed to do.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Executes a plan and moves nodes on. Returns when to look again, if something is under way.
+/// Executes a plan and advances nodes. Returns when to check again, if something is in progress.
 ///
 /// # Errors
 /// The host's API server failed so often that the rest was given up.
@@ -76,7 +76,7 @@ struct Pass<'a> {
     tenants: BTreeMap<String, Option<String>>,
     pools: PoolSelectors,
     pool_specs: BTreeMap<String, HostNodePoolSpec>,
-    /// UIDs of all `TenantClusters`, asked of the API server once if one is missing in the view.
+    /// UIDs of all `TenantClusters`, listed at the API server once if one is missing in the view.
     listed_tenants: OnceCell<Vec<String>>,
 }
 

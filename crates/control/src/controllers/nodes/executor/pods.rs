@@ -11,14 +11,14 @@ use kube::{
     api::{DeleteParams, EvictParams, ListParams, Preconditions},
 };
 
-/// Annotation by which a static pod's mirror names what the kubelet calls the pod.
+/// Annotation of a mirror pod with the kubelet's ID of the static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The pods on a node, listed by the API server itself: a view that lags could free a node too early.
 pub(super) struct PodsOnNode {
     /// Pods that syncers made.
     pub(super) of_tenants: Vec<Pod>,
-    /// UIDs of the other pods, and what the kubelet calls them.
+    /// UIDs of the other pods, and the kubelet's IDs of static pods.
     pub(super) platform: Vec<String>,
 }
 

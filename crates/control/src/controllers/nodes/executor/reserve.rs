@@ -1,5 +1,5 @@
-//! Reservations: for each node group of a tenant all free nodes that a plan has for it, or none. Where the API server accepts
-//! the assignment of one node and rejects that of another, the one is given back.
+//! Reservations: for each node group of a tenant all free nodes that a plan has for it, or none. If the API server accepts
+//! the assignment of one node and rejects that of another, the first is freed again.
 
 use super::{
     Pass, RETRY_PAUSE, STALE_POLL, events,
@@ -30,17 +30,17 @@ struct Reservation<'a> {
     reason: String,
 }
 
-/// Whether a node can be reserved, looked at anew.
+/// Whether a node can be reserved, as the API server has it now.
 enum Candidate {
     /// It is free, and has an in-use marker.
     Free(Box<Node>),
-    /// It is reserved for the same group already, or joins it.
+    /// It is reserved for the same group already, or is joining it.
     ReservedAlready,
     Unavailable,
 }
 
 enum Outcome {
-    /// The node is reserved, as it is now. With its assignment, if it was free before.
+    /// The reserved node, and its assignment if it was free before.
     Reserved(Box<Node>, Option<Box<Assignment>>),
     /// The node changed meanwhile.
     Stale,
@@ -48,7 +48,7 @@ enum Outcome {
     Rejected,
 }
 
-/// Makes all reservations of a plan. Returns when to plan anew, if one was not possible any more.
+/// Makes all reservations of a plan. Returns when to plan again, if one was no longer possible.
 pub(super) async fn reserve_nodes(
     pass: &mut Pass<'_>,
     actions: &[Action],
@@ -82,7 +82,7 @@ pub(super) async fn reserve_nodes(
 }
 
 /// Reserves nodes for one group. The plan was made on a view that may lag behind, even behind this control's own last
-/// changes: all nodes are looked at anew before the first of them is reserved.
+/// changes: all nodes are read again before the first of them is reserved.
 async fn reserve_for_group(
     pass: &mut Pass<'_>,
     group: &NodeGroup<'_>,
@@ -106,7 +106,7 @@ async fn reserve_for_group(
         .iter()
         .any(|candidate| matches!(candidate, Candidate::Unavailable))
     {
-        // Nodes whose markers were created just now stay what they were: free.
+        // Nodes whose markers were just created stay free.
         for candidate in &checked {
             if let Candidate::Free(node) = candidate
                 && let Err(error) = in_use_markers::delete_marker(&pass.client, &node.name_any()).await
@@ -127,7 +127,7 @@ async fn reserve_for_group(
     keep_all_or_none(pass, reservations, outcomes, failures).await
 }
 
-/// Gives nodes back that were reserved together with one whose assignment was rejected.
+/// Frees nodes that were reserved together with a node whose assignment was rejected.
 async fn keep_all_or_none(
     pass: &mut Pass<'_>,
     reservations: &[Reservation<'_>],
@@ -155,7 +155,7 @@ async fn keep_all_or_none(
     again
 }
 
-/// Looks at a node as it is now, and creates its in-use marker if it can be reserved.
+/// Reads a node again, and creates its in-use marker if it can be reserved.
 async fn check_candidate(
     pass: &Pass<'_>,
     name: &str,
@@ -245,7 +245,7 @@ async fn reserve_node(
             Ok(None) => {}
             Err(error) => {
                 pause_rejected_node(pass, &node, error).await?;
-                // It is as free as it was. Left there, the marker would have it scrubbed.
+                // The node is still free. With its marker left, it would be scrubbed.
                 in_use_markers::delete_marker(&pass.client, reservation.node).await?;
                 return Ok(Outcome::Rejected);
             }

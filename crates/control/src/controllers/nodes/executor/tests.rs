@@ -122,12 +122,12 @@ impl Api {
 }
 
 /// An API server with these nodes, and a client for it.
-struct World {
+struct Fixture {
     api: Arc<Mutex<Api>>,
     client: Client,
 }
 
-impl World {
+impl Fixture {
     fn new(nodes: &[&str]) -> Self {
         let node = |name: &&str| {
             let node = json!({
@@ -238,26 +238,26 @@ fn names(of: &[&str]) -> BTreeSet<String> {
 async fn other_nodes_are_released_whichever_call_fails() {
     const ALL: [&str; 3] = ["a", "b", "c"];
     let actions = ALL.map(release);
-    let world = || {
-        let world = World::new(&ALL);
+    let fixture = || {
+        let fixture = Fixture::new(&ALL);
         for name in &ALL {
-            world.assign(name);
+            fixture.assign(name);
         }
-        world
+        fixture
     };
-    let (_, calls) = world().execute(&actions, Failing::Nothing).await;
+    let (_, calls) = fixture().execute(&actions, Failing::Nothing).await;
     assert!(calls >= ALL.len(), "{calls}");
     for call in 1..=calls {
-        let world = world();
-        let (outcome, _) = world.execute(&actions, Failing::Call(call)).await;
+        let fixture = fixture();
+        let (outcome, _) = fixture.execute(&actions, Failing::Call(call)).await;
         let again = outcome.unwrap();
-        let cordoned = world.api().nodes_in(Cordoned);
+        let cordoned = fixture.api().nodes_in(Cordoned);
         assert!(cordoned.len() >= ALL.len() - 1, "call {call}: {cordoned:?}");
         if cordoned.len() < ALL.len() {
             assert!(again.is_some_and(|again| again <= RETRY_PAUSE), "call {call}");
         }
-        let _ = world.execute(&actions, Failing::Nothing).await;
-        assert_eq!(world.api().nodes_in(Cordoned), names(&ALL), "call {call}");
+        let _ = fixture.execute(&actions, Failing::Nothing).await;
+        assert_eq!(fixture.api().nodes_in(Cordoned), names(&ALL), "call {call}");
     }
 }
 
@@ -265,22 +265,22 @@ async fn other_nodes_are_released_whichever_call_fails() {
 async fn other_groups_get_their_nodes_whichever_call_fails() {
     const ALL: [&str; 4] = ["a1", "a2", "b1", "b2"];
     let actions = ALL.map(|node| reserve(node, &node[..1]));
-    let (_, calls) = World::new(&ALL).execute(&actions, Failing::Nothing).await;
+    let (_, calls) = Fixture::new(&ALL).execute(&actions, Failing::Nothing).await;
     for call in 1..=calls {
-        let world = World::new(&ALL);
-        let (outcome, _) = world.execute(&actions, Failing::Call(call)).await;
+        let fixture = Fixture::new(&ALL);
+        let (outcome, _) = fixture.execute(&actions, Failing::Call(call)).await;
         assert!(outcome.is_ok(), "call {call}");
         let is_complete = |group: &str, assigned: &BTreeSet<String>| {
             let of_group = assigned.iter().filter(|node| node.starts_with(group));
             of_group.count() == 2
         };
-        let assigned = world.api().nodes_in(Assigned);
+        let assigned = fixture.api().nodes_in(Assigned);
         assert!(
             is_complete("a", &assigned) || is_complete("b", &assigned),
             "call {call}: {assigned:?}"
         );
-        let _ = world.execute(&actions, Failing::Nothing).await;
-        assert_eq!(world.api().nodes_in(Assigned), names(&ALL), "call {call}");
+        let _ = fixture.execute(&actions, Failing::Nothing).await;
+        assert_eq!(fixture.api().nodes_in(Assigned), names(&ALL), "call {call}");
     }
 }
 
@@ -288,12 +288,12 @@ async fn other_groups_get_their_nodes_whichever_call_fails() {
 async fn an_api_server_that_fails_each_time_ends_the_pass() {
     let all: Vec<String> = (0..20).map(|number| format!("n{number}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    let world = World::new(&all);
+    let fixture = Fixture::new(&all);
     for name in &all {
-        world.assign(name);
+        fixture.assign(name);
     }
     let actions: Vec<Action> = all.iter().map(|name| release(name)).collect();
-    let (outcome, calls) = world.execute(&actions, Failing::Everything).await;
+    let (outcome, calls) = fixture.execute(&actions, Failing::Everything).await;
     assert!(outcome.is_err());
     assert!(calls < all.len(), "{calls}");
 }

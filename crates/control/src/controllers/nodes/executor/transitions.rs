@@ -1,4 +1,4 @@
-//! Moves every node that has an assignment on, as far as it goes at once.
+//! Advances every node that has an assignment, as far as possible in one pass.
 
 use super::{Pass, failures::StepFailures, in_use_markers, jobs, pods::PodsOnNode};
 use crate::{
@@ -20,17 +20,17 @@ use std::{
     time::Duration,
 };
 
-/// How many nodes are moved on at once.
+/// How many nodes are advanced at once.
 const CONCURRENCY: usize = 16;
 /// Transitions of one node in one pass at most.
 const MAX_TRANSITIONS: usize = 8;
-/// Pause before looking again at what no watch reports.
+/// Pause before checking again what no watch reports.
 const POLL: Duration = Duration::from_secs(1);
 
 /// How many nodes each group has that are reserved, being prepared or in use, by (tenant UID, group).
 type GroupSizes = BTreeMap<(String, String), u32>;
 
-/// Moves all nodes on. Returns when to look again, if something is under way.
+/// Advances all nodes. Returns when to check again, if something is in progress.
 pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailures) -> Option<Duration> {
     if failures.is_exhausted() {
         return None;
@@ -67,8 +67,8 @@ pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailur
     soonest
 }
 
-/// Counts the nodes of groups whose reserved nodes wait for each other. Where the view has enough of them the API server is
-/// asked: a node that was given up meanwhile must not be counted.
+/// Counts the nodes of groups whose reserved nodes wait for each other. If the view has enough of them, they are counted
+/// again at the API server: a node that was released meanwhile must not be counted.
 async fn complete_group_sizes(pass: &Pass<'_>, failures: &mut StepFailures) -> GroupSizes {
     let seen = group_sizes(pass.nodes.values().map(AsRef::as_ref));
     let waiting: BTreeSet<(String, String)> = pass
@@ -114,11 +114,11 @@ fn group_sizes<'a>(nodes: impl Iterator<Item = &'a Node>) -> GroupSizes {
 struct Advanced {
     /// The node after the last change, if there was one.
     node: Option<Node>,
-    /// When to look again.
+    /// When to check again.
     again: Option<Duration>,
 }
 
-/// Moves one node on.
+/// Advances one node.
 async fn advance_node(pass: &Pass<'_>, sizes: &GroupSizes, start: Arc<Node>) -> Result<Advanced, ReconcileError> {
     let mut node = start;
     let mut changed = false;
@@ -148,12 +148,12 @@ async fn advance_node(pass: &Pass<'_>, sizes: &GroupSizes, start: Arc<Node>) -> 
 
 enum Applied {
     Changed(Box<Node>),
-    /// Nothing changed; when to look again.
+    /// Nothing changed; when to check again.
     Waits(Option<Duration>),
 }
 
 impl Applied {
-    /// A node that changed meanwhile is looked at again when the watch brings it, and soon in any case.
+    /// A node that changed meanwhile is checked again when the watch brings it, and soon in any case.
     fn of_patch(patched: Option<Node>) -> Self {
         patched.map_or(Self::Waits(Some(POLL)), |node| Self::Changed(Box::new(node)))
     }

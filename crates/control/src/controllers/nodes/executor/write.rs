@@ -30,7 +30,7 @@ impl Pass<'_> {
         Ok(patched)
     }
 
-    /// Writes an assignment again on a node from which somebody took something of it.
+    /// Writes an assignment again on a node on which a part of it was removed or changed.
     pub(super) async fn correct_drift(
         &self,
         node: &Node,
@@ -54,13 +54,13 @@ impl Pass<'_> {
         let patched = self.patch_node(node, &body, action).await?;
         let before = Assignment::read(node).filter(|before| before.recycling_id != assignment.recycling_id);
         if let Some(before) = before.filter(|_| patched.is_some()) {
-            // What was begun under the old name proves nothing, and must not go on beside the new one.
+            // Jobs of the earlier recycling prove nothing, and must not run beside those of the new one.
             jobs::delete_jobs(&self.client, &node.name_any(), &before).await?;
         }
         Ok(patched)
     }
 
-    /// Takes the assignment off a node, and everything else that was kept of the recycling.
+    /// Removes the assignment of a node, its in-use marker and the Jobs of its recycling.
     pub(super) async fn free_node(
         &self,
         node: &Node,

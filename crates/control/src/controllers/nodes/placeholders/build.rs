@@ -26,7 +26,7 @@ pub struct Settings {
     pub pull_secrets: Vec<String>,
 }
 
-/// A number of placeholders that are alike.
+/// Placeholders that are alike.
 #[derive(Clone, Debug)]
 pub struct PlaceholderSet {
     /// The pool.
@@ -60,25 +60,25 @@ pub fn build_placeholder_sets(
     pools: &[Arc<HostNodePool>],
     slugs: &BTreeMap<String, String>,
     plan: &Plan,
-    needs: &TenantDemand,
+    demand: &TenantDemand,
 ) -> Vec<PlaceholderSet> {
     let mut all: BTreeMap<String, PlaceholderSet> = BTreeMap::new();
-    for (name, ask) in &plan.scale_ups {
+    for (name, scale_up) in &plan.scale_ups {
         let Some(pool) = pools.iter().find(|pool| pool.name_any() == *name) else {
             continue;
         };
         if pool.spec.autoscaling.is_none() || pool.metadata.deletion_timestamp.is_some() {
             continue;
         }
-        for shortage in &ask.shortages {
+        for shortage in &scale_up.shortages {
             let Some(slug) = slugs.get(&shortage.tenant) else {
                 continue;
             };
-            for one in sets_for_shortage(settings, pool, slug, shortage, needs) {
-                let count = one.count;
+            for set in sets_for_shortage(settings, pool, slug, shortage, demand) {
+                let count = set.count;
                 let known = all
-                    .entry(one.kind.clone())
-                    .or_insert(PlaceholderSet { count: 0, ..one });
+                    .entry(set.kind.clone())
+                    .or_insert(PlaceholderSet { count: 0, ..set });
                 known.count = known.count.saturating_add(count);
             }
         }
@@ -91,18 +91,18 @@ fn sets_for_shortage(
     pool: &HostNodePool,
     slug: &str,
     shortage: &Shortage,
-    needs: &TenantDemand,
+    demand: &TenantDemand,
 ) -> Vec<PlaceholderSet> {
     let (mut selector, mut affinities) = (pool.spec.node_selector.clone(), Vec::new());
     for (key, value) in &shortage.selector {
-        match needs.affinities.get(key) {
+        match demand.affinities.get(key) {
             Some((rules, group)) => affinities.push(terms_on_free_node(rules, group, &pool.name_any())),
             None => drop(selector.insert(key.clone(), value.clone())),
         }
     }
     let terms = combine_on_free_nodes(affinities);
     let mut resources = shortage.pod_sets.iter().flat_map(|pods| pods.requests.keys());
-    // A claim of its own for each placeholder would have to say what the tenant's says; without one it asks for nothing.
+    // A placeholder would need a claim like the tenant's; without a claim it requests no devices.
     if resources.any(|resource| resource.starts_with(DRA_PREFIX)) {
         return Vec::new();
     }
@@ -245,7 +245,7 @@ impl Placement<'_> {
     }
 
     fn affinity(&self, each: &Amounts, kind: &str) -> Value {
-        // A node is one group's alone.
+        // A node belongs to one group only.
         let mut apart = vec![json!({
             "topologyKey": HOST_NAME,
             "labelSelector": {"matchExpressions": [
@@ -275,7 +275,7 @@ impl Placement<'_> {
         affinity
     }
 
-    /// Taints that the pool's nodes keep. Never Berth's own: a placeholder leaves a node that is reserved for a tenant.
+    /// Tolerates taints that the pool's nodes keep. Never Berth's own: a placeholder leaves a node that a tenant gets.
     fn tolerations(&self) -> Vec<Value> {
         let named = self
             .pool
@@ -292,7 +292,7 @@ impl Placement<'_> {
     }
 }
 
-/// Amounts as a container asks for them.
+/// The resources of a container that requests these amounts.
 fn container_resources(each: &Amounts) -> Value {
     const MEBI: &str = "MiB ";
     let (mut requests, mut limits) = (Map::new(), Map::new());
@@ -305,7 +305,7 @@ fn container_resources(each: &Amounts) -> Value {
             None if name == "millicpu" => ("cpu", format!("{amount}m")),
             None => (name.as_str(), amount.to_string()),
         };
-        // These are never lent beyond what is there, and must say so.
+        // Kubernetes does not overcommit these resources: they need limits equal to the requests.
         if is_device(resource) || resource.starts_with("hugepages-") {
             limits.insert(resource.into(), quantity.clone().into());
         }

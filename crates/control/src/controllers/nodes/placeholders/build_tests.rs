@@ -41,23 +41,23 @@ fn shortage(group: &str, name: &str, count: u32, each: &[(&str, u64)]) -> Shorta
 }
 
 fn plan(shortages: Vec<Shortage>) -> Plan {
-    let ask = ScaleUp {
+    let scale_up = ScaleUp {
         shortages,
         ..ScaleUp::default()
     };
     Plan {
-        scale_ups: [("h100".to_owned(), ask)].into(),
+        scale_ups: [("h100".to_owned(), scale_up)].into(),
         ..Plan::default()
     }
 }
 
-fn placeholders_with(pool: HostNodePool, shortages: Vec<Shortage>, needs: &TenantDemand) -> Vec<PlaceholderSet> {
+fn placeholders_with(pool: HostNodePool, shortages: Vec<Shortage>, demand: &TenantDemand) -> Vec<PlaceholderSet> {
     let settings = Settings {
         image: "registry.example.com/pause:1".into(),
         pull_secrets: vec!["pull".into()],
     };
     let slugs = [("uid".to_owned(), "vision-abc".to_owned())].into();
-    build_placeholder_sets(&settings, &[Arc::new(pool)], &slugs, &plan(shortages), needs)
+    build_placeholder_sets(&settings, &[Arc::new(pool)], &slugs, &plan(shortages), demand)
 }
 
 fn placeholders(shortages: Vec<Shortage>) -> Vec<PlaceholderSet> {
@@ -68,16 +68,16 @@ fn spec(one: &PlaceholderSet) -> Value {
     serde_json::to_value(one.template.spec.as_ref().unwrap()).unwrap()
 }
 
-fn asked(affinity: &str, terms: &Value) -> (Shortage, TenantDemand) {
+fn with_affinity(affinity: &str, terms: &Value) -> (Shortage, TenantDemand) {
     let mut one = shortage("burst", "train", 1, &[(GPU, 8)]);
     one.selector.insert(affinity.into(), "true".into());
     let rules = NodeRules {
         selector: BTreeMap::new(),
         terms: serde_json::from_value(terms.clone()).unwrap(),
     };
-    let mut needs = TenantDemand::default();
-    needs.affinities.insert(affinity.into(), (rules, "burst".into()));
-    (one, needs)
+    let mut demand = TenantDemand::default();
+    demand.affinities.insert(affinity.into(), (rules, "burst".into()));
+    (one, demand)
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn gangs_of_single_domain_ask_for_one() {
 
 #[test]
 fn affinities_are_passed_on_as_far_as_a_free_node_can_satisfy_them() {
-    let (one, needs) = asked(
+    let (one, demand) = with_affinity(
         "x",
         &json!([
             {"matchExpressions": [
@@ -158,7 +158,7 @@ fn affinities_are_passed_on_as_far_as_a_free_node_can_satisfy_them() {
             {"matchExpressions": [{"key": "berth.dev/pool", "operator": "In", "values": ["l40s"]}]},
         ]),
     );
-    let all = placeholders_with(pool(), vec![one], &needs);
+    let all = placeholders_with(pool(), vec![one], &demand);
     let terms = &spec(&all[0])["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
     assert_eq!(
         terms.as_array().unwrap().len(),
@@ -175,11 +175,11 @@ fn affinities_are_passed_on_as_far_as_a_free_node_can_satisfy_them() {
         keys,
         ["berth.dev/state", "berth.dev/tenant", "berth.dev/shared-pool", "zone"]
     );
-    let (one, needs) = asked(
+    let (one, demand) = with_affinity(
         "x",
         &json!([{"matchExpressions": [{"key": "berth.dev/pool", "operator": "In", "values": ["l40s"]}]}]),
     );
-    assert!(placeholders_with(pool(), vec![one], &needs).is_empty());
+    assert!(placeholders_with(pool(), vec![one], &demand).is_empty());
 }
 
 #[test]
@@ -199,14 +199,14 @@ fn pods_that_a_new_node_does_not_help_get_no_placeholders() {
 
 #[test]
 fn amounts_become_container_requests() {
-    let asked = container_resources(&amounts(&[
+    let resources = container_resources(&amounts(&[
         ("nvidia.com/mig-1g.10gb", 2),
         ("MiB hugepages-2Mi", 64),
         ("MiB ephemeral-storage", 10),
-        ("own node: {\"a/b\":1}", 1),
+        ("anti-affinity: {\"a/b\":1}", 1),
     ]));
     assert_eq!(
-        asked,
+        resources,
         json!({
             "requests": {"nvidia.com/mig-1g.10gb": "2", "hugepages-2Mi": "64Mi", "ephemeral-storage": "10Mi"},
             "limits": {"nvidia.com/mig-1g.10gb": "2", "hugepages-2Mi": "64Mi"},

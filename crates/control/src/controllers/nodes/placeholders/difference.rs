@@ -15,15 +15,15 @@ pub(super) struct Difference {
     pub(super) delete: Vec<Arc<Pod>>,
     pub(super) create: Vec<Pod>,
     /// How many failed ones are kept for a while.
-    pub(super) resting: usize,
+    pub(super) recently_ended: usize,
 }
 
 /// Seconds for which a failed placeholder is kept: a kubelet that rejects one rejects the next one as well, and they would follow
 /// each other without a pause.
 pub(super) const FAILED_POD_HOLD: i64 = 60;
 
-/// Compares the placeholders that there are with those that are wanted. Names follow from what is there, so that whoever
-/// decides the same twice makes nothing twice.
+/// Compares the existing placeholders with the wanted ones. Names of new ones follow from the existing ones, so that the same
+/// decision made twice does not create a placeholder twice.
 pub(super) fn compute_difference(existing: &[Arc<Pod>], wanted: &[PlaceholderSet], now: Timestamp) -> Difference {
     let mut by_kind: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
     for pod in existing {
@@ -34,24 +34,24 @@ pub(super) fn compute_difference(existing: &[Arc<Pod>], wanted: &[PlaceholderSet
             .push(pod);
     }
     let mut difference = Difference::default();
-    for one in wanted {
-        let mut there = by_kind.remove(one.kind.as_str()).unwrap_or_default();
-        let names: BTreeSet<String> = there.iter().map(|pod| pod.name_any()).collect();
-        there.retain(|pod| pod.metadata.deletion_timestamp.is_none());
-        let all = there.len();
-        there.retain(|pod| !holds_its_place(pod, now));
-        let resting = all - there.len();
-        difference.resting += resting;
+    for set in wanted {
+        let mut current = by_kind.remove(set.kind.as_str()).unwrap_or_default();
+        let names: BTreeSet<String> = current.iter().map(|pod| pod.name_any()).collect();
+        current.retain(|pod| pod.metadata.deletion_timestamp.is_none());
+        let all = current.len();
+        current.retain(|pod| !ended_recently(pod, now));
+        let recently_ended = all - current.len();
+        difference.recently_ended += recently_ended;
         // Pending ones are kept before those that have a node.
-        there.sort_by_key(|pod| (has_ended(pod), has_node(pod), order(pod)));
-        let count = there.iter().take_while(|pod| !has_ended(pod)).count();
-        let keeps = count.min(one.count as usize);
-        difference.delete.extend(there.split_off(keeps).into_iter().cloned());
+        current.sort_by_key(|pod| (has_ended(pod), has_node(pod), order(pod)));
+        let count = current.iter().take_while(|pod| !has_ended(pod)).count();
+        let keeps = count.min(set.count as usize);
+        difference.delete.extend(current.split_off(keeps).into_iter().cloned());
         let free = (0..)
-            .map(|number| one.name(number))
+            .map(|number| set.name(number))
             .filter(|name| !names.contains(name));
-        let missing = (one.count as usize - keeps).saturating_sub(resting);
-        difference.create.extend(free.take(missing).map(|name| one.pod(&name)));
+        let missing = (set.count as usize - keeps).saturating_sub(recently_ended);
+        difference.create.extend(free.take(missing).map(|name| set.pod(&name)));
     }
     let unwanted = by_kind.into_values().flatten();
     let unwanted = unwanted.filter(|pod| pod.metadata.deletion_timestamp.is_none());
@@ -69,14 +69,14 @@ fn has_node(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
-/// Whether it is of no use any more: evicted, or refused by a kubelet.
+/// Whether a placeholder has no effect any more: evicted, or rejected by a kubelet.
 fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Whether it ended, and was made a short while ago.
-fn holds_its_place(pod: &Pod, now: Timestamp) -> bool {
+/// Whether a placeholder ended and was created a short while ago.
+fn ended_recently(pod: &Pod, now: Timestamp) -> bool {
     let age = pod.creation_timestamp().map_or(FAILED_POD_HOLD, |made| {
         now.as_second().saturating_sub(made.0.as_second())
     });
@@ -109,7 +109,7 @@ mod tests {
         Arc::new(serde_json::from_value(pod).unwrap())
     }
 
-    fn told(existing: &[Arc<Pod>], all: &[PlaceholderSet]) -> (Vec<String>, Vec<String>) {
+    fn diff(existing: &[Arc<Pod>], all: &[PlaceholderSet]) -> (Vec<String>, Vec<String>) {
         let difference = compute_difference(existing, all, "2026-01-01T00:01:00Z".parse().unwrap());
         let names = |pods: Vec<String>| pods.into_iter().map(|name| name.replace("h100-", "")).collect();
         (
@@ -125,14 +125,14 @@ mod tests {
     #[test]
     fn missing_placeholders_are_created_and_surplus_ones_deleted() {
         let none = json!({});
-        assert_eq!(told(&[], &[wanted("a", 2)]), (vec![], texts(&["a-0", "a-1"])));
+        assert_eq!(diff(&[], &[wanted("a", 2)]), (vec![], texts(&["a-0", "a-1"])));
         let two = [pod("a", 0, &none), pod("a", 3, &none)];
-        assert_eq!(told(&two, &[wanted("a", 2)]), (vec![], vec![]));
-        assert_eq!(told(&two, &[wanted("a", 4)]), (vec![], texts(&["a-1", "a-2"])));
-        assert_eq!(told(&two, &[wanted("a", 1)]), (texts(&["a-3"]), vec![]));
-        assert_eq!(told(&two, &[wanted("b", 1)]), (texts(&["a-0", "a-3"]), texts(&["b-0"])));
+        assert_eq!(diff(&two, &[wanted("a", 2)]), (vec![], vec![]));
+        assert_eq!(diff(&two, &[wanted("a", 4)]), (vec![], texts(&["a-1", "a-2"])));
+        assert_eq!(diff(&two, &[wanted("a", 1)]), (texts(&["a-3"]), vec![]));
+        assert_eq!(diff(&two, &[wanted("b", 1)]), (texts(&["a-0", "a-3"]), texts(&["b-0"])));
         assert_eq!(
-            told(&two, &[]),
+            diff(&two, &[]),
             (texts(&["a-0", "a-3"]), vec![]),
             "autoscaling was switched off"
         );
@@ -141,20 +141,20 @@ mod tests {
     #[test]
     fn a_placeholder_on_a_node_is_deleted_first() {
         let placed = json!({"spec": {"nodeName": "n1", "containers": []}});
-        let there = [pod("a", 0, &placed), pod("a", 1, &json!({}))];
-        assert_eq!(told(&there, &[wanted("a", 1)]), (texts(&["a-0"]), vec![]));
+        let existing = [pod("a", 0, &placed), pod("a", 1, &json!({}))];
+        assert_eq!(diff(&existing, &[wanted("a", 1)]), (texts(&["a-0"]), vec![]));
     }
 
     #[test]
     fn a_finished_or_terminating_placeholder_is_replaced_under_another_name() {
         let ended = pod("a", 0, &json!({"status": {"phase": "Failed"}}));
-        assert_eq!(told(&[ended], &[wanted("a", 1)]), (texts(&["a-0"]), texts(&["a-1"])));
+        assert_eq!(diff(&[ended], &[wanted("a", 1)]), (texts(&["a-0"]), texts(&["a-1"])));
         let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         assert_eq!(
-            told(&[pod("a", 0, &going)], &[wanted("a", 1)]),
+            diff(&[pod("a", 0, &going)], &[wanted("a", 1)]),
             (vec![], texts(&["a-1"]))
         );
-        assert_eq!(told(&[pod("a", 0, &going)], &[]), (vec![], vec![]));
+        assert_eq!(diff(&[pod("a", 0, &going)], &[]), (vec![], vec![]));
     }
 
     #[test]
@@ -164,18 +164,18 @@ mod tests {
             pod("a", 0, &fields)
         };
         let fresh = ended("2026-01-01T00:00:30Z");
-        assert_eq!(told(std::slice::from_ref(&fresh), &[wanted("a", 1)]), (vec![], vec![]));
+        assert_eq!(diff(std::slice::from_ref(&fresh), &[wanted("a", 1)]), (vec![], vec![]));
         assert_eq!(
-            told(std::slice::from_ref(&fresh), &[wanted("a", 2)]),
+            diff(std::slice::from_ref(&fresh), &[wanted("a", 2)]),
             (vec![], texts(&["a-1"]))
         );
         assert_eq!(
-            told(&[fresh], &[]),
+            diff(&[fresh], &[]),
             (texts(&["a-0"]), vec![]),
             "it is not wanted at all"
         );
         let old = ended("2026-01-01T00:00:00Z");
-        assert_eq!(told(&[old], &[wanted("a", 1)]), (texts(&["a-0"]), texts(&["a-1"])));
+        assert_eq!(diff(&[old], &[wanted("a", 1)]), (texts(&["a-0"]), texts(&["a-1"])));
     }
 
     #[test]
@@ -186,6 +186,6 @@ mod tests {
             .into_iter()
             .map(Arc::new)
             .collect();
-        assert_eq!(told(&made, &all), (vec![], vec![]));
+        assert_eq!(diff(&made, &all), (vec![], vec![]));
     }
 }

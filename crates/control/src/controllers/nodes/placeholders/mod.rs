@@ -36,7 +36,7 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Creates and deletes placeholders as a plan requires. Returns when to try again what failed: a cluster that rejects
 /// placeholders must not hold up nodes.
-pub async fn reconcile(context: &NodesContext, plan: &Plan, needs: &TenantDemand) -> Option<Duration> {
+pub async fn reconcile(context: &NodesContext, plan: &Plan, demand: &TenantDemand) -> Option<Duration> {
     let stores = &context.stores;
     let tenants = stores.tenants.state();
     let slugs = tenants.iter().filter_map(|tenant| {
@@ -48,18 +48,18 @@ pub async fn reconcile(context: &NodesContext, plan: &Plan, needs: &TenantDemand
         image: context.node_jobs.placeholder_image.clone(),
         pull_secrets: context.node_jobs.pull_secrets.clone(),
     };
-    let wanted = build_placeholder_sets(&settings, &stores.pools.state(), &slugs.collect(), plan, needs);
+    let wanted = build_placeholder_sets(&settings, &stores.pools.state(), &slugs.collect(), plan, demand);
     let difference = compute_difference(&stores.placeholders.state(), &wanted, Timestamp::now());
-    let rest = (difference.resting > 0).then(|| Duration::from_secs(FAILED_POD_HOLD.unsigned_abs()));
+    let rest = (difference.recently_ended > 0).then(|| Duration::from_secs(FAILED_POD_HOLD.unsigned_abs()));
     let outcome = apply_difference(context, difference).await;
     let mut requests: BTreeMap<String, Request> = BTreeMap::new();
-    for (pool, ask) in &plan.scale_ups {
+    for (pool, scale_up) in &plan.scale_ups {
         let of_pool = wanted.iter().filter(|one| one.pool == *pool);
         let pods = of_pool.map(|one| one.count).sum();
         let request = Request {
-            nodes: if pods == 0 { 0 } else { ask.nodes },
+            nodes: if pods == 0 { 0 } else { scale_up.nodes },
             pods,
-            held_back: ask.limited_message(pool),
+            held_back: scale_up.limited_message(pool),
         };
         requests.insert(pool.clone(), request);
     }
@@ -78,8 +78,8 @@ pub async fn reconcile(context: &NodesContext, plan: &Plan, needs: &TenantDemand
     if outcome.is_err() { Some(RETRY_PAUSE) } else { rest }
 }
 
-/// Creates and deletes all of them, whichever fails: the placeholders of one tenant must not hold up those of another. Returns the
-/// first error.
+/// Creates and deletes all of them even if one fails: one tenant's placeholders must not hold up another's. Returns the first
+/// error.
 async fn apply_difference(context: &NodesContext, difference: Difference) -> Result<(), ReconcileError> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), system::NAMESPACE);
     let deleted = difference
@@ -96,7 +96,7 @@ async fn apply_difference(context: &NodesContext, difference: Difference) -> Res
 }
 
 async fn delete_placeholder(pods: Api<Pod>, pod: Arc<Pod>) -> Result<(), ReconcileError> {
-    let this_very = DeleteParams {
+    let params = DeleteParams {
         grace_period_seconds: Some(0),
         preconditions: Some(Preconditions {
             uid: pod.uid(),
@@ -104,9 +104,9 @@ async fn delete_placeholder(pods: Api<Pod>, pod: Arc<Pod>) -> Result<(), Reconci
         }),
         ..DeleteParams::default()
     };
-    match pods.delete(&pod.name_any(), &this_very).await {
+    match pods.delete(&pod.name_any(), &params).await {
         Ok(_) => Ok(()),
-        // Gone, or another one by now.
+        // It is gone, or replaced by another one.
         Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(()),
         Err(error) => Err(api("delete a placeholder")(error)),
     }
@@ -115,7 +115,7 @@ async fn delete_placeholder(pods: Api<Pod>, pod: Arc<Pod>) -> Result<(), Reconci
 async fn create_placeholder(pods: Api<Pod>, pod: Pod) -> Result<(), ReconcileError> {
     match pods.create(&PostParams::default(), &pod).await {
         Ok(_) => Ok(()),
-        // The view lags: it is there already.
+        // The view lags: it exists already.
         Err(error) if is_status(&error, 409) => Ok(()),
         Err(error) => Err(api("make a placeholder")(error)),
     }

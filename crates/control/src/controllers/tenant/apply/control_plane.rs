@@ -27,10 +27,10 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
 use std::{sync::Arc, time::Duration};
 
-/// Pause before a syncer that is not ready yet is asked again.
+/// Pause before a syncer that is not ready yet is probed again.
 const SYNCER_PROBE: Duration = Duration::from_millis(200);
 
-/// A tenant whose API server was asked to run and whose kubeconfig exists.
+/// A tenant whose API server was started and whose kubeconfig exists.
 pub(crate) struct Started {
     pub(crate) api_server: ApiServer,
     components: Vec<Component>,
@@ -57,17 +57,17 @@ pub(crate) struct Serving {
 
 /// The components that need the API server.
 pub(crate) struct Running {
-    /// Controller manager, scheduler and DNS; why the first of them that does not run does not.
+    /// Controller manager, scheduler and DNS: running, or why the first of them is down.
     pub(crate) components: ComponentState,
     syncer: ComponentState,
 }
 
-/// What the syncer says of itself.
+/// The state that the syncer reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SyncerState {
     /// It has listed both sides.
     Ready,
-    /// It is on the way, as the message says.
+    /// It is starting, as the message says.
     Starting(String),
     /// It does not run, for the given reason.
     Down(String),
@@ -114,7 +114,7 @@ pub(super) async fn start(
     })
 }
 
-/// With an API server that answers: the objects and components that need it. Then asks the syncer whether it is ready.
+/// Applies the objects and runs the components that need the API server, if it answers. Then probes the syncer.
 pub(super) async fn serve(
     context: &TenantContext,
     prepared: &Prepared<'_>,
@@ -251,7 +251,7 @@ async fn apply_kubeconfig(context: &TenantContext, prepared: &Prepared<'_>) -> R
     Ok(kubeconfig)
 }
 
-/// A Secret of the team's own that happens to have the kubeconfig's name is not overwritten.
+/// Returns an error if another Secret of the team has the kubeconfig's name: it must not be overwritten.
 async fn refuse_foreign_secret(context: &TenantContext, tenant: &Tenant) -> Result<(), ReconcileError> {
     let namespace = tenant.cluster.namespace().unwrap_or_default();
     let name = host_objects::kubeconfig_secret_name(&tenant.cluster);
@@ -349,7 +349,7 @@ fn write_kubeconfig_file(
         .publish_kubeconfig(&namespace, &cluster.name_any(), &started.kubeconfig)?)
 }
 
-/// Asks the syncer whether it is ready; one that is not is asked again soon.
+/// Probes the syncer. If it is not ready, the tenant is soon reconciled again.
 async fn probe_syncer(context: &TenantContext, tenant: &Tenant, endpoints: &Endpoints) -> SyncerState {
     let state = match context.remote.probe_syncer(&endpoints.syncer_admin).await {
         Ok(answer) if answer.is_ready => return SyncerState::Ready,

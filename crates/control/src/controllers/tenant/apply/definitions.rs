@@ -33,7 +33,7 @@ pub(super) async fn apply_definitions(
     Ok(())
 }
 
-/// Whether the tenant has no definition of this name but one that came from here.
+/// Whether the tenant has no definition of this name, or one that control created.
 async fn is_free(tenant: &Applier, name: &str) -> Result<bool, ReconcileError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(tenant.client().clone());
     let existing =

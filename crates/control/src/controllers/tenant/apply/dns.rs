@@ -1,4 +1,4 @@
-//! The tenant's DNS: the address under which its pods find it, and what its teams changed about it.
+//! The tenant's DNS: its address, and its customization by the teams.
 //!
 //! The address is that of the host Service `kube-dns`, the next one after `default/kubernetes` if it is free. Running pods
 //! hold it, so it is also recorded beside the tenant's ports: a Service that is deleted by hand gets it again.
@@ -41,11 +41,11 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-/// What the tenant's DNS is made of; none if the runtime has no DNS server. `connection` is the tenant's API server, if it
+/// The input of the tenant's DNS; none if the runtime has no DNS server. `connection` is the tenant's API server, if it
 /// answers.
 ///
 /// # Errors
-/// The host refuses or does not answer; the address is gone.
+/// The host refuses or does not answer; the address is in use.
 pub(super) async fn prepare_dns(
     context: &TenantContext,
     prepared: &Prepared<'_>,
@@ -145,7 +145,7 @@ async fn create_dns_service(
     })
 }
 
-/// Shows the DNS in the tenant. A Service of the name with another address, which a team made, is replaced.
+/// Applies the Service of the DNS in the tenant. One with another address, which a team created, is replaced.
 ///
 /// # Errors
 /// The tenant's API server refuses or does not answer.
@@ -169,7 +169,7 @@ pub(super) async fn apply_tenant_service(tenant: &Applier, address: IpAddr) -> R
     Ok(tenant.apply(&wanted).await?)
 }
 
-/// What the ConfigMap in the tenant says now, or said when it was read last.
+/// The data of the ConfigMap in the tenant; what was read last if the tenant does not answer.
 async fn read_customization(tenant: &Tenant, connection: Option<&Arc<Applier>>) -> Option<BTreeMap<String, String>> {
     let known = &tenant.memory.dns;
     if let Some(connection) = connection {
@@ -185,7 +185,7 @@ async fn read_customization(tenant: &Tenant, connection: Option<&Arc<Applier>>) 
     known.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Writes an Event in the tenant that says what is not in effect, once for each message.
+/// Writes an Event in the tenant about entries that have no effect, once for each message.
 async fn write_error_event(tenant: &Applier, errors: &[String]) {
     let events: Api<Event> = Api::namespaced(tenant.client().clone(), NAMESPACE);
     match events.create(&PostParams::default(), &error_event(errors)).await {

@@ -49,7 +49,7 @@ async fn load_or_reserve_range(
     let services: Api<Service> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     let existing = optional(services.get(API_SERVER).await).map_err(api("read the Service of the API server"))?;
     let uses_pods = context.runtime.uses_pods();
-    // Read first: ports that are allocated are not given out again.
+    // Recorded ports are read first: every allocation gives new ones.
     let known = existing.as_ref().filter(|_| !uses_pods);
     if let Some(recorded) = known.and_then(range::read_ports_and_range) {
         return Ok(recorded);
@@ -75,7 +75,7 @@ async fn load_or_reserve_range(
             reason: "NoServiceRange",
             message: "the host cluster has no IPv4 Service range of /24 or larger to take the tenant's from".into(),
         })?;
-    // Different tenants start at different places, so that many created at once seldom meet.
+    // Different tenants start at different places, so that many created at once seldom collide.
     let start = tenant
         .id
         .hash()
@@ -119,7 +119,7 @@ impl PublicState {
     }
 }
 
-/// Makes the API server reachable as the spec asks, and writes into `endpoints` where that is. None where control planes are
+/// Makes the API server reachable as the spec asks, and sets its public endpoint in `endpoints`. None where control planes are
 /// processes.
 ///
 /// # Errors

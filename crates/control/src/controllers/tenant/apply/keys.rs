@@ -1,6 +1,6 @@
 //! The tenant's keys and certificates, kept in Secrets of the control-plane namespace.
 //!
-//! `pki` holds the authorities and is made exactly once; `certificates` holds the leaves and follows renewals.
+//! `pki` holds the authorities and is created exactly once; `certificates` holds the leaves and follows renewals.
 
 use super::super::{build::host_objects, context::TenantContext, target::Tenant};
 use crate::{
@@ -49,7 +49,7 @@ pub(super) async fn load_authorities(
         );
         stored = match secrets.create(&PostParams::default(), &new).await {
             Ok(created) => Some(created),
-            // Another control was faster: its keys are the tenant's.
+            // Another control created it first: its keys are the tenant's.
             Err(error) if is_status(&error, 409) => {
                 optional(secrets.get(AUTHORITIES).await).map_err(api("read the tenant's PKI"))?
             }
@@ -59,7 +59,7 @@ pub(super) async fn load_authorities(
     let mut stored = stored.map(read_texts).unwrap_or_default();
     let missing = Authorities::missing(tenant.id.hash(), &stored)?;
     if !missing.is_empty() {
-        // Another control that does the same at the same time makes this fail; the next reconcile reads what it stored.
+        // This fails if another control does the same at the same time; the next reconcile reads what that one stored.
         stored = add_authorities(&secrets, missing).await?;
     }
     let loaded = Arc::new(Authorities::load(

@@ -1,5 +1,5 @@
 //! From an accepted spec to a running tenant. Each stage is a type that only the stage before it can make, so that nothing runs
-//! before what isolates it exists:
+//! before its isolation exists:
 //!
 //! [`Accepted`] → [`Prepared`] → [`Started`] → [`Running`]
 //!
@@ -41,15 +41,15 @@ impl Accepted {
     }
 }
 
-/// How far a reconcile came.
+/// The stage that a reconcile reached.
 pub(super) enum Outcome<'a> {
-    /// The tenant was never accepted: nothing is made for it.
+    /// The tenant was never accepted: nothing is created for it.
     NeverAccepted,
     /// The settings that it was accepted with cannot be read.
     SettingsUnknown(TenantError),
     /// Nothing was started.
     NotPrepared(TenantError),
-    /// Everything exists that must be there before something runs.
+    /// Everything exists that must exist before a component runs.
     Prepared {
         prepared: Box<Prepared<'a>>,
         control_plane: Box<ControlPlane>,
@@ -62,7 +62,7 @@ pub(super) enum Outcome<'a> {
 pub(super) enum ControlPlane {
     /// The API server could not be started.
     NotStarted(TenantError),
-    /// The API server was started, and what needs it where it answers.
+    /// The API server was started, and if it answers, the components that need it.
     Started {
         started: Box<Started>,
         serving: Result<Serving, TenantError>,
@@ -106,8 +106,8 @@ impl Outcome<'_> {
     }
 }
 
-/// Does what can be done now. What must be waited for puts the tenant back into the queue by itself. The nodes of a tenant are
-/// published also if its control plane fails.
+/// Does what can be done now. What it waits for puts the tenant back into the queue. The nodes of a tenant are published even
+/// if its control plane fails.
 pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, nodes: &ObservedNodes) -> Outcome<'a> {
     let prepared = match prepare::prepare(context, accepted).await {
         Ok(prepared) => Box::new(prepared),

@@ -27,9 +27,9 @@ pub(crate) struct Prepared<'a> {
     pub(super) authorities: Arc<Authorities>,
     /// The host's Service ranges.
     pub(super) host_ranges: HostRanges,
-    /// Every range that stays closed whatever the tenant asks for.
+    /// Every range that stays blocked even if the spec lists it.
     pub(super) blocked: Vec<IpNet>,
-    /// What the syncer has to know of the tenant's border.
+    /// The network limits that the syncer enforces.
     pub(super) limits: NetworkLimits,
     pub(super) service_range: ServiceRange,
     pub(crate) endpoints: Endpoints,
@@ -37,7 +37,7 @@ pub(crate) struct Prepared<'a> {
     pub(crate) public: Option<PublicState>,
 }
 
-/// Makes what must exist before anything of the tenant runs, and before its syncer may make pods.
+/// Creates what must exist before anything of the tenant runs, and before its syncer may create pods.
 pub(super) async fn prepare<'a>(context: &TenantContext, accepted: &'a Accepted) -> Result<Prepared<'a>, TenantError> {
     let Accepted { tenant, settings } = accepted;
     let host_ranges = fetch::read_service_ranges(&context.client)
@@ -98,7 +98,7 @@ pub(super) async fn prepare<'a>(context: &TenantContext, accepted: &'a Accepted)
     })
 }
 
-/// Applies the two namespaces, with what the admission policies of the host read of the tenant's class.
+/// Applies the two namespaces, with the annotations that the admission policies of the host read.
 async fn apply_namespaces(
     context: &TenantContext,
     Accepted { tenant, settings }: &Accepted,

@@ -29,8 +29,8 @@ use kube::{
 use serde_json::json;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Makes the `TenantNodes` in the control-plane namespace say what the host's nodes say, and deletes those of nodes that
-/// are no longer the tenant's. Writes only what differs.
+/// Updates the `TenantNodes` in the control-plane namespace from the host's nodes, and deletes those of nodes that are no
+/// longer the tenant's. Writes only what differs.
 ///
 /// # Errors
 /// The host refuses or does not answer.
@@ -81,7 +81,7 @@ fn visible_nodes(context: &TenantContext, accepted: &Accepted, nodes: &ObservedN
     own.chain(shared).collect()
 }
 
-/// What the tenant sees of a node: without what the platform's own pods use of it.
+/// What the tenant sees of a node, without the resources that the platform's own pods use.
 fn build_view(context: &TenantContext, node: &Node, source: &Source) -> (TenantNodeSpec, TenantNodeStatus) {
     let pools = context.stores.pools.state();
     let pool = pools.iter().find(|pool| pool.name_any() == source.pool());

@@ -15,18 +15,18 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-/// Group whose members are cluster-admin in their tenant. Not `system:masters`: its rights can be seen and taken away.
+/// Group whose members are cluster-admin in their tenant. Not `system:masters`: RBAC can show and revoke its rights.
 pub const ADMIN_GROUP: &str = "berth:tenant-admins";
-/// Name of the ServiceCIDR in the tenant that stands for the host's Service ranges.
+/// Name of the ServiceCIDR in the tenant with the host's Service ranges.
 const SERVICE_CIDR_NAME: &str = "berth-host";
-/// Name of the tenant's roles and bindings that Berth makes.
+/// Name of the syncer's role and binding in the tenant.
 const SYNCER_ROLE: &str = "berth:syncer";
 
 /// What is applied before the webhooks, in this order.
 pub struct BootstrapObjects {
     /// What the syncer may do, and what the tenant's DNS may read.
     pub roles: [ClusterRole; 2],
-    /// Who has these roles, and who administers the tenant.
+    /// Bindings of these roles, and of the tenant's administrators.
     pub bindings: [ClusterRoleBinding; 3],
     /// The account without which no pod is admitted.
     pub service_account: ServiceAccount,
@@ -92,8 +92,8 @@ fn group(name: &str) -> Subject {
     subject("Group", name)
 }
 
-/// The service account `default/default`, without which no pod is admitted. The controller manager would make it a
-/// second or so later; a tenant that is called ready accepts pods.
+/// The service account `default/default`, without which no pod is admitted. The controller manager would create it about a
+/// second later; a tenant that is called ready accepts pods.
 fn default_service_account() -> ServiceAccount {
     ServiceAccount {
         metadata: ObjectMeta {

@@ -1,9 +1,9 @@
 //! CustomResourceDefinitions of the further kinds that a class lists: a tenant that has none gets the host's, so that its
-//! teams can use the kind as they find it documented.
+//! teams can use the kind as documented.
 //!
-//! Only what the one listed version needs is carried over: its schema and columns, and no conversion webhook, which would
-//! be an address of the host. A definition that the tenant made itself is left alone, and none is ever deleted: with it
-//! would go the tenant's objects.
+//! Only what the one listed version needs is copied: its schema and columns, but no conversion webhook, which would be an
+//! address of the host. A definition that the tenant created itself is left alone, and none is ever deleted: the tenant's
+//! objects would be deleted with it.
 
 use berth_api::labels;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_not_carried_over() {
+    fn unusable_definitions_are_not_copied() {
         assert!(tenant_definition(&definition("Cluster"), "v1").is_none());
         assert!(tenant_definition(&definition("Namespaced"), "v2").is_none());
         assert!(tenant_definition(&definition("Namespaced"), "v0").is_none());

@@ -25,9 +25,9 @@ use std::{
 pub const SERVICE: &str = "kube-dns";
 /// Namespace in the tenant of the Service and of the customization.
 pub const NAMESPACE: &str = "kube-system";
-/// Name of the ConfigMap in the tenant with what its teams change.
+/// Name of the ConfigMap in the tenant with the customization by its teams.
 pub const CUSTOMIZATION: &str = "coredns-custom";
-/// Port that pods ask at.
+/// Port that pods send queries to.
 const PORT: i32 = 53;
 /// Addresses after the API server's that are tried; the range ends there.
 const CANDIDATES: u32 = 5;
@@ -60,7 +60,7 @@ fn ports(target: Option<u16>) -> Vec<ServicePort> {
     vec![port("dns", "UDP"), port("dns-tcp", "TCP")]
 }
 
-/// The Service on the host, before the pods of CoreDNS.
+/// The Service on the host, in front of the pods of CoreDNS.
 pub fn host_dns_service(
     cluster: &TenantCluster,
     tenant: &TenantId,
@@ -101,7 +101,7 @@ pub fn dns_role() -> ClusterRole {
     }
 }
 
-/// The Service as the tenant sees it. Nothing follows from it: the host has the one that pods reach.
+/// The Service as the tenant sees it. It only shows the address: pods reach the Service on the host.
 pub fn tenant_dns_service(address: IpAddr) -> Service {
     let labels = [
         (labels::MANAGED_BY, labels::MANAGED_BY_CONTROL),
@@ -125,8 +125,8 @@ pub fn tenant_dns_service(address: IpAddr) -> Service {
     }
 }
 
-/// The Event in the tenant that says what of the customization is not in effect. Its name follows from the message, so that there is
-/// one for each.
+/// The Event in the tenant about entries of the customization that have no effect. Its name follows from the message, so that
+/// there is one for each message.
 pub fn error_event(errors: &[String]) -> Event {
     let mut message = errors.join("; ");
     message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
@@ -189,11 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn an_event_says_what_was_refused_and_is_one_for_one_wording() {
-        let words = ["hosts, line 1: \"x\" is not an address".to_owned()];
-        assert_eq!(error_event(&words).metadata.name, error_event(&words).metadata.name);
+    fn the_name_of_an_event_follows_from_its_message() {
+        let errors = ["hosts, line 1: \"x\" is not an address".to_owned()];
+        assert_eq!(error_event(&errors).metadata.name, error_event(&errors).metadata.name);
         assert_ne!(
-            error_event(&words).metadata.name,
+            error_event(&errors).metadata.name,
             error_event(&["other".to_owned()]).metadata.name
         );
         let long = error_event(&["é".repeat(1024)]);

@@ -1,5 +1,5 @@
-//! Where teams reach their API server: at its Service, or beyond it at a port of the nodes or at a load balancer. That is
-//! a Service of its own, so that the address of the first never changes.
+//! Where teams reach their API server: at its Service, or from outside at a port of the nodes or at a load balancer. For
+//! the latter there is a second Service, so that the address of the first never changes.
 
 use crate::{
     control_plane::{API_SERVER, PublicEndpoint, authority},
@@ -51,7 +51,7 @@ pub fn external_service(owner: Owner<'_>, spec: &ControlPlaneService, target: u1
     }
 }
 
-/// At the port that the host chose: of the first host name, or of one node.
+/// The endpoint at the port that the host chose: under the first host name, or at one node.
 pub fn endpoint_at_node(
     spec: &ControlPlaneService,
     service: &Service,
@@ -73,7 +73,7 @@ pub fn endpoint_at_node(
     let mut all: Vec<&Arc<Node>> = nodes.iter().collect();
     all.sort_by_key(|node| (Reverse(is_ready(node)), node.name_any()));
     let addresses: Vec<String> = all.into_iter().filter_map(|node| address(node)).collect();
-    // A node that is not Ready for a moment is no reason to hand out another kubeconfig.
+    // A node that is not Ready for a moment is no reason to publish another kubeconfig.
     let kept = addresses.iter().find(|address| earlier == Some(&url(address, port)));
     let chosen = kept.or(addresses.first());
     let chosen = chosen.ok_or_else(|| pending("NodePortPending", "no node of the host has an address"))?;
@@ -83,7 +83,7 @@ pub fn endpoint_at_node(
     })
 }
 
-/// The address of a node that is known farthest.
+/// The external address of a node, else its internal one.
 fn address(node: &Node) -> Option<String> {
     let addresses = node.status.as_ref()?.addresses.as_ref()?;
     ["ExternalIP", "InternalIP"].into_iter().find_map(|kind| {
@@ -92,7 +92,7 @@ fn address(node: &Node) -> Option<String> {
     })
 }
 
-/// At the load balancer: under the first host name, or its own name or address.
+/// The endpoint at the load balancer: under the first host name, or its own name or address.
 pub fn endpoint_at_load_balancer(
     spec: &ControlPlaneService,
     service: &Service,
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_port_is_reached_at_a_name_or_at_one_node_for_good() {
+    fn a_node_port_is_reached_at_a_host_name_or_always_at_the_same_node() {
         let nodes = [node("a", "10.0.0.1", "False"), node("b", "10.0.0.2", "True")];
         let by_name = endpoint_at_node(
             &spec(ControlPlaneServiceType::NodePort, &["k.example.com"]),

@@ -47,7 +47,7 @@ pub fn namespaces(cluster: &TenantCluster, tenant: &TenantId, policy: &BTreeMap<
     .map(|(name, role, pod_security)| {
         let mut all = tenant_labels(cluster, tenant);
         all.insert(labels::ROLE.into(), role.into());
-        // Whatever a syncer asks for, the host's own API server refuses pods that could leave their container.
+        // The host's API server rejects pods that could leave their container, even if a syncer creates them.
         all.insert("pod-security.kubernetes.io/enforce".into(), pod_security.into());
         all.insert("pod-security.kubernetes.io/enforce-version".into(), "latest".into());
         let mut annotations: BTreeMap<String, String> = cluster
@@ -112,7 +112,7 @@ pub fn syncer_identity(
     (account, [workloads, control_plane])
 }
 
-/// What the syncer may read that is in no namespace: classes, and what the tenant's `nodes` use.
+/// The syncer's rights on cluster-scoped objects: to read classes, and the usage of the tenant's `nodes`.
 pub fn syncer_cluster_role(
     cluster: &TenantCluster,
     tenant: &TenantId,
@@ -175,7 +175,7 @@ pub fn kubeconfig_secret_name(cluster: &TenantCluster) -> String {
     format!("{}-kubeconfig", cluster.name_any())
 }
 
-/// The Secret beside the `TenantCluster` that holds the team's kubeconfig. It goes with its owner.
+/// The Secret beside the `TenantCluster` that holds the team's kubeconfig. It is deleted with its owner.
 pub fn kubeconfig_secret(cluster: &TenantCluster, tenant: &TenantId, kubeconfig: &str) -> Secret {
     let namespace = cluster.namespace().unwrap_or_default();
     let mut metadata = metadata(cluster, tenant, &namespace, &kubeconfig_secret_name(cluster));

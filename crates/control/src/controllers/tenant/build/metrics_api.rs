@@ -1,4 +1,4 @@
-//! The objects of the metrics API in the tenant: they lead its API server to the syncer, which serves it.
+//! The objects of the metrics API in the tenant: with them its API server sends requests to the syncer, which serves them.
 
 use berth_api::labels;
 use berth_sync_rules::usage;
@@ -17,7 +17,7 @@ pub const NAME: &str = "v1beta1.metrics.k8s.io";
 /// Priorities of the group among others and of the version in the group, as metrics-server has them.
 const PRIORITY: i32 = 100;
 
-/// Value of the label of what control made.
+/// Label value of objects that control created.
 pub const OURS: &str = labels::MANAGED_BY_CONTROL;
 
 fn meta(name: &str, namespace: Option<&str>, more: &[(&str, &str)]) -> ObjectMeta {
@@ -30,7 +30,7 @@ fn meta(name: &str, namespace: Option<&str>, more: &[(&str, &str)]) -> ObjectMet
     }
 }
 
-/// Users who may view a namespace may see what its pods use, as metrics-server's own installation has it.
+/// Lets users who may view a namespace see what its pods use, as metrics-server's own installation does.
 pub fn reader() -> ClusterRole {
     let gathered = ["view", "edit", "admin"].map(|role| format!("rbac.authorization.k8s.io/aggregate-to-{role}"));
     let gathered: Vec<(&str, &str)> = gathered.iter().map(|label| (label.as_str(), "true")).collect();
@@ -47,7 +47,7 @@ pub fn reader() -> ClusterRole {
     }
 }
 
-/// The Service that the APIService names. Its host is one for the egress broker only: nothing of it is on the host cluster.
+/// The Service that the APIService names. Only the egress broker knows its host name; nothing of it is on the host cluster.
 pub fn service() -> Service {
     Service {
         metadata: meta(usage::SERVICE, Some(usage::NAMESPACE), &[]),

@@ -1,4 +1,4 @@
-//! The objects of a tenant, on the host and in its own API server: pure functions of what is known of it.
+//! The objects of a tenant, on the host and in its own API server: pure functions.
 
 pub mod bootstrap;
 pub mod definitions;

@@ -28,7 +28,7 @@ const EGRESS: &str = "egress";
 const DNS: &str = "dns";
 
 /// The tenant's own range of the other family: eight addresses of an IPv6 range of the host. kube-apiserver takes
-/// addresses of a family only if it has a range of its own; it gives out none of this range, so that two tenants may have
+/// addresses of a family only if it has a range of its own; it allocates no address of this range, so two tenants may have
 /// the same.
 pub fn secondary_range(cidr: &str, first: IpAddr) -> Option<String> {
     let (address, prefix) = cidr.split_once('/')?;
@@ -61,7 +61,7 @@ pub fn range_at(base: Ipv4Addr, index: u32) -> ServiceRange {
     }
 }
 
-/// The range that an address is the first of.
+/// The range that begins with an address.
 fn range_of(first: Ipv4Addr) -> Option<ServiceRange> {
     let start = u32::from(first).checked_sub(1)?;
     (start % RANGE_SIZE == 0).then(|| range_at(Ipv4Addr::from(start), 0))
@@ -81,7 +81,7 @@ fn api_port(ports: &Ports) -> ServicePort {
     port(API_SERVER, 443, ports.api_server)
 }
 
-/// What is recorded of servers that are no pods.
+/// The recorded ports of servers that are not pods.
 fn ports(ports: &Ports) -> Vec<ServicePort> {
     vec![
         api_port(ports),
@@ -132,7 +132,7 @@ pub fn read_range(service: &Service) -> Option<ServiceRange> {
     range_of(service.spec.as_ref()?.cluster_ip.as_deref()?.parse().ok()?)
 }
 
-/// What [`service`] recorded of servers that are no pods.
+/// The ports and the range that [`api_server_service`] recorded for servers that are not pods.
 pub fn read_ports_and_range(service: &Service) -> Option<(Ports, ServiceRange)> {
     let spec = service.spec.as_ref()?;
     let range = read_range(service)?;

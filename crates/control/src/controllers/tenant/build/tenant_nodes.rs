@@ -8,9 +8,9 @@ use serde_json::Value;
 
 /// Why a tenant sees a node.
 pub enum Source {
-    /// It is the tenant's alone.
+    /// It is assigned to the tenant.
     Owned(Assignment),
-    /// Others use it as well. Labels of groups are the tenants' own, so the node has none.
+    /// Other tenants use it as well. Node groups belong to one tenant, so the node has no label of a group.
     Shared {
         /// The pool.
         pool: String,
@@ -72,8 +72,8 @@ pub fn tenant_view(node: &Node, source: &Source, topology_key: Option<&str>) -> 
     )
 }
 
-/// A node's status without what other tenants left on it (images, volumes) and without heartbeats, which would make a
-/// write of every beat.
+/// A node's status without what other tenants left on it (images, volumes) and without heartbeats, each of which would be a
+/// write.
 fn visible_status(mut status: Value) -> Value {
     if let Some(fields) = status.as_object_mut() {
         for hidden in ["images", "volumesAttached", "volumesInUse", "config"] {
@@ -93,7 +93,7 @@ fn visible_status(mut status: Value) -> Value {
     status
 }
 
-/// Of a node that others use as well also without what identifies the machine and where it is in the platform's network.
+/// The status of a shared node, also without the identity of the machine and its addresses in the platform's network.
 fn shared_status(mut status: Value) -> Value {
     if let Some(fields) = status.as_object_mut() {
         fields.remove("addresses");

@@ -1,5 +1,5 @@
-//! A tenant controller whose every call is written into a script: the host's and the tenant's API server, etcd, the runtime and
-//! the syncer's probe.
+//! A tenant controller whose calls are all recorded in a script: to the host's and the tenant's API server, etcd, the runtime
+//! and the syncer's probe.
 
 use super::super::{
     connection::{ProbeAnswer, ProbeError, Remote},
@@ -84,7 +84,7 @@ impl Fixture {
         panic!("not Ready: {:#}", self.status());
     }
 
-    /// Asks for the deletion of the tenant, and reconciles until it is gone. Returns the errors on the way.
+    /// Deletes the tenant, and reconciles until it is gone. Returns the errors on the way.
     pub(super) async fn delete(&mut self) -> Vec<TenantError> {
         let mut cluster = self.host.get(TENANT).unwrap();
         cluster["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();

@@ -1,5 +1,5 @@
-//! The whole controller against scripted answers: every call that it makes fails once, and the tenant comes to life, or goes,
-//! all the same.
+//! The whole controller against scripted answers: every call that it makes fails once, and the tenant still becomes ready,
+//! or is still deleted.
 
 mod fixture;
 
@@ -158,11 +158,11 @@ async fn each_call_of_a_deletion_may_fail_once_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn what_a_vanished_tenant_left_is_deleted_and_each_call_may_fail_once() {
+async fn leftovers_of_a_vanished_tenant_are_deleted_and_each_call_may_fail_once() {
     for number in 0..30 {
         let mut fixture = Fixture::new();
         fixture.reconcile_until_ready().await;
-        // Somebody took the finalizer off.
+        // The finalizer was removed by hand.
         fixture.host.remove(TENANT);
         fixture.script.fail_call(fixture.count_calls() + number);
         for _ in 0..20 {
