@@ -95,7 +95,7 @@ pub struct ClassControlPlane {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ControlPlaneServicePolicy {
-    /// Types that tenants may ask for. Empty: all of them.
+    /// Types that tenants may use. Empty: all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 3))]
     #[x_kube(merge_strategy = ListMerge::Set)]

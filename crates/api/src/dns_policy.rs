@@ -14,11 +14,11 @@ const PORT: u16 = 53;
 pub struct DnsPolicy {
     /// Whether names outside of the tenant's cluster are resolved. If not, they do not exist for its pods.
     pub forward: bool,
-    /// DNS servers to ask for them, such as `10.0.0.53` or `10.0.0.53:5353`. Empty: the resolver of the node that the
+    /// DNS servers that resolve them, such as `10.0.0.53` or `10.0.0.53:5353`. Empty: the resolver of the node that the
     /// tenant's DNS runs on.
     #[schemars(length(max = 8), inner(length(max = 64), regex(pattern = r"^[0-9a-fA-F.:\[\]]+$")))]
     pub upstreams: Vec<String>,
-    /// Domains that are never asked for outside, besides the host cluster's own.
+    /// Domains that are never resolved outside, besides the host cluster's own.
     #[schemars(
         length(max = 64),
         inner(

@@ -25,7 +25,7 @@ pub const RECYCLING: &str = "recycling";
 pub const STATE_SINCE: &str = "berth.dev/state-since";
 /// Annotation on a node: since when it serves its tenant (RFC 3339).
 pub const ASSIGNED_SINCE: &str = "berth.dev/assigned-since";
-/// Annotation on a node: why it is in its state, in words.
+/// Annotation on a node: reason of its state, as text.
 pub const REASON: &str = "berth.dev/reason";
 /// Annotation on a reserved node: how many nodes its group must have before it joins.
 pub const RESERVED_WITH: &str = "berth.dev/reserved-with";
@@ -47,7 +47,7 @@ pub const NODE_JOB: &str = "berth.dev/node-job";
 pub const IN_USE_MARKER: &str = "berth.dev/in-use-marker";
 /// Annotation on a node: annotations for autoscalers that Berth set there, separated by commas. It takes these off again.
 pub const AUTOSCALER_ANNOTATIONS: &str = "berth.dev/autoscaler-annotations";
-/// Label of placeholders, the pods that show to autoscalers what tenants wait for; the value is the `HostNodePool`.
+/// Label of placeholders, the pods that show demand to autoscalers; the value is the `HostNodePool`.
 pub const PLACEHOLDER: &str = "berth.dev/placeholder";
 /// Label of placeholders: the node group they stand for, as a hash of tenant and node group. Placeholders of two node groups are
 /// never on one node.
@@ -66,7 +66,7 @@ pub const NODE_GROUP: &str = "berth.dev/node-group";
 pub const OWNER_UID: &str = "berth.dev/owner-uid";
 /// Annotation on the host Service of a tenant's API server: address of the tenant's DNS, which its running pods hold.
 pub const DNS_ADDRESS: &str = "berth.dev/dns-address";
-/// Annotation of an assigned node: since when no pod that is a reason to have it is on it (RFC 3339).
+/// Annotation of an assigned node: since when no pod that needs the node runs on it (RFC 3339).
 pub const IDLE_SINCE: &str = "berth.dev/idle-since";
 
 /// Annotation of a tenant's pod: the gang that it belongs to. Pods of the same namespace that name the same gang start
@@ -85,10 +85,10 @@ pub const GANG_TOPOLOGY: &str = "berth.dev/gang-topology";
 /// Value of [`GANG_TOPOLOGY_OF_TENANT`] and [`GANG_TOPOLOGY`].
 pub const GANG_TOPOLOGY_REQUIRED: &str = "required";
 
-/// On a host node that several tenants may use at the same time: the `HostNodePool` that says so. Pods find such nodes by it.
+/// On a host node that several tenants may use at the same time: the shared `HostNodePool`. Pods find such nodes by it.
 pub const SHARED_POOL: &str = "berth.dev/shared-pool";
-/// Annotation on a host node that several tenants used: the `HostNodePool` it was in. Such a node is given to no tenant alone
-/// before it was cleaned.
+/// Annotation on a host node that several tenants used: the `HostNodePool` it was in. Such a node is scrubbed before it
+/// is assigned to a tenant.
 pub const PREVIOUS_SHARED_POOL: &str = "berth.dev/previous-shared-pool";
 /// Label of host pods that may run on shared nodes; the value is [`SHARED_NODES_ALLOWED`].
 pub const SHARED_NODES: &str = "berth.dev/shared-nodes";

@@ -76,7 +76,7 @@ pub struct TenantClassSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantClassStatus {
-    /// Generation of the spec that this status speaks of.
+    /// Generation of the spec that was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// TenantClusters of this class.

@@ -219,7 +219,7 @@ pub struct TenantClusterStatus {
     /// Phase of the tenant's life. Use the conditions to make decisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// Generation of the spec that this status speaks of.
+    /// Generation of the spec that was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Kubernetes version that the control plane runs.

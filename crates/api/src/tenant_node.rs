@@ -53,11 +53,11 @@ pub struct TenantNodeSpec {
 #[serde(rename_all = "camelCase")]
 pub struct TenantNodeStatus {
     /// The node's status as the kubelet reports it, kept as it is so that newer fields are not lost; without images
-    /// and heartbeat times. What pods of the platform itself take is taken off `allocatable`.
+    /// and heartbeat times. `allocatable` excludes what the platform's pods use.
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
     pub node: serde_json::Value,
-    /// The ResourceSlices that drivers publish for this very node. Slices of several nodes are not the tenant's to see.
+    /// The ResourceSlices that drivers publish for this node only. Slices of several nodes are not visible to the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resource_slices: Vec<NodeResourceSlice>,
 }

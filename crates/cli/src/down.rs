@@ -18,7 +18,7 @@ pub(crate) async fn run(home: HomeArgument) -> Result<ExitCode, Error> {
         .await
         .map_err(berth_local::Error::from)??;
     let what = if existed {
-        "is down; everything of it has been removed"
+        "is down; all its data has been removed"
     } else {
         "was not up"
     };

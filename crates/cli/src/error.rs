@@ -23,7 +23,7 @@ pub(crate) enum Error {
     NotUp { message: String, log: PathBuf },
     #[error("the host cluster has Kubernetes {is} and cannot become {wanted}; remove it with `berth down` first")]
     OtherVersion { is: String, wanted: String },
-    #[error("the nodes of the host cluster are {} and stay so; remove it with `berth down` first", if *real { "real" } else { "simulated" })]
+    #[error("the nodes of the host cluster are {} and cannot change; remove it with `berth down` first", if *real { "real" } else { "simulated" })]
     OtherNodes { real: bool },
     #[error("another `berth supervise` runs for {}", .0.display())]
     AlreadySupervised(PathBuf),

@@ -39,7 +39,7 @@ impl Options {
         let path = path(home);
         match fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| Error::File {
-                action: "understand",
+                action: "parse",
                 path,
                 source: error.into(),
             }),

@@ -39,7 +39,7 @@ pub(crate) async fn run(arguments: UpArguments) -> Result<ExitCode, Error> {
     let child = match SupervisorLock::holder(&home) {
         Some(pid) if unchanged && Progress::read(&home, pid) == Some(Progress::Ready) => {
             if !is_answering(&home, &options).await {
-                eprintln!("· waiting until everything that was ended runs again");
+                eprintln!("· waiting until the stopped processes run again");
                 wait_for_answers(&home, &options).await?;
             }
             print_line(format_args!("The host cluster is already up."))?;

@@ -82,7 +82,7 @@ pub(crate) struct Args {
     /// Name of this replica in leader election; unique among replicas [default: <host name>-<process id>].
     #[arg(long)]
     pub(crate) identity: Option<String>,
-    /// How log lines look: text or json.
+    /// Format of log lines: text or json.
     #[arg(long, default_value = "text")]
     pub(crate) log_format: LogFormat,
 }

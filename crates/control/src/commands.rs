@@ -21,7 +21,7 @@ struct Commands {
     /// Kubeconfig of the host cluster [default: the service account of this pod].
     #[arg(long, env = "KUBECONFIG", global = true)]
     kubeconfig: Option<PathBuf>,
-    /// How log lines look: text or json.
+    /// Format of log lines: text or json.
     #[arg(long, default_value = "text", global = true)]
     log_format: LogFormat,
 }

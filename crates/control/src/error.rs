@@ -6,7 +6,7 @@ use crate::{apply::ApplyError, control_plane::CertificateError, datastore::Datas
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
     /// The host's or the tenant's API server.
-    #[error("{what}: {source}")]
+    #[error("cannot {what}: {source}")]
     Api {
         /// What was tried.
         what: &'static str,

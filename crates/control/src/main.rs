@@ -50,7 +50,7 @@ async fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(%error, "control ends");
+            tracing::error!(%error, "control failed");
             ExitCode::FAILURE
         }
     }

@@ -36,7 +36,7 @@ pub(crate) fn all(node: &Node) -> Result<Vec<Container>, Unclean> {
             };
             let Ok(config) = serde_json::from_str::<Value>(&config) else {
                 return Err(Unclean::Left(format!(
-                    "the bundle {} cannot be read: nobody knows whose container it is",
+                    "cannot parse the bundle {}: the owner of its container is unknown",
                     bundle.display()
                 )));
             };

@@ -15,13 +15,13 @@ pub(crate) fn empty(node: &Node, folders: &[String]) -> Result<String, Unclean> 
             .components()
             .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
         if !is_plain || Path::new(folder).components().count() < 3 {
-            return Err(Unclean::Left(format!("{folder} is no folder that may be emptied")));
+            return Err(Unclean::Left(format!("{folder} must not be emptied")));
         }
         let path = node.path(folder);
         // A link could lead into this container, or to any other folder.
         let inside = path.canonicalize().map_err(crate::files::at(&path))?;
         if inside != path {
-            return Err(Unclean::Left(format!("{folder} is or lies behind a link")));
+            return Err(Unclean::Left(format!("the path {folder} contains a symbolic link")));
         }
         for entry in entries(&path)? {
             remove(&entry)?;

@@ -43,7 +43,7 @@ fn smi(node: &Node, arguments: &[&str]) -> Result<(bool, String), Unclean> {
         }
     }
     Err(Unclean::Program(
-        "there are NVIDIA GPUs and no nvidia-smi on the node: they cannot be cleaned".into(),
+        "the node has NVIDIA GPUs but no nvidia-smi, which is needed to clean and validate them".into(),
     ))
 }
 

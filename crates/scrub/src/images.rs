@@ -16,7 +16,7 @@ pub(crate) fn remove(node: &Node, arguments: &[String]) -> Result<String, Unclea
         program::ctr(node, &["images", "rm", "--sync", image])?;
         removed += 1;
     }
-    Ok(format!("removed {removed} names of images"))
+    Ok(format!("removed {removed} image names"))
 }
 
 /// Names of images to remove. The sandbox image is not among them: the pod of this program uses it.

@@ -79,7 +79,7 @@ fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
     let proc = node.path("/proc");
     let Some(own) = text(&proc.join("self/cgroup"))?.and_then(|text| pods_group(&text)) else {
         return Err(Unclean::Left(
-            "the cgroup of the node's pods cannot be told; does the pod see the host's processes?".into(),
+            "cannot find the cgroup of the node's pods; check that the pod has hostPID".into(),
         ));
     };
     let mut left = Vec::new();
@@ -102,7 +102,7 @@ fn leftovers(node: &Node) -> Result<Vec<Leftover>, Unclean> {
             None => {
                 if let Some(device) = gpu_held(&process) {
                     return Err(Unclean::Left(format!(
-                        "process {pid}, of no pod, holds {device}: nobody knows whose it is"
+                        "process {pid} belongs to no pod and holds {device}"
                     )));
                 }
             }

@@ -38,7 +38,7 @@ pub fn become_program(arguments: &[String]) -> io::Error {
 pub(crate) fn ctr(node: &Node, arguments: &[&str]) -> Result<String, Unclean> {
     let Some(tool) = CTR.iter().find(|tool| node.path(tool).is_file()) else {
         return Err(Unclean::Program(
-            "the node has no ctr, by which images are removed".into(),
+            "the node has no ctr, which is needed to remove images".into(),
         ));
     };
     let all: Vec<&str> = ["--namespace", "k8s.io"]

@@ -209,7 +209,7 @@ pub(crate) async fn changed_class_reaches_tenants_and_deleted_class_stops_none(h
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     classes.delete("gold", &DeleteParams::default()).await.unwrap();
     let (orphaned, message) = until_accepted(&host, "class-change", "gold", "UnknownClass").await;
-    assert!(message.contains("goes on with the rules it had"), "{message}");
+    assert!(message.contains("the tenant keeps its rules"), "{message}");
     assert_eq!(orphaned.status.unwrap().class_name.as_deref(), Some("gold"));
     assert_eq!(pid(&host, &tenant, API_SERVER), server);
     assert_eq!(policy(&host, &tenant)["storage"]["classes"], json!(["fast", "slow"]));

@@ -172,7 +172,7 @@ pub(crate) async fn impossible_spec_is_reported_and_creates_nothing(host: Arc<Te
         (
             cluster("greedy", &[("a", "h100", 900)]),
             "NotEnoughNodes",
-            "the pool has 5",
+            "of pool h100, which has 5",
         ),
     ];
     for (cluster, reason, expected) in cases {

@@ -11,7 +11,7 @@ pub struct AutoscalingSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub max_nodes: Option<u32>,
-    /// GPUs of a node that the autoscaler adds. Only looked at as long as the pool has no node; without it each waiting pod
+    /// GPUs of a node that the autoscaler adds. Used only while the pool has no node; without it each waiting pod
     /// counts as a node towards maxNodes then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostNodePoolStatus {
-    /// Generation of the spec that this status speaks of.
+    /// Generation of the spec that was observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// GPU product, from the labels and ResourceSlices of the nodes.
@@ -37,7 +37,7 @@ pub struct HostNodePoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested: Option<RequestedNodes>,
     /// Ready: nodes were found, all of one product, none of them in another pool. Healthy: no node is quarantined.
-    /// NodesRequested: an autoscaler is asked for nodes.
+    /// NodesRequested: nodes are requested from an autoscaler.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -46,9 +46,9 @@ pub struct HostNodePoolStatus {
 /// Nodes that Berth requests from an autoscaler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RequestedNodes {
-    /// Nodes that have to come, as far as Berth knows how large they will be.
+    /// Nodes that are still missing, as far as Berth knows how large they will be.
     pub nodes: u32,
-    /// Pending pods in the namespace berth-system that ask for them.
+    /// Pending pods in the namespace berth-system that request them.
     pub pods: u32,
 }
 

@@ -108,7 +108,7 @@ fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> Error {
 
 async fn explain_tenant(client: &Client, namespace: &str, name: &str) -> Result<TenantView, Error> {
     let tenants: Api<TenantCluster> = Api::namespaced(client.clone(), namespace);
-    let tenant = tenants.get_opt(name).await.map_err(failed("look at the tenant"))?;
+    let tenant = tenants.get_opt(name).await.map_err(failed("get the tenant"))?;
     let tenant = tenant.ok_or_else(|| Error::Explain(format!("there is no TenantCluster {namespace}/{name}")))?;
     let all = Api::<Node>::all(client.clone())
         .list(&ListParams::default())
@@ -126,7 +126,7 @@ async fn explain_tenant(client: &Client, namespace: &str, name: &str) -> Result<
 
 async fn explain_node(client: &Client, name: &str) -> Result<NodeView, Error> {
     let nodes: Api<Node> = Api::all(client.clone());
-    let node = nodes.get_opt(name).await.map_err(failed("look at the node"))?;
+    let node = nodes.get_opt(name).await.map_err(failed("get the node"))?;
     let node = node.ok_or_else(|| Error::Explain(format!("there is no node {name}")))?;
     let owner = match node.annotations().get(labels::OWNER_UID) {
         Some(uid) => {

@@ -15,7 +15,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             continue;
         }
         if check {
-            eprintln!("{} is not what the code says: run `make generate`", path.display());
+            eprintln!("{} is out of date: run `make generate`", path.display());
             stale += 1;
         } else {
             fs::write(&path, text)?;

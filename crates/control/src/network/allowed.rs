@@ -67,8 +67,8 @@ fn validate_ingress(rule: &IngressRule, class: &ClassIngress) -> Result<(), Stri
         (Some(cidr), None) => parse_allowed(cidr, &class.allowed_cidrs).map(|_| ()),
         (None, Some(namespace)) if class.allowed_namespaces.contains(namespace) => Ok(()),
         (None, Some(namespace)) => Err(format!(
-            "the class does not allow ingress from the host's namespace {namespace}; use {}",
-            any_of(&class.allowed_namespaces)
+            "the class does not allow ingress from the host's namespace {namespace}; {}",
+            suggest("use", &class.allowed_namespaces)
         )),
         _ => Err("exactly one of cidr and namespace must be given".into()),
     }
@@ -81,17 +81,17 @@ fn parse_allowed(cidr: &str, allowed: &[String]) -> Result<IpNet, String> {
     match allowed.iter().find(contains) {
         Some(_) => Ok(range),
         None => Err(format!(
-            "the class does not allow {cidr}; use a range in {}",
-            any_of(allowed)
+            "the class does not allow {cidr}; {}",
+            suggest("use a range in", allowed)
         )),
     }
 }
 
-fn any_of(list: &[String]) -> String {
-    if list.is_empty() {
-        "none: it allows nothing".into()
+fn suggest(action: &str, allowed: &[String]) -> String {
+    if allowed.is_empty() {
+        "the class allows none".into()
     } else {
-        list.join(", ")
+        format!("{action} {}", allowed.join(", "))
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
             "spec.network.egress.allow[0]: the class does not allow fd00::/8; use a range in 10.0.0.0/8, 0.0.0.0/0"
         );
         let message = error(to("10.20.0.0/16"), &ClassNetwork::default());
-        assert!(message.ends_with("use a range in none: it allows nothing"), "{message}");
+        assert!(message.ends_with("; the class allows none"), "{message}");
         let message = error(to("10.96.4.0/24"), &class());
         assert!(message.contains("cannot be allowed"), "{message}");
         let message = error(from(Some("0.0.0.0/0"), None), &class());

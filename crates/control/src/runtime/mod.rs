@@ -45,7 +45,7 @@ pub enum RuntimeError {
     #[error(transparent)]
     Apply(#[from] ApplyError),
     /// The host refuses or does not answer.
-    #[error("{what}: {source}")]
+    #[error("cannot {what}: {source}")]
     Host {
         /// What was tried.
         what: &'static str,

@@ -102,7 +102,7 @@ impl ProcessRuntime {
             API_SERVER => Binary::KubeApiserver,
             CONTROLLER_MANAGER => Binary::KubeControllerManager,
             SCHEDULER => Binary::KubeScheduler,
-            other => return Err(RuntimeError::Program(format!("{other} is no Kubernetes binary"))),
+            other => return Err(RuntimeError::Program(format!("{other} is not a Kubernetes binary"))),
         };
         binaries::find(binary, version).map_err(|error| RuntimeError::Program(error.to_string()))
     }
@@ -241,7 +241,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
         Ok(match self.supervisor.status(&name) {
             Some(status) if status.state == ProcessState::Running && !is_flapping(&status) => ComponentState::Running,
             Some(status) => ComponentState::Down(format!(
-                "{} is started again after a crash ({}); its log is {}",
+                "{} is restarting after a crash ({}); its log is {}",
                 component.name,
                 status.last_exit.as_deref().unwrap_or("no exit status"),
                 status.log_file.display()

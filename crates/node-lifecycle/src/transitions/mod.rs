@@ -140,9 +140,7 @@ pub fn next_transition_after_sharing(
         return Transition::CheckAfter(POLL);
     }
     if !recycle::requires_scrub(spec) {
-        return Transition::Free(
-            "no pods of the tenants that shared it are left; scrubbing is disabled in its pool".into(),
-        );
+        return Transition::Free("no pods are left; scrubbing is disabled in its pool".into());
     }
     let before = node.annotations().get(labels::PREVIOUS_SHARED_POOL);
     let reason = format!(

@@ -88,7 +88,7 @@ impl Engine {
                 // If it is not served or forbidden, the watch finds out.
                 Ok(true) | Err(CallError::NotFound | CallError::Rejected(_)) => return,
                 Err(error) => {
-                    tracing::warn!(resource = spec.resource.plural, %error, "cannot look for objects on the host");
+                    tracing::warn!(resource = spec.resource.plural, %error, "cannot list objects on the host");
                     tokio::time::sleep(RETRY).await;
                 }
             }

@@ -223,6 +223,13 @@ pub fn obstacle_to_real_nodes() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("real nodes need root, for network namespaces and mounts".into());
     }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if !root_is_mounted(&mounts) {
+        return Some(
+            "real nodes do not run in a chroot: / must be a mount point, from which containers change their root"
+                .into(),
+        );
+    }
     for program in ["ip", "nsenter", "unshare", "mount", "iptables", "ipset", "conntrack"] {
         if !in_path(program) {
             return Some(format!(
@@ -242,6 +249,14 @@ pub fn obstacle_to_real_nodes() -> Option<String> {
         }
     }
     None
+}
+
+/// Whether `/` is a mount point, by `/proc/self/mountinfo` (`man 5 proc_pid_mountinfo`). In a chroot it is not: runc cannot change
+/// how mounts propagate there, and `nsenter` leaves the chroot.
+fn root_is_mounted(mountinfo: &str) -> bool {
+    mountinfo
+        .lines()
+        .any(|line| line.split_ascii_whitespace().nth(4) == Some("/"))
 }
 
 /// Removes what real nodes of a home leave: containers, namespaces, mounts, cgroups, links. Their supervised processes must
@@ -277,4 +292,21 @@ fn link(target: &Path, path: &Path) -> Result<(), Error> {
         path: path.to_owned(),
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chroot_is_recognized() {
+        let proc = "91 90 0:5 / /proc rw,nosuid - proc proc rw";
+        assert!(!root_is_mounted(proc));
+        assert!(root_is_mounted(&format!(
+            "{proc}\n25 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
+        )));
+        assert!(!root_is_mounted(
+            "25 1 254:0 / /var/tmp rw,relatime shared:1 - ext4 /dev/vda rw"
+        ));
+    }
 }

@@ -224,7 +224,7 @@ fn set_log(customization: &mut DnsCustomization, fields: &[&str], _limits: &Limi
     customization.log = match fields {
         ["on"] => true,
         ["off"] => false,
-        _ => return Err("on or off".into()),
+        _ => return Err("the value must be on or off".into()),
     };
     Ok(())
 }

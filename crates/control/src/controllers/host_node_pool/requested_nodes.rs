@@ -61,8 +61,8 @@ pub async fn publish_requested_nodes(
         type_: EventType::Normal,
         reason: NODES_REQUESTED.into(),
         note: Some(format!(
-            "{} nodes are requested of an autoscaler by {} placeholders in {NAMESPACE}",
-            after.nodes, after.pods
+            "{} placeholders in {NAMESPACE} request {} nodes from an autoscaler",
+            after.pods, after.nodes
         )),
         action: "RequestNodes".into(),
         secondary: None,

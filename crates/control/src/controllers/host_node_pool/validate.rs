@@ -16,7 +16,7 @@ pub(super) fn check_health(quarantined: &[String]) -> ConditionUpdate {
         HEALTHY,
         "Quarantined",
         format!(
-            "{}; look at each, then: kubectl annotate node NAME {}=yes",
+            "{}; repair each node, then run: kubectl annotate node NAME {}=yes",
             quarantined.join("; "),
             labels::RELEASE_QUARANTINE
         ),
@@ -62,7 +62,7 @@ pub(super) fn validate_pool(pool: &HostNodePool, found: &PoolNodes) -> Condition
             READY,
             "SharingMismatch",
             format!(
-                "spec.sharing is {expected} and the nodes' labels say {}; set one to what the other is",
+                "spec.sharing is {expected} and the nodes' labels say {}; make them match",
                 found.join(", ")
             ),
         );

@@ -44,7 +44,7 @@ async fn patch_idle_since(nodes: Api<Node>, name: String, body: Value) -> Result
         Ok(_) => Ok(()),
         // It changed meanwhile: the next plan writes it.
         Err(error) if is_status(&error, 409) || is_status(&error, 404) => Ok(()),
-        Err(error) => match api("write since when a node is idle")(error) {
+        Err(error) => match api("write the idle time of a node")(error) {
             // It is counted in memory all the same.
             error if error.refusal().is_some() => {
                 tracing::debug!(node = name, %error, "not written");

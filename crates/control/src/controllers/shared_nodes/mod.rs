@@ -85,11 +85,11 @@ async fn enforce_pod_decision(
     let nodes: Api<Node> = Api::all(context.client.clone());
     let now = match node {
         "" => None,
-        name => nodes.get_opt(name).await.map_err(api("look at a node"))?,
+        name => nodes.get_opt(name).await.map_err(api("get a node"))?,
     };
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
     let workloads = namespaces.get_metadata_opt(namespace).await;
-    let Some(workloads) = workloads.map_err(api("look at a tenant's namespace"))? else {
+    let Some(workloads) = workloads.map_err(api("get a tenant's namespace"))? else {
         return Ok(true);
     };
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
@@ -121,7 +121,7 @@ async fn enforce_pod_decision(
         ),
         // A disruption budget says "not yet", or the pod is gone or replaced by another one.
         Err(error) if [404, 409, 429].iter().any(|code| is_status(&error, *code)) => {}
-        Err(error) => return Err(api("make a pod leave a shared node")(error)),
+        Err(error) => return Err(api("remove a pod from a shared node")(error)),
     }
     Ok(false)
 }

@@ -122,7 +122,7 @@ async fn delete_next(
     let workloads = tenant.workload_namespace();
     let is_gone = delete_namespace(context, &workloads).await;
     if !is_gone.map_err(CleanupError::WorkloadNamespace)? {
-        return Ok(Some(format!("namespace {workloads} is ending")));
+        return Ok(Some(format!("namespace {workloads} is terminating")));
     }
     context.tenants.set_workloads_gone(&uid);
     // 3. Nodes go back to their pools.
@@ -157,7 +157,7 @@ async fn delete_next(
     let control_plane = tenant.control_plane_namespace();
     let is_gone = delete_namespace(context, &control_plane).await;
     if !is_gone.map_err(CleanupError::ControlPlaneNamespace)? {
-        return Ok(Some(format!("namespace {control_plane} is ending")));
+        return Ok(Some(format!("namespace {control_plane} is terminating")));
     }
     Ok(None)
 }
@@ -170,10 +170,7 @@ async fn delete_pods(context: &TenantContext, tenant: &TenantId) -> Result<Optio
     optional(bindings.delete(SYNCER, &DeleteParams::default()).await).map_err(api("revoke the syncer's rights"))?;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
     let any = ListParams::default().limit(1);
-    let listed = pods
-        .list_metadata(&any)
-        .await
-        .map_err(api("look for the tenant's pods"))?;
+    let listed = pods.list_metadata(&any).await.map_err(api("list the tenant's pods"))?;
     if listed.items.is_empty() {
         return Ok(None);
     }
@@ -181,7 +178,7 @@ async fn delete_pods(context: &TenantContext, tenant: &TenantId) -> Result<Optio
         .delete_collection(&DeleteParams::default(), &ListParams::default())
         .await;
     running.map_err(api("delete the tenant's pods"))?;
-    Ok(Some(format!("the pods in namespace {namespace} are ending")))
+    Ok(Some(format!("the pods in namespace {namespace} are terminating")))
 }
 
 async fn delete_cluster_role(context: &TenantContext, tenant: &TenantId) -> Result<(), ReconcileError> {
@@ -196,7 +193,7 @@ async fn delete_cluster_role(context: &TenantContext, tenant: &TenantId) -> Resu
 /// Deletes a namespace. `true` once it is gone.
 async fn delete_namespace(context: &TenantContext, name: &str) -> Result<bool, ReconcileError> {
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
-    match optional(namespaces.get_metadata(name).await).map_err(api("look for a namespace"))? {
+    match optional(namespaces.get_metadata(name).await).map_err(api("get a namespace"))? {
         None => Ok(true),
         Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => Ok(false),
         Some(namespace) => {

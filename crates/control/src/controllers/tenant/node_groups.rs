@@ -104,7 +104,7 @@ pub(super) fn condition(spec: &[NodeGroup], groups: &[NodeGroupStatus], nodes: &
         return ConditionUpdate::mark_false(
             NODES_READY,
             "Draining",
-            format!("{draining} nodes that are no longer asked for are being emptied"),
+            format!("{draining} nodes that are no longer requested are being drained"),
         );
     }
     let assigned =
@@ -132,7 +132,7 @@ fn describe_dynamic_group(group: &NodeGroupStatus) -> String {
         message = format!("{message}, {} of them borrowed", group.borrowed);
     }
     if group.joining > 0 {
-        message = format!("{message}, {} coming", group.joining);
+        message = format!("{message}, {} joining", group.joining);
     }
     if !group.message.is_empty() {
         message = format!("{message}: {}", group.message);
@@ -149,7 +149,7 @@ pub(super) fn events(before: &[NodeGroupStatus], after: &[NodeGroupStatus]) -> V
         let name = &group.name;
         if group.borrowed > earlier.borrowed {
             let message = format!(
-                "group {name} has {} borrowed nodes: others may ask for them back",
+                "group {name} has {} borrowed nodes: other tenants may reclaim them",
                 group.borrowed
             );
             events.push(("NodesBorrowed", message));

@@ -185,7 +185,7 @@ fn describe_unknown_class(cluster: &TenantCluster, name: &str) -> String {
     let earlier = cluster.status.as_ref().and_then(|status| status.class_name.as_deref());
     if earlier == Some(name) {
         format!(
-            "TenantClass {name} was deleted; the tenant goes on with the rules it had. Create the class again, or set \
+            "TenantClass {name} was deleted; the tenant keeps its rules. Create the class again, or set \
              spec.className to another"
         )
     } else {
@@ -265,7 +265,7 @@ mod tests {
         for gone in [cluster(Some("gold"), Some("gold")), cluster(None, Some("default"))] {
             let rejection = resolve(&gone, with(&[]), &[]).unwrap_err();
             assert!(
-                rejection.message.contains("goes on with the rules it had"),
+                rejection.message.contains("the tenant keeps its rules"),
                 "{}",
                 rejection.message
             );

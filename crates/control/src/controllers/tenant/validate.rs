@@ -109,8 +109,8 @@ pub fn validate(
         return reject(
             "UnsupportedVersion",
             format!(
-                "Kubernetes {version} is not available here; set spec.version to {}",
-                any_of(&available.versions)
+                "Kubernetes {version} is not available here; {}",
+                suggest("set spec.version to", "version", &available.versions)
             ),
         );
     }
@@ -131,10 +131,10 @@ pub fn validate(
             return reject(
                 "UnknownPool",
                 format!(
-                    "spec.nodeGroups[{}]: there is no HostNodePool {:?}; use {}",
+                    "spec.nodeGroups[{}]: there is no HostNodePool {:?}; {}",
                     group.name,
                     group.pool_name,
-                    any_of(&names)
+                    suggest("use", "pool", &names)
                 ),
             );
         };
@@ -167,7 +167,7 @@ pub fn validate(
             return reject(
                 "NotEnoughNodes",
                 format!(
-                    "spec.nodeGroups[{}]: {sum} nodes of pool {} are asked for in all, and the pool has {total}; lower the \
+                    "spec.nodeGroups[{}]: the groups request {sum} nodes of pool {}, which has {total}; lower the \
                      number of replicas or add nodes that match the pool's nodeSelector",
                     group.name, group.pool_name
                 ),
@@ -181,11 +181,11 @@ fn reject(reason: &'static str, message: String) -> Result<(), ConditionUpdate> 
     Err(ConditionUpdate::mark_false(ACCEPTED, reason, message))
 }
 
-fn any_of(names: &[String]) -> String {
+fn suggest(action: &str, noun: &str, names: &[String]) -> String {
     match names {
-        [] => "nothing: none is there yet".into(),
-        [one] => one.clone(),
-        several => format!("one of {}", several.join(", ")),
+        [] => format!("no {noun} is available yet"),
+        [one] => format!("{action} {one}"),
+        several => format!("{action} one of {}", several.join(", ")),
     }
 }
 
@@ -246,10 +246,7 @@ mod tests {
         assert!(message.contains("\"b200\"; use h100"), "{message}");
         let (reason, message) = rejection(&spec("v1.37.1", &[("a", "h100", 3), ("b", "h100", 2)]));
         assert_eq!(reason, "NotEnoughNodes");
-        assert!(
-            message.contains("5 nodes of pool h100") && message.contains("the pool has 4"),
-            "{message}"
-        );
+        assert!(message.contains("5 nodes of pool h100, which has 4"), "{message}");
         let mut exposed = spec("v1.37.1", &[]);
         exposed.control_plane = Some(ControlPlaneSpec {
             service: ControlPlaneService {

@@ -155,7 +155,7 @@ async fn check_usable(client: &Client, kind: &SyncedKind) -> Result<Usable, Reco
     let served = match client.list_api_group_resources(&group_version).await {
         Ok(list) => list.resources,
         Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
-        Err(error) => return Err(api("ask which kinds the host serves")(error)),
+        Err(error) => return Err(api("discover the kinds of the host")(error)),
     };
     Ok(match served.iter().find(|resource| resource.name == kind.resource) {
         None => Usable::NotServed(format!("the host does not serve {} of {group_version}", kind.resource)),
@@ -186,6 +186,6 @@ async fn is_permitted(client: &Client, kind: &SyncedKind, verb: &str) -> Result<
     };
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let answer = reviews.create(&PostParams::default(), &review).await;
-    let answer = answer.map_err(api("ask what control may do"))?;
+    let answer = answer.map_err(api("check control's permissions"))?;
     Ok(answer.status.is_some_and(|status| status.allowed))
 }

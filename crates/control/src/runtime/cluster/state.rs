@@ -18,7 +18,7 @@ pub(super) fn state(deployment: &Deployment, pods: &[Pod]) -> ComponentState {
     match (available, stuck) {
         (true, false) => ComponentState::Running,
         (true, true) => ComponentState::Down(format!(
-            "the new {name} does not start, the earlier one goes on running: {}",
+            "the new {name} does not start; the previous one keeps running: {}",
             why(deployment, pods)
         )),
         (false, _) => ComponentState::Down(format!("{name} does not run yet: {}", why(deployment, pods))),
@@ -104,8 +104,7 @@ fn of_container(status: &ContainerStatus) -> Option<String> {
                 .to_owned()
         });
     }
-    (!status.ready && state.running.is_some())
-        .then(|| format!("runs and does not call itself ready{}", ended.unwrap_or_default()))
+    (!status.ready && state.running.is_some()).then(|| format!("runs but is not ready{}", ended.unwrap_or_default()))
 }
 
 #[cfg(test)]

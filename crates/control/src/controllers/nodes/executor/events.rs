@@ -80,14 +80,15 @@ pub(super) async fn publish_drift_corrected(pass: &Pass<'_>, node: &Node, assign
         state,
         "corrected the drift of a node's assignment"
     );
-    let message = format!("what was removed from the node or changed there is written again: it is {state}");
+    let message =
+        format!("the assignment was changed or removed on the node and has been restored: the node is {state}");
     publish(pass, node, EventType::Warning, "DriftCorrected", &message).await;
 }
 
 /// Publishes that a free node cannot be reserved.
 pub(super) async fn publish_reservation_rejected(pass: &Pass<'_>, node: &Node, why: &str) {
     tracing::warn!(node = node.name_any(), why, "node cannot be reserved; others are");
-    let message = format!("no tenant gets the node for now, its assignment is rejected: {why}");
+    let message = format!("the node cannot be assigned for now: the API server rejected its assignment: {why}");
     publish(pass, node, EventType::Warning, "ReservationRejected", &message).await;
 }
 

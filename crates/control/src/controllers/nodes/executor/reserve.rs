@@ -139,7 +139,7 @@ async fn keep_all_or_none(
     for (reservation, outcome) in reservations.iter().zip(outcomes) {
         match outcome {
             Ok(Outcome::Reserved(node, Some(assignment))) if is_rejected => {
-                let why = "another node that was reserved with it is rejected";
+                let why = "the assignment of another node of the same reservation was rejected";
                 match pass.free_node(&node, Some(&assignment), why).await {
                     Ok(Some(free)) => pass.update_view(free),
                     Ok(None) => {}

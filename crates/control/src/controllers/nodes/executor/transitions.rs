@@ -54,7 +54,7 @@ pub(super) async fn advance_nodes(pass: &mut Pass<'_>, failures: &mut StepFailur
             Ok(outcome) => outcome,
             Err(error) => {
                 // What cannot be done on one node must not hold up the others.
-                tracing::warn!(%error, "a node could not be moved on");
+                tracing::warn!(%error, "cannot advance a node");
                 soonest = [soonest, Some(POLL)].into_iter().flatten().min();
                 continue;
             }

@@ -117,6 +117,6 @@ async fn create_placeholder(pods: Api<Pod>, pod: Pod) -> Result<(), ReconcileErr
         Ok(_) => Ok(()),
         // The view lags: it exists already.
         Err(error) if is_status(&error, 409) => Ok(()),
-        Err(error) => Err(api("make a placeholder")(error)),
+        Err(error) => Err(api("create a placeholder")(error)),
     }
 }

@@ -256,7 +256,7 @@ async fn refuse_foreign_secret(context: &TenantContext, tenant: &Tenant) -> Resu
     let namespace = tenant.cluster.namespace().unwrap_or_default();
     let name = host_objects::kubeconfig_secret_name(&tenant.cluster);
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
-    let existing = optional(secrets.get_metadata(&name).await).map_err(api("look for the kubeconfig Secret"))?;
+    let existing = optional(secrets.get_metadata(&name).await).map_err(api("get the kubeconfig Secret"))?;
     match existing {
         Some(secret) if secret.labels().get(labels::TENANT).map(String::as_str) != Some(tenant.id.slug()) => {
             Err(ReconcileError::Blocked {

@@ -36,8 +36,7 @@ pub(super) async fn apply_definitions(
 /// Whether the tenant has no definition of this name, or one that control created.
 async fn is_free(tenant: &Applier, name: &str) -> Result<bool, ReconcileError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(tenant.client().clone());
-    let existing =
-        optional(definitions.get_metadata(name).await).map_err(api("look for a definition in the tenant"))?;
+    let existing = optional(definitions.get_metadata(name).await).map_err(api("get a definition in the tenant"))?;
     Ok(existing.is_none_or(|existing| {
         existing.labels().get(labels::MANAGED_BY).map(String::as_str) == Some(labels::MANAGED_BY_CONTROL)
     }))

@@ -131,7 +131,7 @@ async fn create_dns_service(
             Ok(_) => return Ok(*address),
             // The address is taken.
             Err(error) if is_status(&error, 422) => {}
-            Err(error) => return Err(api("make the Service of the tenant's DNS")(error)),
+            Err(error) => return Err(api("create the Service of the tenant's DNS")(error)),
         }
     }
     let candidates: Vec<String> = candidates.iter().map(ToString::to_string).collect();

@@ -137,8 +137,7 @@ pub(super) async fn apply_external_service(
     }
     let services: Api<Service> = Api::namespaced(context.client.clone(), &tenant.id.control_plane_namespace());
     if spec.kind == ControlPlaneServiceType::ClusterIp {
-        let left =
-            optional(services.get_metadata(external::NAME).await).map_err(api("look for the external Service"))?;
+        let left = optional(services.get_metadata(external::NAME).await).map_err(api("get the external Service"))?;
         if left.is_some() {
             let deleted = services.delete(external::NAME, &DeleteParams::default()).await;
             optional(deleted).map_err(api("delete the external Service"))?;

@@ -15,7 +15,7 @@ use kube::{Api, ResourceExt};
 /// The tenant's API server refuses or does not answer.
 pub(super) async fn apply_metrics_api(tenant: &Applier, authority: &str) -> Result<(), ReconcileError> {
     let apis: Api<APIService> = Api::all(tenant.client().clone());
-    let live = optional(apis.get_metadata(NAME).await).map_err(api("look for the tenant's metrics API"))?;
+    let live = optional(apis.get_metadata(NAME).await).map_err(api("get the tenant's metrics API"))?;
     if live.is_some_and(|live| live.labels().get(labels::MANAGED_BY).map(String::as_str) != Some(OURS)) {
         return Ok(());
     }
