@@ -121,8 +121,13 @@ pub const ORIGIN_UID: &str = "berth.dev/origin-uid";
 pub const RESERVED_AT: &str = "berth.dev/reserved-at";
 /// Annotation: hash of what the syncer last applied, so that a restart writes nothing that did not change.
 pub const APPLIED_HASH: &str = "berth.dev/applied-hash";
+/// Annotation on a tenant's Node: which of its taints are the host's, as `key:effect`, separated by commas.
+pub const HOST_TAINTS: &str = "berth.dev/host-taints";
 /// Annotation on a host Secret that carries a pod's tokens: when the first of them must be renewed (RFC 3339).
 pub const TOKEN_RENEW_AT: &str = "berth.dev/token-renew-at";
+/// Annotation on a host Secret that carries a pod's tokens: hash of the certificates in it, which follow trust bundles of the
+/// tenant.
+pub const TRUST_HASH: &str = "berth.dev/trust-hash";
 /// Label of the tenant namespace that a host object comes from; pod selectors are scoped with it.
 pub const TENANT_OBJECT_NAMESPACE: &str = "berth.dev/namespace";
 

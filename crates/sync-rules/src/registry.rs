@@ -12,6 +12,7 @@ pub fn kind(id: KindId) -> Kind {
     match id {
         KindId::Pod => pod::KIND,
         KindId::PodToken => pod::token::KIND,
+        KindId::ClusterTrustBundle => pod::trust::BUNDLES,
         KindId::RuntimeClass => runtime_class::KIND,
         KindId::Namespace => namespace::KIND,
         KindId::ConfigMap => config::CONFIG_MAP,

@@ -75,7 +75,7 @@ pub(super) fn render(
         flag("bind-address", input.endpoints.api_server.listen.ip()),
         flag("secure-port", input.endpoints.api_server.listen.port()),
         flag("advertise-address", input.service_range.first),
-        // This server does not know the address of default/kubernetes, which is the same inside and outside of the tenant.
+        // This server does not know the address at which pods reach it: control writes the endpoints of default/kubernetes.
         flag("endpoint-reconciler-type", "none"),
         flag("service-cluster-ip-range", input.service_range.flag()),
         file_flag("tls-cert-file", "tls.crt"),
@@ -97,7 +97,8 @@ pub(super) fn render(
         file_flag("proxy-client-cert-file", "front-proxy-client.crt"),
         file_flag("proxy-client-key-file", "front-proxy-client.key"),
         file_flag("admission-control-config-file", admission::CONFIGURATION),
-        flag("allow-privileged", "false"),
+        // Workloads with privileged templates are stored, so that charts install; the syncer rejects their pods and says so.
+        flag("allow-privileged", "true"),
         flag("profiling", "false"),
     ];
     args.extend(egress);

@@ -13,6 +13,7 @@ pub mod ingress;
 pub mod namespace;
 pub mod network_policy;
 pub mod node;
+pub mod node_taints;
 pub mod pod;
 pub mod runtime_class;
 pub mod service;

@@ -3,12 +3,13 @@
 //! | field | rule |
 //! |---|---|
 //! | labels | those of the TenantNode, kept as they are there; the tenant may add others |
-//! | taints | those of the TenantNode; those that the tenant's own controllers set for conditions stay |
+//! | taints | see [`super::node_taints`] |
 //! | `unschedulable` | set if the TenantNode says so; a tenant's own cordon stays |
 //! | status | the kubelet's, as control publishes it; the kubelet's port is the one that the syncer answers at |
 //! | Lease | kept fresh as long as the TenantNode exists |
 //! | a Node without TenantNode | removed once no host pod runs there any more |
 
+use super::node_taints;
 use crate::model::{
     Cache, Direction, HostNamespace, Kind, KindId, json,
     kind::WRITE,
@@ -37,17 +38,6 @@ pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// Seconds for which a Lease is valid.
 pub const LEASE_SECONDS: u32 = 40;
 
-/// Taints that the node lifecycle controller of the tenant sets and removes by conditions.
-const CONDITION_TAINTS: &[&str] = &[
-    "node.kubernetes.io/disk-pressure",
-    "node.kubernetes.io/memory-pressure",
-    "node.kubernetes.io/network-unavailable",
-    "node.kubernetes.io/not-ready",
-    "node.kubernetes.io/pid-pressure",
-    "node.kubernetes.io/unreachable",
-    "node.kubernetes.io/unschedulable",
-];
-
 fn node_name(tenant_node: &Value) -> Option<Name> {
     Some(Name::new("", json::text(tenant_node, &["spec", "nodeName"])?))
 }
@@ -68,26 +58,20 @@ pub fn desired(name: &str, tenant_node: &Value, live: Option<&Value>) -> Value {
     let spec = &tenant_node["spec"];
     let mut labels = json::strings(spec, &["labels"]);
     labels.insert(labels::MANAGED_BY.into(), labels::MANAGED_BY_SYNCER.into());
-    let mut taints: Vec<Value> = json::items(spec, &["taints"]).to_vec();
-    let existing = live
-        .map(|live| json::items(live, &["spec", "taints"]))
-        .unwrap_or_default()
-        .iter();
-    for taint in existing.filter(|taint| CONDITION_TAINTS.contains(&json::text(taint, &["key"]).unwrap_or_default())) {
-        if !taints
-            .iter()
-            .any(|known| known["key"] == taint["key"] && known["effect"] == taint["effect"])
-        {
-            taints.push(taint.clone());
-        }
-    }
+    let host_taints = json::items(spec, &["taints"]);
+    let is_unschedulable = |object: &Value| json::at(object, &["spec", "unschedulable"]) == Some(&Value::Bool(true));
+    let is_cordoned = is_unschedulable(tenant_node) || live.is_some_and(is_unschedulable);
     let mut node = json!({
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"taints": taints},
+        "metadata": {
+            "name": name,
+            "labels": labels,
+            "annotations": {labels::HOST_TAINTS: node_taints::identities(host_taints)},
+        },
+        "spec": {"taints": node_taints::desired(host_taints, is_cordoned, live)},
     });
-    if spec.get("unschedulable") == Some(&Value::Bool(true)) {
+    if is_unschedulable(tenant_node) {
         node["spec"]["unschedulable"] = true.into();
     }
     node
@@ -176,16 +160,16 @@ mod tests {
     }
 
     #[test]
-    fn taints_for_conditions_belong_to_the_tenants_controllers() {
-        let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"});
-        let mine = json!({"key": "mine", "effect": "NoSchedule"});
-        let live = json!({"spec": {"taints": [taint, mine]}});
+    fn a_cordon_by_the_tenant_gets_its_taint_and_stays_the_tenants() {
+        let live = json!({"spec": {"unschedulable": true}});
         let desired = desired("gpu-1", &tenant_node(), Some(&live));
+        assert!(desired["spec"].get("unschedulable").is_none());
         let keys: Vec<_> = json::items(&desired, &["spec", "taints"])
             .iter()
             .filter_map(|taint| json::text(taint, &["key"]))
             .collect();
-        assert_eq!(keys, ["nvidia.com/gpu", "node.kubernetes.io/not-ready"]);
+        assert_eq!(keys, ["nvidia.com/gpu", "node.kubernetes.io/unschedulable"]);
+        assert!(differs(&desired, &live));
     }
 
     #[test]

@@ -40,6 +40,8 @@ kind_ids! {
     Pod,
     /// The host Secret with a pod's tokens. Its key is the pod's.
     PodToken,
+    /// Trust bundles of the tenant, whose certificates pods get.
+    ClusterTrustBundle,
     /// RuntimeClasses of the host, mirrored.
     RuntimeClass,
     /// Namespaces of the tenant: their labels are needed to translate selectors.

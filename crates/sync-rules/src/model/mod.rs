@@ -13,6 +13,7 @@ pub mod references;
 pub mod resource;
 pub mod store;
 pub mod stored;
+pub mod taint;
 pub mod tenant;
 pub mod to_host;
 pub mod watch_spec;

@@ -1,7 +1,10 @@
 //! One object as the syncer keeps it: what decisions need is typed, the rest is packed JSON text. A parsed JSON tree
 //! takes thirty times the memory.
 
-use super::packed_text::{Dictionary, Text};
+use super::{
+    packed_text::{Dictionary, Text},
+    taint::Taint,
+};
 use crate::model::json;
 use berth_api::labels;
 use serde_json::Value;
@@ -45,6 +48,8 @@ pub struct Stored {
     pub reserved_at: Option<i64>,
     /// On nodes: whether new pods are to stay away.
     pub unschedulable: bool,
+    /// On nodes: their taints.
+    pub taints: Box<[Taint]>,
     json: Text,
 }
 
@@ -72,6 +77,7 @@ impl Stored {
             reserved_at: json::text(object, &["metadata", "annotations", labels::RESERVED_AT])
                 .map(|time| time.parse().unwrap_or_default()),
             unschedulable: json::at(object, &["spec", "unschedulable"]) == Some(&Value::Bool(true)),
+            taints: Taint::all_of(object),
             json: Text::new(object.to_string()),
         }
     }

@@ -4,10 +4,12 @@ use super::to_host::ObjectSync;
 use super::{
     Outcome,
     api::{CallError, Delete},
+    recorder::Level,
+    tokens,
 };
 use berth_api::labels;
 use berth_sync_rules::model::{
-    Creation, DeniedField, Translated, json,
+    Creation, DeniedField, KindId, Translated, json,
     resource::{Key, Side},
     store::Stored,
 };
@@ -93,6 +95,15 @@ impl ObjectSync<'_> {
             object: desired,
             mut ignored,
         } = translated;
+        if *id == KindId::Pod
+            && let Some(reason) = tokens::prepare(engine, name, stored).await?
+        {
+            let message = format!("The pod waits: {reason}.");
+            engine
+                .record_event(&id.key((*name).clone()), Level::Warning, "TrustBundleMissing", &message)
+                .await;
+            return Ok(Outcome::requeue("waiting", SAFETY));
+        }
         let desired = kind.object_at_creation(desired);
         let hash = json::hash(&kind.mutable_part(&desired));
         let mut desired = self.with_metadata(stored, desired, &hash);

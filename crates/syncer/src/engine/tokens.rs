@@ -3,7 +3,7 @@
 use super::{Engine, Outcome, api::CallError, lock};
 use berth_api::labels;
 use berth_sync_rules::{
-    kinds::pod::token,
+    kinds::pod::{token, trust},
     model::{
         KindId, json,
         resource::{self, Name, Side, host_name},
@@ -11,8 +11,25 @@ use berth_sync_rules::{
     },
 };
 use jiff::{SignedDuration, Timestamp};
+use kube::api::Patch;
 use serde_json::{Map, Value, json};
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// Writes the Secret of a pod before the pod is created on the host: a kubelet that finds none reports a failed mount. Returns why
+/// the pod has to wait, if it does.
+pub(super) async fn prepare(engine: &Engine, name: &Name, pod: &Stored) -> Result<Option<String>, CallError> {
+    let object = pod.object();
+    let bundles = match trust::bundles(&engine.cache, &object) {
+        Ok(bundles) => bundles,
+        Err(reason) => return Ok(Some(reason)),
+    };
+    let needs_none = token::asked(&object).is_empty() && bundles.is_empty();
+    let is_current = |secret: Arc<Stored>| is_fresh(&secret) && has_bundles(&secret, &bundles);
+    if !needs_none && !own_secret(engine, name, pod).is_some_and(is_current) {
+        mint(engine, name, pod, None).await?;
+    }
+    Ok(None)
+}
 
 pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {
     let stores = &engine.cache.stores;
@@ -23,25 +40,63 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     if !is_origin(&pod, &host_pod) || pod.deletion.is_some() || host_pod.deletion.is_some() {
         return Ok(Outcome::new("nothing"));
     }
-    let asked = token::asked(&pod.object());
-    if asked.is_empty() {
+    let object = pod.object();
+    let bundles = trust::bundles(&engine.cache, &object);
+    if token::asked(&object).is_empty() && bundles.as_ref().is_ok_and(BTreeMap::is_empty) {
         return Ok(Outcome::new("nothing"));
     }
     let now = Timestamp::now();
-    let secret = stores
-        .host(KindId::PodToken)
-        .get(name)
-        .filter(|secret| is_origin(&pod, secret));
-    if let Some(renew_at) = secret.as_deref().and_then(renew_at)
+    if let Some(secret) = own_secret(engine, name, &pod)
+        && let Some(renew_at) = renew_at(&secret)
         && renew_at > now
     {
-        return Ok(Outcome::requeue("nothing", until(now, renew_at)));
+        let mut result = "nothing";
+        if !token::is_owned_by(&secret.object(), &host_pod.uid) {
+            let owners = token::owner_references(&host_pod.name, &host_pod.uid);
+            patch(engine, name, &secret, json!({"metadata": {"ownerReferences": owners}})).await?;
+            result = "owned";
+        }
+        // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet.
+        if let Ok(bundles) = bundles
+            && !has_bundles(&secret, &bundles)
+        {
+            let hash = json::hash(&json!(bundles));
+            let body = json!({"metadata": {"annotations": {labels::TRUST_HASH: hash}}, "stringData": bundles});
+            patch(engine, name, &secret, body).await?;
+            result = "trust updated";
+        }
+        return Ok(Outcome::requeue(result, until(now, renew_at)));
     }
-    let mut data = Map::new();
-    let mut expiries = Vec::new();
+    let renew_at = mint(engine, name, &pod, Some(&host_pod)).await?;
+    Ok(Outcome::requeue("minted", until(now, renew_at)))
+}
+
+/// Whether a Secret has these certificates.
+fn has_bundles(secret: &Stored, bundles: &BTreeMap<String, String>) -> bool {
+    let object = secret.object();
+    let known = json::text(&object, &["metadata", "annotations", labels::TRUST_HASH]);
+    bundles.is_empty() || known == Some(&json::hash(&json!(bundles)))
+}
+
+/// The Secret with the tokens of this very pod.
+fn own_secret(engine: &Engine, name: &Name, pod: &Stored) -> Option<Arc<Stored>> {
+    let secret = engine.cache.stores.host(KindId::PodToken).get(name);
+    secret.filter(|secret| is_origin(pod, secret))
+}
+
+fn is_fresh(secret: &Stored) -> bool {
+    renew_at(secret).is_some_and(|renew_at| renew_at > Timestamp::now())
+}
+
+/// Mints the tokens of a pod and writes them to the host. `host_pod` is none if it does not exist yet. Returns when the first
+/// token must be renewed.
+async fn mint(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stored>) -> Result<Timestamp, CallError> {
+    let now = Timestamp::now();
     let object = pod.object();
     let account = json::text(&object, &["spec", "serviceAccountName"]).unwrap_or("default");
-    for asked in asked {
+    let mut data = Map::new();
+    let mut expiries = Vec::new();
+    for asked in token::asked(&object) {
         let request = token::request(&asked, &name.name, &pod.uid);
         let minted = engine
             .tenant
@@ -52,27 +107,61 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
         expiries.push(expiry.unwrap_or_else(|| now + SignedDuration::from_secs(asked.seconds)));
         data.insert(asked.key, text.into());
     }
-    let renew_at = token::renew_at(now, &expiries).unwrap_or(now);
-    let secret = secret_object(engine, name, &pod, &host_pod, &data, renew_at);
-    let namespace = &engine.cache.tenant.workload_namespace;
-    let host_name = host_name(KindId::PodToken, name);
-    engine.start_host_watch(KindId::PodToken);
-    let written = match engine.host.create(resource::SECRET, namespace, &secret).await {
-        // An earlier Secret, of this pod or of one of the same name.
-        Err(CallError::Conflict(_)) => {
-            engine
-                .host
-                .apply(resource::SECRET, namespace, &host_name, &secret)
-                .await?
+    // Without tokens there is nothing to renew.
+    let renew_at = token::renew_at(now, &expiries).unwrap_or(Timestamp::MAX);
+    let bundles = trust::bundles(&engine.cache, &object).unwrap_or_default();
+    let mut secret = secret_object(engine, name, pod, host_pod, &data, renew_at);
+    if !bundles.is_empty() {
+        secret["metadata"]["annotations"][labels::TRUST_HASH] = json::hash(&json!(bundles)).into();
+        for (key, text) in bundles {
+            secret["stringData"][key] = text.into();
         }
-        result => result?,
-    };
+    }
+    engine.start_host_watch(KindId::PodToken);
+    let written = write(engine, name, &pod.uid, &secret).await?;
     engine.store_written(Side::Host, KindId::PodToken, name, written);
-    Ok(Outcome::requeue("minted", until(now, renew_at)))
+    Ok(renew_at)
 }
 
+/// Creates or replaces the Secret. One of an earlier pod of this name is deleted: with that pod as its owner, the garbage collector
+/// would delete it later.
+async fn write(engine: &Engine, name: &Name, pod_uid: &str, secret: &Value) -> Result<Value, CallError> {
+    let namespace = &engine.cache.tenant.workload_namespace;
+    let host_name = host_name(KindId::PodToken, name);
+    let host = &engine.host;
+    match host.create(resource::SECRET, namespace, secret).await {
+        Err(CallError::Conflict(_)) => {}
+        result => return result,
+    }
+    if let Some(found) = CallError::found(host.get(resource::SECRET, namespace, &host_name).await)? {
+        if json::text(&found, &["metadata", "annotations", labels::ORIGIN_UID]) == Some(pod_uid) {
+            return host.apply(resource::SECRET, namespace, &host_name, secret).await;
+        }
+        let how = super::api::Delete {
+            uid: json::text(&found, &["metadata", "uid"]).unwrap_or_default(),
+            grace_seconds: None,
+        };
+        host.delete(resource::SECRET, namespace, &host_name, how).await?;
+    }
+    host.create(resource::SECRET, namespace, secret).await
+}
+
+async fn patch(engine: &Engine, name: &Name, secret: &Stored, mut body: Value) -> Result<(), CallError> {
+    body["metadata"]["uid"] = (*secret.uid).into();
+    let namespace = &engine.cache.tenant.workload_namespace;
+    let written = engine
+        .host
+        .patch(resource::SECRET, namespace, &secret.name, "", &Patch::Merge(body))
+        .await?;
+    engine.store_written(Side::Host, KindId::PodToken, name, written);
+    Ok(())
+}
+
+/// The time until then, or the longest that a key may wait.
 fn until(now: Timestamp, then: Timestamp) -> Duration {
-    Duration::try_from(then.duration_since(now)).unwrap_or_default()
+    const LONGEST: Duration = Duration::from_hours(24);
+    let time = Duration::try_from(then.duration_since(now)).unwrap_or_default();
+    time.min(LONGEST)
 }
 
 fn renew_at(secret: &Stored) -> Option<Timestamp> {
@@ -85,7 +174,7 @@ fn secret_object(
     engine: &Engine,
     name: &Name,
     pod: &Stored,
-    host_pod: &Stored,
+    host_pod: Option<&Stored>,
     tokens: &Map<String, Value>,
     renew_at: Timestamp,
 ) -> Value {
@@ -110,7 +199,7 @@ fn secret_object(
                 labels::ORIGIN_UID: &*pod.uid,
                 labels::TOKEN_RENEW_AT: renew_at.to_string(),
             },
-            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": host_pod.name, "uid": host_pod.uid}],
+            "ownerReferences": host_pod.map_or_else(|| json!([]), |pod| token::owner_references(&pod.name, &pod.uid)),
         },
         "type": "Opaque",
         "stringData": tokens,

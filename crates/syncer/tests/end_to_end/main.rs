@@ -27,6 +27,7 @@ async fn live(setup: Setup) {
     let clusters = Clusters::start_as(setup).await;
     let syncer = clusters.syncer().await;
     nodes::nodes_appear(&clusters).await;
+    nodes::taints_follow_the_host_and_the_cordon(&clusters).await;
     workloads::a_deployment_runs(&clusters).await;
     workloads::a_gpu_job_completes(&clusters).await;
     services::a_service_has_one_address(&clusters).await;
@@ -36,6 +37,7 @@ async fn live(setup: Setup) {
     workloads::an_evicted_pod_is_replaced(&clusters).await;
     pods::gates_and_late_additions(&clusters).await;
     pods::tokens_are_renewed_in_place(&clusters).await;
+    pods::trust_bundles_reach_pods(&clusters).await;
     pods::pods_see_themselves_as_in_a_cluster_of_their_own(&clusters).await;
     nodes::nodes_go(&clusters).await;
     syncer.stop().await;

@@ -1,10 +1,14 @@
 //! Nodes: those that control publishes, and no others.
 
-use crate::setup::{Clusters, create, eventually};
-use k8s_openapi::api::core::v1::{Event, Node};
+use crate::setup::{CONTROL_PLANE, Clusters, create, eventually};
+use berth_api::TenantNode;
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Event, Node},
+};
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 
@@ -36,6 +40,60 @@ pub async fn nodes_appear(clusters: &Clusters) {
         labels["nvidia.com/gpu.product"] != "other" && labels["mine"] == "yes"
     })
     .await;
+}
+
+/// Taints of the host's Nodes reach the tenant and go again, and nothing else keeps the tenant's DaemonSets away.
+pub async fn taints_follow_the_host_and_the_cordon(clusters: &Clusters) {
+    let daemons: Api<DaemonSet> = clusters.tenant_api();
+    let container = json!({"name": "agent", "image": "registry.k8s.io/pause:3.10.1"});
+    let labels = json!({"app": "agent"});
+    create(
+        &daemons,
+        json!({"metadata": {"name": "agent"}, "spec": {"selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}}}}),
+    )
+    .await;
+    eventually("a DaemonSet without tolerations runs on all nodes", async || {
+        let status = daemons.get("agent").await.unwrap().status.unwrap_or_default();
+        (status.desired_number_scheduled, status.number_ready) == (2, 2)
+    })
+    .await;
+    daemons.delete("agent", &DeleteParams::background()).await.unwrap();
+
+    let nodes: Api<Node> = Api::all(clusters.tenant_admin.clone());
+    let published: Api<TenantNode> = Api::namespaced(clusters.host_admin.clone(), CONTROL_PLANE);
+    let merge = |patch| (PatchParams::default(), Patch::Merge(patch));
+    let taints_are = async |what: &str, expected: &[&str]| {
+        eventually(what, async || {
+            let spec = nodes.get("gpu-h100-01").await.unwrap().spec.unwrap_or_default();
+            let taints = spec.taints.unwrap_or_default();
+            let keys: Vec<&str> = taints.iter().map(|taint| taint.key.as_str()).collect();
+            keys == expected
+        })
+        .await;
+    };
+    let own = json!({"key": "team/dedicated", "effect": "PreferNoSchedule"});
+    let (params, patch) = merge(json!({"spec": {"taints": [own]}}));
+    nodes.patch("gpu-h100-01", &params, &patch).await.unwrap();
+    let unreachable = json!({"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"});
+    let (params, patch) = merge(json!({"spec": {"taints": [unreachable]}}));
+    published.patch("gpu-h100-01", &params, &patch).await.unwrap();
+    let both = ["node.kubernetes.io/unreachable", "team/dedicated"];
+    taints_are("the host's taint is there beside the tenant's own", &both).await;
+    let (params, patch) = merge(json!({"spec": {"taints": []}}));
+    published.patch("gpu-h100-01", &params, &patch).await.unwrap();
+    taints_are("the host's taint is gone", &["team/dedicated"]).await;
+
+    let (params, patch) = merge(json!({"spec": {"unschedulable": true, "taints": null}}));
+    nodes.patch("gpu-h100-01", &params, &patch).await.unwrap();
+    taints_are(
+        "the tenant's cordon has its taint",
+        &["node.kubernetes.io/unschedulable"],
+    )
+    .await;
+    let (params, patch) = merge(json!({"spec": {"unschedulable": null}}));
+    nodes.patch("gpu-h100-01", &params, &patch).await.unwrap();
+    taints_are("the cordon's taint is gone", &[]).await;
 }
 
 pub async fn nodes_go(clusters: &Clusters) {

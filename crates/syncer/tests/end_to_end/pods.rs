@@ -5,8 +5,12 @@ use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Pod, Secret},
 };
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{
+    Api,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
+};
 use serde_json::json;
+use std::time::Duration;
 
 pub async fn denied_fields_are_reported(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
@@ -244,6 +248,61 @@ pub async fn tokens_are_renewed_in_place(clusters: &Clusters) {
     })
     .await;
     pods.delete("audiences", &DeleteParams::default()).await.unwrap();
+}
+
+/// Certificates of the tenant's trust bundles reach its pods: a pod waits for them, and changes follow.
+pub async fn trust_bundles_reach_pods(clusters: &Clusters) {
+    let tenant = &clusters.tenant_admin;
+    let served = tenant.list_api_group_resources("certificates.k8s.io/v1").await.unwrap();
+    if !served
+        .resources
+        .iter()
+        .any(|resource| resource.name == "clustertrustbundles")
+    {
+        return;
+    }
+    let pods = clusters.tenant_api::<Pod>();
+    let projection = json!({"clusterTrustBundle": {"name": "our-ca", "path": "ca.pem"}});
+    let volume = json!({"name": "trust", "projected": {"sources": [projection]}});
+    create(&pods, pod("trusting", &json!({"volumes": [volume]}))).await;
+    eventually("an Event names the missing bundle", async || {
+        let messages = events(clusters, "trusting", "TrustBundleMissing").await;
+        messages.iter().any(|message| message.contains("our-ca"))
+    })
+    .await;
+    assert!(!clusters.host_pods().await.iter().any(|pod| origin(pod) == "trusting"));
+
+    let kind = GroupVersionKind::gvk("certificates.k8s.io", "v1", "ClusterTrustBundle");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "clustertrustbundles");
+    let bundles: Api<DynamicObject> = Api::all_with(tenant.clone(), &resource);
+    let certificate = || {
+        let authority = berth_pki::CertificateAuthority::create("our-ca", Duration::from_hours(1)).unwrap();
+        authority.cert_pem().trim().to_owned() + "\n"
+    };
+    let first = certificate();
+    let mut bundle = DynamicObject::new("our-ca", &resource);
+    bundle.data = json!({"spec": {"trustBundle": first}});
+    bundles.create(&PostParams::default(), &bundle).await.unwrap();
+    let is_on_host = async |expected: &str| {
+        let secrets = clusters.host_api::<Secret>();
+        let labelled = ListParams::default().labels("berth.dev/pod-token");
+        secrets.list(&labelled).await.unwrap().into_iter().any(|secret| {
+            let origin = &secret.metadata.annotations.as_ref().unwrap()["berth.dev/origin-name"];
+            let data = secret.data.unwrap_or_default();
+            // The first volume is the test's; the API server adds that of the token behind it.
+            origin == "trusting" && data.get("trust-0-0").is_some_and(|text| text.0 == expected.as_bytes())
+        })
+    };
+    eventually("the pod runs", async || is_phase(&pods, "trusting", "Running").await).await;
+    assert!(is_on_host(&first).await, "the certificates were there before the pod");
+    let second = certificate();
+    let patch = Patch::Merge(json!({"spec": {"trustBundle": second}}));
+    bundles.patch("our-ca", &PatchParams::default(), &patch).await.unwrap();
+    eventually("the running pod gets the new certificate", async || {
+        is_on_host(&second).await
+    })
+    .await;
+    pods.delete("trusting", &DeleteParams::default()).await.unwrap();
 }
 
 /// Labels and annotations that a pod reads from a downward API volume follow their changes; its full host name is that

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | nodeSelector | the tenant's, and the tenant's own nodes or what `shared` opens, always | the tenant's own nodes |
 //! | nodeName | only by a Binding; denied if set by hand | the host pod may run on that node only |
-//! | affinity, topology spread | see `affinity`; nodes that the tenant has cordoned are left out | decided already |
+//! | affinity, topology spread | see `affinity`; nodes that the tenant has cordoned or tainted are left out | decided already |
 //! | schedulerName | the default one and those that the class lists | any; the host's default scheduler checks |
 //! | schedulingGroup | a PodGroup of the tenant, if the class lists the kind | decided already |
 //!
@@ -16,9 +16,11 @@
 
 use super::{affinity, tables::TOLERATION};
 use crate::{
+    kinds::node_taints,
     model::{
         Cache, DeniedField, KindId, json,
         resource::{Name, host_name},
+        taint::Taint,
     },
     translation::fields::{self, FieldIssues, Fields, Rule},
 };
@@ -76,7 +78,7 @@ pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<Stri
                 selector[key] = value.into();
             }
             affinity::translate(cache, name, source, spec, issues);
-            avoid_cordoned(cache, source, spec);
+            avoid_repelling_nodes(cache, source, spec);
             scheduler(cache, source, spec, issues);
             group(cache, name, source, spec, issues);
         }
@@ -190,39 +192,37 @@ fn tolerations(cache: &Cache, source: &Value, issues: &mut FieldIssues) -> Vec<V
 fn visible_taints(cache: &Cache) -> BTreeSet<String> {
     let mut keys: BTreeSet<String> = COMMON_TAINTS.iter().map(|key| (*key).to_owned()).collect();
     for (_, node) in cache.stores.host(KindId::Node).all() {
-        let node = node.object();
-        let taints = json::items(&node, &["spec", "taints"]).iter();
-        keys.extend(
-            taints
-                .filter_map(|taint| json::text(taint, &["key"]))
-                .filter(|key| !is_reserved(key))
-                .map(ToOwned::to_owned),
-        );
+        let visible = node.taints.iter().filter(|taint| !is_reserved(&taint.key));
+        keys.extend(visible.map(|taint| taint.key.to_string()));
     }
     keys
 }
 
-/// Keeps a new pod off nodes that the tenant has cordoned, unless it tolerates that. A pod with scheduling gates is left
-/// alone: its affinity could then only become narrower, never wider again.
-fn avoid_cordoned(cache: &Cache, source: &Value, spec: &mut Map<String, Value>) {
-    const TAINT: &str = "node.kubernetes.io/unschedulable";
-    let tolerates = json::items(source, &["tolerations"]).iter().any(|toleration| {
-        let key = json::text(toleration, &["key"]).unwrap_or_default();
-        key == TAINT || (key.is_empty() && json::text(toleration, &["operator"]) == Some("Exists"))
-    });
-    if tolerates || !json::items(source, &["schedulingGates"]).is_empty() {
+/// Keeps a new pod off nodes that the tenant has cordoned or tainted, unless it tolerates that. A pod with scheduling gates is
+/// left alone: its affinity could then only become narrower, never wider again.
+fn avoid_repelling_nodes(cache: &Cache, source: &Value, spec: &mut Map<String, Value>) {
+    if !json::items(source, &["schedulingGates"]).is_empty() {
         return;
     }
-    let mut cordoned: Vec<Value> = Vec::new();
+    let tolerations = json::items(source, &["tolerations"]);
+    let tolerates_cordon = Taint::of_cordon().is_tolerated(tolerations);
+    let mut repelling: Vec<Value> = Vec::new();
     for (name, node) in cache.stores.tenant(KindId::Node).all() {
-        if node.unschedulable {
-            cordoned.push(json!({"key": "metadata.name", "operator": "NotIn", "values": [&*name.name]}));
+        let repels = |taint: &Taint| {
+            // The host's scheduler sees to the host's taints.
+            let host = cache.stores.host(KindId::Node).get(&name);
+            taint.repels()
+                && !taint.is_tolerated(tolerations)
+                && node_taints::is_own(taint, host.as_ref().map(|host| &*host.taints).unwrap_or_default())
+        };
+        if (node.unschedulable && !tolerates_cordon) || node.taints.iter().any(repels) {
+            repelling.push(json!({"key": "metadata.name", "operator": "NotIn", "values": [&*name.name]}));
         }
     }
-    if cordoned.is_empty() {
+    if repelling.is_empty() {
         return;
     }
-    cordoned.sort_by_key(ToString::to_string);
+    repelling.sort_by_key(ToString::to_string);
     let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
     let mut terms = json::items(affinity, &NODE_TERMS).to_vec();
     if terms.is_empty() {
@@ -230,7 +230,7 @@ fn avoid_cordoned(cache: &Cache, source: &Value, spec: &mut Map<String, Value>) 
     }
     for term in &mut terms {
         let mut fields = json::items(term, &["matchFields"]).to_vec();
-        fields.extend(cordoned.iter().cloned());
+        fields.extend(repelling.iter().cloned());
         json::set(term, &["matchFields"], fields);
     }
     json::set(affinity, &NODE_TERMS, terms);

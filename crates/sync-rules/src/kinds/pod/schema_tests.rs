@@ -25,6 +25,7 @@ const TABLES: &[(&str, Fields)] = &[
     ("AppArmorProfile", PROFILE),
     ("CSIVolumeSource", volume_claims::INLINE),
     ("Capabilities", CAPABILITIES),
+    ("ClusterTrustBundleProjection", TRUST),
     ("ConfigMapEnvSource", OBJECT_REF),
     ("ConfigMapKeySelector", OBJECT_REF),
     ("ConfigMapProjection", FILES),

@@ -144,12 +144,21 @@ pub const TOKEN: Fields = &[
     ("user", Rule::Copy),
 ];
 
+/// The rules of `ClusterTrustBundleProjection`: it becomes an item of the same Secret.
+pub const TRUST: Fields = &[
+    ("labelSelector", Rule::Ignore(SELECTED)),
+    ("name", Rule::Ignore(SELECTED)),
+    ("optional", Rule::Ignore(SELECTED)),
+    ("path", Rule::Copy),
+    ("signerName", Rule::Ignore(SELECTED)),
+    ("user", Rule::Copy),
+];
+
+const SELECTED: &str = "the certificates are selected with it";
+
 /// The rules of `VolumeProjection`.
 pub const PROJECTION: Fields = &[
-    (
-        "clusterTrustBundle",
-        Rule::Deny("the node does not know the tenant's trust bundles: put the certificates into a ConfigMap"),
-    ),
+    ("clusterTrustBundle", Rule::Rewrite),
     ("configMap", Rule::Rewrite),
     ("downwardAPI", Rule::Rewrite),
     (

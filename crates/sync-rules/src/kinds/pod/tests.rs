@@ -155,6 +155,41 @@ fn new_pods_keep_off_cordoned_nodes() {
 }
 
 #[test]
+fn new_pods_keep_off_nodes_that_the_tenant_has_tainted() {
+    let cache = cache();
+    let gpu = json!({"key": "nvidia.com/gpu", "effect": "NoSchedule"});
+    let own = json!({"key": "dedicated", "value": "training", "effect": "NoSchedule"});
+    let not_ready = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    let node = |taints: Value| {
+        Stored::new(&json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"taints": taints}}))
+    };
+    let nodes = Name::new("", "gpu-1");
+    cache
+        .stores
+        .host(KindId::Node)
+        .written(nodes.clone(), node(json!([gpu])));
+    cache
+        .stores
+        .tenant(KindId::Node)
+        .written(nodes, node(json!([gpu, own, not_ready])));
+    let avoids = |tolerations: Value| {
+        let mut pod = pod();
+        pod["spec"]["tolerations"] = tolerations;
+        let translated = Pods.translate(&cache, &name(), &pod).unwrap().object;
+        let required = [
+            "spec",
+            "affinity",
+            "nodeAffinity",
+            "requiredDuringSchedulingIgnoredDuringExecution",
+        ];
+        json::at(&translated, &required).is_some()
+    };
+    assert!(avoids(json!([])));
+    assert!(!avoids(json!([{"key": "dedicated", "value": "training"}])));
+    assert!(avoids(json!([{"key": "dedicated", "value": "inference"}])));
+}
+
+#[test]
 fn a_bound_pod_may_have_a_node_name() {
     let mut pod = pod();
     pod["spec"]["nodeName"] = "gpu-1".into();

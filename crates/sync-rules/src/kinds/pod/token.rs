@@ -8,7 +8,7 @@
 //! | `….path` | path in the volume |
 //! | name and UID | bound to: the token ends with the pod |
 
-use super::volumes::token_key;
+use super::{trust, volumes::token_key};
 use crate::model::{
     Dependency, Direction, HostNamespace, HostWatch, Kind, KindId, QueuePriority, json, kind::WRITE, resource,
     store::WatchSpec,
@@ -34,26 +34,49 @@ pub const KIND: Kind = Kind::new(Direction::Tokens)
     .with_host_rights(&[("secrets", WRITE)])
     .with_priority(QueuePriority::High)
     .essential()
-    // The tokens belong to the host pod: made once it exists, renewed by a timer afterwards.
-    .depends_on(&[Dependency::on_host(KindId::Pod, |cache, pod| {
-        let is_missing = !cache.stores.host(KindId::PodToken).contains(pod);
-        is_missing
-            .then(|| KindId::PodToken.key(pod.clone()))
-            .into_iter()
-            .collect()
-    })]);
+    // The tokens are minted before the host pod is created. It becomes their owner once it exists; a timer renews them.
+    .depends_on(&[
+        Dependency::on_host(KindId::Pod, |cache, pod| {
+            let host = |kind| cache.stores.host(kind).get(pod);
+            let is_owned = match (host(KindId::PodToken), host(KindId::Pod)) {
+                (Some(secret), Some(pod)) => is_owned_by(&secret.object(), &pod.uid),
+                _ => false,
+            };
+            (!is_owned)
+                .then(|| KindId::PodToken.key(pod.clone()))
+                .into_iter()
+                .collect()
+        }),
+        Dependency::on_tenant(KindId::ClusterTrustBundle, |cache, _bundle| {
+            let pods = trust::pods_with_bundles(cache).into_iter();
+            pods.map(|name| KindId::PodToken.key(name)).collect()
+        }),
+    ]);
 
 fn trim(secret: &mut Value) {
     let annotation = |key: &str| json::text(secret, &["metadata", "annotations", key]).map(ToOwned::to_owned);
     let annotations = json!({
         labels::ORIGIN_UID: annotation(labels::ORIGIN_UID),
         labels::TOKEN_RENEW_AT: annotation(labels::TOKEN_RENEW_AT),
+        labels::TRUST_HASH: annotation(labels::TRUST_HASH),
     });
     let meta = |key: &str| secret["metadata"].get(key).cloned().unwrap_or_default();
     *secret = json!({"metadata": {
         "name": meta("name"), "uid": meta("uid"), "resourceVersion": meta("resourceVersion"),
-        "annotations": annotations,
+        "annotations": annotations, "ownerReferences": meta("ownerReferences"),
     }});
+}
+
+/// The owner of a host pod's Secret.
+pub fn owner_references(pod: &str, uid: &str) -> Value {
+    json!([{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}])
+}
+
+/// Whether a Secret belongs to a host pod.
+pub fn is_owned_by(secret: &Value, uid: &str) -> bool {
+    json::items(secret, &["metadata", "ownerReferences"])
+        .iter()
+        .any(|owner| json::text(owner, &["uid"]) == Some(uid))
 }
 
 /// A token that a pod asks for.

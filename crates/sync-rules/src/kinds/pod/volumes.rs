@@ -5,13 +5,13 @@
 //! | configMap, secret | renamed; the object is synced because it is referenced |
 //! | emptyDir, image | copied |
 //! | downwardAPI | metadata by annotations, see `downward` |
-//! | projected | configMap, secret and downwardAPI as above; serviceAccountToken from the pod's token Secret |
+//! | projected | configMap, secret and downwardAPI as above; serviceAccountToken and clusterTrustBundle from the pod's token Secret |
 //! | persistentVolumeClaim, ephemeral, csi | see `volume_claims` |
 //! | everything else | denied: it reaches the node or the platform's network |
 
 use super::{
     downward,
-    tables::{DOWNWARD, EMPTY_DIR, FILES, IMAGE, PROJECTED, PROJECTION, TOKEN},
+    tables::{DOWNWARD, EMPTY_DIR, FILES, IMAGE, PROJECTED, PROJECTION, TOKEN, TRUST},
     volume_claims,
 };
 use crate::{
@@ -157,9 +157,13 @@ fn projected(
                 "configMap" => renamed(name, (KindId::ConfigMap, "name"), value, &path, issues),
                 "secret" => renamed(name, (KindId::Secret, "name"), value, &path, issues),
                 "downwardAPI" => downward_api(value, &path, downward, issues),
-                "serviceAccountToken" => {
-                    let mut item = fields::copy(value, &path, TOKEN, issues);
-                    item.insert("key".into(), token_key(volume, index).into());
+                "serviceAccountToken" | "clusterTrustBundle" => {
+                    let (fields, key) = match kind.as_str() {
+                        "serviceAccountToken" => (TOKEN, token_key(volume, index)),
+                        _ => (TRUST, trust_key(volume, index)),
+                    };
+                    let mut item = fields::copy(value, &path, fields, issues);
+                    item.insert("key".into(), key.into());
                     let secret = json!({"name": host_name(KindId::PodToken, name), "items": [item]});
                     sources.push(json!({"secret": secret}));
                     continue;
@@ -171,6 +175,11 @@ fn projected(
     }
     json::set(&mut translated, &["sources"], sources);
     translated
+}
+
+/// Key in the pod's token Secret of the certificates for source `source` of volume `volume`.
+pub fn trust_key(volume: usize, source: usize) -> String {
+    format!("trust-{volume}-{source}")
 }
 
 /// Key in the pod's token Secret of the token for source `source` of volume `volume`.

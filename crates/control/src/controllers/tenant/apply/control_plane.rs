@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        build::{bootstrap, host_objects},
+        build::{api_server_endpoints, bootstrap, host_objects},
         context::TenantContext,
         error::{TenantError, in_step},
         fetch::ObservedNodes,
@@ -299,6 +299,9 @@ async fn apply_bootstrap_objects(
         for cidr in &service_cidrs {
             applier.apply(cidr).await?;
         }
+        let address = prepared.service_range.first;
+        applier.apply(&api_server_endpoints::endpoints(address)).await?;
+        applier.apply(&api_server_endpoints::slice(address)).await?;
         // Last: from here on Services need the host's ranges.
         applier.apply(&webhooks).await
     };

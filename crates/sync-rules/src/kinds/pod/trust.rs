@@ -1,0 +1,202 @@
+//! Trust bundles: what the tenant's ClusterTrustBundles contain reaches its pods as if the kubelet had projected it. The node knows
+//! the host's trust bundles only, so the certificates are in the Secret that carries the pod's tokens, and follow changes there.
+//!
+//! | of the projection | rule |
+//! |---|---|
+//! | `name` | the trust bundle of this name |
+//! | `signerName`, `labelSelector` | all trust bundles of the signer that the selector selects: none without a selector, all with an empty one |
+//! | `optional` | without it, the pod is not created on the host before there is a certificate |
+//! | `path` | path in the volume |
+//!
+//! As by the kubelet, certificates are written once each and in no order that means anything.
+
+use super::volumes::trust_key;
+use crate::model::{
+    Cache, Kind, KindId, json,
+    resource::{Name, Resource},
+    store::WatchSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube_core::{Selector, SelectorExt as _};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// ClusterTrustBundles of the tenant. Versions that do not serve them have none.
+pub const BUNDLES: Kind = Kind::read_only(
+    WatchSpec::own(Resource::new(
+        "certificates.k8s.io",
+        "v1",
+        "ClusterTrustBundle",
+        "clustertrustbundles",
+    ))
+    .trimmed(trim),
+);
+
+/// The first line of a certificate.
+const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+/// Its last line.
+const END: &str = "-----END CERTIFICATE-----";
+/// What a pod's JSON text contains if it has such a projection.
+const MENTION: &str = "\"clusterTrustBundle\"";
+
+fn trim(bundle: &mut Value) {
+    let metadata = &bundle["metadata"];
+    let field = |name: &str| metadata.get(name).cloned().unwrap_or_default();
+    *bundle = json!({
+        "metadata": {
+            "name": field("name"), "uid": field("uid"), "resourceVersion": field("resourceVersion"), "labels": field("labels"),
+        },
+        "spec": bundle["spec"],
+    });
+}
+
+/// The certificates that a pod's projections select, by their keys in the pod's Secret.
+///
+/// # Errors
+/// Why the pod has to wait: a projection that is not optional selects no certificate.
+pub fn bundles(cache: &Cache, pod: &Value) -> Result<BTreeMap<String, String>, String> {
+    let mut found = BTreeMap::new();
+    for (volume_index, volume) in json::items(pod, &["spec", "volumes"]).iter().enumerate() {
+        for (source_index, source) in json::items(volume, &["projected", "sources"]).iter().enumerate() {
+            let Some(projection) = source.get("clusterTrustBundle").filter(|value| !value.is_null()) else {
+                continue;
+            };
+            let certificates = select(cache, projection);
+            if certificates.is_empty() && projection.get("optional") != Some(&Value::Bool(true)) {
+                return Err(format!("no certificate for {}", describe(projection)));
+            }
+            let text = certificates.into_iter().collect();
+            found.insert(trust_key(volume_index, source_index), text);
+        }
+    }
+    Ok(found)
+}
+
+/// The pods with projections of trust bundles, whichever these are: trust bundles rarely change.
+pub fn pods_with_bundles(cache: &Cache) -> Vec<Name> {
+    let pods = cache.stores.tenant(KindId::Pod).all().into_iter();
+    pods.filter(|(_, pod)| pod.mentions(MENTION))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+fn select(cache: &Cache, projection: &Value) -> BTreeSet<String> {
+    let bundles = cache.stores.tenant(KindId::ClusterTrustBundle);
+    let mut found = BTreeSet::new();
+    if let Some(name) = json::text(projection, &["name"]).filter(|name| !name.is_empty()) {
+        if let Some(bundle) = bundles.get(&Name::new("", name)) {
+            found.extend(certificates(&bundle.object()));
+        }
+        return found;
+    }
+    let (Some(signer), Some(selector)) = (json::text(projection, &["signerName"]), selector(projection)) else {
+        return found;
+    };
+    for (_, bundle) in bundles.all() {
+        let bundle = bundle.object();
+        if json::text(&bundle, &["spec", "signerName"]) == Some(signer)
+            && selector.matches(&json::strings(&bundle, &["metadata", "labels"]))
+        {
+            found.extend(certificates(&bundle));
+        }
+    }
+    found
+}
+
+/// The label selector; none if there is none, or if it is one that the API server would not have accepted.
+fn selector(projection: &Value) -> Option<Selector> {
+    let selector = projection.get("labelSelector").filter(|value| !value.is_null())?;
+    let selector: LabelSelector = serde_json::from_value(selector.clone()).ok()?;
+    Selector::try_from(selector).ok()
+}
+
+/// The certificates of a trust bundle, without what is written between them.
+fn certificates(bundle: &Value) -> Vec<String> {
+    let text = json::text(bundle, &["spec", "trustBundle"]).unwrap_or_default();
+    text.split(BEGIN)
+        .skip(1)
+        .filter_map(|rest| Some(format!("{BEGIN}{}{END}\n", rest.split_once(END)?.0)))
+        .collect()
+}
+
+fn describe(projection: &Value) -> String {
+    let text = |field| json::text(projection, &[field]).filter(|text| !text.is_empty());
+    match (text("name"), text("signerName")) {
+        (Some(name), _) => format!("the ClusterTrustBundle {name}"),
+        (None, Some(signer)) => format!("ClusterTrustBundles of the signer {signer} that the label selector selects"),
+        (None, None) => "a projection without name and signer".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{model::store::Stored, model::tenant::test_tenant, registry};
+
+    fn certificate(number: u8) -> String {
+        format!("{BEGIN}\nMIIB{number}\n{END}\n")
+    }
+
+    fn cache(bundles: &[(&str, Option<&str>, &str, String)]) -> Cache {
+        let cache = registry::new_cache(test_tenant());
+        for (name, signer, team, text) in bundles {
+            let bundle = json!({
+                "metadata": {"name": name, "resourceVersion": "1", "labels": {"team": team}},
+                "spec": {"signerName": signer, "trustBundle": text},
+            });
+            let store = cache.stores.tenant(KindId::ClusterTrustBundle);
+            store.written(Name::new("", name), Stored::new(&bundle));
+        }
+        cache
+    }
+
+    fn pod(projection: &Value) -> Value {
+        json!({"spec": {"volumes": [{"name": "trust", "projected": {"sources": [{"clusterTrustBundle": projection}]}}]}})
+    }
+
+    fn select_one(cache: &Cache, projection: &Value) -> Result<String, String> {
+        bundles(cache, &pod(projection)).map(|mut found| found.remove("trust-0-0").unwrap())
+    }
+
+    #[test]
+    fn a_bundle_is_selected_by_its_name() {
+        let commented = format!("Subject: our CA\n{}\n{}", certificate(1), certificate(1));
+        let cache = cache(&[("ours", None, "a", commented), ("other", None, "a", certificate(2))]);
+        let found = select_one(&cache, &json!({"name": "ours", "path": "ca.pem"}));
+        assert_eq!(found, Ok(certificate(1)), "once, without the text around it");
+    }
+
+    #[test]
+    fn bundles_are_selected_by_signer_and_labels() {
+        let signer = "example.com/ca";
+        let cache = cache(&[
+            ("one", Some(signer), "a", certificate(1)),
+            ("two", Some(signer), "b", certificate(2)),
+            ("same", Some(signer), "b", certificate(1)),
+            ("foreign", Some("other.com/ca"), "a", certificate(3)),
+            ("plain", None, "a", certificate(4)),
+        ]);
+        let with = |selector: Value| select_one(&cache, &json!({"signerName": signer, "labelSelector": selector}));
+        assert_eq!(with(json!({})), Ok(certificate(1) + &certificate(2)));
+        assert_eq!(with(json!({"matchLabels": {"team": "a"}})), Ok(certificate(1)));
+        let not_a = json!({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]});
+        assert_eq!(with(not_a), Ok(certificate(1) + &certificate(2)));
+        assert!(with(json!({"matchLabels": {"team": "c"}})).is_err());
+        assert!(
+            select_one(&cache, &json!({"signerName": signer})).is_err(),
+            "no selector selects nothing"
+        );
+    }
+
+    #[test]
+    fn only_an_optional_projection_may_be_empty() {
+        let cache = cache(&[]);
+        let error = select_one(&cache, &json!({"name": "ours"})).unwrap_err();
+        assert_eq!(error, "no certificate for the ClusterTrustBundle ours");
+        assert_eq!(
+            select_one(&cache, &json!({"name": "ours", "optional": true})),
+            Ok(String::new())
+        );
+        assert_eq!(bundles(&cache, &json!({"spec": {}})), Ok(BTreeMap::new()));
+    }
+}
