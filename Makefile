@@ -13,6 +13,9 @@ $(shell hack/claim-target "$(CARGO_TARGET_DIR)")
 # Arguments of hack/test and of `cargo nextest run`, for example: make test BERTH_TEST_ARGS='-p berth-api names'
 BERTH_TEST_ARGS ?=
 
+# Arguments of hack/conformance/run, for example: make conformance BERTH_CONFORMANCE_ARGS='--focus sig-apps --side tenant'
+BERTH_CONFORMANCE_ARGS ?=
+
 # chartgen writes parts of the chart; the help texts of the others are a page of the reference.
 GENERATORS := --bin chartgen --bin berth --bin berth-control --bin berth-syncer
 
@@ -72,6 +75,11 @@ test: build kubernetes ## Run all tests (BERTH_TEST_ARGS is passed on to hack/te
 .PHONY: e2e
 e2e: build nodes ## Run the tests on real nodes only (as root; part of `make test`)
 	@hack/test --test e2e $(BERTH_TEST_ARGS)
+
+.PHONY: conformance
+conformance: build nodes ## Run upstream's conformance tests on a host cluster and in a tenant, and compare (as root)
+	@hack/kubernetes/build conformance
+	@hack/conformance/run $(BERTH_CONFORMANCE_ARGS)
 
 .PHONY: bench
 bench: release cluster ## Run the benchmarks; tables on stdout, JSON in target/bench

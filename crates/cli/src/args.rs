@@ -34,6 +34,18 @@ pub(crate) enum Command {
         #[command(flatten)]
         home: HomeArgument,
     },
+    /// Load container images from archives onto the real nodes of the local host cluster.
+    ///
+    /// An archive is a file that `docker save` writes, or an OCI image layout as a tar file. Pods find the images by the names
+    /// in the archive; use an image pull policy other than Always.
+    #[command(after_help = "Example:\n  docker save -o app.tar example.com/app:1 && berth load app.tar")]
+    Load {
+        #[command(flatten)]
+        home: HomeArgument,
+        /// Archives of images.
+        #[arg(required = true, value_name = "ARCHIVE")]
+        archives: Vec<PathBuf>,
+    },
     /// Show the processes, nodes and tenants of the local host cluster. Exits with status 3 if the cluster is not up.
     Status {
         #[command(flatten)]

@@ -21,6 +21,8 @@ pub(crate) enum Error {
     Install(#[from] berth_control::install::InstallError),
     #[error("the host cluster did not come up: {message}\nthe log is {}", log.display())]
     NotUp { message: String, log: PathBuf },
+    #[error("there is no host cluster in {}; start one with `berth up`", .0.display())]
+    NoCluster(PathBuf),
     #[error("the host cluster has Kubernetes {is} and cannot become {wanted}; remove it with `berth down` first")]
     OtherVersion { is: String, wanted: String },
     #[error("the nodes of the host cluster are {} and cannot change; remove it with `berth down` first", if *real { "real" } else { "simulated" })]

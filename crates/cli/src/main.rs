@@ -7,6 +7,7 @@ mod down;
 mod error;
 mod explain;
 mod kubeconfigs;
+mod load;
 mod nodes;
 mod options;
 mod output;
@@ -59,6 +60,7 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
         match command {
             Command::Up(arguments) => up::run(arguments).await,
             Command::Down { home } => down::run(home).await,
+            Command::Load { home, archives } => load::run(home, &archives).await,
             Command::Status { home, output } => status::run(home, output).await,
             Command::Explain { target } => explain::run(target).await,
             Command::Version { output } => output::print_version(output),

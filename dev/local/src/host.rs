@@ -272,6 +272,17 @@ impl HostCluster {
         real.import(images, nodes.unwrap_or(&all)).await
     }
 
+    /// Imports the images of archives on all real nodes. An archive is what `docker save` writes, or an OCI image layout.
+    ///
+    /// # Errors
+    /// [`Error::NoRealNodes`] when nodes are simulated, [`Error::Node`] when a node rejects an archive.
+    pub async fn load_archives(&self, archives: &[PathBuf]) -> Result<(), Error> {
+        match &self.inner.real {
+            Some(real) => real.load_archives(archives).await,
+            None => Err(Error::NoRealNodes("simulated nodes have no images".into())),
+        }
+    }
+
     /// Names of the real nodes that run the cluster's own pods; none if nodes are simulated.
     pub fn system_nodes(&self) -> Vec<String> {
         self.inner

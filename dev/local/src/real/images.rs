@@ -1,10 +1,13 @@
-//! Imports images on nodes: there is no registry to pull them from.
+//! Bringing images onto nodes: there is no registry to pull them from.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
 
+use super::network::Place;
+use super::place::NodePlace;
 use super::{RealNodes, command};
 use crate::Error;
 use crate::images::{Archive, Image};
@@ -13,7 +16,7 @@ use crate::images::{Archive, Image};
 const RUNTIME_READY: Duration = Duration::from_mins(3);
 
 impl RealNodes {
-    /// Makes archives of images and imports them on all the nodes at the same time. A node skips what it has.
+    /// Makes archives of images and imports them on the nodes, on all of them at a time. Images that a node has are skipped.
     pub(crate) async fn import(&self, images: &[Image], nodes: &[String]) -> Result<(), Error> {
         let images = images.to_vec();
         let archives =
@@ -21,33 +24,31 @@ impl RealNodes {
         let archives = archives.await??;
         let imports = nodes.iter().map(|node| {
             let (own, node, archives) = (self.clone(), node.clone(), archives.clone());
-            async move { tokio::task::spawn_blocking(move || own.import_archives(&node, &archives)).await? }
+            async move { tokio::task::spawn_blocking(move || own.import_missing(&node, &archives)).await? }
         });
         try_join_all(imports).await.map(drop)
     }
 
-    fn import_archives(&self, name: &str, archives: &[Archive]) -> Result<(), Error> {
-        let Some((place, files)) = self.nodes.iter().find(|(_, files)| files.name() == name) else {
-            return Err(Error::NoRealNodes(format!("there is no real node {name}")));
-        };
-        // In the same folder as the images of this containerd.
-        let record = files.config("images");
+    /// Imports the images of existing archives, on all nodes at a time.
+    pub(crate) async fn load_archives(&self, archives: &[PathBuf]) -> Result<(), Error> {
+        let loads = self.names().map(|node| {
+            let (own, node, archives) = (self.clone(), node.to_owned(), archives.to_vec());
+            let load = move || archives.iter().try_for_each(|archive| own.import_archive(&node, archive));
+            async move { tokio::task::spawn_blocking(load).await? }
+        });
+        try_join_all(loads).await.map(drop)
+    }
+
+    fn import_missing(&self, node: &str, archives: &[Archive]) -> Result<(), Error> {
+        // Of this containerd, whose images are beside it.
+        let record = self.find(node)?.1.config("images");
         let mut known = fs::read_to_string(&record).unwrap_or_default();
-        let deadline = Instant::now() + RUNTIME_READY;
         for archive in archives {
             let line = format!("{} {}\n", archive.reference, archive.digest);
             if known.contains(&line) {
                 continue;
             }
-            let path = archive.path.display().to_string();
-            let args = self.node(place, files).ctr(&["images", "import", &path])?;
-            while let Err(error) = command::run("nsenter", &args) {
-                if Instant::now() > deadline {
-                    return Err(error);
-                }
-                #[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
-                std::thread::sleep(Duration::from_millis(100));
-            }
+            self.import_archive(node, &archive.path)?;
             known.push_str(&line);
             fs::write(&record, &known).map_err(|source| Error::File {
                 action: "write",
@@ -56,5 +57,25 @@ impl RealNodes {
             })?;
         }
         Ok(())
+    }
+
+    fn import_archive(&self, node: &str, archive: &Path) -> Result<(), Error> {
+        let (place, files) = self.find(node)?;
+        let path = archive.display().to_string();
+        let args = self.node(place, files).ctr(&["images", "import", &path])?;
+        let deadline = Instant::now() + RUNTIME_READY;
+        while let Err(error) = command::run("nsenter", &args) {
+            if Instant::now() > deadline {
+                return Err(error);
+            }
+            #[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    fn find(&self, node: &str) -> Result<&(Place, NodePlace), Error> {
+        let found = self.nodes.iter().find(|(_, files)| files.name() == node);
+        found.ok_or_else(|| Error::NoRealNodes(format!("there is no real node {node}")))
     }
 }
