@@ -125,9 +125,14 @@ pub const APPLIED_HASH: &str = "berth.dev/applied-hash";
 pub const HOST_TAINTS: &str = "berth.dev/host-taints";
 /// Annotation on a host Secret that carries a pod's tokens: when the first of them must be renewed (RFC 3339).
 pub const TOKEN_RENEW_AT: &str = "berth.dev/token-renew-at";
+/// Annotation on a host Secret that carries a pod's tokens: the node that the tokens name.
+pub const TOKEN_NODE: &str = "berth.dev/token-node";
 /// Annotation on a host Secret that carries a pod's tokens: hash of the certificates in it, which follow trust bundles of the
 /// tenant.
 pub const TRUST_HASH: &str = "berth.dev/trust-hash";
+/// Annotation on a host Secret that carries a pod's tokens: when each of the pod's certificates must be refreshed. A JSON object of
+/// RFC 3339 times, by the place of the projection in the pod.
+pub const CERTIFICATES: &str = "berth.dev/certificates";
 /// Label of the tenant namespace that a host object comes from; pod selectors are scoped with it.
 pub const TENANT_OBJECT_NAMESPACE: &str = "berth.dev/namespace";
 

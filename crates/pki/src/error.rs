@@ -41,6 +41,9 @@ pub enum Error {
     /// The validity does not fit into a date.
     #[error("a validity of {0:?} is too long for a certificate")]
     Validity(std::time::Duration),
+    /// A key of an unknown type was asked for.
+    #[error("unknown key type {0:?}")]
+    KeyType(String),
     /// A kubeconfig could not be written as YAML.
     #[error("cannot write the kubeconfig as YAML: {0}")]
     Yaml(String),

@@ -21,10 +21,12 @@
 mod authority;
 mod error;
 pub mod kubeconfig;
+mod request;
 mod service_account;
 mod validity;
 
 pub use authority::{Certificate, CertificateAuthority, LeafRequest, Usage};
 pub use error::Error;
+pub use request::CertificateRequest;
 pub use service_account::ServiceAccountKey;
 pub use validity::{not_after, not_before, renew_at};

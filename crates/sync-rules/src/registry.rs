@@ -13,6 +13,7 @@ pub fn kind(id: KindId) -> Kind {
         KindId::Pod => pod::KIND,
         KindId::PodToken => pod::token::KIND,
         KindId::ClusterTrustBundle => pod::trust::BUNDLES,
+        KindId::PodCertificateRequest => pod::certificate::REQUESTS,
         KindId::RuntimeClass => runtime_class::KIND,
         KindId::Namespace => namespace::KIND,
         KindId::ConfigMap => config::CONFIG_MAP,

@@ -23,6 +23,7 @@ mod dns;
 mod network;
 mod node_failures;
 mod node_recycling;
+mod node_taints;
 mod pod_lifecycle;
 mod pods;
 mod reach;
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
             )
             .that_can_break_it(),
             Group::alone(tests![
+                node_taints::full_and_cordoned_nodes_have_their_taints,
                 berth::a_team_is_served_while_its_control_plane_moves,
                 berth::a_rollout_refuses_no_request,
                 berth::a_tenant_is_created_and_deleted_while_control_is_killed,

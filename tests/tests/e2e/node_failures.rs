@@ -1,6 +1,7 @@
 //! Pods when programs of their node fail, as in `docs/operations/failures.md`.
 
 use crate::{
+    node_taints::{taints, until_taints},
     pods::{SOON, Space, is_ready, only, script, server, state, with},
     teams::{speech, vision},
 };
@@ -18,6 +19,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 
+/// The taint of a node that does not answer.
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// A node that does not answer is given up after some 50 seconds.
 const GIVEN_UP: Duration = Duration::from_secs(150);
 
@@ -115,6 +118,12 @@ pub(crate) async fn unreachable_node_is_reported(host: Arc<TestCluster>) {
     space.create("served", only(server())).await;
     let before = space.ready("served").await;
     let node = node_of(&before);
+    let mut impatient = only(server());
+    impatient["tolerations"] =
+        json!([{"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}]);
+    space.create("impatient", impatient).await;
+    space.ready("impatient").await;
+    assert_eq!(taints(&tenant.client, &node).await.len(), 0);
     let kubelet = find(&host.home().run(), &format!("{node}.kubelet")).unwrap();
     // It hangs: nothing starts another one.
     signal(&kubelet, Signal::STOP);
@@ -130,12 +139,17 @@ pub(crate) async fn unreachable_node_is_reported(host: Arc<TestCluster>) {
     let pod = space.until("served", "is not ready", |pod| !is_ready(pod)).await;
     // It is not deleted before the time of its toleration: it may still run.
     assert!(pod.metadata.deletion_timestamp.is_none());
+    let both = ["NoSchedule", "NoExecute"].map(|effect| format!("{UNREACHABLE}:{effect}"));
+    until_taints(&tenant.client, &node, &both.each_ref().map(|taint| &**taint)).await;
+    let is_deleted = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+    space.until("impatient", "is deleted", is_deleted).await;
     signal(&kubelet, Signal::CONT);
     until("the node is back", SOON, async || match ready_of(tenant, &node).await {
         Ok(status) if status == "True" => Ok(()),
         other => Err(other),
     })
     .await;
+    until_taints(&tenant.client, &node, &[]).await;
     let after = space.ready("served").await;
     assert_eq!(life(&after), life(&before), "the pod was disturbed");
 }

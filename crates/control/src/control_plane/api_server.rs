@@ -1,4 +1,4 @@
-//! The tenant's kube-apiserver: upstream, with its own certificate authorities, service-account issuer and key range.
+//! The tenant's kube-apiserver: upstream, with its own certificate authorities, keys of service accounts and key range.
 
 use super::{
     admission, authentication,
@@ -18,6 +18,9 @@ const IN_CLUSTER_NAMES: [&str; 5] = [
     "kubernetes.default.svc.cluster.local",
     "localhost",
 ];
+
+/// Issuer of service account tokens.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// Heap growth before Go collects, in percent. Half of Go's default: an idle API server's private memory falls from
 /// 183 to 148 MB, at some CPU under load.
@@ -62,8 +65,9 @@ pub(super) fn render(
         authorities.service_account.public_pem.clone(),
     );
 
-    // Tokens of one tenant carry an issuer and an audience that no other tenant has.
-    let issuer = format!("https://kubernetes.default.svc.cluster.local/{}", input.tenant.hash());
+    // The API server serves OIDC discovery at its root only, so the issuer has no path and is that of every cluster. The key and the
+    // audience of a tenant's tokens are its own.
+    let audience = format!("{ISSUER}/{}", input.tenant.hash());
     let mut args = vec![
         flag("etcd-servers", input.datastore.endpoints.join(",")),
         flag("etcd-prefix", input.tenant.etcd_prefix()),
@@ -83,8 +87,8 @@ pub(super) fn render(
         file_flag("client-ca-file", "client-ca.crt"),
         file_flag("authentication-config", authentication::FILE),
         flag("authorization-mode", "RBAC"),
-        flag("service-account-issuer", &issuer),
-        flag("api-audiences", &issuer),
+        flag("service-account-issuer", ISSUER),
+        flag("api-audiences", &audience),
         // A pod's token expires when it says, not after a year.
         flag("service-account-extend-token-expiration", "false"),
         file_flag("service-account-key-file", "service-account.pub"),

@@ -16,15 +16,12 @@ const PORT: u16 = 10257;
 ///
 /// Controllers that concern only the API stay on: claims of ephemeral volumes are created in the tenant
 /// (`ephemeral-volume-controller`) and synced like others, and the protection controllers remove the finalizers that the
-/// API server adds to claims and volumes.
+/// API server adds to claims and volumes. `taint-eviction-controller` evicts pods from Nodes with a `NoExecute` taint, the
+/// tenant's own or one of the host's conditions: the pod's controller replaces it, while the host waits for the node.
 pub(super) const DISABLED: &[(&str, &str)] = &[
     (
         "node-lifecycle-controller",
         "the host watches its nodes; the tenant is shown their conditions",
-    ),
-    (
-        "taint-eviction-controller",
-        "the host evicts pods; the tenant is shown their status",
     ),
     ("node-ipam-controller", "pod addresses come from the host's network"),
     (

@@ -7,6 +7,8 @@
 //! | `overhead` | copied: the tenant's API server adds it to pods, as the host's does |
 //! | `scheduling` | left out: the host's API server adds it to the host pod, and tenants do not see such labels of nodes |
 //! | labels, annotations | left out: the platform's |
+//!
+//! A RuntimeClass that the tenant makes stays in the tenant. Its pods run under the listed one of the host with the same handler.
 
 use crate::{
     model::{Kind, KindId, resource::Resource},

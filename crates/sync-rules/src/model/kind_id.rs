@@ -42,6 +42,8 @@ kind_ids! {
     PodToken,
     /// Trust bundles of the tenant, whose certificates pods get.
     ClusterTrustBundle,
+    /// Requests of certificates for pods, which the syncer makes in the tenant.
+    PodCertificateRequest,
     /// RuntimeClasses of the host, mirrored.
     RuntimeClass,
     /// Namespaces of the tenant: their labels are needed to translate selectors.

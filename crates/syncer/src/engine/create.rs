@@ -96,13 +96,12 @@ impl ObjectSync<'_> {
             mut ignored,
         } = translated;
         if *id == KindId::Pod
-            && let Some(reason) = tokens::prepare(engine, name, stored).await?
+            && let Some(missing) = tokens::prepare(engine, name, stored).await?
         {
-            let message = format!("The pod waits: {reason}.");
+            let message = format!("The pod does not start before there is a certificate: none is in {missing}.");
             engine
                 .record_event(&id.key((*name).clone()), Level::Warning, "TrustBundleMissing", &message)
                 .await;
-            return Ok(Outcome::requeue("waiting", SAFETY));
         }
         let desired = kind.object_at_creation(desired);
         let hash = json::hash(&kind.mutable_part(&desired));

@@ -13,6 +13,7 @@
 //! A key that fails is retried with a growing delay, and delays no other. Nothing runs before both sides are listed.
 
 pub mod api;
+mod certificates;
 mod create;
 mod decide;
 mod delete;
@@ -87,6 +88,8 @@ pub struct Engine {
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
     /// Host objects that are ahead of the tenant's.
     pending: reserve::PendingReservations,
+    /// Certificates that pods wait for.
+    certificates: Mutex<certificates::Requests>,
     /// Wakes the watches of host objects that wait for the first of their kind.
     demand: HashMap<KindId, Notify>,
     /// Some kind became available or unavailable.
@@ -134,6 +137,7 @@ impl Engine {
             failures: Mutex::default(),
             synced_versions: Mutex::default(),
             pending: reserve::PendingReservations::default(),
+            certificates: Mutex::default(),
         })
     }
 

@@ -1,9 +1,12 @@
 //! Reconciles a pod's tokens: minted in the tenant, written to a host Secret that the host pod owns.
 
-use super::{Engine, Outcome, api::CallError, lock};
+use super::{Engine, Outcome, api::CallError, certificates, lock};
 use berth_api::labels;
 use berth_sync_rules::{
-    kinds::pod::{token, trust},
+    kinds::pod::{
+        certificate, token,
+        trust::{self, Bundles},
+    },
     model::{
         KindId, json,
         resource::{self, Name, Side, host_name},
@@ -13,22 +16,18 @@ use berth_sync_rules::{
 use jiff::{SignedDuration, Timestamp};
 use kube::api::Patch;
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-/// Writes the Secret of a pod before the pod is created on the host: a kubelet that finds none reports a failed mount. Returns why
-/// the pod has to wait, if it does.
+/// Writes the Secret of a pod before the pod is created on the host: a kubelet that finds none reports a failed mount. Returns which
+/// trust bundle is missing, if one is.
 pub(super) async fn prepare(engine: &Engine, name: &Name, pod: &Stored) -> Result<Option<String>, CallError> {
     let object = pod.object();
-    let bundles = match trust::bundles(&engine.cache, &object) {
-        Ok(bundles) => bundles,
-        Err(reason) => return Ok(Some(reason)),
-    };
-    let needs_none = token::asked(&object).is_empty() && bundles.is_empty();
-    let is_current = |secret: Arc<Stored>| is_fresh(&secret) && has_bundles(&secret, &bundles);
-    if !needs_none && !own_secret(engine, name, pod).is_some_and(is_current) {
+    let bundles = trust::bundles(&engine.cache, &object);
+    let is_current = |secret: Arc<Stored>| are_current(&secret, &object) && has_bundles(&secret, &bundles);
+    if needs_secret(&object, &bundles) && !own_secret(engine, name, pod).is_some_and(is_current) {
         mint(engine, name, pod, None).await?;
     }
-    Ok(None)
+    Ok(bundles.missing)
 }
 
 pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {
@@ -42,40 +41,51 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     }
     let object = pod.object();
     let bundles = trust::bundles(&engine.cache, &object);
-    if token::asked(&object).is_empty() && bundles.as_ref().is_ok_and(BTreeMap::is_empty) {
+    if !needs_secret(&object, &bundles) {
         return Ok(Outcome::new("nothing"));
     }
-    let now = Timestamp::now();
-    if let Some(secret) = own_secret(engine, name, &pod)
-        && let Some(renew_at) = renew_at(&secret)
-        && renew_at > now
-    {
-        let mut result = "nothing";
-        if !token::is_owned_by(&secret.object(), &host_pod.uid) {
-            let owners = token::owner_references(&host_pod.name, &host_pod.uid);
-            patch(engine, name, &secret, json!({"metadata": {"ownerReferences": owners}})).await?;
-            result = "owned";
-        }
-        // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet.
-        if let Ok(bundles) = bundles
-            && !has_bundles(&secret, &bundles)
-        {
-            let hash = json::hash(&json!(bundles));
-            let body = json!({"metadata": {"annotations": {labels::TRUST_HASH: hash}}, "stringData": bundles});
-            patch(engine, name, &secret, body).await?;
-            result = "trust updated";
-        }
-        return Ok(Outcome::requeue(result, until(now, renew_at)));
+    let mut result = "nothing";
+    if !own_secret(engine, name, &pod).is_some_and(|secret| are_current(&secret, &object)) {
+        mint(engine, name, &pod, Some(&host_pod)).await?;
+        result = "minted";
     }
-    let renew_at = mint(engine, name, &pod, Some(&host_pod)).await?;
-    Ok(Outcome::requeue("minted", until(now, renew_at)))
+    let Some(secret) = own_secret(engine, name, &pod) else {
+        return Ok(Outcome::requeue("vanished", Duration::ZERO));
+    };
+    let secret_object = secret.object();
+    if !token::is_owned_by(&secret_object, &host_pod.uid) {
+        let owners = token::owner_references(&host_pod.name, &host_pod.uid);
+        patch(engine, name, &secret, json!({"metadata": {"ownerReferences": owners}})).await?;
+        result = "owned";
+    }
+    // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet.
+    if !has_bundles(&secret, &bundles) {
+        let hash = json::hash(&json!(bundles.found));
+        let body = json!({"metadata": {"annotations": {labels::TRUST_HASH: hash}}, "stringData": bundles.found});
+        patch(engine, name, &secret, body).await?;
+        result = "trust updated";
+    }
+    let certificates = certificates::collect(engine, name, &pod, &secret_object).await?;
+    if let Some(body) = &certificates.patch {
+        patch(engine, name, &secret, body.clone()).await?;
+        certificates.written(engine, name, &pod);
+        result = "certified";
+    }
+    let now = Timestamp::now();
+    let next = renew_at(&secret).into_iter().chain(certificates.look_again).min();
+    Ok(Outcome::requeue(result, until(now, next.unwrap_or(Timestamp::MAX))))
+}
+
+/// Whether there is anything that a pod needs a Secret for.
+fn needs_secret(pod: &Value, bundles: &Bundles) -> bool {
+    !token::asked(pod).is_empty() || *bundles != Bundles::default() || !certificate::asked(pod).is_empty()
 }
 
 /// Whether a Secret has these certificates.
-fn has_bundles(secret: &Stored, bundles: &BTreeMap<String, String>) -> bool {
+fn has_bundles(secret: &Stored, bundles: &Bundles) -> bool {
     let object = secret.object();
     let known = json::text(&object, &["metadata", "annotations", labels::TRUST_HASH]);
-    bundles.is_empty() || known == Some(&json::hash(&json!(bundles)))
+    bundles.found.is_empty() || known == Some(&json::hash(&json!(bundles.found)))
 }
 
 /// The Secret with the tokens of this very pod.
@@ -84,13 +94,14 @@ fn own_secret(engine: &Engine, name: &Name, pod: &Stored) -> Option<Arc<Stored>>
     secret.filter(|secret| is_origin(pod, secret))
 }
 
-fn is_fresh(secret: &Stored) -> bool {
-    renew_at(secret).is_some_and(|renew_at| renew_at > Timestamp::now())
+/// Whether the tokens in a Secret need not be minted again now: they live long enough, and name the pod's node if it has one.
+fn are_current(secret: &Stored, pod: &Value) -> bool {
+    let names_node = token::node_of(pod).is_none() || token::names_node(&secret.object());
+    names_node && renew_at(secret).is_some_and(|renew_at| renew_at > Timestamp::now())
 }
 
-/// Mints the tokens of a pod and writes them to the host. `host_pod` is none if it does not exist yet. Returns when the first
-/// token must be renewed.
-async fn mint(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stored>) -> Result<Timestamp, CallError> {
+/// Mints the tokens of a pod and writes them to the host. `host_pod` is none if it does not exist yet.
+async fn mint(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stored>) -> Result<(), CallError> {
     let now = Timestamp::now();
     let object = pod.object();
     let account = json::text(&object, &["spec", "serviceAccountName"]).unwrap_or("default");
@@ -109,18 +120,24 @@ async fn mint(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stor
     }
     // Without tokens there is nothing to renew.
     let renew_at = token::renew_at(now, &expiries).unwrap_or(Timestamp::MAX);
-    let bundles = trust::bundles(&engine.cache, &object).unwrap_or_default();
-    let mut secret = secret_object(engine, name, pod, host_pod, &data, renew_at);
-    if !bundles.is_empty() {
-        secret["metadata"]["annotations"][labels::TRUST_HASH] = json::hash(&json!(bundles)).into();
-        for (key, text) in bundles {
-            secret["stringData"][key] = text.into();
-        }
+    let mut annotations = Map::from_iter([(labels::TOKEN_RENEW_AT.to_owned(), renew_at.to_string().into())]);
+    if let Some(node) = token::node_of(&object) {
+        annotations.insert(labels::TOKEN_NODE.into(), node.into());
     }
+    if let Some(secret) = own_secret(engine, name, pod) {
+        let body = json!({"metadata": {"annotations": annotations}, "stringData": data});
+        return patch(engine, name, &secret, body).await;
+    }
+    let bundles = trust::bundles(&engine.cache, &object).found;
+    if !bundles.is_empty() {
+        annotations.insert(labels::TRUST_HASH.into(), json::hash(&json!(bundles)).into());
+        data.extend(bundles.into_iter().map(|(key, text)| (key, text.into())));
+    }
+    let secret = secret_object(engine, name, pod, host_pod, &data, annotations);
     engine.start_host_watch(KindId::PodToken);
     let written = write(engine, name, &pod.uid, &secret).await?;
     engine.store_written(Side::Host, KindId::PodToken, name, written);
-    Ok(renew_at)
+    Ok(())
 }
 
 /// Creates or replaces the Secret. One of an earlier pod of this name is deleted: with that pod as its owner, the garbage collector
@@ -175,9 +192,16 @@ fn secret_object(
     name: &Name,
     pod: &Stored,
     host_pod: Option<&Stored>,
-    tokens: &Map<String, Value>,
-    renew_at: Timestamp,
+    files: &Map<String, Value>,
+    mut annotations: Map<String, Value>,
 ) -> Value {
+    for (key, value) in [
+        (labels::ORIGIN_NAMESPACE, &*name.namespace),
+        (labels::ORIGIN_NAME, &*name.name),
+        (labels::ORIGIN_UID, &*pod.uid),
+    ] {
+        annotations.insert(key.into(), value.into());
+    }
     let mut labels: Map<String, Value> = engine
         .cache
         .tenant
@@ -193,22 +217,18 @@ fn secret_object(
             "name": host_name(KindId::PodToken, name),
             "namespace": engine.cache.tenant.workload_namespace,
             "labels": labels,
-            "annotations": {
-                labels::ORIGIN_NAMESPACE: &*name.namespace,
-                labels::ORIGIN_NAME: &*name.name,
-                labels::ORIGIN_UID: &*pod.uid,
-                labels::TOKEN_RENEW_AT: renew_at.to_string(),
-            },
+            "annotations": annotations,
             "ownerReferences": host_pod.map_or_else(|| json!([]), |pod| token::owner_references(&pod.name, &pod.uid)),
         },
         "type": "Opaque",
-        "stringData": tokens,
+        "stringData": files,
     })
 }
 
 /// The host's garbage collector removes the Secret with its pod. This is for a Secret that was created after its pod
 /// was gone.
 async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {
+    lock(&engine.certificates).forget(name);
     const ORPHAN_GRACE: Duration = Duration::from_mins(2);
     let stores = &engine.cache.stores;
     let Some(secret) = stores.host(KindId::PodToken).get(name) else {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod admission;
+mod certificates;
 mod custom;
 mod network;
 mod proxy;
@@ -38,6 +39,7 @@ async fn live(setup: Setup) {
     pods::gates_and_late_additions(&clusters).await;
     pods::tokens_are_renewed_in_place(&clusters).await;
     pods::trust_bundles_reach_pods(&clusters).await;
+    certificates::signers_of_the_tenant_issue_for_pods(&clusters).await;
     pods::pods_see_themselves_as_in_a_cluster_of_their_own(&clusters).await;
     nodes::nodes_go(&clusters).await;
     syncer.stop().await;

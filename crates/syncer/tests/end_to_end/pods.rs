@@ -1,6 +1,7 @@
 //! Single pods: denials, changes, deletions, gates.
 
 use crate::setup::{Clusters, create, events, eventually, is_phase, origin, pod};
+use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Pod, Secret},
@@ -9,7 +10,7 @@ use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::time::Duration;
 
 pub async fn denied_fields_are_reported(clusters: &Clusters) {
@@ -217,9 +218,24 @@ pub async fn tokens_are_renewed_in_place(clusters: &Clusters) {
             annotations["berth.dev/origin-name"] == "audiences"
         })
     };
-    eventually("its tokens are on the host", async || found().await.is_some()).await;
+    eventually("its tokens are on the host, and name its node", async || {
+        let annotations = found().await.and_then(|secret| secret.metadata.annotations);
+        annotations.is_some_and(|annotations| annotations.contains_key("berth.dev/token-node"))
+    })
+    .await;
     let first = found().await.unwrap();
     let data = first.data.as_ref().unwrap();
+    let node = pods.get("audiences").await.unwrap().spec.unwrap().node_name;
+    for token in data.values() {
+        let payload = std::str::from_utf8(&token.0)
+            .unwrap()
+            .split('.')
+            .nth(1)
+            .unwrap()
+            .to_owned();
+        let claims: Value = serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap();
+        assert_eq!(claims["kubernetes.io"]["node"]["name"], json!(node));
+    }
     let tokens: Vec<&str> = data
         .values()
         .map(|token| std::str::from_utf8(&token.0).unwrap())
@@ -250,7 +266,7 @@ pub async fn tokens_are_renewed_in_place(clusters: &Clusters) {
     pods.delete("audiences", &DeleteParams::default()).await.unwrap();
 }
 
-/// Certificates of the tenant's trust bundles reach its pods: a pod waits for them, and changes follow.
+/// Certificates of the tenant's trust bundles reach its pods: a missing one is reported, and changes follow.
 pub async fn trust_bundles_reach_pods(clusters: &Clusters) {
     let tenant = &clusters.tenant_admin;
     let served = tenant.list_api_group_resources("certificates.k8s.io/v1").await.unwrap();
@@ -265,13 +281,24 @@ pub async fn trust_bundles_reach_pods(clusters: &Clusters) {
     let projection = json!({"clusterTrustBundle": {"name": "our-ca", "path": "ca.pem"}});
     let volume = json!({"name": "trust", "projected": {"sources": [projection]}});
     create(&pods, pod("trusting", &json!({"volumes": [volume]}))).await;
+    let files = async || {
+        let secrets = clusters.host_api::<Secret>();
+        let labelled = ListParams::default().labels("berth.dev/pod-token");
+        let all = secrets.list(&labelled).await.unwrap();
+        let secret = all
+            .into_iter()
+            .find(|secret| secret.metadata.annotations.as_ref().unwrap()["berth.dev/origin-name"] == "trusting");
+        secret.and_then(|secret| secret.data)
+    };
     eventually("an Event names the missing bundle", async || {
         let messages = events(clusters, "trusting", "TrustBundleMissing").await;
         messages.iter().any(|message| message.contains("our-ca"))
     })
     .await;
-    assert!(!clusters.host_pods().await.iter().any(|pod| origin(pod) == "trusting"));
-
+    eventually("its Secret is there, without the file", async || {
+        files().await.is_some_and(|data| !data.contains_key("trust-0-0"))
+    })
+    .await;
     let kind = GroupVersionKind::gvk("certificates.k8s.io", "v1", "ClusterTrustBundle");
     let resource = ApiResource::from_gvk_with_plural(&kind, "clustertrustbundles");
     let bundles: Api<DynamicObject> = Api::all_with(tenant.clone(), &resource);
@@ -283,18 +310,13 @@ pub async fn trust_bundles_reach_pods(clusters: &Clusters) {
     let mut bundle = DynamicObject::new("our-ca", &resource);
     bundle.data = json!({"spec": {"trustBundle": first}});
     bundles.create(&PostParams::default(), &bundle).await.unwrap();
+    // The first volume is the test's; the API server adds that of the token behind it.
     let is_on_host = async |expected: &str| {
-        let secrets = clusters.host_api::<Secret>();
-        let labelled = ListParams::default().labels("berth.dev/pod-token");
-        secrets.list(&labelled).await.unwrap().into_iter().any(|secret| {
-            let origin = &secret.metadata.annotations.as_ref().unwrap()["berth.dev/origin-name"];
-            let data = secret.data.unwrap_or_default();
-            // The first volume is the test's; the API server adds that of the token behind it.
-            origin == "trusting" && data.get("trust-0-0").is_some_and(|text| text.0 == expected.as_bytes())
-        })
+        let data = files().await.unwrap();
+        data.get("trust-0-0").is_some_and(|text| text.0 == expected.as_bytes())
     };
     eventually("the pod runs", async || is_phase(&pods, "trusting", "Running").await).await;
-    assert!(is_on_host(&first).await, "the certificates were there before the pod");
+    eventually("the certificates are in its Secret", async || is_on_host(&first).await).await;
     let second = certificate();
     let patch = Patch::Merge(json!({"spec": {"trustBundle": second}}));
     bundles.patch("our-ca", &PatchParams::default(), &patch).await.unwrap();

@@ -33,7 +33,11 @@ impl RealNodes {
     pub(crate) async fn load_archives(&self, archives: &[PathBuf]) -> Result<(), Error> {
         let loads = self.names().map(|node| {
             let (own, node, archives) = (self.clone(), node.to_owned(), archives.to_vec());
-            let load = move || archives.iter().try_for_each(|archive| own.import_archive(&node, archive));
+            let load = move || {
+                archives
+                    .iter()
+                    .try_for_each(|archive| own.import_archive(&node, archive))
+            };
             async move { tokio::task::spawn_blocking(load).await? }
         });
         try_join_all(loads).await.map(drop)

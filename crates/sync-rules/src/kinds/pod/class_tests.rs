@@ -109,6 +109,25 @@ fn runtime_classes_and_schedulers_are_those_of_the_class() {
         (&json!("kata"), &json!("kai-scheduler"))
     );
     assert_eq!(allowed.get("overhead"), None, "the host's API server adds it");
+    let own = |name: &str, handler: &str| {
+        let class = json!({"metadata": {"name": name, "resourceVersion": "1"}, "handler": handler});
+        (Name::new("", name), Stored::new(&class))
+    };
+    for (name, handler) in [("kata", "kata-qemu"), ("hidden", "runsc")] {
+        let (name, class) = own(name, handler);
+        cache.stores.host(KindId::RuntimeClass).written(name, class);
+    }
+    for (name, handler) in [("mine", "kata-qemu"), ("sneaky", "runsc")] {
+        let (name, class) = own(name, handler);
+        cache.stores.tenant(KindId::RuntimeClass).written(name, class);
+    }
+    let mine = spec(&cache, &json!({"runtimeClassName": "mine"}));
+    assert_eq!(mine["runtimeClassName"], "kata", "the listed class with its handler");
+    assert_eq!(
+        denied(&cache, &json!({"runtimeClassName": "sneaky"})),
+        ["spec.runtimeClassName"],
+        "the host's class is not listed"
+    );
     let other = json!({"runtimeClassName": "gvisor", "schedulerName": "volcano"});
     assert_eq!(denied(&cache, &other), ["spec.schedulerName", "spec.runtimeClassName"]);
 }

@@ -2,7 +2,7 @@
 //!
 //! | where | `metadata.*`, `spec.serviceAccountName` | `spec.nodeName`, `status.*` |
 //! |---|---|---|
-//! | environment | the value itself | kept: the host's kubelet knows |
+//! | environment | the value itself; a label or annotation as for volumes | kept: the host's kubelet knows |
 //! | volumes | an annotation of the host pod, brought up to date when labels or annotations change | kept |
 
 use crate::model::json;
@@ -26,7 +26,12 @@ pub fn literal(pod: &Value, field: &str) -> Option<String> {
     }
 }
 
-/// Key of the annotation that carries a field for volumes.
+/// Whether a field is a label or an annotation, which can change while the pod runs.
+pub fn can_change(field: &str) -> bool {
+    subscript(field).is_some_and(|(map, _)| matches!(map, "metadata.labels" | "metadata.annotations"))
+}
+
+/// Key of the annotation that carries a field for volumes, and for variables if it can change.
 pub fn annotation(field: &str) -> String {
     format!("downward.berth.dev/{}", berth_api::names::hash(&[field]))
 }

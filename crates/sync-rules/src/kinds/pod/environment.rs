@@ -2,7 +2,7 @@
 
 use super::{
     downward,
-    tables::{FIELD_REF, FILE_KEY_REF, OBJECT_REF, RESOURCE_FIELD_REF},
+    tables::{CONTAINERS, FIELD_REF, FILE_KEY_REF, OBJECT_REF, RESOURCE_FIELD_REF},
 };
 use crate::{
     model::{
@@ -38,6 +38,16 @@ pub const ENV_FROM: Fields = &[
     ("prefix", Rule::Copy),
     ("secretRef", Rule::Rewrite),
 ];
+
+/// The labels and annotations that variables of a pod's containers read. A container that starts later reads what they are then.
+pub fn fields_that_change(pod: &Value) -> impl Iterator<Item = String> {
+    let containers = CONTAINERS.iter().flat_map(|list| json::items(pod, &["spec", list]));
+    let variables = containers.flat_map(|container| json::items(container, &["env"]));
+    let fields = variables.filter_map(|variable| json::text(variable, &["valueFrom", "fieldRef", "fieldPath"]));
+    fields
+        .filter(|field| downward::can_change(field))
+        .map(ToOwned::to_owned)
+}
 
 /// What all containers of a pod share.
 pub struct Environment<'a> {
@@ -103,6 +113,12 @@ impl<'a> Environment<'a> {
         };
         let path = format!("{path}.valueFrom");
         let field = json::text(source, &["fieldRef", "fieldPath"]);
+        if let Some(field) = field.filter(|field| downward::can_change(field)) {
+            let annotation = format!("metadata.annotations['{}']", downward::annotation(field));
+            let source = json!({"fieldRef": {"apiVersion": "v1", "fieldPath": annotation}});
+            translated.insert("valueFrom".into(), source);
+            return translated.into();
+        }
         if let Some(text) = field.and_then(|field| downward::literal(self.pod, field)) {
             // `$` would be taken for a reference to another variable.
             translated.insert("value".into(), text.replace('$', "$$").into());
@@ -247,5 +263,23 @@ mod tests {
         assert_eq!(value("MY_WEB_PORT"), Some("tcp://10.0.0.7:80"));
         assert_eq!(value("MY_WEB_PORT_53_UDP_ADDR"), Some("10.0.0.7"));
         assert!(service_variables("h", &json!({"spec": {"clusterIP": "None", "ports": [{"port": 1}]}})).is_empty());
+    }
+
+    #[test]
+    fn variables_follow_labels_and_annotations() {
+        let label = "metadata.labels['app']";
+        let field = |path: &str| json!({"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}});
+        let pod = json!({"metadata": {"name": "p", "labels": {"app": "$(HOME)"}},
+            "spec": {"containers": [{"env": [field(label), field("metadata.name"), field("status.podIP")]}]}});
+        assert_eq!(fields_that_change(&pod).collect::<Vec<_>>(), [label]);
+        let environment = Environment {
+            pod: &pod,
+            namespace: "default",
+            base: Vec::new(),
+        };
+        let variable = |path| environment.variable("A", &field(path), "env", &mut FieldIssues::default());
+        let path = format!("metadata.annotations['{}']", downward::annotation(label));
+        assert_eq!(variable(label)["valueFrom"]["fieldRef"]["fieldPath"], path.as_str());
+        assert_eq!(variable("metadata.name")["value"], "p", "a name never changes");
     }
 }

@@ -14,6 +14,7 @@
 //! tenant's pod to the same node and reports what the host's kubelet reports.
 
 mod affinity;
+pub mod certificate;
 mod claims;
 mod container;
 mod downward;

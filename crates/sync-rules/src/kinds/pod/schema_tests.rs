@@ -72,6 +72,7 @@ const TABLES: &[(&str, Fields)] = &[
     ("PodReadinessGate", READINESS_GATE),
     ("PodResourceClaim", claims::CLAIM),
     ("PodSchedulingGate", SCHEDULING_GATE),
+    ("PodCertificateProjection", CERTIFICATE),
     ("PodSchedulingGroup", scheduling::GROUP),
     ("PodSecurityContext", security::POD),
     ("PodSpec", spec::SPEC),

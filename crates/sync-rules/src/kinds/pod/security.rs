@@ -63,7 +63,7 @@ const CAPABILITIES: &[&str] = &[
     "SYS_CHROOT",
 ];
 
-/// Sysctls that act inside the pod only.
+/// Sysctls that act inside the pod only: those that Pod Security's level `baseline` allows in every supported version.
 const SYSCTLS: &[&str] = &[
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -74,7 +74,9 @@ const SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_keepalive_intvl",
     "net.ipv4.tcp_keepalive_probes",
     "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_syncookies",
+    "net.ipv4.tcp_wmem",
 ];
 
 const SE_LINUX_TYPES: &[&str] = &[

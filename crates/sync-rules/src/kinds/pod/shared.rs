@@ -10,7 +10,7 @@
 //!
 //! A pod that exists on the host keeps what it was created with, even if the tenant's pools change.
 
-use super::scheduling::NODE_TERMS;
+use super::{scheduling::NODE_TERMS, tables::CONTAINERS};
 use crate::model::{Cache, KindId, json, resource::Name};
 use berth_api::{
     SchedulingMode, labels,
@@ -20,9 +20,6 @@ use serde_json::{Map, Value, json};
 
 /// Parts of names of RuntimeClasses that bring GPUs into containers.
 pub const GPU_RUNTIMES: &[&str] = &["nvidia", "amd", "habana", "gpu"];
-
-/// Lists of containers.
-const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 /// Lets a host pod, whose spec is otherwise complete, run on nodes of shared pools. Returns the pools that it may use.
 pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>) -> Vec<String> {

@@ -81,7 +81,7 @@ pub const SPEC: Fields = &[
 pub struct HostSpec {
     /// The host pod's spec.
     pub spec: Map<String, Value>,
-    /// Paths of metadata (`metadata.labels['a']`) that downward API volumes read.
+    /// Paths of metadata (`metadata.labels['a']`) that downward API volumes and variables read.
     pub downward: BTreeSet<String>,
     /// Shared pools on whose nodes the pod may run, besides the tenant's own nodes.
     pub shared_pools: Vec<String>,
@@ -91,7 +91,7 @@ pub struct HostSpec {
 pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssues) -> HostSpec {
     let source = &pod["spec"];
     let mut spec = fields::copy(source, "spec", SPEC, issues);
-    let mut downward = BTreeSet::new();
+    let mut downward: BTreeSet<String> = environment::fields_that_change(pod).collect();
 
     let environment = environment::Environment::new(cache, name, pod);
     for (field, ephemeral) in [
@@ -181,9 +181,32 @@ fn runtime_class(cache: &Cache, source: &Value, spec: &mut Map<String, Value>, i
     };
     if allows(&cache.tenant.policy.pods.runtime_classes, class) {
         spec.insert("runtimeClassName".into(), class.into());
-    } else {
-        issues.deny("spec.runtimeClassName", format!("{class} is not offered here"));
+        return;
     }
+    let own = cache.stores.tenant(KindId::RuntimeClass).get(&Name::new("", class));
+    let Some(handler) = own.and_then(|own| json::text(&own.object(), &["handler"]).map(ToOwned::to_owned)) else {
+        issues.deny("spec.runtimeClassName", format!("{class} is not offered here"));
+        return;
+    };
+    match offered_with_handler(cache, &handler) {
+        Some(offered) => drop(spec.insert("runtimeClassName".into(), offered.into())),
+        None => issues.deny(
+            "spec.runtimeClassName",
+            format!("{class} has the handler {handler}, which no RuntimeClass that is offered here has"),
+        ),
+    }
+}
+
+/// The RuntimeClass of the host with a handler, among those that the tenant's class lists: the first by name.
+fn offered_with_handler(cache: &Cache, handler: &str) -> Option<String> {
+    let listed = &cache.tenant.policy.pods.runtime_classes;
+    let classes = cache.stores.host(KindId::RuntimeClass).all().into_iter();
+    let names = classes
+        .filter(|(name, class)| {
+            allows(listed, &name.name) && json::text(&class.object(), &["handler"]) == Some(handler)
+        })
+        .map(|(name, _)| name.name.to_string());
+    names.min()
 }
 
 /// Host name, aliases and DNS: what a pod of that name would have on a cluster of its own.

@@ -4,6 +4,9 @@
 
 use crate::translation::fields::{Fields, Rule};
 
+/// The fields of a pod's spec with containers.
+pub const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
 macro_rules! copied {
     ($($(#[$doc:meta])* $name:ident: $($field:literal)+;)+) => {
         $($(#[$doc])* pub const $name: Fields = &[$(($field, Rule::Copy)),+];)+
@@ -154,6 +157,20 @@ pub const TRUST: Fields = &[
     ("user", Rule::Copy),
 ];
 
+/// The rules of `PodCertificateProjection`: it becomes items of the same Secret.
+pub const CERTIFICATE: Fields = &[
+    ("certificateChainPath", Rule::Rewrite),
+    ("credentialBundlePath", Rule::Rewrite),
+    ("keyPath", Rule::Rewrite),
+    ("keyType", Rule::Ignore(REQUESTED)),
+    ("maxExpirationSeconds", Rule::Ignore(REQUESTED)),
+    ("signerName", Rule::Ignore(REQUESTED)),
+    ("user", Rule::Copy),
+    ("userAnnotations", Rule::Ignore(REQUESTED)),
+];
+
+const REQUESTED: &str = "the certificate is requested with it";
+
 const SELECTED: &str = "the certificates are selected with it";
 
 /// The rules of `VolumeProjection`.
@@ -161,10 +178,7 @@ pub const PROJECTION: Fields = &[
     ("clusterTrustBundle", Rule::Rewrite),
     ("configMap", Rule::Rewrite),
     ("downwardAPI", Rule::Rewrite),
-    (
-        "podCertificate",
-        Rule::Deny("the node asks the platform's signers, which do not know the tenant's pods: use a Secret"),
-    ),
+    ("podCertificate", Rule::Rewrite),
     ("secret", Rule::Rewrite),
     ("serviceAccountToken", Rule::Rewrite),
 ];

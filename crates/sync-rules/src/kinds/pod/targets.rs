@@ -1,5 +1,6 @@
 //! What a pod references.
 
+use super::tables::CONTAINERS;
 use crate::model::{KindId, json, references::Target, resource::Name};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -18,10 +19,7 @@ pub fn targets(pod: &Value) -> BTreeSet<Target> {
         }
     };
     let spec = &pod["spec"];
-    for container in ["initContainers", "containers", "ephemeralContainers"]
-        .iter()
-        .flat_map(|field| json::items(spec, &[field]))
-    {
+    for container in CONTAINERS.iter().flat_map(|field| json::items(spec, &[field])) {
         for variable in json::items(container, &["env"]) {
             add(
                 KindId::ConfigMap,

@@ -7,10 +7,13 @@
 //! | `….expirationSeconds` | life; renewed in place before 80 % of it has passed |
 //! | `….path` | path in the volume |
 //! | name and UID | bound to: the token ends with the pod |
+//! | `nodeName` | named in the token, once the pod has a node: then tokens that were minted before are minted again |
 
-use super::{trust, volumes::token_key};
+use super::{certificate, trust, volumes::token_key};
 use crate::model::{
-    Dependency, Direction, HostNamespace, HostWatch, Kind, KindId, QueuePriority, json, kind::WRITE, resource,
+    Cache, Dependency, Direction, HostNamespace, HostWatch, Kind, KindId, QueuePriority, json,
+    kind::WRITE,
+    resource::{self, Name},
     store::WatchSpec,
 };
 use berth_api::labels;
@@ -30,11 +33,12 @@ pub const KIND: Kind = Kind::new(Direction::Tokens)
             .trimmed(trim),
     )
     .watch_host_when(HostWatch::OnDemand)
-    .with_tenant_rights(&[("serviceaccounts/token", &["create"])])
+    .with_tenant_rights(&[("serviceaccounts/token", &["create"]), ("serviceaccounts", &["get"])])
     .with_host_rights(&[("secrets", WRITE)])
     .with_priority(QueuePriority::High)
     .essential()
-    // The tokens are minted before the host pod is created. It becomes their owner once it exists; a timer renews them.
+    // The tokens are minted before the host pod is created. It becomes their owner once it exists; a timer renews them. Without a
+    // node they name none, so they are minted again when the pod has one.
     .depends_on(&[
         Dependency::on_host(KindId::Pod, |cache, pod| {
             let host = |kind| cache.stores.host(kind).get(pod);
@@ -51,14 +55,50 @@ pub const KIND: Kind = Kind::new(Direction::Tokens)
             let pods = trust::pods_with_bundles(cache).into_iter();
             pods.map(|name| KindId::PodToken.key(name)).collect()
         }),
+        Dependency::on_tenant(KindId::Pod, |cache, pod| {
+            let waits = waits_for_node(cache, pod);
+            waits.then(|| KindId::PodToken.key(pod.clone())).into_iter().collect()
+        }),
+        Dependency::on_tenant(KindId::PodCertificateRequest, |cache, name| {
+            let request = cache.stores.tenant(KindId::PodCertificateRequest).get(name);
+            let pod = request.and_then(|request| certificate::pod_of(name, &request.object()));
+            pod.map(|pod| KindId::PodToken.key(pod)).into_iter().collect()
+        }),
     ]);
+
+/// Whether something in a pod's Secret can be made only now that the pod has a node: tokens that name it, and certificates.
+fn waits_for_node(cache: &Cache, pod: &Name) -> bool {
+    let stores = &cache.stores;
+    let (Some(secret), Some(pod)) = (
+        stores.host(KindId::PodToken).get(pod),
+        stores.tenant(KindId::Pod).get(pod),
+    ) else {
+        return false;
+    };
+    if pod.mentions(certificate::MENTION) {
+        return true;
+    }
+    !names_node(&secret.object()) && node_of(&pod.object()).is_some()
+}
+
+/// The node of a tenant's pod.
+pub fn node_of(pod: &Value) -> Option<&str> {
+    json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty())
+}
+
+/// Whether the tokens in a Secret were minted when the pod had a node, so that they name it.
+pub fn names_node(secret: &Value) -> bool {
+    json::text(secret, &["metadata", "annotations", labels::TOKEN_NODE]).is_some()
+}
 
 fn trim(secret: &mut Value) {
     let annotation = |key: &str| json::text(secret, &["metadata", "annotations", key]).map(ToOwned::to_owned);
     let annotations = json!({
         labels::ORIGIN_UID: annotation(labels::ORIGIN_UID),
         labels::TOKEN_RENEW_AT: annotation(labels::TOKEN_RENEW_AT),
+        labels::TOKEN_NODE: annotation(labels::TOKEN_NODE),
         labels::TRUST_HASH: annotation(labels::TRUST_HASH),
+        labels::CERTIFICATES: annotation(labels::CERTIFICATES),
     });
     let meta = |key: &str| secret["metadata"].get(key).cloned().unwrap_or_default();
     *secret = json!({"metadata": {

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `name` | the trust bundle of this name |
 //! | `signerName`, `labelSelector` | all trust bundles of the signer that the selector selects: none without a selector, all with an empty one |
-//! | `optional` | without it, the pod is not created on the host before there is a certificate |
+//! | `optional` | without it, the pod does not start before there is a certificate: its Secret lacks the file |
 //! | `path` | path in the volume |
 //!
 //! As by the kubelet, certificates are written once each and in no order that means anything.
@@ -50,12 +50,18 @@ fn trim(bundle: &mut Value) {
     });
 }
 
-/// The certificates that a pod's projections select, by their keys in the pod's Secret.
-///
-/// # Errors
-/// Why the pod has to wait: a projection that is not optional selects no certificate.
-pub fn bundles(cache: &Cache, pod: &Value) -> Result<BTreeMap<String, String>, String> {
-    let mut found = BTreeMap::new();
+/// The certificates of a pod.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Bundles {
+    /// What its projections select, by their keys in the pod's Secret.
+    pub found: BTreeMap<String, String>,
+    /// What a projection that is not optional asks for, and there is no certificate: the pod does not start.
+    pub missing: Option<String>,
+}
+
+/// The certificates that a pod's projections select.
+pub fn bundles(cache: &Cache, pod: &Value) -> Bundles {
+    let mut bundles = Bundles::default();
     for (volume_index, volume) in json::items(pod, &["spec", "volumes"]).iter().enumerate() {
         for (source_index, source) in json::items(volume, &["projected", "sources"]).iter().enumerate() {
             let Some(projection) = source.get("clusterTrustBundle").filter(|value| !value.is_null()) else {
@@ -63,13 +69,14 @@ pub fn bundles(cache: &Cache, pod: &Value) -> Result<BTreeMap<String, String>, S
             };
             let certificates = select(cache, projection);
             if certificates.is_empty() && projection.get("optional") != Some(&Value::Bool(true)) {
-                return Err(format!("no certificate for {}", describe(projection)));
+                bundles.missing = Some(describe(projection));
+                continue;
             }
             let text = certificates.into_iter().collect();
-            found.insert(trust_key(volume_index, source_index), text);
+            bundles.found.insert(trust_key(volume_index, source_index), text);
         }
     }
-    Ok(found)
+    bundles
 }
 
 /// The pods with projections of trust bundles, whichever these are: trust bundles rarely change.
@@ -85,7 +92,7 @@ fn select(cache: &Cache, projection: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     if let Some(name) = json::text(projection, &["name"]).filter(|name| !name.is_empty()) {
         if let Some(bundle) = bundles.get(&Name::new("", name)) {
-            found.extend(certificates(&bundle.object()));
+            found.extend(certificates_of(&bundle.object()));
         }
         return found;
     }
@@ -97,7 +104,7 @@ fn select(cache: &Cache, projection: &Value) -> BTreeSet<String> {
         if json::text(&bundle, &["spec", "signerName"]) == Some(signer)
             && selector.matches(&json::strings(&bundle, &["metadata", "labels"]))
         {
-            found.extend(certificates(&bundle));
+            found.extend(certificates_of(&bundle));
         }
     }
     found
@@ -110,9 +117,12 @@ fn selector(projection: &Value) -> Option<Selector> {
     Selector::try_from(selector).ok()
 }
 
-/// The certificates of a trust bundle, without what is written between them.
-fn certificates(bundle: &Value) -> Vec<String> {
-    let text = json::text(bundle, &["spec", "trustBundle"]).unwrap_or_default();
+fn certificates_of(bundle: &Value) -> Vec<String> {
+    certificates_in(json::text(bundle, &["spec", "trustBundle"]).unwrap_or_default())
+}
+
+/// The certificates in a PEM text, without what is written between them.
+pub(super) fn certificates_in(text: &str) -> Vec<String> {
     text.split(BEGIN)
         .skip(1)
         .filter_map(|rest| Some(format!("{BEGIN}{}{END}\n", rest.split_once(END)?.0)))
@@ -155,7 +165,11 @@ mod tests {
     }
 
     fn select_one(cache: &Cache, projection: &Value) -> Result<String, String> {
-        bundles(cache, &pod(projection)).map(|mut found| found.remove("trust-0-0").unwrap())
+        let mut bundles = bundles(cache, &pod(projection));
+        bundles
+            .found
+            .remove("trust-0-0")
+            .ok_or_else(|| bundles.missing.unwrap())
     }
 
     #[test]
@@ -192,11 +206,11 @@ mod tests {
     fn only_an_optional_projection_may_be_empty() {
         let cache = cache(&[]);
         let error = select_one(&cache, &json!({"name": "ours"})).unwrap_err();
-        assert_eq!(error, "no certificate for the ClusterTrustBundle ours");
+        assert_eq!(error, "the ClusterTrustBundle ours");
         assert_eq!(
             select_one(&cache, &json!({"name": "ours", "optional": true})),
             Ok(String::new())
         );
-        assert_eq!(bundles(&cache, &json!({"spec": {}})), Ok(BTreeMap::new()));
+        assert_eq!(bundles(&cache, &json!({"spec": {}})), Bundles::default());
     }
 }

@@ -5,13 +5,13 @@
 //! | configMap, secret | renamed; the object is synced because it is referenced |
 //! | emptyDir, image | copied |
 //! | downwardAPI | metadata by annotations, see `downward` |
-//! | projected | configMap, secret and downwardAPI as above; serviceAccountToken and clusterTrustBundle from the pod's token Secret |
+//! | projected | configMap, secret and downwardAPI as above; all others from the pod's token Secret |
 //! | persistentVolumeClaim, ephemeral, csi | see `volume_claims` |
 //! | everything else | denied: it reaches the node or the platform's network |
 
 use super::{
-    downward,
-    tables::{DOWNWARD, EMPTY_DIR, FILES, IMAGE, PROJECTED, PROJECTION, TOKEN, TRUST},
+    certificate, downward,
+    tables::{CERTIFICATE, DOWNWARD, EMPTY_DIR, FILES, IMAGE, PROJECTED, PROJECTION, TOKEN, TRUST},
     volume_claims,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     },
     translation::fields::{self, FieldIssues, Fields, Rule},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
 const FORBIDDEN: &str = "volumes must not reach the node or the platform's network";
@@ -157,24 +157,56 @@ fn projected(
                 "configMap" => renamed(name, (KindId::ConfigMap, "name"), value, &path, issues),
                 "secret" => renamed(name, (KindId::Secret, "name"), value, &path, issues),
                 "downwardAPI" => downward_api(value, &path, downward, issues),
-                "serviceAccountToken" | "clusterTrustBundle" => {
-                    let (fields, key) = match kind.as_str() {
-                        "serviceAccountToken" => (TOKEN, token_key(volume, index)),
-                        _ => (TRUST, trust_key(volume, index)),
-                    };
-                    let mut item = fields::copy(value, &path, fields, issues);
-                    item.insert("key".into(), key.into());
-                    let secret = json!({"name": host_name(KindId::PodToken, name), "items": [item]});
-                    sources.push(json!({"secret": secret}));
+                _ => {
+                    if let Some(items) = items_of_token_secret(kind, value, (volume, index), &path, issues) {
+                        let secret = json!({"name": host_name(KindId::PodToken, name), "items": items});
+                        sources.push(json!({"secret": secret}));
+                    }
                     continue;
                 }
-                _ => continue,
             };
             sources.push(json!({kind.as_str(): object}));
         }
     }
     json::set(&mut translated, &["sources"], sources);
     translated
+}
+
+/// The items of the pod's token Secret that a projection becomes; none if it is no such projection.
+fn items_of_token_secret(
+    kind: &str,
+    value: &Value,
+    (volume, source): (usize, usize),
+    path: &str,
+    issues: &mut FieldIssues,
+) -> Option<Vec<Value>> {
+    let item = |copied: &Map<String, Value>, key: String| {
+        let mut item = copied.clone();
+        item.insert("key".into(), key.into());
+        Value::from(item)
+    };
+    Some(match kind {
+        "serviceAccountToken" => vec![item(
+            &fields::copy(value, path, TOKEN, issues),
+            token_key(volume, source),
+        )],
+        "clusterTrustBundle" => vec![item(
+            &fields::copy(value, path, TRUST, issues),
+            trust_key(volume, source),
+        )],
+        "podCertificate" => {
+            let copied = fields::copy(value, path, CERTIFICATE, issues);
+            let items = certificate::items(volume, source, value).into_iter();
+            items
+                .map(|(key, path)| {
+                    let mut item = item(&copied, key);
+                    item["path"] = path.into();
+                    item
+                })
+                .collect()
+        }
+        _ => return None,
+    })
 }
 
 /// Key in the pod's token Secret of the certificates for source `source` of volume `volume`.
