@@ -88,6 +88,8 @@ pub(super) fn render(
         file_flag("authentication-config", authentication::FILE),
         flag("authorization-mode", "RBAC"),
         flag("service-account-issuer", ISSUER),
+        // Without it, the discovery document names an address that pods do not reach.
+        flag("service-account-jwks-uri", format!("{ISSUER}/openid/v1/jwks")),
         flag("api-audiences", &audience),
         // A pod's token expires when it says, not after a year.
         flag("service-account-extend-token-expiration", "false"),

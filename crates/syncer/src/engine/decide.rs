@@ -46,7 +46,7 @@ pub enum Action {
     },
     /// The host object is gone: end the deletion of the tenant's.
     Finish,
-    /// The host object is gone for good though the tenant's is not: write that into its status.
+    /// The host object is gone for good though the tenant's is not, or is kept by finalizers: write that into its status.
     MarkLost,
 }
 
@@ -91,8 +91,9 @@ pub fn decide(
 fn missing(tenant: TenantFacts<'_>, finishes: bool) -> Action {
     match (tenant.deletion, tenant.desired_state) {
         (Some(deletion), _) if finishes => {
+            // Its finalizers are somebody else's to remove. They may wait for it to have ended.
             if deletion.grace_seconds == Some(0) && deletion.held {
-                Action::Nothing
+                Action::MarkLost
             } else {
                 Action::Finish
             }
@@ -199,7 +200,7 @@ mod tests {
             (tenant(None, DesiredState::Leave), None, Action::Nothing),
             (tenant(DELETING, DesiredState::Once), None, Action::Finish),
             (tenant(DELETING, DesiredState::Leave), None, Action::Finish),
-            (tenant(ENDED, DesiredState::Once), None, Action::Nothing),
+            (tenant(ENDED, DesiredState::Once), None, Action::MarkLost),
             (tenant(CUT_OFF, DesiredState::Once), None, Action::Finish),
             (tenant(None, DesiredState::Sync), host("other", None), delete(1, false)),
             (tenant(None, DesiredState::Sync), host("u", None), Action::Update),

@@ -228,8 +228,8 @@ fn secret_object(
 /// The host's garbage collector removes the Secret with its pod. This is for a Secret that was created after its pod
 /// was gone.
 async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallError> {
-    lock(&engine.certificates).forget(name);
     const ORPHAN_GRACE: Duration = Duration::from_mins(2);
+    lock(&engine.certificates).forget(name);
     let stores = &engine.cache.stores;
     let Some(secret) = stores.host(KindId::PodToken).get(name) else {
         return Ok(Outcome::new("nothing"));

@@ -283,14 +283,13 @@ pub fn decide(
     answer: Option<Answer>,
 ) -> Step {
     match (requested, answer) {
-        (Some(Requested::Ended), _) => Step::Wait(None),
         (Some(Requested::Waiting { key_pem, .. }), Some(Answer::Issued { chain_pem, refresh_at })) => Step::Store {
             key_pem: key_pem.clone(),
             chain_pem,
             refresh_at,
         },
         (Some(Requested::Waiting { .. }), Some(Answer::Ended(ending))) => Step::Report(ending),
-        (Some(Requested::Waiting { .. }), Some(Answer::None)) => Step::Wait(None),
+        (Some(Requested::Ended), _) | (Some(Requested::Waiting { .. }), Some(Answer::None)) => Step::Wait(None),
         (Some(Requested::Waiting { at, .. }), None) => {
             let abandoned = at.checked_add(ABANDONED).unwrap_or(Timestamp::MAX);
             if now < abandoned {

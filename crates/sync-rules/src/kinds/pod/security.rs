@@ -89,17 +89,22 @@ const SE_LINUX_TYPES: &[&str] = &[
 
 /// The host pod's security context.
 pub fn pod(context: &Value, path: &str, issues: &mut FieldIssues) -> Map<String, Value> {
-    let copied = fields::copy(context, path, POD, issues);
+    let mut copied = fields::copy(context, path, POD, issues);
     shared(context, path, issues);
-    let sysctls = json::items(context, &["sysctls"]);
-    for (index, sysctl) in sysctls.iter().enumerate() {
+    let mut sysctls = json::items(context, &["sysctls"]).to_vec();
+    for (index, sysctl) in sysctls.iter_mut().enumerate() {
         let name = json::text(sysctl, &["name"]).unwrap_or_default().replace('/', ".");
+        // Pod Security on the host knows them by this spelling only.
+        sysctl["name"] = name.as_str().into();
         if !SYSCTLS.contains(&name.as_str()) {
             issues.deny(
                 format!("{path}.sysctls[{index}]"),
                 format!("{name} is not among the safe sysctls"),
             );
         }
+    }
+    if !sysctls.is_empty() {
+        copied.insert("sysctls".into(), sysctls.into());
     }
     copied
 }
@@ -190,5 +195,8 @@ mod tests {
     fn only_safe_sysctls_pass() {
         let context = json!({"sysctls": [{"name": "net.ipv4.tcp_syncookies", "value": "1"}, {"name": "kernel.msgmax", "value": "1"}]});
         assert_eq!(denied(|issues| drop(pod(&context, "p", issues))), ["p.sysctls[1]"]);
+        let slashes = json!({"sysctls": [{"name": "kernel/shm_rmid_forced", "value": "1"}]});
+        let translated = pod(&slashes, "p", &mut FieldIssues::default());
+        assert_eq!(translated["sysctls"][0]["name"], "kernel.shm_rmid_forced");
     }
 }

@@ -229,8 +229,10 @@ pub fn denied_status(pod: &Value, denied: &[DeniedField], now: Timestamp) -> Val
     status
 }
 
-/// The status of a pod whose host pod is gone although the tenant's was not deleted: failed, as after an eviction, so
-/// that its controller replaces it. If the host pod was observed to finish, its result counts.
+/// The status of a pod whose host pod is gone: failed. If the host pod was observed to finish, its result counts.
+///
+/// A pod that was not deleted fails as after an eviction, so that its controller replaces it. One that was deleted is kept by
+/// finalizers: their owners may wait for its end, as controllers of Jobs do. If it never had a node, it stays as it is.
 pub fn lost_status(
     cache: &Cache,
     name: &Name,
@@ -239,7 +241,8 @@ pub fn lost_status(
     now: Timestamp,
 ) -> Option<Value> {
     let before = &pod["status"];
-    if is_finished(before) {
+    let is_deleted = json::text(pod, &["metadata", "deletionTimestamp"]).is_some();
+    if is_finished(before) || is_deleted && super::token::node_of(pod).is_none() {
         return None;
     }
     let mut after = before.clone();
@@ -255,6 +258,11 @@ pub fn lost_status(
         if is_finished(&after) {
             return Some(after);
         }
+    }
+    if is_deleted {
+        stop(&mut after, now);
+        after["phase"] = "Failed".into();
+        return Some(after);
     }
     let disruption =
         condition(&after, DISRUPTION_TARGET).filter(|condition| json::text(condition, &["status"]) == Some("True"));

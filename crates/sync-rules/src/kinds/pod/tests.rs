@@ -288,6 +288,32 @@ fn a_lost_pod_fails_and_keeps_the_reason_the_host_gave() {
     );
 }
 
+#[test]
+fn a_deleted_pod_that_finalizers_keep_ends() {
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    let mut tenant = pod();
+    tenant["metadata"]["deletionTimestamp"] = "2027-01-15T07:00:00Z".into();
+    tenant["spec"]["nodeName"] = "gpu-1".into();
+    tenant["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{"name": "main", "ready": true, "state": {"running": {}}}]});
+    let status = Pods.lost_status(&cache(), &name(), &tenant, None, now).unwrap();
+    assert_eq!(status["phase"], "Failed");
+    assert_eq!(status["containerStatuses"][0]["state"]["terminated"]["exitCode"], 137);
+    let conditions = json::items(&status, &["conditions"]);
+    assert!(
+        conditions.iter().all(|condition| condition["status"] == "False"),
+        "{conditions:?}"
+    );
+    let succeeded = json!({"status": {"phase": "Succeeded"}});
+    let status = Pods
+        .lost_status(&cache(), &name(), &tenant, Some(&succeeded), now)
+        .unwrap();
+    assert_eq!(status["phase"], "Succeeded");
+    tenant["spec"]["nodeName"] = Value::Null;
+    let status = Pods.lost_status(&cache(), &name(), &tenant, None, now);
+    assert_eq!(status, None, "it never ran");
+}
+
 fn key() -> impl Strategy<Value = String> {
     let known = spec::SPEC
         .iter()
