@@ -1,5 +1,6 @@
 //! What watches know of the host.
 
+use crate::network::node_ports::NodePorts;
 use berth_api::{HostNodePool, TenantClass, TenantCluster, TenantNode};
 use berth_node_lifecycle::{
     NodeIndex, demand::WorkloadIndex, devices::Devices, pod_requests::Requests, shared_nodes::SharedPod,
@@ -29,6 +30,8 @@ pub struct Stores {
     pub usage: Arc<NodeIndex<Requests>>,
     /// Tenants' pods on the host.
     pub workloads: Arc<WorkloadIndex>,
+    /// Node ports of tenants' Services.
+    pub node_ports: Arc<NodePorts>,
     /// Devices by node, those that several nodes reach at the empty name: the specs of their `ResourceSlices`.
     pub slices: Arc<NodeIndex<serde_json::Value>>,
     /// Which devices claims request.

@@ -31,6 +31,9 @@ const MAX_PEERS_PER_RULE: usize = 25;
 /// Rules for allowed networks. A policy has at most 25 rules, and the others are needed.
 const MAX_PORT_GROUPS: usize = 15;
 
+/// Rules for a tenant's own nodes, of 625 nodes each. Node ports are closed at further nodes.
+const MAX_NODE_RULES: usize = 2;
+
 /// A generation of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
@@ -70,7 +73,12 @@ impl Generation {
         let every = [(1, 65535)];
         let listed: Vec<(u16, u16)> = ports.iter().map(|port| (*port, *port)).collect();
         let listed = if listed.is_empty() { &every[..] } else { &listed };
-        let of = |(first, last): &(u16, u16)| match self {
+        Some(self.build_ranges(listed.iter().map(|(first, last)| (protocol, *first, *last))))
+    }
+
+    /// Ranges of ports, as (protocol, first, last).
+    fn build_ranges(self, ranges: impl Iterator<Item = (Protocol, u16, u16)>) -> (&'static str, Value) {
+        let of = |(protocol, first, last): (Protocol, u16, u16)| match self {
             Self::Cluster => {
                 let port = if first == last {
                     json!({ "number": first })
@@ -86,7 +94,7 @@ impl Generation {
             Self::Cluster => "protocols",
             Self::Admin => "ports",
         };
-        Some((key, listed.iter().map(of).collect()))
+        (key, ranges.map(of).collect())
     }
 }
 
@@ -217,6 +225,7 @@ fn egress_rules(isolation: &NetworkIsolation<'_>, generation: Generation, with_n
             }
         }
     }
+    rules.extend(node_port_rules(isolation, generation));
     let blocked: Vec<String> = isolation.blocked.iter().map(ToString::to_string).collect();
     let blocked = network_peers(&blocked);
     rules.extend(
@@ -228,6 +237,24 @@ fn egress_rules(isolation: &NetworkIsolation<'_>, generation: Generation, with_n
     let rest = [ranges::ALL_V4, ranges::ALL_V6].map(|range| range.to_string());
     rules.push(rule("all-other", "Deny", network_peers(&rest)));
     rules
+}
+
+/// Rules for the tenant's own nodes. NetworkPolicies list the node ports; here it is a range, because policies are limited.
+fn node_port_rules(isolation: &NetworkIsolation<'_>, generation: Generation) -> Vec<Rule> {
+    let nodes: Vec<String> = isolation.node_ports.nodes.iter().map(ToString::to_string).collect();
+    let ranges = isolation.node_ports.ranges();
+    let ranges = ranges
+        .iter()
+        .map(|(protocol, range)| (*protocol, *range.start(), *range.end()));
+    let ports = generation.build_ranges(ranges);
+    network_peers(&nodes)
+        .chunks(MAX_PEERS_PER_RULE)
+        .take(MAX_NODE_RULES)
+        .map(|peers| Rule {
+            ports: Some(ports.clone()),
+            ..rule("node-ports", "Pass", peers.to_vec())
+        })
+        .collect()
 }
 
 /// Rules for allowed networks, one for all that have the same ports: a policy has at most 25 rules.

@@ -47,8 +47,7 @@ pub fn collect_host_network<'n, 's>(
         let listed = spec.clone().flat_map(|spec| spec.pod_cidrs.iter().flatten());
         let first = spec.flat_map(|spec| spec.pod_cidr.iter());
         pods.extend(listed.chain(first).filter_map(|text| ranges::parse(text).ok()));
-        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-        node_addresses.extend(addresses.filter_map(|address| address.address.parse::<IpAddr>().ok().map(IpNet::from)));
+        node_addresses.extend(addresses_of(node).map(IpNet::from));
     }
     let pods = IpNet::aggregate(&pods);
     let services: Vec<IpNet> = service_ranges
@@ -67,6 +66,12 @@ pub fn collect_host_network<'n, 's>(
         services,
         api_servers,
     }
+}
+
+/// The addresses of a node.
+pub fn addresses_of(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    addresses.filter_map(|address| address.address.parse().ok())
 }
 
 /// At most `most` ranges that contain all of `ranges`: the longest prefixes are shortened until ranges merge.

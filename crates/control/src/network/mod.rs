@@ -11,6 +11,7 @@ mod build;
 pub mod cluster_policy;
 mod control_plane;
 pub mod host_network;
+pub mod node_ports;
 mod workloads;
 
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub use apply::{
     AdministrativeTier, NetworkConfig, NetworkContext, apply_policies, delete_cluster_policy, read_host_network,
 };
 pub use host_network::HostNetwork;
+pub use node_ports::NodePortAccess;
 
 use crate::{control_plane::Endpoints, runtime::cluster::APP_NAME};
 use berth_api::{NetworkLimits, labels, names::TenantId, network::ClassNetwork, ranges};
@@ -45,6 +47,8 @@ pub struct NetworkIsolation<'a> {
     pub host: &'a HostNetwork,
     /// Ranges that are blocked whatever is allowed; none contains another.
     pub blocked: &'a [IpNet],
+    /// Node ports of the tenant's Services.
+    pub node_ports: NodePortAccess,
     /// Whether the components of the control plane are pods.
     pub uses_pods: bool,
     /// Their addresses.

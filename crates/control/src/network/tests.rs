@@ -3,12 +3,13 @@
 
 use super::{cluster_policy::Generation, *};
 use crate::control_plane::Ports;
+use berth_api::network::Protocol;
 use k8s_openapi::api::networking::v1::NetworkPolicyPort;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::{Selector, SelectorExt};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::net::IpAddr;
+use std::{cmp::Ordering, collections::BTreeSet, net::IpAddr};
 
 const NAMES: [&str; 2] = ["vision", "speech"];
 
@@ -17,6 +18,7 @@ struct Case {
     allowed: AllowedNetworks,
     host: HostNetwork,
     endpoints: Endpoints,
+    node_ports: NodePortAccess,
     uses_pods: bool,
 }
 
@@ -40,7 +42,11 @@ impl Case {
             })
             .collect();
         let servers = vec!["192.168.5.1:6443".parse().unwrap()];
+        // The first tenant has the first node.
+        let ports = [(Protocol::Tcp, 30080), (Protocol::Tcp, 30090), (Protocol::Udp, 30053)];
+        let ports = if name == NAMES[0] { &ports[..] } else { &[] };
         Self {
+            node_ports: NodePortAccess::new(ports.iter().copied().collect(), &nodes[..1]),
             allowed: serde_json::from_value(json!({
                 "egress": [
                     {"cidr": "10.20.0.0/16", "ports": [443]}, {"cidr": "192.168.0.0/16", "ports": [5432]},
@@ -63,6 +69,7 @@ impl Case {
             allowed: &self.allowed,
             host: &self.host,
             blocked: &self.blocked(),
+            node_ports: self.node_ports.clone(),
             uses_pods: self.uses_pods,
             endpoints: &self.endpoints,
             webhook_hosts: &["hooks.example.com".into(), "hooks.example.com:8443".into()],
@@ -97,6 +104,7 @@ fn policies_are_as_reviewed() {
     let mut processes = Case::new("vision");
     processes.uses_pods = false;
     processes.allowed = AllowedNetworks::default();
+    processes.node_ports = NodePortAccess::default();
     processes.endpoints = Endpoints::direct(
         IpAddr::from([192, 168, 5, 1]),
         &Ports {
@@ -155,6 +163,9 @@ fn a_policy_holds_no_more_rules_than_definitions_allow() {
         .collect();
     case.host.blocked = (0..250)
         .map(|n| ranges::parse(&format!("172.16.{n}.1/32")).unwrap())
+        .collect();
+    case.node_ports.nodes = (0..2000_u32)
+        .map(|n| IpNet::from(IpAddr::from((0xAC20_0000 + 2 * n).to_be_bytes())))
         .collect();
     let policy = case.with(|isolation| cluster_policy::build_cluster_policy(isolation, Generation::Cluster, true));
     for (direction, side) in [("ingress", "from"), ("egress", "to")] {
@@ -303,10 +314,9 @@ fn is_denied(policy: &Value, end: &End, other: &End, is_egress: bool, (protocol,
         rule.get("protocols").is_none_or(|protocols| {
             protocols.as_array().unwrap().iter().any(|known| {
                 let at = &known[protocol.to_lowercase()]["destinationPort"];
+                let limit = |end: &str| at["range"][end].as_u64().map(|limit| limit.cmp(&port.into()));
                 at["number"] == port
-                    || at["range"]["start"]
-                        .as_u64()
-                        .is_some_and(|first| first <= u64::from(port))
+                    || limit("start").is_some_and(Ordering::is_le) && limit("end").is_some_and(Ordering::is_ge)
             })
         })
     };
@@ -345,6 +355,18 @@ impl Fleet {
     /// Whether NetworkPolicies allow a connection, without the administrators' tier.
     fn connects(&self, from: &End, to: &End, at: (&str, u16)) -> bool {
         passes(&self.policies, from, to, true, at) && passes(&self.policies, to, from, false, at)
+    }
+
+    /// Checks connections, given as (from, to, protocol and port, whether it is allowed).
+    fn check(&self, cases: &[(&End, &End, (&str, u16), bool)]) {
+        for (from, to, at, expected) in cases {
+            assert_eq!(self.connects(from, to, *at), *expected, "{from:?} to {to:?} at {at:?}");
+            assert_eq!(
+                self.connects_with_cluster_policy(from, to, *at),
+                *expected,
+                "with the administrators' tier, {from:?} to {to:?} at {at:?}"
+            );
+        }
     }
 
     /// The same with the administrators' tier.
@@ -466,14 +488,28 @@ fn allowed_and_denied_connections() {
         (&stranger, &syncer, ("TCP", 8444), false),
         (&team, &coredns, ("UDP", 5353), false),
     ];
-    for (from, to, at, expected) in cases {
-        assert_eq!(fleet.connects(from, to, at), expected, "{from:?} to {to:?} at {at:?}");
-        assert_eq!(
-            fleet.connects_with_cluster_policy(from, to, at),
-            expected,
-            "with the administrators' tier, {from:?} to {to:?} at {at:?}"
-        );
-    }
+    fleet.check(&cases);
+}
+
+#[test]
+fn node_ports_are_open_at_the_tenants_own_nodes() {
+    let fleet = Fleet::new(Vec::new());
+    let (open, sealed, foreign) = (workload(0, 1, OPEN), workload(0, 2, &[]), workload(1, 4, OPEN));
+    let (node, other_node) = (outside("192.168.5.10"), outside("192.168.5.11"));
+    fleet.check(&[
+        (&open, &node, ("TCP", 30080), true),
+        (&open, &node, ("UDP", 30053), true),
+        (&open, &node, ("UDP", 30080), false),
+        (&open, &node, ("TCP", 30085), false),
+        (&open, &node, ("TCP", 10250), false),
+        (&open, &other_node, ("TCP", 30080), false),
+        (&sealed, &node, ("TCP", 30080), false),
+        (&foreign, &node, ("TCP", 30080), false),
+        (&node, &open, TCP, true),
+        (&other_node, &open, TCP, false),
+        (&node, &sealed, TCP, false),
+        (&node, &foreign, TCP, false),
+    ]);
 }
 
 /// Any peer that the API accepts, including peers that no syncer writes.

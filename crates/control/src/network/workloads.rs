@@ -3,15 +3,15 @@
 //! | policy | pods | allows |
 //! |---|---|---|
 //! | `berth-baseline` | all | ingress from the tenant's syncer, for its API server (webhooks, proxies) |
-//! | `berth-open-ingress` | those that no ingress policy of the tenant selects | ingress from pods of the tenant and from allowed networks and namespaces |
-//! | `berth-open-egress` | those that no egress policy of the tenant selects | egress to pods, DNS and API server of the tenant and to allowed networks |
+//! | `berth-open-ingress` | those that no ingress policy of the tenant selects | ingress from pods of the tenant, from allowed networks and namespaces, and from the tenant's nodes if it has node ports |
+//! | `berth-open-egress` | those that no egress policy of the tenant selects | egress to pods, DNS, API server and node ports of the tenant and to allowed networks |
 //! | `berth-dns`, `berth-api-server` | those that an egress policy of the tenant allows it | egress to DNS, to the API server |
 //!
 //! So a tenant's own policies have the same effect as on any cluster: one that denies egress denies DNS as well.
 
 use super::{
     NetworkIsolation,
-    build::{Rules, address, allowed_block, allowed_ports, dns, label_selector, pods, pods_in, port},
+    build::{Rules, address, allowed_block, allowed_ports, block, dns, label_selector, pods, pods_in, port},
 };
 use crate::control_plane::{API_SERVER, COREDNS, Endpoint, SYNCER};
 use berth_api::{
@@ -55,7 +55,14 @@ pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPol
                 allowed_ports(ports, *protocol),
             )
         });
+    let inward = inward.from(node_peers(isolation), []);
+    let node_ports = isolation
+        .node_ports
+        .ports
+        .iter()
+        .map(|(protocol, number)| port(*protocol, *number));
     let outward = Rules::default().to(own(), []);
+    let outward = outward.to(node_peers(isolation), node_ports.collect::<Vec<_>>());
     let outward = allow_api_server(isolation, allow_dns(isolation, outward));
     let outward = allow_egress(isolation, outward);
     vec![
@@ -75,6 +82,12 @@ pub(super) fn build_policies(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPol
             &["Egress"],
         ),
     ]
+}
+
+/// The tenant's own nodes, if it has node ports.
+fn node_peers(isolation: &NetworkIsolation<'_>) -> Vec<NetworkPolicyPeer> {
+    let nodes = isolation.node_ports.nodes.iter();
+    nodes.filter_map(|node| block(*node, &[])).collect()
 }
 
 /// The pods of a host namespace that is not a tenant's.

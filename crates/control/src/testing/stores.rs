@@ -45,6 +45,7 @@ impl StoreWriters {
             nodes,
             usage: Arc::default(),
             workloads: Arc::new(WorkloadIndex::default()),
+            node_ports: Arc::default(),
             devices: Arc::new(Devices::new(Arc::clone(&slices))),
             slices,
             shared_pods: Arc::default(),

@@ -3,6 +3,7 @@
 
 mod devices;
 mod follow;
+mod node_ports;
 mod pods_on_nodes;
 mod wake;
 mod workloads;
@@ -109,6 +110,7 @@ pub async fn start(
         queue: queue.clone(),
     };
     let (workloads, workloads_listed) = workloads::start(client, tenants.clone(), queue.clone(), tasks, stop);
+    let (node_ports, node_ports_listed) = node_ports::start(client, tenants.clone(), queue.clone(), tasks, stop);
     let (usage, usage_listed) = pods_on_nodes::platform_pods(client, owners.clone(), tasks, stop);
     let devices::Watched {
         devices,
@@ -118,7 +120,13 @@ pub async fn start(
     let (shared_pods, shared_listed) = pods_on_nodes::shared_pods(client, queue.clone(), tasks, stop);
     try_join_all(listed).await?;
     // A sender that is dropped has nothing to list.
-    let _ = tokio::join!(usage_listed, join_all(devices_listed), shared_listed, workloads_listed);
+    let _ = tokio::join!(
+        usage_listed,
+        join_all(devices_listed),
+        shared_listed,
+        workloads_listed,
+        node_ports_listed
+    );
     Ok(Stores {
         tenants,
         pools,
@@ -127,6 +135,7 @@ pub async fn start(
         nodes,
         usage,
         workloads,
+        node_ports,
         slices,
         devices,
         shared_pods,

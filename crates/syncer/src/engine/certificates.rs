@@ -1,11 +1,6 @@
 //! Reconciles the certificates of a pod: requested in the tenant once the pod has a node, and written to the Secret with its tokens.
 
-use super::{
-    Engine,
-    api::{Api, CallError},
-    lock,
-    recorder::Level,
-};
+use super::{Engine, api::CallError, lock, recorder::Level};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use berth_api::labels;
 use berth_pki::CertificateRequest;
@@ -71,7 +66,7 @@ pub(super) struct Certificates {
     pub patch: Option<Value>,
     /// When to look again, if nothing changes before.
     pub look_again: Option<Timestamp>,
-    /// What became of requests that end with this write.
+    /// Sources whose requests end once the patch is written.
     stored: Vec<String>,
 }
 
@@ -180,7 +175,10 @@ async fn request(
     asked: &Asked,
 ) -> Result<Requested, CallError> {
     let account_name = json::text(object, &["spec", "serviceAccountName"]).unwrap_or("default");
-    let account = read_account(&engine.tenant, name, account_name).await?;
+    let account = engine
+        .tenant
+        .get(resource::SERVICE_ACCOUNT, &name.namespace, account_name)
+        .await?;
     let key_type = asked.key_type().to_owned();
     // An RSA key takes up to seconds.
     let made = tokio::task::spawn_blocking(move || CertificateRequest::create(&key_type)).await;
@@ -211,8 +209,4 @@ async fn request(
         key_pem: made.key_pem,
         at: Timestamp::now(),
     })
-}
-
-async fn read_account(tenant: &Api, pod: &Name, account: &str) -> Result<Value, CallError> {
-    tenant.get(resource::SERVICE_ACCOUNT, &pod.namespace, account).await
 }

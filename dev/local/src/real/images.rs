@@ -66,16 +66,18 @@ impl RealNodes {
     fn import_archive(&self, node: &str, archive: &Path) -> Result<(), Error> {
         let (place, files) = self.find(node)?;
         let path = archive.display().to_string();
-        let args = self.node(place, files).ctr(&["images", "import", &path])?;
+        let node = self.node(place, files);
+        // Waits for the runtime first: whatever fails then is the archive's fault.
+        let is_up = node.ctr(&["version"])?;
         let deadline = Instant::now() + RUNTIME_READY;
-        while let Err(error) = command::run("nsenter", &args) {
+        while let Err(error) = command::run("nsenter", &is_up) {
             if Instant::now() > deadline {
                 return Err(error);
             }
             #[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
             std::thread::sleep(Duration::from_millis(100));
         }
-        Ok(())
+        command::run("nsenter", &node.ctr(&["images", "import", &path])?).map(drop)
     }
 
     fn find(&self, node: &str) -> Result<&(Place, NodePlace), Error> {

@@ -18,6 +18,14 @@ pub(super) struct ObservedNodes {
     pub(super) groups: Vec<NodeGroupStatus>,
 }
 
+impl ObservedNodes {
+    /// The nodes on which pods of the tenant may run, and which no other tenant uses.
+    pub(super) fn running(&self) -> impl Iterator<Item = &Node> {
+        let owned = self.owned.iter().map(Arc::as_ref);
+        owned.filter(|node| Assignment::read(node).is_some_and(|record| record.state.runs_tenant_pods()))
+    }
+}
+
 /// The nodes of a tenant and the status of its node groups.
 pub(super) fn observe_nodes(context: &TenantContext, cluster: &TenantCluster) -> ObservedNodes {
     let owned = owned_nodes(&context.stores.nodes, cluster);

@@ -20,6 +20,7 @@ mod container;
 mod downward;
 mod environment;
 mod gang;
+mod own_labels;
 mod scheduling;
 mod security;
 mod shared;
@@ -98,11 +99,6 @@ pub const KIND: Kind = Kind::to_host(resource::POD, &Pods)
         // Policies decide which pods get the labels for the platform's own policies.
         Dependency::on_tenant(KindId::NetworkPolicy, |cache, policy| {
             cache.keys_in_namespace(KindId::Pod, &policy.namespace)
-        }),
-        // A pod waits for its certificates.
-        Dependency::on_tenant(KindId::ClusterTrustBundle, |cache, _bundle| {
-            let pods = trust::pods_with_bundles(cache).into_iter();
-            pods.map(|name| KindId::Pod.key(name)).collect()
         }),
     ]);
 

@@ -2,7 +2,7 @@
 //!
 //! | field | the host's scheduler places pods | schedulers in the tenant do |
 //! |---|---|---|
-//! | nodeSelector | the tenant's, and the tenant's own nodes or what `shared` opens, always | the tenant's own nodes |
+//! | nodeSelector | the tenant's, with `own_labels`, and the tenant's own nodes or what `shared` opens, always | the tenant's own nodes |
 //! | nodeName | only by a Binding; denied if set by hand | the host pod may run on that node only |
 //! | affinity, topology spread | see `affinity`; nodes that the tenant has cordoned or tainted are left out | decided already |
 //! | schedulerName | the default one and those that the class lists | any; the host's default scheduler checks |
@@ -14,7 +14,7 @@
 //! | priorityClassName, priority, preemptionPolicy | the step of the class's band that the priority falls on; none without a band |
 //! | schedulingGates | copied; those of the host's own queues stay |
 
-use super::{affinity, tables::TOLERATION};
+use super::{affinity, own_labels, tables::TOLERATION};
 use crate::{
     kinds::node_taints,
     model::{
@@ -68,16 +68,17 @@ pub(super) fn is_hidden(key: &str) -> bool {
 
 /// Adds everything about scheduling to the host pod's spec.
 pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
-    let mut selector = json!({});
+    let mut selector = Map::new();
     match cache.tenant.scheduling {
         SchedulingMode::Host => {
             for (key, value) in json::strings(source, &["nodeSelector"]) {
                 if is_hidden(&key) {
                     issues.deny(format!("spec.nodeSelector[{key}]"), RESERVED);
                 }
-                selector[key] = value.into();
+                selector.insert(key, value.into());
             }
             affinity::translate(cache, name, source, spec, issues);
+            own_labels::resolve(cache, source, &mut selector, spec);
             avoid_repelling_nodes(cache, source, spec);
             scheduler(cache, source, spec, issues);
             group(cache, name, source, spec, issues);
@@ -88,8 +89,8 @@ pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<Stri
             }
         }
     }
-    selector[labels::TENANT] = cache.tenant.slug.clone().into();
-    spec.insert("nodeSelector".into(), selector);
+    selector.insert(labels::TENANT.into(), cache.tenant.slug.clone().into());
+    spec.insert("nodeSelector".into(), selector.into());
     spec.insert("tolerations".into(), tolerations(cache, source, issues).into());
     priority(cache, source, spec, issues);
 }

@@ -21,7 +21,7 @@ use crate::{
     },
     translation::fields::{self, FieldIssues, Fields, Rule},
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 const FORBIDDEN: &str = "volumes must not reach the node or the platform's network";
@@ -180,33 +180,21 @@ fn items_of_token_secret(
     path: &str,
     issues: &mut FieldIssues,
 ) -> Option<Vec<Value>> {
-    let item = |copied: &Map<String, Value>, key: String| {
+    let in_volume = || json::text(value, &["path"]).unwrap_or_default().to_owned();
+    let (fields, files) = match kind {
+        "serviceAccountToken" => (TOKEN, vec![(token_key(volume, source), in_volume())]),
+        "clusterTrustBundle" => (TRUST, vec![(trust_key(volume, source), in_volume())]),
+        "podCertificate" => (CERTIFICATE, certificate::items(volume, source, value)),
+        _ => return None,
+    };
+    let copied = fields::copy(value, path, fields, issues);
+    let item = |(key, path): (String, String)| {
         let mut item = copied.clone();
         item.insert("key".into(), key.into());
+        item.insert("path".into(), path.into());
         Value::from(item)
     };
-    Some(match kind {
-        "serviceAccountToken" => vec![item(
-            &fields::copy(value, path, TOKEN, issues),
-            token_key(volume, source),
-        )],
-        "clusterTrustBundle" => vec![item(
-            &fields::copy(value, path, TRUST, issues),
-            trust_key(volume, source),
-        )],
-        "podCertificate" => {
-            let copied = fields::copy(value, path, CERTIFICATE, issues);
-            let items = certificate::items(volume, source, value).into_iter();
-            items
-                .map(|(key, path)| {
-                    let mut item = item(&copied, key);
-                    item["path"] = path.into();
-                    item
-                })
-                .collect()
-        }
-        _ => return None,
-    })
+    Some(files.into_iter().map(item).collect())
 }
 
 /// Key in the pod's token Secret of the certificates for source `source` of volume `volume`.

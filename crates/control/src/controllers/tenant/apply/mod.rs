@@ -109,7 +109,7 @@ impl Outcome<'_> {
 /// Does what can be done now. What it waits for puts the tenant back into the queue. The nodes of a tenant are published even
 /// if its control plane fails.
 pub(super) async fn apply<'a>(context: &TenantContext, accepted: &'a Accepted, nodes: &ObservedNodes) -> Outcome<'a> {
-    let prepared = match prepare::prepare(context, accepted).await {
+    let prepared = match prepare::prepare(context, accepted, nodes).await {
         Ok(prepared) => Box::new(prepared),
         Err(error) => return Outcome::NotPrepared(error),
     };

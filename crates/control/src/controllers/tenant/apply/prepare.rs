@@ -5,7 +5,7 @@ use super::{
         build::host_objects,
         context::TenantContext,
         error::{TenantError, in_step},
-        fetch::{self, HostRanges},
+        fetch::{self, HostRanges, ObservedNodes},
         recorded_settings,
     },
     Accepted,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     control_plane::{Authorities, Endpoints, ServiceRange},
-    network::{self, NetworkIsolation},
+    network::{self, NetworkIsolation, NodePortAccess},
 };
 use berth_api::{NetworkLimits, dns_server, policy_annotations, ranges};
 use ipnet::IpNet;
@@ -38,7 +38,11 @@ pub(crate) struct Prepared<'a> {
 }
 
 /// Creates what must exist before anything of the tenant runs, and before its syncer may create pods.
-pub(super) async fn prepare<'a>(context: &TenantContext, accepted: &'a Accepted) -> Result<Prepared<'a>, TenantError> {
+pub(super) async fn prepare<'a>(
+    context: &TenantContext,
+    accepted: &'a Accepted,
+    nodes: &ObservedNodes,
+) -> Result<Prepared<'a>, TenantError> {
     let Accepted { tenant, settings } = accepted;
     let host_ranges = fetch::read_service_ranges(&context.client)
         .await
@@ -72,6 +76,7 @@ pub(super) async fn prepare<'a>(context: &TenantContext, accepted: &'a Accepted)
         allowed: &settings.network,
         host: &host_network,
         blocked: &blocked,
+        node_ports: node_ports(context, accepted, nodes),
         uses_pods: context.runtime.uses_pods(),
         endpoints: &endpoints,
         dns_servers: settings
@@ -96,6 +101,17 @@ pub(super) async fn prepare<'a>(context: &TenantContext, accepted: &'a Accepted)
         endpoints,
         public,
     })
+}
+
+/// The node ports of the tenant's Services, if its class allows some.
+fn node_ports(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNodes) -> NodePortAccess {
+    let Accepted { tenant, settings } = accepted;
+    let services = &settings.sync.services;
+    if !services.node_ports && !services.load_balancers {
+        return NodePortAccess::default();
+    }
+    let ports = context.stores.node_ports.of(&tenant.id.workload_namespace());
+    NodePortAccess::new(ports, nodes.running())
 }
 
 /// Applies the two namespaces, with the annotations that the admission policies of the host read.

@@ -1,0 +1,142 @@
+//! Labels that a tenant gives its Nodes itself. The host's scheduler does not see them, so what a pod asks of them becomes names of
+//! nodes when the host pod is created.
+//!
+//! | the pod asks for | the host pod |
+//! |---|---|
+//! | a label (`nodeSelector`, `In`, `Exists`, `Gt`, `Lt`) that some Nodes have | may run on these Nodes only |
+//! | a label that no Node has | stays pending, as the label is unknown on the host |
+//! | the absence of a label or value (`NotIn`, `DoesNotExist`) | may not run on the Nodes that have it |
+//!
+//! As everywhere in Kubernetes, labels that change later move no pod.
+
+use super::scheduling::NODE_TERMS;
+use crate::model::{Cache, KindId, json};
+use berth_api::labels::is_reserved;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// The tenant's own labels of a Node, by name of the Node.
+type OwnLabels = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Replaces requirements on the tenant's own labels in a host pod's `selector` and in the node affinity of its spec. A pod with
+/// scheduling gates is left alone: its affinity could then only become narrower, never wider again.
+pub fn resolve(cache: &Cache, source: &Value, selector: &mut Map<String, Value>, spec: &mut Map<String, Value>) {
+    let terms = spec
+        .get("affinity")
+        .map(|affinity| json::items(affinity, &NODE_TERMS).to_vec());
+    let terms = terms.unwrap_or_default();
+    let is_gated = !json::items(source, &["schedulingGates"]).is_empty();
+    if is_gated || selector.is_empty() && terms.is_empty() {
+        return;
+    }
+    let nodes = own_labels(cache);
+    let is_own = |key: &str| nodes.values().any(|labels| labels.contains_key(key));
+    let selected: Vec<Value> = selector
+        .iter()
+        .filter(|(key, _)| is_own(key))
+        .map(|(key, value)| json!({"key": key, "operator": "In", "values": [value]}))
+        .collect();
+    let asks = |term: &Value| requirements(term).iter().any(|requirement| is_own(key(requirement)));
+    if selected.is_empty() && !terms.iter().any(asks) {
+        return;
+    }
+    let whole = if terms.is_empty() { vec![json!({})] } else { terms };
+    let resolved: Option<Vec<Vec<Value>>> = whole
+        .iter()
+        .map(|term| by_name(term, &selected, &nodes, &is_own))
+        .collect();
+    // If a term asks for what no Node has, the host decides as it always did: its nodes do not have the label either.
+    let Some(resolved) = resolved else {
+        return;
+    };
+    selector.retain(|key, _| !is_own(key));
+    let affinity = spec.entry("affinity").or_insert_with(|| json!({}));
+    json::set(affinity, &NODE_TERMS, resolved.concat());
+}
+
+/// The terms that a term becomes: one for each Node that it asks for, or itself without some Nodes. None if it asks for what no Node
+/// has.
+fn by_name(term: &Value, selected: &[Value], nodes: &OwnLabels, is_own: &impl Fn(&str) -> bool) -> Option<Vec<Value>> {
+    let nothing = BTreeMap::new();
+    let (own, others): (Vec<Value>, Vec<Value>) = requirements(term)
+        .iter()
+        .cloned()
+        .partition(|requirement| is_own(key(requirement)));
+    let all = own.iter().chain(selected);
+    let (excluding, including): (Vec<&Value>, Vec<&Value>) = all.partition(|requirement| holds(requirement, &nothing));
+    let fulfils = |labels: &BTreeMap<String, String>, all: &[&Value]| all.iter().all(|one| holds(one, labels));
+    let mut rest = term.clone();
+    if !own.is_empty() {
+        json::set(&mut rest, &["matchExpressions"], others);
+    }
+    let excluded = nodes.iter().filter(|(_, labels)| !fulfils(labels, &excluding));
+    for (name, _) in excluded {
+        push_field(&mut rest, "NotIn", name);
+    }
+    if including.is_empty() {
+        return Some(vec![rest]);
+    }
+    let included = nodes.iter().filter(|(_, labels)| fulfils(labels, &including));
+    let terms: Vec<Value> = included
+        .map(|(name, _)| {
+            let mut term = rest.clone();
+            push_field(&mut term, "In", name);
+            term
+        })
+        .collect();
+    (!terms.is_empty()).then_some(terms)
+}
+
+/// Adds a requirement on the name of the node.
+fn push_field(term: &mut Value, operator: &str, name: &str) {
+    let mut fields = json::items(term, &["matchFields"]).to_vec();
+    fields.push(json!({"key": "metadata.name", "operator": operator, "values": [name]}));
+    json::set(term, &["matchFields"], fields);
+}
+
+fn requirements(term: &Value) -> &[Value] {
+    json::items(term, &["matchExpressions"])
+}
+
+fn key(requirement: &Value) -> &str {
+    json::text(requirement, &["key"]).unwrap_or_default()
+}
+
+/// Whether labels fulfil a `NodeSelectorRequirement`.
+fn holds(requirement: &Value, labels: &BTreeMap<String, String>) -> bool {
+    let value = labels.get(key(requirement)).map(String::as_str);
+    let values: Vec<&str> = json::items(requirement, &["values"])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let number = |text: &str| text.parse::<i64>().ok();
+    let numbers = || Some((number(value?)?, number(values.first()?)?));
+    match json::text(requirement, &["operator"]).unwrap_or_default() {
+        "In" => value.is_some_and(|value| values.contains(&value)),
+        "NotIn" => value.is_none_or(|value| !values.contains(&value)),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, limit)| value > limit),
+        "Lt" => numbers().is_some_and(|(value, limit)| value < limit),
+        _ => false,
+    }
+}
+
+fn own_labels(cache: &Cache) -> OwnLabels {
+    let of_tenant = cache.stores.tenant(KindId::Node).all().into_iter();
+    of_tenant
+        .map(|(name, node)| {
+            let host = cache.stores.host(KindId::Node).get(&name);
+            let of_host = host
+                .map(|host| json::strings(&host.object(), &["spec", "labels"]))
+                .unwrap_or_default();
+            let mut labels = json::strings(&node.object(), &["metadata", "labels"]);
+            labels.retain(|key, _| !of_host.contains_key(key) && !is_reserved(key));
+            (name.name.to_string(), labels)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "own_labels_tests.rs"]
+mod tests;

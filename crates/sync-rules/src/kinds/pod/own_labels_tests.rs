@@ -1,0 +1,107 @@
+use super::*;
+use crate::{
+    model::{resource::Name, store::Stored, tenant::test_tenant},
+    registry,
+};
+
+/// Three Nodes of the host's label `gpu`. The tenant gave two of them a color, one of them a number.
+fn cache() -> Cache {
+    let cache = registry::new_cache(test_tenant());
+    for (name, own) in [
+        ("n1", json!({"color": "blue", "rack": "7"})),
+        ("n2", json!({"color": "green"})),
+        ("n3", json!({})),
+    ] {
+        let mut labels = own;
+        labels["gpu"] = "h100".into();
+        let node = json!({"metadata": {"name": name, "resourceVersion": "1", "labels": labels}});
+        let published = json!({"metadata": {"name": name, "resourceVersion": "1"}, "spec": {"nodeName": name, "labels": {"gpu": "h100"}}});
+        cache
+            .stores
+            .tenant(KindId::Node)
+            .written(Name::new("", name), Stored::new(&node));
+        cache
+            .stores
+            .host(KindId::Node)
+            .written(Name::new("", name), Stored::new(&published));
+    }
+    cache
+}
+
+/// Selector and terms of the host pod for those of a tenant's.
+fn resolved(selector: &Value, terms: &[Value]) -> (Value, Value) {
+    let mut selector = selector.as_object().unwrap().clone();
+    let mut spec = Map::new();
+    if !terms.is_empty() {
+        let mut affinity = json!({});
+        json::set(&mut affinity, &NODE_TERMS, terms.to_vec());
+        spec.insert("affinity".into(), affinity);
+    }
+    resolve(&cache(), &json!({}), &mut selector, &mut spec);
+    let affinity = spec.remove("affinity").unwrap_or_default();
+    (selector.into(), json::items(&affinity, &NODE_TERMS).to_vec().into())
+}
+
+fn requirement(key: &str, operator: &str, values: &[&str]) -> Value {
+    json!({"key": key, "operator": operator, "values": values})
+}
+
+fn named(operator: &str, name: &str) -> Value {
+    requirement("metadata.name", operator, &[name])
+}
+
+#[test]
+fn a_selected_label_becomes_names() {
+    let (selector, terms) = resolved(&json!({"color": "blue", "gpu": "h100"}), &[]);
+    assert_eq!(selector, json!({"gpu": "h100"}));
+    assert_eq!(terms, json!([{"matchFields": [named("In", "n1")]}]));
+}
+
+#[test]
+fn labels_of_the_host_and_unknown_ones_stay() {
+    for selector in [
+        json!({"gpu": "h100"}),
+        json!({"unknown": "x"}),
+        json!({"color": "red"}),
+        json!({}),
+    ] {
+        assert_eq!(resolved(&selector, &[]), (selector, json!([])));
+    }
+}
+
+#[test]
+fn each_term_becomes_one_for_each_node() {
+    let term = json!({"matchExpressions": [requirement("color", "Exists", &[]), requirement("gpu", "Exists", &[])],
+        "matchFields": [named("NotIn", "n9")]});
+    let (_, terms) = resolved(
+        &json!({}),
+        &[term, json!({"matchExpressions": [requirement("rack", "Gt", &["5"])]})],
+    );
+    let with = |name: &str| json!({"matchExpressions": [requirement("gpu", "Exists", &[])], "matchFields": [named("NotIn", "n9"), named("In", name)]});
+    let of_rack = json!({"matchExpressions": [], "matchFields": [named("In", "n1")]});
+    assert_eq!(terms, json!([with("n1"), with("n2"), of_rack]));
+}
+
+#[test]
+fn what_is_absent_excludes_nodes_and_not_those_that_come_later() {
+    let term = json!({"matchExpressions": [requirement("color", "NotIn", &["blue"])]});
+    let (_, terms) = resolved(&json!({}), &[term]);
+    assert_eq!(json::items(&terms[0], &["matchFields"]), [named("NotIn", "n1")]);
+    let term = json!({"matchExpressions": [requirement("color", "DoesNotExist", &[])]});
+    let (_, terms) = resolved(&json!({}), &[term]);
+    assert_eq!(
+        json::items(&terms[0], &["matchFields"]),
+        [named("NotIn", "n1"), named("NotIn", "n2")]
+    );
+}
+
+#[test]
+fn requirements_are_those_of_kubernetes() {
+    let labels = BTreeMap::from([("rack".to_owned(), "7".to_owned())]);
+    let holds = |operator: &str, values: &[&str]| holds(&requirement("rack", operator, values), &labels);
+    assert!(holds("In", &["7"]) && !holds("In", &["8"]));
+    assert!(holds("NotIn", &["8"]) && !holds("NotIn", &["7"]));
+    assert!(holds("Exists", &[]) && !holds("DoesNotExist", &[]));
+    assert!(holds("Gt", &["6"]) && !holds("Gt", &["7"]) && !holds("Gt", &["x"]));
+    assert!(holds("Lt", &["8"]) && !holds("Lt", &["7"]) && !holds("Resembles", &["7"]));
+}
