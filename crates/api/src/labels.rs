@@ -121,6 +121,8 @@ pub const ORIGIN_UID: &str = "berth.dev/origin-uid";
 pub const RESERVED_AT: &str = "berth.dev/reserved-at";
 /// Annotation: hash of what the syncer last applied, so that a restart writes nothing that did not change.
 pub const APPLIED_HASH: &str = "berth.dev/applied-hash";
+/// Annotation on a host pod: hash of the nodes that it may run on, if these are not all of the tenant's.
+pub const PLACEMENT: &str = "berth.dev/placement";
 /// Annotation on a tenant's Node: which of its taints are the host's, as `key:effect`, separated by commas.
 pub const HOST_TAINTS: &str = "berth.dev/host-taints";
 /// Annotation on a host Secret that carries a pod's tokens: when the first of them must be renewed (RFC 3339).

@@ -252,14 +252,35 @@ async fn api_server(host: &TestCluster, tenant: &Tenant) -> String {
     format!("{}:443", cluster_ip(&service))
 }
 
-/// A server and a Service for it in a tenant; the pod's and the Service's address.
-async fn served(space: &Space) -> (String, String) {
+/// Where a server in a tenant is reached.
+struct Served {
+    pod: String,
+    service: String,
+    /// At each of the tenant's nodes.
+    node_ports: Vec<String>,
+}
+
+/// The node port of a Service at nodes.
+fn node_ports(service: &Service, nodes: &[Node]) -> Vec<String> {
+    let port = service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0].node_port.unwrap();
+    let addresses = nodes
+        .iter()
+        .map(|node| address(node.status.as_ref().unwrap().addresses.as_ref().unwrap()));
+    addresses.map(|address| format!("{address}:{port}")).collect()
+}
+
+/// A server and Services for it in a tenant.
+async fn served(space: &Space) -> Served {
     let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "server", "labels": {"app": "server"}},
         "spec": {"terminationGracePeriodSeconds": 1, "containers": [server()]}});
     space.apply(pod.clone()).await;
     pod["metadata"] = json!({"name": "sealed-in", "labels": {"app": "sealed-in"}});
     space.apply(pod).await;
-    for (name, more) in [("plain", json!({})), ("headless", json!({"clusterIP": "None"}))] {
+    for (name, more) in [
+        ("plain", json!({})),
+        ("headless", json!({"clusterIP": "None"})),
+        ("exposed", json!({"type": "NodePort"})),
+    ] {
         let mut spec = json!({"selector": {"app": "server"}, "ports": [{"port": 8080}]});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         space
@@ -269,16 +290,36 @@ async fn served(space: &Space) -> (String, String) {
     let pod = space.ready("server").await;
     let services: Api<Service> = space.api();
     let plain = services.get("plain").await.unwrap();
-    (format!("{}:8080", pod_ip(&pod)), format!("{}:8080", cluster_ip(&plain)))
+    let exposed = services.get("exposed").await.unwrap();
+    let nodes: Api<Node> = Api::all(space.client.clone());
+    let nodes = nodes.list(&ListParams::default()).await.unwrap().items;
+    Served {
+        pod: format!("{}:8080", pod_ip(&pod)),
+        service: format!("{}:8080", cluster_ip(&plain)),
+        node_ports: node_ports(&exposed, &nodes),
+    }
+}
+
+/// A server of the platform that has a node port, at the addresses of these nodes.
+async fn served_by_the_host(host: &TestCluster, nodes: &[Node]) -> Vec<String> {
+    ensure_namespace(&host.client, HOSTS).await;
+    let mut pod = idle("exposed", &json!({"app": "exposed"}));
+    pod["spec"]["containers"][0]["args"] = server()["args"].clone();
+    running(host, HOSTS, pod).await;
+    let exposed = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "exposed"},
+        "spec": {"type": "NodePort", "selector": {"app": "exposed"}, "ports": [{"port": 8080}]}});
+    apply(&host.client, HOSTS, &exposed).await.unwrap();
+    node_ports(&service(host, HOSTS, "exposed").await, nodes)
 }
 
 /// The columns of the table.
 async fn targets(host: &TestCluster, a: &Space, b: &Space) -> Targets {
-    let ((pod_a, service_a), (pod_b, service_b)) = tokio::join!(served(a), served(b));
+    let (of_a, of_b) = tokio::join!(served(a), served(b));
     let sealed = a.ready("sealed-in").await;
     let home = a.tenant.id.control_plane_namespace();
     let nodes: Api<Node> = Api::all(host.client.clone());
-    let nodes = nodes.list(&ListParams::default()).await.unwrap();
+    let nodes = nodes.list(&ListParams::default()).await.unwrap().items;
+    let of_host = served_by_the_host(host, &nodes).await;
     let kubelets = nodes.iter().map(|node| {
         let addresses = node.status.as_ref().unwrap().addresses.as_ref().unwrap();
         format!("{}:10250", address(addresses))
@@ -296,19 +337,21 @@ async fn targets(host: &TestCluster, a: &Space, b: &Space) -> Targets {
         .map(|service| format!("{}:2379", cluster_ip(service)));
     let outside = |address: &str| vec![format!("{address}:{OUTSIDE_PORT}")];
     let dns = cluster_ip(&service(host, &home, "kube-dns").await);
-    let known: [(&str, Vec<String>); 15] = [
-        ("pod of A", vec![pod_a.clone()]),
+    let known: [(&str, Vec<String>); 18] = [
+        ("pod of A", vec![of_a.pod.clone()]),
         (
             "pod of A that denies ingress",
             vec![format!("{}:8080", pod_ip(&sealed))],
         ),
-        ("Service of A", vec![service_a]),
+        ("Service of A", vec![of_a.service]),
         // Its address is that of its pod; its name is tried below, through the tenant's DNS.
-        ("headless Service of A", vec![pod_a]),
+        ("headless Service of A", vec![of_a.pod]),
+        ("node port of A", of_a.node_ports),
         ("DNS of A", vec![format!("{dns}:53")]),
         ("API server of A", vec![api_server(host, a.tenant).await]),
-        ("pod of B", vec![pod_b]),
-        ("Service of B", vec![service_b]),
+        ("pod of B", vec![of_b.pod]),
+        ("Service of B", vec![of_b.service]),
+        ("node port of B", of_b.node_ports),
         ("API server of B", vec![api_server(host, b.tenant).await]),
         (
             "host API server",
@@ -318,6 +361,7 @@ async fn targets(host: &TestCluster, a: &Space, b: &Space) -> Targets {
             ],
         ),
         ("kubelet of a node", kubelets.collect()),
+        ("node port of the host", of_host),
         ("datastore", datastore.collect()),
         ("metadata service", outside(METADATA)),
         ("declared network", outside(DECLARED)),
@@ -467,6 +511,7 @@ pub(crate) async fn the_table_of_the_documentation_holds(host: Arc<TestCluster>)
         "pod of A",
         "Service of A",
         "headless Service of A",
+        "node port of A",
         "DNS of A",
         "API server of A",
         "declared network",
@@ -503,6 +548,8 @@ pub(crate) async fn the_table_of_the_documentation_holds(host: Arc<TestCluster>)
             .await
             .unwrap();
     }
-    let strangers: Api<Pod> = Api::namespaced(host.client.clone(), HOSTS);
-    strangers.delete("stranger", &DeleteParams::default()).await.unwrap();
+    let of_host: Api<Pod> = Api::namespaced(host.client.clone(), HOSTS);
+    for name in ["stranger", "exposed"] {
+        of_host.delete(name, &DeleteParams::default()).await.unwrap();
+    }
 }

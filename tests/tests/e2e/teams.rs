@@ -9,6 +9,8 @@ use berth_tests::{
 use serde_json::json;
 use tokio::sync::OnceCell;
 
+/// Class of both.
+const CLASS: &str = "teams";
 /// Namespace of both on the host.
 const NAMESPACE: &str = "teams";
 
@@ -18,14 +20,20 @@ static SPEECH: OnceCell<Tenant> = OnceCell::const_new();
 /// The one address outside of the cluster that [`vision`] has declared.
 pub(crate) const DECLARED: &str = "198.51.100.10";
 
+async fn class(host: &TestCluster) {
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": CLASS}, "spec": {
+        "network": {"egress": {"allowedCIDRs": ["198.51.100.0/24"]}},
+        "sync": {"devices": {"classes": ["gpu.nvidia.com"]}, "services": {"nodePorts": true}},
+    }});
+    apply(&host.client, "", &class).await.unwrap();
+}
+
 /// A tenant with two nodes of 8 GPUs each.
 pub(crate) async fn vision(host: &TestCluster) -> &'static Tenant {
     let create = async || {
-        let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "teams"},
-            "spec": {"network": {"egress": {"allowedCIDRs": ["198.51.100.0/24"]}}, "sync": {"devices": {"classes": ["gpu.nvidia.com"]}}}});
-        apply(&host.client, "", &class).await.unwrap();
+        class(host).await;
         let mut cluster = cluster("vision", &[("train", "h100", 2)]);
-        cluster.spec.class_name = Some("teams".into());
+        cluster.spec.class_name = Some(CLASS.into());
         let declared = json!({"egress": {"allow": [{"cidr": format!("{DECLARED}/32"), "ports": [8080]}]}});
         cluster.spec.network = serde_json::from_value(declared).unwrap();
         Tenant::shared(host, NAMESPACE, &cluster).await
@@ -35,7 +43,12 @@ pub(crate) async fn vision(host: &TestCluster) -> &'static Tenant {
 
 /// A tenant with one node of 4 GPUs, and an older version of Kubernetes.
 pub(crate) async fn speech(host: &TestCluster) -> &'static Tenant {
-    let mut cluster = cluster("speech", &[("serve", "l40s", 1)]);
-    cluster.spec.version = KUBERNETES_PREVIOUS.into();
-    SPEECH.get_or_init(|| Tenant::shared(host, NAMESPACE, &cluster)).await
+    let create = async || {
+        class(host).await;
+        let mut cluster = cluster("speech", &[("serve", "l40s", 1)]);
+        cluster.spec.class_name = Some(CLASS.into());
+        cluster.spec.version = KUBERNETES_PREVIOUS.into();
+        Tenant::shared(host, NAMESPACE, &cluster).await
+    };
+    SPEECH.get_or_init(create).await
 }

@@ -87,6 +87,16 @@ pub fn hash(tenant_node: &Value) -> String {
     ]))
 }
 
+/// Hash of what decides which pods may run on the tenant's Node.
+pub fn placement(node: &Value) -> String {
+    let spec = &node["spec"];
+    json::hash(&json!([
+        json::strings(node, &["metadata", "labels"]),
+        spec.get("taints"),
+        spec.get("unschedulable")
+    ]))
+}
+
 /// Whether the tenant's Node differs from what is desired.
 pub fn differs(desired: &Value, live: &Value) -> bool {
     let labels = json::strings(desired, &["metadata", "labels"]);

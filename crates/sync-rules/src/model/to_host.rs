@@ -119,8 +119,9 @@ pub trait ToHost: Sync {
     /// The denied fields.
     fn translate(&self, cache: &Cache, name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>>;
 
-    /// The host object as it is created, where some fields can only be added afterwards.
-    fn object_at_creation(&self, desired: Value) -> Value {
+    /// The host object as it is created for a tenant object: some fields can only be added afterwards, others are on record only of
+    /// what was true at creation.
+    fn object_at_creation(&self, _cache: &Cache, _name: &Name, _object: &Value, desired: Value) -> Value {
         desired
     }
 
@@ -188,6 +189,11 @@ pub trait ToHost: Sync {
     /// Grace period for host objects whose tenant object is gone or was replaced; `None` for kinds without grace.
     fn orphan_grace(&self) -> Option<u32> {
         None
+    }
+
+    /// Whether a host object must be deleted only if it is still as it was seen.
+    fn deletes_only_this_version(&self, _host: &Stored) -> bool {
+        false
     }
 
     /// Whether a deletion in the tenant waits for the syncer, as a pod's waits for its kubelet.

@@ -99,6 +99,8 @@ fn strict(mut request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
 pub struct Delete<'a> {
     /// Only this very object.
     pub uid: &'a str,
+    /// Only if it still has this resource version.
+    pub version: Option<u64>,
     /// Seconds of grace, for kinds that have it; `None` leaves it to the server.
     pub grace_seconds: Option<u32>,
 }
@@ -272,7 +274,7 @@ impl Api {
             grace_period_seconds: how.grace_seconds,
             preconditions: Some(Preconditions {
                 uid: Some(how.uid.to_owned()),
-                resource_version: None,
+                resource_version: how.version.map(|version| version.to_string()),
             }),
             ..DeleteParams::default()
         };

@@ -103,7 +103,7 @@ impl ObjectSync<'_> {
                 .record_event(&id.key((*name).clone()), Level::Warning, "TrustBundleMissing", &message)
                 .await;
         }
-        let desired = kind.object_at_creation(desired);
+        let desired = kind.object_at_creation(&engine.cache, name, &content, desired);
         let hash = json::hash(&kind.mutable_part(&desired));
         let mut desired = self.with_metadata(stored, desired, &hash);
         let (resource, host) = (kind.resource(), &engine.host);
@@ -173,6 +173,7 @@ impl ObjectSync<'_> {
         let uid = json::text(&found, &["metadata", "uid"]).unwrap_or_default();
         let how = Delete {
             uid,
+            version: None,
             grace_seconds: kind.orphan_grace(),
         };
         engine

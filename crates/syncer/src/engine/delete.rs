@@ -19,6 +19,7 @@ impl ObjectSync<'_> {
         } = self;
         let how = Delete {
             uid: &host.uid,
+            version: kind.deletes_only_this_version(host).then_some(host.version),
             grace_seconds,
         };
         match engine
@@ -36,7 +37,7 @@ impl ObjectSync<'_> {
                     .observe(self.observed_at.elapsed().as_secs_f64());
                 Ok(Outcome::new("deleted"))
             }
-            // Another object has that name now: the watch will report that.
+            // Another object has that name now, or it changed: the watch will report that.
             Err(CallError::Conflict(_)) => Ok(Outcome::new("vanished")),
             Err(error) => Err(error),
         }
@@ -83,6 +84,7 @@ impl ObjectSync<'_> {
         }
         let how = Delete {
             uid: &stored.uid,
+            version: None,
             grace_seconds: Some(0),
         };
         match engine

@@ -177,6 +177,7 @@ async fn remove(
     }
     let how = Delete {
         uid: &live.uid,
+        version: None,
         grace_seconds: None,
     };
     lock(&engine.synced_versions).remove(&id.key(name.clone()));

@@ -88,6 +88,8 @@ pub struct Engine {
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
     /// Host objects that are ahead of the tenant's.
     pending: reserve::PendingReservations,
+    /// What decides about each Node which pods may run on it, as hashes.
+    node_placements: Mutex<HashMap<Name, String>>,
     /// Certificates that pods wait for.
     certificates: Mutex<certificates::Requests>,
     /// Wakes the watches of host objects that wait for the first of their kind.
@@ -137,6 +139,7 @@ impl Engine {
             failures: Mutex::default(),
             synced_versions: Mutex::default(),
             pending: reserve::PendingReservations::default(),
+            node_placements: Mutex::default(),
             certificates: Mutex::default(),
         })
     }

@@ -3,12 +3,13 @@
 use super::{
     Engine, Outcome,
     api::{CallError, Delete},
+    lock,
     recorder::Level,
     status_sync::status_patch,
 };
 use berth_api::labels;
 use berth_sync_rules::{
-    kinds::node,
+    kinds::{node, pod::placement},
     model::{
         KindId, json,
         resource::{self, Name, Side},
@@ -38,6 +39,9 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant
         .filter(|node| node.deletion.is_none());
     let live = stores.tenant(KindId::Node).get(name);
     let live_object = live.as_ref().map(|node| node.object());
+    if let Some(object) = &live_object {
+        reconsider_waiting_pods(engine, name, object);
+    }
     match (published, live, live_object) {
         (None, Some(live), Some(object)) => {
             if node::has_running_pods(&engine.cache, &name.name) {
@@ -51,6 +55,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant
             }
             let how = Delete {
                 uid: &live.uid,
+                version: None,
                 grace_seconds: None,
             };
             match engine.tenant.delete(resource::NODE, "", &name.name, how).await {
@@ -62,6 +67,21 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant
             bring_up_to_date(engine, name, &published.object(), object.as_ref(), observed_at).await
         }
         (None, _, _) => Ok(Outcome::new("nothing")),
+    }
+}
+
+/// Puts the pods that wait for a node into the queue if a Node has other labels or taints than before, or was cordoned or uncordoned:
+/// some may run on it now. A Node that is new to this syncer changes nothing: its pods are in the queue because they are new as well.
+fn reconsider_waiting_pods(engine: &Engine, name: &Name, node: &Value) {
+    let has = node::placement(node);
+    let before = lock(&engine.node_placements).insert(name.clone(), has.clone());
+    if before.is_none_or(|before| before == has) {
+        return;
+    }
+    for (pod, host) in engine.cache.stores.host(KindId::Pod).all() {
+        if placement::waits(&host) {
+            engine.add(KindId::Pod.key(pod));
+        }
     }
 }
 

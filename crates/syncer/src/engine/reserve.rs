@@ -255,6 +255,7 @@ impl Engine {
             }
             let how = Delete {
                 uid,
+                version: None,
                 grace_seconds: request.rules.orphan_grace(),
             };
             match self.host.delete(resource, namespace, &name, how).await {

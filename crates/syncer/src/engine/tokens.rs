@@ -23,8 +23,16 @@ use std::{sync::Arc, time::Duration};
 pub(super) async fn prepare(engine: &Engine, name: &Name, pod: &Stored) -> Result<Option<String>, CallError> {
     let object = pod.object();
     let bundles = trust::bundles(&engine.cache, &object);
+    if !needs_secret(&object, &bundles) {
+        return Ok(bundles.missing);
+    }
+    let secret = own_secret(engine, name, pod);
+    // Of an earlier host pod of the same pod: it would be deleted with that one.
+    if let Some(secret) = secret.as_ref().filter(|secret| token::is_owned(&secret.object())) {
+        patch(engine, name, secret, json!({"metadata": {"ownerReferences": null}})).await?;
+    }
     let is_current = |secret: Arc<Stored>| are_current(&secret, &object) && has_bundles(&secret, &bundles);
-    if needs_secret(&object, &bundles) && !own_secret(engine, name, pod).is_some_and(is_current) {
+    if !secret.is_some_and(is_current) {
         mint(engine, name, pod, None).await?;
     }
     Ok(bundles.missing)
@@ -156,6 +164,7 @@ async fn write(engine: &Engine, name: &Name, pod_uid: &str, secret: &Value) -> R
         }
         let how = super::api::Delete {
             uid: json::text(&found, &["metadata", "uid"]).unwrap_or_default(),
+            version: None,
             grace_seconds: None,
         };
         host.delete(resource::SECRET, namespace, &host_name, how).await?;
@@ -245,6 +254,7 @@ async fn remove_orphan(engine: &Engine, name: &Name) -> Result<Outcome, CallErro
     lock(&engine.synced_versions).remove(&key);
     let how = super::api::Delete {
         uid: &secret.uid,
+        version: None,
         grace_seconds: None,
     };
     engine

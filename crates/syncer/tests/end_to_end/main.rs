@@ -13,6 +13,7 @@ mod storage;
 
 mod dra;
 mod nodes;
+mod placement;
 mod pods;
 mod pods_of_a_class;
 mod restart;
@@ -29,6 +30,8 @@ async fn live(setup: Setup) {
     let syncer = clusters.syncer().await;
     nodes::nodes_appear(&clusters).await;
     nodes::taints_follow_the_host_and_the_cordon(&clusters).await;
+    placement::waiting_pods_follow_the_nodes(&clusters).await;
+    placement::a_scheduler_of_the_tenant_places_single_pods(&clusters).await;
     workloads::a_deployment_runs(&clusters).await;
     workloads::a_gpu_job_completes(&clusters).await;
     services::a_service_has_one_address(&clusters).await;

@@ -29,7 +29,7 @@ async fn schedulers_in_the_tenant_decide() {
     syncer.stop().await;
 }
 
-async fn host_pod(clusters: &Clusters, name: &str) -> Option<Pod> {
+pub async fn host_pod(clusters: &Clusters, name: &str) -> Option<Pod> {
     clusters.host_pods().await.into_iter().find(|pod| origin(pod) == name)
 }
 
@@ -50,7 +50,7 @@ async fn the_tenants_scheduler_places_by_its_own_labels(clusters: &Clusters, nod
     );
 }
 
-async fn bind(clusters: &Clusters, name: &str, node: &str) {
+pub async fn bind(clusters: &Clusters, name: &str, node: &str) {
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
     let request = http::Request::post(format!("/api/v1/namespaces/default/pods/{name}/binding"))

@@ -128,8 +128,8 @@ fn runtime_classes_and_schedulers_are_those_of_the_class() {
         ["spec.runtimeClassName"],
         "the host's class is not listed"
     );
-    let other = json!({"runtimeClassName": "gvisor", "schedulerName": "volcano"});
-    assert_eq!(denied(&cache, &other), ["spec.schedulerName", "spec.runtimeClassName"]);
+    let other = json!({"runtimeClassName": "gvisor"});
+    assert_eq!(denied(&cache, &other), ["spec.runtimeClassName"]);
 }
 
 #[test]
@@ -255,6 +255,56 @@ fn the_host_pod_runs_only_where_the_tenants_scheduler_placed_it() {
     let mut ran = pod(&placed);
     ran["status"] = json!({"startTime": "2026-01-01T00:00:00Z"});
     assert_eq!(Pods.desired_state(&cache, &name(), &ran), DesiredState::Once);
+}
+
+#[test]
+fn a_single_pod_may_have_a_scheduler_of_the_tenant() {
+    let cache = cache(SchedulingMode::Host, |_| {});
+    let mine = |fields: Value| {
+        let mut all = json!({"schedulerName": "volcano"});
+        for (field, value) in fields.as_object().unwrap() {
+            all[field] = value.clone();
+        }
+        all
+    };
+    let waiting = pod(&mine(json!({})));
+    assert_eq!(Pods.desired_state(&cache, &name(), &waiting), DesiredState::Leave);
+    let bound = pod(&mine(json!({"nodeName": "gpu-1"})));
+    assert_eq!(Pods.desired_state(&cache, &name(), &bound), DesiredState::Sync);
+    let host = spec(&cache, &mine(json!({"nodeName": "gpu-1"})));
+    assert_eq!(host.get("schedulerName"), None, "the host's default scheduler checks");
+    let terms = &host["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    assert_eq!(terms[0]["matchFields"][0]["values"], json!(["gpu-1"]));
+    let claims = json!({"nodeName": "gpu-1", "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]});
+    assert!(denied(&cache, &mine(claims)).contains(&"spec.resourceClaims".to_owned()));
+    assert_eq!(denied(&cache, &mine(json!({"nodeName": "of-others"}))), ["spec.nodeName"]);
+}
+
+#[test]
+fn a_host_pod_that_waits_is_made_again_when_nodes_are_open_again() {
+    let cache = cache(SchedulingMode::Host, |_| {});
+    let node = |unschedulable: bool| {
+        let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"unschedulable": unschedulable}});
+        cache.stores.tenant(KindId::Node).written(Name::new("", "gpu-1"), Stored::new(&node));
+    };
+    node(true);
+    let tenant = pod(&json!({}));
+    let desired = Pods.translate(&cache, &name(), &tenant).unwrap().object;
+    let mut host = Pods.object_at_creation(&cache, &name(), &tenant, desired);
+    host["metadata"]["resourceVersion"] = "1".into();
+    trim_host(&mut host);
+    let hosts = cache.stores.host(KindId::Pod);
+    hosts.written(name(), Stored::new(&host));
+    let state = || Pods.desired_state(&cache, &name(), &tenant);
+    assert_eq!(state(), DesiredState::Sync);
+    node(false);
+    assert_eq!(state(), DesiredState::Absent);
+    assert!(Pods.deletes_only_this_version(&Stored::new(&host)));
+    host["metadata"]["resourceVersion"] = "2".into();
+    host["spec"]["nodeName"] = "gpu-1".into();
+    assert!(!Pods.deletes_only_this_version(&Stored::new(&host)));
+    hosts.written(name(), Stored::new(&host));
+    assert_eq!(state(), DesiredState::Sync, "it was placed meanwhile");
 }
 
 #[test]

@@ -15,6 +15,7 @@
 //! the gang is one job, except for the topology of single nodes. PodGroups count if the tenant's class lists their
 //! kind.
 
+use super::placement;
 use crate::model::{Cache, json, resource::Name};
 use berth_api::{SchedulingMode, labels};
 use serde_json::{Map, Value};
@@ -65,7 +66,7 @@ enum Named {
 /// Annotations of the host pod that say which gang it belongs to.
 pub(super) fn annotations(cache: &Cache, name: &Name, pod: &Value) -> Map<String, Value> {
     // Schedulers in the tenant know their gangs themselves.
-    if cache.tenant.scheduling == SchedulingMode::Tenant {
+    if placement::mode(cache, &pod["spec"]) == SchedulingMode::Tenant {
         return Map::new();
     }
     let Some((gang, size)) = gang(cache, name, pod).filter(|(_, size)| (1..=MOST).contains(size)) else {

@@ -21,6 +21,7 @@ mod downward;
 mod environment;
 mod gang;
 mod own_labels;
+pub mod placement;
 mod scheduling;
 mod security;
 mod shared;
@@ -54,7 +55,7 @@ use crate::{
         pod_addresses::is_finished,
         references::Target,
         resource::{self, Key, Name, Resource},
-        store::WatchSpec,
+        store::{Stored, WatchSpec},
     },
     translation::{fields::FieldIssues, metadata, namespace_labels},
 };
@@ -136,7 +137,13 @@ fn trim_host(pod: &mut Value) {
         metadata.remove("namespace");
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
             annotations.retain(|key, _| {
-                [labels::ORIGIN_UID, labels::APPLIED_HASH, labels::SHARED_POOLS].contains(&key.as_str())
+                [
+                    labels::ORIGIN_UID,
+                    labels::APPLIED_HASH,
+                    labels::SHARED_POOLS,
+                    labels::PLACEMENT,
+                ]
+                .contains(&key.as_str())
             });
         }
     }
@@ -152,23 +159,27 @@ impl ToHost for Pods {
     }
 
     fn desired_state(&self, cache: &Cache, name: &Name, pod: &Value) -> DesiredState {
-        let is_placed = json::text(pod, &["spec", "nodeName"]).is_some();
+        let is_placed = token::node_of(pod).is_some();
+        let mode = placement::mode(cache, &pod["spec"]);
+        if is_finished(&pod["status"]) {
+            return DesiredState::Leave;
+        }
         // A pod that ran cannot be created again: that would be another pod.
-        match cache.tenant.scheduling {
-            _ if is_finished(&pod["status"]) => DesiredState::Leave,
-            SchedulingMode::Host if is_placed && status::is_bound(pod) => DesiredState::Once,
-            SchedulingMode::Tenant if is_placed && status::has_started(&pod["status"]) => DesiredState::Once,
+        let ran = match mode {
+            SchedulingMode::Host => status::is_bound(pod),
+            SchedulingMode::Tenant => status::has_started(&pod["status"]),
+        };
+        if is_placed && ran {
+            return DesiredState::Once;
+        }
+        let host = cache.stores.host(KindId::Pod).get(name);
+        let waiting = host.filter(|host| placement::waits(host));
+        match (mode, waiting) {
             // Schedulers in the tenant decide first. A host pod that is not placed was created when the host's
             // scheduler still decided, and might be placed on another node.
-            SchedulingMode::Tenant if !is_placed => {
-                let host = cache.stores.host(KindId::Pod).get(name).map(|host| host.object());
-                let waits = host.is_some_and(|host| json::text(&host, &["spec", "nodeName"]).is_none());
-                if waits {
-                    DesiredState::Absent
-                } else {
-                    DesiredState::Leave
-                }
-            }
+            (SchedulingMode::Tenant, Some(_)) if !is_placed => DesiredState::Absent,
+            (SchedulingMode::Tenant, None) if !is_placed => DesiredState::Leave,
+            (_, Some(host)) if placement::is_outdated(cache, name, pod, &host) => DesiredState::Absent,
             _ => DesiredState::Sync,
         }
     }
@@ -194,7 +205,7 @@ impl ToHost for Pods {
         if let Some(node) = json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty()) {
             let is_new = !cache.stores.host(KindId::Pod).contains(name);
             let is_ours = || cache.stores.host(KindId::Node).contains(&Name::new("", node));
-            match cache.tenant.scheduling {
+            match placement::mode(cache, &pod["spec"]) {
                 SchedulingMode::Host if !status::is_bound(pod) => issues.deny(
                     "spec.nodeName",
                     "pods are placed by the scheduler: use a node selector or affinity",
@@ -232,8 +243,12 @@ impl ToHost for Pods {
         Creation::Post
     }
 
-    fn object_at_creation(&self, desired: Value) -> Value {
-        update::object_at_creation(desired)
+    fn object_at_creation(&self, cache: &Cache, name: &Name, pod: &Value, desired: Value) -> Value {
+        let mut desired = update::object_at_creation(desired);
+        if let Some(record) = placement::record(cache, name, pod) {
+            desired["metadata"]["annotations"][labels::PLACEMENT] = record.into();
+        }
+        desired
     }
 
     fn mutable_part(&self, desired: &Value) -> Value {
@@ -274,6 +289,11 @@ impl ToHost for Pods {
     fn orphan_grace(&self) -> Option<u32> {
         // Not 0: the object stays until the kubelet has ended the containers.
         Some(1)
+    }
+
+    fn deletes_only_this_version(&self, host: &Stored) -> bool {
+        // It may have been placed meanwhile, and then it is another decision.
+        placement::waits(host)
     }
 
     fn finishes_deletion(&self) -> bool {

@@ -1,11 +1,13 @@
 //! Where a pod may run.
 //!
-//! | field | the host's scheduler places pods | schedulers in the tenant do |
+//! Who places a pod says [`placement`].
+//!
+//! | field | the host's schedulers place the pod | a scheduler in the tenant does |
 //! |---|---|---|
 //! | nodeSelector | the tenant's, with `own_labels`, and the tenant's own nodes or what `shared` opens, always | the tenant's own nodes |
 //! | nodeName | only by a Binding; denied if set by hand | the host pod may run on that node only |
 //! | affinity, topology spread | see `affinity`; nodes that the tenant has cordoned or tainted are left out | decided already |
-//! | schedulerName | the default one and those that the class lists | any; the host's default scheduler checks |
+//! | schedulerName | the default one and those that the class lists | any other; the host's default scheduler checks |
 //! | schedulingGroup | a PodGroup of the tenant, if the class lists the kind | decided already |
 //!
 //! | field | rule |
@@ -14,7 +16,7 @@
 //! | priorityClassName, priority, preemptionPolicy | the step of the class's band that the priority falls on; none without a band |
 //! | schedulingGates | copied; those of the host's own queues stay |
 
-use super::{affinity, own_labels, tables::TOLERATION};
+use super::{affinity, own_labels, placement, tables::TOLERATION};
 use crate::{
     kinds::node_taints,
     model::{
@@ -68,8 +70,22 @@ pub(super) fn is_hidden(key: &str) -> bool {
 
 /// Adds everything about scheduling to the host pod's spec.
 pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
+    place(cache, name, source, spec, issues);
+    match placement::mode(cache, source) {
+        SchedulingMode::Host => {
+            scheduler(cache, source, spec);
+            group(cache, name, source, spec, issues);
+        }
+        SchedulingMode::Tenant => deny_devices(cache, source, issues),
+    }
+    spec.insert("tolerations".into(), tolerations(cache, source, issues).into());
+    priority(cache, source, spec, issues);
+}
+
+/// Adds on which nodes the host pod may run.
+pub fn place(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
     let mut selector = Map::new();
-    match cache.tenant.scheduling {
+    match placement::mode(cache, source) {
         SchedulingMode::Host => {
             for (key, value) in json::strings(source, &["nodeSelector"]) {
                 if is_hidden(&key) {
@@ -80,8 +96,6 @@ pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<Stri
             affinity::translate(cache, name, source, spec, issues);
             own_labels::resolve(cache, source, &mut selector, spec);
             avoid_repelling_nodes(cache, source, spec);
-            scheduler(cache, source, spec, issues);
-            group(cache, name, source, spec, issues);
         }
         SchedulingMode::Tenant => {
             if let Some(node) = json::text(source, &["nodeName"]) {
@@ -91,8 +105,6 @@ pub fn translate(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<Stri
     }
     selector.insert(labels::TENANT.into(), cache.tenant.slug.clone().into());
     spec.insert("nodeSelector".into(), selector.into());
-    spec.insert("tolerations".into(), tolerations(cache, source, issues).into());
-    priority(cache, source, spec, issues);
 }
 
 /// Restricts the host pod to one node.
@@ -103,23 +115,30 @@ fn stay_on(node: &str, spec: &mut Map<String, Value>) {
     spec.insert("affinity".into(), affinity);
 }
 
-fn scheduler(cache: &Cache, source: &Value, spec: &mut Map<String, Value>, issues: &mut FieldIssues) {
-    match json::text(source, &["schedulerName"]) {
-        None | Some("" | "default-scheduler") => {}
-        Some(other) if allows(&cache.tenant.policy.pods.schedulers, other) => {
-            spec.insert("schedulerName".into(), other.into());
-        }
-        Some(other) => {
-            let why = format!("{other} is not offered: leave it out, and the default scheduler places the pod");
-            issues.deny("spec.schedulerName", why);
-        }
+/// Names a scheduler of the host that the class lists.
+fn scheduler(cache: &Cache, source: &Value, spec: &mut Map<String, Value>) {
+    if let Some(name) = json::text(source, &["schedulerName"])
+        && allows(&cache.tenant.policy.pods.schedulers, name)
+    {
+        spec.insert("schedulerName".into(), name.into());
+    }
+}
+
+/// The host's scheduler assigns devices, also where a scheduler of the tenant places a single pod.
+fn deny_devices(cache: &Cache, source: &Value, issues: &mut FieldIssues) {
+    let is_single = cache.tenant.scheduling == SchedulingMode::Host;
+    if is_single && !json::items(source, &["resourceClaims"]).is_empty() {
+        issues.deny(
+            "spec.resourceClaims",
+            "devices are assigned by the default scheduler: leave schedulerName out",
+        );
     }
 }
 
 /// The PodGroup that a pod belongs to, if it names one and the class lists the kind.
 pub fn group_of(cache: &Cache, pod: &Value) -> Option<(KindId, String)> {
     let group = json::text(pod, &["spec", "schedulingGroup", "podGroupName"]).filter(|group| !group.is_empty())?;
-    (cache.tenant.scheduling == SchedulingMode::Host)
+    (placement::mode(cache, &pod["spec"]) == SchedulingMode::Host)
         .then(|| cache.find_kind_by_name(POD_GROUP))
         .flatten()
         .map(|kind| (kind, group.to_owned()))

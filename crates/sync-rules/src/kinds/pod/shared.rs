@@ -10,7 +10,7 @@
 //!
 //! A pod that exists on the host keeps what it was created with, even if the tenant's pools change.
 
-use super::{scheduling::NODE_TERMS, tables::CONTAINERS};
+use super::{placement, scheduling::NODE_TERMS, tables::CONTAINERS};
 use crate::model::{Cache, KindId, json, resource::Name};
 use berth_api::{
     SchedulingMode, labels,
@@ -25,7 +25,7 @@ pub const GPU_RUNTIMES: &[&str] = &["nvidia", "amd", "habana", "gpu"];
 pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, Value>) -> Vec<String> {
     let rules = &cache.tenant.policy.shared_nodes;
     let pools = pools(cache, name, rules);
-    if pools.is_empty() || cache.tenant.scheduling != SchedulingMode::Host || !may_share(source, spec, rules) {
+    if pools.is_empty() || placement::mode(cache, source) != SchedulingMode::Host || !may_share(source, spec, rules) {
         return Vec::new();
     }
     let Some(terms) = terms(&cache.tenant.slug, &pools, spec) else {

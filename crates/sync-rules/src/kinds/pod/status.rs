@@ -10,6 +10,7 @@
 //! | everything else | copied |
 //! | a finished pod | stays as it finished |
 
+use super::placement;
 use crate::{
     model::{
         Cache, DeniedField, KindId, Observation, TenantWrite, denied_field, json, pod_addresses::is_finished,
@@ -124,7 +125,7 @@ fn status(cache: &Cache, name: &Name, observation: &Observation<'_>) -> Value {
         // It distinguishes bound pods from those with a node name set by hand, so it must not get lost.
         conditions.push(scheduled.clone());
     }
-    if cache.tenant.scheduling == SchedulingMode::Tenant {
+    if placement::mode(cache, &observation.tenant["spec"]) == SchedulingMode::Tenant {
         keep_placement((cache, name), observation, fields, &mut conditions);
     }
     if !observation.denied.is_empty() {

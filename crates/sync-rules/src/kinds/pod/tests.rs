@@ -102,7 +102,6 @@ fn all_denied_fields_are_named_at_once() {
     spec["hostPID"] = true.into();
     spec["nodeName"] = "gpu-1".into();
     spec["runtimeClassName"] = "kata".into();
-    spec["schedulerName"] = "mine".into();
     spec["priorityClassName"] = "system-node-critical".into();
     spec["somethingNew"] = json!({"a": 1});
     spec["nodeSelector"]["berth.dev/tenant"] = "other".into();

@@ -112,6 +112,11 @@ pub fn owner_references(pod: &str, uid: &str) -> Value {
     json!([{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}])
 }
 
+/// Whether a Secret belongs to any host pod.
+pub fn is_owned(secret: &Value) -> bool {
+    !json::items(secret, &["metadata", "ownerReferences"]).is_empty()
+}
+
 /// Whether a Secret belongs to a host pod.
 pub fn is_owned_by(secret: &Value, uid: &str) -> bool {
     json::items(secret, &["metadata", "ownerReferences"])

@@ -29,7 +29,7 @@ use crate::{
         host_text, metadata,
     },
 };
-use berth_api::{SchedulingMode, labels, sync_policy::allows};
+use berth_api::{labels, sync_policy::allows};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::{cmp::Reverse, collections::BTreeSet};
@@ -317,13 +317,13 @@ fn data_source(name: &Name, source: &Value, path: &str, issues: &mut FieldIssues
     copied
 }
 
-/// No annotation but the node that the tenant's own scheduler chose, if it places pods: the host makes the volume there.
+/// No annotation but the node that a scheduler of the tenant chose: the host makes the volume there.
 fn annotations(cache: &Cache, claim: &Value, issues: &mut FieldIssues) -> Map<String, Value> {
     let mut copied = Map::new();
     for (key, value) in json::strings(claim, &["metadata", "annotations"]) {
         if key == NODE {
             let is_tenants = cache.stores.host(KindId::Node).contains(&Name::new("", &value));
-            if cache.tenant.scheduling == SchedulingMode::Tenant && is_tenants {
+            if is_tenants {
                 copied.insert(key, value.into());
             }
         } else if !labels::is_reserved(&key) && !LOCAL.iter().any(|domain| key.starts_with(domain)) {

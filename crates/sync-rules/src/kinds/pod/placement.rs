@@ -1,0 +1,57 @@
+//! Who places a pod, and whether a host pod that waits for a node has to be created again.
+//!
+//! | the pod names | placed by |
+//! |---|---|
+//! | no scheduler, the default one, or one that the class lists | the host's schedulers, unless `schedulingMode` is `Tenant` |
+//! | any other scheduler | that scheduler, in the tenant: the host pod is created when it has bound the pod, and may run on that node only |
+//!
+//! Where a host pod may run is fixed when it is created. While it waits for a node, the tenant can cordon, taint or label its Nodes, or
+//! change the pod's gates. So the host pod records what it was created with, and is replaced if that would be different now.
+
+use super::scheduling;
+use crate::{
+    model::{Cache, json, resource::Name, store::Stored},
+    translation::fields::FieldIssues,
+};
+use berth_api::{SchedulingMode, labels, sync_policy::allows};
+use serde_json::{Map, Value, json};
+
+/// What the JSON text of a pod contains once it has a node.
+const PLACED: &str = "\"nodeName\":";
+
+/// Who places a pod with this spec.
+pub fn mode(cache: &Cache, spec: &Value) -> SchedulingMode {
+    let hosts = &cache.tenant.policy.pods.schedulers;
+    match json::text(spec, &["schedulerName"]) {
+        None | Some("" | "default-scheduler") => cache.tenant.scheduling,
+        Some(other) if allows(hosts, other) => cache.tenant.scheduling,
+        Some(_) => SchedulingMode::Tenant,
+    }
+}
+
+/// Whether a host pod waits for a node.
+pub fn waits(host: &Stored) -> bool {
+    !host.mentions(PLACED)
+}
+
+/// What a pod that is created now would have on record: none if it may run on each node of the tenant.
+pub fn record(cache: &Cache, name: &Name, pod: &Value) -> Option<String> {
+    let mut placed = Map::new();
+    scheduling::place(cache, name, &pod["spec"], &mut placed, &mut FieldIssues::default());
+    let placed = Value::from(placed);
+    let node_affinity = &placed["affinity"]["nodeAffinity"];
+    let selector = json::strings(&placed, &["nodeSelector"]);
+    let is_plain = node_affinity.is_null() && selector.keys().all(|key| key == labels::TENANT);
+    (!is_plain).then(|| json::hash(&json!([selector, node_affinity])))
+}
+
+/// Whether a host pod that waits for a node would be created with something else now.
+pub fn is_outdated(cache: &Cache, name: &Name, pod: &Value, host: &Stored) -> bool {
+    let host = host.object();
+    let recorded = json::text(&host, &["metadata", "annotations", labels::PLACEMENT]);
+    recorded != record(cache, name, pod).as_deref()
+}
+
+#[cfg(test)]
+#[path = "placement_tests.rs"]
+mod tests;

@@ -1,0 +1,109 @@
+use super::*;
+use crate::{
+    model::{KindId, tenant::test_tenant},
+    registry,
+};
+use std::sync::Arc;
+
+fn name() -> Name {
+    Name::new("research", "web-0")
+}
+
+fn put_node(cache: &Cache, labels: &Value, unschedulable: bool) {
+    let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1", "labels": labels}, "spec": {"unschedulable": unschedulable}});
+    let nodes = cache.stores.tenant(KindId::Node);
+    nodes.written(Name::new("", "gpu-1"), Stored::new(&node));
+}
+
+fn cache() -> Cache {
+    let cache = registry::new_cache(test_tenant());
+    put_node(&cache, &json!({}), false);
+    cache
+}
+
+fn pod(spec: &Value) -> Value {
+    json!({"metadata": {"name": "web-0", "namespace": "research"}, "spec": spec})
+}
+
+/// A host pod that waits for a node, with what is on record.
+fn host(record: Option<&str>) -> Stored {
+    let annotations = record.map_or_else(|| json!({}), |record| json!({labels::PLACEMENT: record}));
+    Stored::new(&json!({"metadata": {"name": "h", "resourceVersion": "1", "annotations": annotations}, "spec": {}}))
+}
+
+#[test]
+fn pods_without_constraints_have_nothing_on_record() {
+    let cache = cache();
+    let anywhere = pod(&json!({}));
+    assert_eq!(record(&cache, &name(), &anywhere), None);
+    assert!(!is_outdated(&cache, &name(), &anywhere, &host(None)));
+    let together = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "zone", "labelSelector": {}}]}});
+    assert_eq!(
+        record(&cache, &name(), &pod(&json!({"affinity": together}))),
+        None,
+        "other pods decide"
+    );
+}
+
+#[test]
+fn a_cordon_and_its_end_are_noticed() {
+    let (cache, anywhere) = (cache(), pod(&json!({})));
+    put_node(&cache, &json!({}), true);
+    let during = record(&cache, &name(), &anywhere);
+    assert!(during.is_some());
+    assert!(!is_outdated(&cache, &name(), &anywhere, &host(during.as_deref())));
+    assert!(is_outdated(&cache, &name(), &anywhere, &host(None)), "the cordon came later");
+    put_node(&cache, &json!({}), false);
+    assert!(is_outdated(&cache, &name(), &anywhere, &host(during.as_deref())));
+}
+
+#[test]
+fn labels_that_come_later_are_noticed() {
+    let (cache, blue) = (cache(), pod(&json!({"nodeSelector": {"color": "blue"}})));
+    let before = record(&cache, &name(), &blue);
+    put_node(&cache, &json!({"other": "x"}), false);
+    assert_eq!(record(&cache, &name(), &blue), before);
+    put_node(&cache, &json!({"color": "blue"}), false);
+    assert!(is_outdated(&cache, &name(), &blue, &host(before.as_deref())));
+}
+
+#[test]
+fn gates_keep_a_pod_as_it_is_and_their_end_counts() {
+    let cache = cache();
+    let gated = pod(&json!({"schedulingGates": [{"name": "quota"}]}));
+    put_node(&cache, &json!({}), true);
+    let before = record(&cache, &name(), &gated);
+    assert_eq!(before, None);
+    assert!(is_outdated(&cache, &name(), &pod(&json!({})), &host(before.as_deref())));
+}
+
+#[test]
+fn a_scheduler_of_the_tenant_places_the_pods_that_name_it() {
+    let mut tenant = test_tenant();
+    let mut policy = (*tenant.policy).clone();
+    policy.pods.schedulers = vec!["kai-scheduler".into()];
+    tenant.policy = Arc::new(policy);
+    let cache = registry::new_cache(tenant);
+    let mode = |scheduler: &str| mode(&cache, &json!({"schedulerName": scheduler}));
+    for hosts in ["", "default-scheduler", "kai-scheduler"] {
+        assert_eq!(mode(hosts), SchedulingMode::Host, "{hosts}");
+    }
+    assert_eq!(mode("volcano"), SchedulingMode::Tenant);
+    let bound = pod(&json!({"schedulerName": "volcano", "nodeName": "gpu-1"}));
+    let elsewhere = pod(&json!({"schedulerName": "volcano", "nodeName": "gpu-2"}));
+    assert_ne!(record(&cache, &name(), &bound), None);
+    assert_ne!(
+        record(&cache, &name(), &bound),
+        record(&cache, &name(), &elsewhere)
+    );
+}
+
+#[test]
+fn a_host_pod_waits_until_it_has_a_node() {
+    assert!(waits(&host(Some("x"))));
+    let placed = json!({"metadata": {"name": "h"}, "spec": {"nodeName": "gpu-1"}});
+    assert!(!waits(&Stored::new(&placed)));
+    let says_so = json!({"metadata": {"name": "h"}, "spec": {}, "status": {"message": "no \"nodeName\": \"x\""}});
+    assert!(waits(&Stored::new(&says_so)));
+}
