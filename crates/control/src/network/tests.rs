@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::{Selector, SelectorExt};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::{cmp::Ordering, collections::BTreeSet, net::IpAddr};
+use std::{cmp::Ordering, net::IpAddr};
 
 const NAMES: [&str; 2] = ["vision", "speech"];
 
@@ -43,10 +43,10 @@ impl Case {
             .collect();
         let servers = vec!["192.168.5.1:6443".parse().unwrap()];
         // The first tenant has the first node.
-        let ports = [(Protocol::Tcp, 30080), (Protocol::Tcp, 30090), (Protocol::Udp, 30053)];
-        let ports = if name == NAMES[0] { &ports[..] } else { &[] };
+        let exposed = [(Protocol::Tcp, 30080), (Protocol::Tcp, 30090), (Protocol::Udp, 30053)];
+        let exposed = if name == NAMES[0] { &exposed[..] } else { &[] };
         Self {
-            node_ports: NodePortAccess::new(ports.iter().copied().collect(), &nodes[..1]),
+            node_ports: NodePortAccess::new(exposed.iter().copied().collect(), &nodes[..1]),
             allowed: serde_json::from_value(json!({
                 "egress": [
                     {"cidr": "10.20.0.0/16", "ports": [443]}, {"cidr": "192.168.0.0/16", "ports": [5432]},

@@ -5,6 +5,7 @@ use super::{
     denied_field::DeniedField,
     references::Target,
     resource::{Name, Resource},
+    store::Stored,
 };
 use jiff::Timestamp;
 use serde_json::Value;

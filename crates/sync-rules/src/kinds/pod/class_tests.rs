@@ -273,19 +273,27 @@ fn a_single_pod_may_have_a_scheduler_of_the_tenant() {
     assert_eq!(Pods.desired_state(&cache, &name(), &bound), DesiredState::Sync);
     let host = spec(&cache, &mine(json!({"nodeName": "gpu-1"})));
     assert_eq!(host.get("schedulerName"), None, "the host's default scheduler checks");
-    let terms = &host["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let terms =
+        &host["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
     assert_eq!(terms[0]["matchFields"][0]["values"], json!(["gpu-1"]));
     let claims = json!({"nodeName": "gpu-1", "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]});
     assert!(denied(&cache, &mine(claims)).contains(&"spec.resourceClaims".to_owned()));
-    assert_eq!(denied(&cache, &mine(json!({"nodeName": "of-others"}))), ["spec.nodeName"]);
+    assert_eq!(
+        denied(&cache, &mine(json!({"nodeName": "of-others"}))),
+        ["spec.nodeName"]
+    );
 }
 
 #[test]
 fn a_host_pod_that_waits_is_made_again_when_nodes_are_open_again() {
     let cache = cache(SchedulingMode::Host, |_| {});
     let node = |unschedulable: bool| {
-        let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"unschedulable": unschedulable}});
-        cache.stores.tenant(KindId::Node).written(Name::new("", "gpu-1"), Stored::new(&node));
+        let node =
+            json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"unschedulable": unschedulable}});
+        cache
+            .stores
+            .tenant(KindId::Node)
+            .written(Name::new("", "gpu-1"), Stored::new(&node));
     };
     node(true);
     let tenant = pod(&json!({}));
