@@ -33,6 +33,17 @@ pub struct Translated {
     pub ignored: Vec<DeniedField>,
 }
 
+/// What becomes of a host object when the present state of the tenant's is denied.
+#[derive(Debug, PartialEq)]
+pub enum WhenDenied {
+    /// It stays as it was when it was last accepted.
+    Keep,
+    /// It is deleted: it could lead traffic to what its neighbours have become meanwhile.
+    Withdraw,
+    /// It becomes this, which allows or exposes less.
+    Reduce(Value),
+}
+
 /// A write to the host that brings an object up to date.
 #[derive(Debug, PartialEq)]
 pub enum HostWrite {
@@ -169,9 +180,21 @@ pub trait ToHost: Sync {
         Vec::new()
     }
 
+    /// What becomes of the host object if the present state of the tenant's is denied, by the rules here or by the host.
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _object: &Value) -> WhenDenied {
+        WhenDenied::Keep
+    }
+
     /// Status of a tenant object whose spec is denied and which is not on the host; `None` if the kind has no place
     /// to say so.
-    fn denied_status(&self, _object: &Value, _denied: &[DeniedField], _now: Timestamp) -> Option<Value> {
+    fn denied_status(
+        &self,
+        _cache: &Cache,
+        _name: &Name,
+        _object: &Value,
+        _denied: &[DeniedField],
+        _now: Timestamp,
+    ) -> Option<Value> {
         None
     }
 

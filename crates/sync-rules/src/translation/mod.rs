@@ -1,6 +1,7 @@
 //! What the rules of several kinds share.
 
 pub mod backend;
+pub mod conditions;
 pub mod device_variables;
 pub mod fields;
 pub mod host_text;

@@ -28,6 +28,7 @@ mod to_host;
 mod tokens;
 mod update;
 mod watches;
+mod withdraw;
 
 use crate::metrics::{KindLabels, Metrics, ReconcileLabels};
 use api::{Api, CallError};

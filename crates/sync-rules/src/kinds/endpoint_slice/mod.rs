@@ -20,8 +20,8 @@
 
 use crate::{
     model::{
-        Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, ToHost, Translated, json,
-        pod_addresses,
+        Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, ToHost, Translated, WhenDenied,
+        json, pod_addresses,
         references::Target,
         resource::{Key, Name, Resource, host_name},
         store::WatchSpec,
@@ -157,6 +157,10 @@ impl ToHost for Slices {
     fn prerequisites(&self, _cache: &Cache, _name: &Name, _slice: &Value) -> Vec<Key> {
         // A slice may be on the host before its Service.
         Vec::new()
+    }
+
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _slice: &Value) -> WhenDenied {
+        WhenDenied::Withdraw
     }
 
     fn translate(&self, cache: &Cache, name: &Name, slice: &Value) -> Result<Translated, Vec<DeniedField>> {

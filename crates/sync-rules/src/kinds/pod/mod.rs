@@ -271,7 +271,14 @@ impl ToHost for Pods {
         status::sync_status(cache, name, observation)
     }
 
-    fn denied_status(&self, pod: &Value, denied: &[DeniedField], now: Timestamp) -> Option<Value> {
+    fn denied_status(
+        &self,
+        _cache: &Cache,
+        _name: &Name,
+        pod: &Value,
+        denied: &[DeniedField],
+        now: Timestamp,
+    ) -> Option<Value> {
         Some(status::denied_status(pod, denied, now))
     }
 
