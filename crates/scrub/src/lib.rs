@@ -11,6 +11,7 @@ mod ephemeral;
 mod files;
 mod gpus;
 mod images;
+mod kubelet;
 mod node;
 mod processes;
 pub mod program;
@@ -68,13 +69,15 @@ pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Uncl
     }
 }
 
-/// Whether nothing of a tenant is left, without removing anything, and whether all GPUs answer.
+/// Whether nothing of a tenant is left, without removing anything, whether the kubelet guards images, and whether all GPUs
+/// answer.
 fn check(node: &Node) -> Result<String, Unclean> {
     wait(|| {
         processes::none_left(node)?;
         claims::none_prepared(node)?;
         ephemeral::none_left(node)
     })?;
+    kubelet::checks_image_credentials(node)?;
     gpus::answer(node)
 }
 

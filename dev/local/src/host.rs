@@ -296,6 +296,18 @@ impl HostCluster {
         }
     }
 
+    /// Runs containerd's client on a real node, for the kubelet's images and containers, and returns its output. Blocks until it
+    /// ends.
+    ///
+    /// # Errors
+    /// [`Error::NoRealNodes`] when there is no such node, [`Error::Node`] when the client fails.
+    pub fn ctr(&self, node: &str, arguments: &[&str]) -> Result<String, Error> {
+        match &self.inner.real {
+            Some(real) => real.ctr(node, arguments),
+            None => Err(Error::NoRealNodes("simulated nodes have no container runtime".into())),
+        }
+    }
+
     /// Names of the real nodes that run the cluster's own pods; none if nodes are simulated.
     pub fn system_nodes(&self) -> Vec<String> {
         self.inner
