@@ -16,7 +16,7 @@ const OFF: &str = "NeverVerify";
 /// The feature gate without which the field does nothing.
 const GATE: &str = "KubeletEnsureSecretPulledImages";
 
-/// What a kubelet is told about the check.
+/// What the kubelet's configuration says about the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Settings {
     policy: Option<String>,
@@ -49,7 +49,7 @@ struct Process {
     arguments: Vec<String>,
 }
 
-/// The kubelet of the node. Nodes that share a machine are told apart by the name that the kubelet was given. Where the kubelet
+/// The kubelet of the node. Nodes that share a machine are distinguished by the name that the kubelet was given. Where the kubelet
 /// is part of another program, there is none.
 fn kubelets(node: &Node) -> Result<Vec<Process>, Unclean> {
     let mut all = Vec::new();

@@ -1,6 +1,6 @@
 //! Programs of the node: this program is started again, changes its root to the node's files, and executes them.
 
-use crate::{Unclean, node::Node};
+use crate::{error::Unclean, node::Node};
 use std::{
     env, io,
     os::unix::{fs::chroot, process::CommandExt},

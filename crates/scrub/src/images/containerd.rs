@@ -5,7 +5,7 @@
 
 use super::{has_prefix, left};
 use crate::{
-    Unclean,
+    error::Unclean,
     node::{Node, is_tenants},
     program::ctr,
 };

@@ -3,7 +3,7 @@
 mod containerd;
 mod cri_o;
 
-use crate::{Unclean, node::Node, wait};
+use crate::{error::Unclean, node::Node, retry::wait};
 use std::collections::BTreeSet;
 
 /// CRI-O's socket. A node without it has containerd.
