@@ -182,7 +182,7 @@ pub(crate) async fn a_process_that_ignores_sigterm_keeps_no_node(host: Arc<TestC
         .await
         .unwrap();
     until_free(&host, &node).await;
-    until_event(&host.client, &node, &["DrainForced", "stubborn"]).await;
+    until_event(&host.client, &node, &["DrainForced"]).await;
     until_event(&tenant.client, "stubborn", &["NodeReclaimed"]).await;
     limit_drains(&host, None).await;
     tenant.delete(&host).await;
