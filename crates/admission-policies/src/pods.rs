@@ -4,14 +4,19 @@
 //! workload namespace enforces the Pod Security level `baseline`.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, shared_nodes, validation};
-use berth_api::{labels, policy_annotations};
+use berth_api::{labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS};
 use berth_sync_rules::translation::{
     device_variables::{DEVICE_VARIABLES, NO_DEVICE},
     metadata::DENIED_ANNOTATIONS,
 };
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
-    vec![build_pod_policy(), build_new_pod_policy(), shared_nodes::build_policy()]
+    vec![
+        build_pod_policy(),
+        build_new_pod_policy(),
+        build_pod_deletion_policy(),
+        shared_nodes::build_policy(),
+    ]
 }
 
 /// What holds as long as a pod exists.
@@ -109,6 +114,7 @@ fn build_new_pod_policy() -> AdmissionPolicy {
             cel::allowed_names_variable("schedulers", policy_annotations::SCHEDULERS),
             cel::allowed_names_variable("priorityClasses", policy_annotations::PRIORITY_CLASSES),
             cel::allowed_names_variable("inlineDrivers", policy_annotations::INLINE_DRIVERS),
+            max_grace_variable(),
             ("volumes", "object.spec.?volumes.orValue([])".into()),
             ("account", "object.spec.?serviceAccountName.orValue('')".into()),
         ],
@@ -162,6 +168,54 @@ fn build_new_pod_policy() -> AdmissionPolicy {
                  s.serviceAccountToken.?audience.orValue('') != '')))",
                 "spec.volumes[].projected may not hold tokens or certificates of the host",
             ),
+            validation(
+                "object.spec.?terminationGracePeriodSeconds.orValue(30) <= variables.maxGrace",
+                "spec.terminationGracePeriodSeconds must be at most what the tenant's class allows",
+            ),
+            validate_probes("containers"),
+            validate_probes("initContainers"),
         ],
+    }
+}
+
+/// Variable: the most seconds that a pod may take to end.
+fn max_grace_variable() -> (&'static str, String) {
+    let annotation = policy_annotations::MAX_TERMINATION_GRACE_PERIOD;
+    let default = DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS;
+    (
+        "maxGrace",
+        format!("int(namespaceObject.metadata.?annotations[?'{annotation}'].orValue('{default}'))"),
+    )
+}
+
+fn validate_probes(containers: &str) -> Validation {
+    validation(
+        format!(
+            "object.spec.?{containers}.orValue([]).all(c, \
+             c.?livenessProbe.?terminationGracePeriodSeconds.orValue(0) <= variables.maxGrace && \
+             c.?startupProbe.?terminationGracePeriodSeconds.orValue(0) <= variables.maxGrace)"
+        ),
+        "terminationGracePeriodSeconds of probes must be at most what the tenant's class allows",
+    )
+}
+
+/// A deletion may name a longer grace period than the pod's own.
+fn build_pod_deletion_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
+        name: "berth-pod-deletions",
+        description: "The identities of a tenant give pods no more time to end than its class allows.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
+            group: "",
+            version: "v1",
+            resources: &["pods"],
+            operations: &["DELETE"],
+        }],
+        variables: vec![max_grace_variable()],
+        validations: vec![validation(
+            "request.?options.?gracePeriodSeconds.orValue(0) <= variables.maxGrace",
+            "the grace period of the deletion must be at most what the tenant's class allows",
+        )],
     }
 }

@@ -1,7 +1,8 @@
 //! Policy annotations: the rules of a class, as annotations of a tenant's workload namespace. The host's admission
 //! policies (ValidatingAdmissionPolicy) read them, so that they confine a syncer to its class even if its credential is stolen.
 //!
-//! Each annotation is a list, separated by commas. Without the annotation, nothing is allowed. Only control may change it.
+//! Each annotation is a list, separated by commas. Without the annotation, nothing is allowed. [`MAX_TERMINATION_GRACE_PERIOD`]
+//! is a number; without it, the default of classes holds. Only control may change them.
 
 use crate::NetworkLimits;
 use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SharedNodesPolicy, SyncPolicy};
@@ -47,6 +48,9 @@ pub const NOT_ON_SHARED_NODES: &str = "deny.berth.dev/on-shared-nodes";
 pub const CACHED_IMAGES: &str = "cached-images";
 /// In [`NOT_ON_SHARED_NODES`]: the node's user namespace.
 pub const HOST_USERS: &str = "host-users";
+
+/// Most seconds that pods may take to end; see [`PodPolicy`](crate::sync_policy::PodPolicy).
+pub const MAX_TERMINATION_GRACE_PERIOD: &str = "limit.berth.dev/max-termination-grace-period-seconds";
 
 /// Networks that NetworkPolicies may open for egress.
 pub const EGRESS_CIDRS: &str = "allow.berth.dev/egress-cidrs";
@@ -130,6 +134,15 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
         (CONFIG_DRIVERS, policy.devices.config_drivers.clone()),
         (SHARED_POOLS, policy.shared_nodes.pools.clone()),
         (NOT_ON_SHARED_NODES, not_on_shared_nodes(&policy.shared_nodes)),
+        (
+            MAX_TERMINATION_GRACE_PERIOD,
+            policy
+                .pods
+                .max_termination_grace_period_seconds
+                .map(|seconds| seconds.to_string())
+                .into_iter()
+                .collect(),
+        ),
     ]
     .into_iter()
     .filter(|(_, list): &(&str, Vec<String>)| !list.is_empty())
@@ -168,6 +181,14 @@ mod tests {
     #[test]
     fn a_class_that_allows_nothing_has_no_annotations() {
         assert_eq!(annotations(&SyncPolicy::default(), "default", None), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_class_that_limits_the_grace_period_says_so() {
+        let mut policy = SyncPolicy::default();
+        policy.pods.max_termination_grace_period_seconds = Some(90);
+        let limited = annotations(&policy, "gold", None);
+        assert_eq!(limited[MAX_TERMINATION_GRACE_PERIOD], "90");
     }
 
     #[test]

@@ -55,6 +55,22 @@ pub struct PodPolicy {
     /// Priorities that the tenants' pods have on the host. Without a band they all have the host's default priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<PriorityBand>,
+    /// Most seconds that a pod has to end, whatever its `terminationGracePeriodSeconds`, its probes or a deletion say. Pods
+    /// that ask for more run with this, and an Event says so. Defaults to 600.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub max_termination_grace_period_seconds: Option<u32>,
+}
+
+/// [`PodPolicy::max_termination_grace_period_seconds`] of a class that does not set it.
+pub const DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS: u32 = 600;
+
+impl PodPolicy {
+    /// [`PodPolicy::max_termination_grace_period_seconds`], or its default.
+    pub fn max_termination_grace_period_seconds(&self) -> u32 {
+        self.max_termination_grace_period_seconds
+            .unwrap_or(DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS)
+    }
 }
 
 /// Priorities on the host. The tenant's own priorities are mapped into it in order.

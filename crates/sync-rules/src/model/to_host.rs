@@ -215,6 +215,11 @@ pub trait ToHost: Sync {
         None
     }
 
+    /// Longest grace period on the host, whatever a deletion in the tenant says; `None` for kinds without grace.
+    fn max_grace(&self, _cache: &Cache) -> Option<u32> {
+        None
+    }
+
     /// Whether a host object must be deleted only if it is still as it was seen.
     fn deletes_only_this_version(&self, _host: &Stored) -> bool {
         false

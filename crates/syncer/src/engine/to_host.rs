@@ -41,7 +41,10 @@ pub(super) async fn reconcile(
     let tenant = tenant.as_deref().zip(object.as_ref());
     let tenant_facts = tenant.map(|(stored, object)| TenantFacts {
         uid: &stored.uid,
-        deletion: stored.deletion,
+        // The tenant's object may have more time to end. It ends with the host's, see `Action::Finish`.
+        deletion: stored
+            .deletion
+            .map(|deletion| deletion.with_grace_at_most(kind.max_grace(&engine.cache))),
         desired_state: kind.desired_state(&engine.cache, name, object),
     });
     let host_facts = host.as_deref().map(|stored| HostFacts {

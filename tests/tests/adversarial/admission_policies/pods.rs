@@ -1,6 +1,6 @@
 //! Pods, new and changed.
 
-use super::{StolenCredential, with};
+use super::{StolenCredential, expect_denied, with};
 use berth_api::labels;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -13,6 +13,7 @@ pub(super) async fn new(credential: &StolenCredential) {
     let env = |value: &Value| json!({"containers": [{"name": "c", "image": "i", "env": [value]}]});
     let volume = |source: &Value| json!({"volumes": [with(&json!({"name": "v"}), source)]});
     let token = |audience: &str| json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": audience}}]}});
+    let patient = json!({"exec": {"command": ["true"]}, "terminationGracePeriodSeconds": 86_400});
     let many: Vec<Value> = (0..3000)
         .map(|n| json!({"name": format!("SERVICE_{n}_PORT"), "value": "tcp://10.96.0.1:80"}))
         .collect();
@@ -25,6 +26,7 @@ pub(super) async fn new(credential: &StolenCredential) {
         ),
         env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})),
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
+        json!({"terminationGracePeriodSeconds": 600}),
         volume(&json!({"csi": {"driver": "scratch.example.com"}})),
         // As the syncer makes them for a namespace with hundreds of Services: the evaluation must not cost too much.
         json!({"containers": [{"name": "c", "image": "i", "env": many}, {"name": "d", "image": "i", "env": many}]}),
@@ -76,6 +78,22 @@ pub(super) async fn new(credential: &StolenCredential) {
         (
             "choose devices",
             env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})),
+        ),
+        (
+            "spec.terminationGracePeriodSeconds",
+            json!({"terminationGracePeriodSeconds": 1_000_000_000}),
+        ),
+        (
+            "spec.terminationGracePeriodSeconds",
+            json!({"terminationGracePeriodSeconds": 601}),
+        ),
+        (
+            "of probes",
+            json!({"containers": [{"name": "c", "image": "i", "livenessProbe": patient}]}),
+        ),
+        (
+            "of probes",
+            json!({"initContainers": [{"name": "i", "image": "i", "restartPolicy": "Always", "startupProbe": patient}]}),
         ),
         (
             "choose devices",
@@ -188,6 +206,17 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
     // And the syncer may still change a pod that others have changed.
     let patch = json!({"metadata": {"annotations": {"note": "n"}}});
     credential.change_pod(None, &patch).await.unwrap();
+    // A deletion must not give a pod more time than the class does: nobody could use its node meanwhile.
+    let endless = DeleteParams {
+        dry_run: true,
+        ..DeleteParams::default().grace_period(1_000_000_000)
+    };
+    expect_denied("grace period of the deletion", pods.delete("allowed", &endless).await);
+    let allowed = DeleteParams {
+        dry_run: true,
+        ..DeleteParams::default().grace_period(600)
+    };
+    pods.delete("allowed", &allowed).await.unwrap();
     pods.delete("allowed", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();

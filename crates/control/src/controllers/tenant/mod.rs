@@ -15,6 +15,7 @@ mod finalizer;
 mod memory;
 mod node_groups;
 mod recorded_settings;
+mod remaining;
 mod settings;
 mod status;
 mod target;

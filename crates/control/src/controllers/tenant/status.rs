@@ -7,6 +7,7 @@ use super::{
     error::TenantError,
     fetch::ObservedNodes,
     node_groups,
+    remaining::{NAMESPACE_BLOCKED, PODS_OVERDUE},
     settings::Settings,
     target::Tenant,
 };
@@ -232,7 +233,8 @@ fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Even
         .into_iter()
         .map(|(reason, message)| event(EventType::Normal, reason, NODES_READY, &message));
     let conditions = changed_conditions(&before.conditions, &after.conditions).map(|condition| {
-        let is_warning = condition.status != "True" && !is_transient(&condition.reason);
+        let is_unmet = condition.status != "True" && !is_transient(&condition.reason);
+        let is_warning = is_unmet || [PODS_OVERDUE, NAMESPACE_BLOCKED].contains(&condition.reason.as_str());
         let type_ = if is_warning {
             EventType::Warning
         } else {

@@ -5,6 +5,7 @@
 //! | labels, annotations | copied but for reserved ones | `metadata` |
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
+//! | time to end | at most what the class allows, also at a deletion | `grace` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
 //! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status | `claims` |
 //! | status, node | from the host | `status` |
@@ -20,6 +21,7 @@ mod container;
 mod downward;
 mod environment;
 mod gang;
+mod grace;
 mod own_labels;
 pub mod placement;
 mod scheduling;
@@ -296,6 +298,10 @@ impl ToHost for Pods {
     fn orphan_grace(&self) -> Option<u32> {
         // Not 0: the object stays until the kubelet has ended the containers.
         Some(1)
+    }
+
+    fn max_grace(&self, cache: &Cache) -> Option<u32> {
+        Some(cache.tenant.policy.pods.max_termination_grace_period_seconds())
     }
 
     fn deletes_only_this_version(&self, host: &Stored) -> bool {
