@@ -9,6 +9,7 @@
 //! `admissionpolicies.berth.dev` may change them. That is control, and cluster-admins, who could delete the policies as well.
 
 mod cel;
+mod device_variables;
 mod devices;
 mod endpoints;
 mod ingresses_and_routes;
@@ -111,6 +112,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         pod_status::build_policy(),
         metadata::build_policy(),
         secrets::build_policy(),
+        device_variables::build_policy(),
         services::build_policy(),
         endpoints::build_policy(),
     ]);

@@ -3,12 +3,11 @@
 //! Host paths, host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: the
 //! workload namespace enforces the Pod Security level `baseline`.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, shared_nodes, validation};
-use berth_api::{labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS};
-use berth_sync_rules::translation::{
-    device_variables::{DEVICE_VARIABLES, NO_DEVICE},
-    metadata::DENIED_ANNOTATIONS,
+use super::{
+    AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, device_variables, shared_nodes, validation,
 };
+use berth_api::{labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS};
+use berth_sync_rules::translation::metadata::DENIED_ANNOTATIONS;
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![
@@ -21,7 +20,7 @@ pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
 
 /// What holds as long as a pod exists.
 fn build_pod_policy() -> AdmissionPolicy {
-    let mut variables = vec![cel::tenant_slug_variable()];
+    let mut variables = vec![cel::tenant_slug_variable(), device_variables::given_variables()];
     variables.extend(cel::metadata_variables());
     variables.extend(shared_nodes::placement_variables());
     AdmissionPolicy {
@@ -48,9 +47,9 @@ fn build_pod_policy() -> AdmissionPolicy {
             shared_nodes::validate_placement(),
             validate_tolerations(),
             validate_annotations(),
-            validate_device_variables("containers"),
-            validate_device_variables("initContainers"),
-            validate_device_variables("ephemeralContainers"),
+            device_variables::validate_containers("containers"),
+            device_variables::validate_containers("initContainers"),
+            device_variables::validate_containers("ephemeralContainers"),
         ],
     }
 }
@@ -80,18 +79,6 @@ fn validate_annotations() -> Validation {
             cel::is_tenant_identity()
         ),
         "metadata.annotations may not steer the node's container runtime, devices or network",
-    )
-}
-
-fn validate_device_variables(containers: &str) -> Validation {
-    validation(
-        format!(
-            "object.spec.?{containers}.orValue([]).all(c, c.?env.orValue([]).all(e, \
-             !(e.name in {}) || (!has(e.valueFrom) && e.?value.orValue('') in {})))",
-            cel::string_list(DEVICE_VARIABLES.iter().copied()),
-            cel::string_list(NO_DEVICE.iter().copied())
-        ),
-        "environment variables may not choose devices: the scheduler assigns them",
     )
 }
 

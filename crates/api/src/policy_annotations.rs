@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 
 /// Service accounts of the workload namespace that pods may use, besides the one without permissions.
 pub const SERVICE_ACCOUNTS: &str = "allow.berth.dev/service-accounts";
+/// Variables of containers by which container runtimes give devices or drivers of the node.
+pub const DEVICE_VARIABLES: &str = "allow.berth.dev/device-variables";
 /// RuntimeClasses that pods may name.
 pub const RUNTIME_CLASSES: &str = "allow.berth.dev/runtime-classes";
 /// Schedulers that pods may name, besides the default one.
@@ -60,6 +62,8 @@ pub const INGRESS_CIDRS: &str = "allow.berth.dev/ingress-cidrs";
 pub const INGRESS_NAMESPACES: &str = "allow.berth.dev/ingress-namespaces";
 /// Networks within those that NetworkPolicies must leave closed.
 pub const BLOCKED_CIDRS: &str = "deny.berth.dev/cidrs";
+/// Networks of the host without pods, in which no endpoint may lie.
+pub const CLOSED_TO_ENDPOINTS: &str = "deny.berth.dev/endpoint-cidrs";
 
 /// The annotations for networks outside the tenant.
 pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
@@ -88,6 +92,11 @@ pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
     .collect()
 }
 
+/// The annotation for endpoints, if there is something to close.
+pub fn of_endpoints(closed: &[String]) -> Option<(String, String)> {
+    (!closed.is_empty()).then(|| (CLOSED_TO_ENDPOINTS.to_owned(), closed.join(",")))
+}
+
 /// The annotations for tenants of the class `class` with these rules. `default_priority` is the host's PriorityClass that
 /// pods without one get.
 pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&str>) -> BTreeMap<String, String> {
@@ -105,6 +114,7 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
                 .map(|mapping| mapping.host_name.clone())
                 .collect(),
         ),
+        (DEVICE_VARIABLES, policy.pods.device_variables.clone()),
         (RUNTIME_CLASSES, policy.pods.runtime_classes.clone()),
         (SCHEDULERS, policy.pods.schedulers.clone()),
         (PRIORITY_CLASSES, priority_classes(policy, class, default_priority)),
@@ -207,6 +217,27 @@ mod tests {
             host_name: "s3-reader".into(),
         }];
         insta::assert_yaml_snapshot!(annotations(&policy, "gold", Some("normal")));
+    }
+
+    #[test]
+    fn networks_that_are_closed_to_endpoints_are_listed() {
+        let closed = ["10.96.0.0/16".to_owned(), "192.168.5.1/32".to_owned()];
+        let (key, list) = of_endpoints(&closed).unwrap();
+        assert_eq!(
+            (key.as_str(), list.as_str()),
+            (CLOSED_TO_ENDPOINTS, "10.96.0.0/16,192.168.5.1/32")
+        );
+        assert_eq!(of_endpoints(&[]), None);
+    }
+
+    #[test]
+    fn variables_that_a_class_gives_are_listed() {
+        let mut policy = SyncPolicy::default();
+        policy.pods.device_variables = vec!["NVIDIA_GDS".into(), "NVIDIA_MOFED".into()];
+        assert_eq!(
+            annotations(&policy, "gold", None)[DEVICE_VARIABLES],
+            "NVIDIA_GDS,NVIDIA_MOFED"
+        );
     }
 
     #[test]

@@ -52,6 +52,10 @@ pub struct PodPolicy {
     /// Schedulers of the host, besides its default one, that pods may name.
     #[schemars(length(max = 16))]
     pub schedulers: Vec<String>,
+    /// Environment variables that containers may set although container runtimes read them and give devices or drivers of
+    /// the node for them, for example `NVIDIA_GDS`. A variable that chooses GPUs goes past the scheduler.
+    #[schemars(length(max = 16), inner(length(max = 64), regex(pattern = "^[A-Z][A-Z0-9_]*$")))]
+    pub device_variables: Vec<String>,
     /// Priorities that the tenants' pods have on the host. Without a band they all have the host's default priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<PriorityBand>,

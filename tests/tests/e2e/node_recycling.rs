@@ -127,6 +127,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     until_free(&host, &node).await;
     assert!(!orphan.exists(), "what the kubelet left is gone");
     assert!(logs().is_empty(), "{:?}", logs());
+    model.assert_gone(&host, &node);
 }
 
 /// The node of a tenant that has one.
@@ -158,11 +159,6 @@ async fn until_free(host: &TestCluster, node: &str) {
         }
     })
     .await;
-<<<<<<< HEAD
-    assert!(!orphan.exists(), "what the kubelet left is gone");
-    assert!(logs().is_empty(), "{:?}", logs());
-    model.assert_gone(&host, &node);
-=======
 }
 
 /// Reasons and messages of Events about an object of this name.
@@ -278,5 +274,4 @@ pub(crate) async fn a_process_that_ignores_sigterm_keeps_no_tenant(host: Arc<Tes
     create_stubborn(&pods, "again").await;
     tenant.delete(&host).await;
     until_free(&host, &node).await;
->>>>>>> i15-time
 }

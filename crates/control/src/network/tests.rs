@@ -153,6 +153,30 @@ fn limits_contain_only_blocked_ranges_that_overlap_allowed_ones() {
 }
 
 #[test]
+fn networks_for_endpoints_come_with_what_is_blocked_in_them() {
+    let case = Case::new("vision");
+    let class = |cidrs: &[&str]| -> ClassNetwork { serde_json::from_value(json!({ "endpointCIDRs": cidrs })).unwrap() };
+    let blocked = |cidrs: &[&str]| network_limits(&AllowedNetworks::default(), &class(cidrs), &case.blocked()).blocked;
+    assert!(blocked(&[]).is_empty());
+    assert_eq!(blocked(&["10.20.0.0/16"]), ["10.20.7.0/24"]);
+    // The host's pods, Services and nodes.
+    let all = blocked(&["10.0.0.0/8", "192.168.0.0/16"]);
+    for range in ["10.96.0.0/16", "10.244.0.0/23", "192.168.5.1/32", "192.168.5.10/31"] {
+        assert!(all.iter().any(|known| known == range), "{range}: {all:?}");
+    }
+    assert_eq!(
+        closed_to_endpoints(&case.host, &class(&[])),
+        ["10.96.0.0/16", "192.168.5.1/32"],
+        "Services and API servers"
+    );
+    assert_eq!(
+        closed_to_endpoints(&case.host, &class(&["192.168.0.0/16"])),
+        ["10.96.0.0/16", "192.168.5.1/32", "192.168.5.10/31"],
+        "and nodes"
+    );
+}
+
+#[test]
 fn a_policy_holds_no_more_rules_than_definitions_allow() {
     let mut case = Case::new("vision");
     case.allowed.egress = (0..64)

@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod conditions;
 pub mod device_variables;
+pub mod endpoint_address;
 pub mod fields;
 pub mod host_text;
 pub mod hostnames;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 pub(super) async fn new(credential: &StolenCredential) {
     let env = |value: &Value| json!({"containers": [{"name": "c", "image": "i", "env": [value]}]});
+    let env_from = |source: &Value| json!({"containers": [{"name": "c", "image": "i", "envFrom": [source]}]});
     let volume = |source: &Value| json!({"volumes": [with(&json!({"name": "v"}), source)]});
     let token = |audience: &str| json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": audience}}]}});
     let patient = json!({"exec": {"command": ["true"]}, "terminationGracePeriodSeconds": 86_400});
@@ -25,6 +26,16 @@ pub(super) async fn new(credential: &StolenCredential) {
             &volume(&token("sts.example.com")),
         ),
         env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})),
+        // Those of images and applications, those of a Service, and the one that the class gives.
+        env(&json!({"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"})),
+        env(&json!({"name": "NVIDIA_PYTORCH_VERSION", "value": "25.01"})),
+        env(&json!({"name": "NVIDIA_API_KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})),
+        env(&json!({"name": "NVIDIA_DCGM_EXPORTER_PORT_9400_TCP_ADDR", "value": "10.96.0.7"})),
+        env(&json!({"name": "CUDA_VISIBLE_DEVICES", "value": "0"})),
+        env(&json!({"name": "NVIDIA_GDS", "value": "enabled"})),
+        env_from(&json!({"configMapRef": {"name": "c"}})),
+        env_from(&json!({"prefix": "APP_", "configMapRef": {"name": "c"}})),
+        env_from(&json!({"prefix": "NVIDIA_NIM_", "secretRef": {"name": "c"}})),
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
         json!({"terminationGracePeriodSeconds": 600}),
         volume(&json!({"csi": {"driver": "scratch.example.com"}})),
@@ -101,6 +112,28 @@ pub(super) async fn new(credential: &StolenCredential) {
         ),
     ] {
         credential.expect_denied(message, &credential.pod(&spec)).await;
+    }
+    for name in [
+        "NVIDIA_MOFED",
+        "NVIDIA_GDRCOPY",
+        "NVIDIA_NVSWITCH",
+        "NVIDIA_IMEX_CHANNELS",
+        "NVIDIA_MIG_CONFIG_DEVICES",
+        "NVIDIA_NEW_DEVICES",
+        "DOCKER_RESOURCE_GPU",
+        "HABANA_VISIBLE_DEVICES",
+    ] {
+        let pod = credential.pod(&env(&json!({"name": name, "value": "enabled"})));
+        credential.expect_denied("choose devices", &pod).await;
+    }
+    // Any version makes the runtime give all GPUs, if nothing else says which.
+    for version in ["12.4", "none"] {
+        let pod = credential.pod(&env(&json!({"name": "CUDA_VERSION", "value": version})));
+        credential.expect_denied("choose devices", &pod).await;
+    }
+    for prefix in ["N", "NVIDIA_", "NVIDIA_VISIBLE_", "DOCKER_RESOURCE_", "AMD_"] {
+        let pod = credential.pod(&env_from(&json!({"prefix": prefix, "configMapRef": {"name": "c"}})));
+        credential.expect_denied("choose devices", &pod).await;
     }
     for (message, metadata) in [
         (

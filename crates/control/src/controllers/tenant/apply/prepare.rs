@@ -52,7 +52,8 @@ pub(super) async fn prepare<'a>(
         .map_err(in_step(TenantError::HostNetwork))?;
     let blocked = host_network.blocked_with(&ranges::blocking(&settings.class_network.blocked_cidrs));
     let limits = network::network_limits(&settings.network, &settings.class_network, &blocked);
-    apply_namespaces(context, accepted, &limits).await?;
+    let closed_to_endpoints = network::closed_to_endpoints(&host_network, &settings.class_network);
+    apply_namespaces(context, accepted, &limits, &closed_to_endpoints).await?;
     recorded_settings::record(tenant, settings)
         .await
         .map_err(in_step(TenantError::Settings))?;
@@ -119,6 +120,7 @@ async fn apply_namespaces(
     context: &TenantContext,
     Accepted { tenant, settings }: &Accepted,
     limits: &NetworkLimits,
+    closed_to_endpoints: &[String],
 ) -> Result<(), TenantError> {
     let priorities = context.stores.priority_classes.state();
     let default_priority = priorities.iter().find(|class| class.global_default == Some(true));
@@ -128,6 +130,7 @@ async fn apply_namespaces(
         default_priority.map(|class| class.name_any()).as_deref(),
     );
     annotations.extend(policy_annotations::of_network(limits));
+    annotations.extend(policy_annotations::of_endpoints(closed_to_endpoints));
     for namespace in host_objects::namespaces(&tenant.cluster, &tenant.id, &annotations) {
         tenant
             .memory
