@@ -1,5 +1,5 @@
 use super::{dns_customization::DnsCustomization, *};
-use berth_api::{NetworkLimits, SyncPolicy, names::TenantId};
+use berth_api::{NetworkLimits, SyncPolicy, TenantLimits, names::TenantId};
 use berth_pki::CertificateAuthority;
 use jiff::{SignedDuration, Timestamp};
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
@@ -66,6 +66,7 @@ impl Fixture {
             class: "default",
             scheduling: self.scheduling,
             policy: &self.policy,
+            limits: &TenantLimits::default(),
             form: self.form,
             network: &NetworkLimits::default(),
             endpoints: &self.endpoints,

@@ -203,10 +203,13 @@ fn time(now: Timestamp) -> String {
 }
 
 fn synced(before: &Value, denied: &[DeniedField], now: Timestamp) -> Value {
-    let message = denied_field::message(denied);
+    not_synced(before, "FieldDenied", &denied_field::message(denied), now)
+}
+
+fn not_synced(before: &Value, reason: &str, message: &str, now: Timestamp) -> Value {
     with_time(
         before,
-        json!({"type": SYNCED, "status": "False", "reason": "FieldDenied", "message": message}),
+        json!({"type": SYNCED, "status": "False", "reason": reason, "message": message}),
         now,
     )
 }
@@ -227,6 +230,14 @@ pub fn denied_status(pod: &Value, denied: &[DeniedField], now: Timestamp) -> Val
     let before = &pod["status"];
     let mut status = before.clone();
     put(&mut status, synced(before, denied, now));
+    status
+}
+
+/// The status of a pod that is not on the host for another reason than its spec: as before, with a condition.
+pub fn not_synced_status(pod: &Value, reason: &str, message: &str, now: Timestamp) -> Value {
+    let before = &pod["status"];
+    let mut status = before.clone();
+    put(&mut status, not_synced(before, reason, message, now));
     status
 }
 

@@ -180,6 +180,7 @@ async fn render_control_plane(
         class: settings.class_name(),
         scheduling: settings.scheduling,
         policy: &settings.sync,
+        limits: &settings.limits,
         form: context.runtime.form(settings.replicas),
         network: &prepared.limits,
         endpoints: &prepared.endpoints,

@@ -49,6 +49,7 @@ async fn nothing_runs_before_the_network_policies_and_the_syncers_rights_exist()
     let first = |part: &str| fixture.script.first(part).unwrap_or_else(|| panic!("no call: {part}"));
     let workloads = fixture.id.workload_namespace();
     assert!(first("/networkpolicies/") < first("runtime run kube-apiserver"));
+    assert!(first("/resourcequotas/") < first("runtime run kube-apiserver"));
     assert!(first("datastore prepare") < first("runtime run kube-apiserver"));
     assert!(first(&format!("{workloads}/rolebindings/")) < first("runtime run syncer"));
     assert!(first("runtime run syncer") < first("/apiservices/"));
@@ -79,6 +80,8 @@ async fn a_failed_step_is_reported_by_its_own_condition() {
             "InfrastructureReady",
             "NamespacesFailed",
         ),
+        ("/resourcequotas/", "InfrastructureReady", "LimitsFailed"),
+        ("/limitranges/", "InfrastructureReady", "LimitsFailed"),
         ("datastore prepare", "DatastoreReady", "DatastoreFailed"),
         ("runtime allocate", "InfrastructureReady", "AddressFailed"),
         ("/networkpolicies/", "InfrastructureReady", "NetworkPoliciesFailed"),
