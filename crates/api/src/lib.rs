@@ -42,8 +42,8 @@ pub use network::{NetworkLimits, TenantNetwork};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
-    DEFAULT_VERSION, NodeGroup, NodeGroupStatus, NodeMode, Phase, SchedulingMode, SecretReference, TenantCluster,
-    TenantClusterSpec, TenantClusterStatus, TenantNodeCounts,
+    DEFAULT_VERSION, DatastoreUsage, NodeGroup, NodeGroupStatus, NodeMode, Phase, SchedulingMode, SecretReference,
+    TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use validate::{KubernetesVersion, VersionError};

@@ -113,6 +113,7 @@ impl Scene {
             scheduling: SchedulingMode::Tenant,
             policy: &SyncPolicy::default(),
             limits: &TenantLimits::default(),
+            datastore_full: false,
             network: &NetworkLimits::default(),
             form: self.runtime.form(replicas),
             endpoints: &endpoints,

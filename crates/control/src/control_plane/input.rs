@@ -22,6 +22,8 @@ pub struct ControlPlaneInput<'a> {
     pub policy: &'a SyncPolicy,
     /// How much it may store and create.
     pub limits: &'a TenantLimits,
+    /// Whether it stores as much as it may.
+    pub datastore_full: bool,
     /// Whether the components are processes or pods.
     pub form: Form,
     /// Networks outside the tenant that it may reach and be reached from.
