@@ -22,7 +22,7 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// Time an API server may take to return them.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Seconds after its start in which an API server has not measured everything yet.
-const WARM_UP_SECONDS: f64 = 120.0;
+const WARM_UP_SECONDS: f64 = 60.0;
 /// From here on the team is warned.
 const WARNING_PERCENT: u32 = 80;
 /// From here on nothing is created.
