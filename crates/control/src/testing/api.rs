@@ -61,7 +61,7 @@ impl ScriptedApi {
         self.objects().store(path, object);
     }
 
-    /// Sets the answer of a path that is not an object, such as the resources of a group; null: none.
+    /// Sets the answer of a path that is not an object, such as the resources of a group; null: none. A string is the answer itself.
     pub(crate) fn serve(&self, path: &str, answer: Value) {
         self.objects().served.insert(path.to_owned(), answer);
     }
@@ -107,7 +107,8 @@ impl ScriptedApi {
         let is_apply = query.contains("fieldManager=") && parts.method == Method::PATCH;
         let mut objects = self.objects();
         if let Some(served) = objects.served.get(&path).filter(|served| !served.is_null()) {
-            return Response::new(Body::from(served.to_string().into_bytes()));
+            let text = served.as_str().map_or_else(|| served.to_string(), ToOwned::to_owned);
+            return Response::new(Body::from(text.into_bytes()));
         }
         let Some(target) = Target::parse(&path) else {
             return refuse(404, "not served");

@@ -198,6 +198,12 @@ pub trait ToHost: Sync {
         None
     }
 
+    /// Status of a tenant object that is not on the host for another reason than its spec; `None` if the kind has no place
+    /// to say so.
+    fn not_synced_status(&self, _object: &Value, _reason: &str, _message: &str, _now: Timestamp) -> Option<Value> {
+        None
+    }
+
     /// Status of a tenant object whose host object is gone for good; `tombstone` is its last state, if it was observed.
     fn lost_status(
         &self,

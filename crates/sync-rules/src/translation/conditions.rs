@@ -32,10 +32,14 @@ pub fn time(now: Timestamp) -> String {
 
 /// The condition [`SYNCED`] of an object whose spec has denied fields. `before` is its status.
 pub fn synced(before: &Value, denied: &[DeniedField], now: Timestamp) -> Value {
-    let message = denied_field::message(denied);
+    not_synced(before, "FieldDenied", &denied_field::message(denied), now)
+}
+
+/// The condition [`SYNCED`] of an object that is not on the host for this reason. `before` is its status.
+pub fn not_synced(before: &Value, reason: &str, message: &str, now: Timestamp) -> Value {
     with_time(
         before,
-        json!({"type": SYNCED, "status": "False", "reason": "FieldDenied", "message": message}),
+        json!({"type": SYNCED, "status": "False", "reason": reason, "message": message}),
         now,
     )
 }

@@ -11,5 +11,6 @@ pub mod metadata;
 pub mod mirrored_class;
 pub mod namespace_labels;
 pub mod pod_selector;
+pub mod quota;
 pub mod selector;
 pub mod workload_address;

@@ -113,6 +113,7 @@ fn denial(engine: &Engine, name: &Name, error: ReserveError) -> Denial {
         ReserveError::Starting => Denial::unavailable("the platform is starting; try again"),
         ReserveError::Foreign => Denial::forbidden("its name on the host cluster is taken; use another name"),
         ReserveError::Call(CallError::Rejected(message)) => Denial::invalid(describe_rejection(engine, name, &message)),
+        ReserveError::Call(CallError::QuotaExceeded(exceeded)) => Denial::forbidden(exceeded.to_string()),
         ReserveError::Call(CallError::Conflict(_) | CallError::NotFound) => {
             Denial::unavailable("the Service is being changed by others; try again")
         }

@@ -9,6 +9,7 @@ mod build;
 mod cleanup;
 mod connection;
 mod context;
+mod datastore_usage;
 mod error;
 mod fetch;
 mod finalizer;

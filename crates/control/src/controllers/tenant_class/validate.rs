@@ -36,12 +36,16 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         sync,
         dns,
         network: border,
+        limits,
         // Their schemas check everything.
         fair_sharing: _,
         quotas: _,
     } = spec;
     if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
         return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
+    }
+    if let Some((field, bad)) = limits.find_invalid_quantity() {
+        return Some(format!("spec.limits.{field}: {bad:?} is not a quantity such as 50Gi"));
     }
     let SyncPolicy {
         pods,
@@ -181,6 +185,8 @@ mod tests {
                 "{bad}: {message}"
             );
         }
+        let message = error_of(|spec| spec.limits.datastore_bytes = "much".into());
+        assert!(message.starts_with("spec.limits.datastoreBytes: "), "{message}");
         let message = error_of(|spec| spec.versions = vec!["1.37".into()]);
         assert!(message.starts_with("spec.versions: "), "{message}");
         let message = error_of(|spec| spec.sync.pods.priority = Some(PriorityBand { lowest: 5, highest: 5 }));

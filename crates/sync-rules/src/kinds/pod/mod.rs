@@ -284,6 +284,10 @@ impl ToHost for Pods {
         Some(status::denied_status(pod, denied, now))
     }
 
+    fn not_synced_status(&self, pod: &Value, reason: &str, message: &str, now: Timestamp) -> Option<Value> {
+        Some(status::not_synced_status(pod, reason, message, now))
+    }
+
     fn lost_status(
         &self,
         cache: &Cache,

@@ -14,7 +14,7 @@ use super::placement;
 use crate::{
     model::{Cache, DeniedField, KindId, Observation, TenantWrite, json, pod_addresses::is_finished, resource::Name},
     translation::{
-        conditions::{SYNCED, condition, put, put_into, synced, time, with_time},
+        conditions::{SYNCED, condition, not_synced, put, put_into, synced, time, with_time},
         host_text,
     },
 };
@@ -183,6 +183,14 @@ pub fn denied_status(pod: &Value, denied: &[DeniedField], now: Timestamp) -> Val
     let before = &pod["status"];
     let mut status = before.clone();
     put(&mut status, synced(before, denied, now));
+    status
+}
+
+/// The status of a pod that is not on the host for another reason than its spec: as before, with a condition.
+pub fn not_synced_status(pod: &Value, reason: &str, message: &str, now: Timestamp) -> Value {
+    let before = &pod["status"];
+    let mut status = before.clone();
+    put(&mut status, not_synced(before, reason, message, now));
     status
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        build::host_objects,
+        build::{host_objects, limits},
         context::TenantContext,
         error::{TenantError, in_step},
         fetch::{self, HostRanges, ObservedNodes},
@@ -115,11 +115,12 @@ fn node_ports(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNode
     NodePortAccess::new(ports, nodes.running())
 }
 
-/// Applies the two namespaces, with the annotations that the admission policies of the host read.
+/// Applies the two namespaces, with the annotations that the admission policies of the host read, and the limits of what the
+/// tenant may create on the host.
 async fn apply_namespaces(
     context: &TenantContext,
     Accepted { tenant, settings }: &Accepted,
-    limits: &NetworkLimits,
+    network: &NetworkLimits,
     closed_to_endpoints: &[String],
 ) -> Result<(), TenantError> {
     let priorities = context.stores.priority_classes.state();
@@ -129,7 +130,7 @@ async fn apply_namespaces(
         settings.class_name(),
         default_priority.map(|class| class.name_any()).as_deref(),
     );
-    annotations.extend(policy_annotations::of_network(limits));
+    annotations.extend(policy_annotations::of_network(network));
     annotations.extend(policy_annotations::of_endpoints(closed_to_endpoints));
     for namespace in host_objects::namespaces(&tenant.cluster, &tenant.id, &annotations) {
         tenant
@@ -139,5 +140,11 @@ async fn apply_namespaces(
             .await
             .map_err(in_step(TenantError::Namespaces))?;
     }
-    Ok(())
+    let host = &tenant.memory.host;
+    host.apply(&limits::resource_quota(&tenant.cluster, &tenant.id, &settings.limits))
+        .await
+        .map_err(in_step(TenantError::Limits))?;
+    host.apply(&limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits))
+        .await
+        .map_err(in_step(TenantError::Limits))
 }

@@ -45,12 +45,33 @@ async fn a_tenant_becomes_ready_and_then_nothing_is_written() {
 }
 
 #[tokio::test]
+async fn a_tenant_that_stores_as_much_as_it_may_is_ready_and_says_so() {
+    let mut fixture = Fixture::new();
+    let metrics = "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 600\n\
+                   apiserver_resource_size_estimate_bytes{group=\"\",resource=\"configmaps\"} 6e+08\n";
+    fixture.tenant.serve("/metrics", metrics.into());
+    fixture.reconcile_until_ready().await;
+    let condition = fixture.condition("DatastoreWithinLimits").unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&"False".into(), &"DatastoreLimitReached".into())
+    );
+    let usage = fixture.status()["datastore"].clone();
+    assert_eq!(
+        (&usage["full"], &usage["percent"]),
+        (&true.into(), &111.into()),
+        "{usage}"
+    );
+}
+
+#[tokio::test]
 async fn nothing_runs_before_the_network_policies_and_the_syncers_rights_exist() {
     let mut fixture = Fixture::new();
     fixture.reconcile_until_ready().await;
     let first = |part: &str| fixture.script.first(part).unwrap_or_else(|| panic!("no call: {part}"));
     let workloads = fixture.id.workload_namespace();
     assert!(first("/networkpolicies/") < first("runtime run kube-apiserver"));
+    assert!(first("/resourcequotas/") < first("runtime run kube-apiserver"));
     assert!(first("datastore prepare") < first("runtime run kube-apiserver"));
     assert!(first(&format!("{workloads}/rolebindings/")) < first("runtime run syncer"));
     assert!(first("runtime run syncer") < first("/apiservices/"));
@@ -81,6 +102,8 @@ async fn a_failed_step_is_reported_by_its_own_condition() {
             "InfrastructureReady",
             "NamespacesFailed",
         ),
+        ("/resourcequotas/", "InfrastructureReady", "LimitsFailed"),
+        ("/limitranges/", "InfrastructureReady", "LimitsFailed"),
         ("datastore prepare", "DatastoreReady", "DatastoreFailed"),
         ("runtime allocate", "InfrastructureReady", "AddressFailed"),
         ("/networkpolicies/", "InfrastructureReady", "NetworkPoliciesFailed"),
