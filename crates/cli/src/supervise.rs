@@ -137,6 +137,7 @@ fn control_process(cluster: &HostCluster) -> Result<ProcessSpec, Error> {
         endpoint,
         ca_cert,
         ca_key,
+        ..
     } = cluster.datastore();
     let mut spec = ProcessSpec::new(CONTROL, &program, home.log(CONTROL));
     let path = |path: PathBuf| path.display().to_string();
