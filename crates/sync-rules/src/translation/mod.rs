@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod device_variables;
 pub mod fields;
+pub mod host_annotations;
 pub mod host_text;
 pub mod hostnames;
 pub mod metadata;

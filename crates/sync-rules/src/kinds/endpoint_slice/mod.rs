@@ -3,7 +3,8 @@
 //! | field | rule |
 //! |---|---|
 //! | which | those of a Service of the tenant that has no selector; the host makes the slices of other Services itself |
-//! | labels, annotations | copied but for reserved ones; the name of the Service is the host's, and the manager is the syncer, so that no controller of the host takes the slice for its own |
+//! | annotations | not passed on: see `metadata` |
+//! | labels | copied but for reserved ones; the name of the Service is the host's, and the manager is the syncer, so that no controller of the host takes the slice for its own |
 //! | `addressType` | IPv4 and IPv6 |
 //! | `endpoints[].addresses` | addresses of the tenant's own pods, and those in ranges that the tenant's class lists; an endpoint with any other is left out, with an Event |
 //! | `endpoints[]`: `conditions`, `hostname`, `zone`, `hints` | copied |
@@ -28,7 +29,8 @@ use crate::{
     },
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
-        metadata, workload_address,
+        metadata::{self, AnnotationRules},
+        workload_address,
     },
 };
 use serde_json::{Value, json};
@@ -192,7 +194,7 @@ impl ToHost for Slices {
         if let Some(service) = service(name, slice) {
             labels.insert(SERVICE.into(), host_name(KindId::Service, &service).into());
         }
-        let annotations = metadata::annotations(slice, &mut issues.denied);
+        let annotations = metadata::annotations(slice, &AnnotationRules::default(), &mut issues);
         object["metadata"] = json!({"labels": labels, "annotations": annotations});
         object["endpoints"] = endpoints.into();
         object["ports"] = ports.into();
