@@ -1,14 +1,12 @@
 //! Pods: only on the tenant's own nodes, with its own service accounts, without the platform's devices, volumes and names.
+//! For annotations see `annotations`.
 //!
 //! Host paths, host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: the
 //! workload namespace enforces the Pod Security level `baseline`.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, shared_nodes, validation};
 use berth_api::{labels, policy_annotations};
-use berth_sync_rules::translation::{
-    device_variables::{DEVICE_VARIABLES, NO_DEVICE},
-    metadata::DENIED_ANNOTATIONS,
-};
+use berth_sync_rules::translation::device_variables::{DEVICE_VARIABLES, NO_DEVICE};
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![build_pod_policy(), build_new_pod_policy(), shared_nodes::build_policy()]
@@ -42,7 +40,6 @@ fn build_pod_policy() -> AdmissionPolicy {
             ),
             shared_nodes::validate_placement(),
             validate_tolerations(),
-            validate_annotations(),
             validate_device_variables("containers"),
             validate_device_variables("initContainers"),
             validate_device_variables("ephemeralContainers"),
@@ -62,19 +59,6 @@ fn validate_tolerations() -> Validation {
             cel::is_reserved_key("t.key")
         ),
         "spec.tolerations may not name a taint of another tenant, nor all taints (a toleration without a key)",
-    )
-}
-
-/// Calico, Multus and container runtimes write such annotations themselves, so only new and changed ones are checked.
-fn validate_annotations() -> Validation {
-    let denied = cel::domains_regex(DENIED_ANNOTATIONS.iter().map(|(domain, _)| *domain));
-    validation(
-        format!(
-            "!{} || variables.annotations.all(k, !k.matches('{denied}') || \
-             (k in variables.oldAnnotations && variables.oldAnnotations[k] == variables.annotations[k]))",
-            cel::is_tenant_identity()
-        ),
-        "metadata.annotations may not steer the node's container runtime, devices or network",
     )
 }
 

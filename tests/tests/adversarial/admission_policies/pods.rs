@@ -84,24 +84,10 @@ pub(super) async fn new(credential: &StolenCredential) {
     ] {
         credential.expect_denied(message, &credential.pod(&spec)).await;
     }
-    for (message, metadata) in [
-        (
-            "container runtime, devices or network",
-            json!({"annotations": {"cdi.k8s.io/all": "vendor.com/gpu=all"}}),
-        ),
-        (
-            "container runtime, devices or network",
-            json!({"annotations": {"k8s.v1.cni.cncf.io/networks": "host"}}),
-        ),
-        ("berth.dev/tenant", json!({"labels": {labels::TENANT: "other"}})),
-    ] {
-        credential
-            .expect_denied(
-                message,
-                &with(&credential.pod(&json!({})), &json!({"metadata": metadata})),
-            )
-            .await;
-    }
+    let theirs = json!({"metadata": {"labels": {labels::TENANT: "other"}}});
+    credential
+        .expect_denied("berth.dev/tenant", &with(&credential.pod(&json!({})), &theirs))
+        .await;
 }
 
 pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
@@ -127,6 +113,16 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
             "metadata.annotations",
             None,
             json!({"metadata": {"annotations": {"cni.projectcalico.org/ipAddrs": "[]"}}}),
+        ),
+        (
+            "metadata.annotations of pods",
+            None,
+            json!({"metadata": {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}}}),
+        ),
+        (
+            "metadata.labels may not instruct",
+            None,
+            json!({"metadata": {"labels": {"istio.io/dataplane-mode": "ambient"}}}),
         ),
         (
             "metadata.finalizers",
@@ -165,7 +161,7 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
     for (subresource, patch) in [
         (
             None,
-            json!({"metadata": {"labels": {"app": "a"}, "annotations": {"note": "n"}}}),
+            json!({"metadata": {"labels": {"app": "a"}, "annotations": {"example.com/note": "n"}}}),
         ),
         (
             Some("status"),
@@ -186,7 +182,7 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
         .await
         .unwrap();
     // And the syncer may still change a pod that others have changed.
-    let patch = json!({"metadata": {"annotations": {"note": "n"}}});
+    let patch = json!({"metadata": {"annotations": {"example.com/note": "n"}}});
     credential.change_pod(None, &patch).await.unwrap();
     pods.delete("allowed", &DeleteParams::default().grace_period(0))
         .await
