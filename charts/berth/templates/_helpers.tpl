@@ -93,6 +93,8 @@ spec:
     - --peers=berth-etcd-peers
     - --authority-secret=berth-etcd-ca
     - --server-secret=berth-etcd-server
+    - --peer-authority-secret=berth-etcd-peer-ca
+    - --peer-secret=berth-etcd-peer
     - --log-format={{ .Values.control.logFormat }}
     resources:
       requests: {cpu: 10m, memory: 32Mi}

@@ -10,6 +10,7 @@
 
 mod annotations;
 mod cel;
+mod device_variables;
 mod devices;
 mod endpoints;
 mod ingresses_and_routes;
@@ -113,6 +114,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         metadata::build_policy(),
         annotations::build_policy(),
         secrets::build_policy(),
+        device_variables::build_policy(),
         services::build_policy(),
         endpoints::build_policy(),
     ]);

@@ -4,17 +4,23 @@
 //! Host paths, host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: the
 //! workload namespace enforces the Pod Security level `baseline`.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, shared_nodes, validation};
-use berth_api::{labels, policy_annotations};
-use berth_sync_rules::translation::device_variables::{DEVICE_VARIABLES, NO_DEVICE};
+use super::{
+    AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, device_variables, shared_nodes, validation,
+};
+use berth_api::{labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS};
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
-    vec![build_pod_policy(), build_new_pod_policy(), shared_nodes::build_policy()]
+    vec![
+        build_pod_policy(),
+        build_new_pod_policy(),
+        build_pod_deletion_policy(),
+        shared_nodes::build_policy(),
+    ]
 }
 
 /// What holds as long as a pod exists.
 fn build_pod_policy() -> AdmissionPolicy {
-    let mut variables = vec![cel::tenant_slug_variable()];
+    let mut variables = vec![cel::tenant_slug_variable(), device_variables::given_variables()];
     variables.extend(cel::metadata_variables());
     variables.extend(shared_nodes::placement_variables());
     AdmissionPolicy {
@@ -40,9 +46,9 @@ fn build_pod_policy() -> AdmissionPolicy {
             ),
             shared_nodes::validate_placement(),
             validate_tolerations(),
-            validate_device_variables("containers"),
-            validate_device_variables("initContainers"),
-            validate_device_variables("ephemeralContainers"),
+            device_variables::validate_containers("containers"),
+            device_variables::validate_containers("initContainers"),
+            device_variables::validate_containers("ephemeralContainers"),
         ],
     }
 }
@@ -59,18 +65,6 @@ fn validate_tolerations() -> Validation {
             cel::is_reserved_key("t.key")
         ),
         "spec.tolerations may not name a taint of another tenant, nor all taints (a toleration without a key)",
-    )
-}
-
-fn validate_device_variables(containers: &str) -> Validation {
-    validation(
-        format!(
-            "object.spec.?{containers}.orValue([]).all(c, c.?env.orValue([]).all(e, \
-             !(e.name in {}) || (!has(e.valueFrom) && e.?value.orValue('') in {})))",
-            cel::string_list(DEVICE_VARIABLES.iter().copied()),
-            cel::string_list(NO_DEVICE.iter().copied())
-        ),
-        "environment variables may not choose devices: the scheduler assigns them",
     )
 }
 
@@ -93,6 +87,7 @@ fn build_new_pod_policy() -> AdmissionPolicy {
             cel::allowed_names_variable("schedulers", policy_annotations::SCHEDULERS),
             cel::allowed_names_variable("priorityClasses", policy_annotations::PRIORITY_CLASSES),
             cel::allowed_names_variable("inlineDrivers", policy_annotations::INLINE_DRIVERS),
+            max_grace_variable(),
             ("volumes", "object.spec.?volumes.orValue([])".into()),
             ("account", "object.spec.?serviceAccountName.orValue('')".into()),
         ],
@@ -146,6 +141,54 @@ fn build_new_pod_policy() -> AdmissionPolicy {
                  s.serviceAccountToken.?audience.orValue('') != '')))",
                 "spec.volumes[].projected may not hold tokens or certificates of the host",
             ),
+            validation(
+                "object.spec.?terminationGracePeriodSeconds.orValue(30) <= variables.maxGrace",
+                "spec.terminationGracePeriodSeconds must be at most what the tenant's class allows",
+            ),
+            validate_probes("containers"),
+            validate_probes("initContainers"),
         ],
+    }
+}
+
+/// Variable: the most seconds that a pod may take to end.
+fn max_grace_variable() -> (&'static str, String) {
+    let annotation = policy_annotations::MAX_TERMINATION_GRACE_PERIOD;
+    let default = DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS;
+    (
+        "maxGrace",
+        format!("int(namespaceObject.metadata.?annotations[?'{annotation}'].orValue('{default}'))"),
+    )
+}
+
+fn validate_probes(containers: &str) -> Validation {
+    validation(
+        format!(
+            "object.spec.?{containers}.orValue([]).all(c, \
+             c.?livenessProbe.?terminationGracePeriodSeconds.orValue(0) <= variables.maxGrace && \
+             c.?startupProbe.?terminationGracePeriodSeconds.orValue(0) <= variables.maxGrace)"
+        ),
+        "terminationGracePeriodSeconds of probes must be at most what the tenant's class allows",
+    )
+}
+
+/// A deletion may name a longer grace period than the pod's own.
+fn build_pod_deletion_policy() -> AdmissionPolicy {
+    AdmissionPolicy {
+        name: "berth-pod-deletions",
+        description: "The identities of a tenant give pods no more time to end than its class allows.",
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![ResourceRule {
+            group: "",
+            version: "v1",
+            resources: &["pods"],
+            operations: &["DELETE"],
+        }],
+        variables: vec![max_grace_variable()],
+        validations: vec![validation(
+            "request.?options.?gracePeriodSeconds.orValue(0) <= variables.maxGrace",
+            "the grace period of the deletion must be at most what the tenant's class allows",
+        )],
     }
 }

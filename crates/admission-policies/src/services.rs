@@ -2,7 +2,6 @@
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
 use berth_api::policy_annotations;
-use berth_sync_rules::kinds::service::INTERNAL_NAMES;
 
 pub(super) fn build_policy() -> AdmissionPolicy {
     AdmissionPolicy {
@@ -20,7 +19,6 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             cel::allowed_names_variable("types", policy_annotations::SERVICE_TYPES),
             cel::allowed_names_variable("classes", policy_annotations::LOAD_BALANCER_CLASSES),
             ("type", "object.spec.?type.orValue('ClusterIP')".into()),
-            ("target", "object.spec.?externalName.orValue('').lowerAscii()".into()),
         ],
         validations: vec![
             validation(
@@ -34,7 +32,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
                 "spec.loadBalancerIP may not be set: it could take over foreign addresses",
             ),
             validation(
-                "variables.type in ['ClusterIP', 'ExternalName'] || variables.type in variables.types",
+                "variables.type == 'ClusterIP' || variables.type in variables.types",
                 "spec.type must be ClusterIP, or one that the tenant's class offers",
             ),
             validation(
@@ -44,20 +42,6 @@ pub(super) fn build_policy() -> AdmissionPolicy {
                 ),
                 "spec.loadBalancerClass must be one that the tenant's class lists",
             ),
-            validation(
-                format!(
-                    "variables.type != 'ExternalName' || !('.' + variables.target).matches('{}')",
-                    internal_names_regex()
-                ),
-                "spec.externalName may not be a name inside the platform, or an address",
-            ),
         ],
     }
-}
-
-/// A regular expression that matches names that resolve to the platform's own services, with a dot before them, and
-/// addresses.
-fn internal_names_regex() -> String {
-    let names = cel::regex_alternatives(INTERNAL_NAMES.iter().copied());
-    format!("([.]({names})[.]?$|[.]svc[.]|^[.][0-9.]*$|:)")
 }

@@ -10,6 +10,8 @@ pub const ACCEPTED: &str = "Accepted";
 pub const INFRASTRUCTURE_READY: &str = "InfrastructureReady";
 /// `TenantCluster`: the tenant's key range and identity exist in its datastore.
 pub const DATASTORE_READY: &str = "DatastoreReady";
+/// `TenantCluster`: the tenant stores less than 80 percent of what its class allows. Not part of [`READY`].
+pub const DATASTORE_WITHIN_LIMITS: &str = "DatastoreWithinLimits";
 /// `TenantCluster`: the tenant's API server answers and its bootstrap objects exist.
 pub const CONTROL_PLANE_READY: &str = "ControlPlaneReady";
 /// `TenantCluster`: the address that the team was given leads to the API server, as far as the host is concerned.

@@ -13,6 +13,7 @@ mod duration;
 mod fair_sharing;
 mod host_node_pool;
 pub mod labels;
+mod limits;
 pub mod names;
 pub mod network;
 pub mod policy_annotations;
@@ -36,12 +37,13 @@ pub use host_node_pool::{
     AutoscalingSpec, HostNodePool, HostNodePoolSpec, HostNodePoolStatus, NodeCounts, NodeProgram, NvidiaSpec,
     PoolOrder, PoolPolicy, RecyclingTimeouts, RequestedNodes, ScrubPolicy, ScrubSpec, ScrubStep, Sharing, ValidateSpec,
 };
+pub use limits::{QuotaResource, TenantLimits, quota_resource};
 pub use network::{NetworkLimits, TenantNetwork};
 pub use sync_policy::SyncPolicy;
 pub use tenant_class::{DEFAULT_CLASS, TenantClass, TenantClassSpec, TenantClassStatus};
 pub use tenant_cluster::{
-    DEFAULT_VERSION, NodeGroup, NodeGroupStatus, NodeMode, Phase, SchedulingMode, SecretReference, TenantCluster,
-    TenantClusterSpec, TenantClusterStatus, TenantNodeCounts,
+    DEFAULT_VERSION, DatastoreUsage, NodeGroup, NodeGroupStatus, NodeMode, Phase, SchedulingMode, SecretReference,
+    TenantCluster, TenantClusterSpec, TenantClusterStatus, TenantNodeCounts,
 };
 pub use tenant_node::{NodeResourceSlice, TenantNode, TenantNodeSpec, TenantNodeStatus};
 pub use validate::{KubernetesVersion, VersionError};

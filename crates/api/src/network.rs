@@ -115,7 +115,8 @@ pub struct ClassNetwork {
     pub ingress: ClassIngress,
     /// Hosts that the tenants' API servers may reach.
     pub api_server_egress: ApiServerEgress,
-    /// Networks, besides the tenant's own pods, in which the endpoints of Services without a selector may lie.
+    /// Networks, besides the tenant's own pods, in which the endpoints of Services without a selector may lie. Networks of the
+    /// platform stay closed even within these.
     #[serde(rename = "endpointCIDRs")]
     #[schemars(
         length(max = 64),

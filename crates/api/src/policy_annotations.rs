@@ -1,7 +1,8 @@
 //! Policy annotations: the rules of a class, as annotations of a tenant's workload namespace. The host's admission
 //! policies (ValidatingAdmissionPolicy) read them, so that they confine a syncer to its class even if its credential is stolen.
 //!
-//! Each annotation is a list, separated by commas. Without the annotation, nothing is allowed. Only control may change it.
+//! Each annotation is a list, separated by commas. Without the annotation, nothing is allowed. [`MAX_TERMINATION_GRACE_PERIOD`]
+//! is a number; without it, the default of classes holds. Only control may change them.
 
 use crate::NetworkLimits;
 use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SharedNodesPolicy, SyncPolicy, SyncedKind};
@@ -9,6 +10,8 @@ use std::collections::BTreeMap;
 
 /// Service accounts of the workload namespace that pods may use, besides the one without permissions.
 pub const SERVICE_ACCOUNTS: &str = "allow.berth.dev/service-accounts";
+/// Variables of containers by which container runtimes give devices or drivers of the node.
+pub const DEVICE_VARIABLES: &str = "allow.berth.dev/device-variables";
 /// RuntimeClasses that pods may name.
 pub const RUNTIME_CLASSES: &str = "allow.berth.dev/runtime-classes";
 /// Schedulers that pods may name, besides the default one.
@@ -23,7 +26,7 @@ pub const STORAGE_CLASSES: &str = "allow.berth.dev/storage-classes";
 pub const ATTRIBUTES_CLASSES: &str = "allow.berth.dev/volume-attributes-classes";
 /// VolumeSnapshotClasses of snapshots.
 pub const SNAPSHOT_CLASSES: &str = "allow.berth.dev/volume-snapshot-classes";
-/// Types of Services besides `ClusterIP` and `ExternalName`.
+/// Types of Services besides `ClusterIP`.
 pub const SERVICE_TYPES: &str = "allow.berth.dev/service-types";
 /// Classes of load balancers that Services may name.
 pub const LOAD_BALANCER_CLASSES: &str = "allow.berth.dev/load-balancer-classes";
@@ -54,6 +57,9 @@ pub const CACHED_IMAGES: &str = "cached-images";
 /// In [`NOT_ON_SHARED_NODES`]: the node's user namespace.
 pub const HOST_USERS: &str = "host-users";
 
+/// Most seconds that pods may take to end; see [`PodPolicy`](crate::sync_policy::PodPolicy).
+pub const MAX_TERMINATION_GRACE_PERIOD: &str = "limit.berth.dev/max-termination-grace-period-seconds";
+
 /// Networks that NetworkPolicies may open for egress.
 pub const EGRESS_CIDRS: &str = "allow.berth.dev/egress-cidrs";
 /// Networks that NetworkPolicies may open for ingress.
@@ -62,6 +68,8 @@ pub const INGRESS_CIDRS: &str = "allow.berth.dev/ingress-cidrs";
 pub const INGRESS_NAMESPACES: &str = "allow.berth.dev/ingress-namespaces";
 /// Networks within those that NetworkPolicies must leave closed.
 pub const BLOCKED_CIDRS: &str = "deny.berth.dev/cidrs";
+/// Networks of the host without pods, in which no endpoint may lie.
+pub const CLOSED_TO_ENDPOINTS: &str = "deny.berth.dev/endpoint-cidrs";
 
 /// The annotations for networks outside the tenant.
 pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
@@ -90,6 +98,11 @@ pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
     .collect()
 }
 
+/// The annotation for endpoints, if there is something to close.
+pub fn of_endpoints(closed: &[String]) -> Option<(String, String)> {
+    (!closed.is_empty()).then(|| (CLOSED_TO_ENDPOINTS.to_owned(), closed.join(",")))
+}
+
 /// The annotations for tenants of the class `class` with these rules. `default_priority` is the host's PriorityClass that
 /// pods without one get.
 pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&str>) -> BTreeMap<String, String> {
@@ -107,6 +120,7 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
                 .map(|mapping| mapping.host_name.clone())
                 .collect(),
         ),
+        (DEVICE_VARIABLES, policy.pods.device_variables.clone()),
         (RUNTIME_CLASSES, policy.pods.runtime_classes.clone()),
         (SCHEDULERS, policy.pods.schedulers.clone()),
         (PRIORITY_CLASSES, priority_classes(policy, class, default_priority)),
@@ -139,6 +153,15 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
         (CONFIG_DRIVERS, policy.devices.config_drivers.clone()),
         (SHARED_POOLS, policy.shared_nodes.pools.clone()),
         (NOT_ON_SHARED_NODES, not_on_shared_nodes(&policy.shared_nodes)),
+        (
+            MAX_TERMINATION_GRACE_PERIOD,
+            policy
+                .pods
+                .max_termination_grace_period_seconds
+                .map(|seconds| seconds.to_string())
+                .into_iter()
+                .collect(),
+        ),
     ]
     .into_iter()
     .filter(|(_, list): &(&str, Vec<String>)| !list.is_empty())
@@ -193,6 +216,14 @@ mod tests {
     }
 
     #[test]
+    fn a_class_that_limits_the_grace_period_says_so() {
+        let mut policy = SyncPolicy::default();
+        policy.pods.max_termination_grace_period_seconds = Some(90);
+        let limited = annotations(&policy, "gold", None);
+        assert_eq!(limited[MAX_TERMINATION_GRACE_PERIOD], "90");
+    }
+
+    #[test]
     fn lists_are_separated_by_commas() {
         let mut policy = SyncPolicy::default();
         policy.services.node_ports = true;
@@ -227,6 +258,27 @@ mod tests {
         assert_eq!(
             with[KIND_ANNOTATIONS],
             "widgets.example.com:a,widgets.example.com:example.com/*"
+        );
+    }
+
+    #[test]
+    fn networks_that_are_closed_to_endpoints_are_listed() {
+        let closed = ["10.96.0.0/16".to_owned(), "192.168.5.1/32".to_owned()];
+        let (key, list) = of_endpoints(&closed).unwrap();
+        assert_eq!(
+            (key.as_str(), list.as_str()),
+            (CLOSED_TO_ENDPOINTS, "10.96.0.0/16,192.168.5.1/32")
+        );
+        assert_eq!(of_endpoints(&[]), None);
+    }
+
+    #[test]
+    fn variables_that_a_class_gives_are_listed() {
+        let mut policy = SyncPolicy::default();
+        policy.pods.device_variables = vec!["NVIDIA_GDS".into(), "NVIDIA_MOFED".into()];
+        assert_eq!(
+            annotations(&policy, "gold", None)[DEVICE_VARIABLES],
+            "NVIDIA_GDS,NVIDIA_MOFED"
         );
     }
 

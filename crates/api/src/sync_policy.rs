@@ -64,6 +64,10 @@ pub struct PodPolicy {
     /// Schedulers of the host, besides its default one, that pods may name.
     #[schemars(length(max = 16))]
     pub schedulers: Vec<String>,
+    /// Environment variables that containers may set although container runtimes read them and give devices or drivers of
+    /// the node for them, for example `NVIDIA_GDS`. A variable that chooses GPUs goes past the scheduler.
+    #[schemars(length(max = 16), inner(length(max = 64), regex(pattern = "^[A-Z][A-Z0-9_]*$")))]
+    pub device_variables: Vec<String>,
     /// Priorities that the tenants' pods have on the host. Without a band they all have the host's default priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<PriorityBand>,
@@ -72,6 +76,22 @@ pub struct PodPolicy {
     /// policies reject pods with other keys.
     #[schemars(length(max = 64), inner(length(max = 317), regex(pattern = ANNOTATION_PATTERN)))]
     pub annotations: Vec<String>,
+    /// Most seconds that a pod has to end, whatever its `terminationGracePeriodSeconds`, its probes or a deletion say. Pods
+    /// that ask for more run with this, and an Event says so. Defaults to 600.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86_400))]
+    pub max_termination_grace_period_seconds: Option<u32>,
+}
+
+/// [`PodPolicy::max_termination_grace_period_seconds`] of a class that does not set it.
+pub const DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS: u32 = 600;
+
+impl PodPolicy {
+    /// [`PodPolicy::max_termination_grace_period_seconds`], or its default.
+    pub fn max_termination_grace_period_seconds(&self) -> u32 {
+        self.max_termination_grace_period_seconds
+            .unwrap_or(DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS)
+    }
 }
 
 /// Priorities on the host. The tenant's own priorities are mapped into it in order.

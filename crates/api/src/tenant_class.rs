@@ -1,6 +1,9 @@
 //! `TenantClass`: the platform's rules for tenants.
 
-use crate::{ClassControlPlane, DnsPolicy, FairSharing, PoolQuota, SchedulingMode, SyncPolicy, network::ClassNetwork};
+use crate::{
+    ClassControlPlane, DnsPolicy, FairSharing, PoolQuota, SchedulingMode, SyncPolicy, TenantLimits,
+    network::ClassNetwork,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -59,6 +62,10 @@ pub struct TenantClassSpec {
     /// Which networks tenants may reach, and which may reach them.
     #[serde(default)]
     pub network: ClassNetwork,
+
+    /// How much each tenant may store and create.
+    #[serde(default)]
+    pub limits: TenantLimits,
 
     /// How tenants of this class compete with other classes for nodes beyond the nominal quotas.
     #[serde(default)]

@@ -241,6 +241,9 @@ pub struct TenantClusterStatus {
     /// Host namespace that holds the tenant's workloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_namespace: Option<String>,
+    /// How much of its share of the datastore the tenant uses. Updated in steps of five percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datastore: Option<DatastoreUsage>,
     /// Counts of the tenant's nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<TenantNodeCounts>,
@@ -272,6 +275,19 @@ pub enum Phase {
 pub struct SecretReference {
     /// Name of the Secret.
     pub name: String,
+}
+
+/// How much of its share of the datastore a tenant uses, as its API server estimates it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DatastoreUsage {
+    /// Size of all objects.
+    pub bytes: u64,
+    /// Number of all objects.
+    pub objects: u64,
+    /// The larger of both, in percent of what the class allows.
+    pub percent: u32,
+    /// Whether the API server creates nothing more. It creates objects again below 95 percent.
+    pub full: bool,
 }
 
 /// Counts of a tenant's nodes.

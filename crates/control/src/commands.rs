@@ -58,12 +58,18 @@ struct CertificatesArgs {
     /// Headless Service of the datastore's members.
     #[arg(long)]
     peers: String,
-    /// Secret of the certificate authority.
+    /// Secret of the certificate authority of clients.
     #[arg(long)]
     authority_secret: String,
-    /// Secret of the members' certificate.
+    /// Secret of the members' certificate for clients.
     #[arg(long)]
     server_secret: String,
+    /// Secret of the certificate authority of members among themselves.
+    #[arg(long)]
+    peer_authority_secret: String,
+    /// Secret of the certificate that members show each other.
+    #[arg(long)]
+    peer_secret: String,
 }
 
 /// A subcommand of the command line.
@@ -122,6 +128,8 @@ impl From<CertificatesArgs> for Datastore {
             peers: args.peers,
             authority: args.authority_secret,
             server: args.server_secret,
+            peer_authority: args.peer_authority_secret,
+            peer: args.peer_secret,
         }
     }
 }

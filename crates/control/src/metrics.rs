@@ -32,6 +32,15 @@ pub struct PoolLabels {
     pub pool: String,
 }
 
+/// A tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TenantLabels {
+    /// Namespace of its `TenantCluster`.
+    pub tenant_namespace: String,
+    /// Name of its `TenantCluster`.
+    pub tenant: String,
+}
+
 /// A state of its recycling that a node has left.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RecyclingLabels {
@@ -76,6 +85,8 @@ pub struct Metrics {
     pub placeholders: Family<PoolLabels, Gauge>,
     /// `TenantClusters` that exist.
     pub tenants: Gauge,
+    /// Percent of its share of the datastore that each tenant uses.
+    pub datastore_used: Family<TenantLabels, Gauge>,
 }
 
 impl Metrics {
@@ -94,6 +105,7 @@ impl Metrics {
             plan_violations: Family::default(),
             placeholders: Family::default(),
             tenants: Gauge::default(),
+            datastore_used: Family::default(),
         };
         let registry = registry.sub_registry_with_prefix("berth_control");
         registry.register(
@@ -130,6 +142,11 @@ impl Metrics {
             metrics.placeholders.clone(),
         );
         registry.register("tenants", "TenantClusters that exist", metrics.tenants.clone());
+        registry.register(
+            "datastore_used_percent",
+            "Share of the datastore that a tenant uses, in percent of what its class allows",
+            metrics.datastore_used.clone(),
+        );
         metrics
     }
 }

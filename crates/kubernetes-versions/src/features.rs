@@ -12,8 +12,7 @@ pub struct GroupScheduling {
 /// How to enable group scheduling in a version such as `v1.37.1`; none if the version does not have it. Programs exit if
 /// they get a gate that they do not know.
 pub fn group_scheduling(version: &str) -> Option<GroupScheduling> {
-    let minor: u16 = version.strip_prefix("v1.")?.split('.').next()?.parse().ok()?;
-    match minor {
+    match minor(version)? {
         ..36 => None,
         36 => Some(GroupScheduling {
             feature_gates: "GenericWorkload=true,GangScheduling=true",
@@ -27,9 +26,25 @@ pub fn group_scheduling(version: &str) -> Option<GroupScheduling> {
     }
 }
 
+/// Whether API servers of a version read admission policies from files (`ManifestBasedAdmissionControlConfig`), which nobody can
+/// change through the API.
+pub fn static_admission_policies(version: &str) -> bool {
+    minor(version).is_some_and(|minor| minor >= 37)
+}
+
+fn minor(version: &str) -> Option<u16> {
+    version.strip_prefix("v1.")?.split('.').next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn policies_are_files_where_that_is_on_by_default() {
+        assert!(static_admission_policies("v1.37.1") && static_admission_policies("v1.38.0"));
+        assert!(!static_admission_policies("v1.36.4") && !static_admission_policies("nonsense"));
+    }
 
     #[test]
     fn each_version_gets_the_gates_it_knows() {

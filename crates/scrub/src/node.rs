@@ -16,6 +16,8 @@ const SYSTEM: &str = "berth-system";
 #[derive(Clone, Debug)]
 pub struct Node {
     root: PathBuf,
+    /// Its name; empty if it is unknown.
+    name: String,
     /// UIDs of pods that are no tenant's.
     platform_pods: BTreeSet<String>,
 }
@@ -25,6 +27,7 @@ impl Node {
     pub fn new(root: impl Into<PathBuf>, platform_pods: impl IntoIterator<Item = String>) -> Self {
         Self {
             root: root.into(),
+            name: String::new(),
             platform_pods: platform_pods.into_iter().filter(|uid| !uid.is_empty()).collect(),
         }
     }
@@ -35,7 +38,21 @@ impl Node {
         let root = std::env::var("BERTH_HOST").unwrap_or_else(|_| "/host".into());
         let listed = get("BERTH_PLATFORM_PODS");
         let pods = listed.split(',').map(str::to_owned);
-        Self::new(root, pods.chain([get("BERTH_POD")]))
+        Self::new(root, pods.chain([get("BERTH_POD")])).named(get("BERTH_NODE"))
+    }
+
+    /// The same node with a name.
+    #[must_use]
+    pub(crate) fn named(self, name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            ..self
+        }
+    }
+
+    /// The node's name; empty if it is unknown.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Where the node's files are.

@@ -2,10 +2,10 @@
 //! platform holds GPUs.
 
 use crate::{
-    PAUSE, TIMEOUT, Unclean, containers,
+    Unclean, containers,
     files::{entries, name, text},
     node::Node,
-    pause,
+    retry::{PAUSE, TIMEOUT, pause},
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::{collections::BTreeSet, fs, time::Instant};

@@ -1,6 +1,6 @@
 //! Programs of the node: this program is started again, changes its root to the node's files, and executes them.
 
-use crate::{Unclean, node::Node};
+use crate::{error::Unclean, node::Node};
 use std::{
     env, io,
     os::unix::{fs::chroot, process::CommandExt},
@@ -10,8 +10,8 @@ use std::{
 
 /// First argument by which this program becomes another one.
 pub const INSIDE: &str = "inside";
-/// Where containerd's tool may be.
-const CTR: [&str; 3] = ["/usr/bin/ctr", "/usr/local/bin/ctr", "/bin/ctr"];
+/// Where tools of the node may be.
+const FOLDERS: [&str; 5] = ["/usr/bin", "/usr/local/bin", "/bin", "/opt/bin", "/opt/containerd/bin"];
 
 /// Runs a program with `root` as its root.
 pub(crate) fn run(root: &Path, program: &str, arguments: &[&str]) -> io::Result<Output> {
@@ -36,19 +36,29 @@ pub fn become_program(arguments: &[String]) -> io::Error {
 
 /// Runs containerd's tool for the kubelet's containers and gives its output.
 pub(crate) fn ctr(node: &Node, arguments: &[&str]) -> Result<String, Unclean> {
-    let Some(tool) = CTR.iter().find(|tool| node.path(tool).is_file()) else {
-        return Err(Unclean::Program(
-            "the node has no ctr, which is needed to remove images".into(),
-        ));
+    tool(node, "ctr", &["--namespace", "k8s.io"], arguments)
+}
+
+/// Runs CRI-O's tool and gives its output.
+pub(crate) fn crictl(node: &Node, arguments: &[&str]) -> Result<String, Unclean> {
+    let endpoint = ["--runtime-endpoint", "unix:///run/crio/crio.sock"];
+    tool(node, "crictl", &endpoint, arguments)
+}
+
+/// Runs a tool of the container runtime.
+fn tool(node: &Node, name: &str, common: &[&str], arguments: &[&str]) -> Result<String, Unclean> {
+    let paths = FOLDERS.map(|folder| format!("{folder}/{name}"));
+    // A link may lead to a path that exists only on the node.
+    let Some(tool) = paths.iter().find(|path| node.path(path).symlink_metadata().is_ok()) else {
+        return Err(Unclean::Program(format!(
+            "the node has no {name}, which is needed to remove images: install it, or list scrub.steps without Images"
+        )));
     };
-    let all: Vec<&str> = ["--namespace", "k8s.io"]
-        .into_iter()
-        .chain(arguments.iter().copied())
-        .collect();
+    let all = [common, arguments].concat();
     let output = run(node.root(), tool, &all).map_err(|error| Unclean::Program(format!("{tool}: {error}")))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Unclean::Program(format!("ctr {}: {stderr}", arguments.join(" "))));
+        return Err(Unclean::Program(format!("{name} {}: {stderr}", arguments.join(" "))));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -73,8 +73,8 @@ impl Components<'_> {
         let Ports { etcd, etcd_peer, .. } = self.ports;
         self.etcd_process(
             process::ETCD,
-            file::ETCD,
-            file::ETCD_CA,
+            [file::ETCD, file::ETCD_CA],
+            [file::ETCD_PEER, file::ETCD_PEER_CA],
             (etcd, etcd_peer),
             Arguments::new(),
         )
@@ -94,18 +94,20 @@ impl Components<'_> {
         let ports = (datastore, datastore_peer);
         self.etcd_process(
             process::DATASTORE,
-            file::DATASTORE,
-            file::DATASTORE_CA,
+            [file::DATASTORE, file::DATASTORE_CA],
+            [file::DATASTORE_PEER, file::DATASTORE_PEER_CA],
             ports,
             arguments,
         )
     }
 
+    /// An etcd with a certificate and an authority for its clients, and others for its peers: whom the first authority
+    /// signs is no peer.
     fn etcd_process(
         &self,
         name: &str,
-        certificate: &str,
-        authority: &str,
+        [certificate, authority]: [&str; 2],
+        [peer_certificate, peer_authority]: [&str; 2],
         (client_port, peer_port): (u16, u16),
         further: Arguments,
     ) -> Result<ProcessSpec, Error> {
@@ -115,6 +117,11 @@ impl Components<'_> {
             self.pki.cert(certificate),
             self.pki.key(certificate),
             self.pki.cert(authority),
+        );
+        let (peer_cert, peer_key, peer_ca) = (
+            self.pki.cert(peer_certificate),
+            self.pki.key(peer_certificate),
+            self.pki.cert(peer_authority),
         );
         let mut arguments = further
             .with("name", name)
@@ -128,9 +135,9 @@ impl Components<'_> {
             .with_path("key-file", &key)
             .with_path("trusted-ca-file", &ca)
             .with("client-cert-auth", true)
-            .with_path("peer-cert-file", &cert)
-            .with_path("peer-key-file", &key)
-            .with_path("peer-trusted-ca-file", &ca)
+            .with_path("peer-cert-file", &peer_cert)
+            .with_path("peer-key-file", &peer_key)
+            .with_path("peer-trusted-ca-file", &peer_ca)
             .with("peer-client-cert-auth", true)
             .with("log-level", "warn");
         if !self.config.fsync {
@@ -141,7 +148,7 @@ impl Components<'_> {
             Binary::Etcd,
             berth_kubernetes_versions::ETCD,
             arguments,
-            &[cert, key, ca],
+            &[cert, key, ca, peer_cert, peer_key, peer_ca],
         )
     }
 

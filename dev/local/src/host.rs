@@ -35,6 +35,14 @@ pub struct Datastore {
     pub ca_cert: PathBuf,
     /// The key of that authority, which signs client certificates.
     pub ca_key: PathBuf,
+    /// `127.0.0.1:<port>`, for its peers.
+    pub peer_address: String,
+    /// The authority that signs the certificates of its peers, and nothing else.
+    pub peer_ca_cert: PathBuf,
+    /// The certificate of its peers.
+    pub peer_cert: PathBuf,
+    /// The key of that certificate.
+    pub peer_key: PathBuf,
 }
 
 /// A running host cluster. Cheap to clone.
@@ -244,10 +252,15 @@ impl HostCluster {
 
     /// The tenants' shared etcd.
     pub fn datastore(&self) -> Datastore {
+        let Inner { ports, pki, .. } = &*self.inner;
         Datastore {
-            endpoint: format!("https://127.0.0.1:{}", self.inner.ports.datastore),
-            ca_cert: self.inner.pki.cert(file::DATASTORE_CA),
-            ca_key: self.inner.pki.key(file::DATASTORE_CA),
+            endpoint: format!("https://127.0.0.1:{}", ports.datastore),
+            ca_cert: pki.cert(file::DATASTORE_CA),
+            ca_key: pki.key(file::DATASTORE_CA),
+            peer_address: format!("127.0.0.1:{}", ports.datastore_peer),
+            peer_ca_cert: pki.cert(file::DATASTORE_PEER_CA),
+            peer_cert: pki.cert(file::DATASTORE_PEER),
+            peer_key: pki.key(file::DATASTORE_PEER),
         }
     }
 
@@ -280,6 +293,18 @@ impl HostCluster {
         match &self.inner.real {
             Some(real) => real.load_archives(archives).await,
             None => Err(Error::NoRealNodes("simulated nodes have no images".into())),
+        }
+    }
+
+    /// Runs containerd's client on a real node, for the kubelet's images and containers, and returns its output. Blocks until it
+    /// ends.
+    ///
+    /// # Errors
+    /// [`Error::NoRealNodes`] when there is no such node, [`Error::Node`] when the client fails.
+    pub fn ctr(&self, node: &str, arguments: &[&str]) -> Result<String, Error> {
+        match &self.inner.real {
+            Some(real) => real.ctr(node, arguments),
+            None => Err(Error::NoRealNodes("simulated nodes have no container runtime".into())),
         }
     }
 

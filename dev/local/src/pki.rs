@@ -22,14 +22,18 @@ pub(crate) mod file {
     pub(crate) const CA: &str = "ca";
     pub(crate) const FRONT_PROXY_CA: &str = "front-proxy-ca";
     pub(crate) const ETCD_CA: &str = "etcd-ca";
+    pub(crate) const ETCD_PEER_CA: &str = "etcd-peer-ca";
     pub(crate) const DATASTORE_CA: &str = "datastore-ca";
+    pub(crate) const DATASTORE_PEER_CA: &str = "datastore-peer-ca";
     pub(crate) const APISERVER: &str = "apiserver";
     pub(crate) const APISERVER_ETCD_CLIENT: &str = "apiserver-etcd-client";
     /// Client certificate with which the API server calls kubelets.
     pub(crate) const KUBELET_CLIENT: &str = "apiserver-kubelet-client";
     pub(crate) const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
     pub(crate) const ETCD: &str = "etcd";
+    pub(crate) const ETCD_PEER: &str = "etcd-peer";
     pub(crate) const DATASTORE: &str = "datastore";
+    pub(crate) const DATASTORE_PEER: &str = "datastore-peer";
     /// Serves health and metrics of components that only this machine talks to.
     pub(crate) const LOCALHOST: &str = "localhost";
     pub(crate) const SERVICE_ACCOUNTS: &str = "service-accounts";
@@ -78,7 +82,7 @@ impl HostPki {
             &front_proxy,
             &client_request("front-proxy-client", &[]),
         )?;
-        // An etcd is also its own peer and, for its gateway, its own client.
+        // An etcd is also its own client, for its gateway.
         ensure_leaf(&dir, file::ETCD, &etcd, &server_request("etcd", Usage::Both))?;
         ensure_leaf(
             &dir,
@@ -92,6 +96,13 @@ impl HostPki {
             &datastore,
             &server_request("datastore", Usage::Both),
         )?;
+        for (authority, leaf) in [
+            (file::ETCD_PEER_CA, file::ETCD_PEER),
+            (file::DATASTORE_PEER_CA, file::DATASTORE_PEER),
+        ] {
+            let peers = load_or_create_authority(&dir, authority, &format!("berth-{authority}"))?;
+            ensure_leaf(&dir, leaf, &peers, &server_request(leaf, Usage::Both))?;
+        }
         ensure_service_account_key(&dir)?;
         Ok(Self { dir, ca })
     }
@@ -265,7 +276,7 @@ mod tests {
         let address = "10.96.0.1".parse().unwrap();
         HostPki::load_or_create(&home, &[address]).unwrap();
         let first = files(&home.pki());
-        assert_eq!(first.len(), 24);
+        assert_eq!(first.len(), 32);
         HostPki::load_or_create(&home, &[address]).unwrap();
         assert_eq!(files(&home.pki()), first);
         for path in first.keys() {

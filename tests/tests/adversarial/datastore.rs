@@ -1,5 +1,6 @@
 //! Datastore crossing: a tenant's etcd certificate opens the keys below the tenant's own prefix and nothing else.
 
+use crate::objects::say;
 use berth_control::control_plane::API_SERVER;
 use berth_etcd::{
     Client, ConnectOptions, Status,
@@ -16,9 +17,10 @@ use berth_etcd::{
 use berth_tests::{
     tenant::{Tenant, cluster},
     test_cluster::TestCluster,
+    wait::{SOON, until},
 };
 use futures::stream;
-use std::{fmt::Debug, sync::Arc, time::Duration};
+use std::{fmt::Debug, path::Path, sync::Arc, time::Duration};
 
 /// Only ends requests that hang: a busy etcd neither refuses nor allows them.
 const TIMEOUT: Duration = Duration::from_secs(90);
@@ -221,4 +223,72 @@ pub(crate) async fn a_tenants_etcd_certificate_opens_its_own_keys_only(host: Arc
         keys.range(range(own.as_str(), "")).await.is_err(),
         "the certificate of a deleted tenant still opens etcd"
     );
+}
+
+/// A member of etcd asks another one this.
+const MEMBERS: &[u8] = b"GET /members HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n";
+/// A client asks this, without a right to any key.
+const VERSION: &[u8] = b"GET /version HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n";
+
+/// Class: another port. At the peer port of etcd one could pass for a member and write to all keys.
+pub(crate) async fn a_tenants_etcd_certificate_opens_no_peer_port(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "adv-peers", &cluster("peers", &[])).await;
+    let datastore = host.datastore();
+    let peers = std::fs::read(&datastore.peer_ca_cert).unwrap();
+    let clients = std::fs::read(&datastore.ca_cert).unwrap();
+    let client_address = datastore.endpoint.replace("https://", "");
+    let folder = host.home().tenants().join(tenant.id.hash()).join(API_SERVER);
+    let read = |certificate: &Path, key: &Path| (std::fs::read(certificate).unwrap(), std::fs::read(key).unwrap());
+    let own = read(
+        &folder.join("datastore-client.crt"),
+        &folder.join("datastore-client.key"),
+    );
+    let peer = read(&datastore.peer_cert, &datastore.peer_key);
+
+    for (address, authority, (certificate, key), question) in [
+        (&datastore.peer_address, &peers, &peer, MEMBERS),
+        (&client_address, &clients, &own, VERSION),
+    ] {
+        until(&format!("{address} answers"), SOON, async || {
+            let answer = say(address, authority, Some((certificate, key)), question).await;
+            let answer = answer.map_err(|error| error.to_string())?;
+            if answer.starts_with("HTTP/1.1 200") {
+                Ok(())
+            } else {
+                Err(answer)
+            }
+        })
+        .await;
+    }
+
+    for (what, address, authority, identity, question) in [
+        (
+            "a tenant's certificate at the peer port",
+            &datastore.peer_address,
+            &peers,
+            Some(&own),
+            MEMBERS,
+        ),
+        (
+            "no certificate at the peer port",
+            &datastore.peer_address,
+            &peers,
+            None,
+            MEMBERS,
+        ),
+        (
+            "a peer's certificate at the client port",
+            &client_address,
+            &clients,
+            Some(&peer),
+            VERSION,
+        ),
+    ] {
+        let identity = identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice()));
+        // A refusal ends the connection after the handshake of the client.
+        if let Ok(answer) = say(address, authority, identity, question).await {
+            assert!(answer.is_empty(), "{what} is answered: {answer}");
+        }
+    }
+    tenant.delete(&host).await;
 }

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
             credentials::tenant_admin_has_no_rights_elsewhere,
             credentials::tokens_are_rejected_elsewhere,
             datastore::a_tenants_etcd_certificate_opens_its_own_keys_only,
+            datastore::a_tenants_etcd_certificate_opens_no_peer_port,
             syncer::a_stolen_syncer_identity_ends_at_its_namespaces,
             syncer::the_host_refuses_pods_that_leave_their_container,
             admission_policies::a_stolen_syncer_credential_creates_only_what_the_class_allows,

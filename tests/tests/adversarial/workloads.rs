@@ -78,6 +78,16 @@ pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host
             container(json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})),
             "NVIDIA_VISIBLE_DEVICES",
         ),
+        (
+            "mofed-env",
+            container(json!({"env": [{"name": "NVIDIA_MOFED", "value": "enabled"}]})),
+            "NVIDIA_MOFED",
+        ),
+        (
+            "prefix-env",
+            container(json!({"envFrom": [{"prefix": "NVIDIA_", "configMapRef": {"name": "c", "optional": true}}]})),
+            "envFrom[0].prefix",
+        ),
     ];
     for (name, spec, _) in &refused {
         pods.create(&PostParams::default(), &pod(name, spec))

@@ -146,6 +146,36 @@ async fn pods_have_no_more_rights_than_the_restricted_level_gives() {
     }
 }
 
+/// The authority of clients signs the certificates of tenants: whom it signs must be no member.
+#[tokio::test]
+async fn members_of_etcd_trust_an_authority_of_their_own() {
+    for members in [1, 3] {
+        let all = template(&json!({"datastore": {"etcd": {"members": members}}}))
+            .await
+            .unwrap();
+        let etcd = all.iter().find(|document| named(document) == "StatefulSet/berth-etcd");
+        let pod = &etcd.unwrap()["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        let secret_of = |flag: &str| {
+            let start = format!("--{flag}=");
+            let command = container["command"].as_array().unwrap();
+            let file = command
+                .iter()
+                .find_map(|part| part.as_str()?.strip_prefix(start.as_str()));
+            let (folder, _) = file.unwrap().rsplit_once('/').unwrap();
+            let mounts = container["volumeMounts"].as_array().unwrap();
+            let mount = mounts.iter().find(|mount| mount["mountPath"] == folder).unwrap();
+            let volumes = pod["volumes"].as_array().unwrap();
+            let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap();
+            volume["secret"]["secretName"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(secret_of("trusted-ca-file"), "berth-etcd-server");
+        for flag in ["peer-trusted-ca-file", "peer-cert-file", "peer-key-file"] {
+            assert_eq!(secret_of(flag), "berth-etcd-peer", "{flag}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn invalid_values_are_refused_with_a_message() {
     for (values, message) in [

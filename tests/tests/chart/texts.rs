@@ -1,6 +1,6 @@
 //! Texts of the chart: its README lists every value, alerts and dashboards use only metrics that exist.
 
-use berth_control::metrics::{ActionLabels, Metrics, ReconcileLabels};
+use berth_control::metrics::{ActionLabels, Metrics, ReconcileLabels, TenantLabels};
 use berth_tests::helm::chart;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::Value;
@@ -93,6 +93,11 @@ fn alerts_and_dashboards_use_metrics_that_exist() {
     metrics_of_control.reconciles.get_or_create(&labels).inc();
     let labels = ActionLabels { action: "assign" };
     metrics_of_control.node_actions.get_or_create(&labels).inc();
+    let labels = TenantLabels {
+        tenant_namespace: "team".into(),
+        tenant: "vision".into(),
+    };
+    metrics_of_control.datastore_used.get_or_create(&labels).set(1);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     let declared: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();

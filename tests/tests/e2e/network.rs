@@ -262,7 +262,9 @@ struct Served {
 
 /// The node port of a Service at nodes.
 fn node_ports(service: &Service, nodes: &[Node]) -> Vec<String> {
-    let port = service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0].node_port.unwrap();
+    let port = service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0]
+        .node_port
+        .unwrap();
     let addresses = nodes
         .iter()
         .map(|node| address(node.status.as_ref().unwrap().addresses.as_ref().unwrap()));

@@ -1,28 +1,97 @@
-//! A tenant leaves nothing on a node for the next one.
+//! A tenant leaves nothing on a node for the next one, and keeps no node that it has to give back.
 
-use crate::pods::SOON;
-use berth_api::labels;
+use crate::pods::{IMAGE, SOON, is_ready, only, pod};
+use berth_api::{HostNodePool, labels};
+use berth_local::images::{Image, catalog};
+use berth_process::binaries::{self, Binary};
 use berth_tests::{
+    objects::apply,
     tenant::{Tenant, cluster, until_gone},
     test_cluster::TestCluster,
     wait::until,
 };
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::{
+    core::v1::{Event, Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
 use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, PostParams},
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use std::{fs, sync::Arc};
+use std::{collections::BTreeSet, fs, sync::Arc};
 
 /// Folder of a pod whose volumes the kubelet could not remove: it is left on the node.
 const ORPHAN: &str = "11111111-2222-4333-8444-555555555555";
 
+/// Name of an image that only the tenant has.
+const MODEL: &str = "registry.example.com/leaver/model:1";
+
+/// The lines that containerd's client prints.
+fn containerd(host: &TestCluster, node: &str, arguments: &[&str]) -> BTreeSet<String> {
+    let output = host.ctr(node, arguments).unwrap();
+    output.lines().map(|line| line.trim().to_owned()).collect()
+}
+
+/// The image as the node's container runtime has it.
+struct Model {
+    /// The digest of its manifest.
+    digest: String,
+    /// Its ID, by which containerd has a second record of it.
+    id: String,
+    /// What came with it into containerd's content store.
+    blobs: BTreeSet<String>,
+}
+
+impl Model {
+    /// Brings it onto the node, where the kubelet would have pulled it: there is no registry.
+    async fn import(host: &TestCluster, node: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let pause = binaries::find_pinned(Binary::Pause).unwrap();
+        let mut image = Image::new(MODEL, &pause, "/pause");
+        image.files.insert("/weights".into(), b"secret".to_vec());
+        let archive = image.archive_in(folder.path()).unwrap();
+        let before = containerd(host, node, &["content", "ls", "-q"]);
+        let path = archive.path.display().to_string();
+        host.ctr(node, &["images", "import", &path]).unwrap();
+        let id = until("containerd has the image by its ID", SOON, async || {
+            let listed = containerd(host, node, &["images", "ls"]);
+            let mut names = listed
+                .iter()
+                .filter(|line| line.contains(&archive.digest))
+                .filter_map(|line| line.split_whitespace().next());
+            let id = names.find(|name| name.starts_with("sha256:")).map(str::to_owned);
+            id.ok_or(listed)
+        })
+        .await;
+        let after = containerd(host, node, &["content", "ls", "-q"]);
+        Self {
+            digest: archive.digest,
+            id,
+            blobs: after.difference(&before).cloned().collect(),
+        }
+    }
+
+    /// Asserts that nothing of it is on the node, and that what the platform needs there is.
+    fn assert_gone(&self, host: &TestCluster, node: &str) {
+        assert!(!self.blobs.is_empty());
+        let images = host.ctr(node, &["images", "ls"]).unwrap();
+        for gone in [MODEL, self.id.as_str(), self.digest.as_str()] {
+            assert!(!images.contains(gone), "{gone} is left: {images}");
+        }
+        for stays in [catalog::PAUSE, catalog::AGNHOST] {
+            assert!(images.contains(stays), "{stays} is gone: {images}");
+        }
+        let blobs = containerd(host, node, &["content", "ls", "-q"]);
+        let left: Vec<&String> = self.blobs.intersection(&blobs).collect();
+        assert!(left.is_empty(), "content is left: {left:?}");
+    }
+}
+
 pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "recycling", &cluster("leaver", &[("own", "l40s", 1)])).await;
-    let nodes: Api<Node> = Api::all(host.client.clone());
-    let own = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.id.slug()));
-    let node = nodes.list(&own).await.unwrap().items.remove(0).name_any();
+    let node = only_node(&host, &tenant).await;
+    let model = Model::import(&host, &node).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let writer = json!({
         "metadata": {"name": "writer"},
@@ -31,7 +100,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
                 "name": "writer", "image": crate::pods::IMAGE,
                 "command": ["sh", "-c", "echo secret | tee /scratch/weights; sleep 3600"],
                 "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
-            }],
+            }, {"name": "by-name", "image": MODEL}, {"name": "by-id", "image": model.id}],
             "volumes": [{"name": "scratch", "emptyDir": {}}],
             "terminationGracePeriodSeconds": 1,
         },
@@ -39,15 +108,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     pods.create(&PostParams::default(), &serde_json::from_value(writer).unwrap())
         .await
         .unwrap();
-    until("the pod runs", SOON, async || {
-        let pod = pods.get("writer").await.map_err(|error| error.to_string())?;
-        if crate::pods::is_ready(&pod) {
-            Ok(())
-        } else {
-            Err(format!("{:?}", pod.status))
-        }
-    })
-    .await;
+    until_ready(&pods, "writer").await;
     let folder = host.home().root().join("nodes").join(&node);
     let orphan = folder.join("kubelet/pods").join(ORPHAN);
     let scratch = orphan.join("volumes/kubernetes.io~empty-dir/scratch");
@@ -63,14 +124,154 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     let tenants = host.tenants("recycling");
     tenants.delete("leaver", &DeleteParams::default()).await.unwrap();
     until_gone(&host, "recycling", "leaver").await;
-    until("the node is free", SOON, async || {
-        let node = nodes.get(&node).await.map_err(|error| error.to_string())?;
+    until_free(&host, &node).await;
+    assert!(!orphan.exists(), "what the kubelet left is gone");
+    assert!(logs().is_empty(), "{:?}", logs());
+    model.assert_gone(&host, &node);
+}
+
+/// The node of a tenant that has one.
+async fn only_node(host: &TestCluster, tenant: &Tenant) -> String {
+    let nodes: Api<Node> = Api::all(host.client.clone());
+    let own = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.id.slug()));
+    nodes.list(&own).await.unwrap().items.remove(0).name_any()
+}
+
+async fn until_ready(pods: &Api<Pod>, name: &str) {
+    until(&format!("pod {name} runs"), SOON, async || {
+        let pod = pods.get(name).await.map_err(|error| error.to_string())?;
+        if is_ready(&pod) {
+            Ok(())
+        } else {
+            Err(format!("{:?}", pod.status))
+        }
+    })
+    .await;
+}
+
+async fn until_free(host: &TestCluster, node: &str) {
+    let nodes: Api<Node> = Api::all(host.client.clone());
+    until(&format!("node {node} is free"), SOON, async || {
+        let node = nodes.get(node).await.map_err(|error| error.to_string())?;
         match node.labels().get(labels::NODE_STATE) {
             None => Ok(()),
             Some(state) => Err(format!("{state}: {:?}", node.annotations())),
         }
     })
     .await;
-    assert!(!orphan.exists(), "what the kubelet left is gone");
-    assert!(logs().is_empty(), "{:?}", logs());
+}
+
+/// Reasons and messages of Events about an object of this name.
+async fn events_about(client: &Client, name: &str) -> Vec<String> {
+    let events: Api<Event> = Api::all(client.clone());
+    let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
+    let text = |event: Event| {
+        let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+        format!("{reason}: {message}")
+    };
+    events.list(&about).await.unwrap().items.into_iter().map(text).collect()
+}
+
+async fn until_event(client: &Client, name: &str, parts: &[&str]) {
+    until(&format!("an Event about {name} says {parts:?}"), SOON, async || {
+        let events = events_about(client, name).await;
+        if events.iter().any(|text| parts.iter().all(|part| text.contains(part))) {
+            Ok(())
+        } else {
+            Err(events)
+        }
+    })
+    .await;
+}
+
+/// Creates a pod whose process ignores SIGTERM and that asks for a day to end, and waits until it runs.
+async fn create_stubborn(pods: &Api<Pod>, name: &str) {
+    let text = "trap '' TERM; while true; do sleep 1; done";
+    let process = json!({"name": "main", "image": IMAGE, "command": ["/bin/sh", "-c", text]});
+    let mut stubborn = pod(name, only(process));
+    stubborn["spec"]["terminationGracePeriodSeconds"] = 86_400.into();
+    pods.create(&PostParams::default(), &serde_json::from_value(stubborn).unwrap())
+        .await
+        .unwrap();
+    until_ready(pods, name).await;
+}
+
+/// A tenant with one node, on which a process ignores SIGTERM. Its pod asks for a day to end, and a budget forbids its eviction.
+/// The class gives pods five seconds.
+async fn stubborn_tenant(host: &TestCluster, name: &str) -> Tenant {
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "brief"},
+        "spec": {"sync": {"pods": {"maxTerminationGracePeriodSeconds": 5}}}});
+    apply(&host.client, "", &class).await.unwrap();
+    let mut cluster = cluster(name, &[("own", "l40s", 1)]);
+    cluster.spec.class_name = Some("brief".into());
+    let tenant = Tenant::create(host, name, &cluster).await;
+    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "never"},
+        "spec": {"maxUnavailable": 0, "selector": {}}});
+    apply(&tenant.client, "default", &budget).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    create_stubborn(&pods, "stubborn").await;
+    until_event(
+        &tenant.client,
+        "stubborn",
+        &["FieldIgnored", "spec.terminationGracePeriodSeconds"],
+    )
+    .await;
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
+    until("the budget is on the host", SOON, async || {
+        let budgets = budgets
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        let is_observed = budgets.iter().any(|budget| budget.status.is_some());
+        if is_observed {
+            Ok(())
+        } else {
+            Err(format!("{:?}", budgets.items))
+        }
+    })
+    .await;
+    tenant
+}
+
+/// Sets the time limits of the pool whose nodes these tests use; null: the defaults.
+async fn limit_drains(host: &TestCluster, drain: Option<&str>) {
+    let pools: Api<HostNodePool> = Api::all(host.client.clone());
+    let patch = Patch::Merge(json!({"spec": {"timeouts": {"drain": drain, "terminate": drain}}}));
+    pools.patch("l40s", &PatchParams::default(), &patch).await.unwrap();
+}
+
+pub(crate) async fn a_process_that_ignores_sigterm_keeps_no_node(host: Arc<TestCluster>) {
+    limit_drains(&host, Some("10s")).await;
+    let tenant = stubborn_tenant(&host, "stubborn-node").await;
+    let node = only_node(&host, &tenant).await;
+    let released = Patch::Merge(json!({"spec": {"nodeGroups": []}}));
+    host.tenants("stubborn-node")
+        .patch("stubborn-node", &PatchParams::default(), &released)
+        .await
+        .unwrap();
+    until_free(&host, &node).await;
+    until_event(&host.client, &node, &["DrainForced"]).await;
+    until_event(&tenant.client, "stubborn", &["NodeReclaimed"]).await;
+    limit_drains(&host, None).await;
+    tenant.delete(&host).await;
+}
+
+pub(crate) async fn a_process_that_ignores_sigterm_keeps_no_tenant(host: Arc<TestCluster>) {
+    let tenant = stubborn_tenant(&host, "stubborn-tenant").await;
+    let node = only_node(&host, &tenant).await;
+    // The team's own deletion may name a longer time than its pod: on the host it is that of the class.
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    pods.delete("stubborn", &DeleteParams::default().grace_period(86_400))
+        .await
+        .unwrap();
+    until("the pod is gone, with a day left", SOON, async || {
+        match pods.get_opt("stubborn").await {
+            Ok(None) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    create_stubborn(&pods, "again").await;
+    tenant.delete(&host).await;
+    until_free(&host, &node).await;
 }

@@ -2,7 +2,7 @@
 //! out, and what is left. (Nothing answers in simulated pods; tenants with such control planes live in the tests on real
 //! nodes.)
 
-use berth_api::{DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, labels, names::TenantId};
+use berth_api::{DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, TenantLimits, labels, names::TenantId};
 use berth_control::{
     apply::Applier,
     control_plane::{
@@ -112,6 +112,8 @@ impl Scene {
             class: "default",
             scheduling: SchedulingMode::Tenant,
             policy: &SyncPolicy::default(),
+            limits: &TenantLimits::default(),
+            datastore_full: false,
             network: &NetworkLimits::default(),
             form: self.runtime.form(replicas),
             endpoints: &endpoints,

@@ -7,6 +7,7 @@ mod deletion;
 mod dns;
 mod input;
 mod lifecycle;
+mod limits;
 mod network;
 mod node_recycling;
 mod nodes;
@@ -47,6 +48,8 @@ fn main() -> ExitCode {
                 classes::priority_classes_follow_the_band,
                 classes::additional_kinds_need_a_definition_and_permissions,
                 classes::a_kind_of_the_host_is_defined_in_the_tenant,
+                limits::services_beyond_the_limit_are_refused,
+                limits::a_tenant_cannot_store_more_than_its_share_whoever_asks,
                 dns::tenant_resolves_only_its_own_names,
                 dns::dns_customization_is_validated,
                 usage::host_without_metrics_is_reported,

@@ -174,6 +174,7 @@ impl HostNodePoolSpec {
             if self.gpu_resource_name.as_ref().is_some_and(is_nvidia) || self.sharing == Sharing::Dra {
                 steps.extend([ScrubStep::Mig, ScrubStep::GpuReset]);
             }
+            steps.push(ScrubStep::Images);
             steps
         })
     }

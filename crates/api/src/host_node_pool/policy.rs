@@ -61,10 +61,14 @@ pub struct RecyclingTimeouts {
     /// Time in which a node must become ready for its tenant. Then it is quarantined. Defaults to 15m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join: Option<KubeDuration>,
-    /// Time after which an Event names the pods that keep a node from being drained. The node stays with its tenant until they
-    /// are gone. Defaults to 1h.
+    /// Time in which the pods of a node are evicted as disruption budgets allow. Half of it over, Events warn. Then the pods are
+    /// deleted whatever budgets say. Defaults to 1h.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<KubeDuration>,
+    /// Time that a pod has to end after `drain`, if its own grace period is not shorter. Then it is removed although its
+    /// kubelet has not reported its end. Defaults to 10m.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminate: Option<KubeDuration>,
     /// Time in which a node must be scrubbed. Then it is quarantined. Defaults to 30m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scrub: Option<KubeDuration>,
@@ -87,6 +91,11 @@ impl RecyclingTimeouts {
     /// [`RecyclingTimeouts::drain`] in seconds.
     pub fn drain(&self) -> i64 {
         self.drain.as_ref().map_or(60 * 60, KubeDuration::seconds)
+    }
+
+    /// [`RecyclingTimeouts::terminate`] in seconds.
+    pub fn terminate(&self) -> i64 {
+        self.terminate.as_ref().map_or(10 * 60, KubeDuration::seconds)
     }
 
     /// [`RecyclingTimeouts::scrub`] in seconds.

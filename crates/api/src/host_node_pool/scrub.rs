@@ -20,7 +20,7 @@ pub struct ScrubSpec {
     /// Whether Berth scrubs nodes. None is for simulated nodes: it leaves the data of a tenant to the next one.
     #[serde(default)]
     pub policy: ScrubPolicy,
-    /// Scrub steps, in this order. Defaults to Processes, Claims, Ephemeral, and MIG and GPUReset for NVIDIA GPUs.
+    /// Scrub steps, in this order. Defaults to Processes, Claims, Ephemeral, for NVIDIA GPUs MIG and GPUReset, and Images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 7))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -33,7 +33,8 @@ pub struct ScrubSpec {
     )]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub disks: Vec<String>,
-    /// Prefixes of the names of images that the step Images keeps, besides those that the platform's pods use.
+    /// Prefixes of the names of images that the step Images keeps, besides pinned images and those that the platform's pods
+    /// use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -78,7 +79,7 @@ pub enum ScrubStep {
     /// Resets GPUs, which clears their memory.
     #[serde(rename = "GPUReset")]
     GpuReset,
-    /// Removes images that no pod of the platform uses.
+    /// Removes images that no pod of the platform uses, by name and by ID, and checks that their content is gone.
     Images,
     /// Empties folders on local disks.
     Disks,

@@ -1,17 +1,28 @@
-//! The connection from the API server to the syncer's admission server: certificates for both ends, and the configuration
+//! The admission plugins of the API server: how many Events it takes, and whether it takes anything once the tenant's share of
+//! the datastore is full.
+//!
+//! And the connection from the API server to the syncer's admission server: certificates for both ends, and the configuration
 //! by which the API server presents its own. Other programs on the machine have no certificate and are rejected.
 
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::FILES,
+    datastore_limit,
     input::ControlPlaneInput,
 };
+use berth_kubernetes_versions::features;
 use berth_pki::Usage;
 use serde_json::json;
 use std::collections::BTreeMap;
 
+/// Events that a tenant may write in a second, and at once before that counts: each costs the shared etcd a write, and stays for
+/// an hour. A thousand pods that start have about four thousand.
+const EVENTS: (u32, u32) = (50, 5000);
+
 /// File of the API server with its admission configuration.
-pub(super) const CONFIGURATION: &str = "admission.json";
+pub(super) const CONFIGURATION: &str = "admission.conf";
+/// The admission plugin that limits Events. It is not on by default.
+pub(super) const EVENT_RATE_LIMIT: &str = "EventRateLimit";
 /// Name of the certificate and key files, on both ends.
 pub(super) const CERTIFICATE: &str = "admission";
 /// File of the syncer with the authority that signed the API server's certificate.
@@ -45,10 +56,23 @@ pub(super) fn for_api_server(
         "kind": "WebhookAdmissionConfiguration",
         "kubeConfigFile": format!("{FILES}/webhooks.kubeconfig"),
     });
+    let (qps, burst) = EVENTS;
+    let events = json!({
+        "apiVersion": "eventratelimit.admission.k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "limits": [{"type": "Server", "qps": qps, "burst": burst}],
+    });
+    let mut plugins = vec![
+        json!({"name": "MutatingAdmissionWebhook", "configuration": plugin}),
+        json!({"name": EVENT_RATE_LIMIT, "configuration": events}),
+    ];
+    if input.datastore_full && features::static_admission_policies(input.version) {
+        plugins.push(datastore_limit::for_api_server(files));
+    }
     let configuration = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",
         "kind": "AdmissionConfiguration",
-        "plugins": [{"name": "MutatingAdmissionWebhook", "configuration": plugin}],
+        "plugins": plugins,
     });
     files.insert(CONFIGURATION.into(), configuration.to_string());
     Ok(())

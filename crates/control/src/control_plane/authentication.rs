@@ -3,7 +3,7 @@
 use serde_json::json;
 
 /// File of the API server with its authentication configuration.
-pub(super) const FILE: &str = "authentication.json";
+pub(super) const FILE: &str = "authentication.conf";
 /// Path of the liveness probe.
 pub(super) const LIVE: &str = "/livez";
 /// Path of the readiness probe.

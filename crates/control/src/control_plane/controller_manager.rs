@@ -74,6 +74,8 @@ pub(super) fn render(
         file_flag("root-ca-file", "server-ca.crt"),
         file_flag("service-account-private-key-file", "service-account.key"),
         flag("use-service-account-credentials", "true"),
+        // Ended pods count for the tenant's limit of pods.
+        flag("terminated-pod-gc-threshold", input.limits.ended_pods()),
         flag("profiling", "false"),
     ];
     let (flags, health) = input.form.leader_election_flags(PORT);

@@ -52,9 +52,9 @@ pub(super) fn for_api_server(
         "kind": "EgressSelectorConfiguration",
         "egressSelections": selections,
     });
-    files.insert("egress.json".into(), configuration.to_string());
+    files.insert("egress.conf".into(), configuration.to_string());
     Ok(vec![
-        file_flag("egress-selector-config-file", "egress.json"),
+        file_flag("egress-selector-config-file", "egress.conf"),
         file_flag("kubelet-certificate-authority", KUBELET_AUTHORITY),
         file_flag("kubelet-client-certificate", "kubelet-client.crt"),
         file_flag("kubelet-client-key", "kubelet-client.key"),

@@ -10,6 +10,7 @@ mod certificates;
 mod component;
 mod controller_manager;
 mod coredns;
+mod datastore_limit;
 pub mod dns_customization;
 mod egress;
 mod endpoints;

@@ -1,5 +1,5 @@
 use super::{dns_customization::DnsCustomization, *};
-use berth_api::{NetworkLimits, SyncPolicy, names::TenantId};
+use berth_api::{NetworkLimits, SyncPolicy, TenantLimits, names::TenantId};
 use berth_pki::CertificateAuthority;
 use jiff::{SignedDuration, Timestamp};
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
@@ -18,6 +18,7 @@ struct Fixture {
     range: ServiceRange,
     scheduling: SchedulingMode,
     form: Form,
+    datastore_full: bool,
     policy: SyncPolicy,
     datastore: DatastoreInput,
     host: HostInput,
@@ -39,6 +40,7 @@ impl Fixture {
             },
             scheduling: SchedulingMode::Host,
             form: Form::Process,
+            datastore_full: false,
             policy: SyncPolicy::default(),
             datastore: DatastoreInput {
                 endpoints: vec!["https://127.0.0.1:2379".into()],
@@ -60,12 +62,18 @@ impl Fixture {
     }
 
     fn render(&self, leaves: &mut LeafStore) -> Vec<Component> {
+        self.render_version("v1.37.1", leaves)
+    }
+
+    fn render_version(&self, version: &str, leaves: &mut LeafStore) -> Vec<Component> {
         let input = ControlPlaneInput {
             tenant: &self.tenant,
-            version: "v1.37.1",
+            version,
             class: "default",
             scheduling: self.scheduling,
             policy: &self.policy,
+            limits: &TenantLimits::default(),
+            datastore_full: self.datastore_full,
             form: self.form,
             network: &NetworkLimits::default(),
             endpoints: &self.endpoints,
@@ -98,6 +106,38 @@ fn a_tenant_that_schedules_has_a_scheduler() {
     let syncer = components.iter().find(|component| component.name == SYNCER).unwrap();
     assert!(syncer.args.contains(&"--scheduling=tenant".to_owned()));
     assert!(COMPONENTS.iter().all(|name| components.iter().any(|c| c.name == *name)));
+}
+
+/// Files of the API server that it reads as admission policies, if there are any.
+fn policy_files(component: &Component) -> Vec<&String> {
+    let is_policy = |name: &&String| [".yaml", ".yml", ".json"].iter().any(|ending| name.ends_with(ending));
+    component.files.keys().filter(is_policy).collect()
+}
+
+#[test]
+fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
+    let mut fixture = Fixture::new();
+    let render = |fixture: &Fixture, version: &str| {
+        let mut leaves = LeafStore::new(BTreeMap::new(), Timestamp::now());
+        let components = fixture.render_version(version, &mut leaves);
+        components
+            .into_iter()
+            .find(|component| component.name == API_SERVER)
+            .unwrap()
+    };
+    let with_room = render(&fixture, "v1.37.1");
+    assert!(policy_files(&with_room).is_empty());
+    assert!(!with_room.files["admission.conf"].contains("staticManifestsDir"));
+    fixture.datastore_full = true;
+    let full = render(&fixture, "v1.37.1");
+    assert_eq!(policy_files(&full), ["datastore-limit.yaml"]);
+    let files = full.files_in("/files");
+    assert!(files["admission.conf"].contains(r#""staticManifestsDir":"/files""#));
+    insta::assert_snapshot!(files["datastore-limit.yaml"]);
+    // Earlier API servers know no such files.
+    for earlier in ["v1.36.4", "v1.35.0"] {
+        assert!(!render(&fixture, earlier).files["admission.conf"].contains("staticManifestsDir"));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub mod host_node_pool;
 pub mod nodes;
+pub mod pod_deletion;
 pub mod shared_nodes;
 pub mod tenant;
 pub mod tenant_class;

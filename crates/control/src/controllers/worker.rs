@@ -13,10 +13,11 @@ use super::{
 use crate::{
     error::ReconcileError,
     key::Key,
-    metrics::{Metrics, ReconcileLabels},
+    metrics::{Metrics, ReconcileLabels, TenantLabels},
     stores::Stores,
 };
 use berth_runtime::queue::{Queue, Taken};
+use kube::runtime::reflector::ObjectRef;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -139,6 +140,9 @@ async fn work(controllers: Arc<Controllers>, failures: Arc<Failures>, stop: Canc
         let started = Instant::now();
         let outcome = tokio::time::timeout(RECONCILE_TIMEOUT, controllers.reconcile(&key)).await;
         metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
+        if let Key::Tenant { namespace, name } = &key {
+            record_datastore_usage(metrics, stores, namespace, name);
+        }
         let result = match outcome.unwrap_or(Err(ControllerError::Timeout)) {
             Ok(again) => {
                 failures.clear(&key);
@@ -158,6 +162,24 @@ async fn work(controllers: Arc<Controllers>, failures: Arc<Failures>, stop: Canc
         let labels = ReconcileLabels { kind, result };
         metrics.reconciles.get_or_create(&labels).inc();
         queue.done(&key);
+    }
+}
+
+/// Sets what a tenant uses of the datastore, or forgets a tenant that is gone.
+fn record_datastore_usage(metrics: &Metrics, stores: &Stores, namespace: &str, name: &str) {
+    let labels = TenantLabels {
+        tenant_namespace: namespace.to_owned(),
+        tenant: name.to_owned(),
+    };
+    let cluster = stores.tenants.get(&ObjectRef::new(name).within(namespace));
+    match cluster.and_then(|cluster| cluster.status.as_ref()?.datastore) {
+        Some(usage) => {
+            let used = metrics.datastore_used.get_or_create(&labels);
+            used.set(usage.percent.into());
+        }
+        None => {
+            metrics.datastore_used.remove(&labels);
+        }
     }
 }
 

@@ -1,6 +1,8 @@
-//! The certificates of the datastore that the chart installs: a certificate authority, with which control signs the tenants'
-//! certificates, and a certificate for the members of etcd. Both are Secrets. They change only if one is missing, about to
-//! expire, or has other names than it should have. etcd reads its files again for every connection.
+//! The certificates of the datastore that the chart installs. For clients: a certificate authority, with which control signs the
+//! tenants' certificates, and a certificate for the members of etcd. For the members among themselves: an authority that
+//! signs nothing else, so that a tenant's certificate opens no peer port, and another certificate. All are Secrets. They
+//! change only if one is missing, about to expire, or has other names than it should have. etcd reads certificates again
+//! for every connection.
 
 use super::{MANAGED_BY, PART_OF};
 use crate::{
@@ -22,8 +24,10 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 /// Life of the authority: ten years, as kubeadm does.
 const AUTHORITY_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// Name of the members' certificate in its Secret.
+/// Name of the certificate in the Secret of the one that clients see.
 const SERVER: &str = "server";
+/// Name of the certificate in the Secret of the one that members show each other.
+const PEER: &str = "peer";
 /// Files of the authority's Secret, as those of type `kubernetes.io/tls` are called.
 const AUTHORITY_FILES: [&str; 2] = ["tls.crt", "tls.key"];
 /// Field manager.
@@ -72,14 +76,64 @@ pub struct Datastore {
     pub service: String,
     /// Headless Service of the members; the names of all of them are in the certificate.
     pub peers: String,
-    /// Secret of the authority.
+    /// Secret of the authority of clients, and of the certificate that they see.
     pub authority: String,
-    /// Secret of the members' certificate.
+    /// Secret of the certificate that clients see.
     pub server: String,
+    /// Secret of the authority of members among themselves.
+    pub peer_authority: String,
+    /// Secret of the certificate that members show each other.
+    pub peer: String,
+}
+
+/// A certificate of the members, and where it is stored.
+struct MemberCertificate<'a> {
+    /// Secret of its authority.
+    authority: &'a str,
+    /// Common name of the authority.
+    authority_name: &'static str,
+    /// Secret of the certificate.
+    secret: &'a str,
+    /// Its name in the Secret.
+    name: &'static str,
+    /// What it says.
+    leaf: Leaf,
 }
 
 impl Datastore {
-    /// The members' certificate.
+    /// All certificates of the members, if these are the addresses of the Service.
+    fn certificates(&self, addresses: &[IpAddr]) -> [MemberCertificate<'_>; 2] {
+        [
+            MemberCertificate {
+                authority: &self.authority,
+                authority_name: "berth-datastore",
+                secret: &self.server,
+                name: SERVER,
+                leaf: self.server_certificate(addresses),
+            },
+            MemberCertificate {
+                authority: &self.peer_authority,
+                authority_name: "berth-datastore-peers",
+                secret: &self.peer,
+                name: PEER,
+                leaf: self.peer_certificate(),
+            },
+        ]
+    }
+
+    /// The certificate that members show each other. A member looks up the names in it for the address that connects: the
+    /// name of the headless Service has the addresses of all members. A member that is alone connects to 127.0.0.1.
+    fn peer_certificate(&self) -> Leaf {
+        let Self { namespace, peers, .. } = self;
+        Leaf::new("etcd-peer", Usage::Both)
+            .dns_names(vec![
+                format!("{peers}.{namespace}.svc"),
+                format!("*.{peers}.{namespace}.svc"),
+            ])
+            .ip_address(IpAddr::from([127, 0, 0, 1]))
+    }
+
+    /// The certificate that clients see.
     fn server_certificate(&self, addresses: &[IpAddr]) -> Leaf {
         let Self {
             namespace,
@@ -100,7 +154,7 @@ impl Datastore {
     }
 }
 
-/// Creates or renews both Secrets.
+/// Creates or renews all Secrets.
 ///
 /// # Errors
 /// The host refuses or does not answer, or the existing Secret is not an authority.
@@ -110,32 +164,36 @@ pub async fn apply_certificates(
     now: Timestamp,
 ) -> Result<(), CertificatesError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &datastore.namespace);
-    let authority = load_or_create_authority(&secrets, &datastore.authority).await?;
     let services: Api<Service> = Api::namespaced(client.clone(), &datastore.namespace);
     let service = optional(services.get(&datastore.service).await).map_err(failed("read the datastore's Service"))?;
     let addresses = service.map(|service| service_addresses(&service)).unwrap_or_default();
-    let stored = optional(secrets.get(&datastore.server).await).map_err(failed("read the datastore's certificate"))?;
+    for certificate in datastore.certificates(&addresses) {
+        apply_certificate(&secrets, &certificate, now).await?;
+    }
+    Ok(())
+}
+
+/// Creates or renews one certificate, and its authority if there is none.
+async fn apply_certificate(
+    secrets: &Api<Secret>,
+    certificate: &MemberCertificate<'_>,
+    now: Timestamp,
+) -> Result<(), CertificatesError> {
+    let name = certificate.secret;
+    let authority = load_or_create_authority(secrets, certificate.authority, certificate.authority_name).await?;
+    let stored = optional(secrets.get(name).await).map_err(failed("read the datastore's certificate"))?;
     let before = stored.map(texts).unwrap_or_default();
-    let after = leaves(
-        &authority,
-        before.clone(),
-        &datastore.server_certificate(&addresses),
-        now,
-    )?;
+    let after = leaves(&authority, before.clone(), certificate.name, &certificate.leaf, now)?;
     if before == after {
-        tracing::info!(secret = datastore.server, "the datastore's certificate is up to date");
+        tracing::info!(secret = name, "the datastore's certificate is up to date");
         return Ok(());
     }
-    let secret = secret(&datastore.server, "Opaque", after);
+    let secret = secret(name, "Opaque", after);
     secrets
-        .patch(
-            &datastore.server,
-            &PatchParams::apply(MANAGER).force(),
-            &Patch::Apply(&secret),
-        )
+        .patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(&secret))
         .await
         .map_err(failed("store the datastore's certificate"))?;
-    tracing::info!(secret = datastore.server, "the datastore has a new certificate");
+    tracing::info!(secret = name, "the datastore has a new certificate");
     Ok(())
 }
 
@@ -143,11 +201,11 @@ pub async fn apply_certificates(
 async fn load_or_create_authority(
     secrets: &Api<Secret>,
     name: &str,
+    common_name: &str,
 ) -> Result<CertificateAuthority, CertificatesError> {
     let mut stored = optional(secrets.get(name).await).map_err(failed("read the datastore's authority"))?;
     if stored.is_none() {
-        let new =
-            CertificateAuthority::create("berth-datastore", AUTHORITY_VALIDITY).map_err(CertificateError::from)?;
+        let new = CertificateAuthority::create(common_name, AUTHORITY_VALIDITY).map_err(CertificateError::from)?;
         let data = AUTHORITY_FILES.map(str::to_owned).into_iter();
         let data = data
             .zip([new.cert_pem().to_owned(), new.key_pem().to_owned()])
@@ -172,15 +230,16 @@ async fn load_or_create_authority(
     })
 }
 
-/// The contents of the members' Secret.
+/// The contents of the Secret of a certificate.
 fn leaves(
     authority: &CertificateAuthority,
     stored: BTreeMap<String, String>,
+    name: &str,
     leaf: &Leaf,
     now: Timestamp,
 ) -> Result<BTreeMap<String, String>, CertificateError> {
     let mut leaves = LeafStore::new(stored, now);
-    leaves.issue(authority, SERVER, leaf)?;
+    leaves.issue(authority, name, leaf)?;
     let mut data = leaves.into_data();
     data.insert("ca.crt".into(), authority.cert_pem().into());
     Ok(data)
@@ -230,6 +289,8 @@ mod tests {
             peers: "berth-etcd-peers".into(),
             authority: "berth-etcd-ca".into(),
             server: "berth-etcd-server".into(),
+            peer_authority: "berth-etcd-peer-ca".into(),
+            peer: "berth-etcd-peer".into(),
         }
     }
 
@@ -238,25 +299,35 @@ mod tests {
         let authority = CertificateAuthority::create("ca", AUTHORITY_VALIDITY).unwrap();
         let now = Timestamp::now();
         let leaf = datastore().server_certificate(&["10.96.0.7".parse().unwrap()]);
-        let first = leaves(&authority, BTreeMap::new(), &leaf, now).unwrap();
+        let issue = |authority: &CertificateAuthority, stored, leaf: &Leaf, now| {
+            leaves(authority, stored, SERVER, leaf, now).unwrap()
+        };
+        let first = issue(&authority, BTreeMap::new(), &leaf, now);
         assert_eq!(
             first.keys().collect::<Vec<_>>(),
             ["ca.crt", "server.crt", "server.key", "server.mark"]
         );
-        assert_eq!(leaves(&authority, first.clone(), &leaf, now).unwrap(), first);
+        assert_eq!(issue(&authority, first.clone(), &leaf, now), first);
         let later = now + SignedDuration::from_hours(24 * 80);
-        assert_ne!(leaves(&authority, first.clone(), &leaf, later).unwrap(), first, "due");
+        assert_ne!(issue(&authority, first.clone(), &leaf, later), first, "due");
         let moved = datastore().server_certificate(&["10.96.0.8".parse().unwrap()]);
-        assert_ne!(
-            leaves(&authority, first.clone(), &moved, now).unwrap(),
-            first,
-            "another address"
-        );
+        assert_ne!(issue(&authority, first.clone(), &moved, now), first, "another address");
         let other = CertificateAuthority::create("ca", AUTHORITY_VALIDITY).unwrap();
-        assert_ne!(
-            leaves(&other, first.clone(), &leaf, now).unwrap(),
-            first,
-            "another authority"
+        assert_ne!(issue(&other, first.clone(), &leaf, now), first, "another authority");
+    }
+
+    #[test]
+    fn members_have_an_authority_of_their_own() {
+        let datastore = datastore();
+        let [server, peer] = datastore.certificates(&[]);
+        assert_ne!(server.authority, peer.authority);
+        assert_ne!(server.secret, peer.secret);
+        let authority = CertificateAuthority::create(peer.authority_name, AUTHORITY_VALIDITY).unwrap();
+        let stored = leaves(&authority, BTreeMap::new(), peer.name, &peer.leaf, Timestamp::now()).unwrap();
+        assert_eq!(
+            stored.keys().collect::<Vec<_>>(),
+            ["ca.crt", "peer.crt", "peer.key", "peer.mark"]
         );
+        assert_eq!(stored["ca.crt"], authority.cert_pem());
     }
 }

@@ -53,6 +53,8 @@ pub fn control_rules() -> Vec<PolicyRule> {
         rule("berth.dev", &["tenantnodes/status"], &["patch"]),
         rule("berth.dev", &[RESOURCE], &[BYPASS]),
         rule("", &["namespaces", "secrets", "serviceaccounts", "services"], &WRITE),
+        // What a tenant may have of each kind on the host.
+        rule("", &["resourcequotas", "limitranges"], &["get", "create", "patch"]),
         rule("", &["serviceaccounts/token"], &["create"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
         // Placeholder pods are created and deleted with the permissions of syncers.

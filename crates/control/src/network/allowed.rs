@@ -100,10 +100,10 @@ pub fn validate_class_network(class: &ClassNetwork) -> Option<String> {
     let ClassNetwork {
         egress,
         ingress,
-        // Checked with the lists of the class that are like them.
+        endpoint_cidrs,
+        blocked_cidrs,
+        // Checked with the lists of the class that are like it.
         api_server_egress: _,
-        endpoint_cidrs: _,
-        blocked_cidrs: _,
     } = class;
     let lists = [
         ("egress.allowedCIDRs", &egress.allowed_cidrs),
@@ -117,6 +117,12 @@ pub fn validate_class_network(class: &ClassNetwork) -> Option<String> {
     if let Some(why) = egress.default.iter().find_map(|rule| ranges::parse(&rule.cidr).err()) {
         return Some(format!("spec.network.egress.default: {why}"));
     }
+    if let Some(closed) = find_closed(endpoint_cidrs, blocked_cidrs) {
+        return Some(format!(
+            "spec.network.endpointCIDRs: {closed} is never open: it lies in spec.network.blockedCIDRs, or its addresses are \
+             those of nodes or metadata services; remove it"
+        ));
+    }
     let why = ingress
         .default
         .iter()
@@ -126,6 +132,13 @@ pub fn validate_class_network(class: &ClassNetwork) -> Option<String> {
             _ => Some("exactly one of cidr and namespace must be given".into()),
         })?;
     Some(format!("spec.network.ingress.default: {why}"))
+}
+
+/// A range that lies wholly within what is closed on every host, or within what the class blocks.
+fn find_closed(offered: &[String], blocked: &[String]) -> Option<IpNet> {
+    let closed: Vec<IpNet> = ranges::never_open().chain(ranges::blocking(blocked)).collect();
+    let mut offered = offered.iter().filter_map(|text| ranges::parse(text).ok());
+    offered.find(|range| closed.iter().any(|closed| closed.contains(range)))
 }
 
 #[cfg(test)]
@@ -242,5 +255,30 @@ mod tests {
                 .unwrap()
                 .starts_with("spec.network.ingress.allowedCIDRs: ")
         );
+    }
+
+    #[test]
+    fn a_class_offers_no_endpoints_in_networks_that_are_closed() {
+        let offering = |cidr: &str| {
+            let mut class = class();
+            class.blocked_cidrs = vec!["10.20.0.0/16".into()];
+            class.endpoint_cidrs = vec!["192.0.2.0/24".into(), cidr.into()];
+            validate_class_network(&class)
+        };
+        for closed in [
+            "10.20.7.0/24",
+            "10.20.0.0/16",
+            "169.254.169.254/32",
+            "127.0.0.0/8",
+            "fe80::/64",
+        ] {
+            let message = offering(closed).unwrap_or_default();
+            let start = format!("spec.network.endpointCIDRs: {closed} is never open: ");
+            assert!(message.starts_with(&start), "{message}");
+        }
+        // What is closed within them stays closed.
+        for open in ["10.0.0.0/8", "0.0.0.0/0", "::/0", "10.21.0.0/16"] {
+            assert_eq!(offering(open), None, "{open}");
+        }
     }
 }

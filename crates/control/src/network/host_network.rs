@@ -19,6 +19,8 @@ pub struct HostNetwork {
     pub pods: Vec<IpNet>,
     /// The ranges of Services among them.
     pub services: Vec<IpNet>,
+    /// The addresses of nodes among them; none contains another. Flags may block ranges around them.
+    pub nodes: Vec<IpNet>,
     /// Addresses of the host's API servers.
     pub api_servers: Vec<SocketAddr>,
 }
@@ -31,6 +33,30 @@ impl HostNetwork {
         blocked.sort();
         blocked
     }
+
+    /// Ranges of the host in which no pod lies, as far as it is known: Service ranges and API servers, and nodes within
+    /// `offered`. Sorted; none contains another.
+    ///
+    /// Pods may have addresses between those of nodes, so nodes are never merged into wider ranges here. If they are too
+    /// many to be listed one by one, they are left out.
+    pub fn ranges_without_pods(&self, offered: &[IpNet]) -> Vec<IpNet> {
+        let nodes: Vec<IpNet> = self
+            .nodes
+            .iter()
+            .filter(|node| offered.iter().any(|range| ranges::overlap(*range, **node)))
+            .copied()
+            .collect();
+        let nodes = if nodes.len() > MAX_BLOCKED_RANGES {
+            Vec::new()
+        } else {
+            nodes
+        };
+        let servers = self.api_servers.iter().map(|server| IpNet::from(server.ip()));
+        let all: Vec<IpNet> = self.services.iter().copied().chain(servers).chain(nodes).collect();
+        let mut without_pods = IpNet::aggregate(&all);
+        without_pods.sort();
+        without_pods
+    }
 }
 
 /// The host's network, from its nodes, Service ranges and API servers, and from flags.
@@ -41,7 +67,7 @@ pub fn collect_host_network<'n, 's>(
     flags: &[IpNet],
 ) -> HostNetwork {
     let mut pods = Vec::new();
-    let mut node_addresses: Vec<IpNet> = api_servers.iter().map(|server| IpNet::from(server.ip())).collect();
+    let mut node_addresses = Vec::new();
     for node in nodes {
         let spec = node.spec.iter();
         let listed = spec.clone().flat_map(|spec| spec.pod_cidrs.iter().flatten());
@@ -50,6 +76,7 @@ pub fn collect_host_network<'n, 's>(
         node_addresses.extend(addresses_of(node).map(IpNet::from));
     }
     let pods = IpNet::aggregate(&pods);
+    let nodes = IpNet::aggregate(&node_addresses);
     let services: Vec<IpNet> = service_ranges
         .into_iter()
         .filter_map(|text| ranges::parse(text).ok())
@@ -57,6 +84,7 @@ pub fn collect_host_network<'n, 's>(
     let all = ranges::never_open()
         .chain(flags.iter().copied())
         .chain(services.iter().copied());
+    let all = all.chain(api_servers.iter().map(|server| IpNet::from(server.ip())));
     let all: Vec<IpNet> = all.chain(pods.iter().copied()).chain(node_addresses).collect();
     let mut blocked = merge_ranges(IpNet::aggregate(&all), MAX_BLOCKED_RANGES);
     blocked.sort();
@@ -64,6 +92,7 @@ pub fn collect_host_network<'n, 's>(
         blocked,
         pods,
         services,
+        nodes,
         api_servers,
     }
 }
@@ -146,6 +175,33 @@ mod tests {
         let facts = collect_host_network(&nodes, ["10.96.0.0/16"], servers, &flags);
         insta::assert_yaml_snapshot!(facts.blocked.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(facts.pods, [ranges::parse("10.244.0.0/23").unwrap()]);
+    }
+
+    #[test]
+    fn ranges_without_pods_hold_services_api_servers_and_offered_nodes() {
+        let nodes = [
+            node("10.244.0.0/24", "192.168.5.10"),
+            node("10.244.1.0/24", "172.18.0.5"),
+        ];
+        let flags = [ranges::parse("192.168.0.0/16").unwrap()];
+        let servers = vec!["192.168.9.9:6443".parse().unwrap()];
+        let facts = collect_host_network(&nodes, ["10.96.0.0/16"], servers, &flags);
+        let closed = |offered: &[&str]| -> Vec<String> {
+            let offered: Vec<IpNet> = offered.iter().map(|text| ranges::parse(text).unwrap()).collect();
+            let closed = facts.ranges_without_pods(&offered);
+            closed.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(closed(&[]), ["10.96.0.0/16", "192.168.9.9/32"]);
+        let with_node = ["10.96.0.0/16", "192.168.5.10/32", "192.168.9.9/32"];
+        assert_eq!(closed(&["10.0.0.0/8", "192.168.0.0/16"]), with_node);
+        let many: Vec<Node> = (0..=MAX_BLOCKED_RANGES)
+            .map(|n| node("10.244.0.0/24", &format!("172.16.{}.{}", n / 100, 2 * (n % 100) + 1)))
+            .collect();
+        let facts = collect_host_network(&many, ["10.96.0.0/16"], Vec::new(), &[]);
+        let everything = [ranges::ALL_V4];
+        assert_eq!(facts.ranges_without_pods(&everything).len(), 1, "too many to be listed");
+        let few = collect_host_network(&many[..100], [], Vec::new(), &[]);
+        assert_eq!(few.ranges_without_pods(&everything).len(), 100, "never merged");
     }
 
     #[test]

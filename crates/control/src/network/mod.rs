@@ -80,14 +80,14 @@ impl NetworkIsolation<'_> {
     }
 }
 
-/// Limits for the tenant's syncer and for the admission policy of NetworkPolicies. Blocked ranges that overlap nothing allowed
-/// are left out, so that most tenants do not change when a node is added or removed.
+/// Limits for the tenant's syncer and for the admission policy of NetworkPolicies. Blocked ranges that overlap nothing that is
+/// allowed, or offered for endpoints, are left out, so that most tenants do not change when a node is added or removed.
 pub fn network_limits(allowed: &AllowedNetworks, class: &ClassNetwork, blocked: &[IpNet]) -> NetworkLimits {
     let webhook_hosts = &class.api_server_egress.hosts;
     let AllowedNetworks { egress, ingress } = allowed;
     let cidrs = egress.iter().map(|rule| &rule.cidr);
     let cidrs = cidrs.chain(ingress.iter().filter_map(|rule| rule.cidr.as_ref()));
-    let opened: Vec<IpNet> = cidrs.filter_map(|cidr| ranges::parse(cidr).ok()).collect();
+    let opened = parse_ranges(cidrs.chain(&class.endpoint_cidrs));
     // A name may resolve to any address.
     let is_relevant =
         |range: &&IpNet| !webhook_hosts.is_empty() || opened.iter().any(|opened| ranges::overlap(*opened, **range));
@@ -98,6 +98,19 @@ pub fn network_limits(allowed: &AllowedNetworks, class: &ClassNetwork, blocked: 
         endpoint_cidrs: class.endpoint_cidrs.clone(),
         api_server_hosts: webhook_hosts.clone(),
     }
+}
+
+/// Ranges in which no endpoint of a tenant may lie, for the admission policy of EndpointSlices: it cannot tell the tenant's
+/// pods from others, so it closes what contains no pods.
+pub fn closed_to_endpoints(host: &HostNetwork, class: &ClassNetwork) -> Vec<String> {
+    let offered = parse_ranges(&class.endpoint_cidrs);
+    let closed = host.ranges_without_pods(&offered);
+    closed.iter().map(ToString::to_string).collect()
+}
+
+/// The ranges that can be parsed: the others open nothing.
+fn parse_ranges<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<IpNet> {
+    texts.into_iter().filter_map(|text| ranges::parse(text).ok()).collect()
 }
 
 /// Every NetworkPolicy of a tenant's two namespaces.

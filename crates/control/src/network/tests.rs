@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::{Selector, SelectorExt};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use std::{cmp::Ordering, collections::BTreeSet, net::IpAddr};
+use std::{cmp::Ordering, net::IpAddr};
 
 const NAMES: [&str; 2] = ["vision", "speech"];
 
@@ -43,10 +43,10 @@ impl Case {
             .collect();
         let servers = vec!["192.168.5.1:6443".parse().unwrap()];
         // The first tenant has the first node.
-        let ports = [(Protocol::Tcp, 30080), (Protocol::Tcp, 30090), (Protocol::Udp, 30053)];
-        let ports = if name == NAMES[0] { &ports[..] } else { &[] };
+        let exposed = [(Protocol::Tcp, 30080), (Protocol::Tcp, 30090), (Protocol::Udp, 30053)];
+        let exposed = if name == NAMES[0] { &exposed[..] } else { &[] };
         Self {
-            node_ports: NodePortAccess::new(ports.iter().copied().collect(), &nodes[..1]),
+            node_ports: NodePortAccess::new(exposed.iter().copied().collect(), &nodes[..1]),
             allowed: serde_json::from_value(json!({
                 "egress": [
                     {"cidr": "10.20.0.0/16", "ports": [443]}, {"cidr": "192.168.0.0/16", "ports": [5432]},
@@ -150,6 +150,30 @@ fn limits_contain_only_blocked_ranges_that_overlap_allowed_ones() {
     );
     assert!(blocked(json!({"egress": [{"cidr": "198.51.100.0/24"}]})).is_empty());
     assert_eq!(blocked(json!({"egress": [{"cidr": "10.20.0.0/16"}]})), ["10.20.7.0/24"]);
+}
+
+#[test]
+fn networks_for_endpoints_come_with_what_is_blocked_in_them() {
+    let case = Case::new("vision");
+    let class = |cidrs: &[&str]| -> ClassNetwork { serde_json::from_value(json!({ "endpointCIDRs": cidrs })).unwrap() };
+    let blocked = |cidrs: &[&str]| network_limits(&AllowedNetworks::default(), &class(cidrs), &case.blocked()).blocked;
+    assert!(blocked(&[]).is_empty());
+    assert_eq!(blocked(&["10.20.0.0/16"]), ["10.20.7.0/24"]);
+    // The host's pods, Services and nodes.
+    let all = blocked(&["10.0.0.0/8", "192.168.0.0/16"]);
+    for range in ["10.96.0.0/16", "10.244.0.0/23", "192.168.5.1/32", "192.168.5.10/31"] {
+        assert!(all.iter().any(|known| known == range), "{range}: {all:?}");
+    }
+    assert_eq!(
+        closed_to_endpoints(&case.host, &class(&[])),
+        ["10.96.0.0/16", "192.168.5.1/32"],
+        "Services and API servers"
+    );
+    assert_eq!(
+        closed_to_endpoints(&case.host, &class(&["192.168.0.0/16"])),
+        ["10.96.0.0/16", "192.168.5.1/32", "192.168.5.10/31"],
+        "and nodes"
+    );
 }
 
 #[test]

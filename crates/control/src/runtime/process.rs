@@ -20,6 +20,7 @@ use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::{Api, Client, api::PostParams};
 use std::{
+    collections::BTreeMap,
     fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
@@ -174,6 +175,27 @@ fn remove(path: &Path, remove: impl FnOnce(&Path) -> std::io::Result<()>) -> Res
     }
 }
 
+/// Removes files that the component no longer has and that an API server would read as admission policies.
+fn remove_old_policies(dir: &Path, files: &BTreeMap<String, String>) -> Result<(), RuntimeError> {
+    let entries = fs::read_dir(dir).map_err(|source| RuntimeError::Io {
+        path: dir.display().to_string(),
+        source,
+    })?;
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let is_policy = path
+            .extension()
+            .is_some_and(|ending| ["yaml", "yml", "json"].iter().any(|policy| ending == *policy));
+        let is_used = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| files.contains_key(name));
+        if is_policy && !is_used {
+            remove(&path, |path| fs::remove_file(path))?;
+        }
+    }
+    Ok(())
+}
+
 #[async_trait]
 impl ControlPlaneRuntime for ProcessRuntime {
     fn versions(&self) -> Vec<String> {
@@ -225,6 +247,7 @@ impl ControlPlaneRuntime for ProcessRuntime {
             }
             write_atomic(&path, text.as_bytes(), 0o600).map_err(files_error)?;
         }
+        remove_old_policies(&dir, &files)?;
         if let Some(account) = component.host_service_account {
             self.refresh_token(tenant, component.name, account, &dir).await?;
         }

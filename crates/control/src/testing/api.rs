@@ -9,6 +9,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+/// Annotation of pods that do not end: only a deletion without a grace period removes them.
+pub(crate) const NEVER_ENDS: &str = "testing.berth.dev/never-ends";
+
 /// An API server in memory. Its calls are recorded in a script; those that the script fails get status 500.
 #[derive(Clone)]
 pub(crate) struct ScriptedApi {
@@ -58,7 +61,7 @@ impl ScriptedApi {
         self.objects().store(path, object);
     }
 
-    /// Sets the answer of a path that is not an object, such as the resources of a group; null: none.
+    /// Sets the answer of a path that is not an object, such as the resources of a group; null: none. A string is the answer itself.
     pub(crate) fn serve(&self, path: &str, answer: Value) {
         self.objects().served.insert(path.to_owned(), answer);
     }
@@ -104,7 +107,8 @@ impl ScriptedApi {
         let is_apply = query.contains("fieldManager=") && parts.method == Method::PATCH;
         let mut objects = self.objects();
         if let Some(served) = objects.served.get(&path).filter(|served| !served.is_null()) {
-            return Response::new(Body::from(served.to_string().into_bytes()));
+            let text = served.as_str().map_or_else(|| served.to_string(), ToOwned::to_owned);
+            return Response::new(Body::from(text.into_bytes()));
         }
         let Some(target) = Target::parse(&path) else {
             return refuse(404, "not served");
@@ -115,8 +119,8 @@ impl ScriptedApi {
             (&Method::POST, _) => objects.create(&target, body),
             (&Method::PUT, Some(_)) => Ok(objects.store(&target.path(), body)),
             (&Method::PATCH, Some(_)) => objects.patch(&target, body, is_apply),
-            (&Method::DELETE, Some(_)) => objects.delete(&target.path()),
-            (&Method::DELETE, None) => Ok(objects.delete_collection(&target.collection)),
+            (&Method::DELETE, Some(_)) => objects.delete(&target.path(), &body),
+            (&Method::DELETE, None) => Ok(objects.delete_collection(&target.collection, &body)),
             _ => Err((405, "not allowed")),
         };
         match answer {
@@ -239,8 +243,17 @@ impl Objects {
     }
 
     /// A namespace is deleted with everything in it.
-    fn delete(&mut self, path: &str) -> Answer {
-        let object = self.by_path.remove(path).ok_or((404, "not found"))?;
+    fn delete(&mut self, path: &str, options: &Value) -> Answer {
+        let mut object = self.get(path)?;
+        if object["metadata"]["annotations"][NEVER_ENDS] == "true" && options["gracePeriodSeconds"] != 0 {
+            if object["metadata"]["deletionTimestamp"].is_null() {
+                // Its grace period has been over for long.
+                object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                object["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+            }
+            return Ok(self.store(path, object));
+        }
+        self.by_path.remove(path);
         if let Some(name) = path
             .strip_prefix("/api/v1/namespaces/")
             .filter(|name| !name.contains('/'))
@@ -251,9 +264,12 @@ impl Objects {
         Ok(object)
     }
 
-    fn delete_collection(&mut self, collection: &str) -> Value {
+    fn delete_collection(&mut self, collection: &str, options: &Value) -> Value {
         let prefix = format!("{collection}/");
-        self.by_path.retain(|path, _| !path.starts_with(&prefix));
+        let inside = self.by_path.keys().filter(|path| path.starts_with(&prefix));
+        for path in inside.cloned().collect::<Vec<_>>() {
+            let _ = self.delete(&path, options);
+        }
         json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})
     }
 }

@@ -4,7 +4,7 @@ mod api;
 mod runtime;
 mod stores;
 
-pub(crate) use api::ScriptedApi;
+pub(crate) use api::{NEVER_ENDS, ScriptedApi};
 pub(crate) use runtime::{ScriptedRuntime, VERSION};
 pub(crate) use stores::StoreWriters;
 

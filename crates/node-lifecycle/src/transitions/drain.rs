@@ -1,7 +1,54 @@
 //! Transitions from Cordoned and Draining.
+//!
+//! | time in Draining | stage | pods of the tenant |
+//! |---|---|---|
+//! | less than half of `drain` | `Evict` | are evicted; disruption budgets and their grace periods hold |
+//! | less than `drain` | `Warn` | the same; Events say when budgets cease to hold |
+//! | more | `Delete` | are deleted, and have `terminate` to end at most; then they are removed without their kubelet |
 
-use super::{Observation, Tenant, Transition, recycle::requires_scrub, set_assignment};
+use super::{Observation, Tenant, Transition, quarantine, recycle::requires_scrub, set_assignment};
 use crate::{Assignment, AssignmentState};
+use berth_api::RecyclingTimeouts;
+use jiff::{SignedDuration, Timestamp};
+
+/// Seconds beyond `drain` and `terminate` for kubelets and the API server to report and remove pods.
+const MARGIN: i64 = 120;
+
+/// How far Berth goes to empty a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainStage {
+    /// Pods are evicted.
+    Evict,
+    /// The same, and it is announced that they are deleted next.
+    Warn,
+    /// Pods are deleted whatever disruption budgets say.
+    Delete,
+}
+
+impl DrainStage {
+    /// The stage of a node that has been in Draining for this number of seconds.
+    pub fn after(elapsed: i64, timeouts: &RecyclingTimeouts) -> Self {
+        let limit = timeouts.drain();
+        if elapsed >= limit {
+            Self::Delete
+        } else if elapsed >= limit / 2 {
+            Self::Warn
+        } else {
+            Self::Evict
+        }
+    }
+
+    /// How the reason of an assignment in this stage starts.
+    fn announcement(self) -> &'static str {
+        match self {
+            Self::Evict => "",
+            Self::Warn => "the eviction of pods is held up, for example by a PodDisruptionBudget",
+            Self::Delete => {
+                "the time limit of the drain is over: pods are deleted although disruption budgets may forbid it"
+            }
+        }
+    }
+}
 
 pub(super) fn from_cordoned(observation: &Observation<'_>) -> Transition {
     let Observation { assignment, now, .. } = observation;
@@ -22,31 +69,79 @@ pub(super) fn from_draining(observation: &Observation<'_>) -> Transition {
         if !requires_scrub(pool) {
             return Transition::Free("no pods are left; scrubbing is disabled in its pool".into());
         }
-        return set_assignment(assignment.start_recycling(observation.node, *now, &assignment.reason));
+        return set_assignment(assignment.start_recycling(observation.node, *now, reason_after_drain(assignment)));
     }
-    let limit = pool.timeouts.drain();
-    if assignment.elapsed(*now) >= limit {
-        let blocked = drain_blocked_message(observation.pods, limit);
-        if assignment.reason != blocked {
-            // The state and its start time stay the same; only the reason changes.
-            return set_assignment(Assignment {
-                reason: blocked,
-                ..(*assignment).clone()
-            });
-        }
+    let timeouts = &pool.timeouts;
+    let elapsed = assignment.elapsed(*now);
+    let stage = DrainStage::after(elapsed, timeouts);
+    if stage != DrainStage::Evict && !assignment.reason.starts_with(stage.announcement()) {
+        // The state and its start time stay the same; only the reason changes.
+        return set_assignment(Assignment {
+            reason: announce(stage, observation),
+            ..(*assignment).clone()
+        });
     }
-    if observation.tenant == Tenant::Gone {
-        Transition::DeletePods
-    } else {
-        Transition::EvictPods
+    if stage != DrainStage::Delete && observation.tenant != Tenant::Gone {
+        return Transition::EvictPods;
+    }
+    if requires_scrub(pool) {
+        return Transition::DeletePods {
+            max_grace_seconds: timeouts.terminate(),
+            removes_overdue: true,
+        };
+    }
+    // Processes of a pod that is removed without its kubelet may go on. The scrub ends them; without it, nothing does.
+    if elapsed >= timeouts.drain() + timeouts.terminate() + MARGIN {
+        let why = format!(
+            "pods did not end: {}; they may still run, and scrubbing is disabled in the pool",
+            name_some(observation.pods)
+        );
+        return quarantine(observation, &why);
+    }
+    Transition::DeletePods {
+        max_grace_seconds: timeouts.terminate(),
+        removes_overdue: false,
     }
 }
 
-fn drain_blocked_message(pods: &[String], limit: i64) -> String {
-    const NAMED: usize = 5;
-    let mut named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    if pods.len() > NAMED {
-        named = format!("{named} and {} more", pods.len() - NAMED);
+/// The reason of a node in a stage: what happens, when the next stage begins, and because of which pods.
+fn announce(stage: DrainStage, observation: &Observation<'_>) -> String {
+    let Observation { assignment, pool, .. } = observation;
+    let limit = pool.timeouts.drain();
+    let deleted_at = assignment
+        .since
+        .unwrap_or(observation.now)
+        .saturating_add(SignedDuration::from_secs(limit));
+    let next = match stage {
+        DrainStage::Delete => format!("; each has {} s to end at most", pool.timeouts.terminate()),
+        DrainStage::Evict | DrainStage::Warn => format!(
+            "; at {} they are deleted whatever budgets say",
+            deleted_at.unwrap_or(Timestamp::MAX)
+        ),
+    };
+    format!(
+        "{}{next}; remaining pods: {}",
+        stage.announcement(),
+        name_some(observation.pods)
+    )
+}
+
+/// The reason of the state after Draining: announcements about pods are outdated by then.
+fn reason_after_drain(assignment: &Assignment) -> &str {
+    let announced = [DrainStage::Warn, DrainStage::Delete].map(DrainStage::announcement);
+    if announced.iter().any(|start| assignment.reason.starts_with(start)) {
+        "its pods have ended after they held up its drain"
+    } else {
+        &assignment.reason
     }
-    format!("pods remain after {limit} s: {named}; a PodDisruptionBudget may prevent their eviction")
+}
+
+fn name_some(pods: &[String]) -> String {
+    const NAMED: usize = 5;
+    let named = pods.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    if pods.len() > NAMED {
+        format!("{named} and {} more", pods.len() - NAMED)
+    } else {
+        named
+    }
 }

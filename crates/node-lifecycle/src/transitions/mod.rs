@@ -12,6 +12,7 @@
 //! | Assigned | Cordoned | the planner releases it |
 //! | Cordoned | Draining | the time of its drain has come, or the tenant is gone |
 //! | Draining | Scrubbing | no pod of a tenant is left; never before |
+//! |  | Quarantined | pods do not end, and nothing would end their processes, because scrubbing is disabled |
 //! | Scrubbing | Validating | the scrub Job has succeeded |
 //! |  | Quarantined | it failed, or took too long |
 //! | Validating | free | the validation Job has succeeded, and all its GPUs are healthy |
@@ -25,6 +26,7 @@ mod gpu_configuration;
 mod prepare;
 mod recycle;
 
+pub use drain::DrainStage;
 pub use gpu_configuration::{DEVICE_PLUGIN_CONFIG, MIG_CONFIG, MIG_STATE};
 
 use crate::{Assignment, AssignmentState};
@@ -105,8 +107,13 @@ pub enum Transition {
     /// Remove the assignment, for this reason.
     Free(String),
     EvictPods,
-    /// Delete the pods of a tenant that is gone.
-    DeletePods,
+    /// Delete the pods: their tenant is gone, or budgets have held up the drain for long enough.
+    DeletePods {
+        /// Seconds that a pod has to end at most, if its own grace period is not shorter.
+        max_grace_seconds: i64,
+        /// Whether pods that are overdue are removed although their kubelet has not reported their end.
+        removes_overdue: bool,
+    },
     StartJob(JobKind),
 }
 

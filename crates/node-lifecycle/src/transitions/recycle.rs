@@ -28,7 +28,10 @@ pub(super) fn from_scrubbing(observation: &Observation<'_>) -> Transition {
     }
     if !observation.pods.is_empty() {
         if observation.job == JobState::Missing {
-            return Transition::DeletePods;
+            return Transition::DeletePods {
+                max_grace_seconds: pool.timeouts.terminate(),
+                removes_overdue: true,
+            };
         }
         // The scheduler can bind a pod late. What was scrubbed already could be dirty again.
         let reason = "a tenant's pod was bound during the scrub: the scrub starts again";

@@ -8,6 +8,12 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
+/// How pods are deleted with the default time limits.
+const DELETE: Transition = Transition::DeletePods {
+    max_grace_seconds: 600,
+    removes_overdue: true,
+};
+
 fn alive() -> Tenant {
     Tenant::Alive("vision-abc".into())
 }
@@ -115,7 +121,7 @@ impl World {
                 self.node = patched(&self.node, &clear_assignment_patch(&self.node));
                 self.seen.push("Free");
             }
-            Some(Transition::EvictPods | Transition::DeletePods) => self.pods.clear(),
+            Some(Transition::EvictPods | Transition::DeletePods { .. }) => self.pods.clear(),
             Some(Transition::StartJob(kind)) => {
                 self.job = JobState::Running;
                 self.job_of = Some((self.assignment().unwrap().recycling_id, kind));
@@ -201,7 +207,7 @@ fn a_tenant_deleted_during_a_transition_leaves_nothing() {
     world.pods.push("berth-vision/a".into());
     world.tenant = Tenant::Gone;
     assert!(world.step(), "the drain begins at once");
-    assert_eq!(world.next(), Some(Transition::DeletePods));
+    assert_eq!(world.next(), Some(DELETE));
     world.settle();
     assert_eq!(world.state(), Some(AssignmentState::Scrubbing));
 }
@@ -265,7 +271,7 @@ fn a_job_that_succeeded_while_control_was_down_counts() {
 }
 
 #[test]
-fn a_state_past_its_timeout_is_quarantined_or_reports_the_reason() {
+fn a_state_past_its_timeout_is_quarantined() {
     let mut world = World::new();
     world.pool.nvidia.get_or_insert_default().mig_config = Some("all-1g.10gb".into());
     world.reserve();
@@ -273,25 +279,6 @@ fn a_state_past_its_timeout_is_quarantined_or_reports_the_reason() {
     world.now += 900;
     world.settle();
     assert_eq!(world.state(), Some(AssignmentState::Quarantined));
-
-    // A budget forbids the eviction: the node stays in its state, and the pods on it are reported once.
-    let mut world = World::new();
-    world.reserve();
-    world.settle();
-    world.release(0);
-    world.step();
-    world.pods.push("berth-vision/a".into());
-    world.now += 3600;
-    assert!(world.step());
-    assert!(world.assignment().unwrap().reason.contains("berth-vision/a"));
-    assert_eq!(
-        (world.next(), world.state()),
-        (Some(Transition::EvictPods), Some(AssignmentState::Draining))
-    );
-    assert!(
-        world.assignment().unwrap().elapsed(at(world.now)) >= 3600,
-        "the time in the state is kept"
-    );
 
     for kind in ["Scrubbing", "Validating"] {
         let mut world = World::new();
@@ -307,6 +294,103 @@ fn a_state_past_its_timeout_is_quarantined_or_reports_the_reason() {
         world.settle();
         assert_eq!(world.state(), Some(AssignmentState::Quarantined), "{kind} hangs");
     }
+}
+
+/// A node in Draining with a pod that is not evicted.
+fn blocked() -> World {
+    let mut world = World::new();
+    world.reserve();
+    world.settle();
+    world.release(0);
+    world.step();
+    assert_eq!(world.state(), Some(AssignmentState::Draining));
+    world.pods.push("berth-vision/a".into());
+    world
+}
+
+#[test]
+fn pods_are_evicted_then_announced_then_deleted() {
+    let mut world = blocked();
+    assert_eq!(world.next(), Some(Transition::EvictPods));
+    for (elapsed, announced, then) in [
+        (1800, "held up", Transition::EvictPods),
+        (3600, "the time limit of the drain is over", DELETE),
+    ] {
+        world.now = 100 + elapsed;
+        assert!(world.step(), "it is announced once");
+        let reason = world.assignment().unwrap().reason;
+        assert!(
+            reason.contains(announced) && reason.contains("berth-vision/a"),
+            "{reason}"
+        );
+        assert_eq!(
+            (world.next(), world.state()),
+            (Some(then), Some(AssignmentState::Draining))
+        );
+        // Other pods are no reason to write the node again.
+        world.pods = vec!["berth-vision/b".into(), "berth-vision/a".into()];
+        assert!(!matches!(world.next(), Some(Transition::SetAssignment(..))));
+        world.pods.truncate(1);
+        world.pods[0] = "berth-vision/a".into();
+        assert_eq!(
+            world.assignment().unwrap().elapsed(at(world.now)),
+            elapsed,
+            "the time in the state is kept"
+        );
+    }
+    world.settle();
+    let scrubbing = world.assignment().unwrap();
+    assert_eq!(scrubbing.state, AssignmentState::Scrubbing);
+    assert!(!scrubbing.reason.contains("berth-vision"), "{}", scrubbing.reason);
+}
+
+#[test]
+fn the_announcement_says_when_pods_are_deleted() {
+    let mut world = blocked();
+    world.now = 100 + 1800;
+    assert!(world.step());
+    let deleted_at = at(100 + 3600).to_string();
+    let reason = world.assignment().unwrap().reason;
+    assert!(reason.contains(&deleted_at), "{reason}");
+}
+
+#[test]
+fn time_limits_of_a_pool_hold() {
+    let mut world = blocked();
+    world.pool.timeouts.drain = Some("10s".into());
+    world.pool.timeouts.terminate = Some("3s".into());
+    world.now = 110;
+    assert!(world.step());
+    assert_eq!(
+        world.next(),
+        Some(Transition::DeletePods {
+            max_grace_seconds: 3,
+            removes_overdue: true
+        })
+    );
+}
+
+#[test]
+fn without_a_scrub_no_node_is_free_while_processes_may_run() {
+    let mut world = blocked();
+    world.pool.scrub.policy = ScrubPolicy::None;
+    world.now = 100 + 3600;
+    assert!(world.step());
+    assert_eq!(
+        world.next(),
+        Some(Transition::DeletePods {
+            max_grace_seconds: 600,
+            removes_overdue: false
+        })
+    );
+    world.now += 600 + 120;
+    assert!(world.step());
+    assert_eq!(world.state(), Some(AssignmentState::Quarantined));
+    let why = &world.node.annotations()[labels::QUARANTINE];
+    assert!(
+        why.contains("berth-vision/a") && why.contains("scrubbing is disabled"),
+        "{why}"
+    );
 }
 
 #[test]
@@ -359,7 +443,7 @@ fn a_pod_that_arrives_during_the_scrub_restarts_it() {
     world.pods.push("berth-vision/late".into());
     world.job = JobState::Succeeded;
     assert!(world.step());
-    assert_eq!(world.next(), Some(Transition::DeletePods));
+    assert_eq!(world.next(), Some(DELETE));
     world.settle();
     assert_eq!(
         (world.state(), &world.job),

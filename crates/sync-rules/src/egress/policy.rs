@@ -7,17 +7,22 @@
 //! | a node of the tenant (name or address), port 10250 | the syncer's kubelet endpoint |
 //! | a ClusterIP, or `<service>.<namespace>.svc`, of the tenant | the Service's ready pods, as the host knows them |
 //! | an address of one of the tenant's pods | the pod, at any port |
-//! | an address in a network that the class offers for endpoints | there |
+//! | an address in a network that the class offers for endpoints | there, if the network is open (see [`endpoint_address`]) |
 //! | a host that the class lists | there, if its address is none of the platform's |
 
 use super::{
     local::Locals,
     services,
-    target::{self, Host, Target},
+    target::{Host, Target},
 };
-use crate::kinds::node::KUBELET_PORT;
-use crate::model::{Cache, KindId, json, resource::Name};
-use berth_api::ranges;
+use crate::{
+    kinds::node::KUBELET_PORT,
+    model::{Cache, KindId, json, resource::Name},
+    translation::{
+        endpoint_address::{self, Allowed, Denied, EndpointAddresses},
+        workload_address,
+    },
+};
 use http::StatusCode;
 use std::net::{IpAddr, SocketAddr};
 
@@ -113,13 +118,14 @@ pub fn route<L: Clone>(cache: &Cache, locals: &Locals<L>, target: &Target) -> Re
 }
 
 fn by_address<L>(cache: &Cache, address: IpAddr, target: &Target) -> Result<Route<L>, ConnectError> {
-    if let Some(kind) = target::special(address) {
+    let endpoint = EndpointAddresses::new(cache).check(address);
+    if endpoint == Ok(Allowed::OwnPod) {
+        return Ok(Route::Addresses("pod", vec![SocketAddr::new(address, target.port)]));
+    }
+    if let Some(kind) = workload_address::special(address) {
         return Err(ConnectError::forbidden(format!(
             "{target} is {kind}; such an address cannot belong to your cluster"
         )));
-    }
-    if cache.pod_addresses().contains(address) {
-        return Ok(Route::Addresses("pod", vec![SocketAddr::new(address, target.port)]));
     }
     if let Some(service) = services::by_address(cache, address) {
         return Ok(Route::Addresses(
@@ -130,16 +136,17 @@ fn by_address<L>(cache: &Cache, address: IpAddr, target: &Target) -> Result<Rout
     if is_listed(cache, target) {
         return Ok(Route::External(target.clone()));
     }
-    if is_in(&cache.tenant.network.endpoint_cidrs, address) {
-        return Ok(Route::Addresses(
+    match endpoint {
+        Ok(_) => Ok(Route::Addresses(
             "endpoint",
             vec![SocketAddr::new(address, target.port)],
-        ));
+        )),
+        Err(Denied::Closed) => Err(ConnectError::forbidden(format!("{target} {}", Denied::Closed.why()))),
+        Err(Denied::Foreign | Denied::NoWorkload) => Err(ConnectError::forbidden(format!(
+            "{target} is no address of your pods or Services, nor one that your class lists in network.apiServerEgress.hosts; ask the platform \
+             team to list it"
+        ))),
     }
-    Err(ConnectError::forbidden(format!(
-        "{target} is no address of your pods or Services, nor one that your class lists in network.apiServerEgress.hosts; ask the platform \
-         team to list it"
-    )))
 }
 
 /// The tenant's node with this name or address, as the host knows it.
@@ -179,16 +186,24 @@ fn is_listed(cache: &Cache, target: &Target) -> bool {
     listed.any(|listed| listed == *target)
 }
 
-/// A network that cannot be parsed contains no address.
-fn is_in(networks: &[String], address: IpAddr) -> bool {
-    let mut networks = networks.iter().filter_map(|network| ranges::parse(network).ok());
-    networks.any(|network| network.contains(&address))
-}
-
-/// Whether an address is in a blocked network. Control lists the networks that the class blocks and those of the platform.
-fn is_blocked(cache: &Cache, address: IpAddr) -> bool {
-    let mut closed = ranges::never_open().chain(ranges::blocking(&cache.tenant.network.blocked));
-    closed.any(|network| network.contains(&address))
+/// The endpoints of a route without those at addresses of the host's API server, `platform`: a network that the class
+/// offers may contain an address of it that is no node's, such as that of its load balancer.
+///
+/// # Errors
+/// None is left.
+pub fn without_platform(
+    platform: &[IpAddr],
+    target: &Target,
+    mut addresses: Vec<SocketAddr>,
+) -> Result<Vec<SocketAddr>, ConnectError> {
+    addresses.retain(|address| !platform.contains(&address.ip()));
+    if addresses.is_empty() {
+        Err(ConnectError::forbidden(format!(
+            "{target} may not be reached: its address is the platform's own"
+        )))
+    } else {
+        Ok(addresses)
+    }
 }
 
 /// Checks the address that the name of an external host was resolved to. `platform` are the addresses of the host's API
@@ -202,11 +217,15 @@ pub fn check_external(
     target: &Target,
     address: IpAddr,
 ) -> Result<(), ConnectError> {
-    let why = if let Some(kind) = target::special(address) {
+    let is_closed = || {
+        let closed = endpoint_address::closed_networks(cache);
+        closed.iter().any(|network| network.contains(&address))
+    };
+    let why = if let Some(kind) = workload_address::special(address) {
         kind
     } else if platform.contains(&address) || node(cache, &Host::Address(address)).is_some() {
         "the platform's own"
-    } else if is_blocked(cache, address) {
+    } else if is_closed() {
         "in a network of the platform"
     } else {
         return Ok(());

@@ -217,6 +217,69 @@ fn endpoints_that_the_tenant_writes_are_limited_to_allowed_addresses() {
 }
 
 #[test]
+fn networks_for_endpoints_do_not_open_closed_ones() {
+    let mut tenant = cache().tenant.clone();
+    Arc::make_mut(&mut tenant.network).endpoint_cidrs = vec!["0.0.0.0/0".into(), "::/0".into()];
+    let cache = registry::new_cache(tenant);
+    pod(&cache, "hook", &json!({"app": "hook"}), OWN_POD, "True");
+    service(
+        &cache,
+        "by-hand",
+        &json!({"clusterIP": "10.96.7.9", "ports": [{"name": "a", "port": 443}]}),
+    );
+    let slice = |address: &str| {
+        let name = Name::new("default", "by-hand-1");
+        let object = json!({
+            "metadata": {"name": "by-hand-1", "namespace": "default", "labels": {"kubernetes.io/service-name": "by-hand"}},
+            "addressType": "IPv4",
+            "ports": [{"name": "a", "port": 8443}],
+            "endpoints": [{"addresses": [address]}],
+        });
+        put(&cache, Side::Tenant, KindId::EndpointSlice, &name, object);
+        go(&cache, "10.96.7.9:443")
+    };
+    let no_endpoint = "503 Service default/by-hand has no endpoint that is ready and one of your pods";
+    for address in [OTHER_POD, "10.96.0.1", "172.18.0.5", "100.100.100.200"] {
+        let way = go(&cache, &format!("{address}:443"));
+        assert_eq!(
+            way,
+            format!("403 {address}:443 is in a network of the platform, which is never open to endpoints")
+        );
+        assert_eq!(slice(address), no_endpoint, "{address}");
+    }
+    for address in ["169.254.169.254", "127.0.0.1", "240.0.0.1"] {
+        let way = go(&cache, &format!("{address}:443"));
+        assert!(way.starts_with("403 "), "{way}");
+        assert_eq!(slice(address), no_endpoint, "{address}");
+    }
+    let way = go(&cache, "[64:ff9b::a9fe:a9fe]:443");
+    assert!(way.contains("an IPv6 form of an IPv4 address"), "{way}");
+    for (address, way) in [("8.8.8.8", "endpoint"), (OWN_POD, "pod")] {
+        assert_eq!(go(&cache, &format!("{address}:443")), format!("{way} [{address}:443]"));
+        assert_eq!(slice(address), format!("service [{address}:8443]"));
+    }
+}
+
+#[test]
+fn the_hosts_api_server_is_no_endpoint() {
+    let platform = ["192.168.1.1".parse().unwrap()];
+    let target = Target::parse("by-hand.default.svc:443").unwrap();
+    let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+    assert_eq!(
+        without_platform(&platform, &target, vec![at("192.168.1.1:6443"), at("192.168.1.2:6443")]),
+        Ok(vec![at("192.168.1.2:6443")])
+    );
+    let error = without_platform(&platform, &target, vec![at("192.168.1.1:6443")]).unwrap_err();
+    assert_eq!(
+        (error.status, error.message.as_str()),
+        (
+            StatusCode::FORBIDDEN,
+            "by-hand.default.svc:443 may not be reached: its address is the platform's own"
+        )
+    );
+}
+
+#[test]
 fn resolved_addresses_are_checked() {
     let cache = cache();
     let platform = ["192.168.1.1".parse().unwrap()];

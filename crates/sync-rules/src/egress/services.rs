@@ -10,6 +10,7 @@ use crate::{
         resource::Name,
         store::{Stored, is_origin},
     },
+    translation::endpoint_address::EndpointAddresses,
 };
 use serde_json::Value;
 use std::net::{IpAddr, SocketAddr};
@@ -132,6 +133,7 @@ fn named_port(pod: &Value, name: &str) -> Option<u64> {
 /// Endpoints that the tenant wrote itself, if they may be synced to the host.
 fn of_slices(cache: &Cache, name: &Name, service_port: &Value) -> Vec<SocketAddr> {
     let port_name = json::text(service_port, &["name"]).unwrap_or_default();
+    let allowed = EndpointAddresses::new(cache);
     let slices = cache.stores.tenant(KindId::EndpointSlice).all().into_iter();
     let slices = slices.filter(|(slice, stored)| slice.namespace == name.namespace && stored.mentions(&name.name));
     slices
@@ -145,7 +147,7 @@ fn of_slices(cache: &Cache, name: &Name, service_port: &Value) -> Vec<SocketAddr
             let ready = endpoints.filter(|endpoint| endpoint["conditions"]["ready"] != Value::Bool(false));
             let addresses: Vec<SocketAddr> = ready
                 .flat_map(|endpoint| json::items(endpoint, &["addresses"]))
-                .filter(|address| endpoint_slice::denied(cache, address).is_none())
+                .filter(|address| endpoint_slice::denied(&allowed, address).is_none())
                 .filter_map(|address| Some(SocketAddr::new(address.as_str()?.parse().ok()?, port?)))
                 .collect();
             addresses

@@ -82,49 +82,6 @@ fn name(text: &str) -> Result<String, &'static str> {
     Ok(text)
 }
 
-/// Why an address can be neither that of a workload nor that of an external host, if so. IPv6 forms of an IPv4 address
-/// are denied as such, because their meaning depends on who reads them.
-pub fn special(address: IpAddr) -> Option<&'static str> {
-    match address {
-        IpAddr::V4(v4) => special_v4(v4),
-        IpAddr::V6(v6) => special_v6(v6),
-    }
-}
-
-fn special_v4(address: Ipv4Addr) -> Option<&'static str> {
-    match address.octets() {
-        [0, ..] => Some("an unspecified address"),
-        [127, ..] => Some("a loopback address"),
-        [169, 254, ..] => Some("a link-local address, where metadata services are"),
-        [224..=239, ..] => Some("a multicast address"),
-        [240..=255, ..] => Some("a reserved or broadcast address"),
-        _ => None,
-    }
-}
-
-fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
-    /// Where clouds serve metadata over IPv6.
-    const METADATA: [Ipv6Addr; 2] = [
-        Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-        Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-    ];
-    if METADATA.contains(&address) {
-        return Some("the address of a metadata service");
-    }
-    match address.segments() {
-        [0, 0, 0, 0, 0, 0, 0, 0] => Some("an unspecified address"),
-        [0, 0, 0, 0, 0, 0, 0, 1] => Some("a loopback address"),
-        // Mapped, translated and compatible; NAT64, also with a local prefix; 6to4; Teredo.
-        [0, 0, 0, 0, 0 | 0xffff, _, _, _] | [0x64, 0xff9b, _, _, _, _, _, _] | [0x2002, ..] | [0x2001, 0, ..] => {
-            Some("an IPv6 form of an IPv4 address (write it as IPv4)")
-        }
-        [0xfe80..=0xfebf, ..] => Some("a link-local address"),
-        [0xfec0..=0xfeff, ..] => Some("a site-local address"),
-        [0xff00..=0xffff, ..] => Some("a multicast address"),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,47 +129,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn special_addresses_are_known_in_all_their_forms() {
-        for address in [
-            "0.0.0.0",
-            "0.1.2.3",
-            "127.0.0.1",
-            "127.255.0.1",
-            "169.254.169.254",
-            "224.0.0.1",
-            "255.255.255.255",
-            "240.0.0.1",
-            "::",
-            "::1",
-            "::ffff:169.254.169.254",
-            "::ffff:10.0.0.1",
-            "::ffff:0:127.0.0.1",
-            "::127.0.0.1",
-            "64:ff9b::a9fe:a9fe",
-            "64:ff9b:1::a9fe:a9fe",
-            "2002:a9fe:a9fe::1",
-            "2001:0:1::1",
-            "fe80::1",
-            "fec0::1",
-            "ff02::1",
-            "fd00:ec2::254",
-            "fd20:ce::254",
-        ] {
-            assert!(special(address.parse().unwrap()).is_some(), "{address}");
-        }
-        for address in [
-            "10.0.0.1",
-            "192.0.2.1",
-            "1.1.1.1",
-            "fd00::1",
-            "2001:db8::1",
-            "2606:4700::1",
-        ] {
-            assert_eq!(special(address.parse().unwrap()), None, "{address}");
-        }
-    }
-
     proptest! {
         #[test]
         fn parsed_targets_print_and_parse_to_the_same_target(text in ".{0,300}") {
@@ -225,13 +141,6 @@ mod tests {
         fn addresses_parse_to_themselves(address: IpAddr, port in 1_u16..) {
             let target = Target { host: Host::Address(address), port };
             prop_assert_eq!(Target::parse(&target.to_string()), Ok(target));
-        }
-
-        #[test]
-        fn ipv6_forms_of_ipv4_addresses_are_special(address: Ipv4Addr) {
-            for form in [address.to_ipv6_mapped(), address.to_ipv6_compatible()] {
-                prop_assert!(special(form.into()).is_some());
-            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! | which | only those that a synced object references, as long as it does |
 //! | labels | copied but for reserved ones |
 //! | annotations | not passed on: programs on the host copy Secrets and ConfigMaps between namespaces because of them |
-//! | `data`, `binaryData`, `immutable` | copied, but for keys that would choose devices as variables of a container |
+//! | `data`, `binaryData`, `immutable` | copied, but for keys in `data` that would choose devices as variables of a container; see [`device_variables`] |
 //! | `type` (Secret) | copied; tokens of service accounts become `Opaque`, for the host would mint its own |
 //! | anything else | denied by name |
 //!
@@ -18,7 +18,7 @@ use crate::{
         store::WatchSpec,
     },
     translation::{
-        device_variables::DEVICE_VARIABLES,
+        device_variables,
         fields::{self, FieldIssues, Fields, Rule},
         metadata,
     },
@@ -101,7 +101,7 @@ impl ToHost for Config {
         }
     }
 
-    fn translate(&self, _cache: &Cache, _name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>> {
+    fn translate(&self, cache: &Cache, _name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
         let mut copied = fields::copy(object, self.resource.kind, FIELDS, &mut issues);
         if let Some(kind) = json::text(object, &["type"]) {
@@ -109,13 +109,16 @@ impl ToHost for Config {
             copied.insert("type".into(), if opaque { "Opaque" } else { kind }.into());
         }
         if let Some(data) = copied.get_mut("data").and_then(Value::as_object_mut) {
-            for key in DEVICE_VARIABLES {
-                if data.remove(*key).is_some() {
-                    let why =
-                        "as an environment variable it would select devices without the scheduler: pods do not get it";
+            let rules = &cache.tenant.policy.pods;
+            data.retain(|key, _| {
+                let is_denied = device_variables::is_denied(rules, key);
+                if is_denied {
+                    let why = "as an environment variable it would choose devices without the scheduler: pods do not get \
+                               it, unless the class lists it (sync.pods.deviceVariables)";
                     issues.ignored.push(DeniedField::new(format!("data[{key}]"), why));
                 }
-            }
+                !is_denied
+            });
         }
         copied.insert("metadata".into(), json!({"labels": metadata::labels(object)}));
         issues.into_result(copied.into())
@@ -153,6 +156,33 @@ mod tests {
         let translated = translate(&secret).unwrap();
         assert_eq!(translated.object["metadata"], json!({"labels": {}}));
         assert!(translated.ignored.is_empty());
+    }
+
+    #[test]
+    fn keys_that_choose_devices_stay_in_the_tenant() {
+        let mut tenant = test_tenant();
+        std::sync::Arc::make_mut(&mut tenant.policy).pods.device_variables = vec!["NVIDIA_GDS".into()];
+        let cache = registry::new_cache(tenant);
+        let rules = Config {
+            id: KindId::ConfigMap,
+            resource: resource::CONFIG_MAP,
+        };
+        let map = json!({"data": {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_MOFED": "enabled", "NVIDIA_GDS": "enabled",
+            "CUDA_VERSION": "12.4", "NVIDIA_API_KEY": "k", "MODE": "fast"}});
+        let translated = rules.translate(&cache, &Name::new("a", "s"), &map).unwrap();
+        let mut kept: Vec<&String> = translated.object["data"].as_object().unwrap().keys().collect();
+        kept.sort_unstable();
+        assert_eq!(kept, ["MODE", "NVIDIA_API_KEY", "NVIDIA_GDS"]);
+        let mut left_out: Vec<&str> = translated.ignored.iter().map(|denied| denied.field.as_str()).collect();
+        left_out.sort_unstable();
+        assert_eq!(
+            left_out,
+            [
+                "data[CUDA_VERSION]",
+                "data[NVIDIA_MOFED]",
+                "data[NVIDIA_VISIBLE_DEVICES]"
+            ]
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@
 use crate::{
     model::{
         Cache, CustomKind, DeniedField, DesiredState, Kind, KindId, Observation, Right, TenantWrite, ToHost,
-        Translated, json,
+        Translated, WhenDenied, json,
         references::Target,
         resource::{Name, Resource, host_name},
     },
@@ -82,6 +82,11 @@ impl ToHost for CustomKind {
 
     fn desired_state(&self, _cache: &Cache, _name: &Name, _object: &Value) -> DesiredState {
         DesiredState::Sync
+    }
+
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _object: &Value) -> WhenDenied {
+        // What such a kind does on the host is not known here.
+        WhenDenied::Withdraw
     }
 
     fn references(&self, cache: &Cache, name: &Name, object: &Value) -> BTreeSet<Target> {

@@ -7,11 +7,11 @@
 //! | `clusterIP(s)`, `ipFamilies`, `ipFamilyPolicy` | copied: one address, inside and out |
 //! | `selector` | narrowed to the tenant and the namespace; an Event names labels that host pods do not carry |
 //! | `ports` | copied; node ports are the same inside and out |
-//! | `type` | ClusterIP and ExternalName; NodePort and LoadBalancer if the class allows |
+//! | `type` | ClusterIP; NodePort and LoadBalancer if the class allows. What it allows no longer becomes ClusterIP |
 //! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
 //! | `loadBalancerClass` | copied if the class lists it |
 //! | `externalIPs`, `loadBalancerIP` | denied |
-//! | `externalName` | copied; a Service for a name inside a cluster stays in the tenant, whose DNS answers for it |
+//! | `type: ExternalName` | stays in the tenant, whose DNS answers for it |
 //! | `default/kubernetes`, `kube-system/kube-dns` | never synced: they stand for the tenant's own API server and its DNS; the same holds for `berth-metrics` |
 //! | status | `loadBalancer` comes back |
 //!
@@ -22,7 +22,7 @@ pub mod allocation;
 
 use crate::{
     model::{
-        Cache, DeniedField, DesiredState, Kind, Observation, TenantWrite, ToHost, Translated, json,
+        Cache, DeniedField, DesiredState, Kind, Observation, TenantWrite, ToHost, Translated, WhenDenied, json,
         resource::{self, Name, Resource},
     },
     translation::{
@@ -55,7 +55,7 @@ const SPEC: Fields = &[
     ("clusterIP", Rule::Copy),
     ("clusterIPs", Rule::Copy),
     ("externalIPs", Rule::Deny("they could take over addresses of others")),
-    ("externalName", Rule::Copy),
+    ("externalName", Rule::Ignore("only the tenant's DNS reads it")),
     ("externalTrafficPolicy", Rule::Copy),
     ("healthCheckNodePort", Rule::Copy),
     ("internalTrafficPolicy", Rule::Copy),
@@ -74,6 +74,15 @@ const SPEC: Fields = &[
     ("sessionAffinityConfig", Rule::Copy),
     ("trafficDistribution", Rule::Copy),
     ("type", Rule::Rewrite),
+];
+
+/// Fields that Services without a way in from outside cannot have.
+const OF_EXPOSED: &[&str] = &[
+    "allocateLoadBalancerNodePorts",
+    "externalTrafficPolicy",
+    "healthCheckNodePort",
+    "loadBalancerClass",
+    "loadBalancerSourceRanges",
 ];
 
 const PORT: Fields = &[
@@ -98,21 +107,6 @@ pub const ANNOTATIONS: &[&str] = &[
     "service.kubernetes.io/topology-mode",
 ];
 
-/// Domains whose names are internal to a cluster or its cloud. In the tenant, the tenant's own DNS resolves such a
-/// name; controllers of the host would take it for a name of the host.
-pub const INTERNAL_NAMES: &[&str] = &["cluster.local", "internal", "localhost", "svc"];
-
-/// Whether an external name is one of [`INTERNAL_NAMES`], below one of them, or no valid name.
-fn is_internal(name: &str) -> bool {
-    let name = name.trim_end_matches('.').to_ascii_lowercase();
-    let is_address = name.contains(':') || name.chars().all(|c| c.is_ascii_digit() || c == '.');
-    let is_below = |domain: &str| {
-        name.strip_suffix(domain)
-            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-    };
-    is_address || name.contains(".svc.") || INTERNAL_NAMES.iter().any(|domain| is_below(domain))
-}
-
 struct Services;
 
 impl ToHost for Services {
@@ -121,9 +115,9 @@ impl ToHost for Services {
     }
 
     fn desired_state(&self, _cache: &Cache, name: &Name, service: &Value) -> DesiredState {
-        let leads_inside = json::text(service, &["spec", "type"]) == Some("ExternalName")
-            && json::text(service, &["spec", "externalName"]).is_some_and(is_internal);
-        if leads_inside || OF_THE_CONTROL_PLANE.contains(&(&*name.namespace, &*name.name)) {
+        // The tenant's DNS answers for external names. On the host, other components would take them for names of the host.
+        let is_name = json::text(service, &["spec", "type"]) == Some("ExternalName");
+        if is_name || OF_THE_CONTROL_PLANE.contains(&(&*name.namespace, &*name.name)) {
             DesiredState::Absent
         } else {
             DesiredState::Sync
@@ -161,6 +155,23 @@ impl ToHost for Services {
         let annotations = metadata::annotations(service, &annotation_rules(cache, source), &mut issues);
         let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn when_denied(&self, cache: &Cache, name: &Name, service: &Value) -> WhenDenied {
+        let mut inside = service.clone();
+        // Each of them may be what is denied, and inside none is needed.
+        inside["metadata"]["annotations"] = json!({});
+        if let Some(spec) = inside.get_mut("spec").and_then(Value::as_object_mut) {
+            spec.insert("type".into(), "ClusterIP".into());
+            spec.retain(|field, _| !OF_EXPOSED.contains(&field.as_str()));
+        }
+        json::each_mut(&mut inside, "spec.ports[]", &mut |port| {
+            if let Some(port) = port.as_object_mut() {
+                port.remove("nodePort");
+            }
+        });
+        self.translate(cache, name, &inside)
+            .map_or(WhenDenied::Withdraw, |translated| WhenDenied::Reduce(translated.object))
     }
 
     fn allocated(&self, service: &Value) -> Value {
@@ -388,25 +399,53 @@ mod tests {
     }
 
     #[test]
-    fn names_inside_a_cluster_stay_in_the_tenant() {
+    fn external_names_stay_in_the_tenant() {
         let cache = registry::new_cache(test_tenant());
-        let want = |external: &str| {
+        for external in ["db.example.com", "db.other.svc", "169-254-169-254.nip.io", "10.0.0.1"] {
             let service = json!({"spec": {"type": "ExternalName", "externalName": external}});
-            Services.desired_state(&cache, &Name::new("shop", "db"), &service)
+            let state = Services.desired_state(&cache, &Name::new("shop", "db"), &service);
+            assert_eq!(state, DesiredState::Absent, "{external}");
+        }
+    }
+
+    #[test]
+    fn what_a_class_offers_no_longer_becomes_a_service_inside() {
+        let cache = registry::new_cache(test_tenant());
+        let name = Name::new("shop", "web");
+        let when_denied =
+            |spec: Value| Services.when_denied(&cache, &name, &json!({"metadata": {"name": "web"}, "spec": spec}));
+        let exposed = json!({"type": "LoadBalancer", "clusterIP": "10.96.7.7", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001,
+            "allocateLoadBalancerNodePorts": true, "loadBalancerClass": "x/y", "selector": {"app": "web"},
+            "ports": [{"port": 80, "nodePort": 30080}]});
+        let WhenDenied::Reduce(reduced) = when_denied(exposed) else {
+            panic!("it keeps its address")
         };
-        for inside in [
-            "db.other.svc",
-            "db.other.svc.cluster.local.",
-            "kubernetes.default.SVC.k8s.example.com",
-            "metadata.google.internal",
-            "localhost",
-            "10.0.0.1",
-            "fd00::1",
-        ] {
-            assert_eq!(want(inside), DesiredState::Absent, "{inside}");
-        }
-        for outside in ["db.example.com", "svc.example.com", "notlocalhost.example.com"] {
-            assert_eq!(want(outside), DesiredState::Sync, "{outside}");
-        }
+        let spec = &reduced["spec"];
+        assert_eq!(
+            (&spec["type"], &spec["clusterIP"]),
+            (&json!("ClusterIP"), &json!("10.96.7.7"))
+        );
+        assert_eq!(spec["ports"], json!([{"port": 80}]));
+        assert!(OF_EXPOSED.iter().all(|field| spec.get(field).is_none()), "{spec}");
+        assert_eq!(
+            when_denied(json!({"externalIPs": ["203.0.113.7"]})),
+            WhenDenied::Withdraw
+        );
+    }
+
+    #[test]
+    fn a_service_with_denied_annotations_stays_inside_without_annotations() {
+        let cache = registry::new_cache(test_tenant());
+        let name = Name::new("shop", "web");
+        let annotations = json!({"k8s.v1.cni.cncf.io/networks": "host", "metallb.io/address-pool": "other",
+            "service.kubernetes.io/topology-mode": "Auto"});
+        let service = json!({"metadata": {"annotations": annotations, "labels": {"a": "b"}},
+            "spec": {"type": "ClusterIP", "clusterIP": "10.96.7.7"}});
+        assert!(Services.translate(&cache, &name, &service).is_err());
+        let WhenDenied::Reduce(reduced) = Services.when_denied(&cache, &name, &service) else {
+            panic!("it keeps its address")
+        };
+        assert_eq!(reduced["metadata"], json!({"labels": {"a": "b"}, "annotations": {}}));
+        assert_eq!(reduced["spec"]["clusterIP"], "10.96.7.7");
     }
 }

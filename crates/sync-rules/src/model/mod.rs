@@ -24,4 +24,4 @@ pub use kind::{Dependency, Direction, HostNamespace, HostWatch, Kind, QueuePrior
 pub use kind_id::{CustomKind, KindId};
 pub use mirror::Mirror;
 pub use tenant::Tenant;
-pub use to_host::{Creation, DesiredState, HostWrite, Observation, TenantWrite, ToHost, Translated};
+pub use to_host::{Creation, DesiredState, HostWrite, Observation, TenantWrite, ToHost, Translated, WhenDenied};

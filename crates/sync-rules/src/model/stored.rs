@@ -25,6 +25,16 @@ impl Deletion {
     pub fn is_cut_off(self) -> bool {
         self.grace_seconds == Some(0) && !self.held
     }
+
+    /// The same deletion with at most this grace, if there is a limit.
+    #[must_use]
+    pub fn with_grace_at_most(self, max_seconds: Option<u32>) -> Self {
+        let max = max_seconds.map_or(i64::MAX, i64::from);
+        Self {
+            grace_seconds: self.grace_seconds.map(|seconds| seconds.min(max)),
+            ..self
+        }
+    }
 }
 
 /// An object, trimmed to what its kind needs.
@@ -116,4 +126,35 @@ impl Stored {
 /// Whether a host object was made for this very tenant object.
 pub fn is_origin(tenant: &Stored, host: &Stored) -> bool {
     host.origin_uid.as_deref() == Some(&*tenant.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_lowers_only_a_longer_grace() {
+        let limited = |grace_seconds, max| {
+            let deletion = Deletion {
+                grace_seconds,
+                held: true,
+            };
+            deletion.with_grace_at_most(max)
+        };
+        for (wanted, max, expected) in [
+            (Some(86_400), Some(600), Some(600)),
+            (Some(i64::MAX), Some(600), Some(600)),
+            (Some(30), Some(600), Some(30)),
+            (Some(0), Some(600), Some(0)),
+            (None, Some(600), None),
+            (Some(86_400), None, Some(86_400)),
+        ] {
+            assert_eq!(
+                limited(wanted, max).grace_seconds,
+                expected,
+                "{wanted:?}, at most {max:?}"
+            );
+            assert!(limited(wanted, max).held);
+        }
+    }
 }

@@ -5,6 +5,7 @@ use super::{
     denied_field::DeniedField,
     references::Target,
     resource::{Name, Resource},
+    store::Stored,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -30,6 +31,17 @@ pub struct Translated {
     pub object: Value,
     /// Fields that have no effect here although they are valid; an Event says why.
     pub ignored: Vec<DeniedField>,
+}
+
+/// What becomes of a host object when the present state of the tenant's is denied.
+#[derive(Debug, PartialEq)]
+pub enum WhenDenied {
+    /// It stays as it was when it was last accepted.
+    Keep,
+    /// It is deleted: it could lead traffic to what its neighbours have become meanwhile.
+    Withdraw,
+    /// It becomes this, which allows or exposes less.
+    Reduce(Value),
 }
 
 /// A write to the host that brings an object up to date.
@@ -168,9 +180,27 @@ pub trait ToHost: Sync {
         Vec::new()
     }
 
+    /// What becomes of the host object if the present state of the tenant's is denied, by the rules here or by the host.
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _object: &Value) -> WhenDenied {
+        WhenDenied::Keep
+    }
+
     /// Status of a tenant object whose spec is denied and which is not on the host; `None` if the kind has no place
     /// to say so.
-    fn denied_status(&self, _object: &Value, _denied: &[DeniedField], _now: Timestamp) -> Option<Value> {
+    fn denied_status(
+        &self,
+        _cache: &Cache,
+        _name: &Name,
+        _object: &Value,
+        _denied: &[DeniedField],
+        _now: Timestamp,
+    ) -> Option<Value> {
+        None
+    }
+
+    /// Status of a tenant object that is not on the host for another reason than its spec; `None` if the kind has no place
+    /// to say so.
+    fn not_synced_status(&self, _object: &Value, _reason: &str, _message: &str, _now: Timestamp) -> Option<Value> {
         None
     }
 
@@ -188,6 +218,11 @@ pub trait ToHost: Sync {
 
     /// Grace period for host objects whose tenant object is gone or was replaced; `None` for kinds without grace.
     fn orphan_grace(&self) -> Option<u32> {
+        None
+    }
+
+    /// Longest grace period on the host, whatever a deletion in the tenant says; `None` for kinds without grace.
+    fn max_grace(&self, _cache: &Cache) -> Option<u32> {
         None
     }
 

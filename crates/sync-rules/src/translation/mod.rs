@@ -1,7 +1,9 @@
 //! What the rules of several kinds share.
 
 pub mod backend;
+pub mod conditions;
 pub mod device_variables;
+pub mod endpoint_address;
 pub mod fields;
 pub mod host_annotations;
 pub mod host_text;
@@ -10,5 +12,6 @@ pub mod metadata;
 pub mod mirrored_class;
 pub mod namespace_labels;
 pub mod pod_selector;
+pub mod quota;
 pub mod selector;
 pub mod workload_address;

@@ -284,6 +284,7 @@ impl Broker {
             Route::Kubelet(node) => Next::Kubelet(node, place()?),
             Route::Addresses(_, addresses) => {
                 let place = place()?;
+                let addresses = policy::without_platform(&self.platform, target, addresses)?;
                 Next::Tunnel(self.dial_any(target, &addresses).await?, place)
             }
             Route::External(target) => {

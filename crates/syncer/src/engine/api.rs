@@ -3,7 +3,10 @@
 
 use crate::metrics::{CallLabels, Metrics};
 use berth_api::labels::SYNCER_MANAGER;
-use berth_sync_rules::model::resource::{Resource, Side};
+use berth_sync_rules::{
+    model::resource::{Resource, Side},
+    translation::quota::{self, QuotaExceeded},
+};
 use kube::{
     Client,
     api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
@@ -28,6 +31,9 @@ pub enum CallError {
     /// The API server rejects the request; trying again changes nothing until something else changes.
     #[error("rejected: {0}")]
     Rejected(String),
+    /// A limit of the tenant on the host is reached.
+    #[error("quota exceeded: {0}")]
+    QuotaExceeded(QuotaExceeded),
     /// The API server is busy and says when to come back.
     #[error("the API server is busy")]
     Busy(Duration),
@@ -50,6 +56,18 @@ impl CallError {
             429 => Self::Busy(BUSY_WAIT),
             400..=499 => Self::Rejected(message()),
             _ => Self::Unavailable(message()),
+        }
+    }
+
+    /// What a rejection by the host means: its quotas are limits of the tenant. Those in the tenant are its own.
+    fn of_side(self, side: Side) -> Self {
+        match (self, side) {
+            (Self::Rejected(message), Side::Host) if quota::is_unknown(&message) => Self::Busy(BUSY_WAIT),
+            (Self::Rejected(message), Side::Host) => match QuotaExceeded::parse(&message) {
+                Some(exceeded) => Self::QuotaExceeded(exceeded),
+                None => Self::Rejected(message),
+            },
+            (error, _) => error,
         }
     }
 
@@ -302,7 +320,9 @@ impl Api {
             },
             start.elapsed(),
         );
-        let mut object = result.map_err(|_| CallError::Unavailable("time limit exceeded".into()))??;
+        let mut object = result
+            .map_err(|_| CallError::Unavailable("time limit exceeded".into()))?
+            .map_err(|error| CallError::from(error).of_side(self.side))?;
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("managedFields");
         }
@@ -355,6 +375,23 @@ mod tests {
         assert!(matches!(error(422, 0, "spec"), CallError::Rejected(_)));
         assert!(matches!(error(403, 0, ""), CallError::Rejected(_)));
         assert!(matches!(error(500, 0, ""), CallError::Unavailable(_)));
+    }
+
+    #[test]
+    fn quotas_of_the_host_are_limits_of_the_tenant_and_its_own_are_not() {
+        let message = "exceeded quota: a, requested: count/pods=1, used: count/pods=1, limited: count/pods=1";
+        let rejected = |message: &str| CallError::Rejected(message.into());
+        assert!(matches!(
+            rejected(message).of_side(Side::Host),
+            CallError::QuotaExceeded(_)
+        ));
+        assert!(matches!(
+            rejected(message).of_side(Side::Tenant),
+            CallError::Rejected(_)
+        ));
+        assert!(matches!(rejected("no").of_side(Side::Host), CallError::Rejected(_)));
+        let unknown = rejected("status unknown for quota: a, resources: count/pods");
+        assert!(matches!(unknown.of_side(Side::Host), CallError::Busy(_)));
     }
 
     #[test]

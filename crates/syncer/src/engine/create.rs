@@ -2,7 +2,7 @@
 
 use super::to_host::ObjectSync;
 use super::{
-    Outcome,
+    Outcome, QUOTA_EXCEEDED,
     api::{CallError, Delete},
     recorder::Level,
     tokens,
@@ -13,6 +13,7 @@ use berth_sync_rules::model::{
     resource::{Key, Side},
     store::Stored,
 };
+use jiff::Timestamp;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -61,7 +62,27 @@ fn find_dropped(path: &str, desired: &Value, created: &Value, lost: &mut Vec<Den
 }
 
 impl ObjectSync<'_> {
+    /// Creates the host object, unless the tenant has as many of its kind as it may have.
     pub(super) async fn create(&self, stored: &Stored, object: &Value) -> Result<Outcome, CallError> {
+        let refused = &self.engine.refused_kinds;
+        let exceeded = match refused.refusal(self.id) {
+            Some(exceeded) => exceeded,
+            None => match self.create_on_host(stored, object).await {
+                Err(CallError::QuotaExceeded(exceeded)) => {
+                    refused.refuse(self.id, &exceeded);
+                    exceeded
+                }
+                result => return result,
+            },
+        };
+        let (message, now) = (exceeded.to_string(), Timestamp::now());
+        if let Some(status) = self.kind.not_synced_status(object, QUOTA_EXCEEDED, &message, now) {
+            self.write_status(stored, object, &status).await?;
+        }
+        Err(CallError::QuotaExceeded(exceeded))
+    }
+
+    async fn create_on_host(&self, stored: &Stored, object: &Value) -> Result<Outcome, CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
@@ -132,15 +153,18 @@ impl ObjectSync<'_> {
         }
     }
 
-    /// Why a prerequisite of this object cannot be synced.
+    /// Why a prerequisite of this object cannot be synced, or not now.
     fn denial_of(&self, key: &Key) -> Option<DeniedField> {
         let engine = self.engine;
         let needed = engine.cache.stores.tenant(key.kind).get(&key.name)?.object();
         let rules = engine.cache.rules_to_host(key.kind)?;
         let is_denied = || rules.translate(&engine.cache, &key.name, &needed).is_err();
         let is_off = engine.find_unavailable_side(key.kind).is_some();
+        let what = format!("{} {}", rules.resource().kind, key.name.name);
+        if let Some(exceeded) = engine.refused_kinds.refusal(key.kind) {
+            return Some(DeniedField::new("spec", format!("it needs the {what}: {exceeded}")));
+        }
         (is_off || is_denied()).then(|| {
-            let what = format!("{} {}", rules.resource().kind, key.name.name);
             DeniedField::new(
                 "spec",
                 format!("it needs the {what}, which is denied: see the Events of that object"),

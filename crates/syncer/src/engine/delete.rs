@@ -48,7 +48,7 @@ impl ObjectSync<'_> {
         let kind = self.id.label();
         tracing::info!(kind, name = %self.name, "sweeping a reservation");
         let outcome = self.delete(host, self.kind.orphan_grace()).await?;
-        self.engine.pending.end(self.name);
+        self.engine.pending.end(&self.key());
         self.engine
             .metrics
             .reservations_swept

@@ -21,6 +21,7 @@ mod host_events;
 mod mirror;
 mod nodes;
 mod queued_key;
+mod quota;
 mod recorder;
 pub(crate) mod reserve;
 mod status_sync;
@@ -28,6 +29,7 @@ mod to_host;
 mod tokens;
 mod update;
 mod watches;
+mod withdraw;
 
 use crate::metrics::{KindLabels, Metrics, ReconcileLabels};
 use api::{Api, CallError};
@@ -57,9 +59,14 @@ const RESYNC: Duration = Duration::from_mins(5);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mins(1));
 /// Longest wait while an API server does not answer, or fails: what it missed must not wait for long once it is back.
 const UNAVAILABLE: Duration = Duration::from_secs(15);
+/// Shortest wait for an object beyond a limit of the tenant.
+const QUOTA_WAIT: Duration = Duration::from_secs(5);
 /// After this many failures in a row, which take at least half a minute, the failure is logged, and again after as many
 /// more.
 const PERSISTENT: u32 = 10;
+
+/// Reason of the Event and of the condition of objects beyond a limit of the tenant.
+const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 
 /// The queues. A burst in one does not delay the others.
 const PRIORITIES: [QueuePriority; 3] = [QueuePriority::High, QueuePriority::Normal, QueuePriority::Low];
@@ -88,6 +95,8 @@ pub struct Engine {
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
     /// Host objects that are ahead of the tenant's.
     pending: reserve::PendingReservations,
+    /// Kinds of which the tenant has as many objects as it may have.
+    refused_kinds: quota::RefusedKinds,
     /// What decides about each Node which pods may run on it, as hashes.
     node_placements: Mutex<HashMap<Name, String>>,
     /// Certificates that pods wait for.
@@ -139,6 +148,7 @@ impl Engine {
             failures: Mutex::default(),
             synced_versions: Mutex::default(),
             pending: reserve::PendingReservations::default(),
+            refused_kinds: quota::RefusedKinds::default(),
             node_placements: Mutex::default(),
             certificates: Mutex::default(),
         })
@@ -241,15 +251,27 @@ impl Engine {
                     .inc();
                 let wait = self.wait_after(&key, &error);
                 tracing::debug!(%key, %error, ?wait, "reconciling failed");
-                if let CallError::Rejected(message) = &error {
-                    tracing::info!(%key, message, "an API server denied a write");
-                    let message = host_text::sanitize_error(&self.cache, &key.name, message);
-                    self.record_event(&key, Level::Warning, "SyncFailed", &message).await;
-                }
+                self.record_failure(&key, &error).await;
                 queue.add_after(QueuedKey(key.clone()), wait);
             }
         }
         queue.done(&QueuedKey(key));
+    }
+
+    /// Says in the tenant why an object is not synced, if that does not pass by itself.
+    async fn record_failure(&self, key: &Key, error: &CallError) {
+        match error {
+            CallError::Rejected(message) => {
+                tracing::info!(%key, message, "an API server denied a write");
+                let message = host_text::sanitize_error(&self.cache, &key.name, message);
+                self.record_event(key, Level::Warning, "SyncFailed", &message).await;
+            }
+            CallError::QuotaExceeded(exceeded) => {
+                let message = exceeded.to_string();
+                self.record_event(key, Level::Warning, QUOTA_EXCEEDED, &message).await;
+            }
+            _ => {}
+        }
     }
 
     async fn reconcile(&self, key: &Key, observed_at: Instant) -> Result<Outcome, CallError> {
@@ -287,6 +309,7 @@ impl Engine {
         let wait = BACKOFF.0.saturating_mul(1 << (*count - 1).min(11)).min(BACKOFF.1);
         let wait = match error {
             CallError::Busy(at_least) => wait.max(*at_least),
+            CallError::QuotaExceeded(_) => wait.max(QUOTA_WAIT),
             CallError::Unavailable(_) => wait.min(UNAVAILABLE),
             _ => wait,
         };

@@ -13,7 +13,7 @@ use super::{Engine, api::CallError, api::Delete, create, lock, to_host};
 use berth_api::labels;
 use berth_sync_rules::model::{
     KindId, ToHost, json,
-    resource::{Name, Side, host_name},
+    resource::{Key, Name, Side, host_name},
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -49,6 +49,12 @@ pub(crate) struct ReservationRequest<'a> {
     pub(crate) dry_run: bool,
 }
 
+impl ReservationRequest<'_> {
+    fn key(&self) -> Key {
+        self.id.key(self.name.clone())
+    }
+}
+
 /// Why nothing was reserved.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReserveError {
@@ -71,7 +77,7 @@ pub(crate) enum ReserveError {
 
 /// Host objects that are ahead of the tenant's: they are left alone until the tenant's object arrives.
 #[derive(Default)]
-pub(super) struct PendingReservations(Mutex<HashMap<Name, PendingReservation>>);
+pub(super) struct PendingReservations(Mutex<HashMap<Key, PendingReservation>>);
 
 struct PendingReservation {
     since: Instant,
@@ -81,11 +87,11 @@ struct PendingReservation {
 
 impl PendingReservations {
     /// Begins a reservation, unless one began less than `turn` ago.
-    fn start(&self, name: &Name, turn: Duration) -> bool {
+    fn start(&self, key: &Key, turn: Duration) -> bool {
         let mut pending = lock(&self.0);
         pending.retain(|_, reservation| reservation.since.elapsed() < RESERVATION_TIMEOUT);
         if pending
-            .get(name)
+            .get(key)
             .is_some_and(|reservation| reservation.since.elapsed() < turn)
         {
             return false;
@@ -94,28 +100,28 @@ impl PendingReservations {
             since: Instant::now(),
             allocated: Value::Null,
         };
-        pending.insert(name.clone(), reservation);
+        pending.insert(key.clone(), reservation);
         true
     }
 
-    fn set_allocated(&self, name: &Name, allocated: Value) {
-        if let Some(reservation) = lock(&self.0).get_mut(name) {
+    fn set_allocated(&self, key: &Key, allocated: Value) {
+        if let Some(reservation) = lock(&self.0).get_mut(key) {
             reservation.allocated = allocated;
         }
     }
 
-    pub(super) fn end(&self, name: &Name) {
-        lock(&self.0).remove(name);
+    pub(super) fn end(&self, key: &Key) {
+        lock(&self.0).remove(key);
     }
 
     /// How long the object must still be left alone, given what the tenant's object has allocated now. Ends the
     /// reservation if that is what it waits for.
-    pub(super) fn time_left(&self, name: &Name, allocated: &Value) -> Option<Duration> {
+    pub(super) fn time_left(&self, key: &Key, allocated: &Value) -> Option<Duration> {
         let mut pending = lock(&self.0);
-        let reservation = pending.get(name)?;
+        let reservation = pending.get(key)?;
         let left = RESERVATION_TIMEOUT.saturating_sub(reservation.since.elapsed());
         if left.is_zero() || reservation.allocated == *allocated {
-            pending.remove(name);
+            pending.remove(key);
             return None;
         }
         Some(left)
@@ -142,7 +148,7 @@ impl Engine {
         if request.origin.is_none() {
             self.wait_for_turn(&request).await?;
         } else if !request.dry_run {
-            self.pending.start(request.name, Duration::ZERO);
+            self.pending.start(&request.key(), Duration::ZERO);
         }
         let written = self.write_host_object(&request).await;
         if request.dry_run {
@@ -150,10 +156,11 @@ impl Engine {
         }
         match &written {
             Ok(host) => {
-                self.pending.set_allocated(request.name, request.rules.allocated(host));
+                self.pending
+                    .set_allocated(&request.key(), request.rules.allocated(host));
                 self.store_written(Side::Host, request.id, request.name, host.clone());
             }
-            Err(_) => self.pending.end(request.name),
+            Err(_) => self.pending.end(&request.key()),
         }
         written
     }
@@ -170,11 +177,11 @@ impl Engine {
                 }
                 // It is gone: the watch will report that.
                 if !request.dry_run {
-                    self.pending.start(request.name, Duration::ZERO);
+                    self.pending.start(&request.key(), Duration::ZERO);
                 }
                 return Ok(());
             }
-            if request.dry_run || self.pending.start(request.name, TURN_TIMEOUT) {
+            if request.dry_run || self.pending.start(&request.key(), TURN_TIMEOUT) {
                 return Ok(());
             }
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -276,7 +283,7 @@ mod tests {
     #[test]
     fn a_pending_reservation_ends_when_the_allocated_address_arrives() {
         let pending = PendingReservations::default();
-        let name = Name::new("shop", "web");
+        let name = KindId::Service.key(Name::new("shop", "web"));
         assert!(pending.start(&name, TURN_TIMEOUT));
         assert!(!pending.start(&name, TURN_TIMEOUT), "one at a time");
         assert!(pending.start(&name, Duration::ZERO), "an update does not wait");
@@ -285,6 +292,9 @@ mod tests {
         assert!(pending.time_left(&name, &json!("old")).is_some());
         assert!(pending.time_left(&name, &json!("new")).is_none());
         assert!(pending.time_left(&name, &json!("old")).is_none(), "it has ended");
+        assert!(pending.start(&name, TURN_TIMEOUT));
+        let other = KindId::ConfigMap.key(Name::new("shop", "web"));
+        assert!(pending.time_left(&other, &json!("old")).is_none(), "of another kind");
     }
 
     #[test]

@@ -126,7 +126,10 @@ impl ObjectSync<'_> {
     /// Reports denied fields to the tenant, by an Event and in the status.
     pub(super) async fn deny(&self, stored: &Stored, object: &Value, denied: &[DeniedField]) -> Result<(), CallError> {
         self.record_denied(denied).await;
-        if let Some(status) = self.kind.denied_status(object, denied, Timestamp::now()) {
+        if let Some(status) = self
+            .kind
+            .denied_status(&self.engine.cache, self.name, object, denied, Timestamp::now())
+        {
             self.write_status(stored, object, &status).await?;
         }
         Ok(())

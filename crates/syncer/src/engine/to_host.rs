@@ -15,7 +15,7 @@ use berth_sync_rules::model::{
 };
 use jiff::Timestamp;
 use serde_json::Value;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// One reconciliation of one object.
 pub(super) struct ObjectSync<'a> {
@@ -41,7 +41,10 @@ pub(super) async fn reconcile(
     let tenant = tenant.as_deref().zip(object.as_ref());
     let tenant_facts = tenant.map(|(stored, object)| TenantFacts {
         uid: &stored.uid,
-        deletion: stored.deletion,
+        // The tenant's object may have more time to end. It ends with the host's, see `Action::Finish`.
+        deletion: stored
+            .deletion
+            .map(|deletion| deletion.with_grace_at_most(kind.max_grace(&engine.cache))),
         desired_state: kind.desired_state(&engine.cache, name, object),
     });
     let host_facts = host.as_deref().map(|stored| HostFacts {
@@ -87,6 +90,9 @@ impl ObjectSync<'_> {
                 self.sync_status(stored, object, &host.object(), false, &[]).await
             }
             (Action::Delete { grace_seconds, report }, tenant, Some(host)) => {
+                if let Some(left) = tenant.and_then(|(stored, object)| self.pending(stored, object, host)) {
+                    return Ok(Outcome::requeue("reserved", left));
+                }
                 if let Some((stored, object)) = tenant.filter(|_| report) {
                     self.sync_status(stored, object, &host.object(), false, &[]).await?;
                 }
@@ -110,6 +116,15 @@ impl ObjectSync<'_> {
                 Ok(Outcome::new("nothing"))
             }
         }
+    }
+
+    /// How long the host object must be left alone because it is ahead of the tenant's.
+    fn pending(&self, stored: &Stored, object: &Value, host: &Stored) -> Option<Duration> {
+        if stored.deletion.is_some() || !is_origin(stored, host) {
+            return None;
+        }
+        let allocated = self.kind.allocated(object);
+        self.engine.pending.time_left(&self.key(), &allocated)
     }
 
     pub(super) fn key(&self) -> Key {

@@ -44,17 +44,23 @@ impl ObjectSync<'_> {
                         lock(&engine.synced_versions).insert(self.key(), versions);
                     }
                 } else if let Some(left) = is_ours
-                    .then(|| engine.pending.time_left(name, &kind.allocated(object)))
+                    .then(|| engine.pending.time_left(&self.key(), &kind.allocated(object)))
                     .flatten()
                 {
                     return Ok(Outcome::requeue("reserved", left));
                 } else {
-                    engine.pending.end(name);
+                    engine.pending.end(&self.key());
                     let desired = self.with_metadata(stored, desired, &hash);
                     if kind.must_replace(&desired, &host.object()) {
                         return self.delete(host, kind.orphan_grace()).await;
                     }
-                    self.bring_up_to_date(host, &desired).await?;
+                    if let Err(error) = self.bring_up_to_date(host, &desired).await {
+                        // The host's admission denies what the rules here allow.
+                        if matches!(error, CallError::Rejected(_)) {
+                            self.withdraw(stored, (object, &content), host, &[]).await?;
+                        }
+                        return Err(error);
+                    }
                     self.record_ignored(&ignored).await;
                     result = "updated";
                 }
@@ -62,6 +68,9 @@ impl ObjectSync<'_> {
             Err(reasons) => {
                 denied = reasons;
                 self.record_denied(&denied).await;
+                if let Some(outcome) = self.withdraw(stored, (object, &content), host, &denied).await? {
+                    return Ok(outcome);
+                }
                 result = "denied";
             }
         }
@@ -87,7 +96,7 @@ impl ObjectSync<'_> {
         Ok(outcome)
     }
 
-    async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
+    pub(super) async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;

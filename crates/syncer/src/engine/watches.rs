@@ -63,6 +63,9 @@ impl Engine {
         };
         let hooks = Hooks {
             changed: &|name: Name| {
+                if side == Side::Host && !store.contains(&name) {
+                    self.refused_kinds.allow(id);
+                }
                 self.add_dependents(side, id, &name);
                 self.add(id.key(name));
             },

@@ -5,6 +5,7 @@
 mod admission;
 mod certificates;
 mod custom;
+mod limits;
 mod network;
 mod proxy;
 mod resilience;
@@ -38,6 +39,8 @@ async fn live(setup: Setup) {
     pods::denied_fields_are_reported(&clusters).await;
     pods::changes_reach_running_pods(&clusters).await;
     pods::deletions_follow(&clusters).await;
+    pods::the_time_to_end_is_limited(&clusters).await;
+    limits::objects_beyond_a_limit_wait_and_say_why(&clusters).await;
     workloads::an_evicted_pod_is_replaced(&clusters).await;
     pods::gates_and_late_additions(&clusters).await;
     pods::tokens_are_renewed_in_place(&clusters).await;

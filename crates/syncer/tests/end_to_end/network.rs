@@ -358,8 +358,28 @@ async fn ingresses_are_served(clusters: &Clusters) {
     })
     .await;
     assert!(host.get(&host_name("Ingress", "default", "grab")).await.is_none());
+    a_denied_edit_takes_an_ingress_back((&tenant, &host), &name).await;
     tenant.delete("app").await;
     host.gone(&name).await;
+}
+
+/// Left as it was, the host's Ingress would lead to what its Services become.
+async fn a_denied_edit_takes_an_ingress_back((tenant, host): (&Objects, &Objects), name: &str) {
+    let rules = tenant.get("app").await.unwrap()["spec"]["rules"].clone();
+    let patch = async |host: &str| {
+        let mut rules = rules.clone();
+        rules[0]["host"] = host.into();
+        tenant.patch("app", json!({"spec": {"rules": rules}})).await;
+    };
+    patch("foreign.example.com").await;
+    host.gone(name).await;
+    tenant
+        .until("app", "it has no address", |ingress| {
+            ingress["status"]["loadBalancer"] == json!({})
+        })
+        .await;
+    patch("app.team.example.com").await;
+    host.until(name, "it is back", |_| true).await;
 }
 
 async fn routes_are_attached(clusters: &Clusters) {
@@ -451,6 +471,13 @@ async fn routes_are_attached(clusters: &Clusters) {
             .any(|message| message.contains("spec.hostnames[0]: the host name else.example.org"))
     })
     .await;
+    host.gone(&name).await;
+    tenant
+        .until("app", "its status says why", |route| {
+            let entry = &route["status"]["parents"][0];
+            entry["controllerName"] == "berth.dev/syncer" && entry["conditions"][0]["status"] == "False"
+        })
+        .await;
 }
 
 async fn budgets_hold_on_the_host(clusters: &Clusters) {

@@ -55,7 +55,12 @@ pub async fn waiting_pods_follow_the_nodes(clusters: &Clusters) {
     patch_node(clusters, NODES[1], json!({"spec": {"unschedulable": null}})).await;
     runs_on(clusters, "held", NODES[1]).await;
     assert!(!is_phase(&pods, "labelled", "Running").await);
-    patch_node(clusters, NODES[0], json!({"spec": {"unschedulable": null}, "metadata": {"labels": {"color": "blue"}}})).await;
+    patch_node(
+        clusters,
+        NODES[0],
+        json!({"spec": {"unschedulable": null}, "metadata": {"labels": {"color": "blue"}}}),
+    )
+    .await;
     runs_on(clusters, "labelled", NODES[0]).await;
     patch_node(clusters, NODES[0], json!({"metadata": {"labels": {"color": null}}})).await;
 }

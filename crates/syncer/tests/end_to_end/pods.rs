@@ -2,13 +2,17 @@
 
 use crate::setup::{Clusters, create, events, eventually, is_phase, origin, pod};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Pod, Secret},
 };
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+        WatchEvent, WatchParams,
+    },
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -135,6 +139,49 @@ pub async fn deletions_follow(clusters: &Clusters) {
         secrets
             .iter()
             .all(|secret| secret.metadata.annotations.as_ref().unwrap()["berth.dev/origin-name"] != "creds")
+    })
+    .await;
+}
+
+/// The default class gives pods ten minutes, whatever their spec and their deletion say.
+pub async fn the_time_to_end_is_limited(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    let handler = json!({"preStop": {"sleep": {"seconds": 3600}}});
+    let containers = json!([{"name": "main", "image": "app:1", "lifecycle": handler}]);
+    let spec = json!({"terminationGracePeriodSeconds": 86_400, "containers": containers});
+    create(&pods, pod("endless", &spec)).await;
+    eventually("it runs", async || is_phase(&pods, "endless", "Running").await).await;
+    let all = clusters.host_pods().await;
+    let host = all.into_iter().find(|pod| origin(pod) == "endless").unwrap();
+    assert_eq!(host.spec.unwrap().termination_grace_period_seconds, Some(600));
+    eventually("an Event names the fields", async || {
+        let messages = events(clusters, "endless", "FieldIgnored").await;
+        ["spec.terminationGracePeriodSeconds", "lifecycle.preStop.sleep.seconds"]
+            .iter()
+            .all(|field| messages.iter().any(|message| message.contains(field)))
+    })
+    .await;
+
+    let name = host.metadata.name.unwrap();
+    let from = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let version = host.metadata.resource_version.unwrap();
+    let host_pods = clusters.host_api::<Pod>();
+    let mut changes = host_pods.watch(&from, &version).await.unwrap().boxed();
+    pods.delete("endless", &DeleteParams::default().grace_period(86_400))
+        .await
+        .unwrap();
+    let grace = loop {
+        match changes.try_next().await.unwrap() {
+            Some(WatchEvent::Modified(pod)) if pod.metadata.deletion_timestamp.is_some() => {
+                break pod.metadata.deletion_grace_period_seconds;
+            }
+            Some(WatchEvent::Modified(_) | WatchEvent::Bookmark(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(grace, Some(600));
+    eventually("the tenant's pod ends with the host's", async || {
+        pods.get_opt("endless").await.unwrap().is_none()
     })
     .await;
 }

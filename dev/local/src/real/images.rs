@@ -12,6 +12,8 @@ use super::{RealNodes, command};
 use crate::Error;
 use crate::images::{Archive, Image};
 
+/// The label of images that are never collected and that scrub steps leave on the node.
+const PINNED: &str = "io.cri-containerd.pinned=pinned";
 /// How long a container runtime may take until it accepts images.
 const RUNTIME_READY: Duration = Duration::from_mins(3);
 
@@ -45,7 +47,7 @@ impl RealNodes {
 
     fn import_missing(&self, node: &str, archives: &[Archive]) -> Result<(), Error> {
         // Of this containerd, whose images are beside it.
-        let record = self.find(node)?.1.config("images");
+        let record = self.find(node)?.1.config("pinned-images");
         let mut known = fs::read_to_string(&record).unwrap_or_default();
         for archive in archives {
             let line = format!("{} {}\n", archive.reference, archive.digest);
@@ -77,7 +79,14 @@ impl RealNodes {
             #[expect(clippy::disallowed_methods, reason = "on a thread that may block")]
             std::thread::sleep(Duration::from_millis(100));
         }
-        command::run("nsenter", &node.ctr(&["images", "import", &path])?).map(drop)
+        // Nobody could pull it again.
+        command::run("nsenter", &node.ctr(&["images", "import", "--label", PINNED, &path])?).map(drop)
+    }
+
+    /// Runs containerd's client on a node and returns its output.
+    pub(crate) fn ctr(&self, node: &str, arguments: &[&str]) -> Result<String, Error> {
+        let (place, files) = self.find(node)?;
+        command::run("nsenter", &self.node(place, files).ctr(arguments)?)
     }
 
     fn find(&self, node: &str) -> Result<&(Place, NodePlace), Error> {

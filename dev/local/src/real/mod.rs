@@ -188,6 +188,9 @@ impl RealNodes {
                 let program = binaries::find(binary, binary.pinned_version())?;
                 link(&program, &files.own("cni-bin").join(binary.name()))?;
             }
+            // The scrub step Images looks for it.
+            let ctr = binaries::find(Binary::Ctr, berth_kubernetes_versions::CONTAINERD)?;
+            link(&ctr, &files.own("containerd-bin").join(Binary::Ctr.name()))?;
         }
         Ok(())
     }

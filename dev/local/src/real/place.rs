@@ -14,10 +14,11 @@ use crate::{Error, Home};
 
 /// Directories of a node's own, where kubelet, containerd and Calico expect them; the last element of a path is not
 /// unique, so each has a name in the node's folder.
-const OWN: [(&str, &str); 10] = [
+const OWN: [(&str, &str); 11] = [
     ("kubelet", "/var/lib/kubelet"),
     ("containerd", "/var/lib/containerd"),
     ("containerd-run", "/run/containerd"),
+    ("containerd-bin", "/opt/containerd/bin"),
     ("cni-state", "/var/lib/cni"),
     ("cni-config", "/etc/cni/net.d"),
     ("cni-bin", "/opt/cni/bin"),

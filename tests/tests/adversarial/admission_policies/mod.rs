@@ -144,7 +144,7 @@ fn expect_denied<T>(message: &str, result: kube::Result<T>) {
 
 fn class() -> TenantClass {
     let sync = json!({
-        "pods": {"runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100},
+        "pods": {"deviceVariables": ["NVIDIA_GDS"], "runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100},
             "annotations": ["example.com/note", "tools.example.com/*"]},
         "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
         "services": {"nodePorts": true, "annotations": ["metallb.io/address-pool"]},
@@ -156,7 +156,7 @@ fn class() -> TenantClass {
     });
     serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "policies"}, "spec": {"sync": sync, "network": {
-            "blockedCIDRs": ["10.20.7.0/24"],
+            "blockedCIDRs": ["10.20.7.0/24"], "endpointCIDRs": ["0.0.0.0/0"],
             "egress": {"default": [{"cidr": "10.20.0.0/16"}, {"cidr": "192.0.2.0/24"}]},
             "ingress": {"default": [{"namespace": "ingress-nginx"}, {"cidr": "198.51.100.0/24"}]},
         }},
@@ -213,11 +213,13 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
         slug: tenant.id.slug().into(),
     };
     pods::new(&credential).await;
+    pods::device_variables(&credential).await;
     shared_nodes::pods(&credential).await;
     pods::changes(&credential, admin).await;
     annotations::validate(&credential).await;
     objects::metadata_and_secrets(&credential).await;
-    objects::services_and_endpoints(&credential).await;
+    objects::services_and_endpoints(&credential, admin).await;
+    objects::sources_of_variables(&credential).await;
     objects::storage_and_devices(&credential).await;
     ingresses_and_routes::validate(&credential).await;
     network::policies(&credential).await;

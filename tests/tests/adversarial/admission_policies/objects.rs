@@ -2,9 +2,10 @@
 
 use super::{StolenCredential, expect_denied, wait_until_served, with};
 use berth_api::labels;
+use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api,
-    api::{Patch, PatchParams},
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
@@ -64,7 +65,26 @@ pub(super) async fn metadata_and_secrets(credential: &StolenCredential) {
     );
 }
 
-pub(super) async fn services_and_endpoints(credential: &StolenCredential) {
+/// Keys of ConfigMaps and Secrets become variables of containers.
+pub(super) async fn sources_of_variables(credential: &StolenCredential) {
+    for kind in ["ConfigMap", "Secret"] {
+        let with_key = |key: &str| credential.object("v1", kind, &json!({"data": {key: "YWxs", "mode": "ZmFzdA=="}}));
+        // Those of applications, and the one that the class gives.
+        for key in ["NVIDIA_API_KEY", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_GDS"] {
+            credential.expect_allowed(&with_key(key)).await;
+        }
+        for key in [
+            "NVIDIA_VISIBLE_DEVICES",
+            "NVIDIA_MOFED",
+            "DOCKER_RESOURCE_GPU",
+            "CUDA_VERSION",
+        ] {
+            credential.expect_denied("may not choose devices", &with_key(key)).await;
+        }
+    }
+}
+
+pub(super) async fn services_and_endpoints(credential: &StolenCredential, admin: &Client) {
     let service = |spec: &Value| {
         credential.object(
             "v1",
@@ -73,11 +93,7 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential) {
         )
     };
     let external = |name: &str| service(&json!({"type": "ExternalName", "externalName": name}));
-    for allowed in [
-        service(&json!({})),
-        service(&json!({"type": "NodePort"})),
-        external("db.example.com"),
-    ] {
+    for allowed in [service(&json!({})), service(&json!({"type": "NodePort"}))] {
         credential.expect_allowed(&allowed).await;
     }
     for (message, denied) in [
@@ -87,9 +103,8 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential) {
             service(&json!({"loadBalancerIP": "203.0.113.7"})),
         ),
         ("spec.type", service(&json!({"type": "LoadBalancer"}))),
-        ("spec.externalName", external("kubernetes.default.svc")),
-        ("spec.externalName", external("metadata.google.internal")),
-        ("spec.externalName", external("169.254.169.254")),
+        ("spec.type", external("db.example.com")),
+        ("spec.type", external("kubernetes.default.svc")),
     ] {
         credential.expect_denied(message, &denied).await;
     }
@@ -121,6 +136,21 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential) {
         ),
     ] {
         credential.expect_denied(message, &denied).await;
+    }
+    // The class offers every network; these are closed even so.
+    let nodes: Api<Node> = Api::all(admin.clone());
+    let nodes = nodes.list(&ListParams::default()).await.unwrap().items;
+    let addresses = nodes.iter().filter_map(|node| node.status.as_ref()?.addresses.as_ref());
+    let mut addresses = addresses.flatten().filter(|address| address.type_ == "InternalIP");
+    let node = addresses.next().map(|address| address.address.as_str());
+    for address in ["10.96.0.1", "100.100.100.200", "168.63.129.16"]
+        .into_iter()
+        .chain(node)
+    {
+        let mixed = slice(&json!({"endpoints": [{"addresses": ["10.1.1.1"]}, {"addresses": [address]}]}));
+        credential
+            .expect_denied("endpoints[].addresses may not hold addresses of the host", &mixed)
+            .await;
     }
     // The API server's own rule.
     for address in ["169.254.169.254", "127.0.0.1"] {

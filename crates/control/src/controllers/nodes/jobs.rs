@@ -67,6 +67,7 @@ pub fn build(kind: JobKind, settings: &NodeJobs, on: &OnNode<'_>) -> Job {
         {"name": "BERTH_HOST", "value": HOST},
         {"name": "BERTH_NODE", "value": node},
         {"name": "BERTH_TENANT", "value": assignment.slug},
+        {"name": "BERTH_RECYCLING", "value": assignment.recycling_id},
         {"name": "BERTH_PLATFORM_PODS", "value": platform_pods.join(",")},
         {"name": "BERTH_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
     ]);

@@ -51,10 +51,10 @@ fn the_default_steps_follow_the_gpus() {
     let base = ["processes", "claims", "ephemeral"];
     assert_eq!(
         names(&json!({"nodeSelector": {}, "gpuResourceName": "amd.com/gpu"})),
-        base
+        [&base[..], &["images"]].concat()
     );
     let nvidia = names(&json!({"nodeSelector": {}, "gpuResourceName": "nvidia.com/gpu"}));
-    assert_eq!(nvidia, [&base[..], &["mig", "gpu-reset"]].concat());
+    assert_eq!(nvidia, [&base[..], &["mig", "gpu-reset", "images"]].concat());
     assert!(names(&json!({"nodeSelector": {}, "scrub": {"policy": "None"}})).is_empty());
 }
 

@@ -54,14 +54,21 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
         }
     }
     let mut again = None;
+    let mut failed = Ok(());
     for (node, pods) in context.stores.shared_pods.all() {
         for (place, pod) in pods {
-            if !pod.is_ending && !enforce_pod_decision(context, &node, &place, &pod).await? {
-                again = Some(DRAIN_POLL);
+            if pod.is_ending {
+                continue;
+            }
+            // A pod that cannot be evicted, for example because two budgets select it, must not keep other tenants' pods.
+            match enforce_pod_decision(context, &node, &place, &pod).await {
+                Ok(true) => {}
+                Ok(false) => again = Some(DRAIN_POLL),
+                Err(error) => failed = failed.and(Err(error)),
             }
         }
     }
-    Ok(again)
+    failed.map(|()| again)
 }
 
 /// Evicts or deletes a pod that may not stay. Returns whether it may stay.

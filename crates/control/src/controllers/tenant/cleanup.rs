@@ -1,18 +1,25 @@
 //! Deletes everything that was created for a tenant, in an order in which nothing is created again meanwhile.
 //!
-//! Every step is idempotent and returns instead of waiting; the condition Deleting says what remains. Nothing here
-//! needs the tenant's API server.
+//! Every step is idempotent and returns instead of waiting; the condition Deleting says what remains ([`remaining`]). Nothing
+//! here needs the tenant's API server, and nothing that the tenant's pods do holds it up for longer than the grace period
+//! of its class and a minute ([`pod_deletion`]).
 
 use super::{
     context::TenantContext,
     error::{CleanupError, TenantError, in_step},
     fetch::owned_nodes,
-    finalizer, status,
+    finalizer,
+    remaining::{self, Remaining},
+    status,
     target::Tenant,
 };
 use crate::{
     apply::{is_status, optional},
     control_plane::SYNCER,
+    controllers::{
+        pod_deletion::{self, DeletionStep},
+        tenant_class::class_of,
+    },
     error::{ReconcileError, api},
     key::Key,
     network,
@@ -31,11 +38,15 @@ use k8s_openapi::api::{
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams},
+    core::PartialObjectMeta,
+    runtime::reflector::ObjectRef,
 };
 use std::{sync::Arc, time::Duration};
 
 /// Pause before checking again whether deleted objects are gone.
 const POLL: Duration = Duration::from_millis(500);
+/// Pods that one pass looks at. The others follow once these are gone: the time of all of them runs meanwhile.
+const PODS_PER_PASS: u32 = 500;
 
 /// Removes what is left of the tenant. Returns when to continue; `None` once the object itself may be deleted.
 ///
@@ -52,8 +63,8 @@ pub(super) async fn delete_tenant(context: &TenantContext, tenant: &Tenant) -> R
             write_progress(context, cluster, error.reason(), &error.to_string()).await?;
             Err(error.into())
         }
-        Ok(Some(remaining)) => {
-            write_progress(context, cluster, "Waiting", &remaining).await?;
+        Ok(Some(Remaining { reason, message })) => {
+            write_progress(context, cluster, reason, &message).await?;
             Ok(Some(POLL))
         }
         Ok(None) => {
@@ -106,7 +117,7 @@ async fn delete_next(
     context: &TenantContext,
     cluster: &TenantCluster,
     tenant: &TenantId,
-) -> Result<Option<String>, CleanupError> {
+) -> Result<Option<Remaining>, CleanupError> {
     let uid = cluster.uid().unwrap_or_default();
     // 1. From here on nothing new is created.
     context
@@ -116,13 +127,13 @@ async fn delete_next(
         .map_err(in_step(CleanupError::Components))?;
     // 2. Pods end before their nodes are released and before the NetworkPolicies that isolate them are deleted: in a namespace
     // that is being deleted, the policies might be deleted first.
-    if let Some(remaining) = delete_pods(context, tenant).await.map_err(CleanupError::Pods)? {
+    let pods = delete_pods(context, cluster, tenant).await;
+    if let Some(remaining) = pods.map_err(CleanupError::Pods)? {
         return Ok(Some(remaining));
     }
-    let workloads = tenant.workload_namespace();
-    let is_gone = delete_namespace(context, &workloads).await;
-    if !is_gone.map_err(CleanupError::WorkloadNamespace)? {
-        return Ok(Some(format!("namespace {workloads} is terminating")));
+    let namespace = delete_namespace(context, &tenant.workload_namespace()).await;
+    if let Some(remaining) = namespace.map_err(CleanupError::WorkloadNamespace)? {
+        return Ok(Some(remaining));
     }
     context.tenants.set_workloads_gone(&uid);
     // 3. Nodes go back to their pools.
@@ -130,7 +141,7 @@ async fn delete_next(
     if !nodes.is_empty() {
         context.queue.add(Key::Fleet);
         let names: Vec<String> = nodes.iter().map(|node| node.name_any()).collect();
-        return Ok(Some(format!("nodes are being released: {}", names.join(", "))));
+        return Ok(Some(remaining::nodes(&names)));
     }
     // 4. The tenant's keys in etcd, and its user and role.
     context
@@ -154,31 +165,75 @@ async fn delete_next(
         .map_err(CleanupError::NetworkPolicies)?;
     // 7. Keys, the syncer's identity and everything else in the control-plane namespace. It is deleted last, because what is
     // left of a tenant is found by it.
-    let control_plane = tenant.control_plane_namespace();
-    let is_gone = delete_namespace(context, &control_plane).await;
-    if !is_gone.map_err(CleanupError::ControlPlaneNamespace)? {
-        return Ok(Some(format!("namespace {control_plane} is terminating")));
-    }
-    Ok(None)
+    let namespace = delete_namespace(context, &tenant.control_plane_namespace()).await;
+    namespace.map_err(CleanupError::ControlPlaneNamespace)
 }
 
-/// Deletes the pods of the workload namespace; returns what remains of them.
-async fn delete_pods(context: &TenantContext, tenant: &TenantId) -> Result<Option<String>, ReconcileError> {
+/// Deletes the pods of the workload namespace; returns what remains of them. Deletions heed no disruption budgets. Pods that
+/// are overdue are removed although their kubelets have not reported their end.
+async fn delete_pods(
+    context: &TenantContext,
+    cluster: &TenantCluster,
+    tenant: &TenantId,
+) -> Result<Option<Remaining>, ReconcileError> {
     let namespace = tenant.workload_namespace();
     // A syncer that still runs somewhere can create no new ones.
     let bindings: Api<RoleBinding> = Api::namespaced(context.client.clone(), &namespace);
     optional(bindings.delete(SYNCER, &DeleteParams::default()).await).map_err(api("revoke the syncer's rights"))?;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
-    let any = ListParams::default().limit(1);
-    let listed = pods.list_metadata(&any).await.map_err(api("list the tenant's pods"))?;
+    let page = ListParams::default().limit(PODS_PER_PASS);
+    let listed = pods.list_metadata(&page).await.map_err(api("list the tenant's pods"))?;
     if listed.items.is_empty() {
         return Ok(None);
     }
-    let running = pods
-        .delete_collection(&DeleteParams::default(), &ListParams::default())
-        .await;
-    running.map_err(api("delete the tenant's pods"))?;
-    Ok(Some(format!("the pods in namespace {namespace} are terminating")))
+    let (terminating, running): (Vec<_>, Vec<_>) = listed
+        .items
+        .into_iter()
+        .partition(|pod| pod.metadata.deletion_timestamp.is_some());
+    let is_cut = listed.metadata.continue_.is_some_and(|next| !next.is_empty());
+    if is_cut || !running.is_empty() {
+        let deleted = pods
+            .delete_collection(&DeleteParams::default(), &ListParams::default())
+            .await;
+        deleted.map_err(api("delete the tenant's pods"))?;
+    }
+    let max_grace_seconds = max_grace_seconds(context, cluster);
+    let overdue = hasten_pods(&pods, &terminating, max_grace_seconds).await?;
+    Ok(Some(remaining::pods(&namespace, &terminating, &overdue)))
+}
+
+/// Shortens grace periods beyond the limit and removes pods that are overdue, which are returned.
+async fn hasten_pods<'a>(
+    pods: &Api<Pod>,
+    terminating: &'a [PartialObjectMeta<Pod>],
+    max_grace_seconds: i64,
+) -> Result<Vec<&'a PartialObjectMeta<Pod>>, ReconcileError> {
+    let mut overdue = Vec::new();
+    let mut failed = Ok(());
+    for pod in terminating {
+        let grace_seconds = match pod_deletion::next_step(&pod.metadata, None, max_grace_seconds, Timestamp::now()) {
+            DeletionStep::Wait => continue,
+            DeletionStep::Delete { grace_seconds } => grace_seconds,
+            DeletionStep::Held => {
+                overdue.push(pod);
+                continue;
+            }
+            DeletionStep::Remove => {
+                overdue.push(pod);
+                0
+            }
+        };
+        failed = failed.and(pod_deletion::delete_pod(pods, &pod.metadata, grace_seconds).await);
+    }
+    failed.map(|()| overdue)
+}
+
+/// Seconds that the tenant's pods have to end at most, as its class says.
+fn max_grace_seconds(context: &TenantContext, cluster: &TenantCluster) -> i64 {
+    let class = |name: &str| context.stores.classes.get(&ObjectRef::new(name));
+    let class = class_of(cluster, |name| class(name).is_some()).and_then(|name| class(&name));
+    let rules = class.map(|class| class.spec.sync.pods.clone()).unwrap_or_default();
+    rules.max_termination_grace_period_seconds().into()
 }
 
 async fn delete_cluster_role(context: &TenantContext, tenant: &TenantId) -> Result<(), ReconcileError> {
@@ -190,26 +245,27 @@ async fn delete_cluster_role(context: &TenantContext, tenant: &TenantId) -> Resu
     Ok(())
 }
 
-/// Deletes a namespace. `true` once it is gone.
-async fn delete_namespace(context: &TenantContext, name: &str) -> Result<bool, ReconcileError> {
+/// Deletes a namespace; returns what remains of it.
+async fn delete_namespace(context: &TenantContext, name: &str) -> Result<Option<Remaining>, ReconcileError> {
     let namespaces: Api<Namespace> = Api::all(context.client.clone());
-    match optional(namespaces.get_metadata(name).await).map_err(api("get a namespace"))? {
-        None => Ok(true),
-        Some(namespace) if namespace.metadata.deletion_timestamp.is_some() => Ok(false),
-        Some(namespace) => {
-            let params = DeleteParams {
-                preconditions: namespace.metadata.uid.map(|uid| kube::api::Preconditions {
-                    uid: Some(uid),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            match namespaces.delete(name, &params).await {
-                Ok(_) => Ok(false),
-                Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(false),
-                Err(error) => Err(api("delete a namespace")(error)),
-            }
-        }
+    let Some(namespace) = optional(namespaces.get(name).await).map_err(api("get a namespace"))? else {
+        return Ok(None);
+    };
+    let remaining = remaining::namespace(&namespace, Timestamp::now());
+    if namespace.metadata.deletion_timestamp.is_some() {
+        return Ok(Some(remaining));
+    }
+    let params = DeleteParams {
+        preconditions: namespace.metadata.uid.map(|uid| kube::api::Preconditions {
+            uid: Some(uid),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match namespaces.delete(name, &params).await {
+        Ok(_) => Ok(Some(remaining)),
+        Err(error) if is_status(&error, 404) || is_status(&error, 409) => Ok(Some(remaining)),
+        Err(error) => Err(api("delete a namespace")(error)),
     }
 }
 

@@ -22,6 +22,9 @@ pub enum TenantError {
     /// Applying the two namespaces.
     #[error("namespaces: {0}")]
     Namespaces(#[source] ReconcileError),
+    /// Applying the limits of the workload namespace.
+    #[error("limits: {0}")]
+    Limits(#[source] ReconcileError),
     /// Loading or creating the certificate authorities.
     #[error("certificate authorities: {0}")]
     Authorities(#[source] ReconcileError),
@@ -145,6 +148,7 @@ impl TenantError {
             Self::Settings(cause) => (INFRASTRUCTURE_READY, "SettingsFailed", Some(cause)),
             Self::HostNetwork(cause) => (INFRASTRUCTURE_READY, "HostNetworkFailed", Some(cause)),
             Self::Namespaces(cause) => (INFRASTRUCTURE_READY, "NamespacesFailed", Some(cause)),
+            Self::Limits(cause) => (INFRASTRUCTURE_READY, "LimitsFailed", Some(cause)),
             Self::Authorities(cause) => (INFRASTRUCTURE_READY, "AuthoritiesFailed", Some(cause)),
             Self::Address(cause) => (INFRASTRUCTURE_READY, "AddressFailed", Some(cause)),
             Self::NetworkPolicies(cause) => (INFRASTRUCTURE_READY, "NetworkPoliciesFailed", Some(cause)),

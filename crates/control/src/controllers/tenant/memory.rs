@@ -6,12 +6,14 @@ use crate::{
     apply::Applier,
     control_plane::{Authorities, LeafStore},
 };
+use berth_api::DatastoreUsage;
 use berth_planner::NodeGroupPlan;
 use kube::Client;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+use tokio::time::Instant;
 
 /// What is remembered of one tenant.
 pub struct TenantMemory {
@@ -23,6 +25,8 @@ pub struct TenantMemory {
     pub authorities: Mutex<Option<Arc<Authorities>>>,
     /// Its leaf certificates, as they are stored.
     pub leaves: Mutex<Option<LeafStore>>,
+    /// What it stores, and when that was measured.
+    pub datastore_usage: Mutex<Option<(Instant, DatastoreUsage)>>,
     /// How the tenant customised its DNS, as it was read last.
     pub dns: Mutex<Option<BTreeMap<String, String>>>,
 }
@@ -54,6 +58,7 @@ impl Tenants {
                 connection: Connection::default(),
                 authorities: Mutex::new(None),
                 leaves: Mutex::new(None),
+                datastore_usage: Mutex::new(None),
                 dns: Mutex::new(None),
             })
         }))

@@ -6,7 +6,7 @@ use crate::{
 };
 use berth_api::{
     ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, NodeMode, SchedulingMode, SyncPolicy,
-    TenantClass, TenantClassSpec, TenantCluster,
+    TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
     network::ClassNetwork,
     sync_policy::{SharedNodesPolicy, allows},
@@ -42,6 +42,9 @@ pub struct Settings {
     /// Networks that the tenant may reach and be reached from; none for tenants of versions without this setting.
     #[serde(default)]
     pub network: AllowedNetworks,
+    /// How much it may store and create.
+    #[serde(default)]
+    pub limits: TenantLimits,
 }
 
 /// The default of settings that earlier versions recorded.
@@ -81,6 +84,7 @@ pub fn resolve(
             dns: rules.dns.clone(),
             class_network: rules.network.clone(),
             network: network.map_err(|why| reject("NetworkNotAllowed", why))?,
+            limits: rules.limits.clone(),
         };
         let rejection = find_service_error(&settings, &rules.control_plane.service)
             .or_else(|| find_shared_pool_error(&settings, &rules.sync.shared_nodes));

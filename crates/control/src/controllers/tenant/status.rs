@@ -4,18 +4,20 @@ use super::{
     apply::{ApiServer, ControlPlane, Outcome, PublicState, Serving, SyncerState},
     build::host_objects,
     context::TenantContext,
+    datastore_usage,
     error::TenantError,
     fetch::ObservedNodes,
     node_groups,
+    remaining::{NAMESPACE_BLOCKED, PODS_OVERDUE},
     settings::Settings,
     target::Tenant,
 };
 use crate::{error::api, runtime::ComponentState};
 use berth_api::{
-    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
+    DatastoreUsage, Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
     conditions::{
-        self, ACCEPTED, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, ENDPOINT_READY, INFRASTRUCTURE_READY,
-        NODES_READY, READY, SYNCER_READY,
+        self, ACCEPTED, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY,
+        INFRASTRUCTURE_READY, NODES_READY, READY, SYNCER_READY,
     },
     labels,
 };
@@ -87,7 +89,20 @@ pub(super) fn conditions(
     }
     all.sort_by_key(|condition| ORDER.iter().position(|kind| *kind == condition.kind));
     all.push(ready_condition(&all));
+    // Not among those that Ready depends on: what runs goes on.
+    all.extend(observed_usage(outcome).as_ref().map(datastore_usage::condition));
     all
+}
+
+/// What the tenant stores, if its API server was started.
+fn observed_usage(outcome: &Outcome<'_>) -> Option<DatastoreUsage> {
+    let Outcome::Prepared { control_plane, .. } = outcome else {
+        return None;
+    };
+    match control_plane.as_ref() {
+        ControlPlane::Started { started, .. } => started.datastore,
+        ControlPlane::NotStarted(_) => None,
+    }
 }
 
 fn control_plane_condition(api_server: &ApiServer, serving: &Serving) -> ConditionUpdate {
@@ -124,9 +139,12 @@ fn ready_condition(all: &[ConditionUpdate]) -> ConditionUpdate {
     }
 }
 
-/// Whether a tenant is ready or its spec is rejected: then only a change of the spec or of the host can change its state.
+/// Whether a tenant is ready, however full its datastore is, or its spec is rejected: then only a change of the spec or of
+/// the host can change its state.
 pub(super) fn is_settled(conditions: &[ConditionUpdate]) -> bool {
-    let unmet = conditions.iter().find(|condition| !condition.is_true());
+    let unmet = conditions
+        .iter()
+        .find(|condition| !condition.is_true() && condition.kind != DATASTORE_WITHIN_LIMITS);
     unmet.is_none_or(|first| first.kind == ACCEPTED)
 }
 
@@ -169,6 +187,7 @@ pub(super) fn build(
         control_plane_namespace: endpoint.as_ref().map(|_| tenant.id.control_plane_namespace()),
         workload_namespace: endpoint.as_ref().map(|_| tenant.id.workload_namespace()),
         endpoint,
+        datastore: observed_usage(outcome).or(before.datastore),
         nodes: Some(TenantNodeCounts {
             desired: desired.fold(0, u32::saturating_add),
             assigned: count(serving.len()),
@@ -232,7 +251,8 @@ fn events(before: &TenantClusterStatus, after: &TenantClusterStatus) -> Vec<Even
         .into_iter()
         .map(|(reason, message)| event(EventType::Normal, reason, NODES_READY, &message));
     let conditions = changed_conditions(&before.conditions, &after.conditions).map(|condition| {
-        let is_warning = condition.status != "True" && !is_transient(&condition.reason);
+        let is_unmet = condition.status != "True" && !is_transient(&condition.reason);
+        let is_warning = is_unmet || [PODS_OVERDUE, NAMESPACE_BLOCKED].contains(&condition.reason.as_str());
         let type_ = if is_warning {
             EventType::Warning
         } else {

@@ -3,7 +3,9 @@
 
 use crate::network::allowed;
 use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server};
-use berth_sync_rules::{egress::target::Target, model::KindId, registry};
+use berth_sync_rules::{
+    egress::target::Target, model::KindId, registry, translation::device_variables::is_device_variable,
+};
 use std::{collections::BTreeSet, net::IpAddr};
 
 /// API groups whose objects are never synced to the host, even if control has the rights for its own work.
@@ -34,12 +36,16 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         sync,
         dns,
         network: border,
+        limits,
         // Their schemas check everything.
         fair_sharing: _,
         quotas: _,
     } = spec;
     if let Some(bad) = versions.iter().find(|text| text.parse::<KubernetesVersion>().is_err()) {
         return Some(format!("spec.versions: {bad:?} is not a version such as v1.37.1"));
+    }
+    if let Some((field, bad)) = limits.find_invalid_quantity() {
+        return Some(format!("spec.limits.{field}: {bad:?} is not a quantity such as 50Gi"));
     }
     let SyncPolicy {
         pods,
@@ -53,6 +59,11 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
     } = sync;
     if pods.priority.is_some_and(|band| band.lowest >= band.highest) {
         return Some("spec.sync.pods.priority: lowest must be less than highest".into());
+    }
+    if let Some(name) = pods.device_variables.iter().find(|name| !is_device_variable(name)) {
+        return Some(format!(
+            "spec.sync.pods.deviceVariables: tenants may set {name} anyway; remove it"
+        ));
     }
     let networks = [
         ("spec.network.endpointCIDRs", &border.endpoint_cidrs),
@@ -149,6 +160,7 @@ mod tests {
         let fine = error_of(|spec| {
             spec.versions = vec!["v1.37.1".into()];
             spec.network.endpoint_cidrs = vec!["10.0.0.0/8".into(), "fd00::/8".into(), "0.0.0.0/0".into()];
+            spec.sync.pods.device_variables = vec!["NVIDIA_GDS".into(), "CUDA_VERSION".into()];
         });
         assert_eq!(fine, "");
     }
@@ -159,6 +171,8 @@ mod tests {
             let message = error_of(|spec| spec.network.endpoint_cidrs = vec![bad.into()]);
             assert!(message.starts_with("spec.network.endpointCIDRs: "), "{bad}: {message}");
         }
+        let message = error_of(|spec| spec.network.endpoint_cidrs = vec!["169.254.169.254/32".into()]);
+        assert!(message.contains("is never open"), "{message}");
         let message = error_of(|spec| spec.dns.upstreams = vec!["10.0.0.53".into(), "dns.example.com".into()]);
         assert!(
             message.starts_with("spec.dns.upstreams: \"dns.example.com\""),
@@ -171,10 +185,17 @@ mod tests {
                 "{bad}: {message}"
             );
         }
+        let message = error_of(|spec| spec.limits.datastore_bytes = "much".into());
+        assert!(message.starts_with("spec.limits.datastoreBytes: "), "{message}");
         let message = error_of(|spec| spec.versions = vec!["1.37".into()]);
         assert!(message.starts_with("spec.versions: "), "{message}");
         let message = error_of(|spec| spec.sync.pods.priority = Some(PriorityBand { lowest: 5, highest: 5 }));
         assert!(message.starts_with("spec.sync.pods.priority: "), "{message}");
+        let message = error_of(|spec| spec.sync.pods.device_variables = vec!["NVIDIA_GDS".into(), "HOME".into()]);
+        assert!(
+            message.starts_with("spec.sync.pods.deviceVariables: tenants may set HOME"),
+            "{message}"
+        );
         let mapping = ServiceAccountMapping {
             namespace: "a".into(),
             name: "b".into(),

@@ -6,7 +6,7 @@
 //! | annotations | not passed on: see `metadata` |
 //! | labels | copied but for reserved ones; the name of the Service is the host's, and the manager is the syncer, so that no controller of the host takes the slice for its own |
 //! | `addressType` | IPv4 and IPv6 |
-//! | `endpoints[].addresses` | addresses of the tenant's own pods, and those in ranges that the tenant's class lists; an endpoint with any other is left out, with an Event |
+//! | `endpoints[].addresses` | what [`EndpointAddresses`] allows: the tenant's own pods, and networks that the tenant's class lists without those that are closed; an endpoint with any other is left out, with an Event |
 //! | `endpoints[]`: `conditions`, `hostname`, `zone`, `hints` | copied |
 //! | `endpoints[].nodeName` | copied if it is a node of the tenant |
 //! | `endpoints[]`: `targetRef`, `deprecatedTopology` | stay: nothing on the host reads them |
@@ -21,16 +21,16 @@
 
 use crate::{
     model::{
-        Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, ToHost, Translated, json,
-        pod_addresses,
+        Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, ToHost, Translated, WhenDenied,
+        json, pod_addresses,
         references::Target,
         resource::{Key, Name, Resource, host_name},
         store::WatchSpec,
     },
     translation::{
+        endpoint_address::EndpointAddresses,
         fields::{self, FieldIssues, Fields, Rule},
         metadata::{self, AnnotationRules},
-        workload_address,
     },
 };
 use serde_json::{Value, json};
@@ -109,22 +109,13 @@ pub(crate) fn service(name: &Name, slice: &Value) -> Option<Name> {
 }
 
 /// Why an address is denied as an endpoint; `None` if it is allowed.
-pub(crate) fn denied(cache: &Cache, address: &Value) -> Option<String> {
+pub(crate) fn denied(allowed: &EndpointAddresses<'_>, address: &Value) -> Option<String> {
     let text = address.as_str().unwrap_or_default();
     let Ok(address) = text.parse::<IpAddr>() else {
         return Some(format!("{text} is not an IP address"));
     };
-    if !workload_address::is_workload_address(address) {
-        return Some(format!("{address} is not an address of a workload"));
-    }
-    let listed = cache.tenant.network.endpoint_cidrs.iter();
-    // A range of the class that cannot be parsed allows nothing.
-    let is_listed = listed
-        .filter_map(|range| berth_api::ranges::parse(range).ok())
-        .any(|range| range.contains(&address));
-    (!is_listed && !cache.pod_addresses().contains(address)).then(|| {
-        format!("{address} is neither an address of one of your pods nor in a network that is offered for endpoints")
-    })
+    let denied = allowed.check(address).err()?;
+    Some(format!("{address} {}", denied.why()))
 }
 
 impl ToHost for Slices {
@@ -161,17 +152,22 @@ impl ToHost for Slices {
         Vec::new()
     }
 
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _slice: &Value) -> WhenDenied {
+        WhenDenied::Withdraw
+    }
+
     fn translate(&self, cache: &Cache, name: &Name, slice: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
         let mut object = Value::Object(fields::copy(slice, "slice", SLICE, &mut issues));
         if !matches!(json::text(slice, &["addressType"]), Some("IPv4" | "IPv6")) {
             issues.deny("addressType", "endpoints are IPv4 or IPv6 addresses");
         }
+        let allowed = EndpointAddresses::new(cache);
         let mut endpoints = Vec::new();
         for (index, endpoint) in json::items(slice, &["endpoints"]).iter().enumerate() {
             let path = format!("endpoints[{index}]");
             let addresses = json::items(endpoint, &["addresses"]);
-            if let Some(why) = addresses.iter().find_map(|address| denied(cache, address)) {
+            if let Some(why) = addresses.iter().find_map(|address| denied(&allowed, address)) {
                 issues.ignored.push(DeniedField::new(format!("{path}.addresses"), why));
                 continue;
             }
@@ -323,6 +319,25 @@ mod tests {
         let (addresses, ignored) = addresses(&cache(), &slice);
         assert_eq!(addresses, [json!("192.0.2.8")]);
         insta::assert_yaml_snapshot!(ignored);
+    }
+
+    #[test]
+    fn closed_networks_within_offered_ones_are_left_out_with_an_event() {
+        let mut tenant = test_tenant();
+        let network = Arc::make_mut(&mut tenant.network);
+        network.endpoint_cidrs = vec!["10.0.0.0/8".into()];
+        network.blocked = vec!["10.96.0.0/16".into(), "10.1.0.0/16".into(), "10.5.0.10/32".into()];
+        let cache = registry::new_cache(tenant);
+        pod(&cache, 1, "Running");
+        // A database, the host's API server, another tenant's pod, a node, and a pod of the tenant.
+        let slice = slice("db", &["10.20.0.7", "10.96.0.1", "10.1.2.4", "10.5.0.10", "10.1.2.3"]);
+        let (kept, ignored) = addresses(&cache, &slice);
+        assert_eq!(kept, [json!("10.20.0.7"), json!("10.1.2.3")]);
+        assert_eq!(ignored.len(), 3);
+        for (note, address) in ignored.iter().zip(["10.96.0.1", "10.1.2.4", "10.5.0.10"]) {
+            let words = format!("{address} is in a network of the platform, which is never open to endpoints");
+            assert!(note.ends_with(&words), "{note}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::{
     kinds::ingress,
     model::{
         Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, Observation, Right, TenantWrite,
-        ToHost, Translated, json,
+        ToHost, Translated, WhenDenied, json,
         references::Target,
         resource::{Key, Name, Resource},
         store::WatchSpec,
@@ -35,6 +35,7 @@ use crate::{
         hostnames, metadata,
     },
 };
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -266,6 +267,21 @@ impl ToHost for Route {
         let annotations = ingress::annotations::translate(cache, route, &mut issues);
         let metadata = json!({"labels": metadata::labels(route), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _route: &Value) -> WhenDenied {
+        WhenDenied::Withdraw
+    }
+
+    fn denied_status(
+        &self,
+        cache: &Cache,
+        name: &Name,
+        route: &Value,
+        denied: &[DeniedField],
+        now: Timestamp,
+    ) -> Option<Value> {
+        Some(status::denied_status((cache, name), route, denied, now))
     }
 
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {

@@ -3,10 +3,14 @@
 
 use super::parents::{self, Parent};
 use crate::{
-    model::{Cache, Observation, TenantWrite, json, resource::Name},
-    translation::host_text,
+    model::{Cache, DeniedField, Observation, TenantWrite, denied_field, json, resource::Name},
+    translation::{conditions, host_text},
 };
+use jiff::Timestamp;
 use serde_json::{Value, json};
+
+/// The controller of entries about routes that never reach a controller of the host.
+const CONTROLLER: &str = "berth.dev/syncer";
 
 /// The message about a backend that no ReferenceGrant permits.
 pub fn not_permitted(service: &Name) -> String {
@@ -53,6 +57,35 @@ pub fn sync_status(
     let all: Vec<Value> = kept.cloned().chain(entries).collect();
     let is_new = json::at(observation.tenant, &["status", "parents"]).is_some();
     (is_new || !all.is_empty()).then(|| TenantWrite::Status(json!({ "parents": all })))
+}
+
+/// The status in the tenant of a route that is denied and not on the host: for each parent that is not the tenant's own, an entry of the
+/// syncer that says why.
+pub fn denied_status((cache, name): (&Cache, &Name), route: &Value, denied: &[DeniedField], now: Timestamp) -> Value {
+    let before = json::items(route, &["status", "parents"]);
+    let complete = |reference: &Value| parents::complete(reference, &name.namespace);
+    let references = json::items(route, &["spec", "parentRefs"]);
+    let (own, others): (Vec<&Value>, Vec<&Value>) = references
+        .iter()
+        .partition(|reference| matches!(parents::parent(cache, &name.namespace, reference), Parent::Own));
+    let own: Vec<Value> = own.into_iter().map(complete).collect();
+    let kept = before
+        .iter()
+        .filter(|entry| own.contains(&complete(&entry["parentRef"])));
+    let entry = |reference: &&Value| {
+        let known = before
+            .iter()
+            .find(|entry| entry["parentRef"] == **reference && entry["controllerName"] == CONTROLLER);
+        let condition = json!({
+            "type": "Accepted", "status": "False", "reason": "UnsupportedValue", "message": denied_field::message(denied),
+            "observedGeneration": route["metadata"].get("generation"),
+        });
+        let known = known.cloned().unwrap_or_default();
+        let condition = conditions::with_time(&known, condition, now);
+        json!({"parentRef": reference, "controllerName": CONTROLLER, "conditions": [condition]})
+    };
+    let parents: Vec<Value> = kept.cloned().chain(others.iter().map(entry)).collect();
+    json!({ "parents": parents })
 }
 
 /// Corrects the reason: the backend is missing on the host because it is not permitted in the tenant.

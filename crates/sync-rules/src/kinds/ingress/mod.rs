@@ -22,7 +22,7 @@ mod tests;
 use crate::{
     model::{
         Cache, DeniedField, Dependency, DesiredState, HostNamespace, Kind, KindId, Observation, TenantWrite, ToHost,
-        Translated, json,
+        Translated, WhenDenied, json,
         mirror::is_mirrored,
         references::Target,
         resource::{Key, Name, Resource, host_name},
@@ -35,6 +35,7 @@ use crate::{
     },
 };
 use berth_api::sync_policy::allows;
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -159,6 +160,22 @@ impl ToHost for Ingresses {
         let annotations = annotations::translate(cache, ingress, &mut issues);
         let metadata = json!({"labels": metadata::labels(ingress), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
+    }
+
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _ingress: &Value) -> WhenDenied {
+        WhenDenied::Withdraw
+    }
+
+    fn denied_status(
+        &self,
+        _cache: &Cache,
+        _name: &Name,
+        _ingress: &Value,
+        _denied: &[DeniedField],
+        _now: Timestamp,
+    ) -> Option<Value> {
+        // No controller serves it.
+        Some(json!({"loadBalancer": {}}))
     }
 
     fn sync_status(&self, cache: &Cache, name: &Name, observation: &Observation<'_>) -> Vec<TenantWrite> {

@@ -34,7 +34,7 @@ mod tests;
 
 use crate::{
     model::{
-        Cache, DeniedField, DesiredState, HostNamespace, Kind, ToHost, Translated, json,
+        Cache, DeniedField, DesiredState, HostNamespace, Kind, ToHost, Translated, WhenDenied, json,
         resource::{Name, Resource},
         store::WatchSpec,
     },
@@ -73,6 +73,20 @@ impl ToHost for Policies {
 
     fn desired_state(&self, _cache: &Cache, _name: &Name, _policy: &Value) -> DesiredState {
         DesiredState::Sync
+    }
+
+    fn when_denied(&self, cache: &Cache, name: &Name, policy: &Value) -> WhenDenied {
+        // Without rules it closes everything in its directions.
+        let mut closed = policy.clone();
+        if let Some(spec) = closed.get_mut("spec").and_then(Value::as_object_mut) {
+            let types: Vec<_> = isolation::directions(&policy["spec"]).collect();
+            spec.insert("policyTypes".into(), json!(types));
+            spec.retain(|field, _| ["podSelector", "policyTypes"].contains(&field.as_str()));
+        }
+        let metadata = json!({"name": &*name.name, "namespace": &*name.namespace});
+        closed["metadata"] = metadata;
+        self.translate(cache, name, &closed)
+            .map_or(WhenDenied::Withdraw, |translated| WhenDenied::Reduce(translated.object))
     }
 
     fn translate(&self, cache: &Cache, name: &Name, policy: &Value) -> Result<Translated, Vec<DeniedField>> {

@@ -218,6 +218,27 @@ fn variables_never_choose_devices() {
     let by_prefix =
         with(json!({"name": "a", "envFrom": [{"prefix": "NVIDIA_VISIBLE_", "configMapRef": {"name": "c"}}]}));
     assert_eq!(denied(&cache, &by_prefix), ["spec.containers[0].envFrom[0].prefix"]);
+    for name in [
+        "NVIDIA_MOFED",
+        "NVIDIA_NEW_DEVICES",
+        "CUDA_VERSION",
+        "DOCKER_RESOURCE_GPU",
+    ] {
+        let other = with(json!({"name": "a", "env": [{"name": name, "value": "enabled"}]}));
+        assert_eq!(denied(&cache, &other), ["spec.containers[0].env[0]"], "{name}");
+    }
+    let harmless = with(
+        json!({"name": "a", "env": [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"},
+        {"name": "NVIDIA_API_KEY", "valueFrom": {"secretKeyRef": {"name": "c", "key": "k"}}},
+        {"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}),
+    );
+    assert_eq!(
+        spec(&cache, &harmless)["containers"][0]["env"]
+            .as_array()
+            .unwrap()
+            .len(),
+        11
+    );
     let harmless = with(json!({"name": "a", "envFrom": [{"prefix": "APP_", "configMapRef": {"name": "c"}}]}));
     assert_eq!(spec(&cache, &harmless)["containers"][0]["envFrom"][0]["prefix"], "APP_");
     let by_mount = with(
@@ -226,6 +247,26 @@ fn variables_never_choose_devices() {
     assert_eq!(
         denied(&cache, &by_mount),
         ["spec.containers[0].volumeMounts[0].mountPath"]
+    );
+}
+
+#[test]
+fn the_class_gives_device_variables_by_name() {
+    let cache = cache(SchedulingMode::Host, |policy| {
+        policy.pods.device_variables = vec!["NVIDIA_GDS".into()];
+    });
+    let with = |name: &str| {
+        let variable = json!({"name": name, "value": "enabled"});
+        json!({"containers": [{"name": "a", "env": [variable]}], "ephemeralContainers": [{"name": "b", "env": [variable]}]})
+    };
+    let given = spec(&cache, &with("NVIDIA_GDS"));
+    for containers in ["containers", "ephemeralContainers"] {
+        let variables = json::items(&given[containers][0], &["env"]);
+        assert!(variables.iter().any(|variable| variable["name"] == "NVIDIA_GDS"));
+    }
+    assert_eq!(
+        denied(&cache, &with("NVIDIA_NVSWITCH")),
+        ["spec.containers[0].env[0]", "spec.ephemeralContainers[0].env[0]"]
     );
 }
 
@@ -273,19 +314,27 @@ fn a_single_pod_may_have_a_scheduler_of_the_tenant() {
     assert_eq!(Pods.desired_state(&cache, &name(), &bound), DesiredState::Sync);
     let host = spec(&cache, &mine(json!({"nodeName": "gpu-1"})));
     assert_eq!(host.get("schedulerName"), None, "the host's default scheduler checks");
-    let terms = &host["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let terms =
+        &host["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
     assert_eq!(terms[0]["matchFields"][0]["values"], json!(["gpu-1"]));
     let claims = json!({"nodeName": "gpu-1", "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]});
     assert!(denied(&cache, &mine(claims)).contains(&"spec.resourceClaims".to_owned()));
-    assert_eq!(denied(&cache, &mine(json!({"nodeName": "of-others"}))), ["spec.nodeName"]);
+    assert_eq!(
+        denied(&cache, &mine(json!({"nodeName": "of-others"}))),
+        ["spec.nodeName"]
+    );
 }
 
 #[test]
 fn a_host_pod_that_waits_is_made_again_when_nodes_are_open_again() {
     let cache = cache(SchedulingMode::Host, |_| {});
     let node = |unschedulable: bool| {
-        let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"unschedulable": unschedulable}});
-        cache.stores.tenant(KindId::Node).written(Name::new("", "gpu-1"), Stored::new(&node));
+        let node =
+            json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"unschedulable": unschedulable}});
+        cache
+            .stores
+            .tenant(KindId::Node)
+            .written(Name::new("", "gpu-1"), Stored::new(&node));
     };
     node(true);
     let tenant = pod(&json!({}));

@@ -6,14 +6,15 @@ use super::{
 };
 use crate::{
     model::{
-        Cache, KindId, json,
+        Cache, DeniedField, KindId, json,
         resource::{Name, host_name},
     },
     translation::{
-        device_variables::{DEVICE_VARIABLES, NO_DEVICE},
+        device_variables,
         fields::{self, FieldIssues, Fields, Rule},
     },
 };
+use berth_api::sync_policy::PodPolicy;
 use serde_json::{Value, json};
 
 /// The rules of `EnvVar`.
@@ -53,13 +54,14 @@ pub fn fields_that_change(pod: &Value) -> impl Iterator<Item = String> {
 pub struct Environment<'a> {
     pod: &'a Value,
     namespace: &'a str,
+    rules: &'a PodPolicy,
     /// Variables that come before the container's own.
     base: Vec<(String, String)>,
 }
 
 impl<'a> Environment<'a> {
     /// The environment of a pod's containers.
-    pub fn new(cache: &Cache, name: &'a Name, pod: &'a Value) -> Self {
+    pub fn new(cache: &'a Cache, name: &'a Name, pod: &'a Value) -> Self {
         let mut base = api_server(&cache.tenant.api_server_host, cache.tenant.api_server_port);
         // The environment of a pod that is on the host cannot change any more, so Services need not be read.
         let is_new = !cache.stores.host(KindId::Pod).contains(name);
@@ -74,27 +76,32 @@ impl<'a> Environment<'a> {
         Self {
             pod,
             namespace: &name.namespace,
+            rules: &cache.tenant.policy.pods,
             base,
         }
     }
 
     /// Variables of a container, each name once: the last of several definitions counts, as in a kubelet.
     pub fn variables(&self, container: &Value, path: &str, issues: &mut FieldIssues) -> Vec<Value> {
-        let mut variables: Vec<Value> = self
-            .base
-            .iter()
-            .map(|(name, value)| json!({"name": name, "value": value}))
-            .collect();
+        let mut variables = Vec::new();
+        for (name, value) in &self.base {
+            if device_variables::is_denied(self.rules, name) {
+                let why = format!("the variable of a Service is left out: {}", describe_denial(name));
+                let left_out = DeniedField::new("spec.enableServiceLinks", why);
+                if !issues.ignored.contains(&left_out) {
+                    issues.ignored.push(left_out);
+                }
+            } else {
+                variables.push(json!({"name": name, "value": value}));
+            }
+        }
         for (index, variable) in json::items(container, &["env"]).iter().enumerate() {
             let path = format!("{path}.env[{index}]");
             let name = json::text(variable, &["name"]).unwrap_or_default();
             let is_harmless = variable.get("valueFrom").is_none_or(Value::is_null)
-                && NO_DEVICE.contains(&json::text(variable, &["value"]).unwrap_or_default());
-            if DEVICE_VARIABLES.contains(&name) && !is_harmless {
-                issues.deny(
-                    &path,
-                    format!("{name} selects devices without the scheduler: request them as resources"),
-                );
+                && device_variables::means_no_device(name, json::text(variable, &["value"]).unwrap_or_default());
+            if device_variables::is_denied(self.rules, name) && !is_harmless {
+                issues.deny(&path, describe_denial(name));
                 continue;
             }
             variables.retain(|known| json::text(known, &["name"]) != Some(name));
@@ -152,12 +159,11 @@ impl<'a> Environment<'a> {
                 }
             }
             let prefix = json::text(source, &["prefix"]).unwrap_or_default();
-            if let Some(name) = DEVICE_VARIABLES
-                .iter()
-                .find(|name| !prefix.is_empty() && name.starts_with(prefix))
-            {
-                let why =
-                    format!("with this prefix a key could become {name}, which selects devices without the scheduler");
+            if let Some(name) = device_variables::completion(prefix) {
+                let why = format!(
+                    "with this prefix a key could become {name}, by which the node's container runtime gives devices \
+                     without the scheduler: choose another prefix"
+                );
                 issues.deny(format!("{path}.prefix"), why);
             }
             sources.push(copied.into());
@@ -172,6 +178,14 @@ impl<'a> Environment<'a> {
         renamed.insert("name".into(), host.into());
         renamed.into()
     }
+}
+
+/// Why a variable is denied.
+fn describe_denial(name: &str) -> String {
+    format!(
+        "{name} makes the node's container runtime give devices without the scheduler: request them as resources, or ask \
+         the platform team to list the variable in the class (sync.pods.deviceVariables)"
+    )
 }
 
 fn is_api_server(service: &Name) -> bool {
@@ -272,14 +286,45 @@ mod tests {
         let pod = json!({"metadata": {"name": "p", "labels": {"app": "$(HOME)"}},
             "spec": {"containers": [{"env": [field(label), field("metadata.name"), field("status.podIP")]}]}});
         assert_eq!(fields_that_change(&pod).collect::<Vec<_>>(), [label]);
+        let rules = PodPolicy::default();
         let environment = Environment {
             pod: &pod,
             namespace: "default",
+            rules: &rules,
             base: Vec::new(),
         };
         let variable = |path| environment.variable("A", &field(path), "env", &mut FieldIssues::default());
         let path = format!("metadata.annotations['{}']", downward::annotation(label));
         assert_eq!(variable(label)["valueFrom"]["fieldRef"]["fieldPath"], path.as_str());
         assert_eq!(variable("metadata.name")["value"], "p", "a name never changes");
+    }
+
+    #[test]
+    fn services_make_no_device_variables() {
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{}]}});
+        let service = json!({"spec": {"clusterIP": "10.0.0.7", "ports": [{"port": 1}]}});
+        let mut base = service_variables("docker-resource-gpu", &service);
+        base.extend(service_variables("nvidia-dcgm-exporter", &service));
+        let of_exporter = base.len() / 2;
+        let rules = PodPolicy::default();
+        let environment = Environment {
+            pod: &pod,
+            namespace: "default",
+            rules: &rules,
+            base,
+        };
+        let mut issues = FieldIssues::default();
+        // `DOCKER_RESOURCE_GPU_SERVICE_PORT=1` would be the second GPU of the node.
+        for _ in ["one container", "another"] {
+            let variables = environment.variables(&pod["spec"]["containers"][0], "spec.containers[0]", &mut issues);
+            let mut names = variables.iter().filter_map(|variable| variable["name"].as_str());
+            assert!(
+                names.all(|name| name.starts_with("NVIDIA_DCGM_EXPORTER_")),
+                "{variables:?}"
+            );
+            assert_eq!(variables.len(), of_exporter);
+        }
+        assert_eq!(issues.ignored.len(), of_exporter, "each is named once");
+        assert!(issues.denied.is_empty());
     }
 }

@@ -6,6 +6,7 @@
 //! | annotations | [`ANNOTATIONS`] and those that the class lists | `metadata` |
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
+//! | time to end | at most what the class allows, also at a deletion | `grace` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
 //! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status | `claims` |
 //! | status, node | from the host | `status` |
@@ -21,6 +22,7 @@ mod container;
 mod downward;
 mod environment;
 mod gang;
+mod grace;
 mod own_labels;
 pub mod placement;
 mod scheduling;
@@ -285,8 +287,19 @@ impl ToHost for Pods {
         status::sync_status(cache, name, observation)
     }
 
-    fn denied_status(&self, pod: &Value, denied: &[DeniedField], now: Timestamp) -> Option<Value> {
+    fn denied_status(
+        &self,
+        _cache: &Cache,
+        _name: &Name,
+        pod: &Value,
+        denied: &[DeniedField],
+        now: Timestamp,
+    ) -> Option<Value> {
         Some(status::denied_status(pod, denied, now))
+    }
+
+    fn not_synced_status(&self, pod: &Value, reason: &str, message: &str, now: Timestamp) -> Option<Value> {
+        Some(status::not_synced_status(pod, reason, message, now))
     }
 
     fn lost_status(
@@ -303,6 +316,10 @@ impl ToHost for Pods {
     fn orphan_grace(&self) -> Option<u32> {
         // Not 0: the object stays until the kubelet has ended the containers.
         Some(1)
+    }
+
+    fn max_grace(&self, cache: &Cache) -> Option<u32> {
+        Some(cache.tenant.policy.pods.max_termination_grace_period_seconds())
     }
 
     fn deletes_only_this_version(&self, host: &Stored) -> bool {

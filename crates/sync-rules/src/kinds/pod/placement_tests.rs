@@ -53,7 +53,10 @@ fn a_cordon_and_its_end_are_noticed() {
     let during = record(&cache, &name(), &anywhere);
     assert!(during.is_some());
     assert!(!is_outdated(&cache, &name(), &anywhere, &host(during.as_deref())));
-    assert!(is_outdated(&cache, &name(), &anywhere, &host(None)), "the cordon came later");
+    assert!(
+        is_outdated(&cache, &name(), &anywhere, &host(None)),
+        "the cordon came later"
+    );
     put_node(&cache, &json!({}), false);
     assert!(is_outdated(&cache, &name(), &anywhere, &host(during.as_deref())));
 }
@@ -93,10 +96,7 @@ fn a_scheduler_of_the_tenant_places_the_pods_that_name_it() {
     let bound = pod(&json!({"schedulerName": "volcano", "nodeName": "gpu-1"}));
     let elsewhere = pod(&json!({"schedulerName": "volcano", "nodeName": "gpu-2"}));
     assert_ne!(record(&cache, &name(), &bound), None);
-    assert_ne!(
-        record(&cache, &name(), &bound),
-        record(&cache, &name(), &elsewhere)
-    );
+    assert_ne!(record(&cache, &name(), &bound), record(&cache, &name(), &elsewhere));
 }
 
 #[test]

@@ -79,6 +79,10 @@ const TEXTS: &[&str] = &[
     "node-role.example.com/x",
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_",
+    "NVIDIA_MOFED",
+    "NVIDIA_NEW_DEVICES",
+    "DOCKER_RESOURCE_GPU",
+    "CUDA_VERSION",
     "Unconfined",
     "Unmasked",
     "Bidirectional",
@@ -218,9 +222,10 @@ fn forbidden(path: &str, value: &Value, found: &mut Vec<String>) {
             "sysctls" => json::items(value, &[])
                 .iter()
                 .any(|sysctl| sysctl["name"] == "kernel.msgmax"),
-            "prefix" => text == "NVIDIA_",
+            "prefix" => text.starts_with("NVIDIA_") || text.starts_with("DOCKER_RESOURCE_") || text == "CUDA_VERSION",
             "name" if path.rsplit('.').next() == Some("env") => {
-                text == "NVIDIA_VISIBLE_DEVICES" && !json::is_unset(fields.get("value").unwrap_or(&json!("set")))
+                (text.starts_with("NVIDIA_") || text.starts_with("DOCKER_RESOURCE_") || text == "CUDA_VERSION")
+                    && !json::is_unset(fields.get("value").unwrap_or(&json!("set")))
             }
             "key" if path.ends_with("tolerations") => labels::is_reserved(text) && text != labels::TENANT,
             _ => false,

@@ -1,7 +1,7 @@
 //! The pod's spec: the table, and the fields that are translated.
 
 use super::{
-    claims, container, environment, scheduling, security, shared,
+    claims, container, environment, grace, scheduling, security, shared,
     tables::{DNS_CONFIG, HOST_ALIAS, OS, READINESS_GATE, SCHEDULING_GATE},
     volumes,
 };
@@ -150,6 +150,8 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
         let secrets: Vec<_> = secrets.into_iter().map(|secret| json!({"name": secret})).collect();
         spec.insert("imagePullSecrets".into(), secrets.into());
     }
+    let max_seconds = cache.tenant.policy.pods.max_termination_grace_period_seconds();
+    grace::limit(max_seconds, &mut spec, issues);
     let shared_pools = shared::open(cache, name, source, &mut spec);
     HostSpec {
         spec,

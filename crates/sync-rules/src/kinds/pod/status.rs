@@ -12,19 +12,17 @@
 
 use super::placement;
 use crate::{
-    model::{
-        Cache, DeniedField, KindId, Observation, TenantWrite, denied_field, json, pod_addresses::is_finished,
-        resource::Name,
+    model::{Cache, DeniedField, KindId, Observation, TenantWrite, json, pod_addresses::is_finished, resource::Name},
+    translation::{
+        conditions::{SYNCED, condition, not_synced, put, put_into, synced, time, with_time},
+        host_text,
     },
-    translation::host_text,
 };
 use berth_api::SchedulingMode;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-/// Type of the condition that says whether the host has the pod as the tenant wants it.
-pub const SYNCED: &str = "berth.dev/Synced";
 /// Type of the condition of a pod that was disrupted.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
@@ -40,12 +38,6 @@ pub fn has_started(status: &Value) -> bool {
 /// Whether a pod was bound to its node by a Binding, which sets this condition, rather than by hand at creation.
 pub fn is_bound(pod: &Value) -> bool {
     condition(&pod["status"], "PodScheduled").and_then(|condition| json::text(condition, &["status"])) == Some("True")
-}
-
-fn condition<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
-    json::items(status, &["conditions"])
-        .iter()
-        .find(|condition| json::text(condition, &["type"]) == Some(kind))
 }
 
 /// Types of the conditions that the tenant decides.
@@ -186,47 +178,19 @@ fn map_texts(cache: &Cache, name: &Name, value: &mut Value) {
     }
 }
 
-/// A condition with the transition time of its predecessor unless the status flipped.
-fn with_time(before: &Value, mut new: Value, now: Timestamp) -> Value {
-    let old = json::text(&new, &["type"]).and_then(|kind| condition(before, kind));
-    let since = old
-        .filter(|old| old.get("status") == new.get("status"))
-        .and_then(|old| old.get("lastTransitionTime"))
-        .cloned();
-    new["lastTransitionTime"] = since.unwrap_or_else(|| time(now).into());
-    new
-}
-
-/// As Kubernetes writes times, in whole seconds.
-fn time(now: Timestamp) -> String {
-    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-fn synced(before: &Value, denied: &[DeniedField], now: Timestamp) -> Value {
-    let message = denied_field::message(denied);
-    with_time(
-        before,
-        json!({"type": SYNCED, "status": "False", "reason": "FieldDenied", "message": message}),
-        now,
-    )
-}
-
-fn put(status: &mut Value, condition: Value) {
-    let mut conditions = json::items(status, &["conditions"]).to_vec();
-    put_into(&mut conditions, condition);
-    status["conditions"] = conditions.into();
-}
-
-fn put_into(conditions: &mut Vec<Value>, condition: Value) {
-    conditions.retain(|known| known.get("type") != condition.get("type"));
-    conditions.push(condition);
-}
-
 /// The status of a pod that is not on the host because a field is denied: as before, with a condition.
 pub fn denied_status(pod: &Value, denied: &[DeniedField], now: Timestamp) -> Value {
     let before = &pod["status"];
     let mut status = before.clone();
     put(&mut status, synced(before, denied, now));
+    status
+}
+
+/// The status of a pod that is not on the host for another reason than its spec: as before, with a condition.
+pub fn not_synced_status(pod: &Value, reason: &str, message: &str, now: Timestamp) -> Value {
+    let before = &pod["status"];
+    let mut status = before.clone();
+    put(&mut status, not_synced(before, reason, message, now));
     status
 }
 

@@ -94,7 +94,6 @@ fn the_class_is_never_left_to_the_host() {
 #[test]
 fn the_tenants_scheduler_chooses_among_its_own_nodes() {
     let mut tenant = crate::model::tenant::test_tenant();
-    tenant.scheduling = SchedulingMode::Tenant;
     let mut policy = SyncPolicy::default();
     policy.storage.classes = vec!["*".into()];
     tenant.policy = Arc::new(policy);

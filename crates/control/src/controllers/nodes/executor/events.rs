@@ -2,7 +2,7 @@
 
 use super::{Pass, pods::PodsOnNode};
 use crate::metrics::RecyclingLabels;
-use berth_node_lifecycle::{Assignment, AssignmentState};
+use berth_node_lifecycle::{Assignment, AssignmentState, transitions::DrainStage};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Resource, ResourceExt,
@@ -11,6 +11,10 @@ use kube::{
 
 /// Reason of the Event on pods whose node is reclaimed. There is still time for a checkpoint.
 const NODE_RECLAIMED: &str = "NodeReclaimed";
+/// Reason of the Event on a node whose pods cannot be evicted.
+const DRAIN_BLOCKED: &str = "DrainBlocked";
+/// Reason of the Event on a node whose pods are deleted whatever disruption budgets say.
+const DRAIN_FORCED: &str = "DrainForced";
 
 /// Publishes that a node has another assignment now.
 pub(super) async fn publish_change(
@@ -28,7 +32,10 @@ pub(super) async fn publish_change(
     }
     let why = after.map(|assignment| assignment.reason.clone()).unwrap_or_default();
     let (kind, reason) = match (was, is) {
-        (Some(AssignmentState::Draining), Some(AssignmentState::Draining)) => (EventType::Warning, "DrainBlocked"),
+        (Some(AssignmentState::Draining), Some(AssignmentState::Draining)) => {
+            let reason = after.map_or(DRAIN_BLOCKED, |after| drain_reason(pass, node, after));
+            (EventType::Warning, reason)
+        }
         // Only the number of nodes that it waits for, or a label of its GPUs, changed: no Event.
         (Some(was), Some(is)) if was == is && !is_reclaimed_earlier(before, after) => return,
         (_, Some(AssignmentState::Quarantined)) => {
@@ -55,11 +62,25 @@ pub(super) async fn publish_change(
         why
     };
     publish(pass, node, kind, reason, &message).await;
-    if let Some(after) = after
-        && was != is
-        && after.state == AssignmentState::Cordoned
-    {
-        warn_pods(pass, node, after).await;
+    match after {
+        Some(after) if was != is && after.state == AssignmentState::Cordoned => {
+            let message = reclaim_message(pass, node, after);
+            warn_pods(pass, node, &message).await;
+        }
+        Some(after) if was == is && after.state == AssignmentState::Draining => {
+            let message = format!("node {} is reclaimed: {}", node.name_any(), after.reason);
+            warn_pods(pass, node, &message).await;
+        }
+        _ => {}
+    }
+}
+
+/// The reason of the Event on a node whose pods hold up its drain.
+fn drain_reason(pass: &Pass<'_>, node: &Node, assignment: &Assignment) -> &'static str {
+    let timeouts = pass.pool_spec(node, assignment).timeouts;
+    match DrainStage::after(assignment.elapsed(pass.now), &timeouts) {
+        DrainStage::Delete => DRAIN_FORCED,
+        DrainStage::Evict | DrainStage::Warn => DRAIN_BLOCKED,
     }
 }
 
@@ -101,20 +122,26 @@ fn is_reclaimed_earlier(before: Option<&Assignment>, after: Option<&Assignment>)
     })
 }
 
-/// Publishes on the pods of a node that it is reclaimed.
-async fn warn_pods(pass: &Pass<'_>, node: &Node, assignment: &Assignment) {
-    let Ok(pods) = PodsOnNode::list(&pass.client, &node.name_any()).await else {
-        return;
-    };
+/// The message for the pods of a cordoned node: when they are evicted, and how long a budget can hold that up.
+fn reclaim_message(pass: &Pass<'_>, node: &Node, assignment: &Assignment) -> String {
     let when = assignment
         .cordoned_until
         .map_or_else(String::new, |until| format!(" at {until}"));
-    let message = format!(
-        "node {} is reclaimed: the pod is evicted{when}; save what is needed",
+    let limit = pass.pool_spec(node, assignment).timeouts.drain();
+    format!(
+        "node {} is reclaimed: the pod is evicted{when}, and deleted {limit} s later if a PodDisruptionBudget forbids that; \
+         save what is needed",
         node.name_any()
-    );
+    )
+}
+
+/// Publishes on the pods of a node that it is reclaimed.
+async fn warn_pods(pass: &Pass<'_>, node: &Node, message: &str) {
+    let Ok(pods) = PodsOnNode::list(&pass.client, &node.name_any()).await else {
+        return;
+    };
     for pod in &pods.of_tenants {
-        publish(pass, pod, EventType::Warning, NODE_RECLAIMED, &message).await;
+        publish(pass, pod, EventType::Warning, NODE_RECLAIMED, message).await;
     }
 }
 

@@ -2,13 +2,15 @@
 
 use crate::{
     apply::is_status,
+    controllers::pod_deletion::{DeletionStep, delete_pod, next_step},
     error::{ReconcileError, api},
 };
 use berth_api::labels;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, EvictParams, ListParams, Preconditions},
+    api::{EvictParams, ListParams},
 };
 
 /// Annotation of a mirror pod with the kubelet's ID of the static pod.
@@ -44,42 +46,60 @@ impl PodsOnNode {
         self.of_tenants.iter().map(name).collect()
     }
 
-    /// Evicts the tenants' pods, as `kubectl drain` does. Disruption budgets may say "not yet" (429).
+    /// Evicts the tenants' pods, as `kubectl drain` does. Disruption budgets may say "not yet" (429). A pod that cannot be
+    /// evicted, for example because two budgets select it, does not keep the others.
     pub(super) async fn evict(&self, client: &Client) -> Result<(), ReconcileError> {
-        for pod in self.not_terminating() {
-            let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
-            match pods.evict(&pod.name_any(), &EvictParams::default()).await {
+        let mut failed = Ok(());
+        let running = self
+            .of_tenants
+            .iter()
+            .filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        for pod in running {
+            match api_of(client, pod)
+                .evict(&pod.name_any(), &EvictParams::default())
+                .await
+            {
                 Ok(_) => {}
                 Err(error) if [429, 404, 409].iter().any(|code| is_status(&error, *code)) => {}
-                Err(error) => return Err(api("evict a pod")(error)),
+                Err(error) => failed = failed.and(Err(api("evict a pod")(error))),
             }
         }
-        Ok(())
+        failed
     }
 
-    /// Deletes the tenants' pods: their tenant is gone, so no budget protects them.
-    pub(super) async fn delete(&self, client: &Client) -> Result<(), ReconcileError> {
-        for pod in self.not_terminating() {
-            let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
-            let params = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: pod.uid(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
+    /// Deletes the tenants' pods, whatever budgets say.
+    pub(super) async fn delete(&self, client: &Client, limits: DeletionLimits) -> Result<(), ReconcileError> {
+        let mut failed = Ok(());
+        for pod in &self.of_tenants {
+            let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+            let grace_seconds = match next_step(&pod.metadata, own, limits.max_grace_seconds, limits.now) {
+                DeletionStep::Delete { grace_seconds } => grace_seconds,
+                DeletionStep::Remove if limits.removes_overdue => {
+                    let namespace = pod.namespace().unwrap_or_default();
+                    tracing::warn!(
+                        namespace,
+                        pod = pod.name_any(),
+                        "pod did not end in time and is removed"
+                    );
+                    0
+                }
+                DeletionStep::Remove | DeletionStep::Wait | DeletionStep::Held => continue,
             };
-            match pods.delete(&pod.name_any(), &params).await {
-                Ok(_) => {}
-                Err(error) if [404, 409].iter().any(|code| is_status(&error, *code)) => {}
-                Err(error) => return Err(api("delete a pod")(error)),
-            }
+            failed = failed.and(delete_pod(&api_of(client, pod), &pod.metadata, grace_seconds).await);
         }
-        Ok(())
+        failed
     }
+}
 
-    fn not_terminating(&self) -> impl Iterator<Item = &Pod> {
-        self.of_tenants
-            .iter()
-            .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-    }
+/// How long pods may take to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeletionLimits {
+    pub(super) max_grace_seconds: i64,
+    /// Whether pods that are overdue are removed although their kubelet has not reported their end.
+    pub(super) removes_overdue: bool,
+    pub(super) now: Timestamp,
+}
+
+fn api_of(client: &Client, pod: &Pod) -> Api<Pod> {
+    Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default())
 }

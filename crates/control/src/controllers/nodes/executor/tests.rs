@@ -1,7 +1,8 @@
 //! The executor against a scripted API server, which keeps objects in memory and fails chosen calls.
 
 use super::*;
-use berth_node_lifecycle::assignment::AssignmentState::{Assigned, Cordoned};
+use berth_api::labels;
+use berth_node_lifecycle::assignment::AssignmentState::{Assigned, Cordoned, Draining, Scrubbing};
 use berth_planner::{ActionKind, ActionReason};
 use http::{Method, Request, Response, StatusCode};
 use kube::{client::Body, runtime::events::Reporter};
@@ -25,6 +26,12 @@ struct Api {
     /// Calls so far, Events not counted.
     calls: usize,
     failing: Failing,
+    /// The time, for deletions of pods.
+    now: i64,
+    /// Grace periods of the deletions of pods, in order.
+    graces: Vec<u64>,
+    /// Reasons of Events, in order.
+    events: Vec<String>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -62,6 +69,7 @@ fn status(code: StatusCode) -> (StatusCode, Value) {
 impl Api {
     fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
         if path.ends_with("/events") {
+            self.events.push(body["reason"].as_str().unwrap_or_default().to_owned());
             return (StatusCode::CREATED, body.clone());
         }
         self.calls += 1;
@@ -77,6 +85,14 @@ impl Api {
             .iter()
             .any(|kind| path.ends_with(kind));
         match *method {
+            // Kubelets here do not end any pod, and a budget allows no eviction.
+            Method::POST if path.ends_with("/eviction") => status(StatusCode::TOO_MANY_REQUESTS),
+            Method::DELETE if path.contains("/pods/") => self.delete_pod(path, body),
+            Method::GET if path == "/api/v1/pods" => {
+                let pods = self.objects.iter().filter(|(key, _)| key.contains("/pods/"));
+                let pods: Vec<&Value> = pods.map(|(_, object)| object).collect();
+                (StatusCode::OK, json!({"metadata": {}, "items": pods}))
+            }
             Method::GET if is_collection => {
                 let prefix = format!("{path}/");
                 let items = self.objects.iter().filter(|(key, _)| key.starts_with(&prefix));
@@ -108,6 +124,20 @@ impl Api {
                 (StatusCode::OK, object.clone())
             }
         }
+    }
+
+    /// Begins or shortens the deletion of a pod; without a grace period it is gone.
+    fn delete_pod(&mut self, path: &str, options: &Value) -> (StatusCode, Value) {
+        let grace = options["gracePeriodSeconds"].as_u64().unwrap();
+        self.graces.push(grace);
+        if grace == 0 {
+            return (StatusCode::OK, self.objects.remove(path).unwrap());
+        }
+        let ends_at = Timestamp::from_second(self.now + i64::try_from(grace).unwrap()).unwrap();
+        let pod = self.objects.get_mut(path).unwrap();
+        pod["metadata"]["deletionTimestamp"] = ends_at.to_string().into();
+        pod["metadata"]["deletionGracePeriodSeconds"] = grace.into();
+        (StatusCode::OK, pod.clone())
     }
 
     /// Nodes by name in a state.
@@ -165,22 +195,36 @@ impl Fixture {
 
     /// Assigns a node to the tenant.
     fn assign(&self, name: &str) {
+        self.put_in_state(name, Assigned);
+    }
+
+    /// Puts a node of the tenant into a state, from now on.
+    fn put_in_state(&self, name: &str, state: AssignmentState) {
         let mut api = self.api();
         let object = api.objects.get_mut(&format!("{NODES}/{name}")).unwrap();
         let node: Node = serde_json::from_value(object.clone()).unwrap();
         let now = Timestamp::from_second(NOW).unwrap();
         let assignment = Assignment {
             slug: SLUG.into(),
-            ..Assignment::reserved(TENANT, "train", "h100", 1, now, "").with_state(Assigned, now, "")
+            ..Assignment::reserved(TENANT, "train", "h100", 1, now, "").with_state(state, now, "")
         };
         merge(object, &assignment.to_patch(&node, &[]));
     }
 
     /// Executes actions on the nodes as they are now. Returns the number of calls as well.
     async fn execute(&self, actions: &[Action], failing: Failing) -> (Result<Option<Duration>, ReconcileError>, usize) {
+        self.execute_at(NOW, actions, failing).await
+    }
+
+    async fn execute_at(
+        &self,
+        now: i64,
+        actions: &[Action],
+        failing: Failing,
+    ) -> (Result<Option<Duration>, ReconcileError>, usize) {
         let nodes = {
             let mut api = self.api();
-            (api.calls, api.failing) = (0, failing);
+            (api.calls, api.failing, api.now) = (0, failing, now);
             let nodes = api.objects.iter().filter(|(path, _)| path.starts_with(NODES));
             nodes
                 .map(|(_, node)| serde_json::from_value::<Node>(node.clone()).unwrap())
@@ -197,7 +241,7 @@ impl Fixture {
             metrics: &Metrics::new(&mut Registry::default()),
             rejected_nodes: &RejectedNodes::default(),
             job_settings: &NodeJobs::default(),
-            now: Timestamp::from_second(NOW).unwrap(),
+            now: Timestamp::from_second(now).unwrap(),
             nodes,
             tenants: [(TENANT.to_owned(), Some(SLUG.to_owned()))].into(),
             pools: PoolSelectors::new([("h100".to_owned(), [("pool".to_owned(), "h100".to_owned())].into())]),
@@ -296,4 +340,75 @@ async fn an_api_server_that_fails_each_time_ends_the_pass() {
     let (outcome, calls) = fixture.execute(&actions, Failing::Everything).await;
     assert!(outcome.is_err());
     assert!(calls < all.len(), "{calls}");
+}
+
+/// A node in Draining with a pod that asks for a day to end.
+fn fixture_with_stubborn_pod() -> Fixture {
+    let fixture = Fixture::new(&["a"]);
+    fixture.put_in_state("a", Draining);
+    let pod = json!({
+        "metadata": {"name": "p", "namespace": "berth-vision", "uid": "uid-p", "labels": {labels::MANAGED_BY: labels::MANAGED_BY_SYNCER}},
+        "spec": {"nodeName": "a", "terminationGracePeriodSeconds": 86_400, "containers": []},
+    });
+    fixture
+        .api()
+        .objects
+        .insert("/api/v1/namespaces/berth-vision/pods/p".into(), pod);
+    fixture
+}
+
+#[tokio::test]
+async fn budgets_and_pods_that_do_not_end_do_not_keep_a_node() {
+    let fixture = fixture_with_stubborn_pod();
+    let at = async |seconds: i64| {
+        let (outcome, _) = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
+        outcome.unwrap();
+        let api = fixture.api();
+        (api.nodes_in(Draining).len(), api.graces.clone())
+    };
+    assert_eq!(at(0).await, (1, vec![]));
+    assert_eq!(at(1800).await, (1, vec![]), "a budget holds for an hour");
+    assert_eq!(at(3600).await, (1, vec![600]));
+    assert_eq!(
+        at(3600 + 600 + 59).await,
+        (1, vec![600]),
+        "it has the time that it was given"
+    );
+    assert_eq!(at(3600 + 600 + 60).await, (1, vec![600, 0]));
+    assert_eq!(at(3600 + 600 + 61).await, (0, vec![600, 0]));
+    assert_eq!(fixture.api().nodes_in(Scrubbing), names(&["a"]));
+    let events = fixture.api().events.clone();
+    for reason in ["DrainBlocked", "DrainForced"] {
+        let of_node = events.iter().filter(|event| *event == reason).count();
+        assert_eq!(of_node, 1, "{events:?}");
+    }
+    let warnings = events.iter().filter(|event| *event == "NodeReclaimed").count();
+    assert_eq!(warnings, 2, "{events:?}");
+}
+
+#[tokio::test]
+async fn a_node_is_emptied_whichever_call_fails() {
+    let times = [3600, 3601, 3602, 4300, 4301, 4302];
+    let calls = {
+        let fixture = fixture_with_stubborn_pod();
+        let mut calls = 0;
+        for seconds in times {
+            calls = calls.max(fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await.1);
+        }
+        calls
+    };
+    for call in 1..=calls {
+        let fixture = fixture_with_stubborn_pod();
+        for seconds in times {
+            let _ = fixture.execute_at(NOW + seconds, &[], Failing::Call(call)).await;
+        }
+        for seconds in [5000, 5700, 5701] {
+            let _ = fixture.execute_at(NOW + seconds, &[], Failing::Nothing).await;
+        }
+        assert_eq!(fixture.api().nodes_in(Draining), names(&[]), "call {call}");
+        assert!(
+            fixture.api().objects.keys().all(|path| !path.contains("/pods/")),
+            "call {call}"
+        );
+    }
 }

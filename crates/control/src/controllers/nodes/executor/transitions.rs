@@ -1,6 +1,11 @@
 //! Advances every node that has an assignment, as far as possible in one pass.
 
-use super::{Pass, failures::StepFailures, in_use_markers, jobs, pods::PodsOnNode};
+use super::{
+    Pass,
+    failures::StepFailures,
+    in_use_markers, jobs,
+    pods::{DeletionLimits, PodsOnNode},
+};
 use crate::{
     controllers::nodes::jobs::OnNode,
     error::{ReconcileError, api},
@@ -242,9 +247,17 @@ async fn apply_next_transition(
                 pods.evict(&pass.client).await?;
             }
         }
-        Transition::DeletePods => {
+        Transition::DeletePods {
+            max_grace_seconds,
+            removes_overdue,
+        } => {
+            let limits = DeletionLimits {
+                max_grace_seconds,
+                removes_overdue,
+                now: pass.now,
+            };
             if let Some(pods) = &pods {
-                pods.delete(&pass.client).await?;
+                pods.delete(&pass.client, limits).await?;
             }
         }
         Transition::StartJob(kind) => {

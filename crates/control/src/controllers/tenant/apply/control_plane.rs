@@ -4,6 +4,7 @@ use super::{
     super::{
         build::{api_server_endpoints, bootstrap, host_objects},
         context::TenantContext,
+        datastore_usage,
         error::{TenantError, in_step},
         fetch::ObservedNodes,
         target::Tenant,
@@ -19,7 +20,7 @@ use crate::{
     error::{ReconcileError, api},
     runtime::ComponentState,
 };
-use berth_api::labels;
+use berth_api::{DatastoreUsage, labels};
 use berth_pki::{Usage, kubeconfig::Credential};
 use berth_sync_rules::admission::configuration::configuration;
 use jiff::Timestamp;
@@ -33,6 +34,8 @@ const SYNCER_PROBE: Duration = Duration::from_millis(200);
 /// A tenant whose API server was started and whose kubeconfig exists.
 pub(crate) struct Started {
     pub(crate) api_server: ApiServer,
+    /// What the tenant stores, as far as that is known.
+    pub(crate) datastore: Option<DatastoreUsage>,
     components: Vec<Component>,
     dns: Option<DnsInput>,
     kubeconfig: String,
@@ -90,7 +93,10 @@ pub(super) async fn start(
     let dns = dns::prepare_dns(context, prepared, connected.as_ref())
         .await
         .map_err(in_step(TenantError::Dns))?;
-    let components = render_control_plane(context, prepared, dns.as_ref())
+    let limits = &prepared.accepted.settings.limits;
+    let datastore = datastore_usage::observe(tenant, limits, connected.as_ref()).await;
+    let is_full = datastore.is_some_and(|usage| usage.full);
+    let components = render_control_plane(context, prepared, dns.as_ref(), is_full)
         .await
         .map_err(in_step(TenantError::Certificates))?;
     let state = run_component(context, tenant, &components, API_SERVER)
@@ -108,6 +114,7 @@ pub(super) async fn start(
             (None, ComponentState::Running) => ApiServer::Starting,
             (None, ComponentState::Down(why)) => ApiServer::Down(why),
         },
+        datastore,
         components,
         dns,
         kubeconfig,
@@ -167,6 +174,7 @@ async fn render_control_plane(
     context: &TenantContext,
     prepared: &Prepared<'_>,
     dns: Option<&DnsInput>,
+    datastore_full: bool,
 ) -> Result<Vec<Component>, ReconcileError> {
     let (tenant, settings) = (&prepared.accepted.tenant, &prepared.accepted.settings);
     let mut leaves = keys::load_certificates(context, tenant, Timestamp::now()).await?;
@@ -180,6 +188,8 @@ async fn render_control_plane(
         class: settings.class_name(),
         scheduling: settings.scheduling,
         policy: &settings.sync,
+        limits: &settings.limits,
+        datastore_full,
         form: context.runtime.form(settings.replicas),
         network: &prepared.limits,
         endpoints: &prepared.endpoints,

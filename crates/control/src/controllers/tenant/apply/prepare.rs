@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        build::host_objects,
+        build::{host_objects, limits},
         context::TenantContext,
         error::{TenantError, in_step},
         fetch::{self, HostRanges, ObservedNodes},
@@ -52,7 +52,8 @@ pub(super) async fn prepare<'a>(
         .map_err(in_step(TenantError::HostNetwork))?;
     let blocked = host_network.blocked_with(&ranges::blocking(&settings.class_network.blocked_cidrs));
     let limits = network::network_limits(&settings.network, &settings.class_network, &blocked);
-    apply_namespaces(context, accepted, &limits).await?;
+    let closed_to_endpoints = network::closed_to_endpoints(&host_network, &settings.class_network);
+    apply_namespaces(context, accepted, &limits, &closed_to_endpoints).await?;
     recorded_settings::record(tenant, settings)
         .await
         .map_err(in_step(TenantError::Settings))?;
@@ -114,11 +115,13 @@ fn node_ports(context: &TenantContext, accepted: &Accepted, nodes: &ObservedNode
     NodePortAccess::new(ports, nodes.running())
 }
 
-/// Applies the two namespaces, with the annotations that the admission policies of the host read.
+/// Applies the two namespaces, with the annotations that the admission policies of the host read, and the limits of what the
+/// tenant may create on the host.
 async fn apply_namespaces(
     context: &TenantContext,
     Accepted { tenant, settings }: &Accepted,
-    limits: &NetworkLimits,
+    network: &NetworkLimits,
+    closed_to_endpoints: &[String],
 ) -> Result<(), TenantError> {
     let priorities = context.stores.priority_classes.state();
     let default_priority = priorities.iter().find(|class| class.global_default == Some(true));
@@ -127,7 +130,8 @@ async fn apply_namespaces(
         settings.class_name(),
         default_priority.map(|class| class.name_any()).as_deref(),
     );
-    annotations.extend(policy_annotations::of_network(limits));
+    annotations.extend(policy_annotations::of_network(network));
+    annotations.extend(policy_annotations::of_endpoints(closed_to_endpoints));
     for namespace in host_objects::namespaces(&tenant.cluster, &tenant.id, &annotations) {
         tenant
             .memory
@@ -136,5 +140,11 @@ async fn apply_namespaces(
             .await
             .map_err(in_step(TenantError::Namespaces))?;
     }
-    Ok(())
+    let host = &tenant.memory.host;
+    host.apply(&limits::resource_quota(&tenant.cluster, &tenant.id, &settings.limits))
+        .await
+        .map_err(in_step(TenantError::Limits))?;
+    host.apply(&limits::limit_range(&tenant.cluster, &tenant.id, &settings.limits))
+        .await
+        .map_err(in_step(TenantError::Limits))
 }

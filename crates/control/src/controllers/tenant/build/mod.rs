@@ -6,6 +6,7 @@ pub mod definitions;
 pub mod dns;
 pub mod external_service;
 pub mod host_objects;
+pub mod limits;
 pub mod metrics_api;
 pub mod service_range;
 pub mod tenant_nodes;

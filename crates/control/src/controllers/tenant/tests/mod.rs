@@ -3,7 +3,9 @@
 
 mod fixture;
 
+use crate::testing::NEVER_ENDS;
 use fixture::{Fixture, TENANT};
+use serde_json::json;
 
 /// Calls until the first reconcile that had nothing left to do.
 async fn calls_until_ready() -> usize {
@@ -43,12 +45,33 @@ async fn a_tenant_becomes_ready_and_then_nothing_is_written() {
 }
 
 #[tokio::test]
+async fn a_tenant_that_stores_as_much_as_it_may_is_ready_and_says_so() {
+    let mut fixture = Fixture::new();
+    let metrics = "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 600\n\
+                   apiserver_resource_size_estimate_bytes{group=\"\",resource=\"configmaps\"} 6e+08\n";
+    fixture.tenant.serve("/metrics", metrics.into());
+    fixture.reconcile_until_ready().await;
+    let condition = fixture.condition("DatastoreWithinLimits").unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&"False".into(), &"DatastoreLimitReached".into())
+    );
+    let usage = fixture.status()["datastore"].clone();
+    assert_eq!(
+        (&usage["full"], &usage["percent"]),
+        (&true.into(), &111.into()),
+        "{usage}"
+    );
+}
+
+#[tokio::test]
 async fn nothing_runs_before_the_network_policies_and_the_syncers_rights_exist() {
     let mut fixture = Fixture::new();
     fixture.reconcile_until_ready().await;
     let first = |part: &str| fixture.script.first(part).unwrap_or_else(|| panic!("no call: {part}"));
     let workloads = fixture.id.workload_namespace();
     assert!(first("/networkpolicies/") < first("runtime run kube-apiserver"));
+    assert!(first("/resourcequotas/") < first("runtime run kube-apiserver"));
     assert!(first("datastore prepare") < first("runtime run kube-apiserver"));
     assert!(first(&format!("{workloads}/rolebindings/")) < first("runtime run syncer"));
     assert!(first("runtime run syncer") < first("/apiservices/"));
@@ -79,6 +102,8 @@ async fn a_failed_step_is_reported_by_its_own_condition() {
             "InfrastructureReady",
             "NamespacesFailed",
         ),
+        ("/resourcequotas/", "InfrastructureReady", "LimitsFailed"),
+        ("/limitranges/", "InfrastructureReady", "LimitsFailed"),
         ("datastore prepare", "DatastoreReady", "DatastoreFailed"),
         ("runtime allocate", "InfrastructureReady", "AddressFailed"),
         ("/networkpolicies/", "InfrastructureReady", "NetworkPoliciesFailed"),
@@ -149,6 +174,55 @@ async fn each_call_of_a_deletion_may_fail_once_and_nothing_is_left() {
     for number in until_ready..until_gone {
         let mut fixture = Fixture::new();
         fixture.reconcile_until_ready().await;
+        fixture.script.fail_call(number);
+        let errors = fixture.delete().await;
+        let failed = fixture.script.failed();
+        assert!(errors.len() <= 1, "{failed:?}: {errors:?}");
+        assert_nothing_is_left(&fixture);
+    }
+}
+
+/// A tenant that is ready, with a pod that does not end.
+async fn fixture_with_stubborn_pod() -> Fixture {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    let pod = json!({"metadata": {"name": "stubborn", "annotations": {NEVER_ENDS: "true"}}});
+    let path = format!("/api/v1/namespaces/{}/pods/stubborn", fixture.id.workload_namespace());
+    fixture.host.insert(&path, pod);
+    fixture
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_end_does_not_keep_its_tenant() {
+    let mut fixture = fixture_with_stubborn_pod().await;
+    assert!(fixture.delete().await.is_empty());
+    assert_nothing_is_left(&fixture);
+    let workloads = format!("/api/v1/namespaces/{}", fixture.id.workload_namespace());
+    let calls = fixture.script.calls();
+    let last = |text: &str| {
+        let found = calls.iter().rposition(|call| call.text == text);
+        found.unwrap_or_else(|| panic!("no call: {text}"))
+    };
+    // Its network policies are there as long as it is.
+    let removed = last(&format!("host DELETE {workloads}/pods/stubborn"));
+    assert!(removed < last(&format!("host DELETE {workloads}")));
+    let events = fixture.host.find("/events/");
+    let event = events.iter().find(|event| event["reason"] == "PodsOverdue");
+    let event = event.unwrap_or_else(|| panic!("no Event: {events:#?}"));
+    assert_eq!(event["type"], "Warning");
+    assert!(event["note"].as_str().unwrap().contains("stubborn"), "{event}");
+}
+
+#[tokio::test]
+async fn each_call_may_fail_once_while_a_pod_does_not_end() {
+    let (from, to) = {
+        let mut fixture = fixture_with_stubborn_pod().await;
+        let from = fixture.count_calls();
+        fixture.delete().await;
+        (from, fixture.count_calls())
+    };
+    for number in from..to {
+        let mut fixture = fixture_with_stubborn_pod().await;
         fixture.script.fail_call(number);
         let errors = fixture.delete().await;
         let failed = fixture.script.failed();

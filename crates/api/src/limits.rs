@@ -1,0 +1,309 @@
+//! How much one tenant may store and create. Part of a [`TenantClass`](crate::TenantClass).
+//!
+//! Everything that a tenant can create in any number costs its neighbours something: etcd of the host, etcd of the tenants,
+//! addresses, ports, time of controllers. The defaults are far above what a team of hundreds uses and far below what
+//! disturbs a host that is sized as Kubernetes is tested: 150,000 pods, 10,000 Services and 8 GiB in etcd.
+
+use crate::quantity;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Limits of one tenant. Those of objects count on the host, in the tenant's workload namespace; those of the datastore count
+/// what the tenant's API server stores.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TenantLimits {
+    /// Pods, with those that have ended and were not deleted. The tenant's controller manager deletes the oldest ended pods
+    /// once there are more than half as many (or 12,500, the default of Kubernetes, if that is less).
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub pods: u32,
+    /// Services. Each has an address of the host's Service range, which all tenants share.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub services: u32,
+    /// Node ports of Services, also those of load balancers. The host has 2,768 of them by default.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub node_ports: u32,
+    /// Services of type LoadBalancer.
+    #[schemars(range(min = 0, max = 100_000))]
+    pub load_balancers: u32,
+    /// EndpointSlices: those that the host makes for Services, and those that the tenant writes. One has up to 100
+    /// endpoints, and a pod is an endpoint of each Service that selects it.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub endpoint_slices: u32,
+    /// `PersistentVolumeClaims`.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub persistent_volume_claims: u32,
+    /// Storage that all `PersistentVolumeClaims` together may request, for example `50Ti`. Absent: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"))]
+    pub requests_storage: Option<String>,
+    /// Storage that one `PersistentVolumeClaim` may request, for example `2Ti`. Absent: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"))]
+    pub volume_size: Option<String>,
+    /// Ingresses. Controllers of the host read all of them, and some write one configuration from all.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub ingresses: u32,
+    /// `NetworkPolicies`. Each is evaluated on every node with a pod that it selects.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub network_policies: u32,
+    /// Secrets that pods or Ingresses use; others stay in the tenant. Those that Berth adds, one for each pod, do not count.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub secrets: u32,
+    /// `ConfigMaps` that pods use; others stay in the tenant.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub config_maps: u32,
+    /// `PodDisruptionBudgets`.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub pod_disruption_budgets: u32,
+    /// `ResourceClaims`, with those that are made from templates for pods.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub resource_claims: u32,
+    /// Size of all objects that the tenant's API server stores, as it estimates it. Above, it creates nothing more except
+    /// what the system itself needs. All tenants share one etcd, which accepts no write of any tenant once it is full.
+    #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
+    pub datastore_bytes: String,
+    /// Number of all objects that the tenant's API server stores. etcd keeps all keys in memory.
+    #[schemars(range(min = 1000, max = 100_000_000))]
+    pub datastore_objects: u64,
+}
+
+impl Default for TenantLimits {
+    fn default() -> Self {
+        Self {
+            // A tenth of what one Kubernetes cluster is tested with.
+            pods: 15_000,
+            services: 1000,
+            node_ports: 200,
+            load_balancers: 50,
+            endpoint_slices: 10_000,
+            persistent_volume_claims: 2000,
+            requests_storage: None,
+            volume_size: None,
+            ingresses: 500,
+            network_policies: 1000,
+            secrets: 10_000,
+            config_maps: 10_000,
+            pod_disruption_budgets: 1000,
+            resource_claims: 15_000,
+            // Fifteen tenants at their limit leave etcd's 8 GiB some room for its history.
+            datastore_bytes: "512Mi".into(),
+            datastore_objects: 200_000,
+        }
+    }
+}
+
+/// A limit as the host's `ResourceQuota` has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaResource {
+    /// Its name in the `ResourceQuota`.
+    pub resource: &'static str,
+    /// The field of [`TenantLimits`].
+    pub field: &'static str,
+    /// What it counts, in messages.
+    pub counts: &'static str,
+}
+
+const fn counting(resource: &'static str, field: &'static str, counts: &'static str) -> QuotaResource {
+    QuotaResource {
+        resource,
+        field,
+        counts,
+    }
+}
+
+/// The limits that the host's `ResourceQuota` enforces.
+const QUOTA_RESOURCES: [QuotaResource; 14] = [
+    counting("count/pods", "pods", "pods (ended ones included)"),
+    counting("count/services", "services", "Services"),
+    counting("services.nodeports", "nodePorts", "node ports"),
+    counting("services.loadbalancers", "loadBalancers", "load balancers"),
+    counting(
+        "count/endpointslices.discovery.k8s.io",
+        "endpointSlices",
+        "EndpointSlices",
+    ),
+    counting(
+        "count/persistentvolumeclaims",
+        "persistentVolumeClaims",
+        "PersistentVolumeClaims",
+    ),
+    counting("requests.storage", "requestsStorage", "requested storage"),
+    counting("count/ingresses.networking.k8s.io", "ingresses", "Ingresses"),
+    counting(
+        "count/networkpolicies.networking.k8s.io",
+        "networkPolicies",
+        "NetworkPolicies",
+    ),
+    counting("count/secrets", "secrets", "Secrets"),
+    counting("count/configmaps", "configMaps", "ConfigMaps"),
+    counting(
+        "count/poddisruptionbudgets.policy",
+        "podDisruptionBudgets",
+        "PodDisruptionBudgets",
+    ),
+    counting(
+        "count/resourceclaims.resource.k8s.io",
+        "resourceClaims",
+        "ResourceClaims",
+    ),
+    counting(
+        "count/resourceclaimtemplates.resource.k8s.io",
+        "resourceClaims",
+        "ResourceClaimTemplates",
+    ),
+];
+
+/// Ended pods that Kubernetes keeps by default.
+const ENDED_PODS: u32 = 12_500;
+
+impl TenantLimits {
+    /// The limits as `spec.hard` of a `ResourceQuota`.
+    pub fn quota(&self) -> BTreeMap<&'static str, String> {
+        let Self {
+            pods,
+            services,
+            node_ports,
+            load_balancers,
+            endpoint_slices,
+            persistent_volume_claims,
+            requests_storage,
+            volume_size: _,
+            ingresses,
+            network_policies,
+            secrets,
+            config_maps,
+            pod_disruption_budgets,
+            resource_claims,
+            datastore_bytes: _,
+            datastore_objects: _,
+        } = self;
+        let counts = [
+            ("count/pods", *pods),
+            ("count/services", *services),
+            ("services.nodeports", *node_ports),
+            ("services.loadbalancers", *load_balancers),
+            ("count/endpointslices.discovery.k8s.io", *endpoint_slices),
+            ("count/persistentvolumeclaims", *persistent_volume_claims),
+            ("count/ingresses.networking.k8s.io", *ingresses),
+            ("count/networkpolicies.networking.k8s.io", *network_policies),
+            // On the host each pod may have a Secret of its own, with its tokens.
+            ("count/secrets", secrets.saturating_add(*pods)),
+            ("count/configmaps", *config_maps),
+            ("count/poddisruptionbudgets.policy", *pod_disruption_budgets),
+            ("count/resourceclaims.resource.k8s.io", *resource_claims),
+            ("count/resourceclaimtemplates.resource.k8s.io", *resource_claims),
+        ];
+        let storage = requests_storage
+            .iter()
+            .map(|storage| ("requests.storage", storage.clone()));
+        counts
+            .into_iter()
+            .map(|(resource, count)| (resource, count.to_string()))
+            .chain(storage)
+            .collect()
+    }
+
+    /// Ended pods that the tenant keeps: fewer than its pods may be, so that ended pods alone never use up the limit.
+    pub fn ended_pods(&self) -> u32 {
+        (self.pods / 2).clamp(1, ENDED_PODS)
+    }
+
+    /// [`TenantLimits::datastore_bytes`] as a number; the default if it cannot be read.
+    pub fn datastore_size(&self) -> u64 {
+        parse_bytes(&self.datastore_bytes)
+            .or_else(|| parse_bytes(&Self::default().datastore_bytes))
+            .unwrap_or(u64::MAX)
+    }
+
+    /// The first quantity that cannot be read, with its field.
+    pub fn find_invalid_quantity(&self) -> Option<(&'static str, &str)> {
+        let quantities = [
+            ("requestsStorage", self.requests_storage.as_deref()),
+            ("volumeSize", self.volume_size.as_deref()),
+            ("datastoreBytes", Some(self.datastore_bytes.as_str())),
+        ];
+        quantities.into_iter().find_map(|(field, text)| {
+            text.filter(|text| parse_bytes(text).is_none())
+                .map(|text| (field, text))
+        })
+    }
+}
+
+/// A quantity as a number of bytes; none if it is none, or not positive.
+fn parse_bytes(text: &str) -> Option<u64> {
+    let bytes = quantity::parse(text)? / 1000;
+    u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+}
+
+/// The limit that a resource of a `ResourceQuota` stands for; none if Berth sets none for it.
+pub fn quota_resource(resource: &str) -> Option<&'static QuotaResource> {
+    QUOTA_RESOURCES.iter().find(|known| known.resource == resource)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_limit_of_the_quota_has_a_field_and_the_other_way_round() {
+        let limits = TenantLimits {
+            requests_storage: Some("50Ti".into()),
+            volume_size: Some("2Ti".into()),
+            ..TenantLimits::default()
+        };
+        let quota = limits.quota();
+        let known: BTreeSet<&str> = QUOTA_RESOURCES.iter().map(|known| known.resource).collect();
+        assert_eq!(quota.keys().copied().collect::<BTreeSet<_>>(), known);
+        let Value::Object(fields) = serde_json::to_value(&limits).unwrap() else {
+            panic!("no object");
+        };
+        let elsewhere = ["volumeSize", "datastoreBytes", "datastoreObjects"];
+        let fields: BTreeSet<&str> = fields
+            .keys()
+            .map(String::as_str)
+            .filter(|field| !elsewhere.contains(field))
+            .collect();
+        assert_eq!(
+            QUOTA_RESOURCES.iter().map(|known| known.field).collect::<BTreeSet<_>>(),
+            fields
+        );
+    }
+
+    #[test]
+    fn a_limit_that_is_not_set_has_its_default() {
+        let limits: TenantLimits = serde_json::from_value(json!({"pods": 100})).unwrap();
+        assert_eq!((limits.pods, limits.services), (100, TenantLimits::default().services));
+        let quota = limits.quota();
+        assert_eq!(
+            (quota["count/pods"].as_str(), quota["count/secrets"].as_str()),
+            ("100", "10100")
+        );
+        assert!(!quota.contains_key("requests.storage"));
+    }
+
+    #[test]
+    fn ended_pods_never_use_up_the_limit() {
+        for (pods, ended) in [(1, 1), (100, 50), (15_000, 7500), (1_000_000, 12_500)] {
+            let limits = TenantLimits {
+                pods,
+                ..TenantLimits::default()
+            };
+            assert_eq!(limits.ended_pods(), ended);
+        }
+    }
+
+    #[test]
+    fn quantities_are_read() {
+        let mut limits = TenantLimits::default();
+        assert_eq!(
+            (limits.datastore_size(), limits.find_invalid_quantity()),
+            (512 << 20, None)
+        );
+        limits.volume_size = Some("2TB".into());
+        assert_eq!(limits.find_invalid_quantity(), Some(("volumeSize", "2TB")));
+    }
+}

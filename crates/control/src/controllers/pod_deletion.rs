@@ -1,0 +1,151 @@
+//! Deleting host pods of tenants so that they are gone in bounded time, whatever they do.
+//!
+//! | pod | next |
+//! |---|---|
+//! | is not terminating | it is deleted with its own grace period, or with the limit if that is shorter |
+//! | is terminating with a longer grace period than the limit | it gets the limit |
+//! | is overdue: its grace period has been over for a minute | it is removed although its kubelet has not reported its end |
+//! | is removed, but finalizers hold it | controllers of the host set them, which are waited for: a tenant cannot set any |
+
+use crate::{
+    apply::is_status,
+    error::{ReconcileError, api},
+};
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{
+    Api,
+    api::{DeleteParams, Preconditions},
+};
+
+/// Seconds after the grace period of a pod in which its kubelet reports its end.
+pub const REPORTED_WITHIN: i64 = 60;
+/// The grace period of a pod that does not name one.
+const DEFAULT_GRACE: i64 = 30;
+
+/// What to do with a pod that has to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeletionStep {
+    /// Nothing: it has time left.
+    Wait,
+    /// Delete it with this grace period.
+    Delete {
+        /// Seconds.
+        grace_seconds: u32,
+    },
+    /// It is overdue: remove it.
+    Remove,
+    /// It is overdue and removed as soon as its finalizers are.
+    Held,
+}
+
+/// The next step for a pod with a grace period of its own that may take `max_grace_seconds` to end.
+pub fn next_step(
+    metadata: &ObjectMeta,
+    own_grace_seconds: Option<i64>,
+    max_grace_seconds: i64,
+    now: Timestamp,
+) -> DeletionStep {
+    // With 0 the pod would be gone before its kubelet has ended its containers.
+    let max = max_grace_seconds.max(1);
+    let delete = |seconds: i64| DeletionStep::Delete {
+        grace_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
+    };
+    let Some(ends_at) = &metadata.deletion_timestamp else {
+        return delete(own_grace_seconds.unwrap_or(DEFAULT_GRACE).clamp(1, max));
+    };
+    let grace = metadata.deletion_grace_period_seconds.unwrap_or_default();
+    if grace > max {
+        return delete(max);
+    }
+    if now.as_second() < ends_at.0.as_second().saturating_add(REPORTED_WITHIN) {
+        return DeletionStep::Wait;
+    }
+    if grace == 0 && metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty()) {
+        return DeletionStep::Held;
+    }
+    DeletionStep::Remove
+}
+
+/// Deletes a pod with this grace period. That it is gone, or that another pod has its name, is no error.
+///
+/// # Errors
+/// The API server refuses or does not answer.
+pub async fn delete_pod(pods: &Api<Pod>, metadata: &ObjectMeta, grace_seconds: u32) -> Result<(), ReconcileError> {
+    let params = DeleteParams::default()
+        .grace_period(grace_seconds)
+        .preconditions(Preconditions {
+            uid: metadata.uid.clone(),
+            resource_version: None,
+        });
+    let name = metadata.name.as_deref().unwrap_or_default();
+    match pods.delete(name, &params).await {
+        Ok(_) => Ok(()),
+        Err(error) if [404, 409].iter().any(|code| is_status(&error, *code)) => Ok(()),
+        Err(error) => Err(api("delete a pod")(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    const MAX: i64 = 600;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// A pod whose deletion with this grace period began at second 1000.
+    fn terminating(grace: i64, finalizers: &[&str]) -> ObjectMeta {
+        ObjectMeta {
+            deletion_timestamp: Some(Time(at(1000 + grace))),
+            deletion_grace_period_seconds: Some(grace),
+            finalizers: Some(finalizers.iter().map(ToString::to_string).collect()),
+            ..ObjectMeta::default()
+        }
+    }
+
+    #[test]
+    fn a_running_pod_has_its_own_grace_period_up_to_the_limit() {
+        for (own, max, expected) in [
+            (None, MAX, 30),
+            (None, 5, 5),
+            (Some(10), MAX, 10),
+            (Some(0), MAX, 1),
+            (Some(-1), MAX, 1),
+            (Some(86_400), MAX, 600),
+            (Some(i64::MAX), MAX, 600),
+            (Some(10), 0, 1),
+        ] {
+            assert_eq!(
+                next_step(&ObjectMeta::default(), own, max, at(1000)),
+                DeletionStep::Delete {
+                    grace_seconds: expected
+                },
+                "{own:?}, at most {max}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_terminating_pod_is_gone_in_bounded_time() {
+        let limit = DeletionStep::Delete { grace_seconds: 600 };
+        for (pod, now, expected) in [
+            (terminating(86_400, &[]), 1001, limit),
+            (terminating(86_400, &["a.example.com/f"]), 1001, limit),
+            (terminating(600, &[]), 1001, DeletionStep::Wait),
+            (terminating(600, &[]), 1659, DeletionStep::Wait),
+            (terminating(600, &[]), 1660, DeletionStep::Remove),
+            (terminating(30, &[]), 1090, DeletionStep::Remove),
+            (terminating(30, &["a.example.com/f"]), 1090, DeletionStep::Remove),
+            (terminating(0, &["a.example.com/f"]), 1060, DeletionStep::Held),
+            // An API server that was cut off between the two steps of a deletion leaves it like this.
+            (terminating(0, &[]), 1001, DeletionStep::Wait),
+            (terminating(0, &[]), 1060, DeletionStep::Remove),
+        ] {
+            assert_eq!(next_step(&pod, None, MAX, at(now)), expected, "{pod:?} at {now}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What a tenant may have of each kind on the host, at most: enforced by the host's API server, even if the syncer is taken over.
+
+use super::host_objects::metadata;
+use berth_api::{TenantCluster, TenantLimits, names::TenantId};
+use k8s_openapi::{
+    api::core::v1::{LimitRange, LimitRangeItem, LimitRangeSpec, ResourceQuota, ResourceQuotaSpec},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use std::collections::BTreeMap;
+
+/// Name of both objects.
+const NAME: &str = "berth-limits";
+
+/// The number of objects in the workload namespace.
+pub fn resource_quota(cluster: &TenantCluster, tenant: &TenantId, limits: &TenantLimits) -> ResourceQuota {
+    let hard = limits.quota().into_iter();
+    ResourceQuota {
+        metadata: metadata(cluster, tenant, &tenant.workload_namespace(), NAME),
+        spec: Some(ResourceQuotaSpec {
+            hard: Some(
+                hard.map(|(resource, limit)| (resource.to_owned(), Quantity(limit)))
+                    .collect(),
+            ),
+            ..ResourceQuotaSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The size of one object in the workload namespace. It has no limits for containers: these would also set the requests of
+/// containers that have none.
+pub fn limit_range(cluster: &TenantCluster, tenant: &TenantId, limits: &TenantLimits) -> LimitRange {
+    let volume = limits.volume_size.iter().map(|size| LimitRangeItem {
+        type_: "PersistentVolumeClaim".into(),
+        max: Some(BTreeMap::from([("storage".to_owned(), Quantity(size.clone()))])),
+        ..LimitRangeItem::default()
+    });
+    LimitRange {
+        metadata: metadata(cluster, tenant, &tenant.workload_namespace(), NAME),
+        spec: Some(LimitRangeSpec {
+            limits: volume.collect(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_api::TenantClusterSpec;
+
+    fn tenant() -> (TenantCluster, TenantId) {
+        let cluster = TenantCluster::new("vision", TenantClusterSpec::default());
+        (cluster, TenantId::new("vision", "6f2c"))
+    }
+
+    #[test]
+    fn the_quota_limits_what_the_class_limits() {
+        let (cluster, id) = tenant();
+        let limits = TenantLimits {
+            pods: 7,
+            requests_storage: Some("50Ti".into()),
+            ..TenantLimits::default()
+        };
+        let quota = resource_quota(&cluster, &id, &limits);
+        assert_eq!(quota.metadata.namespace, Some(id.workload_namespace()));
+        let hard = quota.spec.and_then(|spec| spec.hard).unwrap();
+        assert_eq!(hard["count/pods"].0, "7");
+        assert_eq!(hard["requests.storage"].0, "50Ti");
+        assert_eq!(hard.len(), limits.quota().len());
+    }
+
+    #[test]
+    fn volumes_have_a_maximum_only_if_the_class_has_one() {
+        let (cluster, id) = tenant();
+        let limits = |volume_size: Option<&str>| {
+            let limits = TenantLimits {
+                volume_size: volume_size.map(Into::into),
+                ..TenantLimits::default()
+            };
+            let range = limit_range(&cluster, &id, &limits);
+            range.spec.map(|spec| spec.limits).unwrap_or_default()
+        };
+        assert!(limits(None).is_empty());
+        let volume = limits(Some("2Ti"));
+        assert_eq!(volume[0].type_, "PersistentVolumeClaim");
+        assert_eq!(volume[0].max.as_ref().unwrap()["storage"].0, "2Ti");
+    }
+}

@@ -1,0 +1,109 @@
+//! Images of CRI-O, by the tool `crictl`. The runtime removes all names of an image, and its content, with its ID.
+
+use super::{has_prefix, left};
+use crate::{
+    error::Unclean,
+    node::{Node, is_tenants},
+    program::crictl,
+};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// One attempt.
+pub(super) fn remove(node: &Node, keep: &[&str]) -> Result<String, Unclean> {
+    let containers = json(node, &["ps", "--all", "--output", "json"])?;
+    let ended = of_tenants(&containers);
+    if !ended.is_empty() {
+        // It removes none that runs.
+        crictl(node, &[&["rm"][..], ended.as_slice()].concat())?;
+    }
+    let used = used(&containers);
+    let images = json(node, &["images", "--output", "json"])?;
+    let ids = removable(&images, &used, keep);
+    for id in &ids {
+        crictl(node, &["rmi", id])?;
+    }
+    let still = removable(&json(node, &["images", "--output", "json"])?, &used, keep);
+    if !still.is_empty() {
+        return Err(left("images are left", &still));
+    }
+    Ok(format!("removed {} images", ids.len()))
+}
+
+fn json(node: &Node, arguments: &[&str]) -> Result<Value, Unclean> {
+    let output = crictl(node, arguments)?;
+    serde_json::from_str(&output).map_err(|error| Unclean::Program(format!("crictl {}: {error}", arguments.join(" "))))
+}
+
+fn entries<'a>(listed: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+    listed[field].as_array().into_iter().flatten()
+}
+
+fn is_of_tenant(container: &Value) -> bool {
+    let namespace = &container["labels"]["io.kubernetes.pod.namespace"];
+    namespace.as_str().is_some_and(is_tenants)
+}
+
+/// IDs of tenants' containers.
+fn of_tenants(containers: &Value) -> Vec<&str> {
+    entries(containers, "containers")
+        .filter(|container| is_of_tenant(container))
+        .filter_map(|container| container["id"].as_str())
+        .collect()
+}
+
+/// Names and IDs of images that other containers use.
+fn used(containers: &Value) -> BTreeSet<&str> {
+    entries(containers, "containers")
+        .filter(|container| !is_of_tenant(container))
+        .flat_map(|container| {
+            [
+                &container["image"]["image"],
+                &container["imageRef"],
+                &container["imageId"],
+            ]
+        })
+        .filter_map(Value::as_str)
+        .collect()
+}
+
+/// IDs of images to remove.
+fn removable(images: &Value, used: &BTreeSet<&str>, keep: &[&str]) -> Vec<String> {
+    entries(images, "images")
+        .filter(|image| image["pinned"] != true)
+        .filter_map(|image| {
+            let id = image["id"].as_str()?;
+            let tags = entries(image, "repoTags").chain(entries(image, "repoDigests"));
+            let mut names = tags.filter_map(Value::as_str);
+            let stays = used.contains(id) || names.any(|name| used.contains(name) || has_prefix(name, keep));
+            (!stays).then(|| id.to_owned())
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn images_of_the_platform_stay() {
+        let container = |namespace: &str, image: &str| {
+            json!({"id": image, "image": {"image": image}, "imageRef": image,
+                "labels": {"io.kubernetes.pod.namespace": namespace}})
+        };
+        let containers = json!({"containers": [
+            container("kube-system", "dns"), container("berth-vision-x", "model"), container("berth-system", "q/scrub@sha256:1"),
+        ]});
+        let image = |id: &str, name: &str, pinned: bool| json!({"id": id, "repoTags": [name], "repoDigests": [], "pinned": pinned});
+        let mut scrub = image("scrub", "q/scrub:1", false);
+        scrub["repoDigests"] = json!(["q/scrub@sha256:1"]);
+        let images = json!({"images": [
+            image("dns", "q/dns:1", false), image("model", "q/model:1", false), image("pause", "q/pause:1", true),
+            image("base", "q/base/os:1", false), scrub, {"id": "unnamed", "repoTags": null},
+        ]});
+        assert_eq!(of_tenants(&containers), ["model"]);
+        let used = used(&containers);
+        assert_eq!(removable(&images, &used, &["q/base/"]), ["model", "unnamed"]);
+    }
+}

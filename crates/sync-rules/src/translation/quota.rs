@@ -1,0 +1,159 @@
+//! What the host's ResourceQuota says when it refuses an object, as a message for the tenant.
+
+use berth_api::quota_resource;
+use std::fmt;
+
+/// Words before the resources that are exceeded, as API servers write them.
+const EXCEEDED: &str = "exceeded quota: ";
+/// Words of an API server that does not know yet what is used.
+const UNKNOWN: &str = "status unknown for quota: ";
+
+/// The limits that an object would exceed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaExceeded(Vec<ExceededLimit>);
+
+/// A limit that an object would exceed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ExceededLimit {
+    /// Its name in the ResourceQuota.
+    resource: String,
+    requested: String,
+    used: String,
+    limit: String,
+}
+
+impl QuotaExceeded {
+    /// Reads the message of an API server; none if it is about something else.
+    pub fn parse(message: &str) -> Option<Self> {
+        let (_, text) = message.split_once(EXCEEDED)?;
+        let (_, text) = text.split_once(", requested: ")?;
+        let (requested, text) = text.split_once(", used: ")?;
+        let (used, limited) = text.split_once(", limited: ")?;
+        let limits: Vec<ExceededLimit> = amounts(limited)
+            .map(|(resource, limit)| ExceededLimit {
+                resource: resource.into(),
+                requested: amount_of(requested, resource),
+                used: amount_of(used, resource),
+                limit: limit.into(),
+            })
+            .collect();
+        (!limits.is_empty()).then_some(Self(limits))
+    }
+
+    /// Whether another object of the kind would be refused as well: nothing but numbers of objects is exceeded.
+    pub fn refuses_every_object(&self) -> bool {
+        self.0.iter().all(|exceeded| is_count(&exceeded.resource))
+    }
+}
+
+/// Whether an API server refused an object because it does not know yet what is used, which is over in a moment.
+pub fn is_unknown(message: &str) -> bool {
+    message.contains(UNKNOWN)
+}
+
+/// Whether each object needs one of a resource.
+fn is_count(resource: &str) -> bool {
+    resource.starts_with("count/")
+}
+
+/// `resource=amount` pairs.
+fn amounts(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split(',').filter_map(|pair| pair.trim().split_once('='))
+}
+
+fn amount_of(text: &str, resource: &str) -> String {
+    amounts(text)
+        .find(|(name, _)| *name == resource)
+        .map_or("0", |(_, amount)| amount)
+        .to_owned()
+}
+
+impl fmt::Display for ExceededLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            resource,
+            requested,
+            used,
+            limit,
+        } = self;
+        let Some(known) = quota_resource(resource) else {
+            return write!(
+                f,
+                "the platform limits {resource} of this tenant to {limit}; {used} is used and this needs {requested}. Use less, \
+                 or ask the platform team for more"
+            );
+        };
+        write!(f, "this tenant may have {limit} {}", known.counts)?;
+        // Without the amounts, the message stays the same while others come and go.
+        if is_count(resource) {
+            f.write_str(" and has as many")?;
+        } else {
+            write!(f, "; it has {used} and this needs {requested} more")?;
+        }
+        write!(
+            f,
+            ". Delete what is no longer needed, or ask the platform team to raise spec.limits.{} of the tenant's class",
+            known.field
+        )
+    }
+}
+
+impl fmt::Display for QuotaExceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, exceeded) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{exceeded}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_limit_and_what_to_do_but_nothing_of_the_host() {
+        let text = "pods \"train-0-abcdefghijklm\" is forbidden: exceeded quota: berth-limits, requested: count/pods=1, used: \
+                    count/pods=15k, limited: count/pods=15k";
+        let exceeded = QuotaExceeded::parse(text).unwrap();
+        assert!(exceeded.refuses_every_object());
+        assert_eq!(
+            exceeded.to_string(),
+            "this tenant may have 15k pods (ended ones included) and has as many. Delete what is no longer needed, or ask the \
+             platform team to raise spec.limits.pods of the tenant's class"
+        );
+    }
+
+    #[test]
+    fn several_limits_and_those_of_the_platform_itself() {
+        let text = "services \"web\" is forbidden: exceeded quota: other, requested: requests.cpu=1,services.nodeports=3, used: \
+                    requests.cpu=9,services.nodeports=198, limited: requests.cpu=9,services.nodeports=200";
+        let exceeded = QuotaExceeded::parse(text).unwrap();
+        assert!(!exceeded.refuses_every_object());
+        let message = exceeded.to_string();
+        assert!(
+            message.starts_with("the platform limits requests.cpu of this tenant to 9; 9 is used and this needs 1."),
+            "{message}"
+        );
+        assert!(
+            message.contains("; this tenant may have 200 node ports; it has 198 and this needs 3 more."),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn other_refusals_are_left_alone() {
+        for text in [
+            "",
+            "exceeded quota: x",
+            "exceeded quota: x, requested: , used: , limited: ",
+            "pods \"a\" is forbidden: violates PodSecurity",
+        ] {
+            assert_eq!(QuotaExceeded::parse(text), None, "{text}");
+        }
+        assert!(is_unknown(
+            "pods \"a\" is forbidden: status unknown for quota: berth-limits, resources: count/pods"
+        ));
+    }
+}

@@ -1,0 +1,150 @@
+//! Limits of one tenant: how many objects it has on the host, and how much it stores.
+
+use berth_api::{TenantCluster, conditions};
+use berth_tests::{
+    objects::apply,
+    tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
+    wait::{SOON, until, until_true},
+};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    core::v1::{ConfigMap, ResourceQuota, Service},
+};
+use kube::{
+    Api, Client, Error,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+
+/// Time for a measurement of an API server that has been running for a while, and for its restart.
+const MEASURED: Duration = Duration::from_mins(8);
+
+async fn create_tenant(host: &TestCluster, name: &str, limits: &Value) -> Tenant {
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": name},
+        "spec": {"limits": limits}});
+    apply(&host.client, "", &class).await.unwrap();
+    let mut tenant: TenantCluster = cluster(name, &[]);
+    tenant.spec.class_name = Some(name.into());
+    Tenant::create(host, name, &tenant).await
+}
+
+/// The message of a refusal with status 403; none if the request succeeded.
+fn refusal<K>(result: Result<K, Error>) -> Option<String> {
+    match result {
+        Ok(_) => None,
+        Err(Error::Api(status)) if status.code == 403 => Some(status.message.clone()),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+pub(crate) async fn services_beyond_the_limit_are_refused(host: Arc<TestCluster>) {
+    let tenant = create_tenant(&host, "limit-services", &json!({"services": 3, "pods": 70})).await;
+    let quotas: Api<ResourceQuota> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
+    let quota = until("the host counts", SOON, async || {
+        let quota = quotas.get("berth-limits").await.map_err(|error| error.to_string())?;
+        let status = quota.status.clone().unwrap_or_default();
+        status.used.map(|_| quota).ok_or_else(|| "no usage".to_owned())
+    })
+    .await;
+    let hard = quota.spec.and_then(|spec| spec.hard).unwrap();
+    assert_eq!(
+        (hard["count/pods"].0.as_str(), hard["count/services"].0.as_str()),
+        ("70", "3")
+    );
+    let services: Api<Service> = Api::namespaced(tenant.client.clone(), "default");
+    let mut refused = None;
+    for number in 0..10 {
+        let service = json!({"metadata": {"name": format!("s{number}")}, "spec": {"ports": [{"port": 80}], "selector": {"app": "a"}}});
+        let service: Service = serde_json::from_value(service).unwrap();
+        refused = refusal(services.create(&PostParams::default(), &service).await);
+        if refused.is_some() {
+            break;
+        }
+    }
+    let message = refused.expect("the fourth Service is refused");
+    assert!(message.contains("spec.limits.services"), "{message}");
+    assert!(!message.contains(&tenant.id.workload_namespace()), "{message}");
+    tenant.delete(&host).await;
+}
+
+/// Creates a ConfigMap; as another user if one is given.
+async fn create_config_map(client: &Client, name: &str, user: Option<&str>) -> Result<Value, Error> {
+    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"key": "value"}});
+    let mut request =
+        http::Request::post("/api/v1/namespaces/default/configmaps").header("content-type", "application/json");
+    if let Some(user) = user {
+        request = request
+            .header("Impersonate-User", user)
+            .header("Impersonate-Group", "system:masters");
+    }
+    client
+        .request(request.body(body.to_string().into_bytes()).unwrap())
+        .await
+}
+
+pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host: Arc<TestCluster>) {
+    let tenant = create_tenant(&host, "limit-store", &json!({"datastoreObjects": 1000})).await;
+    for number in 0..1000 {
+        // It may be full before the last one.
+        let name = format!("fill-{number}");
+        if create_config_map(&tenant.client, &name, None).await.is_err() {
+            break;
+        }
+    }
+    let admin = &tenant.client;
+    until("nothing can be created", MEASURED, async || {
+        match create_config_map(admin, "more", None).await {
+            Err(Error::Api(status)) if status.message.contains("spec.limits.datastoreBytes") => Ok(()),
+            Ok(_) => {
+                let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), "default");
+                drop(maps.delete("more", &DeleteParams::default()).await);
+                Err("it was created".to_owned())
+            }
+            // Its API server restarts.
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await;
+    until("the status says so", SOON, async || {
+        let tenants = host.tenants("limit-store");
+        let cluster = tenants.get("limit-store").await.map_err(|error| error.to_string())?;
+        let status = cluster.status.unwrap_or_default();
+        let is_published = status.datastore.is_some_and(|usage| usage.full)
+            && status.conditions.iter().any(|condition| {
+                condition.type_ == conditions::DATASTORE_WITHIN_LIMITS && condition.reason == "DatastoreLimitReached"
+            });
+        if is_published {
+            Ok(())
+        } else {
+            Err(format!("{:?}", status.datastore))
+        }
+    })
+    .await;
+
+    // No object of the tenant holds the rule, and no user is exempt from it.
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(admin.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(admin.clone());
+    let (all, now) = (ListParams::default(), DeleteParams::default());
+    policies.delete_collection(&now, &all).await.unwrap();
+    bindings.delete_collection(&now, &all).await.unwrap();
+    for user in [None, Some("berth:control"), Some("system:apiserver")] {
+        let message = refusal(create_config_map(admin, "more", user).await);
+        assert!(
+            message
+                .as_ref()
+                .is_some_and(|message| message.contains("spec.limits.datastoreBytes")),
+            "{user:?}: {message:?}"
+        );
+    }
+
+    // Deletions make room.
+    let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), "default");
+    maps.delete_collection(&now, &all).await.unwrap();
+    until_true("objects can be created again", MEASURED, async || {
+        create_config_map(admin, "after", None).await.is_ok()
+    })
+    .await;
+    tenant.delete(&host).await;
+}
