@@ -59,6 +59,17 @@ pub fn entries_unchanged(new: &str, old: &str, which: &str) -> String {
     )
 }
 
+/// Whether the annotation with the key `k` may be there: Berth's own, one that the list of [`allowed_names_variable`] contains
+/// (its key, or `domain/*`), or one that the request leaves as it was. Controllers of the host write annotations as well.
+/// Needs [`metadata_variables`].
+pub fn annotation_allowed(list: &str) -> String {
+    format!(
+        "({} || k in variables.{list} || (k.split('/')[0] + '/*') in variables.{list} || \
+         (k in variables.oldAnnotations && variables.oldAnnotations[k] == variables.annotations[k]))",
+        is_reserved_key("k")
+    )
+}
+
 /// A CEL list of string literals.
 pub fn string_list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = texts.into_iter().map(|text| format!("'{text}'")).collect();
@@ -71,8 +82,10 @@ pub fn regex_alternatives<'a>(texts: impl IntoIterator<Item = &'a str>) -> Strin
     escaped.join("|")
 }
 
-/// A regular expression that matches annotation keys in one of these domains (as the syncer's `metadata::in_domain`).
+/// A regular expression that matches keys in one of these domains, and those that are whole keys (as the syncer's
+/// `metadata::in_domain`).
 pub fn domains_regex<'a>(domains: impl IntoIterator<Item = &'a str>) -> String {
-    let domains = regex_alternatives(domains);
-    format!("^(([^/]*[.])?({domains})/|({domains})$|({domains})[.][^/]*$)")
+    let (keys, domains): (Vec<&str>, Vec<&str>) = domains.into_iter().partition(|entry| entry.contains('/'));
+    let (keys, domains) = (regex_alternatives(keys), regex_alternatives(domains));
+    format!("^(({keys})$|([^/]*[.])?({domains})(/|$)|({domains})[.][^/]*$)")
 }

@@ -10,10 +10,12 @@ pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
 }
 
 fn common_variables() -> Vec<(&'static str, String)> {
-    vec![
+    let mut variables = Vec::from(cel::metadata_variables());
+    variables.extend([
         cel::allowed_names_variable("hostnames", policy_annotations::HOSTNAMES),
-        cel::allowed_names_variable("annotations", policy_annotations::INGRESS_ANNOTATIONS),
-    ]
+        cel::allowed_names_variable("listed", policy_annotations::INGRESS_ANNOTATIONS),
+    ]);
+    variables
 }
 
 fn build_ingress_policy() -> AdmissionPolicy {
@@ -113,16 +115,14 @@ fn is_allowed_hostname(host: &str) -> String {
 /// Settings that affect one Ingress only are allowed if their values are words, numbers and paths: other values have been
 /// used to inject configuration into controllers.
 fn validate_controller_annotations() -> Validation {
-    let controllers = cel::domains_regex(annotations::CONTROLLERS.iter().copied());
     let settings = cel::string_list(annotations::SETTINGS.iter().map(|(name, _)| *name));
     let nginx = annotations::NGINX;
     validation(
         format!(
-            "object.metadata.?annotations.orValue({{}}).all(k, \
-             !(k.matches('{controllers}') || k.startsWith('kubernetes.io/ingress.')) || \
-             k in variables.annotations || (k.split('/')[0] + '/*') in variables.annotations || \
+            "variables.annotations.all(k, {} || \
              (k.startsWith('{nginx}') && k.substring({}) in {settings} && \
-             object.metadata.annotations[k].matches('^[A-Za-z0-9._:/*, $-]*$')))",
+             variables.annotations[k].matches('^[A-Za-z0-9._:/*, $-]*$')))",
+            cel::annotation_allowed("listed"),
             nginx.len()
         ),
         "metadata.annotations may hold only instructions to the controller that the tenant's class lists",

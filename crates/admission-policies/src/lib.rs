@@ -8,6 +8,7 @@
 //! objects of the platform (nodes, namespaces) ask the host's RBAC instead of listing users: who has the verb `bypass` on
 //! `admissionpolicies.berth.dev` may change them. That is control, and cluster-admins, who could delete the policies as well.
 
+mod annotations;
 mod cel;
 mod device_variables;
 mod devices;
@@ -111,6 +112,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies.extend([
         pod_status::build_policy(),
         metadata::build_policy(),
+        annotations::build_policy(),
         secrets::build_policy(),
         device_variables::build_policy(),
         services::build_policy(),

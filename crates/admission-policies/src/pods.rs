@@ -1,4 +1,5 @@
 //! Pods: only on the tenant's own nodes, with its own service accounts, without the platform's devices, volumes and names.
+//! For annotations see `annotations`.
 //!
 //! Host paths, host networks, host ports, privileges, capabilities, sysctls and hosts of probes are not checked here: the
 //! workload namespace enforces the Pod Security level `baseline`.
@@ -7,7 +8,6 @@ use super::{
     AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, device_variables, shared_nodes, validation,
 };
 use berth_api::{labels, policy_annotations, sync_policy::DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS};
-use berth_sync_rules::translation::metadata::DENIED_ANNOTATIONS;
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![
@@ -46,7 +46,6 @@ fn build_pod_policy() -> AdmissionPolicy {
             ),
             shared_nodes::validate_placement(),
             validate_tolerations(),
-            validate_annotations(),
             device_variables::validate_containers("containers"),
             device_variables::validate_containers("initContainers"),
             device_variables::validate_containers("ephemeralContainers"),
@@ -66,19 +65,6 @@ fn validate_tolerations() -> Validation {
             cel::is_reserved_key("t.key")
         ),
         "spec.tolerations may not name a taint of another tenant, nor all taints (a toleration without a key)",
-    )
-}
-
-/// Calico, Multus and container runtimes write such annotations themselves, so only new and changed ones are checked.
-fn validate_annotations() -> Validation {
-    let denied = cel::domains_regex(DENIED_ANNOTATIONS.iter().map(|(domain, _)| *domain));
-    validation(
-        format!(
-            "!{} || variables.annotations.all(k, !k.matches('{denied}') || \
-             (k in variables.oldAnnotations && variables.oldAnnotations[k] == variables.annotations[k]))",
-            cel::is_tenant_identity()
-        ),
-        "metadata.annotations may not steer the node's container runtime, devices or network",
     )
 }
 

@@ -5,7 +5,7 @@
 //! is a number; without it, the default of classes holds. Only control may change them.
 
 use crate::NetworkLimits;
-use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SharedNodesPolicy, SyncPolicy};
+use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SharedNodesPolicy, SyncPolicy, SyncedKind};
 use std::collections::BTreeMap;
 
 /// Service accounts of the workload namespace that pods may use, besides the one without permissions.
@@ -26,7 +26,7 @@ pub const STORAGE_CLASSES: &str = "allow.berth.dev/storage-classes";
 pub const ATTRIBUTES_CLASSES: &str = "allow.berth.dev/volume-attributes-classes";
 /// VolumeSnapshotClasses of snapshots.
 pub const SNAPSHOT_CLASSES: &str = "allow.berth.dev/volume-snapshot-classes";
-/// Types of Services besides `ClusterIP` and `ExternalName`.
+/// Types of Services besides `ClusterIP`.
 pub const SERVICE_TYPES: &str = "allow.berth.dev/service-types";
 /// Classes of load balancers that Services may name.
 pub const LOAD_BALANCER_CLASSES: &str = "allow.berth.dev/load-balancer-classes";
@@ -34,6 +34,12 @@ pub const LOAD_BALANCER_CLASSES: &str = "allow.berth.dev/load-balancer-classes";
 pub const INGRESS_CLASSES: &str = "allow.berth.dev/ingress-classes";
 /// Annotations of Ingresses and routes that controllers read.
 pub const INGRESS_ANNOTATIONS: &str = "allow.berth.dev/ingress-annotations";
+/// Annotations of pods.
+pub const POD_ANNOTATIONS: &str = "allow.berth.dev/pod-annotations";
+/// Annotations of Services.
+pub const SERVICE_ANNOTATIONS: &str = "allow.berth.dev/service-annotations";
+/// Annotations of objects of further kinds, as `resource.group:key`.
+pub const KIND_ANNOTATIONS: &str = "allow.berth.dev/kind-annotations";
 /// Gateways that routes may be attached to, as `namespace/name`.
 pub const GATEWAYS: &str = "allow.berth.dev/gateways";
 /// Host names of Ingresses and routes.
@@ -133,6 +139,9 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
         (LOAD_BALANCER_CLASSES, policy.services.load_balancer_classes.clone()),
         (INGRESS_CLASSES, policy.ingress.classes.clone()),
         (INGRESS_ANNOTATIONS, policy.ingress.annotations.clone()),
+        (POD_ANNOTATIONS, policy.pods.annotations.clone()),
+        (SERVICE_ANNOTATIONS, policy.services.annotations.clone()),
+        (KIND_ANNOTATIONS, kind_annotations(policy)),
         (
             GATEWAYS,
             gateways
@@ -158,6 +167,19 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
     .filter(|(_, list): &(&str, Vec<String>)| !list.is_empty())
     .map(|(key, list)| (key.to_owned(), list.join(",")))
     .collect()
+}
+
+fn kind_annotations(policy: &SyncPolicy) -> Vec<String> {
+    let of_kind = |kind: &SyncedKind| {
+        let resource = if kind.group.is_empty() {
+            kind.resource.clone()
+        } else {
+            format!("{}.{}", kind.resource, kind.group)
+        };
+        let listed = kind.annotations.iter();
+        listed.map(|key| format!("{resource}:{key}")).collect::<Vec<_>>()
+    };
+    policy.kinds.iter().flat_map(of_kind).collect()
 }
 
 fn not_on_shared_nodes(rules: &SharedNodesPolicy) -> Vec<String> {
@@ -217,6 +239,26 @@ mod tests {
             host_name: "s3-reader".into(),
         }];
         insta::assert_yaml_snapshot!(annotations(&policy, "gold", Some("normal")));
+    }
+
+    #[test]
+    fn annotations_of_kinds_name_their_resource() {
+        let mut policy = SyncPolicy::default();
+        policy.pods.annotations = vec!["example.com/a".into(), "tools.example.com/*".into()];
+        policy.services.annotations = vec!["metallb.io/address-pool".into()];
+        policy.kinds = vec![SyncedKind {
+            group: "example.com".into(),
+            resource: "widgets".into(),
+            annotations: vec!["a".into(), "example.com/*".into()],
+            ..SyncedKind::default()
+        }];
+        let with = annotations(&policy, "gold", None);
+        assert_eq!(with[POD_ANNOTATIONS], "example.com/a,tools.example.com/*");
+        assert_eq!(with[SERVICE_ANNOTATIONS], "metallb.io/address-pool");
+        assert_eq!(
+            with[KIND_ANNOTATIONS],
+            "widgets.example.com:a,widgets.example.com:example.com/*"
+        );
     }
 
     #[test]

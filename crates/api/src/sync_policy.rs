@@ -17,6 +17,18 @@ pub fn allows(list: &[String], name: &str) -> bool {
     list.iter().any(|known| known == name || known == ANY)
 }
 
+/// What a list of annotations may contain: a key, or `domain/*`. Lists are joined with commas in
+/// [policy annotations](crate::policy_annotations), so no entry has one.
+const ANNOTATION_PATTERN: &str =
+    r"^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/\*)$";
+
+/// Whether a list of annotations contains `key`: itself, or `domain/*` for its domain.
+pub fn lists_annotation(list: &[String], key: &str) -> bool {
+    let domain = key.split_once('/').map(|(domain, _)| domain);
+    list.iter()
+        .any(|listed| listed == key || domain.is_some_and(|domain| listed.strip_suffix("/*") == Some(domain)))
+}
+
 /// The rules of a class for its tenants' objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -59,6 +71,11 @@ pub struct PodPolicy {
     /// Priorities that the tenants' pods have on the host. Without a band they all have the host's default priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<PriorityBand>,
+    /// Annotations that pods may carry to the host: a key, or `domain/*` for all keys of a domain. The node, its network and
+    /// controllers of the host act on them. List keys that webhooks of the host put on pods here as well: the admission
+    /// policies reject pods with other keys.
+    #[schemars(length(max = 64), inner(length(max = 317), regex(pattern = ANNOTATION_PATTERN)))]
+    pub annotations: Vec<String>,
     /// Most seconds that a pod has to end, whatever its `terminationGracePeriodSeconds`, its probes or a deletion say. Pods
     /// that ask for more run with this, and an Event says so. Defaults to 600.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,6 +164,10 @@ pub struct ServicePolicy {
     /// Classes of load balancers that may be named, besides the default one; `*` for all.
     #[schemars(length(max = 16))]
     pub load_balancer_classes: Vec<String>,
+    /// Annotations that Services may carry to the host: a key, or `domain/*` for all keys of a domain. Load balancers and
+    /// controllers of the host act on them. List keys that webhooks of the host put on Services here as well.
+    #[schemars(length(max = 64), inner(length(max = 317), regex(pattern = ANNOTATION_PATTERN)))]
+    pub annotations: Vec<String>,
 }
 
 /// Rules for Ingresses and routes.
@@ -254,6 +275,10 @@ pub struct SyncedKind {
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub denied_fields: Vec<String>,
+    /// Annotations that are copied: a key, or `domain/*` for all keys of a domain.
+    #[serde(default)]
+    #[schemars(length(max = 16), inner(length(max = 317), regex(pattern = ANNOTATION_PATTERN)))]
+    pub annotations: Vec<String>,
 }
 
 fn spec_only() -> Vec<String> {
@@ -323,5 +348,23 @@ mod tests {
         assert_eq!(policy, SyncPolicy::default());
         assert!(!allows(&policy.storage.classes, "any"));
         assert!(allows(&["*".into()], "any") && allows(&["a".into()], "a") && !allows(&["a".into()], "b"));
+    }
+
+    #[test]
+    fn annotations_are_listed_by_key_or_by_domain() {
+        let list = ["note", "example.com/a", "tools.example.com/*"].map(ToOwned::to_owned);
+        for key in ["note", "example.com/a", "tools.example.com/anything"] {
+            assert!(lists_annotation(&list, key), "{key}");
+        }
+        for key in [
+            "example.com/b",
+            "sub.tools.example.com/a",
+            "tools.example.com",
+            "notes",
+            "*",
+        ] {
+            assert!(!lists_annotation(&list, key), "{key}");
+        }
+        assert!(!lists_annotation(&["*".into()], "note"));
     }
 }

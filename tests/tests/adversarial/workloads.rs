@@ -171,6 +171,7 @@ pub(crate) async fn reserved_labels_and_owners_do_not_cross(host: Arc<TestCluste
     );
     assert_eq!(host_pod.annotations()[labels::ORIGIN_NAME], "sly");
     assert_ne!(host_pod.annotations()[labels::ORIGIN_UID], "0");
+    assert!(!host_pod.annotations().contains_key("example.com/note"));
     assert!(host_pod.finalizers().is_empty() && host_pod.owner_references().is_empty());
     // Labels that are set later, through another verb, do not cross either.
     let later = json!({"metadata": {"labels": {"berth.dev/tenant": "again", "later": "yes"}, "finalizers": null}});

@@ -37,9 +37,12 @@ const CONDITIONS: [(&str, &str); 5] = [
         "not-external",
         "!(has(object.spec.type) && object.spec.type == 'ExternalName')",
     ),
+    // Annotations set up load balancers: one that is denied must not be stored, for the Service would be withdrawn from outside.
     (
         "not-only-metadata",
-        "request.operation == 'CREATE' || object.spec != oldObject.spec",
+        "request.operation == 'CREATE' || object.spec != oldObject.spec || \
+         (object.spec.?type.orValue('') in ['LoadBalancer', 'NodePort'] && \
+         object.metadata.?annotations.orValue({}) != oldObject.metadata.?annotations.orValue({}))",
     ),
 ];
 

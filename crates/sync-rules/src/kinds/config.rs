@@ -3,7 +3,8 @@
 //! | field | rule |
 //! |---|---|
 //! | which | only those that a synced object references, as long as it does |
-//! | labels, annotations | copied but for reserved ones |
+//! | labels | copied but for reserved ones |
+//! | annotations | not passed on: programs on the host copy Secrets and ConfigMaps between namespaces because of them |
 //! | `data`, `binaryData`, `immutable` | copied, but for keys in `data` that would choose devices as variables of a container; see [`device_variables`] |
 //! | `type` (Secret) | copied; tokens of service accounts become `Opaque`, for the host would mint its own |
 //! | anything else | denied by name |
@@ -119,12 +120,7 @@ impl ToHost for Config {
                 !is_denied
             });
         }
-        // Annotations that pods may not have are harmless here, but have no use either.
-        let annotations = metadata::annotations(object, &mut Vec::new());
-        copied.insert(
-            "metadata".into(),
-            json!({"labels": metadata::labels(object), "annotations": annotations}),
-        );
+        copied.insert("metadata".into(), json!({"labels": metadata::labels(object)}));
         issues.into_result(copied.into())
     }
 }
@@ -150,6 +146,16 @@ mod tests {
             "metadata": {"name": "s", "namespace": "a", "labels": {"x": "y"}, "finalizers": ["f"], "ownerReferences": [{}],
             "annotations": {"kubernetes.io/service-account.name": "default"}}});
         insta::assert_yaml_snapshot!(translate(&secret).unwrap().object);
+    }
+
+    #[test]
+    fn annotations_that_copy_content_between_namespaces_stay_in_the_tenant() {
+        let secret = json!({"data": {}, "metadata": {"name": "s", "annotations": {
+            "replicator.v1.mittwald.de/replicate-from": "kube-system/admin",
+            "reflector.v1.k8s.emberstack.com/reflection-auto-enabled": "true"}}});
+        let translated = translate(&secret).unwrap();
+        assert_eq!(translated.object["metadata"], json!({"labels": {}}));
+        assert!(translated.ignored.is_empty());
     }
 
     #[test]

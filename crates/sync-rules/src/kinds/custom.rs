@@ -2,7 +2,8 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels, annotations | copied but for reserved ones |
+//! | labels | copied but for reserved ones |
+//! | annotations | those that the class lists |
 //! | fields that the class lists | copied |
 //! | `references` | the name becomes that of the host object; the referenced object is synced as well |
 //! | `selectors` | narrowed to the tenant and the namespace |
@@ -16,7 +17,12 @@ use crate::{
         references::Target,
         resource::{Name, Resource, host_name},
     },
-    translation::{fields::FieldIssues, host_text, metadata, pod_selector},
+    translation::{
+        fields::FieldIssues,
+        host_text,
+        metadata::{self, AnnotationRules},
+        pod_selector,
+    },
 };
 use berth_api::sync_policy::{SyncPolicy, SyncedKind};
 use serde_json::{Map, Value, json};
@@ -144,7 +150,12 @@ impl ToHost for CustomKind {
                 }
             });
         }
-        let annotations = metadata::annotations(object, &mut issues.denied);
+        let rules = AnnotationRules {
+            listed: &self.rules.annotations,
+            class_field: Some("sync.kinds[].annotations"),
+            ..AnnotationRules::default()
+        };
+        let annotations = metadata::annotations(object, &rules, &mut issues);
         copied["metadata"] = json!({"labels": metadata::labels(object), "annotations": annotations});
         issues.into_result(copied)
     }
@@ -204,6 +215,7 @@ mod tests {
                 ],
                 selectors: vec!["spec.selector".into()],
                 denied_fields: vec!["spec.hostPath".into()],
+                annotations: vec!["example.com/*".into()],
             }],
             ..SyncPolicy::default()
         });
@@ -251,6 +263,20 @@ mod tests {
                 (id, "research/p".to_owned())
             ]
         );
+    }
+
+    #[test]
+    fn annotations_that_the_class_lists_are_copied() {
+        let cache = cache();
+        let (_, rules) = rules(&cache);
+        let object =
+            json!({"metadata": {"annotations": {"example.com/a": "1", "note": "n", "velero.io/x": "y"}}, "spec": {}});
+        let translated = rules.translate(&cache, &Name::new("a", "g"), &object).unwrap();
+        assert_eq!(
+            translated.object["metadata"]["annotations"],
+            json!({"example.com/a": "1"})
+        );
+        assert_eq!(translated.ignored[0].field, "metadata.annotations[velero.io/x]");
     }
 
     #[test]

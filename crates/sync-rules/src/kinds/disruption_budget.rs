@@ -2,7 +2,8 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels, annotations | copied but for reserved ones |
+//! | labels | copied but for reserved ones |
+//! | annotations | not passed on: see `metadata` |
 //! | `selector` | narrowed to the tenant and the namespace |
 //! | `minAvailable` as a number | copied |
 //! | `minAvailable` in percent, `maxUnavailable` | become the number of pods that the tenant's own controller wants healthy: host pods have no owners whose replicas could be counted. Before it has counted, nothing may be disrupted |
@@ -18,7 +19,7 @@ use crate::{
     },
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
-        metadata,
+        metadata::{self, AnnotationRules},
         pod_selector::scoped,
     },
 };
@@ -72,7 +73,7 @@ impl ToHost for Budgets {
             (_, Some(number)) => drop(spec.insert("minAvailable".into(), number.clone())),
             (_, None) => drop(spec.insert("maxUnavailable".into(), 0.into())),
         }
-        let annotations = metadata::annotations(budget, &mut issues.denied);
+        let annotations = metadata::annotations(budget, &AnnotationRules::default(), &mut issues);
         let metadata = json!({"labels": metadata::labels(budget), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }

@@ -2,9 +2,10 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels, annotations | copied but for reserved ones |
+//! | labels | copied but for reserved ones and those that act on the host |
+//! | annotations | [`ANNOTATIONS`] and those that the class lists. Settings of load balancers are denied on a Service of type LoadBalancer, and left out with an Event on others |
 //! | `clusterIP(s)`, `ipFamilies`, `ipFamilyPolicy` | copied: one address, inside and out |
-//! | `selector` | narrowed to the tenant and the namespace |
+//! | `selector` | narrowed to the tenant and the namespace; an Event names labels that host pods do not carry |
 //! | `ports` | copied; node ports are the same inside and out |
 //! | `type` | ClusterIP; NodePort and LoadBalancer if the class allows. What it allows no longer becomes ClusterIP |
 //! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
@@ -26,7 +27,7 @@ use crate::{
     },
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
-        metadata,
+        metadata::{self, AnnotationRules, Without},
     },
     usage,
 };
@@ -100,6 +101,12 @@ const INGRESS: Fields = &[
     ("ports", Rule::Copy),
 ];
 
+/// Annotations that every Service may carry to the host: which of its own endpoints it prefers.
+pub const ANNOTATIONS: &[&str] = &[
+    "service.kubernetes.io/topology-aware-hints",
+    "service.kubernetes.io/topology-mode",
+];
+
 struct Services;
 
 impl ToHost for Services {
@@ -128,6 +135,11 @@ impl ToHost for Services {
         let mut selector = json::strings(source, &["selector"]);
         // Without a selector the tenant makes the endpoints itself.
         if !selector.is_empty() {
+            for key in selector.keys().filter(|key| !metadata::crosses(key)) {
+                let why = "pods do not carry this label on the host: the Service has no endpoints";
+                let field = format!("spec.selector[{key}]");
+                issues.ignored.push(DeniedField::new(field, why));
+            }
             selector.insert(labels::TENANT.into(), cache.tenant.slug.clone());
             selector.insert(labels::TENANT_OBJECT_NAMESPACE.into(), name.namespace.to_string());
             spec.insert("selector".into(), json!(selector));
@@ -140,13 +152,15 @@ impl ToHost for Services {
         if !ports.is_empty() {
             spec.insert("ports".into(), ports.into());
         }
-        let annotations = metadata::annotations(service, &mut issues.denied);
+        let annotations = metadata::annotations(service, &annotation_rules(cache, source), &mut issues);
         let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
     fn when_denied(&self, cache: &Cache, name: &Name, service: &Value) -> WhenDenied {
         let mut inside = service.clone();
+        // Each of them may be what is denied, and inside none is needed.
+        inside["metadata"]["annotations"] = json!({});
         if let Some(spec) = inside.get_mut("spec").and_then(Value::as_object_mut) {
             spec.insert("type".into(), "ClusterIP".into());
             spec.retain(|field, _| !OF_EXPOSED.contains(&field.as_str()));
@@ -184,6 +198,21 @@ impl ToHost for Services {
             json!({"ingress": ingress})
         };
         vec![TenantWrite::Status(status)]
+    }
+}
+
+fn annotation_rules<'a>(cache: &'a Cache, spec: &Value) -> AnnotationRules<'a> {
+    // A load balancer without them could be open to the internet. Services of other types have none.
+    let has_load_balancer = json::text(spec, &["type"]) == Some("LoadBalancer");
+    AnnotationRules {
+        always: ANNOTATIONS,
+        listed: &cache.tenant.policy.services.annotations,
+        class_field: Some("sync.services.annotations"),
+        load_balancers: Some(if has_load_balancer {
+            Without::Denied
+        } else {
+            Without::Ignored
+        }),
     }
 }
 
@@ -259,6 +288,7 @@ mod tests {
             node_ports: true,
             load_balancers: true,
             load_balancer_classes: vec!["metallb".into()],
+            ..ServicePolicy::default()
         };
         let spec = json!({"type": "LoadBalancer", "clusterIP": "10.96.7.7", "loadBalancerClass": "metallb",
             "allocateLoadBalancerNodePorts": true, "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001,
@@ -272,6 +302,54 @@ mod tests {
         );
         // A load balancer class that is left over from an earlier type has no effect.
         assert!(translate(&json!({"type": "ClusterIP"})).is_ok());
+    }
+
+    #[test]
+    fn annotations_reach_the_host_only_if_the_class_lists_them() {
+        let translate = |listed: &[&str], kind: &str| {
+            let mut tenant = test_tenant();
+            let policy = Arc::make_mut(&mut tenant.policy);
+            policy.services.load_balancers = true;
+            policy.services.annotations = listed.iter().map(ToString::to_string).collect();
+            let cache = registry::new_cache(tenant);
+            let service = json!({"metadata": {"annotations": {"note": "n", "service.kubernetes.io/topology-mode": "Auto",
+                "external-dns.alpha.kubernetes.io/hostname": "www.bank.example.com", "metallb.io/address-pool": "other",
+                "service.beta.kubernetes.io/aws-load-balancer-internal": "true"}}, "spec": {"type": kind}});
+            Services.translate(&cache, &Name::new("shop", "web"), &service)
+        };
+        let fields = |list: &[DeniedField]| list.iter().map(|issue| issue.field.clone()).collect::<Vec<_>>();
+        let [dns, pool, internal] = [
+            "metadata.annotations[external-dns.alpha.kubernetes.io/hostname]",
+            "metadata.annotations[metallb.io/address-pool]",
+            "metadata.annotations[service.beta.kubernetes.io/aws-load-balancer-internal]",
+        ];
+
+        let inside = translate(&[], "ClusterIP").unwrap();
+        assert_eq!(
+            inside.object["metadata"]["annotations"],
+            json!({"service.kubernetes.io/topology-mode": "Auto"})
+        );
+        assert_eq!(fields(&inside.ignored), [dns, pool, internal]);
+
+        // Left out, an internal load balancer would be open to the internet.
+        let denied = translate(&[], "LoadBalancer").unwrap_err();
+        assert_eq!(fields(&denied), [pool, internal]);
+        assert!(denied[0].why.contains("sync.services.annotations"), "{}", denied[0].why);
+
+        let listed = ["metallb.io/address-pool", "service.beta.kubernetes.io/*"];
+        let offered = translate(&listed, "LoadBalancer").unwrap();
+        let copied = offered.object["metadata"]["annotations"].as_object().unwrap();
+        assert_eq!(copied.len(), 3);
+        assert_eq!(fields(&offered.ignored), [dns]);
+    }
+
+    #[test]
+    fn an_event_names_labels_that_the_selector_cannot_find() {
+        let cache = registry::new_cache(test_tenant());
+        let service = json!({"metadata": {}, "spec": {"selector": {"app": "a", "istio.io/rev": "r"}}});
+        let translated = Services.translate(&cache, &Name::new("shop", "web"), &service).unwrap();
+        let fields: Vec<&str> = translated.ignored.iter().map(|issue| issue.field.as_str()).collect();
+        assert_eq!(fields, ["spec.selector[istio.io/rev]"]);
     }
 
     #[test]
@@ -353,5 +431,21 @@ mod tests {
             when_denied(json!({"externalIPs": ["203.0.113.7"]})),
             WhenDenied::Withdraw
         );
+    }
+
+    #[test]
+    fn a_service_with_denied_annotations_stays_inside_without_annotations() {
+        let cache = registry::new_cache(test_tenant());
+        let name = Name::new("shop", "web");
+        let annotations = json!({"k8s.v1.cni.cncf.io/networks": "host", "metallb.io/address-pool": "other",
+            "service.kubernetes.io/topology-mode": "Auto"});
+        let service = json!({"metadata": {"annotations": annotations, "labels": {"a": "b"}},
+            "spec": {"type": "ClusterIP", "clusterIP": "10.96.7.7"}});
+        assert!(Services.translate(&cache, &name, &service).is_err());
+        let WhenDenied::Reduce(reduced) = Services.when_denied(&cache, &name, &service) else {
+            panic!("it keeps its address")
+        };
+        assert_eq!(reduced["metadata"], json!({"labels": {"a": "b"}, "annotations": {}}));
+        assert_eq!(reduced["spec"]["clusterIP"], "10.96.7.7");
     }
 }

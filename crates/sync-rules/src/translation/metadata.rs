@@ -5,12 +5,18 @@
 //! | `berth.dev/…` and subdomains | Berth's own, never copied; except annotations under `simulation.berth.dev/`, which only simulated kubelets read. Those under `scheduling.berth.dev/` are read, see `pod::gang` |
 //! | labels of schedulers and queues | not copied: on the host only the platform sets them; in the tenant they keep their meaning |
 //! | topology labels of the node | not copied: each side's API server sets them when the pod is bound |
-//! | annotations with effect on the node or its network | denied |
-//! | annotations that are deprecated or for the API server | not copied |
-//! | everything else | copied |
+//! | labels that network plug-ins and webhooks of the host act on | not copied, see [`host_annotations::LABELS`] |
+//! | all other labels | copied: selectors of the tenant's Services, policies and affinities need them |
+//! | annotations that every class allows, and those that the class lists | copied |
+//! | annotations that are known to act on a host | denied, or left out with an Event, see [`host_annotations`] |
+//! | all other annotations | not copied: the tenant's own tools read them |
 
+use super::{
+    fields::FieldIssues,
+    host_annotations::{self, DENIED, HostAnnotation, IGNORED, LOAD_BALANCERS},
+};
 use crate::model::{DeniedField, json};
-use berth_api::labels::is_reserved;
+use berth_api::{labels::is_reserved, sync_policy::lists_annotation};
 use serde_json::{Map, Value, json};
 
 /// Domains whose labels and annotations steer schedulers and queues of the host.
@@ -29,57 +35,23 @@ const SCHEDULER_DOMAINS: &[&str] = &[
 /// Labels that an API server copies from the node when a pod is bound.
 const BOUND_LABELS: &[&str] = &["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
-/// Annotations that act on the node, its runtime or its network: (domain or whole key, why).
-pub const DENIED_ANNOTATIONS: &[(&str, &str)] = &[
-    ("cdi.k8s.io", "devices are assigned by resource requests only"),
-    ("cni.projectcalico.org", "the pod network is the platform's"),
-    ("io.cilium", "the pod network is the platform's"),
-    ("io.kubernetes.cri", "the container runtime is the platform's"),
-    ("io.kubernetes.cri-o", "the container runtime is the platform's"),
-    ("k8s.ovn.org", "the pod network is the platform's"),
-    ("k8s.v1.cni.cncf.io", "the pod network is the platform's"),
-    (
-        "kubernetes.io/config.hash",
-        "static pods cannot be made through the API",
-    ),
-    (
-        "kubernetes.io/config.mirror",
-        "mirror pods cannot be made through the API",
-    ),
-    (
-        "kubernetes.io/config.seen",
-        "static pods cannot be made through the API",
-    ),
-    (
-        "kubernetes.io/config.source",
-        "static pods cannot be made through the API",
-    ),
-    ("ovn.kubernetes.io", "the pod network is the platform's"),
-];
-
-/// Annotations that only the tenant's own API server reads, or that repeat a field.
-const LOCAL_ANNOTATIONS: &[&str] = &[
-    "container.apparmor.security.beta.kubernetes.io",
-    "control-plane.alpha.kubernetes.io",
-    "kubectl.kubernetes.io/last-applied-configuration",
-    "kubernetes.io/limit-ranger",
-    "kubernetes.io/psp",
-    "scheduler.alpha.kubernetes.io",
-    "seccomp.security.alpha.kubernetes.io",
-];
+/// Annotations of host objects that repeat the object itself.
+const NOT_MIRRORED: &[&str] = &["kubectl.kubernetes.io/last-applied-configuration"];
 
 /// Prefix of annotations that drive simulated kubelets. Real ones do not know them.
 const SIMULATION: &str = "simulation.berth.dev/";
 
 /// Whether a key belongs to a domain or one below it.
 pub fn in_domain(key: &str, domain: &str) -> bool {
-    let Some((prefix, _)) = key.split_once('/') else {
-        // Container runtimes use names without a slash: `io.kubernetes.cri-o.Devices`.
-        return key
-            .strip_prefix(domain)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let is_below = |name: &str| {
+        name.strip_suffix(domain)
+            .is_some_and(|sub| sub.is_empty() || sub.ends_with('.'))
     };
-    key == domain || prefix == domain || prefix.strip_suffix(domain).is_some_and(|sub| sub.ends_with('.'))
+    match key.split_once('/') {
+        Some((prefix, _)) => key == domain || is_below(prefix),
+        // Container runtimes use names without a slash: `io.kubernetes.cri-o.Devices`, `cpu-quota.crio.io`.
+        None => is_below(key) || key.strip_prefix(domain).is_some_and(|rest| rest.starts_with('.')),
+    }
 }
 
 fn is_schedulers(key: &str) -> bool {
@@ -88,7 +60,12 @@ fn is_schedulers(key: &str) -> bool {
 
 /// Whether a label of a tenant's object is on its host object as well, so that selectors may ask for it.
 pub fn crosses(key: &str) -> bool {
-    !is_reserved(key) && !is_schedulers(key)
+    let acts_on_host = || {
+        host_annotations::LABELS
+            .iter()
+            .any(|(domain, _)| in_domain(key, domain))
+    };
+    !is_reserved(key) && !is_schedulers(key) && !acts_on_host()
 }
 
 /// Trims a host object of which only its existence and origin matter.
@@ -119,61 +96,285 @@ pub fn labels(object: &Value) -> Map<String, Value> {
         .collect()
 }
 
-/// Annotations of the host object; denied ones are added to `denied`.
-pub fn annotations(object: &Value, denied: &mut Vec<DeniedField>) -> Map<String, Value> {
+/// What happens to an object with an annotation that acts on the host and is not allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
+    /// The object is denied.
+    Denied,
+    /// The annotation is left out, and an Event says so.
+    Ignored,
+}
+
+/// Which annotations of a kind reach the host. By default none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AnnotationRules<'a> {
+    /// Keys that every class allows.
+    pub always: &'a [&'a str],
+    /// What the class lists: keys, or `domain/*`.
+    pub listed: &'a [String],
+    /// The field of the class that lists them.
+    pub class_field: Option<&'a str>,
+    /// What happens to settings of load balancers; none if the kind has no load balancers.
+    pub load_balancers: Option<Without>,
+}
+
+impl AnnotationRules<'_> {
+    fn allow(&self, key: &str) -> bool {
+        self.always.contains(&key) || lists_annotation(self.listed, key)
+    }
+
+    /// What happens without an annotation that is not allowed, and why it is not; `None` if nothing on a host reads it.
+    fn consequence(&self, key: &str) -> Option<(Without, &'static str)> {
+        let find = |table: &'static [HostAnnotation]| table.iter().find(|row| in_domain(key, row.key));
+        let of_load_balancers = self
+            .load_balancers
+            .and_then(|without| Some((without, find(LOAD_BALANCERS)?.why)));
+        of_load_balancers
+            .or_else(|| Some((Without::Denied, find(DENIED)?.why)))
+            .or_else(|| Some((Without::Ignored, find(IGNORED)?.why)))
+    }
+}
+
+/// Annotations of the host object. Those that would act on the host and are not allowed are added to `issues`.
+pub fn annotations(object: &Value, rules: &AnnotationRules<'_>, issues: &mut FieldIssues) -> Map<String, Value> {
     let mut copied = Map::new();
     for (key, value) in json::strings(object, &["metadata", "annotations"]) {
-        if let Some((_, why)) = DENIED_ANNOTATIONS.iter().find(|(domain, _)| in_domain(&key, domain)) {
-            denied.push(DeniedField::new(format!("metadata.annotations[{key}]"), *why));
-        } else if key.starts_with(SIMULATION)
-            || !(is_reserved(&key)
-                || is_schedulers(&key)
-                || LOCAL_ANNOTATIONS.iter().any(|domain| in_domain(&key, domain)))
-        {
+        if is_reserved(&key) {
+            if key.starts_with(SIMULATION) {
+                copied.insert(key, value.into());
+            }
+        } else if rules.allow(&key) {
             copied.insert(key, value.into());
+        } else if let Some((without, why)) = rules.consequence(&key) {
+            let why = match rules.class_field {
+                Some(field) => format!("{why} (a class can list the key in {field})"),
+                None => why.to_owned(),
+            };
+            let issue = DeniedField::new(format!("metadata.annotations[{key}]"), why);
+            match without {
+                Without::Denied => issues.denied.push(issue),
+                Without::Ignored => issues.ignored.push(issue),
+            }
         }
     }
     copied
 }
 
+/// Annotations of a host object that its mirror in the tenant has: not Berth's, and none that is for programs of the host.
+pub fn mirrored_annotations(host: &Value) -> Map<String, Value> {
+    let is_hosts = |key: &str| {
+        let tables = [DENIED, LOAD_BALANCERS, IGNORED].into_iter().flatten();
+        let mut domains = tables.map(|row| row.key).chain(NOT_MIRRORED.iter().copied());
+        is_reserved(key) || is_schedulers(key) || domains.any(|domain| in_domain(key, domain))
+    };
+    json::strings(host, &["metadata", "annotations"])
+        .into_iter()
+        .filter(|(key, _)| !is_hosts(key))
+        .map(|(key, value)| (key, value.into()))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    const POD: AnnotationRules<'static> = AnnotationRules {
+        always: &["kubernetes.io/egress-bandwidth"],
+        listed: &[],
+        class_field: Some("sync.pods.annotations"),
+        load_balancers: None,
+    };
+
+    fn annotated(keys: &[&str]) -> Value {
+        let annotations: Map<String, Value> = keys.iter().map(|key| ((*key).to_owned(), "v".into())).collect();
+        json!({"metadata": {"annotations": annotations}})
+    }
+
+    /// Keys that are copied, denied and left out with an Event.
+    fn sorted_out(keys: &[&str], rules: &AnnotationRules<'_>) -> [Vec<String>; 3] {
+        let mut issues = FieldIssues::default();
+        let copied = annotations(&annotated(keys), rules, &mut issues);
+        let key_of = |issue: &DeniedField| {
+            let key = issue.field.strip_prefix("metadata.annotations[").unwrap();
+            key.strip_suffix(']').unwrap().to_owned()
+        };
+        [
+            copied.keys().cloned().collect(),
+            issues.denied.iter().map(key_of).collect(),
+            issues.ignored.iter().map(key_of).collect(),
+        ]
+    }
 
     #[test]
-    fn reserved_and_scheduler_labels_stay_in_the_tenant() {
+    fn reserved_scheduler_and_acting_labels_stay_in_the_tenant() {
         let object = json!({"metadata": {"labels": {
             "app": "a", "berth.dev/tenant": "other", "x.berth.dev/y": "z", "kueue.x-k8s.io/queue-name": "q",
-            "kai.scheduler/queue": "q", "runai/queue": "q", "topology.kubernetes.io/zone": "z", "batch.kubernetes.io/job-name": "j"
+            "kai.scheduler/queue": "q", "runai/queue": "q", "topology.kubernetes.io/zone": "z", "batch.kubernetes.io/job-name": "j",
+            "sidecar.istio.io/inject": "true", "istio.io/dataplane-mode": "ambient", "io.cilium.k8s.policy.cluster": "c",
+            "projectcalico.org/namespace": "kube-system", "azure.workload.identity/use": "true", "aadpodidbinding": "admin",
+            "service.istio.io/canonical-name": "shop", "gateway.networking.k8s.io/gateway-name": "g"
         }}});
         assert_eq!(
             Value::Object(labels(&object)),
-            json!({"app": "a", "batch.kubernetes.io/job-name": "j"})
+            json!({"app": "a", "batch.kubernetes.io/job-name": "j", "service.istio.io/canonical-name": "shop",
+                "gateway.networking.k8s.io/gateway-name": "g"})
         );
     }
 
     #[test]
-    fn annotations_are_copied_dropped_or_denied() {
-        let object = json!({"metadata": {"annotations": {
-            "note": "n", "simulation.berth.dev/run-for": "5s", "berth.dev/applied-hash": "x",
-            "kubernetes.io/config.mirror": "m", "cdi.k8s.io/vendor": "all", "k8s.v1.cni.cncf.io/networks": "host",
-            "io.kubernetes.cri.untrusted-workload": "true", "kubectl.kubernetes.io/last-applied-configuration": "{}"
-        }}});
-        let mut denied = Vec::new();
-        let copied = annotations(&object, &mut denied);
+    fn only_annotations_on_the_list_are_copied() {
+        let keys = [
+            "note",
+            "simulation.berth.dev/run-for",
+            "berth.dev/applied-hash",
+            "kubectl.kubernetes.io/last-applied-configuration",
+            "kubectl.kubernetes.io/default-container",
+            "meta.helm.sh/release-name",
+            "checksum/config",
+            "prometheus.io/scrape",
+            "container.apparmor.security.beta.kubernetes.io/c",
+            "kueue.x-k8s.io/pod-group-total-count",
+            "kubernetes.io/egress-bandwidth",
+            // Keys of annotations may have upper case; nothing on the host reads these.
+            "Berth.dev/tenant",
+            "K8S.v1.cni.cncf.io/networks",
+        ];
+        let copied = ["kubernetes.io/egress-bandwidth", "simulation.berth.dev/run-for"];
         assert_eq!(
-            Value::Object(copied),
-            json!({"note": "n", "simulation.berth.dev/run-for": "5s"})
+            sorted_out(&keys, &POD),
+            [copied.map(ToOwned::to_owned).to_vec(), vec![], vec![]]
         );
-        let fields: Vec<_> = denied.iter().map(|denied| denied.field.as_str()).collect();
+    }
+
+    #[test]
+    fn what_asks_the_host_for_more_is_denied() {
+        let keys = [
+            "cdi.k8s.io/vendor",
+            "cni.projectcalico.org/ipAddrs",
+            "cpu-quota.crio.io",
+            "dev.gvisor.spec.mount.share.type",
+            "devices.noderesource.dev",
+            "devices.nri.io/container.c",
+            "gpu-fraction",
+            "iam.amazonaws.com/role",
+            "io.katacontainers.config.hypervisor.kernel_params",
+            "io.kubernetes.cri-o.Devices",
+            "io.kubernetes.cri.untrusted-workload",
+            "ipam.cilium.io/ip-pool",
+            "k8s.v1.cni.cncf.io/networks",
+            "kubernetes.io/config.mirror",
+            "org.systemd.property.ExecStart",
+            "run.oci.handler",
+            "v1.multus-cni.io/default-network",
+        ];
+        let denied = keys.map(ToOwned::to_owned).to_vec();
+        assert_eq!(sorted_out(&keys, &POD), [vec![], denied.clone(), vec![]]);
+        assert_eq!(sorted_out(&keys, &AnnotationRules::default()), [vec![], denied, vec![]]);
+        let mut issues = FieldIssues::default();
+        annotations(&annotated(&["run.oci.handler"]), &POD, &mut issues);
         assert_eq!(
-            fields,
+            issues.denied[0].to_string(),
+            "metadata.annotations[run.oci.handler]: the container runtime is the platform's (a class can list the key in \
+             sync.pods.annotations)"
+        );
+    }
+
+    #[test]
+    fn what_asks_for_less_or_can_be_done_in_the_tenant_is_left_out_with_an_event() {
+        let keys = [
+            "ad.datadoghq.com/c.checks",
+            "cluster-autoscaler.kubernetes.io/safe-to-evict",
+            "external-dns.alpha.kubernetes.io/hostname",
+            "karpenter.sh/do-not-disrupt",
+            "linkerd.io/inject",
+            "pre.hook.backup.velero.io/command",
+            "sidecar.istio.io/inject",
+            "vault.hashicorp.com/agent-inject",
+        ];
+        let ignored = keys.map(ToOwned::to_owned).to_vec();
+        assert_eq!(sorted_out(&keys, &POD), [vec![], vec![], ignored]);
+    }
+
+    #[test]
+    fn settings_of_load_balancers_count_where_there_is_one() {
+        let keys = [
+            "cloud.google.com/load-balancer-type",
+            "lbipam.cilium.io/ips",
+            "metallb.io/loadBalancerIPs",
+            "service.beta.kubernetes.io/aws-load-balancer-internal",
+        ];
+        let all = keys.map(ToOwned::to_owned).to_vec();
+        let of = |without| AnnotationRules {
+            load_balancers: Some(without),
+            ..AnnotationRules::default()
+        };
+        assert_eq!(sorted_out(&keys, &of(Without::Denied)), [vec![], all.clone(), vec![]]);
+        assert_eq!(sorted_out(&keys, &of(Without::Ignored)), [vec![], vec![], all]);
+    }
+
+    #[test]
+    fn a_class_adds_keys_and_domains() {
+        let listed = [
+            "karpenter.sh/do-not-disrupt",
+            "v1.multus-cni.io/*",
+            "berth.dev/*",
+            "note",
+        ]
+        .map(ToOwned::to_owned);
+        let rules = AnnotationRules { listed: &listed, ..POD };
+        let keys = [
+            "berth.dev/tenant",
+            "karpenter.sh/do-not-consolidate",
+            "karpenter.sh/do-not-disrupt",
+            "note",
+            "sub.v1.multus-cni.io/default-network",
+            "v1.multus-cni.io/default-network",
+        ];
+        let copied = [
+            "karpenter.sh/do-not-disrupt",
+            "note",
+            "v1.multus-cni.io/default-network",
+        ];
+        assert_eq!(
+            sorted_out(&keys, &rules),
             [
-                "metadata.annotations[cdi.k8s.io/vendor]",
-                "metadata.annotations[io.kubernetes.cri.untrusted-workload]",
-                "metadata.annotations[k8s.v1.cni.cncf.io/networks]",
-                "metadata.annotations[kubernetes.io/config.mirror]"
+                copied.map(ToOwned::to_owned).to_vec(),
+                vec!["sub.v1.multus-cni.io/default-network".to_owned()],
+                vec!["karpenter.sh/do-not-consolidate".to_owned()]
             ]
         );
+    }
+
+    #[test]
+    fn mirrors_have_no_annotations_for_programs_of_the_host() {
+        let host = annotated(&[
+            "note",
+            "resource.kubernetes.io/pod-claim-name",
+            "berth.dev/origin-uid",
+            "k8s.v1.cni.cncf.io/networks",
+            "kubectl.kubernetes.io/last-applied-configuration",
+        ]);
+        let keys: Vec<String> = mirrored_annotations(&host).keys().cloned().collect();
+        assert_eq!(keys, ["note", "resource.kubernetes.io/pod-claim-name"]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_key_outside_the_list_reaches_the_host(
+            domain in "([a-zA-Z0-9.-]{0,20}/)?",
+            near in prop::sample::select(vec!["", "kubernetes.io/", "x.kubernetes.io/", "berth.dev/", "simulation.berth.dev/", "tools.example.com/"]),
+            name in "(egress-bandwidth|[a-zA-Z0-9._-]{1,20})",
+        ) {
+            let listed = ["tools.example.com/*".to_owned()];
+            let rules = AnnotationRules { listed: &listed, ..POD };
+            for key in [format!("{domain}{name}"), format!("{near}{name}")] {
+                let is_allowed = key == "kubernetes.io/egress-bandwidth"
+                    || key.starts_with("tools.example.com/")
+                    || key.starts_with("simulation.berth.dev/");
+                let [copied, ..] = sorted_out(&[key.as_str()], &rules);
+                prop_assert_eq!(copied.len(), usize::from(is_allowed), "{}", key);
+            }
+        }
     }
 }

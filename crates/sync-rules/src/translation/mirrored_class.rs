@@ -77,7 +77,7 @@ impl Mirror for MirroredClass {
             MirroredMetadata::All => {
                 mirrored["metadata"] = json!({
                     "labels": metadata::labels(&class),
-                    "annotations": metadata::annotations(&class, &mut Vec::new()),
+                    "annotations": metadata::mirrored_annotations(&class),
                 });
             }
         }

@@ -5,6 +5,7 @@ pub mod conditions;
 pub mod device_variables;
 pub mod endpoint_address;
 pub mod fields;
+pub mod host_annotations;
 pub mod host_text;
 pub mod hostnames;
 pub mod metadata;

@@ -69,7 +69,8 @@ pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
 
 /// Whether nothing has changed that matters on the host.
 fn is_same(object: &Value, old: &Value) -> bool {
-    object.get("spec") == old.get("spec")
+    let annotations = |service: &Value| json::strings(service, &["metadata", "annotations"]);
+    object.get("spec") == old.get("spec") && annotations(object) == annotations(old)
 }
 
 /// An object that is being deleted may always lose its finalizers.
@@ -156,10 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn updates_of_metadata_do_not_need_the_host() {
+    fn updates_of_labels_do_not_need_the_host() {
         let old = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"type": "ClusterIP"}});
         let mut new = old.clone();
         new["metadata"]["labels"]["a"] = "c".into();
+        assert!(is_same(&new, &old));
+        new["metadata"]["annotations"] = json!({"metallb.io/address-pool": "other"});
+        assert!(!is_same(&new, &old), "the class may deny it");
+        new["metadata"]["annotations"] = json!({});
         assert!(is_same(&new, &old));
         new["spec"]["type"] = "NodePort".into();
         assert!(!is_same(&new, &old));

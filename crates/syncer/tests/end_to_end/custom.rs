@@ -34,6 +34,7 @@ fn kind() -> SyncedKind {
         ],
         selectors: vec!["spec.selector".into()],
         denied_fields: vec!["spec.hostPath".into()],
+        annotations: vec!["example.com/*".into()],
     }
 }
 
@@ -63,7 +64,8 @@ fn widgets(client: &Client, namespace: &str) -> Api<DynamicObject> {
 }
 
 async fn make(api: &Api<DynamicObject>, name: &str, spec: &Value) {
-    let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec});
+    let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name,
+        "annotations": {"example.com/size": "large", "note": "mine"}}, "spec": spec});
     let object: DynamicObject = serde_json::from_value(object).unwrap();
     api.create(&PostParams::default(), &object).await.unwrap();
 }
@@ -117,6 +119,8 @@ async fn a_kind_that_the_class_names_goes_both_ways() {
     eventually("the second is on the host", async || on_host("two").await.is_some()).await;
     let (one, two) = (on_host("one").await.unwrap(), on_host("two").await.unwrap());
     assert_eq!(one.data["spec"]["others"][0]["name"], two.name_any().as_str());
+    assert_eq!(one.annotations()["example.com/size"], "large");
+    assert!(!one.annotations().contains_key("note"));
     assert_eq!(
         one.data["spec"]["selector"]["matchLabels"][labels::TENANT_OBJECT_NAMESPACE],
         "default"

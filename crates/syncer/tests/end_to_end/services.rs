@@ -392,6 +392,24 @@ async fn a_load_balancer(clusters: &Clusters) {
         status["loadBalancer"]["ingress"][0]["ip"] == "192.0.2.7"
     })
     .await;
+    // An edit of annotations alone is denied as well: stored, it would take the load balancer away.
+    let pool = json!({"metadata": {"annotations": {"metallb.io/address-pool": "other"}}});
+    let (code, message) = denial(patch(clusters, "balanced", pool).await);
+    assert!(
+        code == 403 && message.contains("sync.services.annotations"),
+        "{code} {message}"
+    );
+    patch(
+        clusters,
+        "balanced",
+        json!({"metadata": {"annotations": {"note": "n"}}}),
+    )
+    .await
+    .unwrap();
+    assert_eq!(
+        spec(&on_host(clusters, "balanced").await.unwrap())["type"],
+        "LoadBalancer"
+    );
     let node_port = patch(
         clusters,
         "balanced",

@@ -1,6 +1,7 @@
 //! The admission policies: requests with a stolen syncer credential, straight to the host's API server. The policies deny
 //! everything that the class does not allow, with a message, and allow what an intact syncer writes.
 
+mod annotations;
 mod ingresses_and_routes;
 mod network;
 mod objects;
@@ -143,9 +144,10 @@ fn expect_denied<T>(message: &str, result: kube::Result<T>) {
 
 fn class() -> TenantClass {
     let sync = json!({
-        "pods": {"deviceVariables": ["NVIDIA_GDS"], "runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100}},
+        "pods": {"deviceVariables": ["NVIDIA_GDS"], "runtimeClasses": ["gvisor"], "schedulers": ["gangs"], "priority": {"lowest": 0, "highest": 100},
+            "annotations": ["example.com/note", "tools.example.com/*"]},
         "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
-        "services": {"nodePorts": true},
+        "services": {"nodePorts": true, "annotations": ["metallb.io/address-pool"]},
         "ingress": {"classes": ["nginx"], "hostnames": ["*.policies.example.com"], "annotations": ["traefik.io/*"],
             "gateways": [{"namespace": "edge", "name": "public"}]},
         "devices": {"classes": ["gpu"], "configDrivers": ["gpu.example.com"]},
@@ -211,8 +213,10 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
         slug: tenant.id.slug().into(),
     };
     pods::new(&credential).await;
+    pods::device_variables(&credential).await;
     shared_nodes::pods(&credential).await;
     pods::changes(&credential, admin).await;
+    annotations::validate(&credential).await;
     objects::metadata_and_secrets(&credential).await;
     objects::services_and_endpoints(&credential, admin).await;
     objects::sources_of_variables(&credential).await;

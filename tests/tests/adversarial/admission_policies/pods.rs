@@ -10,14 +10,9 @@ use kube::{
 use serde_json::{Value, json};
 
 pub(super) async fn new(credential: &StolenCredential) {
-    let env = |value: &Value| json!({"containers": [{"name": "c", "image": "i", "env": [value]}]});
-    let env_from = |source: &Value| json!({"containers": [{"name": "c", "image": "i", "envFrom": [source]}]});
     let volume = |source: &Value| json!({"volumes": [with(&json!({"name": "v"}), source)]});
     let token = |audience: &str| json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": audience}}]}});
     let patient = json!({"exec": {"command": ["true"]}, "terminationGracePeriodSeconds": 86_400});
-    let many: Vec<Value> = (0..3000)
-        .map(|n| json!({"name": format!("SERVICE_{n}_PORT"), "value": "tcp://10.96.0.1:80"}))
-        .collect();
     for allowed in [
         json!({}),
         json!({"runtimeClassName": "gvisor", "schedulerName": "gangs", "priorityClassName": "berth-policies-3-never"}),
@@ -25,22 +20,9 @@ pub(super) async fn new(credential: &StolenCredential) {
             &json!({"serviceAccountName": "s3-reader"}),
             &volume(&token("sts.example.com")),
         ),
-        env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})),
-        // Those of images and applications, those of a Service, and the one that the class gives.
-        env(&json!({"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"})),
-        env(&json!({"name": "NVIDIA_PYTORCH_VERSION", "value": "25.01"})),
-        env(&json!({"name": "NVIDIA_API_KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})),
-        env(&json!({"name": "NVIDIA_DCGM_EXPORTER_PORT_9400_TCP_ADDR", "value": "10.96.0.7"})),
-        env(&json!({"name": "CUDA_VISIBLE_DEVICES", "value": "0"})),
-        env(&json!({"name": "NVIDIA_GDS", "value": "enabled"})),
-        env_from(&json!({"configMapRef": {"name": "c"}})),
-        env_from(&json!({"prefix": "APP_", "configMapRef": {"name": "c"}})),
-        env_from(&json!({"prefix": "NVIDIA_NIM_", "secretRef": {"name": "c"}})),
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
         json!({"terminationGracePeriodSeconds": 600}),
         volume(&json!({"csi": {"driver": "scratch.example.com"}})),
-        // As the syncer makes them for a namespace with hundreds of Services: the evaluation must not cost too much.
-        json!({"containers": [{"name": "c", "image": "i", "env": many}, {"name": "d", "image": "i", "env": many}]}),
     ] {
         credential.expect_allowed(&credential.pod(&allowed)).await;
     }
@@ -83,14 +65,6 @@ pub(super) async fn new(credential: &StolenCredential) {
             with(&json!({"serviceAccountName": "s3-reader"}), &volume(&token(""))),
         ),
         (
-            "choose devices",
-            env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"})),
-        ),
-        (
-            "choose devices",
-            env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})),
-        ),
-        (
             "spec.terminationGracePeriodSeconds",
             json!({"terminationGracePeriodSeconds": 1_000_000_000}),
         ),
@@ -106,12 +80,46 @@ pub(super) async fn new(credential: &StolenCredential) {
             "of probes",
             json!({"initContainers": [{"name": "i", "image": "i", "restartPolicy": "Always", "startupProbe": patient}]}),
         ),
-        (
-            "choose devices",
-            json!({"initContainers": [{"name": "i", "image": "i", "env": [{"name": "AMD_VISIBLE_DEVICES", "value": "0"}]}]}),
-        ),
     ] {
         credential.expect_denied(message, &credential.pod(&spec)).await;
+    }
+    let theirs = json!({"metadata": {"labels": {labels::TENANT: "other"}}});
+    credential
+        .expect_denied("berth.dev/tenant", &with(&credential.pod(&json!({})), &theirs))
+        .await;
+}
+
+pub(super) async fn device_variables(credential: &StolenCredential) {
+    let env = |value: &Value| json!({"containers": [{"name": "c", "image": "i", "env": [value]}]});
+    let env_from = |source: &Value| json!({"containers": [{"name": "c", "image": "i", "envFrom": [source]}]});
+    let many: Vec<Value> = (0..3000)
+        .map(|n| json!({"name": format!("SERVICE_{n}_PORT"), "value": "tcp://10.96.0.1:80"}))
+        .collect();
+    for allowed in [
+        env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"})),
+        // Those of images and applications, those of a Service, and the one that the class gives.
+        env(&json!({"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"})),
+        env(&json!({"name": "NVIDIA_PYTORCH_VERSION", "value": "25.01"})),
+        env(&json!({"name": "NVIDIA_API_KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}})),
+        env(&json!({"name": "NVIDIA_DCGM_EXPORTER_PORT_9400_TCP_ADDR", "value": "10.96.0.7"})),
+        env(&json!({"name": "CUDA_VISIBLE_DEVICES", "value": "0"})),
+        env(&json!({"name": "NVIDIA_GDS", "value": "enabled"})),
+        env_from(&json!({"configMapRef": {"name": "c"}})),
+        env_from(&json!({"prefix": "APP_", "configMapRef": {"name": "c"}})),
+        env_from(&json!({"prefix": "NVIDIA_NIM_", "secretRef": {"name": "c"}})),
+        // As the syncer makes them for a namespace with hundreds of Services: the evaluation must not cost too much.
+        json!({"containers": [{"name": "c", "image": "i", "env": many}, {"name": "d", "image": "i", "env": many}]}),
+    ] {
+        credential.expect_allowed(&credential.pod(&allowed)).await;
+    }
+    for denied in [
+        env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"})),
+        env(&json!({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})),
+        json!({"initContainers": [{"name": "i", "image": "i", "env": [{"name": "AMD_VISIBLE_DEVICES", "value": "0"}]}]}),
+    ] {
+        credential
+            .expect_denied("choose devices", &credential.pod(&denied))
+            .await;
     }
     for name in [
         "NVIDIA_MOFED",
@@ -134,24 +142,6 @@ pub(super) async fn new(credential: &StolenCredential) {
     for prefix in ["N", "NVIDIA_", "NVIDIA_VISIBLE_", "DOCKER_RESOURCE_", "AMD_"] {
         let pod = credential.pod(&env_from(&json!({"prefix": prefix, "configMapRef": {"name": "c"}})));
         credential.expect_denied("choose devices", &pod).await;
-    }
-    for (message, metadata) in [
-        (
-            "container runtime, devices or network",
-            json!({"annotations": {"cdi.k8s.io/all": "vendor.com/gpu=all"}}),
-        ),
-        (
-            "container runtime, devices or network",
-            json!({"annotations": {"k8s.v1.cni.cncf.io/networks": "host"}}),
-        ),
-        ("berth.dev/tenant", json!({"labels": {labels::TENANT: "other"}})),
-    ] {
-        credential
-            .expect_denied(
-                message,
-                &with(&credential.pod(&json!({})), &json!({"metadata": metadata})),
-            )
-            .await;
     }
 }
 
@@ -178,6 +168,16 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
             "metadata.annotations",
             None,
             json!({"metadata": {"annotations": {"cni.projectcalico.org/ipAddrs": "[]"}}}),
+        ),
+        (
+            "metadata.annotations of pods",
+            None,
+            json!({"metadata": {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}}}),
+        ),
+        (
+            "metadata.labels may not instruct",
+            None,
+            json!({"metadata": {"labels": {"istio.io/dataplane-mode": "ambient"}}}),
         ),
         (
             "metadata.finalizers",
@@ -216,7 +216,7 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
     for (subresource, patch) in [
         (
             None,
-            json!({"metadata": {"labels": {"app": "a"}, "annotations": {"note": "n"}}}),
+            json!({"metadata": {"labels": {"app": "a"}, "annotations": {"example.com/note": "n"}}}),
         ),
         (
             Some("status"),
@@ -237,8 +237,15 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
         .await
         .unwrap();
     // And the syncer may still change a pod that others have changed.
-    let patch = json!({"metadata": {"annotations": {"note": "n"}}});
+    let patch = json!({"metadata": {"annotations": {"example.com/note": "n"}}});
     credential.change_pod(None, &patch).await.unwrap();
+    deletions(&pods).await;
+    pods.delete("allowed", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
+}
+
+async fn deletions(pods: &Api<Pod>) {
     // A deletion must not give a pod more time than the class does: nobody could use its node meanwhile.
     let endless = DeleteParams {
         dry_run: true,
@@ -250,7 +257,4 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
         ..DeleteParams::default().grace_period(600)
     };
     pods.delete("allowed", &allowed).await.unwrap();
-    pods.delete("allowed", &DeleteParams::default().grace_period(0))
-        .await
-        .unwrap();
 }

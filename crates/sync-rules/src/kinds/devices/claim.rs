@@ -2,7 +2,8 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels, annotations | copied but for reserved ones and those of `resource.kubernetes.io` |
+//! | labels | copied but for reserved ones |
+//! | annotations | not passed on: see `metadata` |
 //! | spec | see `spec`; it cannot change |
 //! | status | see `status` |
 //! | finalizer `resource.kubernetes.io/delete-protection` | in the tenant as long as the host has it: a claim in use stays until its pods end |
@@ -10,7 +11,7 @@
 //! The host's scheduler allocates devices, its controller manager frees them. Tenants' controller managers run without
 //! the controller for claims.
 
-use super::{PROTECTION, annotations, resource, spec, status};
+use super::{PROTECTION, resource, spec, status};
 use crate::{
     model::{
         Cache, DeniedField, Dependency, DesiredState, HostNamespace, HostWrite, Kind, KindId, Observation, TenantWrite,
@@ -18,7 +19,10 @@ use crate::{
         resource::{Name, Resource},
         store::WatchSpec,
     },
-    translation::{fields::FieldIssues, metadata},
+    translation::{
+        fields::FieldIssues,
+        metadata::{self, AnnotationRules},
+    },
 };
 use serde_json::{Value, json};
 
@@ -91,7 +95,7 @@ impl ToHost for Claims {
     fn translate(&self, cache: &Cache, _name: &Name, claim: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
         let spec = spec::translate(cache, &claim["spec"], "spec", &mut issues);
-        let annotations = annotations(claim, &mut issues.denied);
+        let annotations = metadata::annotations(claim, &AnnotationRules::default(), &mut issues);
         let metadata = json!({"labels": metadata::labels(claim), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }

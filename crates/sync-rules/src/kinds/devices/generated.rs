@@ -145,7 +145,7 @@ impl Mirror for Generated {
             json!({
                 "metadata": {
                     "labels": metadata::labels(&host),
-                    "annotations": metadata::annotations(&host, &mut Vec::new()),
+                    "annotations": metadata::mirrored_annotations(&host),
                     "ownerReferences": [{
                         "apiVersion": "v1", "kind": "Pod", "name": &*pod_name.name, "uid": &*pod.uid, "controller": true,
                     }],

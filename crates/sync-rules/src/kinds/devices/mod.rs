@@ -21,7 +21,6 @@ mod status;
 pub mod template;
 
 use crate::model::{Cache, KindId, references::Target, resource::Resource};
-use serde_json::Value;
 
 const fn resource(kind: &'static str, plural: &'static str) -> Resource {
     Resource::new("resource.k8s.io", "v1", kind, plural)
@@ -29,16 +28,6 @@ const fn resource(kind: &'static str, plural: &'static str) -> Resource {
 
 /// Finalizer of claims that have devices.
 const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
-/// Domain of annotations that only the host's controllers may set.
-const DOMAIN: &str = "resource.kubernetes.io/";
-
-/// Annotations of a claim or template, without those that only the host's controllers may set.
-fn annotations(object: &Value, denied: &mut Vec<crate::model::DeniedField>) -> serde_json::Map<String, Value> {
-    let mut annotations = crate::translation::metadata::annotations(object, denied);
-    annotations.retain(|key, _| !key.starts_with(DOMAIN));
-    annotations
-}
-
 /// Why a claim or template of the tenant is denied; `None` if it does not exist or is not denied.
 pub fn denied(cache: &Cache, target: &Target) -> Option<Vec<crate::model::DeniedField>> {
     if !matches!(target.kind, KindId::ResourceClaim | KindId::ResourceClaimTemplate) {

@@ -2,13 +2,14 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels, annotations, also those for the claims | copied but for reserved ones and those of `resource.kubernetes.io` |
+//! | labels, also those for the claims | copied but for reserved ones |
+//! | annotations, also those for the claims | not passed on: see `metadata` |
 //! | `spec.spec` | as of a claim, see `spec`; it cannot change |
 //!
 //! A controller of the host may create a template itself, under the name that the tenant's template would have there.
 //! Pods that name it then use that one.
 
-use super::{annotations, claim, resource, spec};
+use super::{claim, resource, spec};
 use crate::{
     model::{
         Cache, DeniedField, DesiredState, HostNamespace, HostWrite, Kind, ToHost, Translated,
@@ -17,7 +18,7 @@ use crate::{
     },
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
-        metadata,
+        metadata::{self, AnnotationRules},
     },
 };
 use serde_json::{Value, json};
@@ -63,7 +64,7 @@ impl ToHost for Templates {
         );
         fields::copy(&source["metadata"], "spec.metadata", METADATA, &mut issues);
         let mut of = |object: &Value| {
-            let annotations = annotations(object, &mut issues.denied);
+            let annotations = metadata::annotations(object, &AnnotationRules::default(), &mut issues);
             json!({"labels": metadata::labels(object), "annotations": annotations})
         };
         copied.insert("metadata".into(), of(source));

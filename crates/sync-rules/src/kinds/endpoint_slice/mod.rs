@@ -3,7 +3,8 @@
 //! | field | rule |
 //! |---|---|
 //! | which | those of a Service of the tenant that has no selector; the host makes the slices of other Services itself |
-//! | labels, annotations | copied but for reserved ones; the name of the Service is the host's, and the manager is the syncer, so that no controller of the host takes the slice for its own |
+//! | annotations | not passed on: see `metadata` |
+//! | labels | copied but for reserved ones; the name of the Service is the host's, and the manager is the syncer, so that no controller of the host takes the slice for its own |
 //! | `addressType` | IPv4 and IPv6 |
 //! | `endpoints[].addresses` | what [`EndpointAddresses`] allows: the tenant's own pods, and networks that the tenant's class lists without those that are closed; an endpoint with any other is left out, with an Event |
 //! | `endpoints[]`: `conditions`, `hostname`, `zone`, `hints` | copied |
@@ -29,7 +30,7 @@ use crate::{
     translation::{
         endpoint_address::EndpointAddresses,
         fields::{self, FieldIssues, Fields, Rule},
-        metadata,
+        metadata::{self, AnnotationRules},
     },
 };
 use serde_json::{Value, json};
@@ -189,7 +190,7 @@ impl ToHost for Slices {
         if let Some(service) = service(name, slice) {
             labels.insert(SERVICE.into(), host_name(KindId::Service, &service).into());
         }
-        let annotations = metadata::annotations(slice, &mut issues.denied);
+        let annotations = metadata::annotations(slice, &AnnotationRules::default(), &mut issues);
         object["metadata"] = json!({"labels": labels, "annotations": annotations});
         object["endpoints"] = endpoints.into();
         object["ports"] = ports.into();

@@ -12,6 +12,7 @@ use crate::{
     model::{Cache, json},
     translation::{fields::FieldIssues, metadata},
 };
+use berth_api::sync_policy::lists_annotation;
 use serde_json::{Map, Value};
 
 /// The older way to name a class.
@@ -129,15 +130,6 @@ pub const SETTINGS: &[(&str, Shape)] = &[
     ("whitelist-source-range", Shape::List),
 ];
 
-/// Whether the class lists an annotation: its key, or `domain/*`.
-fn is_listed(cache: &Cache, key: &str) -> bool {
-    let domain = key.split_once('/').map(|(domain, _)| format!("{domain}/*"));
-    let listed = &cache.tenant.policy.ingress.annotations;
-    listed
-        .iter()
-        .any(|known| known == key || Some(known) == domain.as_ref())
-}
-
 fn is_controllers(key: &str) -> bool {
     key.starts_with("kubernetes.io/ingress.") || CONTROLLERS.iter().any(|domain| metadata::in_domain(key, domain))
 }
@@ -145,6 +137,7 @@ fn is_controllers(key: &str) -> bool {
 /// Annotations of the host object.
 pub fn translate(cache: &Cache, object: &Value, issues: &mut FieldIssues) -> Map<String, Value> {
     let mut copied = Map::new();
+    let listed = &cache.tenant.policy.ingress.annotations;
     for (key, value) in json::strings(object, &["metadata", "annotations"]) {
         if key == CLASS || berth_api::labels::is_reserved(&key) {
             continue;
@@ -154,7 +147,7 @@ pub fn translate(cache: &Cache, object: &Value, issues: &mut FieldIssues) -> Map
             .strip_prefix(NGINX)
             .and_then(|name| SETTINGS.iter().find(|(known, _)| *known == name));
         match setting {
-            _ if is_listed(cache, &key) => drop(copied.insert(key, value.into())),
+            _ if lists_annotation(listed, &key) => drop(copied.insert(key, value.into())),
             Some((_, shape)) if shape.fits(&value) => drop(copied.insert(key, value.into())),
             Some(_) => issues.deny(field(), "the value has characters that are not offered here"),
             None if is_controllers(&key) => {

@@ -2,7 +2,8 @@
 //!
 //! | field | rule |
 //! |---|---|
-//! | labels, annotations | copied but for reserved ones |
+//! | labels | copied but for reserved ones |
+//! | annotations | not passed on: see `metadata` |
 //! | `podSelector` | narrowed to the tenant and the namespace |
 //! | `policyTypes` | copied |
 //! | `ingress[].ports`, `egress[].ports` | copied |
@@ -39,7 +40,7 @@ use crate::{
     },
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
-        metadata,
+        metadata::{self, AnnotationRules},
         pod_selector::scoped,
     },
 };
@@ -122,7 +123,7 @@ impl ToHost for Policies {
                 spec.insert(direction.into(), rules.into());
             }
         }
-        let annotations = metadata::annotations(policy, &mut issues.denied);
+        let annotations = metadata::annotations(policy, &AnnotationRules::default(), &mut issues);
         let metadata = json!({"labels": metadata::labels(policy), "annotations": annotations});
         issues.ignored.append(&mut issues.denied);
         issues.into_result(json!({"metadata": metadata, "spec": spec}))

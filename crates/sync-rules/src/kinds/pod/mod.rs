@@ -2,7 +2,8 @@
 //!
 //! | part | rule | where |
 //! |---|---|---|
-//! | labels, annotations | copied but for reserved ones | `metadata` |
+//! | labels | copied but for reserved ones and those that act on the host | `metadata` |
+//! | annotations | [`ANNOTATIONS`] and those that the class lists | `metadata` |
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
 //! | time to end | at most what the class allows, also at a deletion | `grace` |
@@ -59,12 +60,19 @@ use crate::{
         resource::{self, Key, Name, Resource},
         store::{Stored, WatchSpec},
     },
-    translation::{fields::FieldIssues, metadata, namespace_labels},
+    translation::{
+        fields::FieldIssues,
+        metadata::{self, AnnotationRules},
+        namespace_labels,
+    },
 };
 use berth_api::{SchedulingMode, labels};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+
+/// Annotations that every pod may carry to the host: limits of the pod's own bandwidth, which network plug-ins read.
+pub const ANNOTATIONS: &[&str] = &["kubernetes.io/egress-bandwidth", "kubernetes.io/ingress-bandwidth"];
 
 /// Streams of a pod are requested with GET or POST, and newer API servers require the right to create for both.
 const STREAM: &[&str] = &["create", "get"];
@@ -218,7 +226,13 @@ impl ToHost for Pods {
                 _ => {}
             }
         }
-        let mut annotations = metadata::annotations(pod, &mut issues.denied);
+        let rules = AnnotationRules {
+            always: ANNOTATIONS,
+            listed: &cache.tenant.policy.pods.annotations,
+            class_field: Some("sync.pods.annotations"),
+            load_balancers: None,
+        };
+        let mut annotations = metadata::annotations(pod, &rules, &mut issues);
         let spec = spec::translate(cache, name, pod, &mut issues);
         for field in spec.downward {
             let value = downward::literal(pod, &field).unwrap_or_default();

@@ -256,6 +256,10 @@ proptest! {
         prop_assert_eq!(json::text(&host, &["spec", "nodeSelector", labels::TENANT]), Some(slug.as_str()));
         prop_assert_eq!(&host["spec"]["automountServiceAccountToken"], &json!(false));
 
+        for key in json::strings(&host, &["metadata", "annotations"]).keys() {
+            prop_assert!(labels::is_reserved(key) || super::ANNOTATIONS.contains(&key.as_str()), "{key}");
+        }
+
         // A new host pod needs no update.
         let writes = update::update(&host, &host);
         for write in writes {

@@ -79,6 +79,45 @@ fn denied(pod: &Value) -> Vec<String> {
 }
 
 #[test]
+fn annotations_that_stay_in_the_tenant_are_shown_by_the_downward_api() {
+    let mut pod = pod();
+    pod["metadata"]["annotations"] = json!({"note": "x", "karpenter.sh/do-not-disrupt": "true",
+        "kubernetes.io/egress-bandwidth": "10M"});
+    pod["spec"]["volumes"][3]["downwardAPI"]["items"][0]["fieldRef"]["fieldPath"] = "metadata.annotations".into();
+    let translated = translate(&pod).unwrap();
+    let annotations = &translated.object["metadata"]["annotations"];
+    assert_eq!(
+        annotations[downward::annotation("metadata.annotations")],
+        "karpenter.sh/do-not-disrupt=\"true\"\nkubernetes.io/egress-bandwidth=\"10M\"\nnote=\"x\""
+    );
+    assert_eq!(annotations["kubernetes.io/egress-bandwidth"], "10M");
+    assert!(annotations.get("note").is_none() && annotations.get("karpenter.sh/do-not-disrupt").is_none());
+    let ignored: Vec<&str> = translated.ignored.iter().map(|issue| issue.field.as_str()).collect();
+    assert!(
+        ignored.contains(&"metadata.annotations[karpenter.sh/do-not-disrupt]"),
+        "{ignored:?}"
+    );
+}
+
+#[test]
+fn annotations_that_act_on_the_node_are_denied_unless_the_class_lists_them() {
+    let mut pod = pod();
+    pod["metadata"]["annotations"] = json!({"v1.multus-cni.io/default-network": "host",
+        "io.katacontainers.config.hypervisor.path": "/bin/sh"});
+    assert_eq!(
+        denied(&pod),
+        [
+            "metadata.annotations[io.katacontainers.config.hypervisor.path]",
+            "metadata.annotations[v1.multus-cni.io/default-network]"
+        ]
+    );
+    let mut tenant = test_tenant();
+    std::sync::Arc::make_mut(&mut tenant.policy).pods.annotations = vec!["v1.multus-cni.io/*".into()];
+    let denied = Pods.translate(&registry::new_cache(tenant), &name(), &pod).unwrap_err();
+    assert_eq!(denied.len(), 1, "{denied:?}");
+}
+
+#[test]
 fn a_training_pod() {
     insta::assert_yaml_snapshot!(translate(&pod()).unwrap().object);
 }
