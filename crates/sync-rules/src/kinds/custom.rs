@@ -75,6 +75,32 @@ pub fn kind(custom: &'static CustomKind) -> Kind {
     Kind::to_host(custom.resource, custom).with_tenant_rights(custom.tenant_rights)
 }
 
+impl CustomKind {
+    /// What an object has of the fields that the class lists. What it denies is noted.
+    fn offered(&self, object: &Value, issues: &mut FieldIssues) -> Value {
+        let mut copied = Map::new();
+        for (field, value) in object.as_object().into_iter().flatten() {
+            match field.as_str() {
+                "apiVersion" | "kind" | "metadata" | "status" => {}
+                known if self.rules.fields.iter().any(|listed| listed == known) => {
+                    copied.insert(field.clone(), value.clone());
+                }
+                _ if json::is_unset(value) => {}
+                _ => issues.deny(field, "this field is not offered here"),
+            }
+        }
+        let copied = Value::Object(copied);
+        for path in &self.rules.denied_fields {
+            json::each(&copied, path, &mut |value| {
+                if !json::is_unset(value) {
+                    issues.deny(path, "this field is not offered here");
+                }
+            });
+        }
+        copied
+    }
+}
+
 impl ToHost for CustomKind {
     fn resource(&self) -> Resource {
         self.resource
@@ -84,9 +110,15 @@ impl ToHost for CustomKind {
         DesiredState::Sync
     }
 
-    fn when_denied(&self, _cache: &Cache, _name: &Name, _object: &Value) -> WhenDenied {
-        // What such a kind does on the host is not known here.
-        WhenDenied::Withdraw
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _object: &Value, host: &Value) -> WhenDenied {
+        // It may be at work. But what the class took away must end.
+        let mut issues = FieldIssues::default();
+        self.offered(host, &mut issues);
+        if issues.denied.is_empty() {
+            WhenDenied::Keep
+        } else {
+            WhenDenied::Withdraw
+        }
     }
 
     fn references(&self, cache: &Cache, name: &Name, object: &Value) -> BTreeSet<Target> {
@@ -109,25 +141,7 @@ impl ToHost for CustomKind {
 
     fn translate(&self, cache: &Cache, name: &Name, object: &Value) -> Result<Translated, Vec<DeniedField>> {
         let mut issues = FieldIssues::default();
-        let mut copied = Map::new();
-        for (field, value) in object.as_object().into_iter().flatten() {
-            match field.as_str() {
-                "apiVersion" | "kind" | "metadata" | "status" => {}
-                known if self.rules.fields.iter().any(|listed| listed == known) => {
-                    copied.insert(field.clone(), value.clone());
-                }
-                _ if json::is_unset(value) => {}
-                _ => issues.deny(field, "this field is not offered here"),
-            }
-        }
-        let mut copied = Value::Object(copied);
-        for path in &self.rules.denied_fields {
-            json::each(&copied, path, &mut |value| {
-                if !json::is_unset(value) {
-                    issues.deny(path, "this field is not offered here");
-                }
-            });
-        }
+        let mut copied = self.offered(object, &mut issues);
         for reference in &self.rules.references {
             match cache.find_kind_by_name(&reference.kind) {
                 Some(kind) => json::each_mut(&mut copied, &reference.path, &mut |value| {
@@ -310,5 +324,23 @@ mod tests {
         let writes = rules.sync_status(&cache, &name, &observation);
         let status = json!({"parent": "p", "observedGeneration": 4, "message": "waits for p"});
         assert_eq!(writes, [TenantWrite::Status(status)]);
+    }
+
+    #[test]
+    fn what_the_class_took_away_is_withdrawn() {
+        let cache = cache();
+        let KindId::Custom(kind) = kind_ids(&cache.tenant.policy)[0] else {
+            panic!("a kind of the class")
+        };
+        let name = Name::new("shop", "one");
+        let when_denied = |host: Value| kind.when_denied(&cache, &name, &Value::Null, &host);
+        assert_eq!(
+            when_denied(json!({"metadata": {"name": "x"}, "spec": {"size": 3}})),
+            WhenDenied::Keep
+        );
+        assert_eq!(
+            when_denied(json!({"metadata": {"name": "x"}, "spec": {}, "extra": 1})),
+            WhenDenied::Withdraw
+        );
     }
 }

@@ -157,7 +157,7 @@ impl ToHost for Services {
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
-    fn when_denied(&self, cache: &Cache, name: &Name, service: &Value) -> WhenDenied {
+    fn when_denied(&self, cache: &Cache, name: &Name, service: &Value, _host: &Value) -> WhenDenied {
         let mut inside = service.clone();
         // Each of them may be what is denied, and inside none is needed.
         inside["metadata"]["annotations"] = json!({});
@@ -412,8 +412,14 @@ mod tests {
     fn what_a_class_offers_no_longer_becomes_a_service_inside() {
         let cache = registry::new_cache(test_tenant());
         let name = Name::new("shop", "web");
-        let when_denied =
-            |spec: Value| Services.when_denied(&cache, &name, &json!({"metadata": {"name": "web"}, "spec": spec}));
+        let when_denied = |spec: Value| {
+            Services.when_denied(
+                &cache,
+                &name,
+                &json!({"metadata": {"name": "web"}, "spec": spec}),
+                &Value::Null,
+            )
+        };
         let exposed = json!({"type": "LoadBalancer", "clusterIP": "10.96.7.7", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30001,
             "allocateLoadBalancerNodePorts": true, "loadBalancerClass": "x/y", "selector": {"app": "web"},
             "ports": [{"port": 80, "nodePort": 30080}]});
@@ -442,7 +448,7 @@ mod tests {
         let service = json!({"metadata": {"annotations": annotations, "labels": {"a": "b"}},
             "spec": {"type": "ClusterIP", "clusterIP": "10.96.7.7"}});
         assert!(Services.translate(&cache, &name, &service).is_err());
-        let WhenDenied::Reduce(reduced) = Services.when_denied(&cache, &name, &service) else {
+        let WhenDenied::Reduce(reduced) = Services.when_denied(&cache, &name, &service, &Value::Null) else {
             panic!("it keeps its address")
         };
         assert_eq!(reduced["metadata"], json!({"labels": {"a": "b"}, "annotations": {}}));

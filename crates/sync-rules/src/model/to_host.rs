@@ -180,8 +180,9 @@ pub trait ToHost: Sync {
         Vec::new()
     }
 
-    /// What becomes of the host object if the present state of the tenant's is denied, by the rules here or by the host.
-    fn when_denied(&self, _cache: &Cache, _name: &Name, _object: &Value) -> WhenDenied {
+    /// What becomes of the host object if the present state of the tenant's is denied, by the rules here or by the host. `host` is what the
+    /// store keeps of it.
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _object: &Value, _host: &Value) -> WhenDenied {
         WhenDenied::Keep
     }
 

@@ -16,7 +16,7 @@ impl ObjectSync<'_> {
         denied: &[DeniedField],
     ) -> Result<Option<Outcome>, CallError> {
         let Self { engine, kind, name, .. } = self;
-        match kind.when_denied(&engine.cache, name, content) {
+        match kind.when_denied(&engine.cache, name, content, &host.object()) {
             WhenDenied::Keep => Ok(None),
             WhenDenied::Withdraw => {
                 if !denied.is_empty() {

@@ -152,7 +152,7 @@ impl ToHost for Slices {
         Vec::new()
     }
 
-    fn when_denied(&self, _cache: &Cache, _name: &Name, _slice: &Value) -> WhenDenied {
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _slice: &Value, _host: &Value) -> WhenDenied {
         WhenDenied::Withdraw
     }
 

@@ -269,7 +269,7 @@ impl ToHost for Route {
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
-    fn when_denied(&self, _cache: &Cache, _name: &Name, _route: &Value) -> WhenDenied {
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _route: &Value, _host: &Value) -> WhenDenied {
         WhenDenied::Withdraw
     }
 

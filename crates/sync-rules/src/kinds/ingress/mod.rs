@@ -162,7 +162,7 @@ impl ToHost for Ingresses {
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
     }
 
-    fn when_denied(&self, _cache: &Cache, _name: &Name, _ingress: &Value) -> WhenDenied {
+    fn when_denied(&self, _cache: &Cache, _name: &Name, _ingress: &Value, _host: &Value) -> WhenDenied {
         WhenDenied::Withdraw
     }
 

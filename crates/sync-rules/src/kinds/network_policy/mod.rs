@@ -75,7 +75,7 @@ impl ToHost for Policies {
         DesiredState::Sync
     }
 
-    fn when_denied(&self, cache: &Cache, name: &Name, policy: &Value) -> WhenDenied {
+    fn when_denied(&self, cache: &Cache, name: &Name, policy: &Value, _host: &Value) -> WhenDenied {
         // Without rules it closes everything in its directions.
         let mut closed = policy.clone();
         if let Some(spec) = closed.get_mut("spec").and_then(Value::as_object_mut) {
