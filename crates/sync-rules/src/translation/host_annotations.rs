@@ -132,11 +132,6 @@ pub const DENIED: &[HostAnnotation] = &[
         RUNTIME,
         "https://github.com/containers/crun/blob/main/crun.1.md",
     ),
-    row(
-        "workload.openshift.io",
-        RUNTIME,
-        "https://github.com/openshift/enhancements/blob/master/enhancements/workload-partitioning/management-workload-partitioning.md",
-    ),
     // Marks of the kubelet.
     row(
         "kubernetes.io/config.hash",
@@ -300,6 +295,12 @@ const WEBHOOKS: &str = "webhooks of the platform do not follow it; those that yo
 
 /// Annotations without which an object works as on a cluster that does not have the program.
 pub const IGNORED: &[HostAnnotation] = &[
+    // Operators put it on their own pods, for one distribution.
+    row(
+        "workload.openshift.io",
+        AGENTS,
+        "https://github.com/openshift/enhancements/blob/master/enhancements/workload-partitioning/management-workload-partitioning.md",
+    ),
     // Autoscalers and what evicts pods.
     row(
         "cluster-autoscaler.kubernetes.io",

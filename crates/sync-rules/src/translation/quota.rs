@@ -5,6 +5,8 @@ use std::fmt;
 
 /// Words before the resources that are exceeded, as API servers write them.
 const EXCEEDED: &str = "exceeded quota: ";
+/// Words between the object and the reason of a refusal.
+const FORBIDDEN: &str = "\" is forbidden: ";
 /// Words of an API server that does not know yet what is used.
 const UNKNOWN: &str = "status unknown for quota: ";
 
@@ -25,7 +27,7 @@ struct ExceededLimit {
 impl QuotaExceeded {
     /// Reads the message of an API server; none if it is about something else.
     pub fn parse(message: &str) -> Option<Self> {
-        let (_, text) = message.split_once(EXCEEDED)?;
+        let text = reason(message)?.strip_prefix(EXCEEDED)?;
         let (_, text) = text.split_once(", requested: ")?;
         let (requested, text) = text.split_once(", used: ")?;
         let (used, limited) = text.split_once(", limited: ")?;
@@ -48,7 +50,15 @@ impl QuotaExceeded {
 
 /// Whether an API server refused an object because it does not know yet what is used, which is over in a moment.
 pub fn is_unknown(message: &str) -> bool {
-    message.contains(UNKNOWN)
+    reason(message).is_some_and(|reason| reason.starts_with(UNKNOWN))
+}
+
+/// What an API server itself says after the name of an object, as in `pods "a" is forbidden: …`. The text of a webhook, which may quote the
+/// tenant's, begins otherwise.
+fn reason(message: &str) -> Option<&str> {
+    let (object, reason) = message.split_once(FORBIDDEN)?;
+    let (resource, name) = object.split_once(" \"")?;
+    (!resource.contains(' ') && !name.contains([' ', '"'])).then_some(reason)
 }
 
 /// Whether each object needs one of a resource.
@@ -146,8 +156,11 @@ mod tests {
     fn other_refusals_are_left_alone() {
         for text in [
             "",
-            "exceeded quota: x",
-            "exceeded quota: x, requested: , used: , limited: ",
+            "pods \"a\" is forbidden: exceeded quota: x",
+            "pods \"a\" is forbidden: exceeded quota: x, requested: , used: , limited: ",
+            // A webhook that quotes the tenant's text.
+            "admission webhook \"v.example.com\" denied the request: path \"a\" is forbidden: exceeded quota: x, requested: a=1, used: a=1, \
+             limited: a=1",
             "pods \"a\" is forbidden: violates PodSecurity",
         ] {
             assert_eq!(QuotaExceeded::parse(text), None, "{text}");

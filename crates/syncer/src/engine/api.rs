@@ -54,6 +54,8 @@ impl CallError {
             422 if causes.iter().any(|cause| cause.field == "metadata.uid") => Self::Conflict(message()),
             429 | 503 | 504 | 500 if after > 0 => Self::Busy(Duration::from_secs(u64::from(after))),
             429 => Self::Busy(BUSY_WAIT),
+            // As from an API server that starts.
+            401 => Self::Unavailable(message()),
             400..=499 => Self::Rejected(message()),
             _ => Self::Unavailable(message()),
         }
@@ -379,7 +381,7 @@ mod tests {
 
     #[test]
     fn quotas_of_the_host_are_limits_of_the_tenant_and_its_own_are_not() {
-        let message = "exceeded quota: a, requested: count/pods=1, used: count/pods=1, limited: count/pods=1";
+        let message = "pods \"a\" is forbidden: exceeded quota: a, requested: count/pods=1, used: count/pods=1, limited: count/pods=1";
         let rejected = |message: &str| CallError::Rejected(message.into());
         assert!(matches!(
             rejected(message).of_side(Side::Host),
@@ -390,7 +392,7 @@ mod tests {
             CallError::Rejected(_)
         ));
         assert!(matches!(rejected("no").of_side(Side::Host), CallError::Rejected(_)));
-        let unknown = rejected("status unknown for quota: a, resources: count/pods");
+        let unknown = rejected("pods \"a\" is forbidden: status unknown for quota: a, resources: count/pods");
         assert!(matches!(unknown.of_side(Side::Host), CallError::Busy(_)));
     }
 

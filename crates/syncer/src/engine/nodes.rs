@@ -39,9 +39,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant
         .filter(|node| node.deletion.is_none());
     let live = stores.tenant(KindId::Node).get(name);
     let live_object = live.as_ref().map(|node| node.object());
-    if let Some(object) = &live_object {
-        reconsider_waiting_pods(engine, name, object);
-    }
+    reconsider_waiting_pods(engine, name, live_object.as_ref());
     match (published, live, live_object) {
         (None, Some(live), Some(object)) => {
             if node::has_running_pods(&engine.cache, &name.name) {
@@ -71,11 +69,14 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant
 }
 
 /// Puts the pods that wait for a node into the queue if a Node has other labels or taints than before, or was cordoned or uncordoned:
-/// some may run on it now. A Node that is new to this syncer changes nothing: its pods are in the queue because they are new as well.
-fn reconsider_waiting_pods(engine: &Engine, name: &Name, node: &Value) {
-    let has = node::placement(node);
-    let before = lock(&engine.node_placements).insert(name.clone(), has.clone());
-    if before.is_none_or(|before| before == has) {
+/// some may run on it now. The same if a Node comes or goes. `node` is the tenant's.
+fn reconsider_waiting_pods(engine: &Engine, name: &Name, node: Option<&Value>) {
+    let has = node.map(node::placement);
+    let before = match &has {
+        Some(has) => lock(&engine.node_placements).insert(name.clone(), has.clone()),
+        None => lock(&engine.node_placements).remove(name),
+    };
+    if before == has {
         return;
     }
     for (pod, host) in engine.cache.stores.host(KindId::Pod).all() {

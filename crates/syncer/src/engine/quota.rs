@@ -46,7 +46,9 @@ mod tests {
     use super::*;
 
     fn exceeded(resource: &str) -> QuotaExceeded {
-        let text = format!("exceeded quota: a, requested: {resource}=1, used: {resource}=1, limited: {resource}=1");
+        let text = format!(
+            "pods \"a\" is forbidden: exceeded quota: a, requested: {resource}=1, used: {resource}=1, limited: {resource}=1"
+        );
         QuotaExceeded::parse(&text).unwrap()
     }
 

@@ -119,7 +119,7 @@ impl ObjectSync<'_> {
     }
 
     /// How long the host object must be left alone because it is ahead of the tenant's.
-    fn pending(&self, stored: &Stored, object: &Value, host: &Stored) -> Option<Duration> {
+    pub(super) fn pending(&self, stored: &Stored, object: &Value, host: &Stored) -> Option<Duration> {
         if stored.deletion.is_some() || !is_origin(stored, host) {
             return None;
         }

@@ -56,7 +56,7 @@ impl ObjectSync<'_> {
                     }
                     if let Err(error) = self.bring_up_to_date(host, &desired).await {
                         // The host's admission denies what the rules here allow.
-                        if matches!(error, CallError::Rejected(_)) {
+                        if matches!(error, CallError::Rejected(_)) && self.keeps_failing() {
                             self.withdraw(stored, (object, &content), host, &[]).await?;
                         }
                         return Err(error);
@@ -66,6 +66,9 @@ impl ObjectSync<'_> {
                 }
             }
             Err(reasons) => {
+                if let Some(left) = self.pending(stored, object, host) {
+                    return Ok(Outcome::requeue("reserved", left));
+                }
                 denied = reasons;
                 self.record_denied(&denied).await;
                 if let Some(outcome) = self.withdraw(stored, (object, &content), host, &denied).await? {

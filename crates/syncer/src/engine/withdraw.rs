@@ -1,11 +1,20 @@
 //! Takes back what a host object does when the present state of the tenant's object is denied. Left as it was, the host object would go on
 //! working with what its neighbours have become meanwhile.
 
-use super::{Outcome, api::CallError, to_host::ObjectSync};
+use super::{Outcome, api::CallError, lock, to_host::ObjectSync};
 use berth_sync_rules::model::{DeniedField, WhenDenied, json, store::Stored};
 use serde_json::Value;
 
+/// Failures in a row, about ten seconds of them, after which a rejection by the host is no passing one, as of an API server that starts.
+const LASTING: u32 = 8;
+
 impl ObjectSync<'_> {
+    /// Whether the object has failed so often that the host's rejection is taken for its answer.
+    pub(super) fn keeps_failing(&self) -> bool {
+        let failures = lock(&self.engine.failures).get(&self.key()).copied();
+        failures.unwrap_or_default() >= LASTING
+    }
+
     /// Deletes the host object, or reduces it to what is harmless, as the kind says. `content` is the tenant's object in full, `denied` what
     /// to report. Returns the outcome if nothing is left to do: if the host object is deleted.
     pub(super) async fn withdraw(

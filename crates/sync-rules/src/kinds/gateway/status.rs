@@ -53,25 +53,26 @@ pub fn sync_status(
         }
     }
     let own = json::items(observation.tenant, &["status", "parents"]).iter();
-    let kept = own.filter(|entry| !attached.contains(&complete(&entry["parentRef"])));
+    let kept =
+        own.filter(|entry| entry["controllerName"] != CONTROLLER && !attached.contains(&complete(&entry["parentRef"])));
     let all: Vec<Value> = kept.cloned().chain(entries).collect();
     let is_new = json::at(observation.tenant, &["status", "parents"]).is_some();
     (is_new || !all.is_empty()).then(|| TenantWrite::Status(json!({ "parents": all })))
 }
 
-/// The status in the tenant of a route that is denied and not on the host: for each parent that is not the tenant's own, an entry of the
-/// syncer that says why.
+/// The status in the tenant of a route that is denied and not on the host: for each Gateway of the host, an entry of the syncer that says
+/// why. A Gateway that does not exist has none, as in any cluster: it may become the tenant's own.
 pub fn denied_status((cache, name): (&Cache, &Name), route: &Value, denied: &[DeniedField], now: Timestamp) -> Value {
     let before = json::items(route, &["status", "parents"]);
     let complete = |reference: &Value| parents::complete(reference, &name.namespace);
     let references = json::items(route, &["spec", "parentRefs"]);
-    let (own, others): (Vec<&Value>, Vec<&Value>) = references
+    let (others, own): (Vec<&Value>, Vec<&Value>) = references
         .iter()
-        .partition(|reference| matches!(parents::parent(cache, &name.namespace, reference), Parent::Own));
+        .partition(|reference| matches!(parents::parent(cache, &name.namespace, reference), Parent::Host(_)));
     let own: Vec<Value> = own.into_iter().map(complete).collect();
     let kept = before
         .iter()
-        .filter(|entry| own.contains(&complete(&entry["parentRef"])));
+        .filter(|entry| entry["controllerName"] != CONTROLLER && own.contains(&complete(&entry["parentRef"])));
     let entry = |reference: &&Value| {
         let known = before
             .iter()

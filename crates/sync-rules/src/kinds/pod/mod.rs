@@ -214,14 +214,19 @@ impl ToHost for Pods {
         let mut issues = FieldIssues::default();
         if let Some(node) = json::text(pod, &["spec", "nodeName"]).filter(|node| !node.is_empty()) {
             let is_new = !cache.stores.host(KindId::Pod).contains(name);
-            let is_ours = || cache.stores.host(KindId::Node).contains(&Name::new("", node));
+            // Only the host's scheduler knows what other tenants use of a shared node.
+            let is_ours = || {
+                let published = cache.stores.host(KindId::Node).get(&Name::new("", node));
+                published
+                    .is_some_and(|node| json::text(&node.object(), &["spec", "labels", labels::SHARED_POOL]).is_none())
+            };
             match placement::mode(cache, &pod["spec"]) {
                 SchedulingMode::Host if !status::is_bound(pod) => issues.deny(
                     "spec.nodeName",
                     "pods are placed by the scheduler: use a node selector or affinity",
                 ),
                 SchedulingMode::Tenant if is_new && !is_ours() => {
-                    issues.deny("spec.nodeName", format!("{node} is not a node of this cluster"));
+                    issues.deny("spec.nodeName", format!("{node} is not a node of this cluster alone"));
                 }
                 _ => {}
             }

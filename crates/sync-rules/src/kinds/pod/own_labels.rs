@@ -67,7 +67,13 @@ fn by_name(term: &Value, selected: &[Value], nodes: &OwnLabels, is_own: &impl Fn
     let fulfils = |labels: &BTreeMap<String, String>, all: &[&Value]| all.iter().all(|one| holds(one, labels));
     let mut rest = term.clone();
     if !own.is_empty() {
-        json::set(&mut rest, &["matchExpressions"], others);
+        // What holds without the label holds on the host's nodes. It stays: a term without requirements selects no node.
+        let absent = own.iter().filter(|requirement| holds(requirement, &nothing)).cloned();
+        json::set(
+            &mut rest,
+            &["matchExpressions"],
+            others.into_iter().chain(absent).collect::<Vec<_>>(),
+        );
     }
     let excluded = nodes.iter().filter(|(_, labels)| !fulfils(labels, &excluding));
     for (name, _) in excluded {
@@ -125,14 +131,13 @@ fn holds(requirement: &Value, labels: &BTreeMap<String, String>) -> bool {
 fn own_labels(cache: &Cache) -> OwnLabels {
     let of_tenant = cache.stores.tenant(KindId::Node).all().into_iter();
     of_tenant
-        .map(|(name, node)| {
-            let host = cache.stores.host(KindId::Node).get(&name);
-            let of_host = host
-                .map(|host| json::strings(&host.object(), &["spec", "labels"]))
-                .unwrap_or_default();
+        .filter_map(|(name, node)| {
+            // A Node that is no longer the tenant's gets no pods, and which of its labels were the host's is not known.
+            let host = cache.stores.host(KindId::Node).get(&name)?;
+            let of_host = json::strings(&host.object(), &["spec", "labels"]);
             let mut labels = json::strings(&node.object(), &["metadata", "labels"]);
             labels.retain(|key, _| !of_host.contains_key(key) && !is_reserved(key));
-            (name.name.to_string(), labels)
+            Some((name.name.to_string(), labels))
         })
         .collect()
 }

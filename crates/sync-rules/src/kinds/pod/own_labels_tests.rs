@@ -105,3 +105,23 @@ fn requirements_are_those_of_kubernetes() {
     assert!(holds("Gt", &["6"]) && !holds("Gt", &["7"]) && !holds("Gt", &["x"]));
     assert!(holds("Lt", &["8"]) && !holds("Lt", &["7"]) && !holds("Resembles", &["7"]));
 }
+
+#[test]
+fn a_value_that_no_node_has_excludes_none() {
+    let term = json!({"matchExpressions": [requirement("color", "NotIn", &["red"])]});
+    let (_, terms) = resolved(&json!({}), std::slice::from_ref(&term));
+    assert_eq!(terms, json!([term]), "a term without requirements would select no node");
+}
+
+#[test]
+fn a_node_that_leaves_captures_no_pods() {
+    let cache = cache();
+    let leaving = json!({"metadata": {"name": "n4", "resourceVersion": "1", "labels": {"gpu": "h100", "kubernetes.io/os": "linux"}}});
+    let nodes = cache.stores.tenant(KindId::Node);
+    nodes.written(Name::new("", "n4"), Stored::new(&leaving));
+    let asked = json!({"kubernetes.io/os": "linux", "gpu": "h100"});
+    let mut selector = asked.as_object().unwrap().clone();
+    let mut spec = Map::new();
+    resolve(&cache, &json!({}), &mut selector, &mut spec);
+    assert_eq!(Value::from(selector), asked);
+}

@@ -10,6 +10,7 @@
 //! | everything else | cannot change; whatever the host has there stays |
 
 use crate::model::{HostWrite, json};
+use berth_api::labels;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
@@ -27,9 +28,14 @@ pub fn mutable_part(pod: &Value) -> Value {
             })
             .collect()
     };
+    let mut annotations = pod["metadata"].get("annotations").cloned();
+    if let Some(annotations) = annotations.as_mut().and_then(Value::as_object_mut) {
+        // It is on record of what was true at creation.
+        annotations.remove(labels::PLACEMENT);
+    }
     let mut part = json!({
         "labels": pod["metadata"].get("labels"),
-        "annotations": pod["metadata"].get("annotations"),
+        "annotations": annotations,
         "images": [of_containers("initContainers", "image"), of_containers("containers", "image")],
         "resources": [
             Value::from(of_containers("initContainers", "resources")),
