@@ -10,6 +10,7 @@ use berth_tests::{
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     core::v1::{ConfigMap, ResourceQuota, Service},
+    rbac::v1::ClusterRole,
 };
 use kube::{
     Api, Client, Error,
@@ -86,6 +87,10 @@ async fn create_config_map(client: &Client, name: &str, user: Option<&str>) -> R
 
 pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host: Arc<TestCluster>) {
     let tenant = create_tenant(&host, "limit-store", &json!({"datastoreObjects": 1000})).await;
+    // The API server creates it again when it starts with the rule. If that was denied, it would not become ready, and the one without the
+    // rule would go on.
+    let roles: Api<ClusterRole> = Api::all(tenant.client.clone());
+    roles.delete("view", &DeleteParams::default()).await.unwrap();
     for number in 0..1000 {
         // It may be full before the last one.
         let name = format!("fill-{number}");

@@ -19,6 +19,12 @@ const MESSAGE: &str = "the tenant stores as much as its class allows: delete obj
 /// Fields in which ConfigMaps and Secrets have their content.
 const CONTENT: [&str; 2] = ["data", "binaryData"];
 
+/// What an API server creates for itself when it starts. Without it, it ends or never becomes ready, and an earlier one without the policy
+/// would go on. Whoever may impersonate it can create these kinds as well.
+const BOOTSTRAP: &str = "request.userInfo.username == 'system:apiserver' && (request.resource.group in \
+                         ['rbac.authorization.k8s.io', 'flowcontrol.apiserver.k8s.io', 'scheduling.k8s.io', 'networking.k8s.io'] \
+                         || request.resource.resource in ['namespaces', 'services'])";
+
 /// Adds the policy to the files of an API server. Returns the configuration of the admission plugin that reads it.
 pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) -> Value {
     let documents = [policy(), binding()].map(|document| document.to_string());
@@ -63,7 +69,8 @@ fn policy() -> Value {
     })
 }
 
-/// What is allowed in spite of the policy: updates of ConfigMaps and Secrets in which no value is new or longer.
+/// What is allowed in spite of the policy: what the API server needs to start, and updates of ConfigMaps and Secrets in which no value
+/// is new or longer.
 fn allowed() -> String {
     let not_larger = CONTENT.map(|field| {
         format!(
@@ -71,7 +78,8 @@ fn allowed() -> String {
              size(object.{field}[key]) <= size(oldObject.{field}[key]))))"
         )
     });
-    format!("request.operation == 'UPDATE' && {}", not_larger.join(" && "))
+    let update = format!("request.operation == 'UPDATE' && {}", not_larger.join(" && "));
+    format!("({BOOTSTRAP}) || ({update})")
 }
 
 fn binding() -> Value {

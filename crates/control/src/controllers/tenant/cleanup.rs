@@ -25,11 +25,12 @@ use crate::{
     network,
 };
 use berth_api::{
-    Phase, TenantCluster, TenantClusterSpec, TenantClusterStatus,
+    Phase, ScrubPolicy, TenantCluster, TenantClusterSpec, TenantClusterStatus,
     conditions::{self, ConditionUpdate, DELETING, READY},
     labels,
     names::TenantId,
 };
+use berth_node_lifecycle::Assignment;
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
@@ -198,15 +199,29 @@ async fn delete_pods(
         deleted.map_err(api("delete the tenant's pods"))?;
     }
     let max_grace_seconds = max_grace_seconds(context, cluster);
-    let overdue = hasten_pods(&pods, &terminating, max_grace_seconds).await?;
-    Ok(Some(remaining::pods(&namespace, &terminating, &overdue)))
+    let removes = are_scrubbed(context, cluster);
+    let overdue = hasten_pods(&pods, &terminating, max_grace_seconds, removes).await?;
+    Ok(Some(remaining::pods(&namespace, &terminating, &overdue, removes)))
 }
 
-/// Shortens grace periods beyond the limit and removes pods that are overdue, which are returned.
+/// Whether every node of the tenant is scrubbed before another tenant gets it.
+fn are_scrubbed(context: &TenantContext, cluster: &TenantCluster) -> bool {
+    let nodes = owned_nodes(&context.stores.nodes, cluster);
+    nodes
+        .iter()
+        .filter_map(|node| Assignment::read(node))
+        .all(|assignment| {
+            let pool = context.stores.pools.get(&ObjectRef::new(&assignment.pool));
+            pool.is_none_or(|pool| pool.spec.scrub.policy == ScrubPolicy::Always)
+        })
+}
+
+/// Shortens grace periods beyond the limit. Removes pods that are overdue if `removes` says so, and returns them.
 async fn hasten_pods<'a>(
     pods: &Api<Pod>,
     terminating: &'a [PartialObjectMeta<Pod>],
     max_grace_seconds: i64,
+    removes: bool,
 ) -> Result<Vec<&'a PartialObjectMeta<Pod>>, ReconcileError> {
     let mut overdue = Vec::new();
     let mut failed = Ok(());
@@ -215,6 +230,11 @@ async fn hasten_pods<'a>(
             DeletionStep::Wait => continue,
             DeletionStep::Delete { grace_seconds } => grace_seconds,
             DeletionStep::Held => {
+                overdue.push(pod);
+                continue;
+            }
+            // Its processes may go on, and nothing would end them before the next tenant.
+            DeletionStep::Remove if !removes => {
                 overdue.push(pod);
                 continue;
             }

@@ -10,8 +10,11 @@ use berth_api::{
     DatastoreUsage, TenantLimits,
     conditions::{ConditionUpdate, DATASTORE_WITHIN_LIMITS},
 };
+use futures::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, TryStreamExt};
 use jiff::Timestamp;
 use std::{
+    io,
+    pin::pin,
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -19,6 +22,8 @@ use tokio::time::Instant;
 
 /// Time between two measurements. The metrics of an API server are a few megabytes.
 const INTERVAL: Duration = Duration::from_secs(30);
+/// Bytes of metrics that are read at most.
+const MAX_BYTES: u64 = 256 << 20;
 /// Time an API server may take to return them.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Seconds after its start in which an API server has not measured everything yet.
@@ -51,6 +56,7 @@ pub(super) async fn observe(
     let known = *memory.lock().unwrap_or_else(PoisonError::into_inner);
     let published = || tenant.cluster.status.as_ref()?.datastore;
     let before = known.map(|(_, usage)| usage).or_else(published);
+    let before = before.map(|usage| judge(usage, limits));
     let is_due = known.is_none_or(|(at, _)| at.elapsed() >= INTERVAL);
     let Some(applier) = api_server.filter(|_| is_due) else {
         return before;
@@ -66,9 +72,12 @@ pub(super) async fn observe(
 /// Reads the metrics of the API server; none if it does not return them.
 async fn measure(applier: &Applier) -> Option<Measurement> {
     let request = http::Request::get("/metrics").body(Vec::new()).ok()?;
-    let answer = tokio::time::timeout(TIMEOUT, applier.client().request_text(request)).await;
-    match answer {
-        Ok(Ok(text)) => read(&text),
+    let answer = async {
+        let stream = applier.client().request_stream(request).await?;
+        read(stream).await.map_err(|error| kube::Error::Service(error.into()))
+    };
+    match tokio::time::timeout(TIMEOUT, answer).await {
+        Ok(Ok(measurement)) => measurement,
         Ok(Err(error)) => {
             tracing::debug!(%error, "cannot read the metrics of a tenant's API server");
             None
@@ -77,11 +86,13 @@ async fn measure(applier: &Applier) -> Option<Measurement> {
     }
 }
 
-/// Reads metrics in the text format of Prometheus; none if the API server counts no objects.
-fn read(text: &str) -> Option<Measurement> {
+/// Reads metrics in the text format of Prometheus; none if the API server counts no objects. A tenant decides how many kinds its API server
+/// has metrics of, so at most one line is kept, and at most [`MAX_BYTES`] are read.
+async fn read(metrics: impl AsyncBufRead) -> Result<Option<Measurement>, io::Error> {
     let mut measurement = Measurement::default();
     let mut counts = false;
-    for line in text.lines() {
+    let mut lines = pin!(metrics.take(MAX_BYTES).lines());
+    while let Some(line) = lines.try_next().await? {
         let Some((name, value)) = line.rsplit_once(' ') else {
             continue;
         };
@@ -98,7 +109,7 @@ fn read(text: &str) -> Option<Measurement> {
             measurement.started_at = value;
         }
     }
-    counts.then_some(measurement)
+    Ok(counts.then_some(measurement))
 }
 
 /// The usage that follows from a measurement. A change of less than a step leaves it as it was.
@@ -108,25 +119,34 @@ fn usage(
     limits: &TenantLimits,
     now: Timestamp,
 ) -> DatastoreUsage {
-    let (bytes, objects) = (whole(measurement.bytes), whole(measurement.objects));
-    let share = |used: u64, limit: u64| {
-        let percent = u128::from(used) * 100 / u128::from(limit.max(1));
-        u32::try_from(percent).unwrap_or(u32::MAX)
+    let measured = DatastoreUsage {
+        bytes: whole(measurement.bytes),
+        objects: whole(measurement.objects),
+        percent: 0,
+        full: before.is_some_and(|before| before.full),
     };
-    let percent = share(bytes, limits.datastore_size()).max(share(objects, limits.datastore_objects));
-    let was_full = before.is_some_and(|before| before.full);
-    let after = DatastoreUsage {
-        bytes,
-        objects,
-        percent,
-        full: percent >= FULL_PERCENT || was_full && percent >= ROOM_PERCENT,
-    };
+    let after = judge(measured, limits);
+    let percent = after.percent;
     let is_warming_up = now.as_duration().as_secs_f64() - measurement.started_at < WARM_UP_SECONDS;
     match before {
         // Otherwise the restart that makes a full API server refuse objects would also end that.
         Some(before) if is_warming_up && percent < before.percent => before,
         Some(before) if before.full == after.full && before.percent / STEP_PERCENT == percent / STEP_PERCENT => before,
         _ => after,
+    }
+}
+
+/// A usage by these limits: the class may have changed since it was measured.
+fn judge(usage: DatastoreUsage, limits: &TenantLimits) -> DatastoreUsage {
+    let share = |used: u64, limit: u64| {
+        let percent = u128::from(used) * 100 / u128::from(limit.max(1));
+        u32::try_from(percent).unwrap_or(u32::MAX)
+    };
+    let percent = share(usage.bytes, limits.datastore_size()).max(share(usage.objects, limits.datastore_objects));
+    DatastoreUsage {
+        percent,
+        full: percent >= FULL_PERCENT || usage.full && percent >= ROOM_PERCENT,
+        ..usage
     }
 }
 
@@ -176,6 +196,10 @@ apiserver_storage_objects{resource="configmaps"} 12
 process_start_time_seconds 1.7e+09
 "#;
 
+    fn read_all(text: &str) -> Option<Measurement> {
+        futures::executor::block_on(read(text.as_bytes())).unwrap()
+    }
+
     fn now(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
@@ -195,7 +219,7 @@ process_start_time_seconds 1.7e+09
 
     #[test]
     fn sizes_and_counts_are_summed_up_and_unknown_ones_left_out() {
-        let measurement = read(METRICS).unwrap();
+        let measurement = read_all(METRICS).unwrap();
         assert_eq!(
             (
                 whole(measurement.bytes),
@@ -204,7 +228,7 @@ process_start_time_seconds 1.7e+09
             ),
             (12 << 20, 15, 1_700_000_000)
         );
-        assert_eq!(read("up 1\n"), None);
+        assert_eq!(read_all("up 1\n"), None);
     }
 
     #[test]
@@ -214,7 +238,7 @@ process_start_time_seconds 1.7e+09
             datastore_objects: 30,
             ..TenantLimits::default()
         };
-        let usage = usage(None, read(METRICS).unwrap(), &limits, now(1_800_000_000));
+        let usage = usage(None, read_all(METRICS).unwrap(), &limits, now(1_800_000_000));
         assert_eq!((usage.percent, usage.objects, usage.full), (50, 15, false));
     }
 
@@ -228,6 +252,17 @@ process_start_time_seconds 1.7e+09
         assert!(still.full);
         assert!(!step(Some(still), 94.0).full);
         assert!(!step(None, 96.0).full);
+    }
+
+    #[test]
+    fn a_class_that_allows_more_counts_at_once() {
+        let full = step(None, 100.0);
+        let more = TenantLimits {
+            datastore_bytes: "200".into(),
+            ..TenantLimits::default()
+        };
+        let judged = judge(full, &more);
+        assert_eq!((judged.percent, judged.full), (50, false));
     }
 
     #[test]

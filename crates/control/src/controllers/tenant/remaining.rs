@@ -34,14 +34,15 @@ impl Remaining {
     }
 }
 
-/// Pods that are terminating, and those of them that did not end in time.
+/// Pods that are terminating, and those of them that did not end in time. `removes`: whether these are removed.
 pub(super) fn pods(
     namespace: &str,
     terminating: &[PartialObjectMeta<Pod>],
     overdue: &[&PartialObjectMeta<Pod>],
+    removes: bool,
 ) -> Remaining {
     if !overdue.is_empty() {
-        return Remaining::new(PODS_OVERDUE, describe_overdue(namespace, overdue));
+        return Remaining::new(PODS_OVERDUE, describe_overdue(namespace, overdue, removes));
     }
     let removed_at = terminating
         .iter()
@@ -58,7 +59,7 @@ pub(super) fn pods(
     )
 }
 
-fn describe_overdue(namespace: &str, overdue: &[&PartialObjectMeta<Pod>]) -> String {
+fn describe_overdue(namespace: &str, overdue: &[&PartialObjectMeta<Pod>], removes: bool) -> String {
     const NAMED: usize = 5;
     let describe = |pod: &&PartialObjectMeta<Pod>| match pod.finalizers() {
         [] => pod.name_any(),
@@ -69,8 +70,13 @@ fn describe_overdue(namespace: &str, overdue: &[&PartialObjectMeta<Pod>]) -> Str
         0 => String::new(),
         more => format!(" and {more} more"),
     };
+    let what_happens = if removes {
+        "are removed without their kubelets"
+    } else {
+        "are not removed, because their nodes are not scrubbed: end them on their nodes, or delete the nodes"
+    };
     format!(
-        "pods in namespace {namespace} did not end in their grace period and are removed without their kubelets: {}{more}",
+        "pods in namespace {namespace} did not end in their grace period and {what_happens}: {}{more}",
         named.join(", ")
     )
 }
@@ -127,14 +133,14 @@ mod tests {
             pod("a", "2026-01-01T00:10:00Z", &[]),
             pod("b", "2026-01-01T00:00:30Z", &[]),
         ];
-        let remaining = pods("berth-vision", &all, &[]);
+        let remaining = pods("berth-vision", &all, &[], true);
         assert_eq!(remaining.reason, "PodsTerminating");
         assert!(
             remaining.message.contains("2026-01-01T00:11:00Z"),
             "{}",
             remaining.message
         );
-        let none = pods("berth-vision", &[], &[]);
+        let none = pods("berth-vision", &[], &[], true);
         assert_eq!(none.message, "the pods in namespace berth-vision are terminating");
     }
 
@@ -150,7 +156,7 @@ mod tests {
             })
             .collect();
         let overdue: Vec<_> = all.iter().collect();
-        let remaining = pods("berth-vision", &all, &overdue);
+        let remaining = pods("berth-vision", &all, &overdue, true);
         assert_eq!(remaining.reason, PODS_OVERDUE);
         assert!(
             remaining
