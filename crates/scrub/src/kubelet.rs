@@ -15,23 +15,22 @@ const POLICY: &str = "imagePullCredentialsVerificationPolicy";
 const OFF: &str = "NeverVerify";
 /// The feature gate without which the field does nothing.
 const GATE: &str = "KubeletEnsureSecretPulledImages";
+/// The feature gate that sets all beta features which are not named themselves.
+const ALL_BETA: &str = "AllBeta";
 
 /// What the kubelet's configuration says about the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Settings {
     policy: Option<String>,
     gate: Option<bool>,
+    all_beta: Option<bool>,
 }
 
-/// Whether the node's kubelet checks credentials. Versions without the check, which have neither setting, pass.
+/// Whether the node's kubelet checks credentials. Versions without the check, which have none of these settings, pass.
 pub(crate) fn checks_image_credentials(node: &Node) -> Result<(), Unclean> {
     for process in kubelets(node)? {
         let settings = process.settings()?;
-        let setting = if settings.policy.as_deref() == Some(OFF) {
-            format!("{POLICY}: {OFF}")
-        } else if settings.gate == Some(false) {
-            format!("the feature gate {GATE} off")
-        } else {
+        let Some(setting) = settings.off() else {
             continue;
         };
         return Err(Unclean::Left(format!(
@@ -69,7 +68,7 @@ fn kubelets(node: &Node) -> Result<Vec<Process>, Unclean> {
             all.push(Process { folder, arguments });
         }
     }
-    let is_own = |process: &Process| process.flag("hostname-override").as_deref() == Some(node.name());
+    let is_own = |process: &Process| process.flag("hostname-override") == Some(node.name());
     if all.iter().any(is_own) {
         all.retain(is_own);
     }
@@ -77,20 +76,26 @@ fn kubelets(node: &Node) -> Result<Vec<Process>, Unclean> {
 }
 
 impl Process {
-    /// The value of a flag, `--name=value` or `--name value`.
-    fn flag(&self, flag: &str) -> Option<String> {
+    /// The value of a flag of which the last one counts.
+    fn flag(&self, flag: &str) -> Option<&str> {
+        self.flags(flag).pop()
+    }
+
+    /// All values of a flag, `--name=value` or `--name value`, in their order.
+    fn flags(&self, flag: &str) -> Vec<&str> {
+        let mut values = Vec::new();
         let mut arguments = self.arguments.iter();
         while let Some(argument) = arguments.next() {
             let Some(rest) = argument.strip_prefix("--").and_then(|text| text.strip_prefix(flag)) else {
                 continue;
             };
             match rest.strip_prefix('=') {
-                Some(value) => return Some(value.to_owned()),
-                None if rest.is_empty() => return arguments.next().cloned(),
+                Some(value) => values.push(value),
+                None if rest.is_empty() => values.extend(arguments.next().map(String::as_str)),
                 None => {}
             }
         }
-        None
+        values
     }
 
     /// A path as the process sees it.
@@ -104,9 +109,9 @@ impl Process {
     /// Its settings: later files override earlier ones, and flags override files.
     fn settings(&self) -> Result<Settings, Unclean> {
         let mut files = Vec::new();
-        files.extend(self.flag("config").map(|path| self.path(&path)));
+        files.extend(self.flag("config").map(|path| self.path(path)));
         if let Some(folder) = self.flag("config-dir") {
-            drop_ins(&self.path(&folder), &mut files)?;
+            drop_ins(&self.path(folder), &mut files)?;
         }
         let mut settings = Settings::default();
         for file in files {
@@ -115,9 +120,13 @@ impl Process {
                 serde_saphyr::from_str(&text).map_err(|error| Unclean::Left(format!("{}: {error}", file.display())))?;
             settings.read(&config);
         }
-        let gates = self.flag("feature-gates").unwrap_or_default();
-        if let Some(value) = gates.split(',').find_map(|gate| gate.trim().strip_prefix(GATE)) {
-            settings.gate = value.trim_start_matches('=').parse().ok();
+        // The kubelet merges repeated flags, and these with the gates of the files, gate by gate.
+        for gate in self
+            .flags("feature-gates")
+            .into_iter()
+            .flat_map(|gates| gates.split(','))
+        {
+            settings.read_gate(gate);
         }
         Ok(settings)
     }
@@ -141,9 +150,42 @@ impl Settings {
         if let Some(policy) = config[POLICY].as_str() {
             self.policy = Some(policy.to_owned());
         }
-        if let Some(gate) = config["featureGates"][GATE].as_bool() {
-            self.gate = Some(gate);
+        let gates = &config["featureGates"];
+        self.gate = gates[GATE].as_bool().or(self.gate);
+        self.all_beta = gates[ALL_BETA].as_bool().or(self.all_beta);
+    }
+
+    /// Takes over a gate of a flag, `name=value`. A value that is no boolean changes nothing: no kubelet starts with it.
+    fn read_gate(&mut self, gate: &str) {
+        let Some((name, value)) = gate.split_once('=') else {
+            return;
+        };
+        match name.trim() {
+            GATE => self.gate = boolean(value).or(self.gate),
+            ALL_BETA => self.all_beta = boolean(value).or(self.all_beta),
+            _ => {}
         }
+    }
+
+    /// The setting that switches the check off.
+    fn off(&self) -> Option<String> {
+        if self.policy.as_deref() == Some(OFF) {
+            return Some(format!("{POLICY}: {OFF}"));
+        }
+        match (self.gate, self.all_beta) {
+            (Some(false), _) => Some(format!("the feature gate {GATE} off")),
+            (None, Some(false)) => Some(format!("the feature gate {ALL_BETA} off, and with it {GATE}")),
+            _ => None,
+        }
+    }
+}
+
+/// The value of a gate in a flag, in any spelling that the kubelet accepts.
+fn boolean(text: &str) -> Option<bool> {
+    match text.trim() {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
 }
 
@@ -201,6 +243,73 @@ mod tests {
             );
         }
         assert!(error("{", &[]).is_some(), "what cannot be read is not known");
+    }
+
+    #[test]
+    fn repeated_flags_are_merged() {
+        let off = "--feature-gates=KubeletEnsureSecretPulledImages=false";
+        let on = "--feature-gates=KubeletEnsureSecretPulledImages=true";
+        for (more, passes) in [
+            (&["--feature-gates=A=true", off] as &[&str], false),
+            (&[off, "--feature-gates", "A=true"], false),
+            (&[on, off], false),
+            (&[off, on], true),
+            (&["--feature-gates=A=true, KubeletEnsureSecretPulledImages = F"], false),
+        ] {
+            assert_eq!(error("{}\n", more).is_none(), passes, "{more:?}");
+        }
+        let (folder, node) = machine(&[("{}\n", &["--config=/off.yaml"])]);
+        let file = folder.path().join("proc/100/root/off.yaml");
+        fs::write(file, "imagePullCredentialsVerificationPolicy: NeverVerify\n").unwrap();
+        assert!(
+            checks_image_credentials(&node).is_err(),
+            "of two paths the last one counts"
+        );
+    }
+
+    #[test]
+    fn the_gate_of_all_beta_features_counts_unless_the_check_has_its_own() {
+        let all_off = "--feature-gates=AllBeta=false";
+        for (config, more, passes) in [
+            ("featureGates: {AllBeta: false}\n", &[] as &[&str], false),
+            ("featureGates: {AllBeta: true}\n", &[], true),
+            ("featureGates: {AllBeta: true}\n", &[all_off], false),
+            (
+                "featureGates: {AllBeta: false, KubeletEnsureSecretPulledImages: true}\n",
+                &[],
+                true,
+            ),
+            (
+                "featureGates: {KubeletEnsureSecretPulledImages: true}\n",
+                &[all_off],
+                true,
+            ),
+            ("featureGates: {AllBeta: false}\n", &["--feature-gates=AllBeta=1"], true),
+            (
+                "featureGates: {KubeletEnsureSecretPulledImages: false}\n",
+                &["--feature-gates=AllBeta=true"],
+                false,
+            ),
+        ] {
+            assert_eq!(error(config, more).is_none(), passes, "{config} {more:?}");
+        }
+        let error = error("{}\n", &[all_off]).unwrap_or_default();
+        assert!(error.contains("AllBeta off"), "{error}");
+    }
+
+    #[test]
+    fn other_gates_and_values_that_are_no_boolean_change_nothing() {
+        let off = "featureGates: {KubeletEnsureSecretPulledImages: false}\n";
+        for gate in [
+            "KubeletEnsureSecretPulledImagesLonger=true",
+            "KubeletEnsureSecretPulledImages=maybe",
+            "KubeletEnsureSecretPulledImages",
+        ] {
+            let flag = format!("--feature-gates={gate}");
+            assert!(error(off, &[&flag]).is_some(), "{gate}");
+        }
+        let longer = "--feature-gates=KubeletEnsureSecretPulledImagesLonger=false";
+        assert_eq!(error("{}\n", &[longer]), None);
     }
 
     #[test]

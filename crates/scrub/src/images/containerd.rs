@@ -7,13 +7,18 @@ use super::{has_prefix, left};
 use crate::{
     error::Unclean,
     node::{Node, is_tenants},
-    program::ctr,
+    program::{ctr, ctr_at_most},
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// Selects records of images that the node's configuration pins.
 const PINNED: &str = r#"labels."io.cri-containerd.pinned"==pinned"#;
+/// Bytes of a manifest. An index is the tenant's and can name anything as a manifest, such as a layer with a whole model: a
+/// longer blob is none, and is not read into memory.
+const MAX_MANIFEST: u64 = 16 * 1024 * 1024;
+/// Names in one call. A command line has a limited length, and a tenant can pull thousands of images.
+const NAMES_PER_CALL: usize = 200;
 
 /// One attempt. `content` collects what must be gone from the content store.
 pub(super) fn remove(node: &Node, keep: &[&str], content: &mut BTreeSet<String>) -> Result<String, Unclean> {
@@ -31,17 +36,15 @@ pub(super) fn remove(node: &Node, keep: &[&str], content: &mut BTreeSet<String>)
     let removable: Vec<String> = names.difference(&stays).cloned().collect();
 
     let present = lines(&ctr(node, &["content", "ls", "-q"])?);
-    let read = |digest: &str| ctr(node, &["content", "get", digest]);
+    let read = |digest: &str| ctr_at_most(node, MAX_MANIFEST, &["content", "get", digest]);
     content.extend(reachable(targets_of(node, &removable)?, &present, read)?);
     let needed = reachable(kept, &present, read)?;
     content.retain(|digest| present.contains(digest) && !needed.contains(digest));
 
-    if !removable.is_empty() {
-        // One call: the last removal waits until the garbage collector has removed what belonged to any of them.
-        let mut arguments = vec!["images", "rm", "--sync"];
-        arguments.extend(removable.iter().map(String::as_str));
-        ctr(node, &arguments)?;
-    }
+    // The last removal of a call waits until the garbage collector has removed what belonged to any image removed so far.
+    in_parts(&["images", "rm", "--sync"], &removable, |arguments| {
+        ctr(node, arguments)
+    })?;
     let names = lines(&ctr(node, &["images", "ls", "-q"])?);
     let again: Vec<String> = removable.iter().filter(|name| names.contains(*name)).cloned().collect();
     if !again.is_empty() {
@@ -144,13 +147,9 @@ fn kept_names(
 
 /// Digests that these images lead to.
 fn targets_of(node: &Node, names: &[String]) -> Result<BTreeSet<String>, Unclean> {
-    if names.is_empty() {
-        return Ok(BTreeSet::new());
-    }
     let filters: Vec<String> = names.iter().map(|name| format!("name=={name:?}")).collect();
-    let mut arguments = vec!["images", "ls"];
-    arguments.extend(filters.iter().map(String::as_str));
-    Ok(targets(&ctr(node, &arguments)?))
+    let listed = in_parts(&["images", "ls"], &filters, |arguments| ctr(node, arguments))?;
+    Ok(listed.iter().flat_map(|part| targets(part)).collect())
 }
 
 /// The third column of a list of images: REF TYPE DIGEST SIZE PLATFORMS LABELS.
@@ -165,16 +164,27 @@ fn targets(listed: &str) -> BTreeSet<String> {
 
 /// All names of images with these targets.
 fn names_of(node: &Node, targets: &BTreeSet<String>) -> Result<BTreeSet<String>, Unclean> {
-    if targets.is_empty() {
-        return Ok(BTreeSet::new());
-    }
     let filters: Vec<String> = targets
         .iter()
         .map(|target| format!("target.digest=={target:?}"))
         .collect();
-    let mut arguments = vec!["images", "ls", "-q"];
-    arguments.extend(filters.iter().map(String::as_str));
-    Ok(lines(&ctr(node, &arguments)?))
+    let listed = in_parts(&["images", "ls", "-q"], &filters, |arguments| ctr(node, arguments))?;
+    Ok(listed.iter().flat_map(|part| lines(part)).collect())
+}
+
+/// Calls with these arguments and the names behind them, as often as there are parts of the names, and gives the outputs.
+/// Without names there is no call.
+fn in_parts(
+    arguments: &[&str],
+    names: &[String],
+    mut call: impl FnMut(&[&str]) -> Result<String, Unclean>,
+) -> Result<Vec<String>, Unclean> {
+    let mut outputs = Vec::new();
+    for part in names.chunks(NAMES_PER_CALL) {
+        let part: Vec<&str> = part.iter().map(String::as_str).collect();
+        outputs.push(call(&[arguments, part.as_slice()].concat())?);
+    }
+    Ok(outputs)
 }
 
 /// Digests of what the images with these targets consist of, as far as it is present.
@@ -285,5 +295,41 @@ mod tests {
             "what another platform needs was never here"
         );
         assert!(reachable(set(&["other"]), &present, read).is_err(), "unknown");
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_manifest_has_no_parts() {
+        let read = |digest: &str| {
+            Ok(match digest {
+                "index" => json!({"manifests": [{"digest": "weights"}]}).to_string(),
+                _ => String::new(),
+            })
+        };
+        let present = set(&["index", "weights", "other"]);
+        assert_eq!(
+            reachable(set(&["index"]), &present, read).unwrap(),
+            set(&["index", "weights"])
+        );
+    }
+
+    #[test]
+    fn a_call_has_a_limited_number_of_names() {
+        let names: Vec<String> = (0..=2 * NAMES_PER_CALL).map(|number| number.to_string()).collect();
+        let mut called = Vec::new();
+        let outputs = in_parts(&["images", "ls"], &names, |arguments| {
+            assert!(arguments.starts_with(&["images", "ls"]), "{arguments:?}");
+            let part = &arguments[2..];
+            called.extend(part.iter().copied().map(str::to_owned));
+            Ok(part.len().to_string())
+        });
+        assert_eq!(outputs.unwrap(), ["200", "200", "1"]);
+        assert_eq!(called, names, "each name once");
+    }
+
+    #[test]
+    fn there_is_no_call_without_names() {
+        // A list without filters would be of all images.
+        let outputs = in_parts(&["images", "ls"], &[], |_| Err(Unclean::Left("a call".into())));
+        assert!(outputs.unwrap().is_empty());
     }
 }
