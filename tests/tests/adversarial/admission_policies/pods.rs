@@ -239,22 +239,37 @@ pub(super) async fn changes(credential: &StolenCredential, admin: &Client) {
     // And the syncer may still change a pod that others have changed.
     let patch = json!({"metadata": {"annotations": {"example.com/note": "n"}}});
     credential.change_pod(None, &patch).await.unwrap();
-    deletions(&pods).await;
+    deletions(credential, admin, &pods).await;
     pods.delete("allowed", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();
 }
 
-async fn deletions(pods: &Api<Pod>) {
-    // A deletion must not give a pod more time than the class does: nobody could use its node meanwhile.
+/// A deletion must not give a pod more time than the class does: nobody could use its node meanwhile.
+async fn deletions(credential: &StolenCredential, admin: &Client, pods: &Api<Pod>) {
+    // A pod without a node goes at once, whatever the deletion says.
+    let pod = with(&credential.pod(&json!({})), &json!({"metadata": {"name": "placed"}}));
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "placed"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}});
+    let path = format!("/api/v1/namespaces/{}/pods/placed/binding", credential.namespace);
+    let request = http::Request::post(path)
+        .header("content-type", "application/json")
+        .body(serde_json::to_vec(&binding).unwrap())
+        .unwrap();
+    admin.request::<Value>(request).await.unwrap();
     let endless = DeleteParams {
         dry_run: true,
         ..DeleteParams::default().grace_period(1_000_000_000)
     };
-    expect_denied("grace period of the deletion", pods.delete("allowed", &endless).await);
+    expect_denied("grace period of the deletion", pods.delete("placed", &endless).await);
     let allowed = DeleteParams {
         dry_run: true,
         ..DeleteParams::default().grace_period(600)
     };
-    pods.delete("allowed", &allowed).await.unwrap();
+    pods.delete("placed", &allowed).await.unwrap();
+    pods.delete("placed", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
 }

@@ -13,6 +13,10 @@ fn put_node(cache: &Cache, labels: &Value, unschedulable: bool) {
     let node = json!({"metadata": {"name": "gpu-1", "resourceVersion": "1", "labels": labels}, "spec": {"unschedulable": unschedulable}});
     let nodes = cache.stores.tenant(KindId::Node);
     nodes.written(Name::new("", "gpu-1"), Stored::new(&node));
+    let published =
+        json!({"metadata": {"name": "gpu-1", "resourceVersion": "1"}, "spec": {"nodeName": "gpu-1", "labels": {}}});
+    let published_nodes = cache.stores.host(KindId::Node);
+    published_nodes.written(Name::new("", "gpu-1"), Stored::new(&published));
 }
 
 fn cache() -> Cache {
