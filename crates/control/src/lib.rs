@@ -8,6 +8,7 @@ pub mod control_plane;
 pub mod controllers;
 pub mod datastore;
 pub mod error;
+pub mod events;
 pub mod install;
 pub mod key;
 pub mod metrics;
@@ -29,10 +30,8 @@ use controllers::{
     tenant_class::{KnownKinds, TenantClassContext},
 };
 use datastore::{Datastore, DatastoreConfig, DatastoreError};
-use kube::{
-    Client,
-    runtime::events::{Recorder, Reporter},
-};
+use events::EventRecorder;
+use kube::Client;
 use metrics::Metrics;
 use network::AdministrativeTier;
 use runtime::ControlPlaneRuntime;
@@ -93,11 +92,7 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         () = stop.cancelled() => return Ok(()),
         stores = watches::start(&client, &queue, &mut tasks, &stop, runtime.uses_pods()) => stores.map_err(|_| ControlError::Watches)?,
     };
-    let reporter = Reporter {
-        controller: "berth-control".into(),
-        instance: None,
-    };
-    let recorder = Recorder::new(client.clone(), reporter);
+    let recorder = EventRecorder::new(client.clone());
     let tenants = Arc::new(Tenants::default());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());

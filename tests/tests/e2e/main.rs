@@ -85,6 +85,8 @@ fn main() -> ExitCode {
             )
             .that_can_break_it(),
             Group::alone(tests![
+                node_recycling::a_process_that_ignores_sigterm_keeps_no_node,
+                node_recycling::a_process_that_ignores_sigterm_keeps_no_tenant,
                 node_taints::full_and_cordoned_nodes_have_their_taints,
                 berth::a_team_is_served_while_its_control_plane_moves,
                 berth::a_rollout_refuses_no_request,

@@ -1,18 +1,22 @@
-//! A tenant leaves nothing on a node for the next one.
+//! A tenant leaves nothing on a node for the next one, and keeps no node that it has to give back.
 
-use crate::pods::SOON;
-use berth_api::labels;
+use crate::pods::{IMAGE, SOON, is_ready, only, pod};
+use berth_api::{HostNodePool, labels};
 use berth_local::images::{Image, catalog};
 use berth_process::binaries::{self, Binary};
 use berth_tests::{
+    objects::apply,
     tenant::{Tenant, cluster, until_gone},
     test_cluster::TestCluster,
     wait::until,
 };
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::{
+    core::v1::{Event, Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
 use kube::{
-    Api, ResourceExt,
-    api::{DeleteParams, ListParams, PostParams},
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use std::{collections::BTreeSet, fs, sync::Arc};
@@ -86,9 +90,7 @@ impl Model {
 
 pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestCluster>) {
     let tenant = Tenant::create(&host, "recycling", &cluster("leaver", &[("own", "l40s", 1)])).await;
-    let nodes: Api<Node> = Api::all(host.client.clone());
-    let own = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.id.slug()));
-    let node = nodes.list(&own).await.unwrap().items.remove(0).name_any();
+    let node = only_node(&host, &tenant).await;
     let model = Model::import(&host, &node).await;
     let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
     let writer = json!({
@@ -106,15 +108,7 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     pods.create(&PostParams::default(), &serde_json::from_value(writer).unwrap())
         .await
         .unwrap();
-    until("the pod runs", SOON, async || {
-        let pod = pods.get("writer").await.map_err(|error| error.to_string())?;
-        if crate::pods::is_ready(&pod) {
-            Ok(())
-        } else {
-            Err(format!("{:?}", pod.status))
-        }
-    })
-    .await;
+    until_ready(&pods, "writer").await;
     let folder = host.home().root().join("nodes").join(&node);
     let orphan = folder.join("kubelet/pods").join(ORPHAN);
     let scratch = orphan.join("volumes/kubernetes.io~empty-dir/scratch");
@@ -130,15 +124,158 @@ pub(crate) async fn a_node_is_clean_when_the_next_tenant_gets_it(host: Arc<TestC
     let tenants = host.tenants("recycling");
     tenants.delete("leaver", &DeleteParams::default()).await.unwrap();
     until_gone(&host, "recycling", "leaver").await;
-    until("the node is free", SOON, async || {
-        let node = nodes.get(&node).await.map_err(|error| error.to_string())?;
+    until_free(&host, &node).await;
+    assert!(!orphan.exists(), "what the kubelet left is gone");
+    assert!(logs().is_empty(), "{:?}", logs());
+    model.assert_gone(&host, &node);
+}
+
+/// The node of a tenant that has one.
+async fn only_node(host: &TestCluster, tenant: &Tenant) -> String {
+    let nodes: Api<Node> = Api::all(host.client.clone());
+    let own = ListParams::default().labels(&format!("{}={}", labels::TENANT, tenant.id.slug()));
+    nodes.list(&own).await.unwrap().items.remove(0).name_any()
+}
+
+async fn until_ready(pods: &Api<Pod>, name: &str) {
+    until(&format!("pod {name} runs"), SOON, async || {
+        let pod = pods.get(name).await.map_err(|error| error.to_string())?;
+        if is_ready(&pod) {
+            Ok(())
+        } else {
+            Err(format!("{:?}", pod.status))
+        }
+    })
+    .await;
+}
+
+async fn until_free(host: &TestCluster, node: &str) {
+    let nodes: Api<Node> = Api::all(host.client.clone());
+    until(&format!("node {node} is free"), SOON, async || {
+        let node = nodes.get(node).await.map_err(|error| error.to_string())?;
         match node.labels().get(labels::NODE_STATE) {
             None => Ok(()),
             Some(state) => Err(format!("{state}: {:?}", node.annotations())),
         }
     })
     .await;
-    assert!(!orphan.exists(), "what the kubelet left is gone");
-    assert!(logs().is_empty(), "{:?}", logs());
-    model.assert_gone(&host, &node);
+}
+
+/// Reasons and messages of Events about an object of this name.
+async fn events_about(client: &Client, name: &str) -> Vec<String> {
+    let events: Api<Event> = Api::all(client.clone());
+    let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
+    let text = |event: Event| {
+        let (reason, message) = (event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+        format!("{reason}: {message}")
+    };
+    events.list(&about).await.unwrap().items.into_iter().map(text).collect()
+}
+
+async fn until_event(client: &Client, name: &str, parts: &[&str]) {
+    until(&format!("an Event about {name} says {parts:?}"), SOON, async || {
+        let events = events_about(client, name).await;
+        if events.iter().any(|text| parts.iter().all(|part| text.contains(part))) {
+            Ok(())
+        } else {
+            Err(events)
+        }
+    })
+    .await;
+}
+
+/// Creates a pod whose process ignores SIGTERM and that asks for a day to end, and waits until it runs.
+async fn create_stubborn(pods: &Api<Pod>, name: &str) {
+    let text = "trap '' TERM; while true; do sleep 1; done";
+    let process = json!({"name": "main", "image": IMAGE, "command": ["/bin/sh", "-c", text]});
+    let mut stubborn = pod(name, only(process));
+    stubborn["spec"]["terminationGracePeriodSeconds"] = 86_400.into();
+    pods.create(&PostParams::default(), &serde_json::from_value(stubborn).unwrap())
+        .await
+        .unwrap();
+    until_ready(pods, name).await;
+}
+
+/// A tenant with one node, on which a process ignores SIGTERM. Its pod asks for a day to end, and a budget forbids its eviction.
+/// The class gives pods five seconds.
+async fn stubborn_tenant(host: &TestCluster, name: &str) -> Tenant {
+    let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "brief"},
+        "spec": {"sync": {"pods": {"maxTerminationGracePeriodSeconds": 5}}}});
+    apply(&host.client, "", &class).await.unwrap();
+    let mut cluster = cluster(name, &[("own", "l40s", 1)]);
+    cluster.spec.class_name = Some("brief".into());
+    let tenant = Tenant::create(host, name, &cluster).await;
+    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "never"},
+        "spec": {"minAvailable": 1, "selector": {}}});
+    apply(&tenant.client, "default", &budget).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    create_stubborn(&pods, "stubborn").await;
+    until_event(
+        &tenant.client,
+        "stubborn",
+        &["FieldIgnored", "spec.terminationGracePeriodSeconds"],
+    )
+    .await;
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(host.client.clone(), &tenant.id.workload_namespace());
+    until("the budget on the host has counted the pod", SOON, async || {
+        let budgets = budgets
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        // A budget protects pods without a controller only by number, and only those that it has counted.
+        let is_observed = budgets.iter().any(|budget| {
+            let status = budget.status.as_ref();
+            status.is_some_and(|status| status.current_healthy == Some(1))
+        });
+        if is_observed {
+            Ok(())
+        } else {
+            Err(format!("{:?}", budgets.items))
+        }
+    })
+    .await;
+    tenant
+}
+
+/// Sets the time limits of the pool whose nodes these tests use; null: the defaults.
+async fn limit_drains(host: &TestCluster, drain: Option<&str>) {
+    let pools: Api<HostNodePool> = Api::all(host.client.clone());
+    let patch = Patch::Merge(json!({"spec": {"timeouts": {"drain": drain, "terminate": drain}}}));
+    pools.patch("l40s", &PatchParams::default(), &patch).await.unwrap();
+}
+
+pub(crate) async fn a_process_that_ignores_sigterm_keeps_no_node(host: Arc<TestCluster>) {
+    limit_drains(&host, Some("10s")).await;
+    let tenant = stubborn_tenant(&host, "stubborn-node").await;
+    let node = only_node(&host, &tenant).await;
+    let released = Patch::Merge(json!({"spec": {"nodeGroups": []}}));
+    host.tenants("stubborn-node")
+        .patch("stubborn-node", &PatchParams::default(), &released)
+        .await
+        .unwrap();
+    until_free(&host, &node).await;
+    until_event(&host.client, &node, &["DrainForced"]).await;
+    until_event(&tenant.client, "stubborn", &["NodeReclaimed"]).await;
+    limit_drains(&host, None).await;
+    tenant.delete(&host).await;
+}
+
+pub(crate) async fn a_process_that_ignores_sigterm_keeps_no_tenant(host: Arc<TestCluster>) {
+    let tenant = stubborn_tenant(&host, "stubborn-tenant").await;
+    let node = only_node(&host, &tenant).await;
+    // The team's own deletion may name a longer time than its pod: on the host it is that of the class.
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    pods.delete("stubborn", &DeleteParams::default().grace_period(86_400))
+        .await
+        .unwrap();
+    until("the pod is gone, with a day left", SOON, async || {
+        match pods.get_opt("stubborn").await {
+            Ok(None) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    create_stubborn(&pods, "again").await;
+    tenant.delete(&host).await;
+    until_free(&host, &node).await;
 }

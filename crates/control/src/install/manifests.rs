@@ -76,7 +76,7 @@ pub fn control_rules() -> Vec<PolicyRule> {
             &["get", "create", "patch", "delete"],
         ),
         rule("", &["events"], &["create", "patch"]),
-        rule("events.k8s.io", &["events"], &["create", "patch"]),
+        rule("events.k8s.io", &["events"], &["create", "get", "patch"]),
         rule(
             "rbac.authorization.k8s.io",
             &["roles", "rolebindings", "clusterroles", "clusterrolebindings"],

@@ -1,7 +1,7 @@
 //! What the controller of pools works with.
 
-use crate::{controllers::nodes::requested::RequestTracker, stores::Stores};
-use kube::{Client, runtime::events::Recorder};
+use crate::{controllers::nodes::requested::RequestTracker, events::EventRecorder, stores::Stores};
+use kube::Client;
 use std::sync::Arc;
 
 /// What the controller of pools works with. One per process.
@@ -13,5 +13,5 @@ pub struct HostNodePoolContext {
     /// Nodes that are requested of autoscalers.
     pub requested: Arc<RequestTracker>,
     /// Writes Events.
-    pub recorder: Recorder,
+    pub recorder: EventRecorder,
 }

@@ -2,12 +2,12 @@
 
 use super::{clock::Clock, jobs::NodeJobs, requested::RequestTracker};
 use crate::{
-    controllers::tenant::Tenants, key::Key, metrics::Metrics, network::NetworkConfig, runtime::ControlPlaneRuntime,
-    stores::Stores,
+    controllers::tenant::Tenants, events::EventRecorder, key::Key, metrics::Metrics, network::NetworkConfig,
+    runtime::ControlPlaneRuntime, stores::Stores,
 };
 use berth_node_lifecycle::{idle::IdleTracker, rejections::RejectedNodes};
 use berth_runtime::queue::Queue;
-use kube::{Client, runtime::events::Recorder};
+use kube::Client;
 use std::sync::Arc;
 
 /// What the controller of nodes works with. One per process.
@@ -37,5 +37,5 @@ pub struct NodesContext {
     /// Counters.
     pub metrics: Metrics,
     /// Writes Events.
-    pub recorder: Recorder,
+    pub recorder: EventRecorder,
 }

@@ -5,13 +5,14 @@ use crate::{
     control_plane::HostInput,
     controllers::tenant_class::KnownKinds,
     datastore::TenantDatastore,
+    events::EventRecorder,
     key::Key,
     network::{AdministrativeTier, NetworkConfig, NetworkContext},
     runtime::ControlPlaneRuntime,
     stores::Stores,
 };
 use berth_runtime::queue::Queue;
-use kube::{Client, runtime::events::Recorder};
+use kube::Client;
 use std::sync::Arc;
 
 /// What the tenant controller works with. One per process.
@@ -39,7 +40,7 @@ pub struct TenantContext {
     /// Objects that wait to be reconciled.
     pub queue: Queue<Key>,
     /// Writes Events.
-    pub recorder: Recorder,
+    pub recorder: EventRecorder,
 }
 
 impl TenantContext {

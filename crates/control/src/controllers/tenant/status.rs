@@ -237,10 +237,7 @@ pub(super) async fn write(
         .map_err(api("write the status"))
         .map_err(TenantError::Status)?;
     for event in events(&before, after) {
-        // A lost Event does no harm: the status says the same.
-        if let Err(error) = context.recorder.publish(&event, &cluster.object_ref(&())).await {
-            tracing::debug!(%error, "event not written");
-        }
+        context.recorder.publish(&event, &cluster.object_ref(&())).await;
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ use crate::{
     controllers::nodes::NodesContext,
     controllers::nodes::jobs::NodeJobs,
     error::{ReconcileError, api},
+    events::EventRecorder,
     metrics::{Metrics, NodeStateLabels},
 };
 use berth_api::{HostNodePoolSpec, TenantCluster, names::TenantId};
@@ -32,7 +33,7 @@ use berth_planner::Action;
 use failures::StepFailures;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client, Resource, ResourceExt, api::ListParams, runtime::events::Recorder};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::OnceCell;
 
@@ -66,7 +67,7 @@ async fn execute(pass: &mut Pass<'_>, actions: &[Action]) -> Result<Option<Durat
 /// What one pass of the executor works with: the host's API, the view of the host, and what was changed meanwhile.
 struct Pass<'a> {
     client: Client,
-    recorder: &'a Recorder,
+    recorder: &'a EventRecorder,
     metrics: &'a Metrics,
     rejected_nodes: &'a RejectedNodes,
     job_settings: &'a NodeJobs,

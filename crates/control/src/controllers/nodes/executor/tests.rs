@@ -5,7 +5,7 @@ use berth_api::labels;
 use berth_node_lifecycle::assignment::AssignmentState::{Assigned, Cordoned, Draining, Scrubbing};
 use berth_planner::{ActionKind, ActionReason};
 use http::{Method, Request, Response, StatusCode};
-use kube::{client::Body, runtime::events::Reporter};
+use kube::client::Body;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use std::{
@@ -231,13 +231,9 @@ impl Fixture {
                 .map(|node| (node.name_any(), Arc::new(node)))
                 .collect()
         };
-        let reporter = Reporter {
-            controller: "test".into(),
-            instance: None,
-        };
         let mut pass = Pass {
             client: self.client.clone(),
-            recorder: &Recorder::new(self.client.clone(), reporter),
+            recorder: &EventRecorder::new(self.client.clone()),
             metrics: &Metrics::new(&mut Registry::default()),
             rejected_nodes: &RejectedNodes::default(),
             job_settings: &NodeJobs::default(),

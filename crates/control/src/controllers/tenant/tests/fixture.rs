@@ -12,6 +12,7 @@ use crate::{
     control_plane::{Endpoint, HostInput},
     controllers::tenant_class::KnownKinds,
     datastore::{DatastoreError, TenantDatastore},
+    events::EventRecorder,
     network::{AdministrativeTier, NetworkConfig},
     stores::Stores,
     testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
@@ -20,10 +21,7 @@ use async_trait::async_trait;
 use berth_api::{NodeGroup, TenantCluster, TenantClusterSpec, names::TenantId};
 use berth_pki::CertificateAuthority;
 use berth_runtime::{client, queue::Queue};
-use kube::{
-    Client,
-    runtime::events::{Recorder, Reporter},
-};
+use kube::Client;
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 
@@ -161,10 +159,6 @@ fn insert_host_objects(host: &ScriptedApi, id: &TenantId) {
 }
 
 fn context(script: &Script, host: &ScriptedApi, tenant: &ScriptedApi, stores: Stores) -> TenantContext {
-    let reporter = Reporter {
-        controller: "test".into(),
-        instance: None,
-    };
     let ca = CertificateAuthority::create("etcd", Duration::from_secs(3600)).unwrap();
     TenantContext {
         client: host.client(),
@@ -189,7 +183,7 @@ fn context(script: &Script, host: &ScriptedApi, tenant: &ScriptedApi, stores: St
         kinds: Arc::new(KnownKinds::new(host.client())),
         tenants: Arc::new(Tenants::default()),
         queue: Queue::new(),
-        recorder: Recorder::new(host.client(), reporter),
+        recorder: EventRecorder::new(host.client()),
     }
 }
 
