@@ -42,6 +42,18 @@ pub fn set(value: &mut Value, path: &[&str], new: impl Into<Value>) {
     *current = new.into();
 }
 
+/// Whether `text` occurs in any key or string.
+pub fn mentions(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(string) => string.contains(text),
+        Value::Array(items) => items.iter().any(|item| mentions(item, text)),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(key, value)| key.contains(text) || mentions(value, text)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
 /// Calls `visit` for every value at a path such as `spec.tls[].secretName`, where `[]` stands for each item of a list.
 pub fn each(value: &Value, path: &str, visit: &mut dyn FnMut(&Value)) {
     let Some((step, rest)) = path
@@ -136,6 +148,32 @@ pub fn is_patched(object: &Value, patch: &Value) -> bool {
         }),
         other => object == other,
     }
+}
+
+/// Whether a JSON merge patch turns `before` into `after`.
+pub fn is_merged(before: &Value, patch: &Value, after: &Value) -> bool {
+    let Value::Object(changes) = patch else {
+        return patch == after;
+    };
+    let Value::Object(after) = after else {
+        return false;
+    };
+    let nothing = Map::new();
+    let before = before.as_object().unwrap_or(&nothing);
+    let is_right = |(key, value): (&String, &Value)| match changes.get(key) {
+        Some(change) => is_merged(before.get(key).unwrap_or(&Value::Null), change, value),
+        None => before.get(key) == Some(value),
+    };
+    let is_removed = |key: &String| changes.get(key).is_some_and(Value::is_null);
+    let removed = before.keys().filter(|key| !after.contains_key(*key));
+    after.iter().all(is_right) && removed.into_iter().all(is_removed) && added_all(changes, after)
+}
+
+/// Whether `after` has every key that `changes` sets.
+fn added_all(changes: &Map<String, Value>, after: &Map<String, Value>) -> bool {
+    changes
+        .iter()
+        .all(|(key, change)| change.is_null() || after.contains_key(key))
 }
 
 /// A hash of a JSON value that does not depend on the order of keys: 26 lower-case hexadecimal characters (104 bits).

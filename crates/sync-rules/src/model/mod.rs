@@ -1,7 +1,9 @@
 //! The types of the rules: kinds and what they declare, objects as they are kept, and the cache of both sides.
 
 pub mod cache;
+mod content;
 pub mod denied_field;
+mod fresh;
 pub mod json;
 pub mod kind;
 pub mod kind_id;

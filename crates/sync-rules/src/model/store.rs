@@ -9,6 +9,7 @@ pub use super::watch_spec::{Detail, WatchSpec, origin_name, own_name};
 
 use crate::model::{
     KindId,
+    fresh::Fresh,
     resource::{Name, Side},
 };
 use std::{
@@ -17,13 +18,15 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Instant,
 };
 
 /// The objects of one kind on one side, by their name in the tenant.
 #[derive(Debug, Default)]
 pub struct Store {
     inner: Mutex<Inner>,
-    dictionary: super::packed_text::Dictionary,
+    dictionary: Arc<super::packed_text::Dictionary>,
+    fresh: Fresh,
     listed: AtomicBool,
     /// Why the API server gives no objects of this kind at all.
     unavailable: Mutex<Option<Unavailable>>,
@@ -47,6 +50,8 @@ struct Inner {
     tombstones: HashMap<Name, Arc<Stored>>,
     /// The watch has seen everything up to this resource version.
     seen_up_to: u64,
+    /// Versions that the watch will report and that need no work, by UID: those after the first, up to the second.
+    expected: HashMap<Box<str>, (u64, u64)>,
     /// While a list runs: versions of what was known when it began, without what the list has named since.
     unlisted: Option<HashMap<Name, u64>>,
 }
@@ -131,22 +136,67 @@ impl Store {
     /// Stores a state that a write of the syncer returned. Ignored if the watch has already seen that version or a
     /// newer one.
     pub fn written(&self, name: Name, stored: Stored) {
-        let stored = stored.packed(&self.dictionary);
         let mut inner = self.inner();
         if stored.version > inner.seen_up_to {
-            inner.put(name, stored);
+            self.put(&mut inner, name, stored);
         }
+    }
+
+    /// Remembers that the versions of an object after `from`, up to `to`, come from writes of the syncer alone, whose result is
+    /// stored: the watch will report them, and nothing has to be done then.
+    pub fn expect(&self, uid: &str, from: u64, to: u64) {
+        const MOST: usize = 1024;
+        let mut inner = self.inner();
+        let seen = inner.seen_up_to;
+        if to <= seen {
+            return;
+        }
+        if inner.expected.len() >= MOST {
+            inner.expected.retain(|_, (_, to)| *to > seen);
+        }
+        let range = inner.expected.entry(uid.into()).or_insert((from, to));
+        // Versions that follow those which are expected already.
+        *range = if range.1 == from { (range.0, to) } else { (from, to) };
+    }
+
+    /// Whether the watch reports a version of an object that is expected, so that everything about it is done.
+    pub fn is_expected(&self, uid: &str, version: u64) -> bool {
+        let mut inner = self.inner();
+        let Some((from, to)) = inner.expected.get(uid).copied() else {
+            return false;
+        };
+        if version >= to {
+            // The watch reports versions in order.
+            inner.expected.remove(uid);
+        }
+        let is_expected = from < version && version <= to;
+        if is_expected {
+            inner.seen_up_to = inner.seen_up_to.max(version);
+        }
+        is_expected
     }
 
     /// Stores a state that the watch reports.
     pub fn watched(&self, name: Name, stored: Stored) {
-        let stored = stored.packed(&self.dictionary);
         let mut inner = self.inner();
         inner.seen_up_to = inner.seen_up_to.max(stored.version);
         if let Some(unlisted) = &mut inner.unlisted {
             unlisted.remove(&name);
         }
-        inner.put(name, stored);
+        self.put(&mut inner, name, stored);
+    }
+
+    fn put(&self, inner: &mut Inner, name: Name, stored: Stored) {
+        let known = inner.objects.get(&name);
+        if known.is_some_and(|known| known.version > stored.version) {
+            return;
+        }
+        if *stored.name != *name.name {
+            inner.by_own_name.insert(stored.name.clone(), name.clone());
+        }
+        let stored = Arc::new(stored);
+        self.fresh.keep(&stored, &self.dictionary);
+        inner.objects.insert(name, stored);
     }
 
     /// Drops an object from the store, although it exists.
@@ -204,20 +254,6 @@ impl Store {
 }
 
 impl Inner {
-    fn put(&mut self, name: Name, stored: Stored) {
-        if self
-            .objects
-            .get(&name)
-            .is_some_and(|known| known.version > stored.version)
-        {
-            return;
-        }
-        if *stored.name != *name.name {
-            self.by_own_name.insert(stored.name.clone(), name.clone());
-        }
-        self.objects.insert(name, Arc::new(stored));
-    }
-
     fn remove(&mut self, name: &Name) {
         if let Some(old) = self.objects.remove(name) {
             self.by_own_name.remove(&old.name);
@@ -227,20 +263,36 @@ impl Inner {
 
 /// All stores.
 #[derive(Debug)]
-pub struct Stores(HashMap<(Side, KindId), Store>);
+pub struct Stores {
+    by_kind: HashMap<(Side, KindId), Store>,
+    fresh: Fresh,
+}
 
 impl Stores {
     /// Empty stores for these kinds.
     pub fn new(kinds: &[KindId]) -> Self {
+        let fresh = Fresh::default();
+        let empty = || Store {
+            fresh: fresh.clone(),
+            ..Store::default()
+        };
         let all = kinds
             .iter()
-            .flat_map(|kind| [Side::Tenant, Side::Host].map(|side| ((side, *kind), Store::default())));
-        Self(all.collect())
+            .flat_map(|kind| [Side::Tenant, Side::Host].map(|side| ((side, *kind), empty())));
+        Self {
+            by_kind: all.collect(),
+            fresh,
+        }
+    }
+
+    /// Packs the objects that have not changed for some time.
+    pub fn pack_old(&self) {
+        self.fresh.pack_old(Instant::now());
     }
 
     /// The store of a side and kind. Kinds that are not watched on a side have an empty store there.
     pub fn of(&self, side: Side, kind: KindId) -> &Store {
-        &self.0[&(side, kind)]
+        &self.by_kind[&(side, kind)]
     }
 
     /// The tenant's objects of a kind.
@@ -284,6 +336,26 @@ mod tests {
         store.written(name.clone(), stored("b", 9));
         store.watched(name.clone(), stored("b", 7));
         assert_eq!(store.get(&name).unwrap().version, 9);
+    }
+
+    #[test]
+    fn only_versions_that_are_still_to_come_are_expected() {
+        let store = Store::default();
+        let name = Name::new("a", "b");
+        store.watched(name.clone(), stored("b", 5));
+        store.expect("u", 4, 5);
+        assert!(!store.is_expected("u", 5), "it was reported before it was expected");
+        store.expect("u", 5, 7);
+        store.expect("u", 7, 9);
+        assert!(!store.is_expected("v", 6), "that is another object");
+        assert!(store.is_expected("u", 6) && store.is_expected("u", 9));
+        assert!(!store.is_expected("u", 9), "once only");
+        store.written(name.clone(), stored("b", 8));
+        assert_eq!(store.get(&name).unwrap().version, 5, "what is expected counts as seen");
+        store.expect("u", 9, 11);
+        store.expect("u", 12, 14);
+        assert!(!store.is_expected("u", 12), "12 came from somebody else");
+        assert!(store.is_expected("u", 14) && !store.is_expected("u", 15));
     }
 
     #[test]

@@ -1,13 +1,11 @@
 //! One object as the syncer keeps it: what decisions need is typed, the rest is packed JSON text. A parsed JSON tree
 //! takes thirty times the memory.
 
-use super::{
-    packed_text::{Dictionary, Text},
-    taint::Taint,
-};
+use super::{content::Content, packed_text::Dictionary, taint::Taint};
 use crate::model::json;
 use berth_api::labels;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// The deletion of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +36,7 @@ impl Deletion {
 }
 
 /// An object, trimmed to what its kind needs.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Stored {
     /// The object's own name (host objects have another one than in the tenant).
     pub name: Box<str>,
@@ -60,59 +58,40 @@ pub struct Stored {
     pub unschedulable: bool,
     /// On nodes: their taints.
     pub taints: Box<[Taint]>,
-    json: Text,
+    /// On pods: whether they have a node.
+    pub has_node: bool,
+    content: Content,
 }
 
 impl Stored {
-    /// Keeps an object, which the caller has trimmed.
+    /// Keeps a copy of an object, which the caller has trimmed.
     pub fn new(object: &Value) -> Self {
-        let annotation = |key| json::text(object, &["metadata", "annotations", key]).map(Into::into);
-        let meta = |key| json::text(object, &["metadata", key]);
-        Self {
-            name: meta("name").unwrap_or_default().into(),
-            uid: meta("uid").unwrap_or_default().into(),
-            version: meta("resourceVersion")
-                .and_then(|version| version.parse().ok())
-                .unwrap_or_default(),
-            generation: json::at(object, &["metadata", "generation"])
-                .and_then(Value::as_i64)
-                .unwrap_or_default(),
-            deletion: meta("deletionTimestamp").map(|_| Deletion {
-                grace_seconds: json::at(object, &["metadata", "deletionGracePeriodSeconds"]).and_then(Value::as_i64),
-                held: !json::items(object, &["metadata", "finalizers"]).is_empty(),
-            }),
-            origin_uid: annotation(labels::ORIGIN_UID),
-            applied_hash: annotation(labels::APPLIED_HASH),
-            // A time that cannot be parsed counts as long ago.
-            reserved_at: json::text(object, &["metadata", "annotations", labels::RESERVED_AT])
-                .map(|time| time.parse().unwrap_or_default()),
-            unschedulable: json::at(object, &["spec", "unschedulable"]) == Some(&Value::Bool(true)),
-            taints: Taint::all_of(object),
-            json: Text::new(object.to_string()),
-        }
+        Self::from(object.clone())
     }
 
     /// The trimmed object.
-    pub fn object(&self) -> Value {
-        // The text was made from a JSON value, so it parses.
-        self.json.read(|text| serde_json::from_slice(text).unwrap_or_default())
+    pub fn object(&self) -> Arc<Value> {
+        self.content.tree()
     }
 
-    /// Whether the object's JSON text contains `text`: far cheaper than parsing the object.
+    /// Whether `text` occurs in a key or string of the object, or may occur: far cheaper than parsing it.
     pub fn mentions(&self, text: &str) -> bool {
-        self.json
-            .read(|json| std::str::from_utf8(json).is_ok_and(|json| json.contains(text)))
+        self.content.mentions(text)
     }
 
-    /// The same object with its text packed.
-    pub(super) fn packed(mut self, dictionary: &Dictionary) -> Self {
-        self.json = self.json.packed(dictionary);
-        self
+    /// Packs the object.
+    pub(super) fn pack(&self, dictionary: &Dictionary) {
+        self.content.pack(dictionary);
     }
 
-    /// Bytes kept for this object besides its fixed size.
+    #[cfg(test)]
+    pub(super) fn is_packed(&self) -> bool {
+        self.content.packed_bytes() > 0
+    }
+
+    /// Bytes kept for this object besides its fixed size, once it is packed.
     pub fn heap_bytes(&self) -> usize {
-        self.json.len()
+        self.content.packed_bytes()
             + self.name.len()
             + self.uid.len()
             + [&self.origin_uid, &self.applied_hash]
@@ -120,6 +99,38 @@ impl Stored {
                 .flatten()
                 .map(|text| text.len())
                 .sum::<usize>()
+    }
+}
+
+impl From<Value> for Stored {
+    /// Keeps an object, which the caller has trimmed.
+    fn from(object: Value) -> Self {
+        let object = Arc::new(object);
+        let annotation = |key| json::text(&object, &["metadata", "annotations", key]).map(Into::into);
+        let meta = |key| json::text(&object, &["metadata", key]);
+        Self {
+            name: meta("name").unwrap_or_default().into(),
+            uid: meta("uid").unwrap_or_default().into(),
+            version: meta("resourceVersion")
+                .and_then(|version| version.parse().ok())
+                .unwrap_or_default(),
+            generation: json::at(&object, &["metadata", "generation"])
+                .and_then(Value::as_i64)
+                .unwrap_or_default(),
+            deletion: meta("deletionTimestamp").map(|_| Deletion {
+                grace_seconds: json::at(&object, &["metadata", "deletionGracePeriodSeconds"]).and_then(Value::as_i64),
+                held: !json::items(&object, &["metadata", "finalizers"]).is_empty(),
+            }),
+            origin_uid: annotation(labels::ORIGIN_UID),
+            applied_hash: annotation(labels::APPLIED_HASH),
+            // A time that cannot be parsed counts as long ago.
+            reserved_at: json::text(&object, &["metadata", "annotations", labels::RESERVED_AT])
+                .map(|time| time.parse().unwrap_or_default()),
+            unschedulable: json::at(&object, &["spec", "unschedulable"]) == Some(&Value::Bool(true)),
+            taints: Taint::all_of(&object),
+            has_node: json::text(&object, &["spec", "nodeName"]).is_some_and(|node| !node.is_empty()),
+            content: Content::new(object),
+        }
     }
 }
 

@@ -47,9 +47,9 @@ pub(crate) async fn keep(tenant: Api, wanted: &MutatingWebhookConfiguration) {
             }
             Ok(Event::InitApply(object)) => {
                 listed = true;
-                Some(object.json)
+                Some(object.parse())
             }
-            Ok(Event::Apply(object)) => Some(object.json),
+            Ok(Event::Apply(object)) => Some(object.parse()),
             Ok(Event::InitDone) if listed => continue,
             Ok(Event::Delete(_) | Event::InitDone) => None,
             Err(error) => {

@@ -1,7 +1,10 @@
 //! Calls to one API server: every call has a time limit and is measured, and every failure is sorted by what to do
 //! about it.
 
-use crate::metrics::{CallLabels, Metrics};
+use crate::{
+    metrics::{CallLabels, Metrics},
+    store::Content,
+};
 use berth_api::labels::SYNCER_MANAGER;
 use berth_sync_rules::{
     model::resource::{Resource, Side},
@@ -12,8 +15,12 @@ use kube::{
     api::{DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     core::{Request, Status},
 };
+use serde::Serialize;
 use serde_json::Value;
-use std::time::{Duration, Instant};
+use std::{
+    fmt::Debug,
+    time::{Duration, Instant},
+};
 
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Wait after "too many requests" without a time of its own.
@@ -262,7 +269,7 @@ impl Api {
         namespace: &str,
         name: &str,
         subresource: &'static str,
-        patch: &Patch<Value>,
+        patch: &Patch<impl Serialize + Debug>,
     ) -> Result<Value, CallError> {
         let parameters = PatchParams {
             field_manager: Some(SYNCER_MANAGER.into()),
@@ -313,7 +320,7 @@ impl Api {
     ) -> Result<Value, CallError> {
         let request = request.map_err(|error| CallError::Rejected(error.to_string()))?;
         let start = Instant::now();
-        let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<Value>(request)).await;
+        let result = tokio::time::timeout(TIME_LIMIT, self.client.request::<Content>(request)).await;
         self.metrics.api_call(
             &CallLabels {
                 side: self.side.name(),
@@ -322,12 +329,9 @@ impl Api {
             },
             start.elapsed(),
         );
-        let mut object = result
+        let Content(object) = result
             .map_err(|_| CallError::Unavailable("time limit exceeded".into()))?
             .map_err(|error| CallError::from(error).of_side(self.side))?;
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("managedFields");
-        }
         Ok(object)
     }
 }

@@ -144,9 +144,19 @@ impl ObjectSync<'_> {
                     .sync_to_host
                     .observe(self.observed_at.elapsed().as_secs_f64());
                 ignored.extend(dropped(&desired, &created));
-                engine.store_written(Side::Host, *id, name, created);
+                engine.store_created(Side::Host, *id, name, created);
                 self.record_ignored(&ignored).await;
-                Ok(Outcome::new("created"))
+                let requeue_after = match engine.cache.stores.host(*id).get(name) {
+                    Some(host) => {
+                        let outcome = self.sync_status(stored, object, &host.object(), true, &[]).await?;
+                        outcome.requeue_after
+                    }
+                    None => None,
+                };
+                Ok(Outcome {
+                    result: "created",
+                    requeue_after,
+                })
             }
             Err(CallError::Conflict(_)) => self.taken(stored).await,
             Err(error) => Err(error),

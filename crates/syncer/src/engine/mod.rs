@@ -36,7 +36,7 @@ use api::{Api, CallError};
 use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{
     model::{
-        Cache, Direction, KindId, QueuePriority,
+        Cache, Direction, KindId, QueuePriority, json,
         resource::{Key, Name, Side},
         store::Stored,
     },
@@ -55,6 +55,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Time between full scans of both sides.
 const RESYNC: Duration = Duration::from_mins(5);
+/// Time between two looks for objects to pack.
+const PACK: Duration = Duration::from_secs(1);
 /// First and longest wait after failures.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mins(1));
 /// Longest wait while an API server does not answer, or fails: what it missed must not wait for long once it is back.
@@ -178,6 +180,7 @@ impl Engine {
         ready(&without);
         tasks.spawn(Arc::clone(&self).resync());
         tasks.spawn(Arc::clone(&self).renew_leases());
+        tasks.spawn(Arc::clone(&self).pack());
         for priority in PRIORITIES {
             let queue = self.queue(priority).clone();
             tasks.spawn(Arc::clone(&self).run_queue(queue, concurrency(priority)));
@@ -328,8 +331,37 @@ impl Engine {
             self.cache
                 .stores
                 .of(side, id)
-                .written(name.clone(), Stored::new(&object));
+                .written(name.clone(), Stored::from(object));
             self.add_dependents(side, id, name);
+        }
+    }
+
+    /// Stores what a patch of the syncer returned. If it contains nothing but that patch, the watch reports nothing new.
+    fn store_patched(&self, side: Side, id: KindId, name: &Name, (before, patch): (&Value, &Value), after: Value) {
+        self.store_written(side, id, name, after);
+        let store = self.cache.stores.of(side, id);
+        let Some(after) = store.get(name) else { return };
+        let object = after.object();
+        let mut changes = patch.clone();
+        for counter in ["generation", "resourceVersion"] {
+            if let Some(value) = object["metadata"].get(counter) {
+                changes["metadata"][counter] = value.clone();
+            }
+        }
+        let version = json::text(before, &["metadata", "resourceVersion"]).and_then(|version| version.parse().ok());
+        if let Some(version) = version
+            && json::is_merged(before, &changes, &object)
+        {
+            store.expect(&after.uid, version, after.version);
+        }
+    }
+
+    /// Stores an object that the syncer has created: the watch reports nothing new.
+    fn store_created(&self, side: Side, id: KindId, name: &Name, created: Value) {
+        self.store_written(side, id, name, created);
+        let store = self.cache.stores.of(side, id);
+        if let Some(created) = store.get(name) {
+            store.expect(&created.uid, 0, created.version);
         }
     }
 
@@ -354,6 +386,14 @@ impl Engine {
                 uid: &object.uid,
             };
             self.recorder.record(about, level, reason, message).await;
+        }
+    }
+
+    /// Packs objects that have not changed for some time.
+    async fn pack(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(PACK).await;
+            self.cache.stores.pack_old();
         }
     }
 

@@ -35,10 +35,17 @@ impl ObjectSync<'_> {
         };
         let mut written = false;
         let mut requeue_after = None;
+        // What the API server changes when it binds the pod.
+        let mut binding = json!({});
         for write in kind.sync_status(&engine.cache, name, &report) {
             match write {
-                TenantWrite::Bind { node } => written |= self.bind(stored, &node).await?,
-                TenantWrite::Status(status) => written |= self.write_status(stored, object, &status).await?,
+                TenantWrite::Bind { node } => {
+                    written |= self.bind(stored, &node).await?;
+                    binding = json!({"spec": {"nodeName": node}});
+                }
+                TenantWrite::Status(status) => {
+                    written |= self.write_status_after(&binding, stored, object, &status).await?;
+                }
                 TenantWrite::Patch(patch) => written |= self.patch(stored, object, patch).await?,
                 TenantWrite::Later(after) => requeue_after = Some(after),
             }
@@ -87,13 +94,13 @@ impl ObjectSync<'_> {
             return Ok(false);
         }
         patch["metadata"]["uid"] = (*stored.uid).into();
-        let patch = Patch::Merge(patch);
+        let body = Patch::Merge(&patch);
         let result = engine
             .tenant
-            .patch(kind.resource(), &name.namespace, &name.name, "", &patch)
+            .patch(kind.resource(), &name.namespace, &name.name, "", &body)
             .await;
         if let Some(written) = CallError::found(result)? {
-            engine.store_written(Side::Tenant, *id, name, written);
+            engine.store_patched(Side::Tenant, *id, name, (object, &patch), written);
         }
         Ok(true)
     }
@@ -105,6 +112,18 @@ impl ObjectSync<'_> {
         object: &Value,
         status: &Value,
     ) -> Result<bool, CallError> {
+        self.write_status_after(&json!({}), stored, object, status).await
+    }
+
+    /// Writes a status to the tenant if it differs. `others` is a merge patch of what the syncer has changed in `object` besides.
+    /// Returns whether it did.
+    async fn write_status_after(
+        &self,
+        others: &Value,
+        stored: &Stored,
+        object: &Value,
+        status: &Value,
+    ) -> Result<bool, CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
@@ -112,13 +131,23 @@ impl ObjectSync<'_> {
         let Some(difference) = status_patch(object, status) else {
             return Ok(false);
         };
-        let patch = Patch::Merge(json!({"metadata": {"uid": stored.uid}, "status": difference}));
+        let patch = json!({"metadata": {"uid": stored.uid}, "status": difference});
         let result = engine
             .tenant
-            .patch(kind.resource(), &name.namespace, &name.name, "status", &patch)
+            .patch(
+                kind.resource(),
+                &name.namespace,
+                &name.name,
+                "status",
+                &Patch::Merge(&patch),
+            )
             .await;
         if let Some(written) = CallError::found(result)? {
-            engine.store_written(Side::Tenant, *id, name, written);
+            let mut changes = patch;
+            if let Some(spec) = others.get("spec") {
+                changes["spec"] = spec.clone();
+            }
+            engine.store_patched(Side::Tenant, *id, name, (object, &changes), written);
         }
         Ok(true)
     }
@@ -126,10 +155,20 @@ impl ObjectSync<'_> {
     /// Reports denied fields to the tenant, by an Event and in the status.
     pub(super) async fn deny(&self, stored: &Stored, object: &Value, denied: &[DeniedField]) -> Result<(), CallError> {
         self.record_denied(denied).await;
-        if let Some(status) = self
+        self.write_denied(stored, object, denied).await
+    }
+
+    /// Reports denied fields in the status.
+    pub(super) async fn write_denied(
+        &self,
+        stored: &Stored,
+        object: &Value,
+        denied: &[DeniedField],
+    ) -> Result<(), CallError> {
+        let status = self
             .kind
-            .denied_status(&self.engine.cache, self.name, object, denied, Timestamp::now())
-        {
+            .denied_status(&self.engine.cache, self.name, object, denied, Timestamp::now());
+        if let Some(status) = status {
             self.write_status(stored, object, &status).await?;
         }
         Ok(())

@@ -90,7 +90,9 @@ impl ObjectSync<'_> {
                 self.sync_status(stored, object, &host.object(), false, &[]).await
             }
             (Action::Delete { grace_seconds, report }, tenant, Some(host)) => {
-                if let Some(left) = tenant.and_then(|(stored, object)| self.pending(stored, object, host)) {
+                // What the tenant deletes has no use for an allocation that is under way.
+                let kept = tenant.filter(|(stored, _)| stored.deletion.is_none());
+                if let Some(left) = kept.and_then(|(stored, object)| self.pending(stored, object, host)) {
                     return Ok(Outcome::requeue("reserved", left));
                 }
                 if let Some((stored, object)) = tenant.filter(|_| report) {
@@ -120,7 +122,7 @@ impl ObjectSync<'_> {
 
     /// How long the host object must be left alone because it is ahead of the tenant's.
     pub(super) fn pending(&self, stored: &Stored, object: &Value, host: &Stored) -> Option<Duration> {
-        if stored.deletion.is_some() || !is_origin(stored, host) {
+        if !is_origin(stored, host) {
             return None;
         }
         let allocated = self.kind.allocated(object);

@@ -144,7 +144,9 @@ async fn mint(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stor
     let secret = secret_object(engine, name, pod, host_pod, &data, annotations);
     engine.start_host_watch(KindId::PodToken);
     let written = write(engine, name, &pod.uid, &secret).await?;
-    engine.store_written(Side::Host, KindId::PodToken, name, written);
+    engine.store_created(Side::Host, KindId::PodToken, name, written);
+    // If its pod is never created, it is to be deleted.
+    engine.add(KindId::PodToken.key(name.clone()));
     Ok(())
 }
 

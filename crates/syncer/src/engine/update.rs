@@ -43,10 +43,7 @@ impl ObjectSync<'_> {
                     {
                         lock(&engine.synced_versions).insert(self.key(), versions);
                     }
-                } else if let Some(left) = is_ours
-                    .then(|| engine.pending.time_left(&self.key(), &kind.allocated(object)))
-                    .flatten()
-                {
+                } else if let Some(left) = self.pending(stored, object, host) {
                     return Ok(Outcome::requeue("reserved", left));
                 } else {
                     engine.pending.end(&self.key());

@@ -16,7 +16,7 @@ impl ObjectSync<'_> {
     }
 
     /// Deletes the host object, or reduces it to what is harmless, as the kind says. `content` is the tenant's object in full, `denied` what
-    /// to report. Returns the outcome if nothing is left to do: if the host object is deleted.
+    /// to report in its status. Returns the outcome if nothing is left to do: if the host object is deleted.
     pub(super) async fn withdraw(
         &self,
         stored: &Stored,
@@ -29,7 +29,7 @@ impl ObjectSync<'_> {
             WhenDenied::Keep => Ok(None),
             WhenDenied::Withdraw => {
                 if !denied.is_empty() {
-                    self.deny(stored, object, denied).await?;
+                    self.write_denied(stored, object, denied).await?;
                 }
                 self.delete(host, kind.orphan_grace()).await?;
                 Ok(Some(Outcome::new("withdrawn")))

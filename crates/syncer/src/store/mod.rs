@@ -1,7 +1,9 @@
 //! Watches that fill the stores of both sides.
 
+mod content;
 mod object;
 mod watch;
 
+pub(crate) use content::Content;
 pub(crate) use object::Object;
 pub use watch::{Hooks, run as watch};

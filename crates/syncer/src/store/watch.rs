@@ -79,14 +79,15 @@ async fn follow<const METADATA_ONLY: bool>(
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => store.list_begins(),
+            Ok(Event::Apply(object)) if store.is_expected(object.uid(), object.version()) => {}
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
-                if let Some((name, stored)) = keep(spec, object.json) {
+                if let Some((name, stored)) = keep(spec, object.parse()) {
                     store.watched(name.clone(), stored);
                     (hooks.changed)(name);
                 }
             }
             Ok(Event::Delete(object)) => {
-                if let Some((name, stored)) = keep(spec, object.json) {
+                if let Some((name, stored)) = keep(spec, object.parse()) {
                     store.deleted(&name, stored);
                     (hooks.changed)(name);
                 }
@@ -137,5 +138,5 @@ fn unavailable(error: &Error) -> Option<Unavailable> {
 fn keep(spec: WatchSpec, mut json: Value) -> Option<(Name, Stored)> {
     let name = (spec.name)(&json)?;
     (spec.trim)(&mut json);
-    Some((name, Stored::new(&json)))
+    Some((name, Stored::from(json)))
 }

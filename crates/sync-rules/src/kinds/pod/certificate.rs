@@ -34,7 +34,7 @@ pub const REQUESTS: Kind = Kind::read_only(WatchSpec::own(RESOURCE).trimmed(trim
     .with_tenant_rights(&[("podcertificaterequests", &["create"])]);
 
 /// What a pod's JSON text contains if it has such a projection.
-pub const MENTION: &str = "\"podCertificate\"";
+pub const MENTION: &str = "podCertificate";
 /// A request that is not seen for so long is taken for deleted. As in the kubelet (`assumeDeletedThreshold`).
 const ABANDONED: SignedDuration = SignedDuration::from_mins(10);
 /// The longest time that refreshes are spread over. As in the kubelet (`jitterDuration`).

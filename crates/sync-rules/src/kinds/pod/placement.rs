@@ -16,9 +16,6 @@ use crate::{
 use berth_api::{SchedulingMode, labels, sync_policy::allows};
 use serde_json::{Map, Value, json};
 
-/// What the JSON text of a pod contains once it has a node.
-const PLACED: &str = "\"nodeName\":";
-
 /// Who places a pod with this spec.
 pub fn mode(cache: &Cache, spec: &Value) -> SchedulingMode {
     let hosts = &cache.tenant.policy.pods.schedulers;
@@ -31,7 +28,7 @@ pub fn mode(cache: &Cache, spec: &Value) -> SchedulingMode {
 
 /// Whether a host pod waits for a node.
 pub fn waits(host: &Stored) -> bool {
-    !host.mentions(PLACED)
+    !host.has_node
 }
 
 /// What a pod that is created now would have on record: none if it may run on each node of the tenant.

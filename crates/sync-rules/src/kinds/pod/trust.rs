@@ -37,7 +37,7 @@ const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 /// Its last line.
 const END: &str = "-----END CERTIFICATE-----";
 /// What a pod's JSON text contains if it has such a projection.
-const MENTION: &str = "\"clusterTrustBundle\"";
+const MENTION: &str = "clusterTrustBundle";
 
 fn trim(bundle: &mut Value) {
     let metadata = &bundle["metadata"];

@@ -1,0 +1,89 @@
+//! The content of a kept object: a tree while it is fresh, packed text later. A pod changes several times within a second of
+//! its creation, and each time rules read it more than once. What is replaced before it is packed costs no packing at all.
+
+use super::{
+    json,
+    packed_text::{Dictionary, Text},
+};
+use serde_json::Value;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The content of an object.
+#[derive(Debug)]
+pub(super) struct Content(Mutex<State>);
+
+#[derive(Debug)]
+enum State {
+    Tree(Arc<Value>),
+    Packed(Text),
+}
+
+impl Content {
+    pub(super) fn new(object: Arc<Value>) -> Self {
+        Self(Mutex::new(State::Tree(object)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tree.
+    pub(super) fn tree(&self) -> Arc<Value> {
+        match &*self.state() {
+            State::Tree(object) => Arc::clone(object),
+            // The text was made from a JSON value, so it parses.
+            State::Packed(text) => Arc::new(text.read(|text| serde_json::from_slice(text).unwrap_or_default())),
+        }
+    }
+
+    /// Whether `text` occurs in a key or string.
+    pub(super) fn mentions(&self, text: &str) -> bool {
+        match &*self.state() {
+            State::Tree(object) => json::mentions(object, text),
+            State::Packed(packed) => {
+                packed.read(|json| std::str::from_utf8(json).is_ok_and(|json| json.contains(text)))
+            }
+        }
+    }
+
+    /// Packs the tree.
+    pub(super) fn pack(&self, dictionary: &Dictionary) {
+        let mut state = self.state();
+        if let State::Tree(object) = &*state {
+            *state = State::Packed(Text::new(object.to_string()).packed(dictionary));
+        }
+    }
+
+    /// Bytes of the text; 0 while it is a tree, whose size is not known.
+    pub(super) fn packed_bytes(&self) -> usize {
+        match &*self.state() {
+            State::Tree(_) => 0,
+            State::Packed(text) => text.len(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn content_reads_the_same_before_and_after_packing() {
+        let long = "x".repeat(1000);
+        let object = Arc::new(json!({"spec": {"nodeName": "gpu-1", "list": ["10.0.0.1", 7, null, long]}}));
+        let content = Content::new(Arc::clone(&object));
+        let check = || {
+            assert_eq!(content.tree(), object);
+            for text in ["nodeName", "odeNam", "10.0.0", "gpu-1"] {
+                assert!(content.mentions(text), "{text}");
+            }
+            assert!(!content.mentions("gpu-2"));
+        };
+        check();
+        assert_eq!(content.packed_bytes(), 0);
+        content.pack(&Dictionary::default());
+        check();
+        assert!((1..200).contains(&content.packed_bytes()), "{}", content.packed_bytes());
+    }
+}
