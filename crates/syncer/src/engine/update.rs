@@ -48,6 +48,8 @@ impl ObjectSync<'_> {
                     .flatten()
                 {
                     return Ok(Outcome::requeue("reserved", left));
+                } else if let Some(waits) = self.wait_to_open_gates(object, host).await {
+                    return Ok(waits);
                 } else {
                     engine.pending.end(&self.key());
                     let desired = self.with_metadata(stored, desired, &hash);

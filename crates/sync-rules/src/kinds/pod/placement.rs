@@ -18,6 +18,11 @@ use serde_json::{Map, Value, json};
 
 /// What the JSON text of a pod contains once it has a node.
 const PLACED: &str = "\"nodeName\":";
+/// What it contains once the pod has the condition `PodScheduled`. In a text of the pod, the quotes would be escaped.
+const HAS_CONDITION: &str = "\"type\":\"PodScheduled\"";
+/// What it contains while the pod has scheduling gates. The host's API server sets this reason when the pod is created, and it
+/// stays until the scheduler tries the pod.
+const GATED: &str = "\"reason\":\"SchedulingGated\"";
 
 /// Who places a pod with this spec.
 pub fn mode(cache: &Cache, spec: &Value) -> SchedulingMode {
@@ -32,6 +37,30 @@ pub fn mode(cache: &Cache, spec: &Value) -> SchedulingMode {
 /// Whether a host pod waits for a node.
 pub fn waits(host: &Stored) -> bool {
     !host.mentions(PLACED)
+}
+
+/// How far the host's scheduler is with a host pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchedulingStage {
+    /// It has not tried the pod yet.
+    Untried,
+    /// It does not try the pod, which has scheduling gates, or had them until now.
+    Gated,
+    /// It has placed the pod, or found no node for it.
+    Tried,
+}
+
+/// How far the host's scheduler is with a host pod.
+pub fn stage(host: &Stored) -> SchedulingStage {
+    if !waits(host) {
+        SchedulingStage::Tried
+    } else if !host.mentions(HAS_CONDITION) {
+        SchedulingStage::Untried
+    } else if host.mentions(GATED) {
+        SchedulingStage::Gated
+    } else {
+        SchedulingStage::Tried
+    }
 }
 
 /// What a pod that is created now would have on record: none if it may run on each node of the tenant.
