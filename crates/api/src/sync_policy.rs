@@ -81,12 +81,26 @@ pub struct PodPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub max_termination_grace_period_seconds: Option<u32>,
+    /// Most pods of a tenant that may wait at the same time for the host's scheduler to try them for the first time. Further pods
+    /// are created on the host when it has tried others. Within this number the syncer finds out how many keep the scheduler
+    /// busy without delaying the pods of other tenants. Defaults to 64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub scheduling_window: Option<u32>,
 }
 
 /// [`PodPolicy::max_termination_grace_period_seconds`] of a class that does not set it.
 pub const DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS: u32 = 600;
 
+/// [`PodPolicy::scheduling_window`] of a class that does not set it.
+pub const DEFAULT_SCHEDULING_WINDOW: u32 = 64;
+
 impl PodPolicy {
+    /// [`PodPolicy::scheduling_window`], or its default.
+    pub fn scheduling_window(&self) -> u32 {
+        self.scheduling_window.unwrap_or(DEFAULT_SCHEDULING_WINDOW)
+    }
+
     /// [`PodPolicy::max_termination_grace_period_seconds`], or its default.
     pub fn max_termination_grace_period_seconds(&self) -> u32 {
         self.max_termination_grace_period_seconds

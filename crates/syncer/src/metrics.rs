@@ -65,6 +65,63 @@ pub struct ReasonLabels {
     pub reason: &'static str,
 }
 
+/// Metrics of the pods that the host's scheduler has not tried yet. Clones share values.
+#[derive(Clone, Debug)]
+pub struct SchedulingWindowMetrics {
+    /// Pods on the host that may wait for the scheduler at a time.
+    pub limit: Gauge,
+    /// Pods that do.
+    pub used: Gauge,
+    /// Pods that are not created on the host yet because of the limit.
+    pub waiting: Gauge,
+    /// Seconds that pods waited because of the limit.
+    pub wait: Histogram,
+    /// Seconds from a pod's creation on the host until the scheduler had tried it.
+    pub first_try: Histogram,
+}
+
+impl Default for SchedulingWindowMetrics {
+    fn default() -> Self {
+        Self {
+            limit: Gauge::default(),
+            used: Gauge::default(),
+            waiting: Gauge::default(),
+            wait: duration_histogram(),
+            first_try: duration_histogram(),
+        }
+    }
+}
+
+impl SchedulingWindowMetrics {
+    fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "scheduling_window_limit",
+            "Pods on the host that may wait at a time for the host's scheduler to try them for the first time",
+            self.limit.clone(),
+        );
+        registry.register(
+            "scheduling_window_pods",
+            "Pods on the host that wait for the host's scheduler to try them for the first time",
+            self.used.clone(),
+        );
+        registry.register(
+            "scheduling_window_waiting_pods",
+            "Pods that are not created on the host yet because of the limit of the scheduling window",
+            self.waiting.clone(),
+        );
+        registry.register(
+            "scheduling_window_wait_seconds",
+            "Time that pods waited because of the limit of the scheduling window",
+            self.wait.clone(),
+        );
+        registry.register(
+            "first_scheduling_try_seconds",
+            "Time from the creation of a pod on the host until the host's scheduler had tried it",
+            self.first_try.clone(),
+        );
+    }
+}
+
 /// All metrics. Clones share values.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -72,6 +129,8 @@ pub struct Metrics {
     pub reconciles: Family<ReconcileLabels, Counter>,
     /// The queues of keys.
     pub queue: QueueMetrics,
+    /// The pods that the host's scheduler has not tried yet.
+    pub scheduling_window: SchedulingWindowMetrics,
     /// Watches that are kept open.
     pub watches: Family<SideLabels, Gauge>,
     /// Seconds of API calls.
@@ -99,6 +158,7 @@ impl Default for Metrics {
         Self {
             reconciles: Family::default(),
             queue: QueueMetrics::default(),
+            scheduling_window: SchedulingWindowMetrics::default(),
             watches: Family::default(),
             api_calls: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
             orphans: Family::default(),
@@ -123,6 +183,7 @@ impl Metrics {
             self.reconciles.clone(),
         );
         self.queue.register(registry);
+        self.scheduling_window.register(registry);
         registry.register("watches", "Watches kept open", self.watches.clone());
         registry.register("api_call_seconds", "Duration of API calls", self.api_calls.clone());
         registry.register(

@@ -2,7 +2,7 @@
 
 use super::to_host::ObjectSync;
 use super::{
-    Outcome, QUOTA_EXCEEDED,
+    Outcome, QUOTA_EXCEEDED, admit,
     api::{CallError, Delete},
     recorder::Level,
     tokens,
@@ -66,8 +66,11 @@ impl ObjectSync<'_> {
     pub(super) async fn create(&self, stored: &Stored, object: &Value) -> Result<Outcome, CallError> {
         let refused = &self.engine.refused_kinds;
         let exceeded = match refused.refusal(self.id) {
-            Some(exceeded) => exceeded,
-            None => match self.create_on_host(stored, object).await {
+            Some(exceeded) => {
+                self.give_place_back();
+                exceeded
+            }
+            None => match self.create_if_admitted(stored, object).await {
                 Err(CallError::QuotaExceeded(exceeded)) => {
                     refused.refuse(self.id, &exceeded);
                     exceeded
@@ -80,6 +83,16 @@ impl ObjectSync<'_> {
             self.write_status(stored, object, &status).await?;
         }
         Err(CallError::QuotaExceeded(exceeded))
+    }
+
+    /// Creates the host object. A place in the scheduling window is given back if that fails.
+    async fn create_if_admitted(&self, stored: &Stored, object: &Value) -> Result<Outcome, CallError> {
+        let result = self.create_on_host(stored, object).await;
+        // Between the answer and now, a pod that waits may have got a place.
+        if !matches!(&result, Ok(outcome) if outcome.result == admit::NO_PLACE) {
+            self.give_place_back();
+        }
+        result
     }
 
     async fn create_on_host(&self, stored: &Stored, object: &Value) -> Result<Outcome, CallError> {
@@ -116,6 +129,9 @@ impl ObjectSync<'_> {
             object: desired,
             mut ignored,
         } = translated;
+        if let Some(waits) = self.wait_for_place(object).await {
+            return Ok(waits);
+        }
         if *id == KindId::Pod
             && let Some(missing) = tokens::prepare(engine, name, stored).await?
         {

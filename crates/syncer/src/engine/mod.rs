@@ -12,6 +12,7 @@
 //! times. A key is never reconciled twice at once; what is written is in the store before the key is reconciled again.
 //! A key that fails is retried with a growing delay, and delays no other. Nothing runs before both sides are listed.
 
+mod admit;
 pub mod api;
 mod certificates;
 mod create;
@@ -29,6 +30,7 @@ mod to_host;
 mod tokens;
 mod update;
 mod watches;
+mod window;
 mod withdraw;
 
 use crate::metrics::{KindLabels, Metrics, ReconcileLabels};
@@ -97,6 +99,8 @@ pub struct Engine {
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
     /// Host objects that are ahead of the tenant's.
     pending: reserve::PendingReservations,
+    /// Which pods may be created now.
+    window: Mutex<window::SchedulingWindow>,
     /// Kinds of which the tenant has as many objects as it may have.
     refused_kinds: quota::RefusedKinds,
     /// What decides about each Node which pods may run on it, as hashes.
@@ -139,6 +143,7 @@ impl Engine {
     pub fn new(cache: Cache, tenant: Api, host: Api, metrics: Metrics) -> Arc<Self> {
         let demand = cache.kinds.iter().map(|id| (*id, Notify::new())).collect();
         Arc::new(Self {
+            window: admit::new_window(&cache),
             demand,
             availability: Notify::new(),
             cache,
@@ -176,6 +181,7 @@ impl Engine {
             }
         }
         tokio::select! { () = stop.cancelled() => return, () = self.listed() => {} }
+        self.restore_window();
         let mut without = self.unavailable_kinds();
         ready(&without);
         tasks.spawn(Arc::clone(&self).resync());
@@ -366,6 +372,9 @@ impl Engine {
     }
 
     fn add_dependents(&self, side: Side, id: KindId, name: &Name) {
+        if id == KindId::Pod {
+            self.update_window(side, name);
+        }
         for key in self.cache.update_dependents(side, id, name) {
             if matches!(self.cache.kind(key.kind).direction, Direction::Mirror(_)) {
                 self.start_host_watch(key.kind);

@@ -45,6 +45,8 @@ impl ObjectSync<'_> {
                     }
                 } else if let Some(left) = self.pending(stored, object, host) {
                     return Ok(Outcome::requeue("reserved", left));
+                } else if let Some(waits) = self.wait_to_open_gates(object, host).await {
+                    return Ok(waits);
                 } else {
                     engine.pending.end(&self.key());
                     let desired = self.with_metadata(stored, desired, &hash);

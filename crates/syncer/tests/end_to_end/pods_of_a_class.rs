@@ -1,4 +1,4 @@
-//! Pods of a tenant whose class allows more: priorities, accounts of the host, runtime classes.
+//! Pods of a tenant whose class allows more: priorities, accounts of the host, runtime classes, schedulers.
 
 use crate::setup::{Clusters, create, eventually, is_phase, origin, phase, pod};
 use berth_api::{
@@ -15,6 +15,10 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::json;
+use std::time::Duration;
+
+/// A scheduler that does not run: its part is the test's.
+const SCHEDULER: &str = "batch";
 
 fn policy() -> SyncPolicy {
     let mut policy = SyncPolicy::default();
@@ -23,6 +27,8 @@ fn policy() -> SyncPolicy {
         highest: 1100,
     });
     policy.pods.runtime_classes = vec!["kata".into()];
+    policy.pods.schedulers = vec![SCHEDULER.into()];
+    policy.pods.scheduling_window = Some(2);
     policy.service_accounts = vec![ServiceAccountMapping {
         namespace: "default".into(),
         name: "s3-reader".into(),
@@ -60,6 +66,7 @@ async fn pods_of_a_class() {
     runtime_classes_are_mirrored_and_used(&clusters).await;
     accounts_are_mapped(&clusters).await;
     an_important_pod_preempts_another(&clusters).await;
+    a_flood_waits_until_the_scheduler_tries_it(&clusters).await;
     syncer.stop().await;
 }
 
@@ -145,4 +152,46 @@ async fn an_important_pod_preempts_another(clusters: &Clusters) {
         },
     )
     .await;
+}
+
+async fn a_flood_waits_until_the_scheduler_tries_it(clusters: &Clusters) {
+    let pods = clusters.tenant_api::<Pod>();
+    let spec = json!({"schedulerName": SCHEDULER});
+    for index in 0..4 {
+        create(&pods, pod(&format!("flood-{index}"), &spec)).await;
+    }
+    let on_host = async || {
+        let mut host = clusters.host_pods().await;
+        host.retain(|pod| origin(pod).starts_with("flood-"));
+        host
+    };
+    eventually("two are on the host", async || on_host().await.len() == 2).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(on_host().await.len(), 2, "as many as the class lets wait");
+
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"});
+    let tried = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+    let first = on_host().await.remove(0).metadata.name.unwrap();
+    clusters
+        .host_api::<Pod>()
+        .patch_status(&first, &PatchParams::default(), &tried)
+        .await
+        .unwrap();
+    eventually("a pod that was tried makes room", async || on_host().await.len() >= 3).await;
+
+    pods.delete("flood-3", &DeleteParams::default()).await.unwrap();
+    eventually("a pod that waits can be deleted", async || {
+        pods.get_opt("flood-3").await.unwrap().is_none()
+    })
+    .await;
+
+    create(&pods, pod("flood-late", &spec)).await;
+    eventually("without a scheduler pods come nevertheless", async || {
+        on_host().await.iter().any(|pod| origin(pod) == "flood-late")
+    })
+    .await;
+    for name in ["flood-0", "flood-1", "flood-2", "flood-late"] {
+        pods.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    eventually("all are gone", async || on_host().await.is_empty()).await;
 }

@@ -63,13 +63,18 @@ enum Named {
     Annotation(&'static str),
 }
 
-/// Annotations of the host pod that say which gang it belongs to.
-pub(super) fn annotations(cache: &Cache, name: &Name, pod: &Value) -> Map<String, Value> {
+/// The gang of a pod that the host's schedulers place, and how many pods of it start together.
+pub fn membership(cache: &Cache, name: &Name, pod: &Value) -> Option<(String, u64)> {
     // Schedulers in the tenant know their gangs themselves.
     if placement::mode(cache, &pod["spec"]) == SchedulingMode::Tenant {
-        return Map::new();
+        return None;
     }
-    let Some((gang, size)) = gang(cache, name, pod).filter(|(_, size)| (1..=MOST).contains(size)) else {
+    gang(cache, name, pod).filter(|(_, size)| (1..=MOST).contains(size))
+}
+
+/// Annotations of the host pod that say which gang it belongs to.
+pub(super) fn annotations(cache: &Cache, name: &Name, pod: &Value) -> Map<String, Value> {
+    let Some((gang, size)) = membership(cache, name, pod) else {
         return Map::new();
     };
     let mut annotations = Map::new();

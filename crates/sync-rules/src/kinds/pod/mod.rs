@@ -21,7 +21,7 @@ mod claims;
 mod container;
 mod downward;
 mod environment;
-mod gang;
+pub mod gang;
 mod grace;
 mod own_labels;
 pub mod placement;

@@ -16,6 +16,10 @@ use crate::{
 use berth_api::{SchedulingMode, labels, sync_policy::allows};
 use serde_json::{Map, Value, json};
 
+/// The reason of the condition `PodScheduled` while a pod has scheduling gates. The API server sets it when the pod is created, and it
+/// stays until the scheduler tries the pod.
+const GATED: &str = "SchedulingGated";
+
 /// Who places a pod with this spec.
 pub fn mode(cache: &Cache, spec: &Value) -> SchedulingMode {
     let hosts = &cache.tenant.policy.pods.schedulers;
@@ -29,6 +33,31 @@ pub fn mode(cache: &Cache, spec: &Value) -> SchedulingMode {
 /// Whether a host pod waits for a node.
 pub fn waits(host: &Stored) -> bool {
     !host.has_node
+}
+
+/// How far the host's scheduler is with a host pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchedulingStage {
+    /// It has not tried the pod yet.
+    Untried,
+    /// It does not try the pod, which has scheduling gates, or had them until now.
+    Gated,
+    /// It has placed the pod, or found no node for it.
+    Tried,
+}
+
+/// How far the host's scheduler is with a host pod.
+pub fn stage(host: &Stored) -> SchedulingStage {
+    if !waits(host) {
+        return SchedulingStage::Tried;
+    }
+    let pod = host.object();
+    let conditions = json::items(&pod, &["status", "conditions"]);
+    match conditions.iter().find(|condition| condition["type"] == "PodScheduled") {
+        None => SchedulingStage::Untried,
+        Some(condition) if condition["reason"] == GATED => SchedulingStage::Gated,
+        Some(_) => SchedulingStage::Tried,
+    }
 }
 
 /// What a pod that is created now would have on record: none if it may run on each node of the tenant.

@@ -111,3 +111,27 @@ fn a_host_pod_waits_until_it_has_a_node() {
     let says_so = json!({"metadata": {"name": "h"}, "spec": {}, "status": {"message": "no \"nodeName\": \"x\""}});
     assert!(waits(&Stored::new(&says_so)));
 }
+
+#[test]
+fn a_pod_is_untried_until_the_scheduler_reports_something() {
+    let stage_of = |spec: Value, conditions: Value| {
+        stage(&Stored::new(
+            &json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": spec,
+            "status": {"phase": "Pending", "conditions": conditions}}),
+        ))
+    };
+    let condition = |status: &str, reason: &str| json!([{"type": "PodScheduled", "status": status, "reason": reason}]);
+    let nothing = || json!({});
+    assert_eq!(stage_of(nothing(), json!([])), SchedulingStage::Untried);
+    assert_eq!(
+        stage_of(nothing(), condition("False", "SchedulingGated")),
+        SchedulingStage::Gated
+    );
+    assert_eq!(
+        stage_of(nothing(), condition("False", "Unschedulable")),
+        SchedulingStage::Tried
+    );
+    assert_eq!(stage_of(json!({"nodeName": "n"}), json!([])), SchedulingStage::Tried);
+    let other = json!([{"type": "Other", "status": "True", "message": "{\"type\":\"PodScheduled\"}"}]);
+    assert_eq!(stage_of(nothing(), other), SchedulingStage::Untried, "that is a text");
+}

@@ -1,0 +1,292 @@
+//! Which pods may be created on the host now: the tenant's pods that the host's scheduler has not tried yet are limited.
+//!
+//! The scheduler has one queue for all tenants. Without a limit, a tenant that creates a thousand pods at once delays the pods of
+//! all others by as long as the scheduler takes for a thousand. With it, most of them wait here, in the order of [`line`], and
+//! delay no other tenant. How many may be in the scheduler's queue is in [`limit`].
+//!
+//! | a pod | has a place |
+//! |---|---|
+//! | is to be created on the host, or to lose its last scheduling gate there | from then on, if there is one; else it waits |
+//! | is a member of a gang that has fewer pods with a place than its size | at once: the gang starts together or not at all |
+//! | was placed or found unschedulable, or is gone | no more |
+//! | has scheduling gates | none: the scheduler does not try it |
+//! | was not tried for [`TIMEOUT`] | none any more: it waits for something else, such as further pods of its group |
+//!
+//! If no pod at all was tried for [`TIMEOUT`], there is no scheduler, or one that does not say what it tried. Then every pod gets a place,
+//! so that the demand for nodes is seen, until a pod is tried again.
+
+mod limit;
+mod line;
+
+use berth_sync_rules::{kinds::pod::placement::SchedulingStage, model::resource::Name};
+use limit::Limit;
+pub(super) use line::{Gang, Request};
+use line::{Line, Waiting};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// Time after which a pod that was not tried has no place any more.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+/// Shortest time between checks for such pods.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The pods with a place, and those that wait for one.
+#[derive(Debug)]
+pub(super) struct SchedulingWindow {
+    limit: Limit,
+    line: Line,
+    placed: HashMap<Name, Placed>,
+    /// Pods in `placed` that count.
+    used: usize,
+    /// Pods with a place, by gang.
+    members: HashMap<Name, usize>,
+    /// No pod was tried for a while: every pod gets a place.
+    is_open: bool,
+    last_try: Option<Instant>,
+    last_check: Option<Instant>,
+}
+
+/// A pod with a place.
+#[derive(Debug)]
+struct Placed {
+    since: Instant,
+    /// When it was first seen on the host.
+    on_host: Option<Instant>,
+    counts: bool,
+    opens_gates: bool,
+    gang: Option<Name>,
+}
+
+/// A pod that got a place.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Admitted {
+    pub(super) name: Name,
+    /// How long it waited for the place.
+    pub(super) waited: Duration,
+}
+
+/// The answer to a pod that asks for a place.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// How long the pod has waited so far, if it has no place.
+    pub(super) waits: Option<Duration>,
+    /// Pods that got a place, this one included.
+    pub(super) admitted: Vec<Admitted>,
+}
+
+/// What became of a pod on the host.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// How long the scheduler took until it tried the pod, if it has.
+    pub(super) tried_after: Option<Duration>,
+    /// Pods that got a place because of it.
+    pub(super) admitted: Vec<Admitted>,
+}
+
+impl SchedulingWindow {
+    /// A window of at most `maximum` pods.
+    pub(super) fn new(maximum: usize) -> Self {
+        Self {
+            limit: Limit::new(maximum),
+            line: Line::default(),
+            placed: HashMap::new(),
+            used: 0,
+            members: HashMap::new(),
+            is_open: false,
+            last_try: None,
+            last_check: None,
+        }
+    }
+
+    /// How many pods may have a place now.
+    pub(super) fn limit(&self) -> usize {
+        self.limit.current()
+    }
+
+    /// Pods with a place that count.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Pods that wait for a place.
+    pub(super) fn waiting(&self) -> usize {
+        self.line.len()
+    }
+
+    /// Whether a pod has a place.
+    pub(super) fn has(&self, name: &Name) -> bool {
+        self.placed.contains_key(name)
+    }
+
+    /// A pod that is on the host when the syncer starts, and was not tried yet.
+    pub(super) fn restore(&mut self, name: Name, now: Instant) {
+        let request = Request {
+            name,
+            priority: 0,
+            gang: None,
+            opens_gates: false,
+        };
+        self.place(request, Some(now), now);
+    }
+
+    /// A pod asks for a place. If there is none it waits, and may ask again.
+    pub(super) fn ask(&mut self, request: Request, now: Instant) -> Answer {
+        self.expire(now);
+        let name = request.name.clone();
+        let mut admitted = Vec::new();
+        // A pod that has a place asks again if its creation failed.
+        if !self.has(&name) {
+            let lacks_member = self.lacks_member(&request);
+            self.line.add(request, now);
+            if lacks_member && let Some(member) = self.line.remove(&name) {
+                admitted.push(self.place_waiting(member, now));
+            }
+        }
+        admitted.extend(self.admit(now));
+        let waits = self.line.since(&name).map(|since| now.saturating_duration_since(since));
+        Answer { waits, admitted }
+    }
+
+    /// A pod with a place was seen on the host; no stage if it is gone or being deleted there.
+    pub(super) fn observe(&mut self, name: &Name, stage: Option<SchedulingStage>, now: Instant) -> Progress {
+        let mut tried_after = None;
+        let leaves = match (stage, self.placed.get_mut(name)) {
+            (_, None) => false,
+            (Some(SchedulingStage::Tried), Some(pod)) => {
+                let on_host_for = |at| now.saturating_duration_since(at);
+                tried_after = Some(pod.on_host.map_or(Duration::ZERO, on_host_for));
+                true
+            }
+            // A pod that loses its gates has the condition until the scheduler tries it.
+            (Some(SchedulingStage::Gated), Some(pod)) if !pod.opens_gates => true,
+            (Some(SchedulingStage::Gated | SchedulingStage::Untried), Some(pod)) => {
+                pod.on_host.get_or_insert(now);
+                false
+            }
+            // If this pod is not created yet, an earlier one of the name is gone.
+            (None, Some(pod)) => pod.on_host.is_some(),
+        };
+        if let Some(delay) = tried_after {
+            self.limit.measure(delay, !self.line.is_empty(), now);
+            self.last_try = Some(now);
+            self.is_open = false;
+        }
+        if leaves {
+            self.leave(name);
+        }
+        Progress {
+            tried_after,
+            admitted: self.admit(now),
+        }
+    }
+
+    /// A pod needs no place: it is gone in the tenant, or was not created on the host. Returns the pods that got one instead.
+    pub(super) fn forget(&mut self, name: &Name, now: Instant) -> Vec<Admitted> {
+        self.line.remove(name);
+        if self.placed.get(name).is_some_and(|pod| pod.on_host.is_none()) {
+            self.leave(name);
+        }
+        self.admit(now)
+    }
+
+    /// Whether fewer pods of the pod's gang have a place than start together, and some have.
+    fn lacks_member(&self, request: &Request) -> bool {
+        request.gang.as_ref().is_some_and(|gang| {
+            let members = self.members.get(&gang.name).copied();
+            members.is_some_and(|members| members < gang.size)
+        })
+    }
+
+    /// Gives places to the first pods that wait, as far as there are any.
+    fn admit(&mut self, now: Instant) -> Vec<Admitted> {
+        let mut admitted = Vec::new();
+        while (self.is_open || self.used < self.limit.current())
+            && let Some(first) = self.line.take_first()
+        {
+            let gang = first.request.gang.clone();
+            admitted.push(self.place_waiting(first, now));
+            while let Some(gang) = &gang
+                && self.members.get(&gang.name).is_some_and(|members| *members < gang.size)
+                && let Some(fellow) = self.line.take_member(&gang.name)
+            {
+                admitted.push(self.place_waiting(fellow, now));
+            }
+        }
+        admitted
+    }
+
+    fn place_waiting(&mut self, pod: Waiting, now: Instant) -> Admitted {
+        let Waiting { request, since, .. } = pod;
+        let name = request.name.clone();
+        self.place(request, None, now);
+        Admitted {
+            name,
+            waited: now.saturating_duration_since(since),
+        }
+    }
+
+    fn place(&mut self, request: Request, on_host: Option<Instant>, now: Instant) {
+        let Request {
+            name,
+            gang,
+            opens_gates,
+            priority: _,
+        } = request;
+        let gang = gang.map(|gang| gang.name);
+        if let Some(gang) = &gang {
+            *self.members.entry(gang.clone()).or_default() += 1;
+        }
+        self.used += 1;
+        let pod = Placed {
+            since: now,
+            on_host,
+            counts: true,
+            opens_gates,
+            gang,
+        };
+        self.placed.insert(name, pod);
+    }
+
+    /// Takes a pod's place away.
+    fn leave(&mut self, name: &Name) {
+        let Some(pod) = self.placed.remove(name) else { return };
+        if pod.counts {
+            self.used -= 1;
+        }
+        if let Some(gang) = pod.gang
+            && let Some(members) = self.members.get_mut(&gang)
+        {
+            *members -= 1;
+            if *members == 0 {
+                self.members.remove(&gang);
+            }
+        }
+        if self.placed.is_empty() && self.line.is_empty() {
+            self.limit.reset();
+        }
+    }
+
+    /// Lets pods that were not tried for too long count no more. If no other was tried meanwhile, opens the window.
+    fn expire(&mut self, now: Instant) {
+        let within =
+            |at: Option<Instant>, time: Duration| at.is_some_and(|at| now.saturating_duration_since(at) < time);
+        if self.is_open || within(self.last_check, CHECK_INTERVAL) {
+            return;
+        }
+        self.last_check = Some(now);
+        let is_silent = !within(self.last_try, TIMEOUT);
+        for pod in self.placed.values_mut() {
+            if pod.counts && now.saturating_duration_since(pod.since) >= TIMEOUT {
+                pod.counts = false;
+                self.used -= 1;
+                // The scheduler may have left out a pod that has other gates, of the platform.
+                self.is_open |= is_silent && pod.on_host.is_some() && !pod.opens_gates;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+use super::*;
+
+const MAXIMUM: usize = 64;
+
+fn name(name: &str) -> Name {
+    Name::new("team", name)
+}
+
+fn request(of: &str) -> Request {
+    Request {
+        name: name(of),
+        priority: 0,
+        gang: None,
+        opens_gates: false,
+    }
+}
+
+fn member(of: &str, gang: &str, size: usize) -> Request {
+    let gang = Gang { name: name(gang), size };
+    Request {
+        gang: Some(gang),
+        ..request(of)
+    }
+}
+
+fn names(admitted: &[Admitted]) -> Vec<&str> {
+    admitted.iter().map(|pod| &*pod.name.name).collect()
+}
+
+/// A window in which `pods` asked for a place and, where they got one, were created.
+fn flooded(pods: usize, now: Instant) -> SchedulingWindow {
+    let mut window = SchedulingWindow::new(MAXIMUM);
+    for index in 0..pods {
+        let of = format!("p{index}");
+        if window.ask(request(&of), now).waits.is_none() {
+            window.observe(&name(&of), Some(SchedulingStage::Untried), now);
+        }
+    }
+    window
+}
+
+#[test]
+fn a_flood_waits_and_each_try_makes_room_for_the_next_pod() {
+    let now = Instant::now();
+    let mut window = flooded(300, now);
+    let limit = window.limit();
+    assert_eq!((window.used(), window.waiting()), (limit, 300 - limit));
+    // The scheduler takes long: no more pods than before are let in, until there are fewer than half.
+    let later = now + Duration::from_millis(500);
+    let mut admitted = 0;
+    for index in 0..limit {
+        let progress = window.observe(&name(&format!("p{index}")), Some(SchedulingStage::Tried), later);
+        assert_eq!(progress.tried_after, Some(Duration::from_millis(500)));
+        admitted += progress.admitted.len();
+    }
+    assert_eq!(window.used(), limit / 2);
+    assert_eq!(admitted, limit / 2);
+}
+
+#[test]
+fn pods_are_admitted_in_their_order_and_say_how_long_they_waited() {
+    let now = Instant::now();
+    let mut window = flooded(10, now);
+    let later = now + Duration::from_millis(60);
+    let progress = window.observe(&name("p0"), Some(SchedulingStage::Tried), later);
+    assert_eq!(names(&progress.admitted), ["p8", "p9"], "the limit has grown");
+    assert_eq!(progress.admitted[0].waited, Duration::from_millis(60));
+    assert!(window.has(&name("p8")) && !window.has(&name("p0")));
+}
+
+#[test]
+fn a_pod_that_asks_again_keeps_its_place() {
+    let now = Instant::now();
+    let mut window = SchedulingWindow::new(MAXIMUM);
+    for _ in 0..3 {
+        assert_eq!(window.ask(request("a"), now).waits, None);
+    }
+    assert_eq!((window.used(), window.waiting()), (1, 0));
+}
+
+#[test]
+fn a_gang_is_admitted_whole() {
+    let now = Instant::now();
+    let mut window = flooded(300, now);
+    let limit = window.limit();
+    // Members that wait come with the first one.
+    let mut window_of_gangs = SchedulingWindow::new(1);
+    window_of_gangs.ask(request("first"), now);
+    for of in ["m1", "m2", "m3", "m4"] {
+        assert!(window_of_gangs.ask(member(of, "train", 3), now).waits.is_some());
+    }
+    let progress = window_of_gangs.observe(&name("first"), Some(SchedulingStage::Tried), now);
+    assert_eq!(
+        names(&progress.admitted),
+        ["m1", "m2", "m3"],
+        "as many as start together"
+    );
+    assert_eq!(window_of_gangs.waiting(), 1);
+    // A member that comes later is admitted at once, as long as one is missing.
+    let mut late = SchedulingWindow::new(1);
+    assert_eq!(late.ask(member("m1", "train", 2), now).waits, None);
+    assert_eq!(late.ask(member("m2", "train", 2), now).waits, None);
+    assert!(late.ask(member("m3", "train", 2), now).waits.is_some());
+    // A gang that has no member with a place waits as any other pod does.
+    assert!(window.ask(member("m1", "train", 2), now).waits.is_some());
+    assert_eq!(window.used(), limit);
+}
+
+#[test]
+fn pods_that_are_gone_leave_the_window() {
+    let now = Instant::now();
+    let mut window = flooded(9, now);
+    assert_eq!(window.waiting(), 1);
+    assert!(window.forget(&name("p8"), now).is_empty(), "it waited");
+    assert_eq!(window.waiting(), 0);
+    assert!(window.forget(&name("p0"), now).is_empty());
+    assert!(window.has(&name("p0")), "it is still on the host");
+    window.observe(&name("p0"), None, now);
+    assert!(!window.has(&name("p0")));
+    // A place for a pod that was not created is free again.
+    window.ask(request("denied"), now);
+    window.observe(&name("denied"), None, now);
+    assert!(window.has(&name("denied")), "that was an earlier pod of the name");
+    window.forget(&name("denied"), now);
+    assert!(!window.has(&name("denied")));
+    for index in 1..8 {
+        window.observe(&name(&format!("p{index}")), Some(SchedulingStage::Tried), now);
+    }
+    assert_eq!(window.used(), 0);
+    assert!(window.placed.is_empty() && window.members.is_empty());
+}
+
+#[test]
+fn gated_pods_need_no_place_until_their_gates_open() {
+    let now = Instant::now();
+    let mut window = SchedulingWindow::new(MAXIMUM);
+    // The platform has put a gate on it.
+    window.ask(request("gated"), now);
+    let progress = window.observe(&name("gated"), Some(SchedulingStage::Gated), now);
+    assert_eq!((window.used(), progress.tried_after), (0, None));
+    let opening = Request {
+        opens_gates: true,
+        ..request("gated")
+    };
+    window.ask(opening, now);
+    window.observe(&name("gated"), Some(SchedulingStage::Gated), now);
+    assert_eq!(window.used(), 1, "the condition stays until the scheduler tries it");
+    let later = now + Duration::from_millis(20);
+    let progress = window.observe(&name("gated"), Some(SchedulingStage::Tried), later);
+    assert_eq!(progress.tried_after, Some(Duration::from_millis(20)));
+    assert_eq!(window.used(), 0);
+}
+
+#[test]
+fn without_a_scheduler_all_pods_are_admitted_until_one_is_tried() {
+    let now = Instant::now();
+    let mut window = flooded(300, now);
+    let limit = window.limit();
+    let waiting = name("p299");
+    let early = window.ask(request("p299"), now + TIMEOUT / 2);
+    assert_eq!(early.waits, Some(TIMEOUT / 2));
+    let answer = window.ask(request("p299"), now + TIMEOUT);
+    assert_eq!(answer.waits, None);
+    assert_eq!(answer.admitted.len(), 300 - limit);
+    assert!(window.has(&waiting));
+    let late = now + TIMEOUT + Duration::from_secs(1);
+    assert_eq!(window.ask(request("one-more"), late).waits, None);
+    window.observe(&name("p0"), Some(SchedulingStage::Tried), late);
+    assert!(window.ask(request("after-that"), late).waits.is_some());
+}
+
+#[test]
+fn a_pod_that_is_left_out_gives_its_place_away() {
+    let now = Instant::now();
+    let mut window = flooded(300, now);
+    let limit = window.limit();
+    let later = now + TIMEOUT;
+    // The scheduler is there: it tries one pod, and leaves the others out.
+    window.observe(&name("p0"), Some(SchedulingStage::Tried), later);
+    let answer = window.ask(request("p299"), later);
+    assert!(answer.waits.is_some(), "only the places of those left out are free");
+    assert!(answer.admitted.len() < limit && !answer.admitted.is_empty());
+}
+
+#[test]
+fn pods_whose_creation_fails_do_not_open_the_window() {
+    let now = Instant::now();
+    let mut window = SchedulingWindow::new(1);
+    window.ask(request("fails"), now);
+    window.ask(request("waits"), now);
+    let answer = window.ask(request("waits"), now + TIMEOUT);
+    assert_eq!(answer.waits, None, "the place is free");
+    assert!(window.ask(request("next"), now + TIMEOUT).waits.is_some());
+}
+
+#[test]
+fn a_restarted_syncer_counts_what_is_on_the_host() {
+    let now = Instant::now();
+    let mut window = SchedulingWindow::new(MAXIMUM);
+    for index in 0..100 {
+        window.restore(name(&format!("old-{index}")), now);
+    }
+    assert!(window.ask(request("new"), now).waits.is_some());
+    let later = now + Duration::from_millis(10);
+    for index in 0..100 {
+        window.observe(&name(&format!("old-{index}")), Some(SchedulingStage::Tried), later);
+    }
+    assert!(window.has(&name("new")));
+}
