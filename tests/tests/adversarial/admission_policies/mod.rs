@@ -154,7 +154,9 @@ fn class() -> TenantClass {
             "gateways": [{"namespace": "edge", "name": "public"}]},
         "devices": {"classes": ["gpu"], "configDrivers": ["gpu.example.com"]},
         "sharedNodes": {"pools": ["policies-cpu", "policies-other"], "userNamespaces": true},
-        "serviceAccounts": [{"namespace": "ml", "name": "train", "hostName": "s3-reader"}],
+        "serviceAccounts": [{"namespace": "ml", "name": "train", "hostName": "s3-reader",
+            "audiences": ["sts.example.com", "https://vault.example.com:8200"]},
+            {"namespace": "ml", "name": "serve", "hostName": "no-tokens"}],
     });
     serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "policies"}, "spec": {"sync": sync, "network": {
@@ -205,6 +207,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
         json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}),
         json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "kata"}),
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "s3-reader"}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "no-tokens"}}),
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "powerful"}}),
     ] {
         apply(admin, &namespace, &object).await.unwrap();
