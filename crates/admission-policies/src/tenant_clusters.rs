@@ -1,4 +1,4 @@
-//! TenantClusters: who creates or changes one needs the verb `use` on the class and the pools that it names, as Kubernetes has it for
+//! TenantClusters: a user who creates or changes one needs the verb `use` on the class and the pools that it names, as Kubernetes has it for
 //! other objects that give rights (`use` of a PodSecurityPolicy, `bind` of a Role).
 //!
 //! The right may come from a ClusterRoleBinding, or from a RoleBinding in the namespace of the TenantCluster. It is checked when a

@@ -108,7 +108,7 @@ async fn everything_that_can_be_left_out() {
     insta::assert_yaml_snapshot!((gone, &difference["changed"]));
 }
 
-/// Whoever upgrades with the values of an older release does not have this one.
+/// The values of an older release, with which a platform team may upgrade, do not have this one.
 #[tokio::test]
 async fn every_user_may_use_every_class_only_if_the_platform_says_so() {
     for (value, everyone) in [(json!(true), false), (json!(null), false), (json!(false), true)] {
