@@ -31,7 +31,12 @@ pub fn is_tenant_identity() -> String {
 
 /// Whether RBAC lets the requesting user bypass admission policies.
 pub fn may_bypass_policies() -> String {
-    format!("authorizer.group('{GROUP}').resource('{RESOURCE}').check('{BYPASS}').allowed()")
+    format!("{}.check('{BYPASS}').allowed()", authorizer_of(RESOURCE))
+}
+
+/// The start of a question to RBAC about the requesting user's rights on a resource of Berth.
+pub fn authorizer_of(resource: &str) -> String {
+    format!("authorizer.group('{GROUP}').resource('{resource}')")
 }
 
 /// Whether the key of a label, annotation or taint is reserved for Berth (as [`labels::is_reserved`]).

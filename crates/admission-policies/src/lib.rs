@@ -7,6 +7,7 @@
 //! Policies read what a class allows from annotations of the workload namespace ([`berth_api::policy_annotations`]). Policies on
 //! objects of the platform (nodes, namespaces) ask the host's RBAC instead of listing users: who has the verb `bypass` on
 //! `admissionpolicies.berth.dev` may change them. That is control, and cluster-admins, who could delete the policies as well.
+//! Which classes and pools a user may name in a TenantCluster is asked of RBAC as well: the verb [`USE`].
 
 mod annotations;
 mod cel;
@@ -24,7 +25,10 @@ mod secrets;
 mod services;
 mod shared_nodes;
 mod storage;
+mod tenant_clusters;
 mod tenant_nodes;
+
+pub use tenant_clusters::{USE, USED_RESOURCES};
 
 use berth_api::labels;
 use k8s_openapi::{
@@ -59,6 +63,8 @@ pub enum Scope {
     WorkloadNamespaces,
     /// In the control-plane namespaces of all tenants.
     ControlPlaneNamespaces,
+    /// In every namespace.
+    AllNamespaces,
     /// Cluster-scoped objects.
     Cluster,
 }
@@ -126,6 +132,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
         namespaces::build_policy(),
         nodes::build_policy(),
         tenant_nodes::build_policy(),
+        tenant_clusters::build_policy(),
     ]);
     policies
 }
@@ -166,7 +173,7 @@ impl AdmissionPolicy {
         let role = match self.scope {
             Scope::WorkloadNamespaces => Some(labels::ROLE_WORKLOADS),
             Scope::ControlPlaneNamespaces => Some(labels::ROLE_CONTROL_PLANE),
-            Scope::Cluster => None,
+            Scope::AllNamespaces | Scope::Cluster => None,
         };
         let resource_rules = self.resource_rules.iter().map(|rule| NamedRuleWithOperations {
             api_groups: texts(&[rule.group]),
@@ -178,7 +185,7 @@ impl AdmissionPolicy {
             scope: Some(
                 match self.scope {
                     Scope::Cluster => "Cluster",
-                    Scope::WorkloadNamespaces | Scope::ControlPlaneNamespaces => "Namespaced",
+                    Scope::WorkloadNamespaces | Scope::ControlPlaneNamespaces | Scope::AllNamespaces => "Namespaced",
                 }
                 .into(),
             ),

@@ -83,6 +83,7 @@ fn build_new_pod_policy() -> AdmissionPolicy {
         }],
         variables: vec![
             cel::allowed_names_variable("serviceAccounts", policy_annotations::SERVICE_ACCOUNTS),
+            cel::allowed_names_variable("audiences", policy_annotations::TOKEN_AUDIENCES),
             cel::allowed_names_variable("runtimeClasses", policy_annotations::RUNTIME_CLASSES),
             cel::allowed_names_variable("schedulers", policy_annotations::SCHEDULERS),
             cel::allowed_names_variable("priorityClasses", policy_annotations::PRIORITY_CLASSES),
@@ -133,13 +134,14 @@ fn build_new_pod_policy() -> AdmissionPolicy {
                  '*' in variables.inlineDrivers)",
                 "spec.volumes[].csi.driver must be one that the tenant's class lists",
             ),
-            // Webhooks of cloud providers add tokens of the accounts that they know to pods, for an audience of their own.
+            // Webhooks of cloud providers add tokens of the accounts that they know to pods, for an audience of their own. A token
+            // for any other audience could be one for the host's API server.
             validation(
                 "variables.volumes.all(v, !has(v.projected) || v.projected.?sources.orValue([]).all(s, \
                  has(s.configMap) || has(s.secret) || has(s.downwardAPI) || \
-                 (has(s.serviceAccountToken) && variables.account != 'default' && \
-                 s.serviceAccountToken.?audience.orValue('') != '')))",
-                "spec.volumes[].projected may not hold tokens or certificates of the host",
+                 (has(s.serviceAccountToken) && \
+                 (variables.account + ':' + s.serviceAccountToken.?audience.orValue('')) in variables.audiences)))",
+                "spec.volumes[].projected may hold no certificates of the host, and tokens only for audiences that the class lists for the account",
             ),
             validation(
                 "object.spec.?terminationGracePeriodSeconds.orValue(30) <= variables.maxGrace",

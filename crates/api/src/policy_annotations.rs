@@ -5,11 +5,15 @@
 //! is a number; without it, the default of classes holds. Only control may change them.
 
 use crate::NetworkLimits;
-use crate::sync_policy::{PRIORITY_STEPS, PriorityBand, SharedNodesPolicy, SyncPolicy, SyncedKind};
+use crate::sync_policy::{
+    PRIORITY_STEPS, PriorityBand, ServiceAccountMapping, SharedNodesPolicy, SyncPolicy, SyncedKind,
+};
 use std::collections::BTreeMap;
 
 /// Service accounts of the workload namespace that pods may use, besides the one without permissions.
 pub const SERVICE_ACCOUNTS: &str = "allow.berth.dev/service-accounts";
+/// Audiences of tokens of these accounts that pods may mount, as `account:audience`.
+pub const TOKEN_AUDIENCES: &str = "allow.berth.dev/token-audiences";
 /// Variables of containers by which container runtimes give devices or drivers of the node.
 pub const DEVICE_VARIABLES: &str = "allow.berth.dev/device-variables";
 /// RuntimeClasses that pods may name.
@@ -120,6 +124,7 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
                 .map(|mapping| mapping.host_name.clone())
                 .collect(),
         ),
+        (TOKEN_AUDIENCES, token_audiences(policy)),
         (DEVICE_VARIABLES, policy.pods.device_variables.clone()),
         (RUNTIME_CLASSES, policy.pods.runtime_classes.clone()),
         (SCHEDULERS, policy.pods.schedulers.clone()),
@@ -169,6 +174,17 @@ pub fn annotations(policy: &SyncPolicy, class: &str, default_priority: Option<&s
     .collect()
 }
 
+fn token_audiences(policy: &SyncPolicy) -> Vec<String> {
+    let of_mapping = |mapping: &ServiceAccountMapping| {
+        let account = &mapping.host_name;
+        let audiences = mapping.audiences.iter();
+        audiences
+            .map(|audience| format!("{account}:{audience}"))
+            .collect::<Vec<_>>()
+    };
+    policy.service_accounts.iter().flat_map(of_mapping).collect()
+}
+
 fn kind_annotations(policy: &SyncPolicy) -> Vec<String> {
     let of_kind = |kind: &SyncedKind| {
         let resource = if kind.group.is_empty() {
@@ -208,7 +224,7 @@ fn priority_classes(policy: &SyncPolicy, class: &str, default_priority: Option<&
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync_policy::{GatewayReference, ServiceAccountMapping};
+    use crate::sync_policy::GatewayReference;
 
     #[test]
     fn a_class_that_allows_nothing_has_no_annotations() {
@@ -237,8 +253,34 @@ mod tests {
             namespace: "ml".into(),
             name: "train".into(),
             host_name: "s3-reader".into(),
+            audiences: Vec::new(),
         }];
         insta::assert_yaml_snapshot!(annotations(&policy, "gold", Some("normal")));
+    }
+
+    #[test]
+    fn audiences_belong_to_their_account() {
+        let mapping = |name: &str, host_name: &str, audiences: &[&str]| ServiceAccountMapping {
+            namespace: "ml".into(),
+            name: name.into(),
+            host_name: host_name.into(),
+            audiences: audiences.iter().map(ToString::to_string).collect(),
+        };
+        let mut policy = SyncPolicy::default();
+        policy.service_accounts = vec![mapping("train", "s3-reader", &[])];
+        assert!(!annotations(&policy, "gold", None).contains_key(TOKEN_AUDIENCES));
+        policy.service_accounts = vec![
+            mapping(
+                "train",
+                "s3-reader",
+                &["sts.amazonaws.com", "https://vault.example.com:8200"],
+            ),
+            mapping("serve", "other", &["sts.amazonaws.com"]),
+        ];
+        assert_eq!(
+            annotations(&policy, "gold", None)[TOKEN_AUDIENCES],
+            "s3-reader:sts.amazonaws.com,s3-reader:https://vault.example.com:8200,other:sts.amazonaws.com"
+        );
     }
 
     #[test]

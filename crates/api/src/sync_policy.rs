@@ -22,6 +22,9 @@ pub fn allows(list: &[String], name: &str) -> bool {
 const ANNOTATION_PATTERN: &str =
     r"^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/\*)$";
 
+/// An audience of a token. As with annotations, no entry has a comma.
+const AUDIENCE_PATTERN: &str = r"^[^,\s]+$";
+
 /// Whether a list of annotations contains `key`: itself, or `domain/*` for its domain.
 pub fn lists_annotation(list: &[String], key: &str) -> bool {
     let domain = key.split_once('/').map(|(domain, _)| domain);
@@ -252,6 +255,12 @@ pub struct ServiceAccountMapping {
     /// Name of the service account in the tenant's workload namespace on the host. The platform makes it.
     #[schemars(length(min = 1, max = 253))]
     pub host_name: String,
+    /// Audiences of the tokens of the host's account that webhooks of the host may add to these pods, for example
+    /// `sts.amazonaws.com`. Never list an audience of the host's API server. Without audiences pods with such tokens are rejected.
+    /// Mappings with the same host name share their audiences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), inner(length(min = 1, max = 256), regex(pattern = AUDIENCE_PATTERN)))]
+    pub audiences: Vec<String>,
 }
 
 /// A namespaced kind that the host has controllers for.

@@ -45,7 +45,7 @@ pub struct TenantClusterSpec {
     pub version: String,
 
     /// Name of the TenantClass whose rules apply. Defaults to the class named `default` if it exists, else to Berth's
-    /// built-in defaults.
+    /// built-in defaults. You need the verb `use` on the TenantClass, or on `default` if the field is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub class_name: Option<String>,
@@ -125,7 +125,7 @@ pub struct NodeGroup {
     /// Name of the group, unique within the TenantCluster.
     #[schemars(length(min = 1, max = 40), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub name: String,
-    /// Name of the HostNodePool that the nodes come from.
+    /// Name of the HostNodePool that the nodes come from. You need the verb `use` on it.
     #[schemars(length(min = 1, max = 63), regex(pattern = "^[a-z]([-a-z0-9]*[a-z0-9])?$"))]
     pub pool_name: String,
     /// How Berth assigns nodes to the group. Private: a fixed number, reserved for the tenant. Dynamic: as many as the tenant's

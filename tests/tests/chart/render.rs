@@ -108,6 +108,24 @@ async fn everything_that_can_be_left_out() {
     insta::assert_yaml_snapshot!((gone, &difference["changed"]));
 }
 
+/// The values of an older release, with which a platform team may upgrade, do not have this one.
+#[tokio::test]
+async fn every_user_may_use_every_class_only_if_the_platform_says_so() {
+    for (value, everyone) in [(json!(true), false), (json!(null), false), (json!(false), true)] {
+        let all = template(&json!({"admissionPolicies": {"requireUse": value}}))
+            .await
+            .unwrap();
+        let is_bound = all
+            .iter()
+            .any(|document| named(document) == "ClusterRoleBinding/berth-use-all");
+        assert_eq!(is_bound, everyone, "{value}");
+        assert!(
+            all.iter()
+                .any(|document| named(document) == "ClusterRole/berth-use-all")
+        );
+    }
+}
+
 #[tokio::test]
 async fn definitions_stay_where_tenants_may_be_left() {
     for (values, kept) in [

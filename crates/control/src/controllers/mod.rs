@@ -1,9 +1,10 @@
-//! The controllers: one folder for each kind of object that control reconciles, and the workers that run them.
+//! The controllers: one folder for each kind of object that control reconciles, and the worker that runs them.
 
 pub mod host_node_pool;
 pub mod nodes;
 pub mod pod_deletion;
 pub mod shared_nodes;
+pub mod slots;
 pub mod tenant;
 pub mod tenant_class;
 mod worker;

@@ -1,12 +1,14 @@
-//! The workers: they take keys from the one queue and reconcile what these name.
+//! The worker: it takes keys from the one queue and reconciles what these name, several at the same time.
 //!
 //! One queue for all kinds instead of a `kube::runtime::Controller` each: namespaces of tenants take turns, keys of the whole fleet
-//! have no object, and what a deleted object left is cleaned up as well.
+//! have no object, and what a deleted object left is cleaned up as well. Reconciles that wait for a tenant have no slot, so that
+//! tenants whose API servers do not answer delay no others.
 
 use super::{
     host_node_pool::{self, HostNodePoolContext},
     nodes::{self, NodesContext},
     shared_nodes::{self, SharedNodesContext},
+    slots::{Slot, Slots},
     tenant::{self, TenantContext, TenantError},
     tenant_class::{self, TenantClassContext, TenantClassError},
 };
@@ -26,10 +28,12 @@ use std::{
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// Reconciles that may run at once. More would only queue up at the host's API server.
-const WORKERS: usize = 16;
-/// Time after which a reconcile is given up and tried again.
-const RECONCILE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Reconciles that may run at once, without those that wait for a tenant. More would only queue up at the host's API server.
+const SLOTS: usize = 16;
+/// Time after which a reconcile is given up and tried again. Longer than it may wait for its tenant.
+const RECONCILE_TIMEOUT: Duration = Duration::from_secs(100);
+/// Time that reconciles have to end when control stops. The next control does what is left.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// First and longest pause before a failing key is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
@@ -85,19 +89,14 @@ impl ControllerError {
 impl Controllers {
     /// Works until `stop`. `tasks` are the watches.
     pub async fn run(self, mut tasks: JoinSet<()>, stop: CancellationToken) {
-        let controllers = Arc::new(self);
-        let failures = Arc::new(Failures::default());
-        for _ in 0..WORKERS {
-            tasks.spawn(work(Arc::clone(&controllers), Arc::clone(&failures), stop.clone()));
-        }
+        tasks.spawn(work(Arc::new(self), stop.clone()));
         stop.cancelled().await;
-        // Workers finish their current reconcile; the next control does what is left.
         while tasks.join_next().await.is_some() {}
     }
 
-    async fn reconcile(&self, key: &Key) -> Result<Option<Duration>, ControllerError> {
+    async fn reconcile(&self, key: &Key, slot: &Arc<Slot>) -> Result<Option<Duration>, ControllerError> {
         Ok(match key {
-            Key::Tenant { namespace, name } => tenant::reconcile(&self.tenant, namespace, name).await?,
+            Key::Tenant { namespace, name } => tenant::reconcile(&self.tenant, namespace, name, slot).await?,
             Key::Class(name) => tenant_class::reconcile(&self.tenant_class, name).await?,
             Key::Pool(name) => host_node_pool::reconcile(&self.host_node_pool, name).await?,
             Key::Fleet => nodes::reconcile(&self.nodes).await?,
@@ -125,44 +124,65 @@ impl Failures {
     }
 }
 
-async fn work(controllers: Arc<Controllers>, failures: Arc<Failures>, stop: CancellationToken) {
+/// Reconciles each key as soon as there is a slot.
+async fn work(controllers: Arc<Controllers>, stop: CancellationToken) {
+    let slots = Slots::new(SLOTS);
+    let failures = Arc::new(Failures::default());
+    let mut running = JoinSet::new();
+    loop {
+        // Frees the memory of those that have ended.
+        while running.try_join_next().is_some() {}
+        let next = async {
+            let slot = slots.take().await;
+            (slot, controllers.queue.take().await)
+        };
+        let (slot, taken) = tokio::select! {
+            () = stop.cancelled() => break,
+            next = next => next,
+        };
+        running.spawn(process(Arc::clone(&controllers), Arc::clone(&failures), slot, taken));
+    }
+    let ended = async { while running.join_next().await.is_some() {} };
+    if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
+        running.shutdown().await;
+    }
+}
+
+/// Reconciles one key and gives it back to the queue.
+async fn process(controllers: Arc<Controllers>, failures: Arc<Failures>, slot: Slot, taken: Taken<Key>) {
     let Controllers {
         queue, metrics, stores, ..
     } = controllers.as_ref();
+    let Taken { key, queued_for } = taken;
     let size = |length: usize| i64::try_from(length).unwrap_or(i64::MAX);
-    loop {
-        let Taken { key, queued_for } = tokio::select! {
-            () = stop.cancelled() => return,
-            taken = queue.take() => taken,
-        };
-        metrics.queue.record_taken(queued_for, queue.len());
-        metrics.tenants.set(size(stores.tenants.state().len()));
-        let started = Instant::now();
-        let outcome = tokio::time::timeout(RECONCILE_TIMEOUT, controllers.reconcile(&key)).await;
-        metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
-        if let Key::Tenant { namespace, name } = &key {
-            record_datastore_usage(metrics, stores, namespace, name);
-        }
-        let result = match outcome.unwrap_or(Err(ControllerError::Timeout)) {
-            Ok(again) => {
-                failures.clear(&key);
-                if let Some(pause) = again {
-                    queue.add_after(key.clone(), pause);
-                }
-                "ok"
-            }
-            Err(error) => {
-                let pause = failures.count(&key);
-                tracing::warn!(?key, %error, retry_in = ?pause, "reconcile failed");
-                queue.add_after(key.clone(), pause);
-                error.reason()
-            }
-        };
-        let kind = kind_label(&key);
-        let labels = ReconcileLabels { kind, result };
-        metrics.reconciles.get_or_create(&labels).inc();
-        queue.done(&key);
+    metrics.queue.record_taken(queued_for, queue.len());
+    metrics.tenants.set(size(stores.tenants.state().len()));
+    let started = Instant::now();
+    let slot = Arc::new(slot);
+    let outcome = tokio::time::timeout(RECONCILE_TIMEOUT, controllers.reconcile(&key, &slot)).await;
+    metrics.reconcile_seconds.observe(started.elapsed().as_secs_f64());
+    if let Key::Tenant { namespace, name } = &key {
+        record_datastore_usage(metrics, stores, namespace, name);
     }
+    let result = match outcome.unwrap_or(Err(ControllerError::Timeout)) {
+        Ok(again) => {
+            failures.clear(&key);
+            if let Some(pause) = again {
+                queue.add_after(key.clone(), pause);
+            }
+            "ok"
+        }
+        Err(error) => {
+            let pause = failures.count(&key);
+            tracing::warn!(?key, %error, retry_in = ?pause, "reconcile failed");
+            queue.add_after(key.clone(), pause);
+            error.reason()
+        }
+    };
+    let kind = kind_label(&key);
+    let labels = ReconcileLabels { kind, result };
+    metrics.reconciles.get_or_create(&labels).inc();
+    queue.done(&key);
 }
 
 /// Sets what a tenant uses of the datastore, or forgets a tenant that is gone.

@@ -1,6 +1,6 @@
 //! Control's own objects on the host: its namespace, RBAC, service account and PriorityClass.
 
-use berth_admission_policies::{BYPASS, RESOURCE};
+use berth_admission_policies::{BYPASS, RESOURCE, USE, USED_RESOURCES};
 use berth_api::system;
 use berth_sync_rules::permissions;
 use k8s_openapi::{
@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 const KINDS_NAME: &str = "berth-control-kinds";
 /// Name of the ClusterRole for kinds of upstream Kubernetes that only some installations use.
 const UPSTREAM_NAME: &str = "berth-control-kinds-upstream";
+/// Name of the ClusterRole for users who may name every class and pool in a TenantCluster. It is bound to nobody.
+const USE_ALL_NAME: &str = "berth-use-all";
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
     let all = |texts: &[&str]| Some(texts.iter().map(ToString::to_string).collect());
@@ -125,8 +127,9 @@ fn named(name: &str) -> ObjectMeta {
     }
 }
 
-/// Control's ClusterRoles: its own, one that aggregates those that the platform adds, and a first one of these.
-pub fn cluster_roles() -> [ClusterRole; 3] {
+/// Control's ClusterRoles: its own, one that aggregates those that the platform adds, and a first one of these. And one that
+/// the platform may bind to users.
+pub fn cluster_roles() -> [ClusterRole; 4] {
     const SYNCED: [&str; 6] = ["get", "list", "watch", "create", "patch", "delete"];
     let own = ClusterRole {
         metadata: named(system::CONTROL),
@@ -153,7 +156,12 @@ pub fn cluster_roles() -> [ClusterRole; 3] {
         rules: Some(vec![rule("scheduling.k8s.io", &["podgroups", "workloads"], &SYNCED)]),
         aggregation_rule: None,
     };
-    [own, aggregated, upstream]
+    let use_all = ClusterRole {
+        metadata: named(USE_ALL_NAME),
+        rules: Some(vec![rule(berth_api::GROUP, &USED_RESOURCES, &[USE])]),
+        aggregation_rule: None,
+    };
+    [own, aggregated, upstream, use_all]
 }
 
 /// Binds control's ClusterRoles to a user.

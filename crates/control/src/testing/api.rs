@@ -25,6 +25,8 @@ struct Objects {
     by_path: BTreeMap<String, Value>,
     /// Answers of paths that are not objects.
     served: BTreeMap<String, Value>,
+    /// Part of the paths to which writes are never answered.
+    silent: Option<&'static str>,
     written: u64,
 }
 
@@ -66,6 +68,11 @@ impl ScriptedApi {
         self.objects().served.insert(path.to_owned(), answer);
     }
 
+    /// Never answers writes to paths that contain `part`, as if a webhook did not answer. None: answers all.
+    pub(crate) fn never_answer_writes(&self, part: Option<&'static str>) {
+        self.objects().silent = part;
+    }
+
     /// Removes an object without a call.
     pub(crate) fn remove(&self, path: &str) {
         self.objects().by_path.remove(path);
@@ -100,6 +107,10 @@ impl ScriptedApi {
         }
         if !self.script.record(format!("{} {} {path}", self.name, parts.method)) {
             return refuse(500, "the script says so");
+        }
+        let silent = self.objects().silent;
+        if parts.method != Method::GET && silent.is_some_and(|part| path.contains(part)) {
+            std::future::pending::<()>().await;
         }
         let bytes = body.collect_bytes().await.unwrap_or_default();
         let body: Value = serde_json::from_slice(&bytes).unwrap_or(Value::Null);

@@ -33,6 +33,7 @@ fn policy() -> SyncPolicy {
         namespace: "default".into(),
         name: "s3-reader".into(),
         host_name: "vision-s3".into(),
+        audiences: Vec::new(),
     }];
     policy
 }

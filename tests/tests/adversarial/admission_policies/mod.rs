@@ -8,10 +8,12 @@ mod objects;
 mod platform;
 mod pods;
 mod shared_nodes;
+mod tenant_clusters;
 
 pub(crate) use platform::{
     only_the_platform_changes_assignments_of_nodes_and_namespaces, the_host_reports_no_type_errors_in_the_policies,
 };
+pub(crate) use tenant_clusters::a_user_names_only_classes_and_pools_that_rbac_lets_it_use;
 
 use crate::syncer::as_syncer;
 use berth_api::{HostNodePool, TenantClass, labels};
@@ -152,7 +154,9 @@ fn class() -> TenantClass {
             "gateways": [{"namespace": "edge", "name": "public"}]},
         "devices": {"classes": ["gpu"], "configDrivers": ["gpu.example.com"]},
         "sharedNodes": {"pools": ["policies-cpu", "policies-other"], "userNamespaces": true},
-        "serviceAccounts": [{"namespace": "ml", "name": "train", "hostName": "s3-reader"}],
+        "serviceAccounts": [{"namespace": "ml", "name": "train", "hostName": "s3-reader",
+            "audiences": ["sts.example.com", "https://vault.example.com:8200"]},
+            {"namespace": "ml", "name": "serve", "hostName": "no-tokens"}],
     });
     serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": "policies"}, "spec": {"sync": sync, "network": {
@@ -203,6 +207,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
         json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}),
         json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "kata"}),
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "s3-reader"}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "no-tokens"}}),
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "powerful"}}),
     ] {
         apply(admin, &namespace, &object).await.unwrap();

@@ -20,6 +20,11 @@ pub(super) async fn new(credential: &StolenCredential) {
             &json!({"serviceAccountName": "s3-reader"}),
             &volume(&token("sts.example.com")),
         ),
+        with(
+            &json!({"serviceAccountName": "s3-reader"}),
+            &volume(&token("https://vault.example.com:8200")),
+        ),
+        json!({"serviceAccountName": "no-tokens"}),
         json!({"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}),
         json!({"terminationGracePeriodSeconds": 600}),
         volume(&json!({"csi": {"driver": "scratch.example.com"}})),
@@ -59,11 +64,6 @@ pub(super) async fn new(credential: &StolenCredential) {
             "spec.volumes[].csi.driver",
             volume(&json!({"csi": {"driver": "other.example.com"}})),
         ),
-        ("spec.volumes[].projected", volume(&token("sts.example.com"))),
-        (
-            "spec.volumes[].projected",
-            with(&json!({"serviceAccountName": "s3-reader"}), &volume(&token(""))),
-        ),
         (
             "spec.terminationGracePeriodSeconds",
             json!({"terminationGracePeriodSeconds": 1_000_000_000}),
@@ -82,6 +82,21 @@ pub(super) async fn new(credential: &StolenCredential) {
         ),
     ] {
         credential.expect_denied(message, &credential.pod(&spec)).await;
+    }
+    for (account, audience) in [
+        ("default", "sts.example.com"),
+        ("s3-reader", ""),
+        // That of the host's API server, if it is named; and what is not listed for this account.
+        ("s3-reader", "https://kubernetes.default.svc.cluster.local"),
+        ("s3-reader", "other.example.com"),
+        ("s3-reader", "sts.example.com,https://vault.example.com:8200"),
+        ("no-tokens", "sts.example.com"),
+        ("no-tokens", ""),
+    ] {
+        let spec = with(&json!({"serviceAccountName": account}), &volume(&token(audience)));
+        credential
+            .expect_denied("spec.volumes[].projected", &credential.pod(&spec))
+            .await;
     }
     let theirs = json!({"metadata": {"labels": {labels::TENANT: "other"}}});
     credential

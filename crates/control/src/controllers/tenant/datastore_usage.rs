@@ -61,7 +61,7 @@ pub(super) async fn observe(
     let Some(applier) = api_server.filter(|_| is_due) else {
         return before;
     };
-    let Some(measurement) = measure(applier).await else {
+    let Some(measurement) = tenant.slot.lend(TIMEOUT, measure(applier)).await.flatten() else {
         return before;
     };
     let usage = usage(before, measurement, limits, Timestamp::now());
@@ -76,13 +76,12 @@ async fn measure(applier: &Applier) -> Option<Measurement> {
         let stream = applier.client().request_stream(request).await?;
         read(stream).await.map_err(|error| kube::Error::Service(error.into()))
     };
-    match tokio::time::timeout(TIMEOUT, answer).await {
-        Ok(Ok(measurement)) => measurement,
-        Ok(Err(error)) => {
+    match answer.await {
+        Ok(measurement) => measurement,
+        Err(error) => {
             tracing::debug!(%error, "cannot read the metrics of a tenant's API server");
             None
         }
-        Err(_) => None,
     }
 }
 

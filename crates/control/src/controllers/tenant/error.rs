@@ -178,6 +178,11 @@ impl TenantError {
         }
     }
 
+    /// Whether the tenant's API server failed or refused, and not the host. Its webhooks decide how often that happens.
+    pub(super) fn is_of_tenant(&self) -> bool {
+        matches!(self, Self::Bootstrap(_) | Self::MetricsApi(_))
+    }
+
     /// The condition of the step that failed.
     pub fn condition(&self) -> ConditionUpdate {
         let (kind, _, cause) = self.step();

@@ -31,11 +31,12 @@ pub use memory::{TenantMemory, Tenants};
 pub use settings::Settings;
 pub use validate::{AvailableCapacity, Validator, validate};
 
+use super::slots::Slot;
 use crate::key::Key;
 use apply::{Accepted, Outcome};
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, runtime::reflector::ObjectRef};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use target::Tenant;
 
 /// Pause before a tenant that is ready is reconciled again: certificates and tokens are renewed in time, drift is corrected,
@@ -44,16 +45,21 @@ const RESYNC: Duration = Duration::from_secs(60);
 /// Longest pause before a tenant that is not ready is reconciled again.
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// Makes one tenant match its spec. Returns when to reconcile it again.
+/// Makes one tenant match its spec. Returns when to reconcile it again. While it waits for the tenant, it lends `slot` to others.
 ///
 /// # Errors
 /// A step failed; the condition of the step says so, and the queue tries again later.
-pub async fn reconcile(context: &TenantContext, namespace: &str, name: &str) -> Result<Option<Duration>, TenantError> {
+pub async fn reconcile(
+    context: &TenantContext,
+    namespace: &str,
+    name: &str,
+    slot: &Arc<Slot>,
+) -> Result<Option<Duration>, TenantError> {
     let Some(cluster) = context.stores.tenants.get(&ObjectRef::new(name).within(namespace)) else {
         return Ok(cleanup::delete_orphans(context, namespace, name).await?);
     };
     let Some(uid) = cluster.uid() else { return Ok(None) };
-    let tenant = Tenant::new(context, cluster, &uid);
+    let tenant = Tenant::new(context, cluster, &uid, slot);
     if tenant.cluster.meta().deletion_timestamp.is_some() {
         return cleanup::delete_tenant(context, &tenant).await;
     }
@@ -78,7 +84,7 @@ pub async fn reconcile(context: &TenantContext, namespace: &str, name: &str) -> 
         (None, Some(error)) => Outcome::SettingsUnknown(error),
         (None, None) => Outcome::NeverAccepted,
     };
-    if !outcome.errors().is_empty() {
+    if outcome.errors().into_iter().any(|error| !error.is_of_tenant()) {
         // An object that this process remembers as applied may be missing.
         tenant.memory.host.forget();
     }

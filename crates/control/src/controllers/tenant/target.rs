@@ -1,10 +1,14 @@
 //! The tenant that a reconcile works on.
 
-use super::{build::host_objects, context::TenantContext, memory::TenantMemory};
-use crate::{key::Key, runtime::Owner};
+use super::{super::slots::Slot, build::host_objects, context::TenantContext, memory::TenantMemory};
+use crate::{error::ReconcileError, key::Key, runtime::Owner};
 use berth_api::{TenantCluster, names::TenantId};
 use kube::ResourceExt;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// Time for the writes of one step in the tenant. A webhook may take 30 s; what was applied is remembered, and the next reconcile
+/// does the rest.
+const WRITE_LIMIT: Duration = Duration::from_secs(32);
 
 /// The tenant that a reconcile works on.
 #[derive(Clone)]
@@ -14,17 +18,39 @@ pub(crate) struct Tenant {
     pub(super) memory: Arc<TenantMemory>,
     /// Labels of everything on the host that belongs to it.
     pub(super) labels: BTreeMap<String, String>,
+    /// For calls that end when the tenant lets them end.
+    pub(super) slot: Arc<Slot>,
 }
 
 impl Tenant {
-    pub(super) fn new(context: &TenantContext, cluster: Arc<TenantCluster>, uid: &str) -> Self {
+    pub(super) fn new(context: &TenantContext, cluster: Arc<TenantCluster>, uid: &str, slot: &Arc<Slot>) -> Self {
         let id = TenantId::new(&cluster.name_any(), uid);
         Self {
             labels: host_objects::tenant_labels(&cluster, &id),
             memory: context.tenants.of(uid, &context.client),
             cluster,
             id,
+            slot: Arc::clone(slot),
         }
+    }
+
+    /// Writes to the tenant's API server, within [`WRITE_LIMIT`] and without a slot: webhooks of the tenant see the requests.
+    ///
+    /// # Errors
+    /// The API server refuses, or does not answer in time.
+    pub(super) async fn write(
+        &self,
+        writes: impl Future<Output = Result<(), ReconcileError>>,
+    ) -> Result<(), ReconcileError> {
+        let late = || ReconcileError::Blocked {
+            reason: "APIServerSlow",
+            message: format!(
+                "the tenant's API server did not accept the objects that every tenant has within {} s; look for webhooks in the \
+                 tenant that do not answer, and remove them or give them a short timeoutSeconds",
+                WRITE_LIMIT.as_secs()
+            ),
+        };
+        self.slot.lend(WRITE_LIMIT, writes).await.unwrap_or_else(|| Err(late()))
     }
 
     pub(super) fn key(&self) -> Key {

@@ -2,7 +2,7 @@
 //! were stored before the schema rejected them, or on a host that cannot check them.
 
 use crate::network::allowed;
-use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server};
+use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, sync_policy::ServiceAccountMapping};
 use berth_sync_rules::{
     egress::target::Target, model::KindId, registry, translation::device_variables::is_device_variable,
 };
@@ -19,6 +19,9 @@ const POWERFUL_GROUPS: [&str; 8] = [
     "apiextensions.k8s.io",
     "apiregistration.k8s.io",
 ];
+
+/// Part of the audiences that API servers have by default.
+const API_SERVER_AUDIENCE: &str = "kubernetes.default.svc";
 
 /// Whether the rules of a class are valid.
 ///
@@ -88,14 +91,8 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
     if let Some(invalid) = allowed::validate_class_network(border) {
         return Some(invalid);
     }
-    let mut accounts = BTreeSet::new();
-    for account in service_accounts {
-        if !accounts.insert((&account.namespace, &account.name)) {
-            return Some(format!(
-                "spec.sync.serviceAccounts: {}/{} is mapped twice",
-                account.namespace, account.name
-            ));
-        }
+    if let Some(invalid) = find_error_in_accounts(service_accounts) {
+        return Some(invalid);
     }
     let mut seen = BTreeSet::new();
     for kind in kinds {
@@ -113,6 +110,28 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         }
         if !seen.insert((&kind.group, &kind.kind)) {
             return Some(format!("spec.sync.kinds: {name} is listed twice"));
+        }
+    }
+    None
+}
+
+fn find_error_in_accounts(mappings: &[ServiceAccountMapping]) -> Option<String> {
+    let mut accounts = BTreeSet::new();
+    for ServiceAccountMapping {
+        namespace,
+        name,
+        host_name: _,
+        audiences,
+    } in mappings
+    {
+        if !accounts.insert((namespace, name)) {
+            return Some(format!("spec.sync.serviceAccounts: {namespace}/{name} is mapped twice"));
+        }
+        if let Some(audience) = audiences.iter().find(|text| text.contains(API_SERVER_AUDIENCE)) {
+            return Some(format!(
+                "spec.sync.serviceAccounts: {namespace}/{name}: tokens for {audience:?} open the host's API server; remove \
+                 the audience"
+            ));
         }
     }
     None
@@ -146,7 +165,7 @@ fn is_network(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::sync_policy::{PriorityBand, ServiceAccountMapping, SyncedKind};
+    use berth_api::sync_policy::{PriorityBand, SyncedKind};
 
     fn error_of(change: impl FnOnce(&mut TenantClassSpec)) -> String {
         let mut spec = TenantClassSpec::default();
@@ -200,9 +219,20 @@ mod tests {
             namespace: "a".into(),
             name: "b".into(),
             host_name: "c".into(),
+            audiences: Vec::new(),
         };
-        let message = error_of(|spec| spec.sync.service_accounts = vec![mapping.clone(), mapping]);
+        let message = error_of(|spec| spec.sync.service_accounts = vec![mapping.clone(), mapping.clone()]);
         assert!(message.contains("a/b is mapped twice"), "{message}");
+        let message = error_of(|spec| {
+            spec.sync.service_accounts = vec![ServiceAccountMapping {
+                audiences: vec![
+                    "sts.example.com".into(),
+                    "https://kubernetes.default.svc.cluster.local".into(),
+                ],
+                ..mapping
+            }];
+        });
+        assert!(message.contains("a/b: tokens for \"https://kubernetes"), "{message}");
         let kind = SyncedKind {
             group: "g".into(),
             kind: "K".into(),

@@ -84,6 +84,7 @@ fn accounts_of_the_class_run_under_the_hosts_accounts() {
             namespace: "research".into(),
             name: "s3-reader".into(),
             host_name: "vision-s3".into(),
+            audiences: Vec::new(),
         }];
     });
     let mapped = spec(&cache, &json!({"serviceAccountName": "s3-reader"}));

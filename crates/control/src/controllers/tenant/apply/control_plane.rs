@@ -30,6 +30,8 @@ use std::{sync::Arc, time::Duration};
 
 /// Pause before a syncer that is not ready yet is probed again.
 const SYNCER_PROBE: Duration = Duration::from_millis(200);
+/// Time for the probe of a syncer.
+const SYNCER_PROBE_LIMIT: Duration = Duration::from_secs(3);
 
 /// A tenant whose API server was started and whose kubeconfig exists.
 pub(crate) struct Started {
@@ -155,7 +157,10 @@ pub(super) async fn serve(
     };
     // An API that is registered and does not answer keeps namespaces from being deleted.
     if let (ApiServer::Answers(applier), SyncerState::Ready) = (&started.api_server, &syncer) {
-        metrics_api::apply_metrics_api(applier, prepared.authorities.kubelet.cert_pem())
+        let authority = prepared.authorities.kubelet.cert_pem();
+        let tenant = &prepared.accepted.tenant;
+        tenant
+            .write(metrics_api::apply_metrics_api(applier, authority))
             .await
             .map_err(in_step(TenantError::MetricsApi))?;
     }
@@ -290,6 +295,7 @@ async fn apply_bootstrap_objects(
 ) -> Result<(), ReconcileError> {
     let policy = &prepared.accepted.settings.sync;
     let rules = context.kinds.syncer_rules(policy).await?;
+    let definitions = definitions::find_definitions(&context.kinds, &policy.kinds).await?;
     let bootstrap::BootstrapObjects {
         roles,
         bindings,
@@ -315,12 +321,15 @@ async fn apply_bootstrap_objects(
         // Last: from here on Services need the host's ranges.
         applier.apply(&webhooks).await
     };
-    applied.await.inspect_err(|_| applier.forget())?;
-    definitions::apply_definitions(&context.kinds, applier, &policy.kinds).await?;
-    if let Some(dns) = &started.dns {
-        dns::apply_tenant_service(applier, dns.address).await?;
-    }
-    Ok(())
+    let writes = async {
+        applied.await.inspect_err(|_| applier.forget())?;
+        definitions::apply_definitions(applier, &definitions).await?;
+        if let Some(dns) = &started.dns {
+            dns::apply_tenant_service(applier, dns.address).await?;
+        }
+        Ok::<_, ReconcileError>(())
+    };
+    prepared.accepted.tenant.write(writes).await
 }
 
 /// Runs the components that need the API server.
@@ -364,10 +373,11 @@ fn write_kubeconfig_file(
 
 /// Probes the syncer. If it is not ready, the tenant is soon reconciled again.
 async fn probe_syncer(context: &TenantContext, tenant: &Tenant, endpoints: &Endpoints) -> SyncerState {
-    let state = match context.remote.probe_syncer(&endpoints.syncer_admin).await {
-        Ok(answer) if answer.is_ready => return SyncerState::Ready,
-        Ok(answer) => SyncerState::Starting(format!("the syncer is {}", answer.text)),
-        Err(_) => SyncerState::Starting("the syncer does not answer yet".into()),
+    let probe = context.remote.probe_syncer(&endpoints.syncer_admin);
+    let state = match tenant.slot.lend(SYNCER_PROBE_LIMIT, probe).await {
+        Some(Ok(answer)) if answer.is_ready => return SyncerState::Ready,
+        Some(Ok(answer)) => SyncerState::Starting(format!("the syncer is {}", answer.text)),
+        Some(Err(_)) | None => SyncerState::Starting("the syncer does not answer yet".into()),
     };
     context.queue.add_after(tenant.key(), SYNCER_PROBE);
     state

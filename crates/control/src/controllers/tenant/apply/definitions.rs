@@ -10,24 +10,34 @@ use berth_api::{labels, sync_policy::SyncedKind};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, ResourceExt};
 
-/// Applies the definitions of the `synced` kinds that the host has and the tenant has not.
+/// The definitions for tenants of those `synced` kinds that the host has.
 ///
 /// # Errors
-/// The host or the tenant refuses or does not answer.
-pub(super) async fn apply_definitions(
+/// The host refuses or does not answer.
+pub(super) async fn find_definitions(
     kinds: &KnownKinds,
-    tenant: &Applier,
     synced: &[SyncedKind],
-) -> Result<(), ReconcileError> {
+) -> Result<Vec<CustomResourceDefinition>, ReconcileError> {
+    let mut found = Vec::new();
     for kind in synced {
-        let Some(theirs) = kinds.definition(kind).await? else {
-            continue;
-        };
-        let Some(ours) = tenant_definition(&theirs, &kind.version) else {
-            continue;
-        };
-        if is_free(tenant, &ours.name_any()).await? {
-            tenant.apply(&ours).await?;
+        if let Some(theirs) = kinds.definition(kind).await? {
+            found.extend(tenant_definition(&theirs, &kind.version));
+        }
+    }
+    Ok(found)
+}
+
+/// Applies those of the `definitions` that the tenant has not.
+///
+/// # Errors
+/// The tenant refuses or does not answer.
+pub(super) async fn apply_definitions(
+    tenant: &Applier,
+    definitions: &[CustomResourceDefinition],
+) -> Result<(), ReconcileError> {
+    for definition in definitions {
+        if is_free(tenant, &definition.name_any()).await? {
+            tenant.apply(definition).await?;
         }
     }
     Ok(())

@@ -39,7 +39,11 @@ use std::{
     collections::BTreeMap,
     net::IpAddr,
     sync::{Arc, PoisonError},
+    time::Duration,
 };
+
+/// Time for a call to the tenant's API server without which a reconcile goes on.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
 
 /// The input of the tenant's DNS; none if the runtime has no DNS server. `connection` is the tenant's API server, if it
 /// answers.
@@ -72,7 +76,7 @@ pub(super) async fn prepare_dns(
         Some(data) => {
             let (customization, errors) = dns_customization::parse_customization(&data, &limits);
             if let Some(connection) = connection.filter(|_| !errors.is_empty()) {
-                write_error_event(connection, &errors).await;
+                write_error_event(tenant, connection, &errors).await;
             }
             Some(customization)
         }
@@ -174,22 +178,29 @@ async fn read_customization(tenant: &Tenant, connection: Option<&Arc<Applier>>) 
     let known = &tenant.memory.dns;
     if let Some(connection) = connection {
         let maps: Api<ConfigMap> = Api::namespaced(connection.client().clone(), NAMESPACE);
-        match optional(maps.get(CUSTOMIZATION).await) {
-            Ok(map) => {
+        match tenant
+            .slot
+            .lend(CALL_LIMIT, maps.get(CUSTOMIZATION))
+            .await
+            .map(optional)
+        {
+            Some(Ok(map)) => {
                 let data = map.and_then(|map| map.data).unwrap_or_default();
                 *known.lock().unwrap_or_else(PoisonError::into_inner) = Some(data);
             }
-            Err(error) => tracing::debug!(%error, "cannot read how a tenant customized its DNS"),
+            Some(Err(error)) => tracing::debug!(%error, "cannot read how a tenant customized its DNS"),
+            None => tracing::debug!("a tenant does not answer how it customized its DNS"),
         }
     }
     known.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Writes an Event in the tenant about entries that have no effect, once for each message.
-async fn write_error_event(tenant: &Applier, errors: &[String]) {
-    let events: Api<Event> = Api::namespaced(tenant.client().clone(), NAMESPACE);
-    match events.create(&PostParams::default(), &error_event(errors)).await {
-        Err(error) if !is_status(&error, 409) => tracing::debug!(%error, "cannot write an Event in a tenant"),
+async fn write_error_event(tenant: &Tenant, connection: &Applier, errors: &[String]) {
+    let events: Api<Event> = Api::namespaced(connection.client().clone(), NAMESPACE);
+    let (params, event) = (PostParams::default(), error_event(errors));
+    match tenant.slot.lend(CALL_LIMIT, events.create(&params, &event)).await {
+        Some(Err(error)) if !is_status(&error, 409) => tracing::debug!(%error, "cannot write an Event in a tenant"),
         _ => {}
     }
 }

@@ -2,6 +2,7 @@
 //! and the syncer's probe.
 
 use super::super::{
+    super::slots::Slots,
     connection::{ProbeAnswer, ProbeError, Remote},
     context::TenantContext,
     error::TenantError,
@@ -35,6 +36,8 @@ pub(super) struct Fixture {
     pub(super) tenant: ScriptedApi,
     pub(super) context: TenantContext,
     pub(super) id: TenantId,
+    /// One slot.
+    pub(super) slots: Slots,
     writers: StoreWriters,
 }
 
@@ -53,6 +56,7 @@ impl Fixture {
             tenant,
             context,
             id,
+            slots: Slots::new(1),
             writers,
         }
     }
@@ -60,7 +64,9 @@ impl Fixture {
     /// One reconcile after the watches have seen everything.
     pub(super) async fn reconcile(&mut self) -> Result<Option<Duration>, TenantError> {
         self.writers.update(&self.host);
-        let result = reconcile(&self.context, "team", "vision").await;
+        let slot = Arc::new(self.slots.take().await);
+        let result = reconcile(&self.context, "team", "vision", &slot).await;
+        drop(slot);
         // The probe of the tenant's API server is a task.
         tokio::time::sleep(Duration::from_millis(2)).await;
         // The fleet's controller releases the node once no pod of the tenant is left.

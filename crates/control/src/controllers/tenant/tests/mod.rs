@@ -6,6 +6,8 @@ mod fixture;
 use crate::testing::NEVER_ENDS;
 use fixture::{Fixture, TENANT};
 use serde_json::json;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
 
 /// Calls until the first reconcile that had nothing left to do.
 async fn calls_until_ready() -> usize {
@@ -146,6 +148,45 @@ async fn a_failed_step_is_reported_by_its_own_condition() {
             );
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_webhooks_never_answer_holds_no_slot_and_says_so() {
+    const SECOND: Duration = Duration::from_secs(1);
+    let mut fixture = Fixture::new();
+    let condition = |fixture: &Fixture| fixture.condition("ControlPlaneReady").unwrap_or_default();
+    fixture.tenant.never_answer_writes(Some("/apis/rbac"));
+    let slots = fixture.slots.clone();
+    // Another tenant, which needs the only slot once a second.
+    let other = tokio::spawn(async move {
+        for _ in 0..30 {
+            let slot = timeout(SECOND, slots.take()).await;
+            drop(slot.expect("the slot is held while a tenant does not answer"));
+            sleep(SECOND).await;
+        }
+    });
+    for _ in 0..10 {
+        let _ = fixture.reconcile().await;
+        if condition(&fixture)["reason"] == "APIServerSlow" {
+            break;
+        }
+    }
+    other.await.unwrap();
+    let slow = condition(&fixture);
+    assert_eq!(
+        (&slow["status"], &slow["reason"]),
+        (&"False".into(), &"APIServerSlow".into())
+    );
+    assert!(slow["message"].as_str().unwrap().contains("webhooks"), "{slow}");
+    // Nothing of the host is written again because of that.
+    let before = fixture.count_calls();
+    let _ = fixture.reconcile().await;
+    let calls = fixture.script.calls().split_off(before);
+    let roles = |text: &str| text.starts_with("host PATCH") && text.contains("/roles/");
+    assert!(!calls.iter().any(|call| roles(&call.text)), "{calls:#?}");
+
+    fixture.tenant.never_answer_writes(None);
+    assert!(fixture.reconcile_until_ready().await.is_empty());
 }
 
 #[tokio::test]

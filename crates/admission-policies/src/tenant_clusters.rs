@@ -1,0 +1,119 @@
+//! TenantClusters: a user who creates or changes one needs the verb `use` on the class and the pools that it names, as Kubernetes has it for
+//! other objects that give rights (`use` of a PodSecurityPolicy, `bind` of a Role).
+//!
+//! The right may come from a ClusterRoleBinding, or from a RoleBinding in the namespace of the TenantCluster. It is checked when a
+//! name is added: what a TenantCluster names already stays usable for those who may change it.
+
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
+use berth_api::{DEFAULT_CLASS, GROUP, VERSION};
+
+/// Verb of the right to name a TenantClass or a HostNodePool in a TenantCluster.
+pub const USE: &str = "use";
+/// Resources that need the right.
+pub const USED_RESOURCES: [&str; 2] = [CLASSES, POOLS];
+
+const CLASSES: &str = "tenantclasses";
+const POOLS: &str = "hostnodepools";
+
+/// Pools that one request may add without the right to use all pools. The API server allows two checks of rights in an expression
+/// and about 28 in a policy, so that each pool has an expression of its own.
+const MAX_NEW_POOLS: usize = 16;
+
+pub(super) fn build_policy() -> AdmissionPolicy {
+    // Without a name the class `default` applies. The right to use it is needed in either case, also as long as it does not exist.
+    let class = |object: &str| format!("{object}.spec.?className.orValue('{DEFAULT_CLASS}')");
+    let pools = |object: &str| format!("{object}.spec.?nodeGroups.orValue([]).map(g, g.poolName)");
+    let mut validations = vec![
+        validation(
+            format!(
+                "(oldObject != null && variables.class == variables.oldClass) || {}",
+                may_use(CLASSES, Some("variables.class"))
+            ),
+            "spec.className: you need the verb use on tenantclasses.berth.dev for this class (default if empty); ask the platform team",
+        ),
+        validation(
+            format!("variables.newPools.size() <= {MAX_NEW_POOLS} || variables.mayUseAllPools"),
+            "spec.nodeGroups: add at most 16 groups of other pools at a time, and the rest with another request",
+        ),
+    ];
+    validations.extend((0..MAX_NEW_POOLS).map(validate_new_pool));
+    AdmissionPolicy {
+        name: "berth-tenant-clusters",
+        description: "Users name only classes and pools in TenantClusters that they have the right to use.",
+        scope: Scope::AllNamespaces,
+        subjects: Subjects::Everyone,
+        resource_rules: vec![ResourceRule {
+            group: GROUP,
+            version: VERSION,
+            resources: &["tenantclusters"],
+            operations: WRITES,
+        }],
+        variables: vec![
+            ("class", class("object")),
+            ("oldClass", format!("oldObject == null ? '' : {}", class("oldObject"))),
+            ("pools", pools("object")),
+            ("oldPools", format!("oldObject == null ? [] : {}", pools("oldObject"))),
+            (
+                "newPools",
+                "variables.pools.filter(p, !(p in variables.oldPools))".into(),
+            ),
+            ("mayUseAllPools", may_use(POOLS, None)),
+        ],
+        validations,
+    }
+}
+
+/// The pool with this index in `newPools`, if there are so many.
+fn validate_new_pool(index: usize) -> Validation {
+    validation(
+        format!(
+            "variables.newPools.size() <= {index} || variables.mayUseAllPools || {}",
+            may_use(POOLS, Some(&format!("variables.newPools[{index}]")))
+        ),
+        "spec.nodeGroups[].poolName: you need the verb use on hostnodepools.berth.dev for each pool; ask the platform team",
+    )
+}
+
+/// Whether the requesting user may use the object of this name, or all objects, in the namespace of the request.
+fn may_use(resource: &str, name: Option<&str>) -> String {
+    let name = name.map(|name| format!(".name({name})")).unwrap_or_default();
+    format!(
+        "{}.namespace(request.namespace){name}.check('{USE}').allowed()",
+        cel::authorizer_of(resource)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The API server ends an evaluation at these costs (k8s.io/apiserver/pkg/apis/cel).
+    const CHECK: usize = 350_000;
+    const PER_EXPRESSION: usize = 1_000_000;
+    const PER_POLICY: usize = 10_000_000;
+
+    #[test]
+    fn the_checks_of_rights_stay_within_what_the_api_server_evaluates() {
+        let policy = build_policy();
+        let checks = |expression: &str| expression.matches(".check(").count();
+        let validations = policy.validations.iter().map(|validation| &validation.expression);
+        let variables = policy.variables.iter().map(|(_, expression)| expression);
+        let mut sum = 0;
+        for expression in validations.chain(variables) {
+            assert!(checks(expression) * CHECK < PER_EXPRESSION, "{expression}");
+            sum += checks(expression);
+        }
+        // With room for everything else.
+        assert!(sum * CHECK < PER_POLICY * 3 / 4, "{sum}");
+    }
+
+    #[test]
+    fn rights_are_asked_for_in_the_namespace_and_by_name() {
+        let expression = may_use(CLASSES, Some("variables.class"));
+        assert_eq!(
+            expression,
+            "authorizer.group('berth.dev').resource('tenantclasses').namespace(request.namespace).name(variables.class)\
+             .check('use').allowed()"
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! TenantClusters of a user who may write them, and who may use one class and one pool.
+
+use super::{dry_run, expect_denied};
+use berth_api::{NodeGroup, TenantCluster};
+use berth_tests::{
+    objects::apply,
+    tenant::{cluster, ensure_namespace, patient},
+    test_cluster::TestCluster,
+    wait::{SOON, until},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const USER: &str = "team-member";
+const NAMESPACE: &str = "adv-use";
+const CLASS_DENIED: &str = "spec.className";
+const POOL_DENIED: &str = "spec.nodeGroups[].poolName";
+
+/// A request of the team. It is never accepted by control: there is no such version.
+fn request(name: &str, class: Option<&str>, pools: &[&str]) -> TenantCluster {
+    let mut request = cluster(name, &[]);
+    request.spec.version = "v1.99.0".into();
+    request.spec.class_name = class.map(ToOwned::to_owned);
+    let groups = pools.iter().enumerate();
+    request.spec.node_groups = groups
+        .map(|(index, pool)| NodeGroup::private(&format!("g{index}"), pool, 1))
+        .collect();
+    request
+}
+
+/// A role in a namespace, and its binding to the user. The rules name cluster-scoped objects: RBAC looks at the namespace of the
+/// question.
+async fn grant(admin: &Client, namespace: &str, name: &str, rules: &Value) {
+    let rbac = |kind: &str, more: &Value| {
+        let base = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}});
+        super::with(&base, more)
+    };
+    let role = rbac("Role", &json!({"rules": rules}));
+    let binding = rbac(
+        "RoleBinding",
+        &json!({
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
+        }),
+    );
+    for object in [&role, &binding] {
+        apply(admin, namespace, object).await.unwrap();
+    }
+}
+
+fn rule(resource: &str, verb: &str, names: &[&str]) -> Value {
+    let rule = json!({"apiGroups": ["berth.dev"], "resources": [resource], "verbs": [verb]});
+    if names.is_empty() {
+        return rule;
+    }
+    super::with(&rule, &json!({"resourceNames": names}))
+}
+
+pub(crate) async fn a_user_names_only_classes_and_pools_that_rbac_lets_it_use(host: Arc<TestCluster>) {
+    let admin = &host.client;
+    let (other, all) = ("adv-use-other", "adv-use-all");
+    for namespace in [NAMESPACE, other, all] {
+        ensure_namespace(admin, namespace).await;
+        grant(admin, namespace, "editor", &json!([rule("tenantclusters", "*", &[])])).await;
+    }
+    let named = json!([
+        rule("tenantclasses", "use", &["training"]),
+        rule("hostnodepools", "use", &["h100"])
+    ]);
+    grant(admin, NAMESPACE, "use", &named).await;
+    let every = json!([rule("tenantclasses", "use", &[]), rule("hostnodepools", "use", &[])]);
+    grant(admin, all, "use", &every).await;
+    let client = patient(&host.kubeconfig_for(USER, &[]).unwrap()).await;
+    let of = |namespace: &str| Api::<TenantCluster>::namespaced(client.clone(), namespace);
+    let clusters = of(NAMESPACE);
+    let create = async |clusters: &Api<TenantCluster>, class: Option<&str>, pools: &[&str]| {
+        clusters.create(&dry_run(), &request("new", class, pools)).await
+    };
+    until("the rights hold", SOON, async || {
+        create(&clusters, Some("training"), &["h100", "h100"]).await?;
+        create(&of(all), None, &["h100"]).await
+    })
+    .await;
+
+    for class in [Some("gold"), Some("default"), None] {
+        expect_denied(CLASS_DENIED, create(&clusters, class, &[]).await);
+    }
+    for pools in [&["l40s"][..], &["h100", "l40s"], &["no-such-pool"]] {
+        expect_denied(POOL_DENIED, create(&clusters, Some("training"), pools).await);
+    }
+    // Rights in one namespace are none in another.
+    expect_denied(CLASS_DENIED, create(&of(other), Some("training"), &[]).await);
+
+    let many: Vec<String> = (0..32).map(|index| format!("pool-{index}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    create(&of(all), Some("gold"), &many).await.unwrap();
+    expect_denied(POOL_DENIED, create(&clusters, Some("training"), &many[..16]).await);
+    expect_denied("at most 16", create(&clusters, Some("training"), &["h100"; 17]).await);
+
+    changes(&host, &clusters).await;
+    for namespace in [NAMESPACE, other, all] {
+        for name in ["editor", "use"] {
+            let api: Api<k8s_openapi::api::rbac::v1::RoleBinding> = Api::namespaced(admin.clone(), namespace);
+            let _ = api.delete(name, &DeleteParams::default()).await;
+        }
+    }
+}
+
+/// What the platform gave may be changed by the team; names that it adds need the right.
+async fn changes(host: &TestCluster, clusters: &Api<TenantCluster>) {
+    let by_admin = host.tenants(NAMESPACE);
+    by_admin
+        .create(&PostParams::default(), &request("given", Some("gold"), &["l40s"]))
+        .await
+        .unwrap();
+    by_admin
+        .create(&PostParams::default(), &request("plain", None, &[]))
+        .await
+        .unwrap();
+    let params = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let change = async |name: &str, patch: &Value| clusters.patch(name, &params, &Patch::Merge(patch)).await;
+    let groups = |pools: &[&str]| {
+        let groups = request("given", None, pools).spec.node_groups;
+        json!({"spec": {"nodeGroups": groups}})
+    };
+    for allowed in [
+        json!({"metadata": {"labels": {"team": "a"}}}),
+        json!({"spec": {"className": "training"}}),
+        groups(&["l40s", "l40s", "h100"]),
+        groups(&[]),
+    ] {
+        change("given", &allowed).await.unwrap();
+    }
+    // Without a class it had `default` all along.
+    change("plain", &json!({"spec": {"className": "default"}}))
+        .await
+        .unwrap();
+    for (message, denied) in [
+        (CLASS_DENIED, json!({"spec": {"className": "silver"}})),
+        (CLASS_DENIED, json!({"spec": {"className": null}})),
+        (POOL_DENIED, groups(&["l40s", "cpu"])),
+    ] {
+        expect_denied(message, change("given", &denied).await);
+    }
+    let replaced = request("given", Some("silver"), &["l40s"]);
+    let replaced = serde_json::to_value(replaced).unwrap();
+    let applied = clusters
+        .patch(
+            "given",
+            &PatchParams {
+                dry_run: true,
+                ..PatchParams::apply("team").force()
+            },
+            &Patch::Apply(&replaced),
+        )
+        .await;
+    expect_denied(CLASS_DENIED, applied);
+    for name in ["given", "plain"] {
+        by_admin.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+}
