@@ -50,10 +50,16 @@ async fn beside_large_objects() {
     let scene = Scene::start().await;
     let begun = scene.begin().await;
     let until = Instant::now() + duration();
+    let writes = flood::Numbers::below(number("BENCH_WRITES", 20_000));
     let mut writers = JoinSet::new();
     for writer in 0..WRITERS {
-        let (client, tally) = (scene.greedy.client.clone(), Arc::clone(&begun.tally));
-        writers.spawn(flood::store(client, writer, until, tally));
+        writers.spawn(flood::store(
+            scene.greedy.client.clone(),
+            writer,
+            Arc::clone(&writes),
+            until,
+            Arc::clone(&begun.tally),
+        ));
     }
     writers.join_all().await;
     let report = Report::new("neighbour-of-large-objects");

@@ -19,8 +19,6 @@ use std::{
 
 /// Size of the value of a large ConfigMap.
 const LARGE: usize = 1_000_000;
-/// Large writes of all writers together.
-const MOST_WRITES: u32 = 100_000;
 /// Pause after a request without an answer: the server may be starting.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -46,16 +44,17 @@ impl Numbers {
 }
 
 /// Creates ConfigMaps of [`LARGE`] bytes. Once it may create no more, it writes other content into those that it has.
-pub(super) async fn store(client: Client, writer: usize, until: Instant, tally: Arc<Tally>) {
+pub(super) async fn store(client: Client, writer: usize, numbers: Arc<Numbers>, until: Instant, tally: Arc<Tally>) {
     let maps: Api<ConfigMap> = Api::namespaced(client, "default");
     let parameters = PostParams::default();
-    let (mut created, mut is_full, mut writes) = (0, false, 0_usize);
-    while Instant::now() < until && tally.total() < MOST_WRITES {
-        writes += 1;
-        let index = if is_full { writes % created } else { created };
+    let (mut created, mut is_full) = (0, false);
+    while Instant::now() < until
+        && let Some(number) = numbers.take()
+    {
+        let index = if is_full { number % created } else { created };
         let name = format!("large-{writer}-{index}");
         // The same content again would not be stored.
-        let mut value = writes.to_string();
+        let mut value = number.to_string();
         value.push_str(&"x".repeat(LARGE - value.len()));
         let map = config_map(&name, value);
         let answer = if is_full {

@@ -102,11 +102,6 @@ impl Tally {
         *counts.answers.entry((what, answer.to_string())).or_default() += 1;
     }
 
-    /// How many answers were counted.
-    pub(super) fn total(&self) -> u32 {
-        self.counts().answers.values().sum()
-    }
-
     /// Adds the counts to a report, and which requests were refused from when on.
     pub(super) fn add_to(&self, report: &mut Report) {
         let counts = self.counts();
@@ -152,7 +147,6 @@ mod tests {
             tally.count("create Service", &answer);
         }
         tally.count("create Pod", &Answer::Accepted);
-        assert_eq!(tally.total(), 7);
         let counts = tally.counts();
         let refusal = &counts.refusals["create Service"];
         assert_eq!((refusal.accepted, refusal.message.as_str()), (2, "first"));

@@ -23,7 +23,7 @@ pub(super) struct Places {
     /// Files of etcd.
     databases: [(&'static str, PathBuf); 2],
     /// Processes: folder of their records, and their names.
-    processes: [(&'static str, PathBuf, String); 3],
+    processes: [(&'static str, PathBuf, String); 5],
     /// Folders of the records of all processes.
     records: [PathBuf; 3],
     /// The tenant's processes have names that begin with this.
@@ -53,8 +53,8 @@ impl Places {
         let (servers, server) = of_tenant(API_SERVER);
         Self {
             databases: [
-                ("etcd of the host", database(process::ETCD)),
-                ("etcd of the tenants", database(process::DATASTORE)),
+                ("database of the host's etcd", database(process::ETCD)),
+                ("database of the tenants' etcd", database(process::DATASTORE)),
             ],
             processes: [
                 ("resident memory of the greedy tenant's syncer", syncers, syncer),
@@ -63,6 +63,16 @@ impl Places {
                     "resident memory of control",
                     host.control_records(),
                     "berth-control-first".to_owned(),
+                ),
+                (
+                    "resident memory of the host's etcd",
+                    host.home().run(),
+                    process::ETCD.to_owned(),
+                ),
+                (
+                    "resident memory of the tenants' etcd",
+                    host.home().run(),
+                    process::DATASTORE.to_owned(),
                 ),
             ],
             records: [host.home().run(), host.control_records(), host.tenant_records()],
