@@ -64,7 +64,8 @@ pub(super) async fn store(client: Client, writer: usize, numbers: Arc<Numbers>, 
         } else {
             let answer = Answer::of(maps.create(&parameters, &map)).await;
             tally.count("create ConfigMap", &answer);
-            created += usize::from(matches!(answer, Answer::Accepted));
+            // A conflict: it was stored by a request that was not answered.
+            created += usize::from(matches!(answer, Answer::Accepted | Answer::Refused { code: 409, .. }));
             is_full = answer.is_forbidden() && created > 0;
             answer
         };
