@@ -47,7 +47,7 @@ impl Numbers {
 pub(super) async fn store(client: Client, writer: usize, numbers: Arc<Numbers>, until: Instant, tally: Arc<Tally>) {
     let maps: Api<ConfigMap> = Api::namespaced(client, "default");
     let parameters = PostParams::default();
-    let (mut created, mut is_full) = (0, false);
+    let (mut created, mut is_full) = (0_usize, false);
     while Instant::now() < until
         && let Some(number) = numbers.take()
     {
