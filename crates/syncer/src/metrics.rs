@@ -1,6 +1,6 @@
 //! Metrics of the syncer. Labels take few values: never a name.
 
-use berth_runtime::metrics::{QueueMetrics, duration_histogram};
+use berth_runtime::metrics::duration_histogram;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -13,6 +13,15 @@ use std::time::Duration;
 pub struct ReconcileLabels {
     pub kind: &'static str,
     /// What was done.
+    pub result: &'static str,
+}
+
+/// Labels of [`Metrics::queue_seconds`].
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct QueueLabels {
+    /// The queue: `high`, `normal` or `low`.
+    pub priority: &'static str,
+    /// What was done, as in [`ReconcileLabels::result`].
     pub result: &'static str,
 }
 
@@ -127,8 +136,10 @@ impl SchedulingWindowMetrics {
 pub struct Metrics {
     /// Keys that were reconciled.
     pub reconciles: Family<ReconcileLabels, Counter>,
-    /// The queues of keys.
-    pub queue: QueueMetrics,
+    /// Seconds that keys waited in their queue after they were due.
+    pub queue_seconds: Family<QueueLabels, Histogram, fn() -> Histogram>,
+    /// Keys that wait in all queues.
+    pub queue_depth: Gauge,
     /// The pods that the host's scheduler has not tried yet.
     pub scheduling_window: SchedulingWindowMetrics,
     /// Watches that are kept open.
@@ -157,7 +168,8 @@ impl Default for Metrics {
     fn default() -> Self {
         Self {
             reconciles: Family::default(),
-            queue: QueueMetrics::default(),
+            queue_seconds: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
+            queue_depth: Gauge::default(),
             scheduling_window: SchedulingWindowMetrics::default(),
             watches: Family::default(),
             api_calls: Family::new_with_constructor(duration_histogram as fn() -> Histogram),
@@ -182,7 +194,12 @@ impl Metrics {
             "Keys that were reconciled, by kind and result",
             self.reconciles.clone(),
         );
-        self.queue.register(registry);
+        registry.register(
+            "queue_seconds",
+            "Time that keys waited in a queue after they were due, by queue and by what was done then",
+            self.queue_seconds.clone(),
+        );
+        registry.register("queue_depth", "Keys waiting in the queues", self.queue_depth.clone());
         self.scheduling_window.register(registry);
         registry.register("watches", "Watches kept open", self.watches.clone());
         registry.register("api_call_seconds", "Duration of API calls", self.api_calls.clone());
@@ -224,6 +241,13 @@ impl Metrics {
         );
     }
 
+    /// Counts a key that was reconciled after it had waited in its queue.
+    pub fn reconciled(&self, kind: &'static str, labels: &QueueLabels, waited: Duration) {
+        let result = labels.result;
+        self.reconciles.get_or_create(&ReconcileLabels { kind, result }).inc();
+        self.queue_seconds.get_or_create(labels).observe(waited.as_secs_f64());
+    }
+
     /// Counts one answer to the tenant's API server.
     pub fn admission(&self, labels: &AdmissionLabels, took: Duration) {
         self.admissions.get_or_create(labels).observe(took.as_secs_f64());
@@ -232,5 +256,35 @@ impl Metrics {
     /// Counts one API call.
     pub fn api_call(&self, labels: &CallLabels, took: Duration) {
         self.api_calls.get_or_create(labels).observe(took.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prometheus_client::encoding::text::encode;
+
+    #[test]
+    fn waits_are_counted_by_queue_and_by_what_was_done() {
+        let metrics = Metrics::default();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        for (result, milliseconds) in [("created", 250), ("created", 500), ("deleted", 4000)] {
+            let labels = QueueLabels {
+                priority: "normal",
+                result,
+            };
+            metrics.reconciled("Pod", &labels, Duration::from_millis(milliseconds));
+        }
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            "berth_syncer_queue_seconds_sum{priority=\"normal\",result=\"created\"} 0.75",
+            "berth_syncer_queue_seconds_count{priority=\"normal\",result=\"deleted\"} 1",
+            "berth_syncer_reconciles_total{kind=\"Pod\",result=\"created\"} 2",
+            "berth_syncer_queue_depth 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
     }
 }

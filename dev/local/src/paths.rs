@@ -141,7 +141,7 @@ impl Home {
     }
 
     /// The data of an etcd.
-    pub(crate) fn data(&self, name: &str) -> PathBuf {
+    pub fn data(&self, name: &str) -> PathBuf {
         self.root.join("data").join(name)
     }
 

@@ -68,6 +68,17 @@ pub enum QueuePriority {
     Low,
 }
 
+impl QueuePriority {
+    /// `high`, `normal` or `low`, for metrics.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::High => "high",
+            Self::Normal => "normal",
+            Self::Low => "low",
+        }
+    }
+}
+
 /// A namespace of the tenant on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostNamespace {

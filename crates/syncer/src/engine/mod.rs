@@ -33,7 +33,7 @@ mod watches;
 mod window;
 mod withdraw;
 
-use crate::metrics::{KindLabels, Metrics, ReconcileLabels};
+use crate::metrics::{KindLabels, Metrics, QueueLabels};
 use api::{Api, CallError};
 use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{
@@ -234,30 +234,23 @@ impl Engine {
         } = taken;
         let queue = self.queue_of(key.kind);
         let waiting: usize = self.queues.iter().map(Queue::len).sum();
-        self.metrics.queue.record_taken(queued_for, waiting);
+        self.metrics.queue_depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         let observed_at = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
         let result = self.reconcile(&key, observed_at).await;
-        let kind = key.kind.label();
+        let labels = QueueLabels {
+            priority: self.cache.kind(key.kind).priority.label(),
+            result: result.as_ref().map_or("error", |outcome| outcome.result),
+        };
+        self.metrics.reconciled(key.kind.label(), &labels, queued_for);
         match result {
             Ok(outcome) => {
                 lock(&self.failures).remove(&key);
-                self.metrics
-                    .reconciles
-                    .get_or_create(&ReconcileLabels {
-                        kind,
-                        result: outcome.result,
-                    })
-                    .inc();
                 tracing::debug!(%key, result = outcome.result, "reconciled");
                 if let Some(after) = outcome.requeue_after {
                     queue.add_after(QueuedKey(key.clone()), after);
                 }
             }
             Err(error) => {
-                self.metrics
-                    .reconciles
-                    .get_or_create(&ReconcileLabels { kind, result: "error" })
-                    .inc();
                 let wait = self.wait_after(&key, &error);
                 tracing::debug!(%key, %error, ?wait, "reconciling failed");
                 self.record_failure(&key, &error).await;

@@ -1,9 +1,16 @@
 //! A burst of pods over several tenants until all of them run, against the same number of pods made on the host directly.
-//! Both are done in turn, three times; medians count.
+//! Both are done in turn, three times, medians count; without tokens and with tokens on both sides.
+//!
+//! Where both sides share the cores, throughput is bounded by work: a pod of a tenant takes the processor time that it takes on the
+//! host, and that of the tenant's servers. The report has the processor time of each group of processes, the bound that follows from
+//! it, and throughput beside the bound.
+
+mod report;
 
 use crate::{
+    cores::Cores,
     load::{Place, Running},
-    report::{Report, percentile},
+    processor::{Seconds, Snapshot},
 };
 use berth_tests::{
     scrape::{Metrics, scrape},
@@ -11,7 +18,13 @@ use berth_tests::{
     test_cluster::TestCluster,
 };
 use futures::{StreamExt, stream};
-use std::{collections::BTreeSet, time::Instant};
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use kube::{Api, ResourceExt, api::ListParams};
+use report::Figures;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 const TENANTS: usize = 3;
 const PODS: usize = 300;
@@ -19,11 +32,24 @@ const ROUNDS: usize = 3;
 /// Concurrent requests over all tenants.
 const WRITERS: usize = 12;
 
-/// Seconds until `PODS` pods, evenly spread over `places`, run; and the delays of all of them added up.
-async fn burst(places: &[Place], round: usize) -> (f64, f64) {
-    let prefix = format!("burst-{round}-");
+/// Seconds in the syncers' queues, by the queue's priority and by what was done then.
+type Queued = BTreeMap<Vec<String>, f64>;
+
+/// One burst.
+struct Burst {
+    /// Seconds until all pods ran.
+    took: f64,
+    /// The delays of all pods added up, in seconds.
+    delays: f64,
+    /// Processor time that was used meanwhile.
+    processor: Seconds,
+}
+
+/// Creates `PODS` pods, evenly spread over `places`, and waits until they run.
+async fn burst(host: &TestCluster, places: &[Place], prefix: &str) -> Burst {
     let running: Vec<Running> = places.iter().map(Running::follow).collect();
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let before = Snapshot::take(host);
     let begun = Instant::now();
     let names: Vec<String> = (0..PODS).map(|index| format!("{prefix}{index:04}")).collect();
     let created: Vec<(usize, &String, Instant)> = stream::iter(names.iter().enumerate())
@@ -43,16 +69,77 @@ async fn burst(places: &[Place], round: usize) -> (f64, f64) {
             .await;
     }
     let took = begun.elapsed().as_secs_f64();
+    let processor = Snapshot::take(host).since(&before);
     let delays = created.iter().map(|(place, name, requested)| {
         let seen = running[*place].at(name).unwrap();
         seen.saturating_duration_since(*requested).as_secs_f64()
     });
-    let delays = delays.sum();
-    drop(running);
-    for place in places {
-        place.clear(&prefix).await;
+    Burst {
+        took,
+        delays: delays.sum(),
+        processor,
     }
-    (took, delays)
+}
+
+/// What the syncers of all tenants have counted.
+struct Counted {
+    queued: Queued,
+    /// Writes to the host.
+    writes: f64,
+}
+
+impl Counted {
+    async fn scrape(host: &TestCluster, tenants: &[Tenant]) -> Self {
+        let mut counted = Self {
+            queued: Queued::new(),
+            writes: 0.0,
+        };
+        for tenant in tenants {
+            let metrics = scrape(host, tenant).await.unwrap();
+            let queued = metrics.sum_by("berth_syncer_queue_seconds_sum", &["priority", "result"]);
+            for (labels, seconds) in queued {
+                *counted.queued.entry(labels).or_default() += seconds;
+            }
+            counted.writes += metrics.host_writes();
+        }
+        counted
+    }
+
+    /// Seconds in the queues since `before`.
+    fn queued_since(&self, before: &Self) -> Queued {
+        let earlier = |labels: &Vec<String>| before.queued.get(labels).copied().unwrap_or_default();
+        let now = self.queued.iter();
+        now.map(|(labels, seconds)| (labels.clone(), seconds - earlier(labels)))
+            .collect()
+    }
+}
+
+/// Which variants are measured: without tokens, with tokens, or both.
+fn variants() -> Vec<bool> {
+    match std::env::var("BENCH_TOKENS").as_deref() {
+        Ok("without") => vec![false],
+        Ok("with") => vec![true],
+        Ok(other) => panic!("BENCH_TOKENS is {other}: set it to `with` or `without`, or unset it for both"),
+        Err(_) => vec![false, true],
+    }
+}
+
+/// How many of Berth's admission policies are bound on the host.
+async fn policies(host: &TestCluster) -> usize {
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(host.client.clone());
+    let bound = bindings.list_metadata(&ListParams::default()).await.unwrap();
+    let bound: BTreeSet<String> = bound.iter().map(ResourceExt::name_any).collect();
+    let all = berth_admission_policies::all_policies();
+    let count = all
+        .iter()
+        .filter(|policy| bound.contains(&policy.build_binding().name_any()))
+        .count();
+    assert_eq!(
+        count,
+        all.len(),
+        "admission policies are missing: only {bound:?} are bound"
+    );
+    count
 }
 
 pub(crate) async fn run() {
@@ -62,57 +149,51 @@ pub(crate) async fn run() {
         let name = format!("burst{index}");
         tenants.push(Tenant::create(&host, "bench-burst", &cluster(&name, &[("train", "h100", 2)])).await);
     }
-    let tenant_places: Vec<Place> = tenants.iter().map(|tenant| Place::in_tenant(&tenant.client)).collect();
-    let host_places = [Place::on_host(&host.client)];
-    let metrics = async || {
-        let mut all = Vec::new();
-        for tenant in &tenants {
-            all.push(scrape(&host, tenant).await.unwrap());
+    let policies = policies(&host).await;
+    let cores = Cores::separate(&host);
+    for tokens in variants() {
+        let mut figures = Figures::default();
+        let through: Vec<Place> = tenants
+            .iter()
+            .map(|tenant| Place::in_tenant_with(&tenant.client, tokens))
+            .collect();
+        let direct = [Place::on_host_with(&host.client, tokens)];
+        for round in 0..ROUNDS {
+            let prefix = format!("burst-{tokens}-{round}-");
+            figures.direct.push(burst(&host, &direct, &prefix).await);
+            direct[0].clear(&prefix).await;
+            let before = Counted::scrape(&host, &tenants).await;
+            figures.through.push(burst(&host, &through, &prefix).await);
+            // Before the pods are deleted: deletions are not part of their delay.
+            let running = Counted::scrape(&host, &tenants).await;
+            figures.queued.push(running.queued_since(&before));
+            for place in &through {
+                place.clear(&prefix).await;
+            }
+            let after = Counted::scrape(&host, &tenants).await;
+            figures.writes.push(after.writes - before.writes);
         }
-        all
-    };
-    let total = |all: &[Metrics], of: &dyn Fn(&Metrics) -> f64| all.iter().map(of).sum::<f64>();
-    let (mut direct, mut through, mut waited, mut writes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        direct.push(burst(&host_places, round).await.0);
-        let before = metrics().await;
-        let (took, delays) = burst(&tenant_places, round).await;
-        let after = metrics().await;
-        let queued = |metrics: &Metrics| metrics.sum(&["berth_syncer_queue_seconds_sum"]);
-        waited.push((total(&after, &queued) - total(&before, &queued)) / delays);
-        let written = total(&after, &Metrics::host_writes) - total(&before, &Metrics::host_writes);
+        let name = if tokens {
+            "burst-with-tokens"
+        } else {
+            "burst-without-tokens"
+        };
+        let mut report = figures.report(name, &cores);
         #[allow(clippy::cast_precision_loss)]
-        writes.push(written / PODS as f64);
-        through.push(took);
+        report.add("admission policies of Berth on the host", policies as f64, "");
+        for side in ["host", "tenant"] {
+            let metrics = scrape(&host, &tenants[0]).await.unwrap();
+            let what = format!("watches of a tenant's syncer, side {side}");
+            report.add(what, watches(&metrics, side), "");
+        }
+        report.note(cores.describe());
+        report.finish();
     }
-    let median = |values: &[f64]| percentile(values, 50.0);
-    let mut report = Report::new("burst");
-    report.add(format!("{PODS} pods on the host directly"), median(&direct), "s");
-    report.add(format!("{PODS} pods over {TENANTS} tenants"), median(&through), "s");
-    report.add("throughput, tenants / direct", median(&direct) / median(&through), "");
-    report.add(
-        "share of a pod's delay spent in the syncers' queues",
-        median(&waited),
-        "",
-    );
-    report.add("writes to the host in a pod's life", median(&writes), "");
-    report.add(
-        "watches of a tenant on the host",
-        watches(&host, &tenants[0], "host").await,
-        "",
-    );
-    report.add(
-        "watches of a tenant's syncer in the tenant",
-        watches(&host, &tenants[0], "tenant").await,
-        "",
-    );
-    report.finish();
     for tenant in &tenants {
         tenant.delete(&host).await;
     }
 }
 
-async fn watches(host: &TestCluster, tenant: &Tenant, side: &str) -> f64 {
-    let metrics = scrape(host, tenant).await.unwrap();
+fn watches(metrics: &Metrics, side: &str) -> f64 {
     metrics.sum(&["berth_syncer_watches{", &format!("side=\"{side}\"")])
 }

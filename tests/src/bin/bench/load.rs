@@ -1,8 +1,13 @@
 //! Pods that run as soon as a kubelet has them, created in any number and followed until they run.
+//!
+//! Simulated kubelets ask for no tokens. In a tenant the syncer does that for them; on the host a [`Place`] with tokens does.
 
 use berth_tests::objects::{gpu_pod, phase};
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{
+    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
+    core::v1::{Pod, ServiceAccount},
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
@@ -23,6 +28,8 @@ pub(crate) struct Place {
     pub(crate) pods: Api<Pod>,
     /// Fields that the place adds to the spec.
     pub(crate) spec: serde_json::Value,
+    /// The accounts of the namespace, if a token is requested for each pod as its kubelet would.
+    accounts: Option<Api<ServiceAccount>>,
 }
 
 impl Place {
@@ -31,6 +38,7 @@ impl Place {
         Self {
             pods: Api::namespaced(client.clone(), "default"),
             spec: serde_json::json!({}),
+            accounts: None,
         }
     }
 
@@ -40,7 +48,23 @@ impl Place {
         Self {
             pods: Api::namespaced(client.clone(), "default"),
             spec,
+            accounts: None,
         }
+    }
+
+    /// The same tenant, whose pods have a token or none.
+    pub(crate) fn in_tenant_with(client: &Client, tokens: bool) -> Self {
+        let mut place = Self::in_tenant(client);
+        place.spec["automountServiceAccountToken"] = tokens.into();
+        place
+    }
+
+    /// The same on the host, where a token is requested for each pod that has one.
+    pub(crate) fn on_host_with(client: &Client, tokens: bool) -> Self {
+        let mut place = Self::on_host(client);
+        place.spec["automountServiceAccountToken"] = tokens.into();
+        place.accounts = tokens.then(|| Api::namespaced(client.clone(), "default"));
+        place
     }
 
     fn pod(&self, name: &str) -> Pod {
@@ -53,7 +77,14 @@ impl Place {
 
     /// Makes a pod.
     pub(crate) async fn create(&self, name: &str) {
-        self.pods.create(&PostParams::default(), &self.pod(name)).await.unwrap();
+        let pod = self.pods.create(&PostParams::default(), &self.pod(name)).await.unwrap();
+        if let Some(accounts) = &self.accounts {
+            let request = token_request(&pod);
+            accounts
+                .create_token_request("default", &PostParams::default(), &request)
+                .await
+                .unwrap();
+        }
     }
 
     /// Removes all pods whose names begin with `prefix` and waits until they are gone.
@@ -75,6 +106,24 @@ impl Place {
             assert!(begun.elapsed() < LIMIT, "the pods are not gone");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
+    }
+}
+
+/// What a kubelet asks for when it mounts a pod's token.
+fn token_request(pod: &Pod) -> TokenRequest {
+    TokenRequest {
+        spec: Some(TokenRequestSpec {
+            // As in the volume that API servers add to pods.
+            expiration_seconds: Some(3607),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".into()),
+                kind: Some("Pod".into()),
+                name: Some(pod.name_any()),
+                uid: pod.uid(),
+            }),
+            ..TokenRequestSpec::default()
+        }),
+        ..TokenRequest::default()
     }
 }
 

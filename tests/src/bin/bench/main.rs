@@ -4,11 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod burst;
+mod cores;
 mod fairness;
 mod load;
 mod memory;
+mod neighbour;
+mod processor;
 mod real;
 mod report;
+mod requests;
 mod restart;
 mod sync;
 mod tenant_ready;
@@ -28,15 +32,18 @@ enum Which {
     All,
     /// From an applied TenantCluster to a pod that is accepted, against a bare kube-apiserver's own start.
     TenantReady,
-    /// From a pod created in the tenant to the host's pod, and from the host's status to the tenant's, at 50 pods a second.
+    /// From a pod created in the tenant to the host's pod, and from the host's status to the tenant's, at 50 pods a second; with the
+    /// requests that a pod costs.
     SyncLatency,
-    /// Many pods over several tenants until all run, against the same pods on the host directly; with the share of time
-    /// in Berth's own queues, writes to the host in a pod's life, and watches.
+    /// Many pods over several tenants until all run, against the same pods on the host directly; with the bound that follows
+    /// from processor time, the share of time in Berth's own queues, writes to the host in a pod's life, and watches.
     Burst,
     /// A syncer with 1,000 pods is killed: time until it is in sync again, and the writes to the host meanwhile.
     Restart,
     /// Delay of a regular tenant's pods, alone and beside greedy tenants, against the same on the host directly.
     Fairness,
+    /// Delay of a tenant's small writes, alone and beside a tenant that stores, or creates, as much as it can.
+    Neighbour,
     /// Resident and private memory of an idle tenant by process, and of its syncer with 1,000 pods.
     Memory,
     /// On real nodes, as root: a tenant whose control plane runs in pods gets ready, its memory, exec and port-forward against
@@ -72,6 +79,9 @@ fn main() {
         }
         if matches!(which, Which::All | Which::Fairness) {
             fairness::run().await;
+        }
+        if matches!(which, Which::All | Which::Neighbour) {
+            neighbour::run().await;
         }
         if matches!(which, Which::All | Which::Memory) {
             memory::run().await;

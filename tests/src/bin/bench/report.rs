@@ -7,16 +7,27 @@ use std::{fs, path::Path, time::Duration};
 pub(crate) struct Report {
     name: &'static str,
     rows: Vec<(String, f64, &'static str)>,
+    notes: Vec<String>,
 }
 
 impl Report {
     pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, rows: Vec::new() }
+        Self {
+            name,
+            rows: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 
     /// Adds a figure with its unit.
     pub(crate) fn add(&mut self, what: impl Into<String>, value: f64, unit: &'static str) {
-        self.rows.push((what.into(), value, unit));
+        // The sum of nothing is minus zero.
+        self.rows.push((what.into(), value + 0.0, unit));
+    }
+
+    /// Adds a sentence on how the figures were measured.
+    pub(crate) fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
     }
 
     /// Prints the table and writes the JSON.
@@ -26,6 +37,9 @@ impl Report {
         for (what, value, unit) in &self.rows {
             println!("  {what:<width$}  {value:>10.2} {unit}");
         }
+        for note in &self.notes {
+            println!("  {note}");
+        }
         let figures: Vec<Value> = self
             .rows
             .iter()
@@ -34,7 +48,8 @@ impl Report {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join(format!("{}.json", self.name));
-        let text = serde_json::to_string_pretty(&json!({"name": self.name, "figures": figures})).unwrap();
+        let text =
+            serde_json::to_string_pretty(&json!({"name": self.name, "figures": figures, "notes": self.notes})).unwrap();
         fs::write(&path, text + "\n").unwrap();
         println!("  -> target/bench/{}.json", self.name);
     }

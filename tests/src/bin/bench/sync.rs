@@ -1,7 +1,10 @@
 //! The syncer's own delay: from a pod created in the tenant to the host's pod, and from the host's status to the tenant's,
-//! at a steady 50 pods a second.
+//! at a steady 50 pods a second. And the requests that a pod costs until it runs, at both API servers.
 
-use crate::report::{Report, milliseconds, percentile};
+use crate::{
+    report::{Report, milliseconds, percentile},
+    requests::Requests,
+};
 use berth_api::labels;
 use berth_tests::{
     objects::{gpu_pod, phase},
@@ -24,6 +27,8 @@ use std::{
 const PODS: usize = 500;
 const PER_SECOND: u64 = 50;
 const LIMIT: Duration = Duration::from_secs(120);
+/// Time after which nothing more is done for pods that run: tokens that name the node, Events.
+const SETTLE: Duration = Duration::from_secs(10);
 
 /// When each pod was first seen in one state.
 type Moments = Arc<Mutex<BTreeMap<String, Instant>>>;
@@ -47,6 +52,7 @@ pub(crate) async fn run() {
     ];
     tokio::time::sleep(Duration::from_secs(1)).await;
 
+    let before = Requests::count(&host, &tenant).await;
     let mut tick = tokio::time::interval(Duration::from_micros(1_000_000 / PER_SECOND));
     let mut requests = tokio::task::JoinSet::new();
     for index in 0..PODS {
@@ -73,6 +79,8 @@ pub(crate) async fn run() {
     for watch in watches {
         watch.abort();
     }
+    tokio::time::sleep(SETTLE).await;
+    let after = Requests::count(&host, &tenant).await;
     let mut report = Report::new("sync-latency");
     let between = |from: &Moments, to: &Moments| -> Vec<f64> {
         let (from, to) = (from.lock().unwrap(), to.lock().unwrap());
@@ -89,6 +97,7 @@ pub(crate) async fn run() {
         report.add(format!("{what}, p50"), percentile(values, 50.0), "ms");
         report.add(format!("{what}, p99"), percentile(values, 99.0), "ms");
     }
+    after.since(&before).add_to(&mut report, PODS);
     report.finish();
     tenant.delete(&host).await;
 }

@@ -1,0 +1,202 @@
+//! What a tenant feels of one that stores, or creates, as much as it can: the delay of small writes of a neighbour, alone and beside
+//! it; with what the greedy tenant was answered, where its limits took hold, and what it cost the host.
+
+mod flood;
+mod small_writes;
+mod tally;
+mod toll;
+
+use crate::report::{Report, percentile};
+use berth_tests::{
+    tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
+};
+use small_writes::{Written, write_small};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tally::Tally;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use toll::{Limits, Toll};
+
+/// Time in which the neighbour is alone: a p99 of 240 writes.
+const ALONE: Duration = Duration::from_secs(60);
+/// Time after which new tenants count as idle.
+const SETTLE: Duration = Duration::from_secs(20);
+/// The host has done all it does for a tenant once it has counted no further object of it for this long.
+const QUIET: Duration = Duration::from_secs(20);
+/// Concurrent requests of the greedy tenant.
+const WRITERS: usize = 8;
+
+fn number(variable: &str, default: usize) -> usize {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+/// How long the greedy tenant writes.
+fn duration() -> Duration {
+    Duration::from_secs(60 * u64::try_from(number("BENCH_MINUTES", 5)).unwrap())
+}
+
+pub(crate) async fn run() {
+    beside_large_objects().await;
+    beside_many_objects().await;
+}
+
+/// The greedy tenant writes ConfigMaps of 1 MB.
+async fn beside_large_objects() {
+    let scene = Scene::start().await;
+    let begun = scene.begin().await;
+    let until = Instant::now() + duration();
+    let writes = flood::Numbers::below(number("BENCH_WRITES", 20_000));
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        writers.spawn(flood::store(
+            scene.greedy.client.clone(),
+            writer,
+            Arc::clone(&writes),
+            until,
+            Arc::clone(&begun.tally),
+        ));
+    }
+    writers.join_all().await;
+    let report = Report::new("neighbour-of-large-objects");
+    scene.finish(begun, report).await;
+}
+
+/// The greedy tenant creates pods for which it has no node, and Services.
+async fn beside_many_objects() {
+    let scene = Scene::start().await;
+    let begun = scene.begin().await;
+    // Creating so many takes longer on a small machine.
+    let until = Instant::now() + 3 * duration();
+    let pods = flood::Numbers::below(number("BENCH_PODS", 20_000));
+    let services = flood::Numbers::below(number("BENCH_SERVICES", 5_000));
+    let mut writers = JoinSet::new();
+    for _ in 0..WRITERS / 2 {
+        let client = &scene.greedy.client;
+        writers.spawn(flood::create_pods(
+            client.clone(),
+            Arc::clone(&pods),
+            until,
+            Arc::clone(&begun.tally),
+        ));
+        writers.spawn(flood::create_services(
+            client.clone(),
+            Arc::clone(&services),
+            until,
+            Arc::clone(&begun.tally),
+        ));
+    }
+    writers.join_all().await;
+    scene.until_quiet(until).await;
+    let report = Report::new("neighbour-of-many-objects");
+    scene.finish(begun, report).await;
+}
+
+/// Two tenants.
+struct Scene {
+    host: TestCluster,
+    greedy: Tenant,
+    neighbour: Tenant,
+}
+
+/// What is known, and what goes on, when the greedy tenant begins.
+struct Begun {
+    alone: Written,
+    beside: tokio::task::JoinHandle<Written>,
+    toll: tokio::task::JoinHandle<Toll>,
+    tally: Arc<Tally>,
+    stop: CancellationToken,
+}
+
+impl Scene {
+    /// A host of its own with two tenants: what is left of one measurement must not be in the next.
+    async fn start() -> Self {
+        let host = TestCluster::start("h100=1,cpu=1").await;
+        let greedy = Tenant::create(&host, "bench-greedy", &cluster("greedy", &[])).await;
+        let neighbour = Tenant::create(&host, "bench-neighbour", &cluster("neighbour", &[])).await;
+        tokio::time::sleep(SETTLE).await;
+        Self {
+            host,
+            greedy,
+            neighbour,
+        }
+    }
+
+    /// Measures the neighbour alone, and goes on measuring.
+    async fn begin(&self) -> Begun {
+        let client = &self.neighbour.client;
+        let stop = CancellationToken::new();
+        let alone = tokio::spawn(write_small(client.clone(), "alone-", stop.clone()));
+        tokio::time::sleep(ALONE).await;
+        stop.cancel();
+        let alone = alone.await.unwrap();
+        let stop = CancellationToken::new();
+        Begun {
+            alone,
+            beside: tokio::spawn(write_small(client.clone(), "beside-", stop.clone())),
+            toll: tokio::spawn(toll::follow(toll::Places::of(&self.host, &self.greedy), stop.clone())),
+            tally: Arc::new(Tally::begin()),
+            stop,
+        }
+    }
+
+    /// Waits until the host counts no further objects of the greedy tenant, `until` then at most.
+    async fn until_quiet(&self, until: Instant) {
+        let mut last = Limits::default();
+        let mut changed = Instant::now();
+        while changed.elapsed() < QUIET && Instant::now() < until {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            // A host that does not answer has more to do.
+            match Limits::read(&self.host, &self.greedy).await {
+                Ok(now) if now == last => {}
+                Ok(now) => (last, changed) = (now, Instant::now()),
+                Err(_) => changed = Instant::now(),
+            }
+        }
+    }
+
+    /// Ends the measurements and reports. The tenants end with their host.
+    async fn finish(self, begun: Begun, mut report: Report) {
+        begun.stop.cancel();
+        let beside = begun.beside.await.unwrap();
+        let toll = begun.toll.await.unwrap();
+        add_delays(&mut report, &begun.alone, &beside);
+        begun.tally.add_to(&mut report);
+        match Limits::read(&self.host, &self.greedy).await {
+            Ok(limits) => limits.add_to(&mut report),
+            Err(error) => report.note(format!("the host does not say what it counts: {error}")),
+        }
+        toll.add_to(&mut report);
+        report.finish();
+    }
+}
+
+fn add_delays(report: &mut Report, alone: &Written, beside: &Written) {
+    for (when, written) in [("alone", alone), ("beside", beside)] {
+        for percent in [50.0, 99.0, 100.0] {
+            let what = format!("neighbour's writes {when}, p{percent}");
+            report.add(what, percentile(&written.delays, percent), "ms");
+        }
+        #[allow(clippy::cast_precision_loss)]
+        report.add(
+            format!("neighbour's writes {when}, accepted"),
+            written.delays.len() as f64,
+            "",
+        );
+    }
+    let p99 = |written: &Written| percentile(&written.delays, 99.0);
+    report.add("neighbour's p99, beside / alone (goal 2)", p99(beside) / p99(alone), "");
+    let failed = |errors: &BTreeMap<String, u32>| errors.values().sum::<u32>();
+    for (when, written) in [("alone", alone), ("beside", beside)] {
+        let what = format!("neighbour's writes {when}, failed (goal 0)");
+        report.add(what, f64::from(failed(&written.errors)), "");
+        for (answer, count) in &written.errors {
+            let what = format!("neighbour's writes {when}, answered {answer}");
+            report.add(what, f64::from(*count), "");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Processor time of a cluster's processes, in groups, from `/proc/<pid>/stat`.
+
+use berth_local::process;
+use berth_process::statuses;
+use berth_tests::test_cluster::TestCluster;
+use std::{collections::BTreeMap, fmt, fs, path::Path};
+
+/// Ticks in a second, as the kernel shows times to programs (`USER_HZ`): the same on all machines that Kubernetes runs on.
+const TICKS: f64 = 100.0;
+
+/// Whose processes they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// Those that a cluster without Berth has, too. Simulated kubelets are one of them.
+    Host,
+    /// Control.
+    Berth,
+    /// The tenants' servers, their etcd and their syncers.
+    Tenants,
+    /// This program.
+    Benchmark,
+}
+
+/// Processes of one owner that do the same work.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Group {
+    pub(crate) owner: Owner,
+    pub(crate) name: String,
+}
+
+impl Group {
+    fn new(owner: Owner, name: &str) -> Self {
+        Self {
+            owner,
+            name: name.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.owner {
+            Owner::Host => write!(f, "host's {}", self.name),
+            Owner::Tenants => write!(f, "tenants' {}", self.name),
+            Owner::Berth | Owner::Benchmark => f.write_str(&self.name),
+        }
+    }
+}
+
+/// Seconds of processor time by group.
+pub(crate) type Seconds = BTreeMap<Group, f64>;
+
+/// The processes of a cluster and this one, with their groups.
+pub(crate) fn processes(host: &TestCluster) -> Vec<(Group, u32)> {
+    let mut found = running(&host.home().run(), of_host);
+    found.extend(running(&host.control_records(), |_| {
+        Group::new(Owner::Berth, "control")
+    }));
+    found.extend(running(&host.tenant_records(), of_tenant));
+    found.push((Group::new(Owner::Benchmark, "benchmark"), std::process::id()));
+    found
+}
+
+fn running(records: &Path, group: impl Fn(&str) -> Group) -> Vec<(Group, u32)> {
+    let all = statuses(records).into_iter();
+    all.filter_map(|process| Some((group(&process.name), process.pid?)))
+        .collect()
+}
+
+fn of_host(name: &str) -> Group {
+    match name {
+        process::DATASTORE => Group::new(Owner::Tenants, "etcd"),
+        process::KWOK => Group::new(Owner::Host, "simulated kubelets"),
+        other => Group::new(Owner::Host, other),
+    }
+}
+
+/// A tenant's process is named after the tenant and the component, with a dot between.
+fn of_tenant(name: &str) -> Group {
+    let component = name.rsplit_once('.').map_or(name, |(_, component)| component);
+    Group::new(Owner::Tenants, component)
+}
+
+/// Processor time of each process since it started.
+pub(crate) struct Snapshot(BTreeMap<u32, (Group, f64)>);
+
+impl Snapshot {
+    /// Reads the times of all processes.
+    pub(crate) fn take(host: &TestCluster) -> Self {
+        let all = processes(host).into_iter();
+        Self(
+            all.filter_map(|(group, process)| {
+                let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+                Some((process, (group, seconds(&stat)?)))
+            })
+            .collect(),
+        )
+    }
+
+    /// The time that was used between two snapshots. A process that was started meanwhile counts from its start.
+    pub(crate) fn since(&self, before: &Self) -> Seconds {
+        let mut used = Seconds::new();
+        for (process, (group, now)) in &self.0 {
+            let earlier = before.0.get(process).map_or(0.0, |(_, seconds)| *seconds);
+            *used.entry(group.clone()).or_default() += now - earlier;
+        }
+        used
+    }
+}
+
+/// User and system time in a line of `/proc/<pid>/stat`. The second field, the program's name, may contain blanks and parentheses.
+fn seconds(stat: &str) -> Option<f64> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let ticks = |index: usize| fields.get(index)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / TICKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_and_system_time_are_added() {
+        let stat = "42 (a) b (c) S 1 40 40 0 -1 4194304 1 0 0 0 150 25 7 7 20 0 1 0 12345 1000 1";
+        assert_eq!(seconds(stat), Some(1.75));
+        assert_eq!(seconds("42 (a"), None);
+    }
+
+    #[test]
+    fn processes_have_groups() {
+        for (group, text) in [
+            (of_host("kube-apiserver"), "host's kube-apiserver"),
+            (of_host("kwok"), "host's simulated kubelets"),
+            (of_host("datastore"), "tenants' etcd"),
+            (of_tenant("vision-4k2m.kube-apiserver"), "tenants' kube-apiserver"),
+            (of_tenant("vision-4k2m.syncer"), "tenants' syncer"),
+        ] {
+            assert_eq!(group.to_string(), text);
+        }
+    }
+}
