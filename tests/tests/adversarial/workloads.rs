@@ -48,6 +48,16 @@ pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host
             "capabilities",
         ),
         (
+            "raw-sockets",
+            container(json!({"securityContext": {"capabilities": {"add": ["NET_RAW"]}}})),
+            "NET_RAW",
+        ),
+        (
+            "unconfined",
+            json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
+            "seccompProfile",
+        ),
+        (
             "host-port",
             container(json!({"ports": [{"containerPort": 1, "hostPort": 1}]})),
             "hostPort",
