@@ -190,7 +190,6 @@ fn shared(context: &Value, path: &str, issues: &mut FieldIssues) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn denied(f: impl FnOnce(&mut FieldIssues)) -> Vec<String> {
         let mut issues = FieldIssues::default();
