@@ -8,6 +8,9 @@ use berth_sync_rules::kinds::pod::GPU_RUNTIMES;
 const TERMS: &str =
     "object.spec.?affinity.?nodeAffinity.?requiredDuringSchedulingIgnoredDuringExecution.?nodeSelectorTerms";
 
+/// Types of seccomp profiles on shared nodes. The first is what the syncer sets.
+const SECCOMP_PROFILES: [&str; 2] = ["RuntimeDefault", "Localhost"];
+
 /// Variables of validations of where a pod may run; they need [`cel::tenant_slug_variable`].
 pub(super) fn placement_variables() -> [(&'static str, String); 3] {
     let own = format!(
@@ -49,6 +52,8 @@ pub(super) fn build_policy() -> AdmissionPolicy {
     let mut variables = vec![cel::tenant_slug_variable()];
     variables.extend(cel::metadata_variables());
     variables.extend(policy_variables());
+    let mut validations = validate_pods();
+    validations.extend(validate_security_contexts());
     AdmissionPolicy {
         name: "berth-shared-nodes",
         description: "Pods that may run on shared nodes have no devices and preempt no other pods.",
@@ -61,50 +66,90 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             operations: WRITES,
         }],
         variables,
-        validations: vec![
-            validation(
-                format!(
-                    "variables.mayShare == (variables.labels[?'{}'].orValue('') == '{}')",
-                    labels::SHARED_NODES,
-                    labels::SHARED_NODES_ALLOWED
-                ),
-                "pods that may run on shared nodes, and only those, must carry the label berth.dev/shared-nodes",
-            ),
-            unless_on_own_nodes(
-                "object.spec.?resourceClaims.orValue([]).size() == 0",
-                "spec.resourceClaims: there are no devices on shared nodes",
-            ),
-            unless_on_own_nodes(
-                "variables.resources.all(r, r.all(k, !k.contains('/')))",
-                "resources: there are no devices on shared nodes",
-            ),
-            unless_on_own_nodes(
-                &format!(
-                    "!{}.exists(part, object.spec.?runtimeClassName.orValue('').contains(part))",
-                    cel::string_list(GPU_RUNTIMES.iter().copied())
-                ),
-                "spec.runtimeClassName: there are no GPUs on shared nodes",
-            ),
-            // PriorityClasses of Berth's bands; without a band all pods have the host's default priority.
-            unless_on_own_nodes(
-                "object.spec.?preemptionPolicy.orValue('') == 'Never' || \
-                 !object.spec.?priorityClassName.orValue('').startsWith('berth-')",
-                "spec.priorityClassName: pods that may run on shared nodes must not preempt other pods",
-            ),
-            when_denied(
-                policy_annotations::HOST_USERS,
-                "object.spec.?hostUsers.orValue(true) == false",
-                "spec.hostUsers must be false on shared nodes",
-            ),
-            when_denied(
-                policy_annotations::CACHED_IMAGES,
-                "variables.containers.all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
-                 object.spec.?ephemeralContainers.orValue([]).all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
-                 object.spec.?volumes.orValue([]).all(v, !has(v.image) || v.image.?pullPolicy.orValue('') == 'Always')",
-                "imagePullPolicy must be Always on shared nodes: a pod may not use images that another tenant pulled",
-            ),
-        ],
+        validations,
     }
+}
+
+fn validate_pods() -> Vec<Validation> {
+    vec![
+        validation(
+            format!(
+                "variables.mayShare == (variables.labels[?'{}'].orValue('') == '{}')",
+                labels::SHARED_NODES,
+                labels::SHARED_NODES_ALLOWED
+            ),
+            "pods that may run on shared nodes, and only those, must carry the label berth.dev/shared-nodes",
+        ),
+        unless_on_own_nodes(
+            "object.spec.?resourceClaims.orValue([]).size() == 0",
+            "spec.resourceClaims: there are no devices on shared nodes",
+        ),
+        unless_on_own_nodes(
+            "variables.resources.all(r, r.all(k, !k.contains('/')))",
+            "resources: there are no devices on shared nodes",
+        ),
+        unless_on_own_nodes(
+            &format!(
+                "!{}.exists(part, object.spec.?runtimeClassName.orValue('').contains(part))",
+                cel::string_list(GPU_RUNTIMES.iter().copied())
+            ),
+            "spec.runtimeClassName: there are no GPUs on shared nodes",
+        ),
+        // PriorityClasses of Berth's bands; without a band all pods have the host's default priority.
+        unless_on_own_nodes(
+            "object.spec.?preemptionPolicy.orValue('') == 'Never' || \
+             !object.spec.?priorityClassName.orValue('').startsWith('berth-')",
+            "spec.priorityClassName: pods that may run on shared nodes must not preempt other pods",
+        ),
+        when_denied(
+            policy_annotations::HOST_USERS,
+            "object.spec.?hostUsers.orValue(true) == false",
+            "spec.hostUsers must be false on shared nodes",
+        ),
+        when_denied(
+            policy_annotations::CACHED_IMAGES,
+            "variables.containers.all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
+             object.spec.?ephemeralContainers.orValue([]).all(c, c.?imagePullPolicy.orValue('') == 'Always') && \
+             object.spec.?volumes.orValue([]).all(v, !has(v.image) || v.image.?pullPolicy.orValue('') == 'Always')",
+            "imagePullPolicy must be Always on shared nodes: a pod may not use images that another tenant pulled",
+        ),
+    ]
+}
+
+/// A seccomp profile for every container, and no right to send packets under another address. The Pod Security level
+/// `baseline` rejects `Unconfined` and added capabilities.
+///
+/// A pod's own fields cannot change once it exists: pods from before these rules stay as they are.
+fn validate_security_contexts() -> Vec<Validation> {
+    let profile = |path: &str, unset: &str| {
+        format!(
+            "{path}.?securityContext.?seccompProfile.?type.orValue('{unset}') in {}",
+            cel::string_list(SECCOMP_PROFILES)
+        )
+    };
+    let (of_pod, of_container) = (profile("object.spec", ""), profile("c", SECCOMP_PROFILES[0]));
+    let drops_raw_sockets =
+        "c.?securityContext.?capabilities.?drop.orValue([]).exists(name, name == 'NET_RAW' || name == 'ALL')";
+    let raw_sockets = "capabilities.drop of every container must list NET_RAW or ALL on shared nodes: with raw sockets it could \
+                       send packets as another tenant";
+    vec![
+        unless_on_own_nodes(
+            &format!("oldObject != null || ({of_pod} && variables.containers.all(c, {of_container}))"),
+            "seccompProfile must be RuntimeDefault or Localhost on shared nodes, in spec.securityContext and wherever a container \
+             has one",
+        ),
+        unless_on_own_nodes(
+            &format!("oldObject != null || variables.containers.all(c, {drops_raw_sockets})"),
+            raw_sockets,
+        ),
+        unless_on_own_nodes(
+            &format!(
+                "request.?subResource.orValue('') != 'ephemeralcontainers' || \
+                 object.spec.?ephemeralContainers.orValue([]).all(c, {drops_raw_sockets})"
+            ),
+            raw_sockets,
+        ),
+    ]
 }
 
 fn policy_variables() -> Vec<(&'static str, String)> {

@@ -90,6 +90,9 @@ pub const SHARED_POOL: &str = "berth.dev/shared-pool";
 /// Annotation on a host node that several tenants used: the `HostNodePool` it was in. Such a node is scrubbed before it
 /// is assigned to a tenant.
 pub const PREVIOUS_SHARED_POOL: &str = "berth.dev/previous-shared-pool";
+/// Annotation on a host node that several tenants used: when it left its shared pool (RFC 3339). The drain of its pods began
+/// then.
+pub const SHARED_UNTIL: &str = "berth.dev/shared-until";
 /// Label of host pods that may run on shared nodes; the value is [`SHARED_NODES_ALLOWED`].
 pub const SHARED_NODES: &str = "berth.dev/shared-nodes";
 /// Value of [`SHARED_NODES`].

@@ -90,6 +90,10 @@ pub struct PodPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub scheduling_window: Option<u32>,
+    /// Whether pods that name no seccomp profile get that of the container runtime (`RuntimeDefault`). With false, the kubelet
+    /// decides (`seccompDefault` of its configuration), but never for pods that may run on shared nodes. Defaults to true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seccomp_default: Option<bool>,
 }
 
 /// [`PodPolicy::max_termination_grace_period_seconds`] of a class that does not set it.
@@ -108,6 +112,11 @@ impl PodPolicy {
     pub fn max_termination_grace_period_seconds(&self) -> u32 {
         self.max_termination_grace_period_seconds
             .unwrap_or(DEFAULT_MAX_TERMINATION_GRACE_PERIOD_SECONDS)
+    }
+
+    /// [`PodPolicy::seccomp_default`], or its default.
+    pub fn seccomp_default(&self) -> bool {
+        self.seccomp_default.unwrap_or(true)
     }
 }
 

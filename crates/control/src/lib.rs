@@ -126,7 +126,9 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
         shared_nodes: SharedNodesContext {
             client: client.clone(),
             stores: stores.clone(),
+            clock: clock.clone(),
             metrics: metrics.clone(),
+            recorder: recorder.clone(),
         },
         nodes: NodesContext {
             client,

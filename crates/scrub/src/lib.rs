@@ -12,6 +12,7 @@ mod error;
 mod files;
 mod gpus;
 mod images;
+mod keyrings;
 mod kubelet;
 mod node;
 mod processes;
@@ -29,7 +30,12 @@ use retry::wait;
 /// The step could not be done, or something is left.
 pub fn run(node: &Node, step: &str, arguments: &[String]) -> Result<String, Unclean> {
     match step {
-        "processes" => processes::end(node),
+        "processes" => {
+            let ended = processes::end(node)?;
+            // The kernel gives back a user's quota of keys a little later.
+            let cleared = wait(|| keyrings::clear(node))?;
+            Ok(format!("{ended}; {cleared}"))
+        }
         "claims" => wait(|| claims::none_prepared(node)),
         "ephemeral" => wait(|| ephemeral::remove(node)),
         "mig" => gpus::destroy_instances(node),

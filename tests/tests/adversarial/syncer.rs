@@ -301,6 +301,11 @@ pub(crate) async fn the_host_refuses_pods_that_leave_their_container(host: Arc<T
         ),
         ("privileged", container(json!({"privileged": true}))),
         ("capability", container(json!({"capabilities": {"add": ["SYS_ADMIN"]}}))),
+        ("raw-sockets", container(json!({"capabilities": {"add": ["NET_RAW"]}}))),
+        (
+            "unconfined",
+            json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
+        ),
         (
             "host-port",
             json!({"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 1, "hostPort": 1}]}]}),

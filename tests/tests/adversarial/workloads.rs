@@ -22,10 +22,8 @@ fn pod(name: &str, spec: &Value) -> Pod {
     serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": all})).unwrap()
 }
 
-pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host: Arc<TestCluster>) {
-    let tenant = Tenant::create(&host, "adv-pods", &cluster("pods", &[("a", "h100", 1)])).await;
-    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
-    let events: Api<Event> = Api::namespaced(tenant.client.clone(), "default");
+/// Names and specs of pods that reach for the host, and the field that the reason names.
+fn refused_pods() -> Vec<(&'static str, Value, &'static str)> {
     let container = |extra: Value| {
         let mut container = json!({"name": "c", "image": "i"});
         for (key, value) in extra.as_object().unwrap() {
@@ -33,7 +31,7 @@ pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host
         }
         json!({"containers": [container]})
     };
-    let refused = [
+    vec![
         ("host-network", json!({"hostNetwork": true}), "hostNetwork"),
         ("host-pid", json!({"hostPID": true}), "hostPID"),
         ("host-ipc", json!({"hostIPC": true}), "hostIPC"),
@@ -46,6 +44,16 @@ pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host
             "capability",
             container(json!({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}})),
             "capabilities",
+        ),
+        (
+            "raw-sockets",
+            container(json!({"securityContext": {"capabilities": {"add": ["NET_RAW"]}}})),
+            "NET_RAW",
+        ),
+        (
+            "unconfined",
+            json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
+            "seccompProfile",
         ),
         (
             "host-port",
@@ -88,7 +96,14 @@ pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host
             container(json!({"envFrom": [{"prefix": "NVIDIA_", "configMapRef": {"name": "c", "optional": true}}]})),
             "envFrom[0].prefix",
         ),
-    ];
+    ]
+}
+
+pub(crate) async fn pods_that_reach_for_the_host_are_rejected_with_a_reason(host: Arc<TestCluster>) {
+    let tenant = Tenant::create(&host, "adv-pods", &cluster("pods", &[("a", "h100", 1)])).await;
+    let pods: Api<Pod> = Api::namespaced(tenant.client.clone(), "default");
+    let events: Api<Event> = Api::namespaced(tenant.client.clone(), "default");
+    let refused = refused_pods();
     for (name, spec, _) in &refused {
         pods.create(&PostParams::default(), &pod(name, spec))
             .await

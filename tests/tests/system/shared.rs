@@ -120,8 +120,8 @@ fn sharing_cluster() -> TenantCluster {
     cluster
 }
 
-/// A node goes from the shared pool into one for single tenants: pods leave as their budgets allow, the node is cleaned, and
-/// then another tenant gets it.
+/// A node goes from the shared pool into one for single tenants: pods leave as their budgets allow, and whatever budgets say
+/// when the time limit of the drain is over. The node is cleaned, and then another tenant gets it.
 async fn next_owner_gets_a_clean_node(host: &TestCluster, before: &Tenant, after: &Tenant) {
     let pools: Api<HostNodePool> = Api::all(host.client.clone());
     let nodes: Api<Node> = Api::all(host.client.clone());
@@ -155,9 +155,9 @@ async fn next_owner_gets_a_clean_node(host: &TestCluster, before: &Tenant, after
     .await;
     assert_eq!(on_host(host, before, "cpu-01").await.len(), 1, "a budget holds");
 
-    let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> =
-        Api::namespaced(host.client.clone(), &of_before);
-    budgets.delete("not-now", &DeleteParams::default()).await.unwrap();
+    let limits = json!({"spec": {"timeouts": {"drain": "1s"}}});
+    let merge = Patch::Merge(&limits);
+    pools.patch("cpu", &PatchParams::default(), &merge).await.unwrap();
     let events: Api<k8s_openapi::api::events::v1::Event> = Api::all(host.client.clone());
     let about = ListParams::default().fields("regarding.kind=Node,regarding.name=cpu-01");
     // The state itself may be over before it is read.
@@ -176,6 +176,9 @@ async fn next_owner_gets_a_clean_node(host: &TestCluster, before: &Tenant, after
     })
     .await;
     assert!(on_host(host, before, "cpu-01").await.is_empty());
+    let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> =
+        Api::namespaced(host.client.clone(), &of_before);
+    budgets.delete("not-now", &DeleteParams::default()).await.unwrap();
     until("the other one has it alone", SOON, async || {
         let node = nodes.get("cpu-01").await.unwrap();
         if node.labels().get(labels::TENANT).map(String::as_str) == Some(after.id.slug()) {
@@ -188,7 +191,7 @@ async fn next_owner_gets_a_clean_node(host: &TestCluster, before: &Tenant, after
     until("Events report the states", SOON, async || {
         let events = events.list(&about).await.unwrap();
         let reasons: Vec<_> = events.iter().filter_map(|event| event.reason.clone()).collect();
-        let all = ["Scrubbing", "Validating", "Free", "Assigned"];
+        let all = ["DrainForced", "Scrubbing", "Validating", "Free", "Assigned"];
         if all.iter().all(|wanted| reasons.iter().any(|reason| reason == wanted)) {
             Ok(())
         } else {

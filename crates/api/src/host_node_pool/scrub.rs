@@ -67,7 +67,8 @@ pub enum ScrubPolicy {
 /// A scrub step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ScrubStep {
-    /// Ends containers and processes that are left of tenants' pods; nothing may hold a GPU.
+    /// Ends containers and processes that are left of tenants' pods; nothing may hold a GPU. Clears the kernel's keyrings of
+    /// users.
     Processes,
     /// Waits until no device of a tenant's ResourceClaim is prepared any more.
     Claims,

@@ -3,6 +3,8 @@
 pub mod host_node_pool;
 pub mod nodes;
 pub mod pod_deletion;
+mod pods_on_node;
+mod recycling_events;
 pub mod shared_nodes;
 pub mod slots;
 pub mod tenant;

@@ -111,7 +111,7 @@ impl Assignment {
 /// The merge patch that removes the assignment from a node, which is free then.
 pub fn clear_assignment_patch(node: &Node) -> Value {
     const LABELS: [&str; 4] = [labels::TENANT, labels::NODE_STATE, labels::NODE_GROUP, labels::POOL];
-    const ANNOTATIONS: [&str; 13] = [
+    const ANNOTATIONS: [&str; 14] = [
         labels::OWNER_UID,
         labels::NODE_STATE,
         labels::STATE_SINCE,
@@ -125,6 +125,7 @@ pub fn clear_assignment_patch(node: &Node) -> Value {
         labels::RELEASE_QUARANTINE,
         labels::IDLE_SINCE,
         labels::PREVIOUS_SHARED_POOL,
+        labels::SHARED_UNTIL,
     ];
     let gone =
         |keys: &[&str]| -> Map<String, Value> { keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect() };

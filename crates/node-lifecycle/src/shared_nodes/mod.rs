@@ -1,6 +1,7 @@
 //! Which nodes several tenants share, and which of their pods must leave.
 
 pub mod device_evidence;
+pub mod drain;
 
 use crate::{Assignment, node::shared_pool_of};
 use berth_api::{HostNodePool, labels};

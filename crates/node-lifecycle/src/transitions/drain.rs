@@ -38,8 +38,8 @@ impl DrainStage {
         }
     }
 
-    /// How the reason of an assignment in this stage starts.
-    fn announcement(self) -> &'static str {
+    /// How the reason of a node in this stage starts.
+    pub(crate) fn announcement(self) -> &'static str {
         match self {
             Self::Evict => "",
             Self::Warn => "the eviction of pods is held up, for example by a PodDisruptionBudget",
@@ -47,6 +47,20 @@ impl DrainStage {
                 "the time limit of the drain is over: pods are deleted although disruption budgets may forbid it"
             }
         }
+    }
+
+    /// The reason of a node whose drain began at `since` and is in this stage: what happens, when the next stage begins, and
+    /// because of which pods.
+    pub(crate) fn announce(self, since: Timestamp, timeouts: &RecyclingTimeouts, pods: &[String]) -> String {
+        let deleted_at = since.saturating_add(SignedDuration::from_secs(timeouts.drain()));
+        let next = match self {
+            Self::Delete => format!("; each has {} s to end at most", timeouts.terminate()),
+            Self::Evict | Self::Warn => format!(
+                "; at {} they are deleted whatever budgets say",
+                deleted_at.unwrap_or(Timestamp::MAX)
+            ),
+        };
+        format!("{}{next}; remaining pods: {}", self.announcement(), name_some(pods))
     }
 }
 
@@ -77,7 +91,7 @@ pub(super) fn from_draining(observation: &Observation<'_>) -> Transition {
     if stage != DrainStage::Evict && !assignment.reason.starts_with(stage.announcement()) {
         // The state and its start time stay the same; only the reason changes.
         return set_assignment(Assignment {
-            reason: announce(stage, observation),
+            reason: stage.announce(assignment.since.unwrap_or(*now), timeouts, observation.pods),
             ..(*assignment).clone()
         });
     }
@@ -102,28 +116,6 @@ pub(super) fn from_draining(observation: &Observation<'_>) -> Transition {
         max_grace_seconds: timeouts.terminate(),
         removes_overdue: false,
     }
-}
-
-/// The reason of a node in a stage: what happens, when the next stage begins, and because of which pods.
-fn announce(stage: DrainStage, observation: &Observation<'_>) -> String {
-    let Observation { assignment, pool, .. } = observation;
-    let limit = pool.timeouts.drain();
-    let deleted_at = assignment
-        .since
-        .unwrap_or(observation.now)
-        .saturating_add(SignedDuration::from_secs(limit));
-    let next = match stage {
-        DrainStage::Delete => format!("; each has {} s to end at most", pool.timeouts.terminate()),
-        DrainStage::Evict | DrainStage::Warn => format!(
-            "; at {} they are deleted whatever budgets say",
-            deleted_at.unwrap_or(Timestamp::MAX)
-        ),
-    };
-    format!(
-        "{}{next}; remaining pods: {}",
-        stage.announcement(),
-        name_some(observation.pods)
-    )
 }
 
 /// The reason of the state after Draining: announcements about pods are outdated by then.

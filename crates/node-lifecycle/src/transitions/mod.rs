@@ -28,6 +28,7 @@ mod recycle;
 
 pub use drain::DrainStage;
 pub use gpu_configuration::{DEVICE_PLUGIN_CONFIG, MIG_CONFIG, MIG_STATE};
+pub use recycle::requires_scrub;
 
 use crate::{Assignment, AssignmentState};
 use berth_api::{HostNodePoolSpec, labels};

@@ -12,7 +12,8 @@ use kube_core::ResourceExt;
 /// Seconds beyond the deadline of a Job after which a node is quarantined.
 const JOB_MARGIN: i64 = 30;
 
-pub(super) fn requires_scrub(pool: &HostNodePoolSpec) -> bool {
+/// Whether nodes of a pool are scrubbed between two tenants.
+pub fn requires_scrub(pool: &HostNodePoolSpec) -> bool {
     pool.scrub.policy == ScrubPolicy::Always
 }
 

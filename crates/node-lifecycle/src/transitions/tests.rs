@@ -522,6 +522,8 @@ fn a_formerly_shared_node_is_scrubbed() {
         .node
         .annotations_mut()
         .insert(labels::PREVIOUS_SHARED_POOL.into(), "cpu".into());
+    let annotations = world.node.annotations_mut();
+    annotations.insert(labels::SHARED_UNTIL.into(), at(50).to_string());
     let begin = |world: &World, pods: &[String]| {
         next_transition_after_sharing(at(100), &world.node, ("own", &world.pool), pods)
     };

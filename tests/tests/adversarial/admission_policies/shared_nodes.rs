@@ -1,8 +1,13 @@
 //! Nodes that several tenants use: only those of the tenant's pools, and nothing there that could reach a device or another
 //! tenant's images.
 
-use super::{StolenCredential, with};
+use super::{StolenCredential, expect_denied, with};
 use berth_api::{HostNodePool, NodeGroup, NodeMode, labels};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 
 /// A pool that the tenant requests, and one that its class would allow as well.
@@ -32,6 +37,13 @@ fn terms(terms: &[Value]) -> Value {
     json!({"nodeSelector": null, "affinity": {"nodeAffinity": required}})
 }
 
+/// A container as the syncer makes those of pods that may run on shared nodes.
+fn container(name: &str, more: &Value) -> Value {
+    let base = json!({"name": name, "image": "i", "imagePullPolicy": "Always",
+        "securityContext": {"capabilities": {"drop": ["NET_RAW"]}}});
+    with(&base, more)
+}
+
 /// A pod as the syncer makes those that may run on shared nodes.
 fn pod(credential: &StolenCredential, more: &Value) -> Value {
     let spec = with(
@@ -39,7 +51,8 @@ fn pod(credential: &StolenCredential, more: &Value) -> Value {
             term(labels::TENANT, "In", &[&credential.slug]),
             term(labels::SHARED_POOL, "In", &["policies-cpu"]),
         ]),
-        &json!({"hostUsers": false, "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always"}]}),
+        &json!({"hostUsers": false, "containers": [container("c", &json!({}))],
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}),
     );
     // In an overlay, null removes a field: the last overlay has those to remove from the base.
     let pod = with(
@@ -53,22 +66,21 @@ fn pod(credential: &StolenCredential, more: &Value) -> Value {
 }
 
 pub(super) async fn pods(credential: &StolenCredential) {
-    let container = |more: &Value| {
-        let base = json!({"name": "c", "image": "i", "imagePullPolicy": "Always"});
-        json!({"containers": [with(&base, more)]})
-    };
+    let container_with = |more: &Value| json!({"containers": [container("c", more)]});
     for allowed in [
         json!({}),
         json!({"runtimeClassName": "gvisor", "priorityClassName": "berth-policies-3-never"}),
-        container(
+        container_with(
             &json!({"resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi", "hugepages-2Mi": "2Mi"}}}),
         ),
+        container_with(&json!({"securityContext": {"capabilities": {"drop": ["ALL"], "add": ["CHOWN"]}}})),
+        json!({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "audit.json"}}}),
     ] {
         credential.expect_allowed(&pod(credential, &allowed)).await;
     }
     let own = term(labels::TENANT, "In", &[&credential.slug]);
     let shared = term(labels::SHARED_POOL, "In", &["policies-cpu"]);
-    let gpu = |name: &str| container(&json!({"resources": {"limits": {name: "1"}}}));
+    let gpu = |name: &str| container_with(&json!({"resources": {"limits": {name: "1"}}}));
     let selector = "spec.nodeSelector must select";
     for (message, spec) in [
         // Pools: another, one that the class lists and the tenant has not requested, any, all but one, none.
@@ -99,7 +111,7 @@ pub(super) async fn pods(credential: &StolenCredential) {
         ("no devices on shared nodes", gpu("nvidia.com/mig-1g.10gb")),
         (
             "no devices on shared nodes",
-            json!({"initContainers": [{"name": "i", "image": "i", "imagePullPolicy": "Always", "resources": {"limits": {"amd.com/gpu": "1"}}}]}),
+            json!({"initContainers": [container("i", &json!({"resources": {"limits": {"amd.com/gpu": "1"}}}))]}),
         ),
         (
             "no devices on shared nodes",
@@ -112,9 +124,21 @@ pub(super) async fn pods(credential: &StolenCredential) {
         ("spec.hostUsers", json!({"hostUsers": true})),
         (
             "imagePullPolicy",
-            container(&json!({"imagePullPolicy": "IfNotPresent"})),
+            container_with(&json!({"imagePullPolicy": "IfNotPresent"})),
         ),
-        ("imagePullPolicy", container(&json!({"imagePullPolicy": "Never"}))),
+        ("imagePullPolicy", container_with(&json!({"imagePullPolicy": "Never"}))),
+        // The kubelet may run pods without a profile unconfined.
+        ("seccompProfile", json!({"securityContext": null})),
+        // Raw sockets: container runtimes give them to every container, and know their capability by one name only.
+        ("capabilities.drop", container_with(&json!({"securityContext": null}))),
+        (
+            "capabilities.drop",
+            container_with(&json!({"securityContext": {"capabilities": {"drop": ["CAP_NET_RAW", "KILL"]}}})),
+        ),
+        (
+            "capabilities.drop",
+            json!({"initContainers": [container("i", &json!({"securityContext": null}))]}),
+        ),
     ] {
         let mut denied = pod(credential, &spec);
         for (key, value) in spec.as_object().unwrap() {
@@ -133,4 +157,27 @@ pub(super) async fn pods(credential: &StolenCredential) {
     let marked = json!({"metadata": {"labels": {labels::SHARED_NODES: labels::SHARED_NODES_ALLOWED}}});
     let marked = with(&credential.pod(&json!({})), &marked);
     credential.expect_denied("berth.dev/shared-nodes", &marked).await;
+    ephemeral_containers(credential).await;
+}
+
+/// Containers that are added to a running pod have no raw sockets either.
+async fn ephemeral_containers(credential: &StolenCredential) {
+    let pods: Api<Pod> = Api::namespaced(credential.client.clone(), &credential.namespace);
+    let running = with(&pod(credential, &json!({})), &json!({"metadata": {"name": "shared"}}));
+    let running: Pod = serde_json::from_value(running).unwrap();
+    pods.create(&PostParams::default(), &running).await.unwrap();
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let debug = async |more: &Value| {
+        let patch = json!({"spec": {"ephemeralContainers": [container("d", more)]}});
+        pods.patch_subresource("ephemeralcontainers", "shared", &dry_run, &Patch::Merge(&patch))
+            .await
+    };
+    expect_denied("capabilities.drop", debug(&json!({"securityContext": null})).await);
+    debug(&json!({})).await.unwrap();
+    pods.delete("shared", &DeleteParams::default().grace_period(0))
+        .await
+        .unwrap();
 }

@@ -1,7 +1,7 @@
 //! What the controller of shared nodes works with.
 
-use crate::{metrics::Metrics, stores::Stores};
-use kube::Client;
+use crate::{controllers::nodes::clock::Clock, metrics::Metrics, stores::Stores};
+use kube::{Client, runtime::events::Recorder};
 
 /// What the controller of shared nodes works with. One per process.
 pub struct SharedNodesContext {
@@ -9,6 +9,10 @@ pub struct SharedNodesContext {
     pub client: Client,
     /// Views of the host.
     pub stores: Stores,
+    /// The time.
+    pub clock: Clock,
     /// Counters.
     pub metrics: Metrics,
+    /// Publishes Events.
+    pub recorder: Recorder,
 }

@@ -3,9 +3,11 @@
 //! A node of a pool of mode `Shared` carries the label `berth.dev/shared-pool` as long as tenants share it; pods select it by
 //! that label, and the host's admission policies restrict them to the pools of their tenant. It never has an assignment. A
 //! node with evidence of devices does not get the label, or loses it ([`device_evidence`]). Pods on nodes that their tenant
-//! may not use (any more) are evicted or deleted ([`decide_about_pod`]).
+//! may not use (any more) are evicted or deleted ([`decide_about_pod`]). Evictions that budgets forbid end with a deletion
+//! (`drain`).
 
 mod context;
+mod drain;
 
 pub use context::SharedNodesContext;
 
@@ -19,6 +21,7 @@ use berth_node_lifecycle::{
     node::shared_pool_of,
     shared_nodes::{PodDecision, SharedPod, SharingStatus, decide_about_pod, device_evidence, sharing_status},
 };
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
     Api, ResourceExt,
@@ -45,7 +48,7 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
         let (body, action) = match &status {
             SharingStatus::Eligible(pool) => (share_patch(&node, pool), "share"),
             SharingStatus::NotInSharedPool | SharingStatus::Rejected(..) if shared_pool_of(&node).is_some() => {
-                (unshare_patch(&node), "unshare")
+                (unshare_patch(&node, context.clock.now()), "unshare")
             }
             _ => continue,
         };
@@ -66,6 +69,14 @@ pub async fn reconcile(context: &SharedNodesContext) -> Result<Option<Duration>,
                 Ok(false) => again = Some(DRAIN_POLL),
                 Err(error) => failed = failed.and(Err(error)),
             }
+        }
+    }
+    for node in context.stores.nodes.state() {
+        // A node whose pods cannot be deleted must not keep those of others.
+        match drain::advance(context, &node, &pools).await {
+            Ok(None) => {}
+            Ok(Some(pause)) => again = Some(again.map_or(pause, |earlier: Duration| earlier.min(pause))),
+            Err(error) => failed = failed.and(Err(error)),
         }
     }
     failed.map(|()| again)
@@ -162,16 +173,16 @@ fn share_patch(node: &Node, pool: &str) -> Value {
     json!({"metadata": {
         "resourceVersion": node.resource_version(),
         "labels": {labels::SHARED_POOL: pool, labels::POOL: pool},
-        "annotations": {labels::PREVIOUS_SHARED_POOL: null},
+        "annotations": {labels::PREVIOUS_SHARED_POOL: null, labels::SHARED_UNTIL: null, labels::REASON: null},
     }})
 }
 
 /// No new pod is scheduled to the node. That tenants used it stays recorded until it is scrubbed.
-fn unshare_patch(node: &Node) -> Value {
+fn unshare_patch(node: &Node, now: Timestamp) -> Value {
     json!({"metadata": {
         "resourceVersion": node.resource_version(),
         "labels": {labels::SHARED_POOL: null, labels::POOL: null},
-        "annotations": {labels::PREVIOUS_SHARED_POOL: shared_pool_of(node)},
+        "annotations": {labels::PREVIOUS_SHARED_POOL: shared_pool_of(node), labels::SHARED_UNTIL: now.to_string()},
     }})
 }
 

@@ -50,6 +50,30 @@ fn ignored(cache: &Cache, spec: &Value) -> usize {
 }
 
 #[test]
+fn pods_run_with_the_seccomp_profile_of_the_runtime_unless_the_class_leaves_it_to_the_kubelet() {
+    let profile = |cache: &Cache, fields: &Value| spec(cache, fields)["securityContext"]["seccompProfile"].clone();
+    let default = cache(SchedulingMode::Host, |_| ());
+    let of_kubelet = cache(SchedulingMode::Host, |policy| policy.pods.seccomp_default = Some(false));
+    assert_eq!(profile(&default, &json!({})), json!({"type": "RuntimeDefault"}));
+    assert_eq!(profile(&of_kubelet, &json!({})), Value::Null);
+    let own = json!({"type": "Localhost", "localhostProfile": "audit.json"});
+    let unconfined = json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}});
+    for cache in [&default, &of_kubelet] {
+        assert_eq!(
+            profile(cache, &json!({"securityContext": {"seccompProfile": own}})),
+            own
+        );
+        assert_eq!(denied(cache, &unconfined), ["spec.securityContext.seccompProfile.type"]);
+    }
+    // A container's own profile stays beside the pod's.
+    let container =
+        json!({"containers": [{"name": "main", "image": "web:1", "securityContext": {"seccompProfile": own}}]});
+    let host = spec(&default, &container);
+    assert_eq!(host["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(host["containers"][0]["securityContext"]["seccompProfile"], own);
+}
+
+#[test]
 fn priorities_become_steps_of_the_band() {
     let cache = cache(SchedulingMode::Host, |policy| {
         policy.pods.priority = Some(PriorityBand {

@@ -1,12 +1,12 @@
 //! Security contexts: what the Pod Security Standard "baseline" allows, so that the host's own check of the workload
-//! namespace never denies what passed here.
+//! namespace never denies what passed here. Pods that name no seccomp profile get the container runtime's.
 
 use super::tables::{CAPABILITIES as CAPABILITY_LISTS, PROFILE, SE_LINUX, SYSCTL};
 use crate::{
     model::json,
     translation::fields::{self, FieldIssues, Fields, Rule},
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 const WINDOWS: &str = "there are no Windows nodes";
 
@@ -118,7 +118,10 @@ pub fn container(context: &Value, path: &str, issues: &mut FieldIssues) -> Map<S
             if !CAPABILITIES.contains(&added.strip_prefix("CAP_").unwrap_or(added)) {
                 issues.deny(
                     format!("{path}.capabilities.add"),
-                    format!("the capability {added} is not allowed"),
+                    format!(
+                        "the capability {added} is not allowed: a container may add only those that the Pod Security level \
+                         baseline lists"
+                    ),
                 );
             }
         }
@@ -128,6 +131,38 @@ pub fn container(context: &Value, path: &str, issues: &mut FieldIssues) -> Map<S
         Some(_) => issues.deny(format!("{path}.procMount"), "only Default is allowed"),
     }
     copied
+}
+
+/// Gives a host pod without a seccomp profile the profile of the container runtime, as kubelets with `seccompDefault` do.
+/// Containers that name a profile keep theirs.
+pub fn default_seccomp_profile(spec: &mut Map<String, Value>) {
+    // API servers reject the field in Windows pods.
+    if is_windows(spec) {
+        return;
+    }
+    let context = spec.entry("securityContext").or_insert_with(|| json!({}));
+    if context.get("seccompProfile").is_none_or(json::is_unset) {
+        json::set(context, &["seccompProfile"], json!({"type": "RuntimeDefault"}));
+    }
+}
+
+/// Whether a pod, by its spec, is for Windows nodes.
+pub fn is_windows(spec: &Map<String, Value>) -> bool {
+    spec.get("os").and_then(|os| json::text(os, &["name"])) == Some("windows")
+}
+
+/// Takes from a container the capability to send packets under another address, which container runtimes give by default.
+pub fn drop_raw_sockets(container: &mut Value) {
+    const DROP: [&str; 3] = ["securityContext", "capabilities", "drop"];
+    let mut dropped = json::items(container, &DROP).to_vec();
+    // Container runtimes know capabilities by these names only, not as `CAP_NET_RAW`.
+    if !dropped
+        .iter()
+        .any(|name| matches!(name.as_str(), Some("ALL" | "NET_RAW")))
+    {
+        dropped.push("NET_RAW".into());
+        json::set(container, &DROP, dropped);
+    }
 }
 
 /// Profiles that pods and containers both have.
@@ -155,7 +190,6 @@ fn shared(context: &Value, path: &str, issues: &mut FieldIssues) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn denied(f: impl FnOnce(&mut FieldIssues)) -> Vec<String> {
         let mut issues = FieldIssues::default();
@@ -189,6 +223,56 @@ mod tests {
                 "c.procMount"
             ]
         );
+    }
+
+    #[test]
+    fn pods_without_a_seccomp_profile_get_that_of_the_runtime() {
+        let with_default = |spec: Value| {
+            let mut spec = spec.as_object().unwrap().clone();
+            default_seccomp_profile(&mut spec);
+            Value::Object(spec)
+        };
+        let runtime_default = json!({"type": "RuntimeDefault"});
+        for unset in [
+            json!({}),
+            json!({"securityContext": {}}),
+            json!({"os": {"name": "linux"}, "securityContext": {"seccompProfile": null, "runAsUser": 7}}),
+        ] {
+            let host = with_default(unset.clone());
+            assert_eq!(host["securityContext"]["seccompProfile"], runtime_default, "{unset}");
+            assert_eq!(
+                host["securityContext"].get("runAsUser"),
+                unset["securityContext"].get("runAsUser")
+            );
+        }
+        for set in [
+            json!({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "a.json"}}}),
+            json!({"os": {"name": "windows"}}),
+        ] {
+            assert_eq!(with_default(set.clone()), set);
+        }
+    }
+
+    #[test]
+    fn raw_sockets_are_dropped_once_and_by_the_name_that_runtimes_know() {
+        let dropped = |context: Value| {
+            let mut container = json!({"name": "c", "securityContext": context});
+            drop_raw_sockets(&mut container);
+            container["securityContext"]["capabilities"]["drop"].clone()
+        };
+        assert_eq!(dropped(Value::Null), json!(["NET_RAW"]));
+        assert_eq!(
+            dropped(json!({"capabilities": {"drop": ["KILL"]}})),
+            json!(["KILL", "NET_RAW"])
+        );
+        assert_eq!(
+            dropped(json!({"capabilities": {"drop": ["CAP_NET_RAW"]}})),
+            json!(["CAP_NET_RAW", "NET_RAW"])
+        );
+        for enough in ["ALL", "NET_RAW"] {
+            let context = json!({"capabilities": {"drop": [enough], "add": ["KILL"]}});
+            assert_eq!(dropped(context), json!([enough]));
+        }
     }
 
     #[test]

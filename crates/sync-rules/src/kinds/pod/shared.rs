@@ -6,11 +6,13 @@
 //! | nodeSelector, affinity | the tenant's own nodes or those of its shared pools, in every term; otherwise the own nodes only |
 //! | imagePullPolicy | `Always`, so that no tenant uses an image that another tenant has pulled; pods that say `Never` stay on own nodes |
 //! | hostUsers | `false`, if the class requires that; pods that say `true` stay on own nodes |
+//! | seccompProfile | `RuntimeDefault` if the pod names none, whatever the class says; Windows pods stay on own nodes |
+//! | capabilities | every container drops `NET_RAW`, with which it could send packets as another tenant's pod |
 //! | priority | as elsewhere, but such pods never preempt: the victims could be others' |
 //!
 //! A pod that exists on the host keeps what it was created with, even if the tenant's pools change.
 
-use super::{placement, scheduling::NODE_TERMS, tables::CONTAINERS};
+use super::{placement, scheduling::NODE_TERMS, security, tables::CONTAINERS};
 use crate::model::{Cache, KindId, json, resource::Name};
 use berth_api::{
     SchedulingMode, labels,
@@ -46,6 +48,10 @@ pub fn open(cache: &Cache, name: &Name, source: &Value, spec: &mut Map<String, V
     }
     if rules.user_namespaces {
         spec.insert("hostUsers".into(), false.into());
+    }
+    security::default_seccomp_profile(spec);
+    for list in CONTAINERS {
+        items(spec, list).for_each(security::drop_raw_sockets);
     }
     if !rules.cached_images {
         for list in CONTAINERS {
@@ -84,7 +90,8 @@ fn may_share(source: &Value, spec: &Map<String, Value>, rules: &SharedNodesPolic
     let runtime = spec.get("runtimeClassName").and_then(Value::as_str).unwrap_or_default();
     let is_gpu_runtime = GPU_RUNTIMES.iter().any(|part| runtime.contains(part));
     let wants_node_users = rules.user_namespaces && source.get("hostUsers") == Some(&Value::Bool(true));
-    !has_devices && !is_gpu_runtime && !wants_node_users && (rules.cached_images || !never_pulls(source))
+    let is_linux = !security::is_windows(spec);
+    !has_devices && !is_gpu_runtime && !wants_node_users && is_linux && (rules.cached_images || !never_pulls(source))
 }
 
 /// Whether a container, or a pod as a whole, requests devices: resources with a domain, which not every node has.
@@ -243,6 +250,35 @@ mod tests {
         let cached = host(&cache(|rules| rules.cached_images = true), &never);
         assert!(shares(&cached));
         assert_eq!(cached["spec"]["containers"][0]["imagePullPolicy"], "Never");
+    }
+
+    #[test]
+    fn containers_on_shared_nodes_have_a_seccomp_profile_and_no_raw_sockets() {
+        let mut cache = cache(|_| ());
+        Arc::make_mut(&mut cache.tenant.policy).pods.seccomp_default = Some(false);
+        let container = |more: Value| json!([{"name": "c", "image": "a", "securityContext": more}]);
+        let pod = json!({"containers": container(json!({"capabilities": {"drop": ["KILL"], "add": ["CHOWN"]}})),
+            "initContainers": [{"name": "i", "image": "a"}], "ephemeralContainers": [{"name": "e", "image": "a"}]});
+        let shared = host(&cache, &pod);
+        let spec = &shared["spec"];
+        assert_eq!(spec["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+        let capabilities = |list: &str| spec[list][0]["securityContext"]["capabilities"].clone();
+        assert_eq!(
+            capabilities("containers"),
+            json!({"drop": ["KILL", "NET_RAW"], "add": ["CHOWN"]})
+        );
+        assert_eq!(capabilities("initContainers"), json!({"drop": ["NET_RAW"]}));
+        assert_eq!(capabilities("ephemeralContainers"), json!({"drop": ["NET_RAW"]}));
+        // On own nodes the class decides about the profile, and the defaults of the container runtime hold.
+        let mut own = pod;
+        own["runtimeClassName"] = "nvidia".into();
+        let own = host(&cache, &own);
+        assert!(!shares(&own) && own["spec"].get("securityContext").is_none(), "{own}");
+        assert!(
+            own["spec"]["initContainers"][0].get("securityContext").is_none(),
+            "{own}"
+        );
+        assert!(!shares(&host(&cache, &json!({"os": {"name": "windows"}}))));
     }
 
     #[test]

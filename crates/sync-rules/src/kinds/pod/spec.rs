@@ -120,10 +120,11 @@ pub fn translate(cache: &Cache, name: &Name, pod: &Value, issues: &mut FieldIssu
         spec.insert("volumes".into(), volumes.into());
     }
     if let Some(context) = source.get("securityContext") {
-        spec.insert(
-            "securityContext".into(),
-            security::pod(context, "spec.securityContext", issues).into(),
-        );
+        let context = security::pod(context, "spec.securityContext", issues);
+        spec.insert("securityContext".into(), context.into());
+    }
+    if cache.tenant.policy.pods.seccomp_default() {
+        security::default_seccomp_profile(&mut spec);
     }
     if let Some(resources) = source.get("resources") {
         spec.insert(

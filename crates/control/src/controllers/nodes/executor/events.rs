@@ -1,20 +1,13 @@
 //! Events on nodes and on pods whose node is reclaimed, logs and counters.
 
-use super::{Pass, pods::PodsOnNode};
-use crate::metrics::RecyclingLabels;
+use super::Pass;
+use crate::{
+    controllers::{pods_on_node::PodsOnNode, recycling_events},
+    metrics::RecyclingLabels,
+};
 use berth_node_lifecycle::{Assignment, AssignmentState, transitions::DrainStage};
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Resource, ResourceExt,
-    runtime::events::{Event, EventType},
-};
-
-/// Reason of the Event on pods whose node is reclaimed. There is still time for a checkpoint.
-const NODE_RECLAIMED: &str = "NodeReclaimed";
-/// Reason of the Event on a node whose pods cannot be evicted.
-const DRAIN_BLOCKED: &str = "DrainBlocked";
-/// Reason of the Event on a node whose pods are deleted whatever disruption budgets say.
-const DRAIN_FORCED: &str = "DrainForced";
+use kube::{Resource, ResourceExt, runtime::events::EventType};
 
 /// Publishes that a node has another assignment now.
 pub(super) async fn publish_change(
@@ -33,8 +26,8 @@ pub(super) async fn publish_change(
     let why = after.map(|assignment| assignment.reason.clone()).unwrap_or_default();
     let (kind, reason) = match (was, is) {
         (Some(AssignmentState::Draining), Some(AssignmentState::Draining)) => {
-            let reason = after.map_or(DRAIN_BLOCKED, |after| drain_reason(pass, node, after));
-            (EventType::Warning, reason)
+            let stage = after.map_or(DrainStage::Warn, |after| drain_stage(pass, node, after));
+            (EventType::Warning, recycling_events::drain_reason(stage))
         }
         // Only the number of nodes that it waits for, or a label of its GPUs, changed: no Event.
         (Some(was), Some(is)) if was == is && !is_reclaimed_earlier(before, after) => return,
@@ -75,13 +68,9 @@ pub(super) async fn publish_change(
     }
 }
 
-/// The reason of the Event on a node whose pods hold up its drain.
-fn drain_reason(pass: &Pass<'_>, node: &Node, assignment: &Assignment) -> &'static str {
+fn drain_stage(pass: &Pass<'_>, node: &Node, assignment: &Assignment) -> DrainStage {
     let timeouts = pass.pool_spec(node, assignment).timeouts;
-    match DrainStage::after(assignment.elapsed(pass.now), &timeouts) {
-        DrainStage::Delete => DRAIN_FORCED,
-        DrainStage::Evict | DrainStage::Warn => DRAIN_BLOCKED,
-    }
+    DrainStage::after(assignment.elapsed(pass.now), &timeouts)
 }
 
 fn observe_time_in_state(pass: &Pass<'_>, left: &Assignment) {
@@ -140,9 +129,7 @@ async fn warn_pods(pass: &Pass<'_>, node: &Node, message: &str) {
     let Ok(pods) = PodsOnNode::list(&pass.client, &node.name_any()).await else {
         return;
     };
-    for pod in &pods.of_tenants {
-        publish(pass, pod, EventType::Warning, NODE_RECLAIMED, message).await;
-    }
+    recycling_events::warn_pods(pass.recorder, &pods.of_tenants, message).await;
 }
 
 async fn publish<K: Resource<DynamicType = ()>>(
@@ -152,13 +139,5 @@ async fn publish<K: Resource<DynamicType = ()>>(
     reason: &str,
     message: &str,
 ) {
-    const MAX_LENGTH: usize = 1000;
-    let event = Event {
-        type_,
-        reason: reason.into(),
-        note: Some(message.chars().take(MAX_LENGTH).collect()),
-        action: "Recycle".into(),
-        secondary: None,
-    };
-    pass.recorder.publish(&event, &on.object_ref(&())).await;
+    recycling_events::publish(pass.recorder, on, type_, reason, message).await;
 }

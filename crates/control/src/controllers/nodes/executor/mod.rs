@@ -12,7 +12,6 @@ mod events;
 mod failures;
 mod in_use_markers;
 mod jobs;
-mod pods;
 mod reserve;
 mod transitions;
 mod write;

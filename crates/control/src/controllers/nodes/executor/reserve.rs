@@ -5,9 +5,8 @@ use super::{
     Pass, RETRY_PAUSE, STALE_POLL, events,
     failures::StepFailures,
     in_use_markers::{self, Marker},
-    pods::PodsOnNode,
 };
-use crate::error::ReconcileError;
+use crate::{controllers::pods_on_node::PodsOnNode, error::ReconcileError};
 use berth_node_lifecycle::{Assignment, AssignmentState, is_available};
 use berth_planner::{Action, ActionKind};
 use futures::future::join_all;

@@ -1,13 +1,11 @@
 //! Advances every node that has an assignment, as far as possible in one pass.
 
-use super::{
-    Pass,
-    failures::StepFailures,
-    in_use_markers, jobs,
-    pods::{DeletionLimits, PodsOnNode},
-};
+use super::{Pass, failures::StepFailures, in_use_markers, jobs};
 use crate::{
-    controllers::nodes::jobs::OnNode,
+    controllers::{
+        nodes::jobs::OnNode,
+        pods_on_node::{DeletionLimits, PodsOnNode},
+    },
     error::{ReconcileError, api},
 };
 use berth_api::labels;

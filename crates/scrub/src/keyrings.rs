@@ -1,0 +1,125 @@
+//! Keys that a tenant left in the kernel. The keyrings of a user (`_uid.1000`, `_uid_ses.1000`) and its persistent one
+//! (`_persistent.1000`) outlive the user's processes, and belong to a user ID, not to a container: processes of the next tenant
+//! with the same ID could read what is in them.
+//!
+//! The default seccomp profile of containerd forbids containers the system calls for keys. Others may not, and a class may
+//! leave the profile to the kubelet. Keyrings of sessions, processes and user namespaces end with their processes.
+
+use crate::{Unclean, files::text, node::Node};
+use linux_keyutils::{KeyError, KeyRing, KeyRingIdentifier};
+use rustix::{process::Uid, thread::set_thread_res_uid};
+use std::thread;
+
+/// Users that have keys: a line for each, which begins with the user's ID.
+const KEY_USERS: &str = "/proc/key-users";
+
+/// Clears the keyrings of every user that has keys.
+pub(crate) fn clear(node: &Node) -> Result<String, Unclean> {
+    // A kernel without keys has no such file.
+    let listed = text(&node.path(KEY_USERS))?.unwrap_or_default();
+    let users = users(&listed)?;
+    for user in &users {
+        as_user(*user, clear_own).map_err(|error| {
+            Unclean::Left(format!(
+                "the keyrings of user {user} cannot be cleared: {error}; reboot the node"
+            ))
+        })?;
+    }
+    Ok(format!("the keyrings of {} users are empty", users.len()))
+}
+
+fn users(listed: &str) -> Result<Vec<u32>, Unclean> {
+    let user = |line: &str| line.split_once(':')?.0.trim().parse::<u32>().ok();
+    let unreadable = |line: &str| Unclean::Left(format!("{KEY_USERS} has a line that cannot be read: {line}"));
+    listed
+        .lines()
+        .map(|line| user(line).ok_or_else(|| unreadable(line)))
+        .collect()
+}
+
+/// Does something as a user: root has no rights on the keys of others. Only the thread becomes that user.
+fn as_user<T: Send>(user: u32, action: impl FnOnce() -> Result<T, KeyError> + Send) -> Result<T, String> {
+    let work = || {
+        let id = Uid::from_raw(user);
+        set_thread_res_uid(id, id, id).map_err(|error| error.to_string())?;
+        action().map_err(|error| error.to_string())
+    };
+    thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|_| Err("the thread has panicked".into()))
+}
+
+/// Clears the keyrings of the thread's user.
+fn clear_own() -> Result<(), KeyError> {
+    // First, because a user at the limit of its keys can have no others made. Only who has the keyring in one of its own may
+    // clear it: that of the thread, which ends with the thread.
+    match KeyRing::get_persistent(KeyRingIdentifier::Thread) {
+        Ok(persistent) => persistent.clear()?,
+        // The kernel has no persistent keyrings.
+        Err(KeyError::OperationNotSupported) => {}
+        Err(error) => return Err(error),
+    }
+    let user = KeyRing::from_special_id(KeyRingIdentifier::User, true)?;
+    let session = KeyRing::from_special_id(KeyRingIdentifier::UserSession, true)?;
+    user.clear()?;
+    session.clear()?;
+    // As the kernel makes it.
+    session.link_keyring(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn machine(key_users: &str) -> (tempfile::TempDir, Node) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("proc")).unwrap();
+        fs::write(folder.path().join(KEY_USERS.trim_start_matches('/')), key_users).unwrap();
+        let node = Node::new(folder.path(), []);
+        (folder, node)
+    }
+
+    /// The keys that a user may see.
+    fn keys_of(user: u32) -> String {
+        as_user(user, || Ok(fs::read_to_string("/proc/keys").unwrap())).unwrap()
+    }
+
+    #[test]
+    fn every_user_with_keys_is_found() {
+        let listed = "    0:     9 8/8 3/1000000 40/25000000\n 1000:     3 3/3 3/200 49/20000\n";
+        assert_eq!(users(listed).unwrap(), [0, 1000]);
+        assert!(users("").unwrap().is_empty());
+        assert!(users("somebody: 1\n").is_err() && users("1000\n").is_err());
+    }
+
+    #[test]
+    fn a_kernel_without_keys_is_clean() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(clear(&Node::new(folder.path(), [])).is_ok());
+    }
+
+    /// Only where the step itself could run: as root, and where the system calls are not forbidden.
+    #[test]
+    fn keys_that_outlive_their_process_are_cleared() {
+        let user = 3_000_000_000 + std::process::id();
+        let leave_keys = || {
+            KeyRing::get_persistent(KeyRingIdentifier::Thread)?.add_key("left", "secret")?;
+            KeyRing::from_special_id(KeyRingIdentifier::User, true)?.add_key("left", "secret")
+        };
+        if as_user(user, leave_keys).is_err() {
+            return;
+        }
+        let keyrings = ["_uid", "_persistent"].map(|kind| format!("{kind}.{user}"));
+        let before = keys_of(user);
+        assert!(
+            keyrings.iter().all(|name| before.contains(&format!("{name}: 1"))),
+            "{before}"
+        );
+        let (_folder, node) = machine(&format!("{user}: 5 5/5 5/200 60/20000\n"));
+        clear(&node).unwrap();
+        let after = keys_of(user);
+        assert!(
+            keyrings.iter().all(|name| after.contains(&format!("{name}: empty"))),
+            "{after}"
+        );
+    }
+}
