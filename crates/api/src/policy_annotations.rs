@@ -266,8 +266,10 @@ mod tests {
             host_name: host_name.into(),
             audiences: audiences.iter().map(ToString::to_string).collect(),
         };
-        let mut policy = SyncPolicy::default();
-        policy.service_accounts = vec![mapping("train", "s3-reader", &[])];
+        let mut policy = SyncPolicy {
+            service_accounts: vec![mapping("train", "s3-reader", &[])],
+            ..SyncPolicy::default()
+        };
         assert!(!annotations(&policy, "gold", None).contains_key(TOKEN_AUDIENCES));
         policy.service_accounts = vec![
             mapping(

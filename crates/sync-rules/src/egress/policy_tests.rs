@@ -165,7 +165,7 @@ fn an_ending_or_replaced_pod_is_no_endpoint() {
     let cache = cache();
     let name = Name::new("default", "hook");
     let message = "503 Service default/hook has no endpoint that is ready and one of your pods";
-    let mut host = cache.stores.host(KindId::Pod).get(&name).unwrap().object();
+    let mut host = Value::clone(&cache.stores.host(KindId::Pod).get(&name).unwrap().object());
     host["metadata"]["annotations"]["berth.dev/origin-uid"] = "earlier".into();
     put(&cache, Side::Host, KindId::Pod, &name, host.clone());
     assert_eq!(go(&cache, "10.96.7.7:443"), message);

@@ -1,7 +1,7 @@
 //! What the controller of shared nodes works with.
 
-use crate::{controllers::nodes::clock::Clock, metrics::Metrics, stores::Stores};
-use kube::{Client, runtime::events::Recorder};
+use crate::{controllers::nodes::clock::Clock, events::EventRecorder, metrics::Metrics, stores::Stores};
+use kube::Client;
 
 /// What the controller of shared nodes works with. One per process.
 pub struct SharedNodesContext {
@@ -14,5 +14,5 @@ pub struct SharedNodesContext {
     /// Counters.
     pub metrics: Metrics,
     /// Publishes Events.
-    pub recorder: Recorder,
+    pub recorder: EventRecorder,
 }

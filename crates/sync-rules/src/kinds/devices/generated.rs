@@ -140,7 +140,7 @@ impl Mirror for Generated {
         let pod = cache.stores.tenant(KindId::Pod).get(&pod_name)?;
         let same = pods.get(&pod_name)?.origin_uid.as_deref() == Some(&*pod.uid);
         let before = cache.stores.tenant(KindId::GeneratedClaim).get(name);
-        let before = before.map(|claim| claim.object()["status"].take()).unwrap_or_default();
+        let before = before.map(|claim| claim.object()["status"].clone()).unwrap_or_default();
         same.then(|| {
             json!({
                 "metadata": {

@@ -63,7 +63,7 @@ pub const KIND: Kind = Kind::to_host(RESOURCE, &Slices)
         }),
         Dependency::on_host(KindId::Pod, |cache, name| {
             let pod = cache.stores.host(KindId::Pod).get(name).map(|stored| stored.object());
-            let addresses = pod.as_ref().map(pod_addresses::of).unwrap_or_default();
+            let addresses = pod.as_deref().map(pod_addresses::of).unwrap_or_default();
             let changed = cache.pod_addresses().set(name, addresses);
             if changed {
                 cache.keys_of(KindId::EndpointSlice)

@@ -160,7 +160,7 @@ impl ToHost for Claims {
         if filled(source, &["volumeName"]).is_some_and(|volume| given != Some(volume)) {
             issues.deny("spec.volumeName", NOT_CHOSEN);
         }
-        classes(cache, claim, host.as_ref(), &mut spec, &mut issues);
+        classes(cache, claim, host.as_deref(), &mut spec, &mut issues);
         if let Some(resources) = source.get("resources") {
             let resources = fields::copy(resources, "spec.resources", RESOURCES, &mut issues);
             spec.insert("resources".into(), resources.into());

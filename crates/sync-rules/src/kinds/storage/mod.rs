@@ -16,9 +16,10 @@ pub mod volume;
 
 use crate::model::{Cache, KindId, json, resource::Name};
 use serde_json::Value;
+use std::sync::Arc;
 
 /// The host object that was made for this very object of the tenant.
-fn on_host(cache: &Cache, id: KindId, name: &Name, object: &Value) -> Option<Value> {
+fn on_host(cache: &Cache, id: KindId, name: &Name, object: &Value) -> Option<Arc<Value>> {
     let stored = cache.stores.host(id).get(name)?;
     (stored.origin_uid.is_some() && stored.origin_uid.as_deref() == json::text(object, &["metadata", "uid"]))
         .then(|| stored.object())
