@@ -23,6 +23,7 @@ mod pods;
 mod secrets;
 mod services;
 mod shared_nodes;
+mod sizes;
 mod storage;
 mod tenant_nodes;
 
@@ -35,7 +36,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 /// Resource of the API group `berth.dev` that exists only for the right to [`BYPASS`] the policies.
 pub const RESOURCE: &str = "admissionpolicies";
@@ -82,7 +83,7 @@ pub struct Validation {
     /// The expression.
     pub expression: String,
     /// Shown to the client whose request is rejected.
-    pub message: &'static str,
+    pub message: Cow<'static, str>,
 }
 
 /// One ValidatingAdmissionPolicy and its binding.
@@ -122,6 +123,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies.extend(devices::build_policies());
     policies.extend(ingresses_and_routes::build_policies());
     policies.extend(network_policies::build_policies());
+    policies.extend(sizes::build_policies());
     policies.extend([
         namespaces::build_policy(),
         nodes::build_policy(),
@@ -130,10 +132,10 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies
 }
 
-fn validation(expression: impl Into<String>, message: &'static str) -> Validation {
+fn validation(expression: impl Into<String>, message: impl Into<Cow<'static, str>>) -> Validation {
     Validation {
         expression: expression.into(),
-        message,
+        message: message.into(),
     }
 }
 
@@ -192,7 +194,7 @@ impl AdmissionPolicy {
         };
         let validations = self.validations.iter().map(|validation| v1::Validation {
             expression: validation.expression.clone(),
-            message: Some(validation.message.into()),
+            message: Some(validation.message.to_string()),
             message_expression: None,
             reason: Some("Forbidden".into()),
         });

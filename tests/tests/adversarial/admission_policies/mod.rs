@@ -8,6 +8,7 @@ mod objects;
 mod platform;
 mod pods;
 mod shared_nodes;
+mod sizes;
 
 pub(crate) use platform::{
     only_the_platform_changes_assignments_of_nodes_and_namespaces, the_host_reports_no_type_errors_in_the_policies,
@@ -223,6 +224,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     objects::storage_and_devices(&credential).await;
     ingresses_and_routes::validate(&credential).await;
     network::policies(&credential).await;
+    sizes::validate(&credential).await;
 
     for definition in definitions() {
         let name = definition.metadata.name.unwrap();
