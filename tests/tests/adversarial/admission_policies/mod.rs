@@ -149,7 +149,7 @@ fn class() -> TenantClass {
             "annotations": ["example.com/note", "tools.example.com/*"]},
         "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
         "services": {"nodePorts": true, "annotations": ["metallb.io/address-pool"]},
-        "ingress": {"classes": ["nginx"], "hostnames": ["*.policies.example.com"], "annotations": ["traefik.io/*"],
+        "ingress": {"classes": ["nginx"], "hostnames": ["*.policies.example.com", "*.{tenant}.{namespace}.example.org"], "annotations": ["traefik.io/*"],
             "gateways": [{"namespace": "edge", "name": "public"}]},
         "devices": {"classes": ["gpu"], "configDrivers": ["gpu.example.com"]},
         "sharedNodes": {"pools": ["policies-cpu", "policies-other"], "userNamespaces": true},
