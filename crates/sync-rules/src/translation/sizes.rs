@@ -522,6 +522,32 @@ mod tests {
     }
 
     #[test]
+    fn the_reference_page_has_every_limit() {
+        let page = include_str!("../../../../docs/reference/object-sizes.md");
+        let written = |number: usize| {
+            if number < 1000 {
+                number.to_string()
+            } else {
+                format!("{},{:03}", number / 1000, number % 1000)
+            }
+        };
+        for (kind, limits) in [
+            ("Pod", POD),
+            ("Service", SERVICE),
+            ("NetworkPolicy", NETWORK_POLICY_RULES),
+            ("NetworkPolicy", NETWORK_POLICY_SELECTOR),
+            ("PodDisruptionBudget", DISRUPTION_BUDGET),
+        ] {
+            for limit in limits {
+                let start = format!("| {kind} | `{}` | ", limit.field);
+                let end = format!(" | {} | {} |", written(limit.in_tenant), written(limit.on_host));
+                let mut rows = page.lines().filter(|line| line.starts_with(&start));
+                assert!(rows.next().is_some_and(|row| row.ends_with(&end)), "{start} … {end}");
+            }
+        }
+    }
+
+    #[test]
     fn lists_and_maps_are_counted_wherever_they_are() {
         let term = json!({"labelSelector": {"matchLabels": {"a": "b"}, "matchExpressions": [
             {"key": "a", "operator": "In", "values": ["b", "c"]}, {"key": "d", "operator": "Exists"}]}, "namespaces": ["x"]});
