@@ -24,6 +24,7 @@ mod pods;
 mod secrets;
 mod services;
 mod shared_nodes;
+mod sizes;
 mod storage;
 mod tenant_clusters;
 mod tenant_nodes;
@@ -39,7 +40,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 /// Resource of the API group `berth.dev` that exists only for the right to [`BYPASS`] the policies.
 pub const RESOURCE: &str = "admissionpolicies";
@@ -88,7 +89,7 @@ pub struct Validation {
     /// The expression.
     pub expression: String,
     /// Shown to the client whose request is rejected.
-    pub message: &'static str,
+    pub message: Cow<'static, str>,
 }
 
 /// One ValidatingAdmissionPolicy and its binding.
@@ -128,6 +129,7 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies.extend(devices::build_policies());
     policies.extend(ingresses_and_routes::build_policies());
     policies.extend(network_policies::build_policies());
+    policies.extend(sizes::build_policies());
     policies.extend([
         namespaces::build_policy(),
         nodes::build_policy(),
@@ -137,10 +139,10 @@ pub fn all_policies() -> Vec<AdmissionPolicy> {
     policies
 }
 
-fn validation(expression: impl Into<String>, message: &'static str) -> Validation {
+fn validation(expression: impl Into<String>, message: impl Into<Cow<'static, str>>) -> Validation {
     Validation {
         expression: expression.into(),
-        message,
+        message: message.into(),
     }
 }
 
@@ -199,7 +201,7 @@ impl AdmissionPolicy {
         };
         let validations = self.validations.iter().map(|validation| v1::Validation {
             expression: validation.expression.clone(),
-            message: Some(validation.message.into()),
+            message: Some(validation.message.to_string()),
             message_expression: None,
             reason: Some("Forbidden".into()),
         });

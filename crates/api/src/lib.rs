@@ -12,6 +12,7 @@ mod dns_policy;
 mod duration;
 mod fair_sharing;
 mod host_node_pool;
+pub mod hostnames;
 pub mod labels;
 mod limits;
 pub mod names;

@@ -197,32 +197,43 @@ pub struct ServicePolicy {
 }
 
 /// Rules for Ingresses and routes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.hostnames) || self.hostnames.all(h, \
+        h.matches('^([^{}.]+|[{]tenant[}]|[{]namespace[}])([.]([^{}.]+|[{]tenant[}]|[{]namespace[}]))*$'))")
+    .message("placeholders in hostnames are {tenant} and {namespace}, each as a whole label, as in *.{tenant}.{namespace}.example.com")
+    .field_path(".hostnames"))]
 pub struct IngressPolicy {
     /// IngressClasses of the host that tenants see and may use; `*` for all.
+    #[serde(default)]
     #[schemars(length(max = 64))]
     pub classes: Vec<String>,
     /// GatewayClasses of the host that tenants see; `*` for all.
+    #[serde(default)]
     #[schemars(length(max = 64))]
     pub gateway_classes: Vec<String>,
     /// Gateways of the host to which the tenants' routes may be attached.
+    #[serde(default)]
     #[schemars(length(max = 32))]
     pub gateways: Vec<GatewayReference>,
     /// Host names that Ingresses and routes may serve: `app.example.com`, `*.example.com` for every name below, or `*` for
-    /// every name, and for rules that name none.
+    /// every name, and for rules that name none. Labels may be the placeholders `{tenant}` and `{namespace}`, for the name of the
+    /// TenantCluster and its namespace: `*.{tenant}.{namespace}.example.com` gives each tenant names of its own. All tenants of the
+    /// class may use names without placeholders.
+    #[serde(default)]
     #[schemars(
         length(max = 64),
         inner(
             length(max = 253),
             regex(
-                pattern = r"^(\*|(\*\.)?[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)+)$"
+                pattern = r"^(\*|(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?|\{tenant\}|\{namespace\})(\.([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?|\{tenant\}|\{namespace\}))+)$"
             )
         )
     )]
     pub hostnames: Vec<String>,
     /// Annotations that Ingresses and routes may carry to the host, besides plain settings of ingress-nginx: a key, or
     /// `domain/*` for all keys of a domain.
+    #[serde(default)]
     #[schemars(length(max = 64))]
     pub annotations: Vec<String>,
 }

@@ -89,7 +89,8 @@ pub struct TenantClassStatus {
     /// TenantClusters of this class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenants: Option<u32>,
-    /// Ready: the rules are consistent and what they need exists on the host.
+    /// Ready: the rules are consistent and what they need exists on the host. HostnamesExclusive: no host name is allowed to two
+    /// tenants of the class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -116,6 +116,20 @@ pub(crate) async fn schemas_reject_invalid_rules(host: Arc<TestCluster>) {
             class("c", &json!({"sync": {"ingress": {"hostnames": ["*.*.example.com"]}}})),
             "spec.sync.ingress.hostnames[0]",
         ),
+        (
+            class(
+                "c",
+                &json!({"sync": {"ingress": {"hostnames": ["*.{team}.example.com"]}}}),
+            ),
+            "placeholders in hostnames are {tenant} and {namespace}",
+        ),
+        (
+            class(
+                "c",
+                &json!({"sync": {"ingress": {"hostnames": ["app-{tenant}.example.com"]}}}),
+            ),
+            "placeholders in hostnames are {tenant} and {namespace}",
+        ),
     ];
     for (object, expected) in refused {
         let error = apply(&host.client, "", &object)

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | labels | copied but for reserved ones |
 //! | annotations | not passed on: see `metadata` |
-//! | `selector` | narrowed to the tenant and the namespace |
+//! | `selector` | narrowed to the tenant and the namespace; its size is limited, see [`sizes`] |
 //! | `minAvailable` as a number | copied |
 //! | `minAvailable` in percent, `maxUnavailable` | become the number of pods that the tenant's own controller wants healthy: host pods have no owners whose replicas could be counted. Before it has counted, nothing may be disrupted |
 //! | `unhealthyPodEvictionPolicy` | copied |
@@ -21,6 +21,7 @@ use crate::{
         fields::{self, FieldIssues, Fields, Rule},
         metadata::{self, AnnotationRules},
         pod_selector::scoped,
+        sizes,
     },
 };
 use serde_json::{Value, json};
@@ -75,7 +76,9 @@ impl ToHost for Budgets {
         }
         let annotations = metadata::annotations(budget, &AnnotationRules::default(), &mut issues);
         let metadata = json!({"labels": metadata::labels(budget), "annotations": annotations});
-        issues.into_result(json!({"metadata": metadata, "spec": spec}))
+        let object = json!({"metadata": metadata, "spec": spec});
+        sizes::check(sizes::DISRUPTION_BUDGET, budget, &object, &mut issues);
+        issues.into_result(object)
     }
 }
 
@@ -112,6 +115,19 @@ mod tests {
         assert_eq!(spec(&budget).get("maxUnavailable"), None);
         budget["spec"] = json!({"minAvailable": "50%", "selector": {}});
         assert_eq!(spec(&budget)["minAvailable"], 3);
+    }
+
+    #[test]
+    fn a_selector_of_hundreds_of_values_is_denied() {
+        let cache = registry::new_cache(test_tenant());
+        let denied = |count: usize| {
+            let values: Vec<String> = (0..count).map(|number| format!("v{number}")).collect();
+            let selector = json!({"matchExpressions": [{"key": "app", "operator": "In", "values": values}]});
+            let budget = json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": selector}});
+            Budgets.translate(&cache, &Name::new("shop", "web"), &budget).err()
+        };
+        assert_eq!(denied(499), None);
+        assert_eq!(denied(500).unwrap()[0].field, "spec.selector");
     }
 
     #[test]

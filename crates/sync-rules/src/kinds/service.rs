@@ -6,7 +6,7 @@
 //! | annotations | [`ANNOTATIONS`] and those that the class lists. Settings of load balancers are denied on a Service of type LoadBalancer, and left out with an Event on others |
 //! | `clusterIP(s)`, `ipFamilies`, `ipFamilyPolicy` | copied: one address, inside and out |
 //! | `selector` | narrowed to the tenant and the namespace; an Event names labels that host pods do not carry |
-//! | `ports` | copied; node ports are the same inside and out |
+//! | `ports` | copied; node ports are the same inside and out. Their number is limited, see [`sizes`] |
 //! | `type` | ClusterIP; NodePort and LoadBalancer if the class allows. What it allows no longer becomes ClusterIP |
 //! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
 //! | `loadBalancerClass` | copied if the class lists it |
@@ -28,6 +28,7 @@ use crate::{
     translation::{
         fields::{self, FieldIssues, Fields, Rule},
         metadata::{self, AnnotationRules, Without},
+        sizes,
     },
     usage,
 };
@@ -154,7 +155,9 @@ impl ToHost for Services {
         }
         let annotations = metadata::annotations(service, &annotation_rules(cache, source), &mut issues);
         let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
-        issues.into_result(json!({"metadata": metadata, "spec": spec}))
+        let object = json!({"metadata": metadata, "spec": spec});
+        sizes::check(sizes::SERVICE, service, &object, &mut issues);
+        issues.into_result(object)
     }
 
     fn when_denied(&self, cache: &Cache, name: &Name, service: &Value, _host: &Value) -> WhenDenied {
@@ -302,6 +305,31 @@ mod tests {
         );
         // A load balancer class that is left over from an earlier type has no effect.
         assert!(translate(&json!({"type": "ClusterIP"})).is_ok());
+    }
+
+    #[test]
+    fn ports_and_source_ranges_are_limited() {
+        let policy = ServicePolicy {
+            load_balancers: true,
+            ..ServicePolicy::default()
+        };
+        let denied = |ports: u32, ranges: u32| {
+            let ports: Vec<Value> = (1..=ports)
+                .map(|port| json!({"name": format!("p{port}"), "port": port}))
+                .collect();
+            let ranges: Vec<String> = (0..ranges).map(|number| format!("192.0.2.{number}/32")).collect();
+            let spec = json!({"type": "LoadBalancer", "ports": ports, "loadBalancerSourceRanges": ranges});
+            translate_with(policy.clone(), &spec).err().unwrap_or_default()
+        };
+        assert!(denied(250, 20).is_empty() && denied(20, 250).is_empty());
+        for (ports, ranges, field) in [
+            (251, 0, "spec.ports: "),
+            (1, 251, "spec.loadBalancerSourceRanges: "),
+            (201, 25, "spec.ports by spec.loadBalancerSourceRanges: "),
+        ] {
+            let denied = denied(ports, ranges);
+            assert!(denied.len() == 1 && denied[0].starts_with(field), "{denied:?}");
+        }
     }
 
     #[test]

@@ -14,4 +14,5 @@ pub mod namespace_labels;
 pub mod pod_selector;
 pub mod quota;
 pub mod selector;
+pub mod sizes;
 pub mod workload_address;

@@ -15,6 +15,7 @@ pub(super) async fn validate(credential: &StolenCredential) {
     let annotated = |key: &str, value: &str| ingress(&json!({"metadata": {"annotations": {key: value}}}));
     for allowed in [
         ingress(&json!({})),
+        ingress(&json!({"spec": {"rules": rules("shop.policies.adv-policies.example.org")}})),
         annotated("nginx.ingress.kubernetes.io/rewrite-target", "/$2"),
         annotated("traefik.io/middleware", "m"),
     ] {
@@ -36,6 +37,15 @@ pub(super) async fn validate(credential: &StolenCredential) {
         (
             "spec.rules[].host",
             ingress(&json!({"spec": {"rules": rules("policies.example.com")}})),
+        ),
+        // Names of the tenant `policies` in another namespace, and of another tenant.
+        (
+            "spec.rules[].host",
+            ingress(&json!({"spec": {"rules": rules("shop.policies.adv-other.example.org")}})),
+        ),
+        (
+            "spec.rules[].host",
+            ingress(&json!({"spec": {"rules": rules("shop.other.adv-policies.example.org")}})),
         ),
         (
             "spec.rules[].host",

@@ -8,6 +8,7 @@ mod objects;
 mod platform;
 mod pods;
 mod shared_nodes;
+mod sizes;
 mod tenant_clusters;
 
 pub(crate) use platform::{
@@ -150,7 +151,7 @@ fn class() -> TenantClass {
             "annotations": ["example.com/note", "tools.example.com/*"]},
         "storage": {"classes": ["fast"], "snapshotClasses": ["daily"], "inlineDrivers": ["scratch.example.com"]},
         "services": {"nodePorts": true, "annotations": ["metallb.io/address-pool"]},
-        "ingress": {"classes": ["nginx"], "hostnames": ["*.policies.example.com"], "annotations": ["traefik.io/*"],
+        "ingress": {"classes": ["nginx"], "hostnames": ["*.policies.example.com", "*.{tenant}.{namespace}.example.org"], "annotations": ["traefik.io/*"],
             "gateways": [{"namespace": "edge", "name": "public"}]},
         "devices": {"classes": ["gpu"], "configDrivers": ["gpu.example.com"]},
         "sharedNodes": {"pools": ["policies-cpu", "policies-other"], "userNamespaces": true},
@@ -228,6 +229,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     objects::storage_and_devices(&credential).await;
     ingresses_and_routes::validate(&credential).await;
     network::policies(&credential).await;
+    sizes::validate(&credential).await;
 
     for definition in definitions() {
         let name = definition.metadata.name.unwrap();

@@ -8,10 +8,12 @@ use berth_api::{
     ControlPlaneService, ControlPlaneServicePolicy, DEFAULT_CLASS, DnsPolicy, NodeMode, SchedulingMode, SyncPolicy,
     TenantClass, TenantClassSpec, TenantCluster, TenantLimits,
     conditions::{ACCEPTED, ConditionUpdate},
+    hostnames,
     network::ClassNetwork,
-    sync_policy::{SharedNodesPolicy, allows},
+    sync_policy::{IngressPolicy, SharedNodesPolicy, allows},
 };
 use ipnet::IpNet;
+use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -78,6 +80,7 @@ pub fn resolve(
             replicas: spec.control_plane.as_ref().map_or(1, |wanted| wanted.replicas),
             endpoint: spec.service(),
             sync: SyncPolicy {
+                ingress: expand_hostnames(cluster, &rules.sync.ingress),
                 shared_nodes: restrict_shared_nodes(cluster, &rules.sync.shared_nodes),
                 ..rules.sync.clone()
             },
@@ -114,6 +117,17 @@ pub fn resolve(
         ));
     }
     settings(Some(name), &class.spec)
+}
+
+/// The rules for Ingresses with the tenant's own names in place of placeholders. The syncer and the host's admission policies get them
+/// like this.
+fn expand_hostnames(cluster: &TenantCluster, rules: &IngressPolicy) -> IngressPolicy {
+    let (name, namespace) = (cluster.name_any(), cluster.namespace().unwrap_or_default());
+    let expand = |template: &String| hostnames::expand(template, &name, &namespace);
+    IngressPolicy {
+        hostnames: rules.hostnames.iter().map(expand).collect(),
+        ..rules.clone()
+    }
 }
 
 /// The rules for shared nodes with the pools that the tenant asks for instead of those that its class lists.
@@ -204,7 +218,10 @@ fn reject(reason: &'static str, message: String) -> ConditionUpdate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use berth_api::{ControlPlaneServiceType, ControlPlaneSpec, NodeGroup, TenantClusterSpec, TenantClusterStatus};
+    use berth_api::{
+        ControlPlaneServiceType, ControlPlaneSpec, NodeGroup, TenantClusterSpec, TenantClusterStatus,
+        policy_annotations,
+    };
 
     fn cluster(class: Option<&str>, earlier: Option<&str>) -> TenantCluster {
         let spec = TenantClusterSpec {
@@ -245,6 +262,23 @@ mod tests {
         assert_eq!(default.sync.storage.classes, ["default"]);
         let gold = resolve(&cluster(Some("gold"), None), with(&["default", "gold"]), &[]).unwrap();
         assert_eq!((gold.class_name(), gold.scheduling), ("gold", SchedulingMode::Tenant));
+    }
+
+    #[test]
+    fn host_names_are_those_of_the_tenant() {
+        let mut cluster = cluster(Some("gold"), None);
+        cluster.metadata.namespace = Some("team-a".into());
+        let templates = |_: &str| {
+            let mut class = class("gold").as_ref().clone();
+            class.spec.sync.ingress.hostnames =
+                vec!["*.{tenant}.{namespace}.example.com".into(), "app.example.com".into()];
+            Some(Arc::new(class))
+        };
+        let settings = resolve(&cluster, templates, &[]).unwrap();
+        let expanded = ["*.a.team-a.example.com", "app.example.com"];
+        assert_eq!(settings.sync.ingress.hostnames, expanded);
+        let annotations = policy_annotations::annotations(&settings.sync, settings.class_name(), None);
+        assert_eq!(annotations[policy_annotations::HOSTNAMES], expanded.join(","));
     }
 
     #[test]

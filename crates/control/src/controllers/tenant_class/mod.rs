@@ -5,6 +5,7 @@
 
 mod context;
 mod error;
+mod hostnames;
 mod kinds;
 mod priority_classes;
 mod selection;

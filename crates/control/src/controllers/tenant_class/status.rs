@@ -1,6 +1,6 @@
 //! The status of a `TenantClass`.
 
-use super::{TenantClassContext, TenantClassError, Usable, class_of};
+use super::{TenantClassContext, TenantClassError, Usable, hostnames};
 use crate::{apply::is_status, error::api};
 use berth_api::{
     TenantClass, TenantClassSpec, TenantClassStatus,
@@ -73,15 +73,6 @@ pub(super) async fn usability(
     Ok(ConditionUpdate::mark_true(READY, "Ready", "tenants can use the class"))
 }
 
-/// How many tenants the rules of a class apply to.
-fn count_tenants(context: &TenantClassContext, name: &str) -> usize {
-    let exists = |name: &str| context.stores.classes.get(&ObjectRef::new(name)).is_some();
-    let all = context.stores.tenants.state();
-    all.iter()
-        .filter(|tenant| class_of(tenant, exists).as_deref() == Some(name))
-        .count()
-}
-
 /// Writes the status if it differs from the one there is.
 ///
 /// # Errors
@@ -94,10 +85,14 @@ pub(super) async fn write(
     let name = class.name_any();
     let before = class.status.clone().unwrap_or_default();
     let generation = class.metadata.generation;
+    let exists = |name: &str| context.stores.classes.get(&ObjectRef::new(name)).is_some();
+    let all = context.stores.tenants.state();
+    let tenants = hostnames::tenants_of(all.iter().map(AsRef::as_ref), &name, exists);
+    let exclusive = hostnames::exclusiveness(&class.spec.sync.ingress.hostnames, &tenants);
     let after = TenantClassStatus {
         observed_generation: generation,
-        tenants: Some(u32::try_from(count_tenants(context, &name)).unwrap_or(u32::MAX)),
-        conditions: conditions::merge(&before.conditions, &[ready], generation, Timestamp::now()),
+        tenants: Some(u32::try_from(tenants.len()).unwrap_or(u32::MAX)),
+        conditions: conditions::merge(&before.conditions, &[ready, exclusive], generation, Timestamp::now()),
     };
     if before == after {
         return Ok(());

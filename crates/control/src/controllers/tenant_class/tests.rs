@@ -3,7 +3,7 @@
 use super::{KnownKinds, TenantClassContext, TenantClassError, reconcile};
 use crate::testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters};
 use berth_api::{
-    TenantClass, TenantClassSpec,
+    TenantClass, TenantClassSpec, TenantClusterSpec,
     sync_policy::{PRIORITY_STEPS, PriorityBand, SyncedKind},
 };
 use serde_json::{Value, json};
@@ -169,4 +169,40 @@ async fn a_name_that_is_in_use_and_a_kind_that_is_not_served_are_reasons() {
     );
     fixture.reconcile().await.unwrap();
     assert_eq!(fixture.ready()["reason"], "NameTaken");
+}
+
+#[tokio::test]
+async fn host_names_that_two_tenants_may_serve_are_reported() {
+    for (hostname, status, reason) in [
+        ("*.example.com", "False", "HostnamesShared"),
+        ("*.{tenant}.{namespace}.example.com", "True", "NoOverlap"),
+    ] {
+        let mut fixture = Fixture::new();
+        let mut class = fixture.host.get(CLASS).unwrap();
+        class["spec"]["sync"]["ingress"]["hostnames"] = json!([hostname]);
+        fixture.host.insert(CLASS, class);
+        for namespace in ["team-a", "team-b"] {
+            let spec = TenantClusterSpec {
+                class_name: Some("gold".into()),
+                ..TenantClusterSpec::default()
+            };
+            fixture.host.insert(
+                &format!("/apis/berth.dev/v1alpha1/namespaces/{namespace}/tenantclusters/vision"),
+                json!({"metadata": {"name": "vision", "namespace": namespace, "uid": namespace}, "spec": spec}),
+            );
+        }
+        fixture.settle().await;
+        let class = fixture.host.get(CLASS).unwrap();
+        assert_eq!(class["status"]["tenants"], 2);
+        let conditions = class["status"]["conditions"].as_array().unwrap();
+        let exclusive = conditions
+            .iter()
+            .find(|condition| condition["type"] == "HostnamesExclusive")
+            .unwrap();
+        assert_eq!(
+            (&exclusive["status"], &exclusive["reason"]),
+            (&json!(status), &json!(reason))
+        );
+        assert_eq!(fixture.ready()["status"], "True");
+    }
 }

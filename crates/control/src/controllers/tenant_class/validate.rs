@@ -2,7 +2,7 @@
 //! were stored before the schema rejected them, or on a host that cannot check them.
 
 use crate::network::allowed;
-use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, sync_policy::ServiceAccountMapping};
+use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames, sync_policy::ServiceAccountMapping};
 use berth_sync_rules::{
     egress::target::Target, model::KindId, registry, translation::device_variables::is_device_variable,
 };
@@ -56,7 +56,7 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
         service_accounts,
         kinds,
         storage: _,
-        ingress: _,
+        ingress,
         devices: _,
         shared_nodes: _,
     } = sync;
@@ -66,6 +66,12 @@ fn find_error(spec: &TenantClassSpec) -> Option<String> {
     if let Some(name) = pods.device_variables.iter().find(|name| !is_device_variable(name)) {
         return Some(format!(
             "spec.sync.pods.deviceVariables: tenants may set {name} anyway; remove it"
+        ));
+    }
+    let is_unknown = |name: &&String| !hostnames::has_only_known_placeholders(name);
+    if let Some(bad) = ingress.hostnames.iter().find(is_unknown) {
+        return Some(format!(
+            "spec.sync.ingress.hostnames: {bad:?}: placeholders are {{tenant}} and {{namespace}}, each as a whole label"
         ));
     }
     let networks = [
@@ -215,6 +221,8 @@ mod tests {
             message.starts_with("spec.sync.pods.deviceVariables: tenants may set HOME"),
             "{message}"
         );
+        let message = error_of(|spec| spec.sync.ingress.hostnames = vec!["*.app-{tenant}.example.com".into()]);
+        assert!(message.starts_with("spec.sync.ingress.hostnames: "), "{message}");
         let mapping = ServiceAccountMapping {
             namespace: "a".into(),
             name: "b".into(),

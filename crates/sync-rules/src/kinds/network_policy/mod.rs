@@ -11,9 +11,11 @@
 //! | peers: `ipBlock` | the part that is declared for the tenant, see `limits` and `blocks` |
 //! | a rule without peers, which means everyone | the tenant's pods and everything that is declared |
 //! | peers that mean DNS or the API server | a label of the pods that the policy selects, see `services` |
+//! | too many rules, peers or ports, see [`sizes`] | the policy closes its directions, with an Event |
 //! | anything else | left out, with an Event |
 //!
-//! What is not allowed is left out of the policy, even if no rule remains; the policy itself is always on the host.
+//! What is not allowed is left out of the policy, even if no rule remains; the policy itself is always on the host, unless the selector
+//! of its pods is too large. Its pods are closed then as well, because the platform allows them nothing.
 //! Rules only allow traffic, so such a policy allows less than requested, never more. Denying the whole policy would be
 //! worse: the host would have no policy, or an older one that still allows what the tenant has closed.
 //!
@@ -42,6 +44,7 @@ use crate::{
         fields::{self, FieldIssues, Fields, Rule},
         metadata::{self, AnnotationRules},
         pod_selector::scoped,
+        sizes,
     },
 };
 use peers::Peers;
@@ -125,9 +128,31 @@ impl ToHost for Policies {
         }
         let annotations = metadata::annotations(policy, &AnnotationRules::default(), &mut issues);
         let metadata = json!({"labels": metadata::labels(policy), "annotations": annotations});
+        let mut object = json!({"metadata": metadata, "spec": spec});
+        limit_size(policy, &mut object, &mut issues)?;
         issues.ignored.append(&mut issues.denied);
-        issues.into_result(json!({"metadata": metadata, "spec": spec}))
+        issues.into_result(object)
     }
+}
+
+/// Takes all rules out of a policy that has too many: it then closes its directions.
+///
+/// # Errors
+/// The selector of the policy's pods is too large.
+fn limit_size(policy: &Value, object: &mut Value, issues: &mut FieldIssues) -> Result<(), Vec<DeniedField>> {
+    let mut too_large = FieldIssues::default();
+    sizes::check(sizes::NETWORK_POLICY_SELECTOR, policy, object, &mut too_large);
+    if !too_large.denied.is_empty() {
+        return Err(too_large.denied);
+    }
+    sizes::check(sizes::NETWORK_POLICY_RULES, policy, object, &mut too_large);
+    if !too_large.denied.is_empty()
+        && let Some(spec) = object["spec"].as_object_mut()
+    {
+        spec.retain(|field, _| !["ingress", "egress"].contains(&field.as_str()));
+    }
+    issues.denied.append(&mut too_large.denied);
+    Ok(())
 }
 
 /// The rules on the host for a rule of the tenant; none if nothing of it is allowed. A rule without peers allows every

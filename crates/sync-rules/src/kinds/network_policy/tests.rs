@@ -137,6 +137,33 @@ fn a_policy_with_unknown_parts_allows_no_traffic() {
     }
 }
 
+#[test]
+fn a_policy_with_too_many_rules_closes_its_directions() {
+    let ports = |count: u16| (1..=count).map(|port| json!({"port": port})).collect::<Vec<_>>();
+    let ingress = |count| {
+        json!({"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [
+        {"from": vec![json!({"podSelector": {"matchLabels": {"app": "a"}}}); 100], "ports": ports(count)}]})
+    };
+    let (spec, ignored) = translate(&ingress(50));
+    assert_eq!((json::items(&spec, &["ingress"]).len(), ignored), (1, Vec::new()));
+    let (spec, ignored) = translate(&ingress(51));
+    assert_eq!((spec.get("ingress"), &spec["policyTypes"]), (None, &json!(["Ingress"])));
+    assert!(ignored[0].contains("peers by ports: there are 5100"), "{ignored:?}");
+}
+
+#[test]
+fn a_policy_with_a_too_large_selector_is_not_on_the_host() {
+    let values: Vec<String> = (0..500).map(|number| format!("v{number}")).collect();
+    let selector = json!({"matchExpressions": [{"key": "app", "operator": "In", "values": values}]});
+    let policy = json!({"metadata": {"name": "rules", "namespace": "shop"}, "spec": {"podSelector": selector}});
+    let denied = Policies.translate(&cache(), &name(), &policy).unwrap_err();
+    assert_eq!(denied[0].field, "spec.podSelector");
+    assert_eq!(
+        Policies.when_denied(&cache(), &name(), &policy, &Value::Null),
+        WhenDenied::Withdraw
+    );
+}
+
 fn open(cache: &Cache, namespace: &str, pod_labels: &Value) -> Vec<String> {
     let pod = json!({"metadata": {"labels": pod_labels}});
     let labels = isolation::labels_of(cache, &Name::new(namespace, "pod"), &pod);

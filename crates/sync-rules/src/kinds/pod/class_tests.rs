@@ -455,3 +455,23 @@ fn resizes_and_custom_conditions_come_back() {
         assert_eq!(status[field], host["status"][field]);
     }
 }
+
+#[test]
+fn a_pod_that_holds_too_much_is_denied() {
+    let cache = cache(SchedulingMode::Host, |_| {});
+    let repeated = |item: Value, count: usize| Value::from(vec![item; count]);
+    let term = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]});
+    let affinity = |count| {
+        let required = json!({"nodeSelectorTerms": repeated(term.clone(), count)});
+        json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}})
+    };
+    let spread =
+        json!({"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {}});
+    let spread = |count| json!({"topologySpreadConstraints": repeated(spread.clone(), count)});
+    spec(&cache, &affinity(250));
+    spec(&cache, &spread(30));
+    assert_eq!(denied(&cache, &affinity(251)), ["spec.affinity.nodeAffinity: terms"]);
+    assert_eq!(denied(&cache, &spread(31)), ["spec.topologySpreadConstraints"]);
+    let large = json!({"containers": [{"name": "main", "image": "web:1", "args": ["a".repeat(600 * 1024)]}]});
+    assert_eq!(denied(&cache, &large), ["spec"]);
+}

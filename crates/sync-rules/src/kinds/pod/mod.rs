@@ -6,6 +6,7 @@
 //! | annotations | [`ANNOTATIONS`] and those that the class lists | `metadata` |
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
+//! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec | [`sizes`] |
 //! | time to end | at most what the class allows, also at a deletion | `grace` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
 //! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status | `claims` |
@@ -63,7 +64,7 @@ use crate::{
     translation::{
         fields::FieldIssues,
         metadata::{self, AnnotationRules},
-        namespace_labels,
+        namespace_labels, sizes,
     },
 };
 use berth_api::{SchedulingMode, labels};
@@ -257,6 +258,8 @@ impl ToHost for Pods {
             object["metadata"]["labels"][key] = value;
         }
         object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
+        sizes::check(sizes::POD, pod, &object, &mut issues);
+        sizes::check_pod_bytes(pod, &mut issues);
         issues.into_result(object)
     }
 

@@ -1,0 +1,192 @@
+//! How much one object may hold: the limits of `berth_sync_rules::translation::sizes`, as expressions.
+
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, validation};
+use berth_sync_rules::translation::sizes::{
+    DISRUPTION_BUDGET, Measure, NETWORK_POLICY_RULES, NETWORK_POLICY_SELECTOR, POD, SERVICE, SizeLimit,
+};
+
+pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
+    vec![
+        build_policy(
+            "berth-pod-sizes",
+            "Pods of a tenant hold no more than the scheduler and nodes can work with.",
+            ResourceRule {
+                group: "",
+                version: "v1",
+                resources: &["pods", "pods/ephemeralcontainers"],
+                operations: WRITES,
+            },
+            &[POD],
+        ),
+        build_policy(
+            "berth-service-sizes",
+            "Services of a tenant have no more ports than nodes can work with.",
+            ResourceRule {
+                group: "",
+                version: "v1",
+                resources: &["services"],
+                operations: WRITES,
+            },
+            &[SERVICE],
+        ),
+        build_policy(
+            "berth-network-policy-sizes",
+            "NetworkPolicies of a tenant hold no more rules than nodes can work with.",
+            ResourceRule {
+                group: "networking.k8s.io",
+                version: "v1",
+                resources: &["networkpolicies"],
+                operations: WRITES,
+            },
+            &[NETWORK_POLICY_SELECTOR, NETWORK_POLICY_RULES],
+        ),
+        build_policy(
+            "berth-disruption-budget-sizes",
+            "PodDisruptionBudgets of a tenant have selectors that controllers can work with.",
+            ResourceRule {
+                group: "policy",
+                version: "v1",
+                resources: &["poddisruptionbudgets"],
+                operations: WRITES,
+            },
+            &[DISRUPTION_BUDGET],
+        ),
+    ]
+}
+
+fn build_policy(
+    name: &'static str,
+    description: &'static str,
+    resource_rule: ResourceRule,
+    limits: &[&[SizeLimit]],
+) -> AdmissionPolicy {
+    AdmissionPolicy {
+        name,
+        description,
+        scope: Scope::WorkloadNamespaces,
+        subjects: Subjects::TenantIdentities,
+        resource_rules: vec![resource_rule],
+        variables: Vec::new(),
+        validations: limits.iter().copied().flatten().map(validate).collect(),
+    }
+}
+
+fn validate(limit: &SizeLimit) -> Validation {
+    let SizeLimit {
+        field,
+        measure,
+        in_tenant: _,
+        on_host,
+        // For the tenant; intact syncers do not get this far.
+        why: _,
+    } = limit;
+    validation(
+        format!("{} <= {on_host}", count(measure)),
+        format!("{field}: one object may have at most {on_host} on the host"),
+    )
+}
+
+/// Names of the items of lists within lists.
+const ITEMS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// The number that a measure counts in `object`.
+fn count(measure: &Measure) -> String {
+    let terms: Vec<String> = match measure {
+        Measure::Total { parents, entries } => parents
+            .iter()
+            .flat_map(|parent| entries.iter().map(move |path| format!("{parent}.{path}")))
+            .map(|path| count_entries("object", &path, 0))
+            .collect(),
+        Measure::Products(products) => products
+            .iter()
+            .map(|(parent, factors)| {
+                walk("object", parent, 0, &|item, depth| {
+                    let [one, other] = factors.map(|path| format!("[{}, 1].max()", count_entries(item, path, depth)));
+                    format!("{one} * {other}")
+                })
+            })
+            .collect(),
+    };
+    terms.join(" + ")
+}
+
+/// The number of entries at a path below `value`.
+fn count_entries(value: &str, path: &str, depth: usize) -> String {
+    let (parent, last) = path.rsplit_once('.').unwrap_or(("", path));
+    walk(value, parent, depth, &|parent, _| {
+        let (field, empty) = match last.strip_suffix("{}") {
+            Some(field) => (field, "{}"),
+            None => (last.trim_end_matches("[]"), "[]"),
+        };
+        format!("{parent}.?{field}.orValue({empty}).size()")
+    })
+}
+
+/// Applies `leaf` to the objects at a path below `value`, and adds up the results. `depth` is the number of lists around `value`.
+fn walk(value: &str, path: &str, depth: usize, leaf: &dyn Fn(&str, usize) -> String) -> String {
+    if path.is_empty() {
+        return leaf(value, depth);
+    }
+    let (step, rest) = path.split_once('.').unwrap_or((path, ""));
+    match step.strip_suffix("[]") {
+        Some(field) => {
+            let item = ITEMS[depth];
+            let each = walk(item, rest, depth + 1, leaf);
+            format!("{value}.?{field}.orValue([]).map({item}, {each}).sum()")
+        }
+        None => walk(&format!("{value}.?{step}"), rest, depth, leaf),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expression(limits: &[SizeLimit], field: &str) -> String {
+        validate(limits.iter().find(|limit| limit.field == field).unwrap()).expression
+    }
+
+    #[test]
+    fn paths_become_expressions() {
+        assert_eq!(
+            expression(POD, "spec.tolerations"),
+            "object.?spec.?tolerations.orValue([]).size() <= 500"
+        );
+        assert_eq!(
+            expression(POD, "spec.nodeSelector"),
+            "object.?spec.?nodeSelector.orValue({}).size() <= 120"
+        );
+        assert_eq!(
+            expression(POD, "spec.volumes"),
+            "object.?spec.?volumes.orValue([]).size() + \
+             object.?spec.?volumes.orValue([]).map(a, a.?projected.?sources.orValue([]).size()).sum() <= 600"
+        );
+        assert_eq!(
+            expression(NETWORK_POLICY_SELECTOR, "spec.podSelector"),
+            "object.?spec.?podSelector.?matchLabels.orValue({}).size() + \
+             object.?spec.?podSelector.?matchExpressions.orValue([]).size() + \
+             object.?spec.?podSelector.?matchExpressions.orValue([]).map(a, a.?values.orValue([]).size()).sum() <= 510"
+        );
+    }
+
+    #[test]
+    fn lists_within_lists_have_names_of_their_own() {
+        let selectors = expression(NETWORK_POLICY_RULES, "spec.ingress and spec.egress: selectors");
+        let nested = "object.?spec.?egress.orValue([]).map(a, a.?to.orValue([]).map(b, \
+                      b.?podSelector.?matchExpressions.orValue([]).map(c, c.?values.orValue([]).size()).sum()).sum()).sum()";
+        assert!(selectors.contains(nested), "{selectors}");
+    }
+
+    #[test]
+    fn products_take_an_empty_list_for_one_entry() {
+        assert_eq!(
+            expression(SERVICE, "spec.ports by spec.loadBalancerSourceRanges"),
+            "[object.?spec.?ports.orValue([]).size(), 1].max() * \
+             [object.?spec.?loadBalancerSourceRanges.orValue([]).size(), 1].max() <= 5000"
+        );
+        let rules = expression(NETWORK_POLICY_RULES, "spec.ingress and spec.egress: peers by ports");
+        let ingress = "object.?spec.?ingress.orValue([]).map(a, \
+                       [a.?from.orValue([]).size(), 1].max() * [a.?ports.orValue([]).size(), 1].max()).sum()";
+        assert!(rules.starts_with(ingress), "{rules}");
+    }
+}
