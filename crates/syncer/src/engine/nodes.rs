@@ -39,7 +39,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant
         .filter(|node| node.deletion.is_none());
     let live = stores.tenant(KindId::Node).get(name);
     let live_object = live.as_ref().map(|node| node.object());
-    reconsider_waiting_pods(engine, name, live_object.as_ref());
+    reconsider_waiting_pods(engine, name, live_object.as_deref());
     match (published, live, live_object) {
         (None, Some(live), Some(object)) => {
             if node::has_running_pods(&engine.cache, &name.name) {
@@ -62,7 +62,7 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name, observed_at: Instant
             }
         }
         (Some(published), _, object) => {
-            bring_up_to_date(engine, name, &published.object(), object.as_ref(), observed_at).await
+            bring_up_to_date(engine, name, &published.object(), object.as_deref(), observed_at).await
         }
         (None, _, _) => Ok(Outcome::new("nothing")),
     }

@@ -38,7 +38,7 @@ pub(super) async fn reconcile(
     let tenant = stores.tenant(id).get(name);
     let host = stores.host(id).get(name);
     let object = tenant.as_ref().map(|stored| stored.object());
-    let tenant = tenant.as_deref().zip(object.as_ref());
+    let tenant = tenant.as_deref().zip(object.as_deref());
     let tenant_facts = tenant.map(|(stored, object)| TenantFacts {
         uid: &stored.uid,
         // The tenant's object may have more time to end. It ends with the host's, see `Action::Finish`.
@@ -102,10 +102,10 @@ impl ObjectSync<'_> {
             }
             (Action::Wait(left), ..) => Ok(Outcome::requeue("reserved", left)),
             (Action::Sweep, _, Some(host)) => self.sweep(host).await,
-            (Action::Finish, Some((stored, object)), _) => self.finish(stored, object, tombstone.as_ref()).await,
+            (Action::Finish, Some((stored, object)), _) => self.finish(stored, object, tombstone.as_deref()).await,
             (Action::MarkLost, Some((stored, object)), _) => {
                 let Self { engine, kind, name, .. } = self;
-                let lost = kind.lost_status(&engine.cache, name, object, tombstone.as_ref(), Timestamp::now());
+                let lost = kind.lost_status(&engine.cache, name, object, tombstone.as_deref(), Timestamp::now());
                 if let Some(status) = lost {
                     self.write_status(stored, object, &status).await?;
                 }

@@ -2,7 +2,9 @@
 //! were stored before the schema rejected them, or on a host that cannot check them.
 
 use crate::network::allowed;
-use berth_api::{KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames, sync_policy::ServiceAccountMapping};
+use berth_api::{
+    KubernetesVersion, SyncPolicy, TenantClassSpec, dns_server, hostnames, sync_policy::ServiceAccountMapping,
+};
 use berth_sync_rules::{
     egress::target::Target, model::KindId, registry, translation::device_variables::is_device_variable,
 };

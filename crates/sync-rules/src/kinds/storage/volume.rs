@@ -88,7 +88,10 @@ fn volume_of(cache: &Cache, name: &Name, claim_name: &Name) -> Option<Value> {
     let class = cache.stores.host(KindId::StorageClass).get(&Name::new("", class_name));
     let class = class.map(|class| class.object()).unwrap_or_default();
     let live = cache.stores.tenant(KindId::PersistentVolume).get(name);
-    let live = live.map(|live| live.object()).filter(|live| is_mirrored(live)).unwrap_or_default();
+    let live = live
+        .map(|live| live.object())
+        .filter(|live| is_mirrored(live))
+        .unwrap_or_default();
     // What it was created with stays: the class may be recreated with another driver, or be deleted.
     let provisioner = filled(&live, &["metadata", "annotations", PROVISIONER])
         .or_else(|| filled(&class, &["provisioner"]))

@@ -329,7 +329,7 @@ async fn apply_bootstrap_objects(
         }
         Ok::<_, ReconcileError>(())
     };
-    prepared.accepted.tenant.write(writes).await
+    Box::pin(prepared.accepted.tenant.write(writes)).await
 }
 
 /// Runs the components that need the API server.
