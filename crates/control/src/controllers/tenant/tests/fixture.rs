@@ -11,7 +11,7 @@ use super::super::{
 use crate::{
     control_plane::{Endpoint, HostInput},
     controllers::tenant_class::KnownKinds,
-    datastore::{DatastoreError, TenantDatastore},
+    datastore::{DatastoreError, SizePage, TenantDatastore},
     network::{AdministrativeTier, NetworkConfig},
     stores::Stores,
     testing::{Script, ScriptedApi, ScriptedRuntime, StoreWriters, VERSION},
@@ -25,7 +25,13 @@ use kube::{
     runtime::events::{Recorder, Reporter},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 pub(super) const UID: &str = "6f2c";
 pub(super) const TENANT: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
@@ -37,7 +43,15 @@ pub(super) struct Fixture {
     pub(super) tenant: ScriptedApi,
     pub(super) context: TenantContext,
     pub(super) id: TenantId,
+    pub(super) stored: Stored,
     writers: StoreWriters,
+}
+
+/// What etcd has of the tenant.
+#[derive(Clone, Default)]
+pub(super) struct Stored {
+    pub(super) keys: Arc<AtomicU64>,
+    pub(super) bytes: Arc<AtomicU64>,
 }
 
 impl Fixture {
@@ -48,13 +62,15 @@ impl Fixture {
         let id = TenantId::new("vision", UID);
         insert_host_objects(&host, &id);
         let (stores, writers) = StoreWriters::new();
-        let context = context(&script, &host, &tenant, stores);
+        let stored = Stored::default();
+        let context = context(&script, &host, &tenant, stores, &stored);
         Self {
             script,
             host,
             tenant,
             context,
             id,
+            stored,
             writers,
         }
     }
@@ -160,7 +176,13 @@ fn insert_host_objects(host: &ScriptedApi, id: &TenantId) {
     );
 }
 
-fn context(script: &Script, host: &ScriptedApi, tenant: &ScriptedApi, stores: Stores) -> TenantContext {
+fn context(
+    script: &Script,
+    host: &ScriptedApi,
+    tenant: &ScriptedApi,
+    stores: Stores,
+    stored: &Stored,
+) -> TenantContext {
     let reporter = Reporter {
         controller: "test".into(),
         instance: None,
@@ -180,6 +202,7 @@ fn context(script: &Script, host: &ScriptedApi, tenant: &ScriptedApi, stores: St
             script: script.clone(),
             endpoints: vec!["https://127.0.0.1:2379".into()],
             ca,
+            stored: stored.clone(),
         }),
         runtime: Arc::new(ScriptedRuntime::new(script)),
         remote: Arc::new(ScriptedRemote {
@@ -197,6 +220,7 @@ struct ScriptedDatastore {
     script: Script,
     endpoints: Vec<String>,
     ca: CertificateAuthority,
+    stored: Stored,
 }
 
 impl ScriptedDatastore {
@@ -232,6 +256,23 @@ impl TenantDatastore for ScriptedDatastore {
 
     async fn delete_tenant(&self, _: &TenantId) -> Result<(), DatastoreError> {
         self.call("remove")
+    }
+
+    async fn count_keys(&self, _: &TenantId) -> Result<u64, DatastoreError> {
+        self.call("count")?;
+        Ok(self.stored.keys.load(Ordering::SeqCst))
+    }
+
+    /// Two pages, of which the first has all bytes.
+    async fn read_sizes(&self, _: &TenantId, start: Option<&[u8]>) -> Result<SizePage, DatastoreError> {
+        self.call("read")?;
+        Ok(match start {
+            None => SizePage {
+                bytes: self.stored.bytes.load(Ordering::SeqCst),
+                next: Some(b"next".to_vec()),
+            },
+            Some(_) => SizePage::default(),
+        })
     }
 }
 
