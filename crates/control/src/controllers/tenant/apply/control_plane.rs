@@ -94,7 +94,13 @@ pub(super) async fn start(
         .await
         .map_err(in_step(TenantError::Dns))?;
     let limits = &prepared.accepted.settings.limits;
-    let datastore = datastore_usage::observe(context, tenant, limits, connected.as_ref()).await;
+    let source = datastore_usage::Source {
+        tenant: &tenant.id,
+        datastore: context.datastore.as_ref(),
+        api_server: connected.as_deref(),
+    };
+    let published = tenant.cluster.status.as_ref().and_then(|status| status.datastore);
+    let datastore = datastore_usage::observe(&source, &tenant.memory.datastore_usage, published, limits).await;
     let usage = datastore.usage.unwrap_or_default();
     let components = render_control_plane(context, prepared, dns.as_ref(), usage)
         .await

@@ -8,16 +8,16 @@ mod metrics;
 mod share;
 mod unmeasured;
 
-use super::{context::TenantContext, target::Tenant};
-use crate::apply::Applier;
+use crate::{apply::Applier, datastore::TenantDatastore};
 use berth_api::{
     DatastoreUsage, TenantLimits,
     conditions::{ConditionUpdate, DATASTORE_WITHIN_LIMITS},
+    names::TenantId,
 };
 use jiff::Timestamp;
 use share::Measurement;
 use std::{
-    sync::{Arc, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 use tokio::time::Instant;
@@ -63,21 +63,28 @@ pub(crate) struct ObservedUsage {
     pub(crate) unknown: Option<String>,
 }
 
-/// What the tenant uses: measured now, or what is known if there is no need or no way to measure.
+/// Where a tenant's usage is measured.
+pub(super) struct Source<'a> {
+    pub(super) tenant: &'a TenantId,
+    pub(super) datastore: &'a dyn TenantDatastore,
+    /// None while it does not answer.
+    pub(super) api_server: Option<&'a Applier>,
+}
+
+/// What the tenant uses: measured now, or what is known if there is no need or no way to measure. `published` is what its status
+/// says.
 pub(super) async fn observe(
-    context: &TenantContext,
-    tenant: &Tenant,
+    source: &Source<'_>,
+    memory: &Mutex<UsageMemory>,
+    published: Option<DatastoreUsage>,
     limits: &TenantLimits,
-    api_server: Option<&Arc<Applier>>,
 ) -> ObservedUsage {
     // One reconcile of a tenant runs at a time.
-    let memory = &tenant.memory.datastore_usage;
     let mut state = memory.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let published = || tenant.cluster.status.as_ref()?.datastore;
-    let before = state.measured.map(|(_, usage)| usage).or_else(published);
+    let before = state.measured.map(|(_, usage)| usage).or(published);
     let mut usage = before.map(|usage| share::judge(usage, limits));
     if state.measured.is_none_or(|(at, _)| at.elapsed() >= INTERVAL) {
-        match measure(context, tenant, api_server, &mut state.unmeasured).await {
+        match measure(source, &mut state.unmeasured).await {
             Ok(measurement) => {
                 let next = share::next(usage, &measurement, limits);
                 usage = Some(next);
@@ -85,7 +92,7 @@ pub(super) async fn observe(
                 state.failing = None;
             }
             Err(why) => {
-                tracing::debug!(tenant = tenant.id.slug(), %why, "cannot measure what a tenant stores");
+                tracing::debug!(tenant = source.tenant.slug(), %why, "cannot measure what a tenant stores");
                 state.fail(Instant::now(), why);
             }
         }
@@ -96,26 +103,22 @@ pub(super) async fn observe(
 }
 
 /// Measures what the tenant stores. The error says why that is not possible.
-async fn measure(
-    context: &TenantContext,
-    tenant: &Tenant,
-    api_server: Option<&Arc<Applier>>,
-    unmeasured: &mut Unmeasured,
-) -> Result<Measurement, String> {
+async fn measure(source: &Source<'_>, unmeasured: &mut Unmeasured) -> Result<Measurement, String> {
+    let Source {
+        tenant,
+        datastore,
+        api_server,
+    } = *source;
     let api_server = api_server.ok_or("its API server does not answer")?;
     let metrics = metrics::fetch(api_server).await?;
-    let datastore = context.datastore.as_ref();
-    let keys = datastore
-        .count_keys(&tenant.id)
-        .await
-        .map_err(|error| error.to_string())?;
+    let keys = datastore.count_keys(tenant).await.map_err(|error| error.to_string())?;
     let age = Timestamp::now().as_duration().as_secs_f64() - metrics.started_at;
     let is_warming_up = age < WARM_UP_SECONDS;
     let others = keys.saturating_sub(metrics.sized_objects);
     // An API server that has just started will measure many of them itself.
     if !is_warming_up && unmeasured.is_due(others) {
         unmeasured
-            .read(datastore, &tenant.id, metrics.bytes, others)
+            .read(datastore, tenant, metrics.bytes, others)
             .await
             .map_err(|error| error.to_string())?;
     }
