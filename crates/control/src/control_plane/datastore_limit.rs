@@ -187,10 +187,10 @@ fn growth() -> [String; 3] {
     );
     [
         format!("{update} || {} || {}", bootstrap(), fits(&content_size, MAX_CONTENT)),
-        format!("{update} || {}", fits(&|of| field_size(of, "status"), MAX_STATUS)),
+        format!("{update} || {}", fits(&|of: &str| field_size(of, "status"), MAX_STATUS)),
         format!(
             "{update} || {} || {in_deletion}",
-            fits(&|of| field_size(of, "metadata.managedFields"), MAX_MANAGED_FIELDS)
+            fits(&|of: &str| field_size(of, "metadata.managedFields"), MAX_MANAGED_FIELDS)
         ),
     ]
 }

@@ -65,9 +65,11 @@ pub(crate) struct ObservedUsage {
 
 /// Where a tenant's usage is measured.
 pub(super) struct Source<'a> {
+    /// The tenant.
     pub(super) tenant: &'a TenantId,
+    /// The etcd with its keys.
     pub(super) datastore: &'a dyn TenantDatastore,
-    /// None while it does not answer.
+    /// Its API server; none while it does not answer.
     pub(super) api_server: Option<&'a Applier>,
 }
 
