@@ -65,6 +65,16 @@ impl ConditionUpdate {
         }
     }
 
+    /// A condition that is Unknown. The message says why.
+    pub fn mark_unknown(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            status: None,
+            reason,
+            message: message.into(),
+        }
+    }
+
     /// Whether the status is True.
     pub fn is_true(&self) -> bool {
         self.status == Some(true)

@@ -60,13 +60,19 @@ pub struct TenantLimits {
     /// `ResourceClaims`, with those that are made from templates for pods.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub resource_claims: u32,
-    /// Size of all objects that the tenant's API server stores, as it estimates it. Above, it creates nothing more except
-    /// what the system itself needs. All tenants share one etcd, which accepts no write of any tenant once it is full.
+    /// Size of all objects that the tenant's API server stores, as it estimates it, and of what etcd has besides. Above, it
+    /// creates nothing more except what the system itself needs; above 110 percent, no object can grow either. All tenants
+    /// share one etcd, which accepts no write of any tenant once it is full.
     #[schemars(length(max = 20), regex(pattern = r"^[1-9][0-9]*(k|M|G|T|Ki|Mi|Gi|Ti)?$"))]
     pub datastore_bytes: String,
-    /// Number of all objects that the tenant's API server stores. etcd keeps all keys in memory.
+    /// Number of all objects that the tenant's API server stores, or of the tenant's keys in etcd if these are more. etcd keeps
+    /// all keys in memory.
     #[schemars(range(min = 1000, max = 100_000_000))]
     pub datastore_objects: u64,
+    /// `CustomResourceDefinitions`, with those of `sync.kinds`. The tenant's API server and its controllers keep a schema, a cache
+    /// and watches for each.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub custom_resource_definitions: u64,
 }
 
 impl Default for TenantLimits {
@@ -90,6 +96,8 @@ impl Default for TenantLimits {
             // Fifteen tenants at their limit leave etcd's 8 GiB some room for its history.
             datastore_bytes: "512Mi".into(),
             datastore_objects: 200_000,
+            // As many as Kubernetes is tested with in one cluster.
+            custom_resource_definitions: 500,
         }
     }
 }
@@ -178,6 +186,7 @@ impl TenantLimits {
             resource_claims,
             datastore_bytes: _,
             datastore_objects: _,
+            custom_resource_definitions: _,
         } = self;
         let counts = [
             ("count/pods", *pods),
@@ -261,7 +270,12 @@ mod tests {
         let Value::Object(fields) = serde_json::to_value(&limits).unwrap() else {
             panic!("no object");
         };
-        let elsewhere = ["volumeSize", "datastoreBytes", "datastoreObjects"];
+        let elsewhere = [
+            "volumeSize",
+            "datastoreBytes",
+            "datastoreObjects",
+            "customResourceDefinitions",
+        ];
         let fields: BTreeSet<&str> = fields
             .keys()
             .map(String::as_str)

@@ -277,17 +277,29 @@ pub struct SecretReference {
     pub name: String,
 }
 
-/// How much of its share of the datastore a tenant uses, as its API server estimates it.
+/// How much of its share of the datastore a tenant uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct DatastoreUsage {
-    /// Size of all objects.
+    /// Size of all objects: the estimate of the API server, and what etcd has besides.
     pub bytes: u64,
-    /// Number of all objects.
+    /// Number of all objects, or of the tenant's keys in etcd if these are more.
     pub objects: u64,
     /// The larger of both, in percent of what the class allows.
     pub percent: u32,
     /// Whether the API server creates nothing more. It creates objects again below 95 percent.
     pub full: bool,
+    /// Whether the API server also denies updates that make an object larger: from 110 percent on, until less than 105 percent is
+    /// used.
+    #[serde(default)]
+    pub growth_denied: bool,
+    /// Number of CustomResourceDefinitions.
+    #[serde(default)]
+    pub custom_resource_definitions: u64,
+    /// Whether the API server creates no CustomResourceDefinitions, because the tenant has as many as its class allows. It
+    /// creates them again below 95 percent.
+    #[serde(default)]
+    pub definitions_full: bool,
 }
 
 /// Counts of a tenant's nodes.

@@ -96,6 +96,12 @@ pub async fn run(config: ControlConfig, stop: CancellationToken, on_ready: impl 
     let tenants = Arc::new(Tenants::default());
     let kinds = Arc::new(KnownKinds::new(client.clone()));
     let requested = Arc::new(RequestTracker::default());
+    tasks.spawn(controllers::database::watch(
+        Arc::clone(&datastore),
+        stores.clone(),
+        metrics.clone(),
+        stop.clone(),
+    ));
     let controllers = Controllers {
         tenant_class: TenantClassContext {
             client: client.clone(),

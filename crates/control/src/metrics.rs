@@ -87,6 +87,12 @@ pub struct Metrics {
     pub tenants: Gauge,
     /// Percent of its share of the datastore that each tenant uses.
     pub datastore_used: Family<TenantLabels, Gauge>,
+    /// Bytes that all tenants together may store.
+    pub datastore_limits: Gauge,
+    /// Bytes above which the datastore rejects writes; 0 if it does not say.
+    pub datastore_quota: Gauge,
+    /// How often history was dropped before etcd would have done it.
+    pub datastore_compactions: Counter,
 }
 
 impl Metrics {
@@ -106,6 +112,9 @@ impl Metrics {
             placeholders: Family::default(),
             tenants: Gauge::default(),
             datastore_used: Family::default(),
+            datastore_limits: Gauge::default(),
+            datastore_quota: Gauge::default(),
+            datastore_compactions: Counter::default(),
         };
         let registry = registry.sub_registry_with_prefix("berth_control");
         registry.register(
@@ -146,6 +155,21 @@ impl Metrics {
             "datastore_used_percent",
             "Share of the datastore that a tenant uses, in percent of what its class allows",
             metrics.datastore_used.clone(),
+        );
+        registry.register(
+            "datastore_limits_bytes",
+            "What all tenants together may store by the limits of their classes",
+            metrics.datastore_limits.clone(),
+        );
+        registry.register(
+            "datastore_quota_bytes",
+            "Size above which the tenants' datastore rejects writes; 0 if it does not say",
+            metrics.datastore_quota.clone(),
+        );
+        registry.register(
+            "datastore_compactions",
+            "How often control dropped the history of the datastore because half of its quota was in use",
+            metrics.datastore_compactions.clone(),
         );
         metrics
     }

@@ -1,6 +1,6 @@
 //! A client of etcd, with the part of its gRPC API that Berth and its tests use.
 //!
-//! The crate `etcd-client` offers all of the API and generates it with `protoc` whenever it is built. Berth calls ten
+//! The crate `etcd-client` offers all of the API and generates it with `protoc` whenever it is built. Berth calls a dozen
 //! methods, and building Berth should not require a protocol buffer compiler: see `docs/adr/0014-libraries.md`.
 
 use std::time::Duration;

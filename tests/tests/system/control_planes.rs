@@ -2,7 +2,9 @@
 //! out, and what is left. (Nothing answers in simulated pods; tenants with such control planes live in the tests on real
 //! nodes.)
 
-use berth_api::{DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, TenantLimits, labels, names::TenantId};
+use berth_api::{
+    DatastoreUsage, DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, TenantLimits, labels, names::TenantId,
+};
 use berth_control::{
     apply::Applier,
     control_plane::{
@@ -113,7 +115,7 @@ impl Scene {
             scheduling: SchedulingMode::Tenant,
             policy: &SyncPolicy::default(),
             limits: &TenantLimits::default(),
-            datastore_full: false,
+            datastore_usage: DatastoreUsage::default(),
             network: &NetworkLimits::default(),
             form: self.runtime.form(replicas),
             endpoints: &endpoints,

@@ -1,6 +1,6 @@
 //! Limits of one tenant: how many objects it has on the host, and how much it stores.
 
-use berth_api::{TenantCluster, conditions};
+use berth_api::{TenantClass, TenantCluster, conditions};
 use berth_tests::{
     objects::apply,
     tenant::{Tenant, cluster},
@@ -9,12 +9,12 @@ use berth_tests::{
 };
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
-    core::v1::{ConfigMap, ResourceQuota, Service},
+    core::v1::{ConfigMap, Namespace, ResourceQuota, Service},
     rbac::v1::ClusterRole,
 };
 use kube::{
     Api, Client, Error,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
@@ -85,8 +85,51 @@ async fn create_config_map(client: &Client, name: &str, user: Option<&str>) -> R
         .await
 }
 
+/// Waits until a namespace cannot get a large annotation. Then it can neither by another way, and loses a finalizer nevertheless.
+async fn no_object_can_grow(admin: &Client) {
+    let namespaces: Api<Namespace> = Api::all(admin.clone());
+    let annotate = async |bytes: usize| {
+        let patch =
+            json!({"metadata": {"annotations": {"large": "x".repeat(bytes)}, "finalizers": ["example.com/hold"]}});
+        let params = PatchParams::default();
+        namespaces.patch("default", &params, &Patch::Merge(&patch)).await
+    };
+    until(
+        "an update that makes an object larger is denied",
+        MEASURED,
+        async || {
+            match annotate(10_000).await {
+                Err(Error::Api(status)) if status.message.contains("no object can become larger") => Ok(()),
+                Ok(_) => match annotate(0).await {
+                    Ok(_) => Err("it was allowed".to_owned()),
+                    Err(error) => Err(error.to_string()),
+                },
+                // Its API server restarts.
+                Err(error) => Err(error.to_string()),
+            }
+        },
+    )
+    .await;
+    let status = json!({"status": {"conditions": [{"type": "Large", "status": "True", "reason": "Large",
+        "message": "x".repeat(20_000), "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    let params = PatchParams::default();
+    let message = refusal(
+        namespaces
+            .patch_status("default", &params, &Patch::Merge(&status))
+            .await,
+    );
+    assert!(message.is_some_and(|message| message.contains("no object can become larger")));
+    // Small changes, and those that make an object smaller.
+    annotate(10).await.unwrap();
+    let free = json!({"metadata": {"annotations": {"large": null}, "finalizers": null}});
+    namespaces
+        .patch("default", &params, &Patch::Merge(&free))
+        .await
+        .unwrap();
+}
+
 pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host: Arc<TestCluster>) {
-    let tenant = create_tenant(&host, "limit-store", &json!({"datastoreObjects": 1000})).await;
+    let tenant = create_tenant(&host, "limit-store", &json!({"datastoreObjects": 1150})).await;
     // The API server creates it again when it starts with the rule. If that was denied, it would not become ready, and the one without the
     // rule would go on.
     let roles: Api<ClusterRole> = Api::all(tenant.client.clone());
@@ -118,7 +161,8 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
         let status = cluster.status.unwrap_or_default();
         let is_published = status.datastore.is_some_and(|usage| usage.full)
             && status.conditions.iter().any(|condition| {
-                condition.type_ == conditions::DATASTORE_WITHIN_LIMITS && condition.reason == "DatastoreLimitReached"
+                let reasons = ["DatastoreLimitReached", "DatastoreLimitExceeded"];
+                condition.type_ == conditions::DATASTORE_WITHIN_LIMITS && reasons.contains(&condition.reason.as_str())
             });
         if is_published {
             Ok(())
@@ -143,6 +187,16 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
             "{user:?}: {message:?}"
         );
     }
+
+    // What is at the limit by now is above a lower one.
+    let lower = json!({"spec": {"limits": {"datastoreObjects": 1000}}});
+    let classes: Api<TenantClass> = Api::all(host.client.clone());
+    let merge = Patch::Merge(&lower);
+    classes
+        .patch("limit-store", &PatchParams::default(), &merge)
+        .await
+        .unwrap();
+    no_object_can_grow(admin).await;
 
     // Deletions make room.
     let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), "default");

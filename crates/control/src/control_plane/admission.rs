@@ -66,8 +66,8 @@ pub(super) fn for_api_server(
         json!({"name": "MutatingAdmissionWebhook", "configuration": plugin}),
         json!({"name": EVENT_RATE_LIMIT, "configuration": events}),
     ];
-    if input.datastore_full && features::static_admission_policies(input.version) {
-        plugins.push(datastore_limit::for_api_server(files));
+    if features::static_admission_policies(input.version) {
+        plugins.extend(datastore_limit::for_api_server(input.datastore_usage, files));
     }
     let configuration = json!({
         "apiVersion": "apiserver.config.k8s.io/v1",

@@ -1,7 +1,7 @@
 //! What a control plane is rendered from.
 
 use super::{component::Form, dns_customization::DnsCustomization, endpoints::Endpoints};
-use berth_api::{DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, TenantLimits, names::TenantId};
+use berth_api::{DatastoreUsage, DnsPolicy, NetworkLimits, SchedulingMode, SyncPolicy, TenantLimits, names::TenantId};
 use std::net::IpAddr;
 
 /// Domain of every tenant's cluster.
@@ -22,8 +22,8 @@ pub struct ControlPlaneInput<'a> {
     pub policy: &'a SyncPolicy,
     /// How much it may store and create.
     pub limits: &'a TenantLimits,
-    /// Whether it stores as much as it may.
-    pub datastore_full: bool,
+    /// How much it stores, and what is denied for that reason.
+    pub datastore_usage: DatastoreUsage,
     /// Whether the components are processes or pods.
     pub form: Form,
     /// Networks outside the tenant that it may reach and be reached from.

@@ -1,5 +1,5 @@
 use super::{dns_customization::DnsCustomization, *};
-use berth_api::{NetworkLimits, SyncPolicy, TenantLimits, names::TenantId};
+use berth_api::{DatastoreUsage, NetworkLimits, SyncPolicy, TenantLimits, names::TenantId};
 use berth_pki::CertificateAuthority;
 use jiff::{SignedDuration, Timestamp};
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
@@ -18,7 +18,7 @@ struct Fixture {
     range: ServiceRange,
     scheduling: SchedulingMode,
     form: Form,
-    datastore_full: bool,
+    datastore_usage: DatastoreUsage,
     policy: SyncPolicy,
     datastore: DatastoreInput,
     host: HostInput,
@@ -40,7 +40,7 @@ impl Fixture {
             },
             scheduling: SchedulingMode::Host,
             form: Form::Process,
-            datastore_full: false,
+            datastore_usage: DatastoreUsage::default(),
             policy: SyncPolicy::default(),
             datastore: DatastoreInput {
                 endpoints: vec!["https://127.0.0.1:2379".into()],
@@ -73,7 +73,7 @@ impl Fixture {
             scheduling: self.scheduling,
             policy: &self.policy,
             limits: &TenantLimits::default(),
-            datastore_full: self.datastore_full,
+            datastore_usage: self.datastore_usage,
             form: self.form,
             network: &NetworkLimits::default(),
             endpoints: &self.endpoints,
@@ -114,21 +114,32 @@ fn policy_files(component: &Component) -> Vec<&String> {
     component.files.keys().filter(is_policy).collect()
 }
 
+fn render_api_server(fixture: &Fixture, version: &str) -> Component {
+    let mut leaves = LeafStore::new(BTreeMap::new(), Timestamp::now());
+    let components = fixture.render_version(version, &mut leaves);
+    components
+        .into_iter()
+        .find(|component| component.name == API_SERVER)
+        .unwrap()
+}
+
+/// The documents of the API server's policy file.
+fn policies(usage: DatastoreUsage) -> Vec<serde_json::Value> {
+    let mut fixture = Fixture::new();
+    fixture.datastore_usage = usage;
+    let files = render_api_server(&fixture, "v1.37.1").files_in("/files");
+    let documents = files["datastore-limit.yaml"].split("\n---\n");
+    documents.map(|text| serde_json::from_str(text).unwrap()).collect()
+}
+
 #[test]
 fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
     let mut fixture = Fixture::new();
-    let render = |fixture: &Fixture, version: &str| {
-        let mut leaves = LeafStore::new(BTreeMap::new(), Timestamp::now());
-        let components = fixture.render_version(version, &mut leaves);
-        components
-            .into_iter()
-            .find(|component| component.name == API_SERVER)
-            .unwrap()
-    };
+    let render = render_api_server;
     let with_room = render(&fixture, "v1.37.1");
     assert!(policy_files(&with_room).is_empty());
     assert!(!with_room.files["admission.conf"].contains("staticManifestsDir"));
-    fixture.datastore_full = true;
+    fixture.datastore_usage.full = true;
     let full = render(&fixture, "v1.37.1");
     assert_eq!(policy_files(&full), ["datastore-limit.yaml"]);
     let files = full.files_in("/files");
@@ -138,6 +149,48 @@ fn a_tenant_whose_datastore_is_full_has_a_policy_that_it_cannot_remove() {
     for earlier in ["v1.36.4", "v1.35.0"] {
         assert!(!render(&fixture, earlier).files["admission.conf"].contains("staticManifestsDir"));
     }
+}
+
+#[test]
+fn a_tenant_above_its_limit_can_delete_and_shrink_but_no_object_can_grow() {
+    let documents = policies(DatastoreUsage {
+        full: true,
+        growth_denied: true,
+        ..DatastoreUsage::default()
+    });
+    let constraints = &documents[0]["spec"]["matchConstraints"];
+    let rules = constraints["resourceRules"].as_array().unwrap();
+    let operations: Vec<(&str, &str)> = rules
+        .iter()
+        .map(|rule| {
+            (
+                rule["operations"][0].as_str().unwrap(),
+                rule["resources"][0].as_str().unwrap(),
+            )
+        })
+        .collect();
+    // No rule matches DELETE. Every update of a status, a scale or a pod's containers is an update.
+    assert_eq!(
+        operations,
+        [("CREATE", "*"), ("CREATE", "pods/binding"), ("UPDATE", "*/*")]
+    );
+    // Leases could be created without end.
+    assert_eq!(constraints["excludeResourceRules"], serde_json::json!([]));
+    insta::assert_yaml_snapshot!(documents);
+}
+
+#[test]
+fn a_tenant_with_too_many_definitions_can_create_anything_else() {
+    let documents = policies(DatastoreUsage {
+        definitions_full: true,
+        ..DatastoreUsage::default()
+    });
+    assert_eq!(documents.len(), 2);
+    let rules = &documents[0]["spec"]["matchConstraints"]["resourceRules"];
+    assert_eq!(rules.as_array().map(Vec::len), Some(1));
+    assert_eq!(rules[0]["resources"], serde_json::json!(["customresourcedefinitions"]));
+    assert_eq!(rules[0]["operations"], serde_json::json!(["CREATE"]));
+    assert_eq!(documents[1]["spec"]["policyName"], documents[0]["metadata"]["name"]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The controllers: one folder for each kind of object that control reconciles, and the worker that runs them.
 
+pub(crate) mod database;
 pub mod host_node_pool;
 pub mod nodes;
 pub mod pod_deletion;

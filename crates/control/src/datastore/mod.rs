@@ -1,8 +1,14 @@
 //! The tenants' shared etcd: one user, one role and one key range for each tenant.
 //!
 //! A tenant's user is the common name of its client certificate and has no password; its role may read and write the
-//! keys below its prefix and nothing else. Compaction is left to etcd (`--auto-compaction-*`), because a tenant's user
-//! may not compact.
+//! keys below its prefix and nothing else. A tenant's user may not compact: etcd does it itself (`--auto-compaction-*`), and
+//! control does it earlier when much of the quota is used ([`History`]).
+
+mod history;
+mod usage;
+
+pub use history::History;
+pub use usage::{DatabaseState, SizePage};
 
 use async_trait::async_trait;
 use berth_api::names::TenantId;
@@ -11,7 +17,7 @@ use berth_etcd::{
     api::{
         AuthEnableRequest, AuthRoleAddRequest, AuthRoleDeleteRequest, AuthRoleGrantPermissionRequest,
         AuthRoleListRequest, AuthUserAddRequest, AuthUserDeleteRequest, AuthUserGrantRoleRequest, AuthUserListRequest,
-        DeleteRangeRequest, Permission, RangeRequest, UserAddOptions, permission,
+        DeleteRangeRequest, Permission, UserAddOptions, permission,
     },
     prefix_end,
 };
@@ -97,6 +103,18 @@ pub trait TenantDatastore: Send + Sync {
     /// # Errors
     /// The datastore refuses or does not answer.
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError>;
+
+    /// Number of the tenant's keys.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn count_keys(&self, tenant: &TenantId) -> Result<u64, DatastoreError>;
+
+    /// Sizes of some of the tenant's keys, from `start` or from the first.
+    ///
+    /// # Errors
+    /// The datastore refuses or does not answer.
+    async fn read_sizes(&self, tenant: &TenantId, start: Option<&[u8]>) -> Result<SizePage, DatastoreError>;
 }
 
 #[async_trait]
@@ -119,6 +137,14 @@ impl TenantDatastore for Datastore {
 
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<(), DatastoreError> {
         Self::delete_tenant(self, tenant).await
+    }
+
+    async fn count_keys(&self, tenant: &TenantId) -> Result<u64, DatastoreError> {
+        Self::count_keys(self, tenant).await
+    }
+
+    async fn read_sizes(&self, tenant: &TenantId, start: Option<&[u8]>) -> Result<SizePage, DatastoreError> {
+        Self::read_sizes(self, tenant, start).await
     }
 }
 
@@ -251,18 +277,11 @@ impl Datastore {
         if roles.map_err(failed("list roles"))?.get_ref().roles.contains(&name) {
             remains.push(format!("role {name}"));
         }
-        let prefix = key_prefix(tenant);
-        let keys = client
-            .keys()
-            .range(RangeRequest {
-                key: prefix.clone().into(),
-                range_end: prefix_end(&prefix),
-                count_only: true,
-            })
-            .await;
-        let count = keys.map_err(failed("count keys"))?.get_ref().count;
+        // Both take the lock.
+        drop(state);
+        let count = self.count_keys(tenant).await?;
         if count > 0 {
-            remains.push(format!("{count} keys below {prefix}"));
+            remains.push(format!("{count} keys below {}", key_prefix(tenant)));
         }
         Ok(remains)
     }

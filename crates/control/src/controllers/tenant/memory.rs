@@ -1,19 +1,17 @@
 //! What control remembers of each tenant between reconciles. All of it can be read again: losing it costs work,
 //! never correctness.
 
-use super::connection::Connection;
+use super::{connection::Connection, datastore_usage::UsageMemory};
 use crate::{
     apply::Applier,
     control_plane::{Authorities, LeafStore},
 };
-use berth_api::DatastoreUsage;
 use berth_planner::NodeGroupPlan;
 use kube::Client;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use tokio::time::Instant;
 
 /// What is remembered of one tenant.
 pub struct TenantMemory {
@@ -25,8 +23,8 @@ pub struct TenantMemory {
     pub authorities: Mutex<Option<Arc<Authorities>>>,
     /// Its leaf certificates, as they are stored.
     pub leaves: Mutex<Option<LeafStore>>,
-    /// What it stores, and when that was measured.
-    pub datastore_usage: Mutex<Option<(Instant, DatastoreUsage)>>,
+    /// What it stores, as far as that was measured.
+    pub datastore_usage: Mutex<UsageMemory>,
     /// How the tenant customised its DNS, as it was read last.
     pub dns: Mutex<Option<BTreeMap<String, String>>>,
 }
@@ -58,7 +56,7 @@ impl Tenants {
                 connection: Connection::default(),
                 authorities: Mutex::new(None),
                 leaves: Mutex::new(None),
-                datastore_usage: Mutex::new(None),
+                datastore_usage: Mutex::default(),
                 dns: Mutex::new(None),
             })
         }))

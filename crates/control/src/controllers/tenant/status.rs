@@ -4,7 +4,7 @@ use super::{
     apply::{ApiServer, ControlPlane, Outcome, PublicState, Serving, SyncerState},
     build::host_objects,
     context::TenantContext,
-    datastore_usage,
+    datastore_usage::{self, ObservedUsage},
     error::TenantError,
     fetch::ObservedNodes,
     node_groups,
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{error::api, runtime::ComponentState};
 use berth_api::{
-    DatastoreUsage, Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
+    Phase, SecretReference, TenantCluster, TenantClusterStatus, TenantNodeCounts,
     conditions::{
         self, ACCEPTED, CONTROL_PLANE_READY, ConditionUpdate, DATASTORE_READY, DATASTORE_WITHIN_LIMITS, ENDPOINT_READY,
         INFRASTRUCTURE_READY, NODES_READY, READY, SYNCER_READY,
@@ -90,17 +90,17 @@ pub(super) fn conditions(
     all.sort_by_key(|condition| ORDER.iter().position(|kind| *kind == condition.kind));
     all.push(ready_condition(&all));
     // Not among those that Ready depends on: what runs goes on.
-    all.extend(observed_usage(outcome).as_ref().map(datastore_usage::condition));
+    all.extend(observed_usage(outcome).and_then(datastore_usage::condition));
     all
 }
 
 /// What the tenant stores, if its API server was started.
-fn observed_usage(outcome: &Outcome<'_>) -> Option<DatastoreUsage> {
+fn observed_usage<'a>(outcome: &'a Outcome<'_>) -> Option<&'a ObservedUsage> {
     let Outcome::Prepared { control_plane, .. } = outcome else {
         return None;
     };
     match control_plane.as_ref() {
-        ControlPlane::Started { started, .. } => started.datastore,
+        ControlPlane::Started { started, .. } => Some(&started.datastore),
         ControlPlane::NotStarted(_) => None,
     }
 }
@@ -187,7 +187,9 @@ pub(super) fn build(
         control_plane_namespace: endpoint.as_ref().map(|_| tenant.id.control_plane_namespace()),
         workload_namespace: endpoint.as_ref().map(|_| tenant.id.workload_namespace()),
         endpoint,
-        datastore: observed_usage(outcome).or(before.datastore),
+        datastore: observed_usage(outcome)
+            .and_then(|observed| observed.usage)
+            .or(before.datastore),
         nodes: Some(TenantNodeCounts {
             desired: desired.fold(0, u32::saturating_add),
             assigned: count(serving.len()),

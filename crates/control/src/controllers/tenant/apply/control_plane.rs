@@ -4,7 +4,7 @@ use super::{
     super::{
         build::{api_server_endpoints, bootstrap, host_objects},
         context::TenantContext,
-        datastore_usage,
+        datastore_usage::{self, ObservedUsage},
         error::{TenantError, in_step},
         fetch::ObservedNodes,
         target::Tenant,
@@ -37,7 +37,7 @@ const SYNCER_PROBE_LIMIT: Duration = Duration::from_secs(3);
 pub(crate) struct Started {
     pub(crate) api_server: ApiServer,
     /// What the tenant stores, as far as that is known.
-    pub(crate) datastore: Option<DatastoreUsage>,
+    pub(crate) datastore: ObservedUsage,
     components: Vec<Component>,
     dns: Option<DnsInput>,
     kubeconfig: String,
@@ -96,9 +96,16 @@ pub(super) async fn start(
         .await
         .map_err(in_step(TenantError::Dns))?;
     let limits = &prepared.accepted.settings.limits;
-    let datastore = datastore_usage::observe(tenant, limits, connected.as_ref()).await;
-    let is_full = datastore.is_some_and(|usage| usage.full);
-    let components = render_control_plane(context, prepared, dns.as_ref(), is_full)
+    let source = datastore_usage::Source {
+        tenant: &tenant.id,
+        datastore: context.datastore.as_ref(),
+        api_server: connected.as_deref(),
+        slot: &tenant.slot,
+    };
+    let published = tenant.cluster.status.as_ref().and_then(|status| status.datastore);
+    let datastore = datastore_usage::observe(&source, &tenant.memory.datastore_usage, published, limits).await;
+    let usage = datastore.usage.unwrap_or_default();
+    let components = render_control_plane(context, prepared, dns.as_ref(), usage)
         .await
         .map_err(in_step(TenantError::Certificates))?;
     let state = run_component(context, tenant, &components, API_SERVER)
@@ -179,7 +186,7 @@ async fn render_control_plane(
     context: &TenantContext,
     prepared: &Prepared<'_>,
     dns: Option<&DnsInput>,
-    datastore_full: bool,
+    datastore_usage: DatastoreUsage,
 ) -> Result<Vec<Component>, ReconcileError> {
     let (tenant, settings) = (&prepared.accepted.tenant, &prepared.accepted.settings);
     let mut leaves = keys::load_certificates(context, tenant, Timestamp::now()).await?;
@@ -194,7 +201,7 @@ async fn render_control_plane(
         scheduling: settings.scheduling,
         policy: &settings.sync,
         limits: &settings.limits,
-        datastore_full,
+        datastore_usage,
         form: context.runtime.form(settings.replicas),
         network: &prepared.limits,
         endpoints: &prepared.endpoints,

@@ -12,7 +12,7 @@ use super::super::{
 use crate::{
     control_plane::{Endpoint, HostInput},
     controllers::tenant_class::KnownKinds,
-    datastore::{DatastoreError, TenantDatastore},
+    datastore::{DatastoreError, SizePage, TenantDatastore},
     events::EventRecorder,
     network::{AdministrativeTier, NetworkConfig},
     stores::Stores,
@@ -24,7 +24,13 @@ use berth_pki::CertificateAuthority;
 use berth_runtime::{client, queue::Queue};
 use kube::Client;
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 pub(super) const UID: &str = "6f2c";
 pub(super) const TENANT: &str = "/apis/berth.dev/v1alpha1/namespaces/team/tenantclusters/vision";
@@ -38,7 +44,15 @@ pub(super) struct Fixture {
     pub(super) id: TenantId,
     /// One slot.
     pub(super) slots: Slots,
+    pub(super) stored: Stored,
     writers: StoreWriters,
+}
+
+/// What etcd has of the tenant.
+#[derive(Clone, Default)]
+pub(super) struct Stored {
+    pub(super) keys: Arc<AtomicU64>,
+    pub(super) bytes: Arc<AtomicU64>,
 }
 
 impl Fixture {
@@ -49,7 +63,8 @@ impl Fixture {
         let id = TenantId::new("vision", UID);
         insert_host_objects(&host, &id);
         let (stores, writers) = StoreWriters::new();
-        let context = context(&script, &host, &tenant, stores);
+        let stored = Stored::default();
+        let context = context(&script, &host, &tenant, stores, &stored);
         Self {
             script,
             host,
@@ -57,6 +72,7 @@ impl Fixture {
             context,
             id,
             slots: Slots::new(1),
+            stored,
             writers,
         }
     }
@@ -164,7 +180,13 @@ fn insert_host_objects(host: &ScriptedApi, id: &TenantId) {
     );
 }
 
-fn context(script: &Script, host: &ScriptedApi, tenant: &ScriptedApi, stores: Stores) -> TenantContext {
+fn context(
+    script: &Script,
+    host: &ScriptedApi,
+    tenant: &ScriptedApi,
+    stores: Stores,
+    stored: &Stored,
+) -> TenantContext {
     let ca = CertificateAuthority::create("etcd", Duration::from_secs(3600)).unwrap();
     TenantContext {
         client: host.client(),
@@ -180,6 +202,7 @@ fn context(script: &Script, host: &ScriptedApi, tenant: &ScriptedApi, stores: St
             script: script.clone(),
             endpoints: vec!["https://127.0.0.1:2379".into()],
             ca,
+            stored: stored.clone(),
         }),
         runtime: Arc::new(ScriptedRuntime::new(script)),
         remote: Arc::new(ScriptedRemote {
@@ -197,6 +220,7 @@ struct ScriptedDatastore {
     script: Script,
     endpoints: Vec<String>,
     ca: CertificateAuthority,
+    stored: Stored,
 }
 
 impl ScriptedDatastore {
@@ -232,6 +256,23 @@ impl TenantDatastore for ScriptedDatastore {
 
     async fn delete_tenant(&self, _: &TenantId) -> Result<(), DatastoreError> {
         self.call("remove")
+    }
+
+    async fn count_keys(&self, _: &TenantId) -> Result<u64, DatastoreError> {
+        self.call("count")?;
+        Ok(self.stored.keys.load(Ordering::SeqCst))
+    }
+
+    /// Two pages, of which the first has all bytes.
+    async fn read_sizes(&self, _: &TenantId, start: Option<&[u8]>) -> Result<SizePage, DatastoreError> {
+        self.call("read")?;
+        Ok(match start {
+            None => SizePage {
+                bytes: self.stored.bytes.load(Ordering::SeqCst),
+                next: Some(b"next".to_vec()),
+            },
+            Some(_) => SizePage::default(),
+        })
     }
 }
 

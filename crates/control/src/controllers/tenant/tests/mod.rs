@@ -8,6 +8,7 @@ use fixture::{Fixture, TENANT};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
+use std::sync::atomic::Ordering;
 
 /// Calls until the first reconcile that had nothing left to do.
 async fn calls_until_ready() -> usize {
@@ -40,7 +41,15 @@ async fn a_tenant_becomes_ready_and_then_nothing_is_written() {
     let calls = fixture.script.calls().split_off(before);
     let policies = |text: &str| text.contains("/networkpolicies/");
     let writes = calls.iter().filter(|call| {
-        let reads = ["GET", "run ", "stop ", "probe", "publish", "datastore prepare"];
+        let reads = [
+            "GET",
+            "run ",
+            "stop ",
+            "probe",
+            "publish",
+            "datastore prepare",
+            "datastore count",
+        ];
         !reads.iter().any(|read| call.text.contains(read)) && !policies(&call.text)
     });
     assert_eq!(writes.count(), 0, "{calls:#?}");
@@ -50,7 +59,7 @@ async fn a_tenant_becomes_ready_and_then_nothing_is_written() {
 async fn a_tenant_that_stores_as_much_as_it_may_is_ready_and_says_so() {
     let mut fixture = Fixture::new();
     let metrics = "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 600\n\
-                   apiserver_resource_size_estimate_bytes{group=\"\",resource=\"configmaps\"} 6e+08\n";
+                   apiserver_resource_size_estimate_bytes{group=\"\",resource=\"configmaps\"} 5.6e+08\n";
     fixture.tenant.serve("/metrics", metrics.into());
     fixture.reconcile_until_ready().await;
     let condition = fixture.condition("DatastoreWithinLimits").unwrap();
@@ -61,9 +70,60 @@ async fn a_tenant_that_stores_as_much_as_it_may_is_ready_and_says_so() {
     let usage = fixture.status()["datastore"].clone();
     assert_eq!(
         (&usage["full"], &usage["percent"]),
-        (&true.into(), &111.into()),
+        (&true.into(), &104.into()),
         "{usage}"
     );
+}
+
+/// Metrics of an API server that has measured ten objects of ten bytes.
+const SMALL: &str = "apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 10\n\
+                     apiserver_resource_size_estimate_bytes{group=\"\",resource=\"configmaps\"} 100\n";
+
+#[tokio::test]
+async fn keys_of_definitions_that_were_removed_by_force_count() {
+    let mut fixture = Fixture::new();
+    fixture.tenant.serve("/metrics", SMALL.into());
+    fixture.stored.keys.store(240_000, Ordering::SeqCst);
+    fixture.reconcile_until_ready().await;
+    let usage = fixture.status()["datastore"].clone();
+    assert_eq!(
+        (&usage["objects"], &usage["growthDenied"]),
+        (&240_000.into(), &true.into()),
+        "{usage}"
+    );
+    let condition = fixture.condition("DatastoreWithinLimits").unwrap();
+    assert_eq!(condition["reason"], "DatastoreLimitExceeded");
+}
+
+#[tokio::test]
+async fn sizes_that_the_api_server_does_not_measure_are_read_in_etcd() {
+    let mut fixture = Fixture::new();
+    fixture.tenant.serve("/metrics", SMALL.into());
+    fixture.stored.keys.store(400, Ordering::SeqCst);
+    fixture.stored.bytes.store(513 << 20, Ordering::SeqCst);
+    fixture.reconcile_until_ready().await;
+    let usage = fixture.status()["datastore"].clone();
+    assert_eq!(
+        (&usage["full"], &usage["percent"]),
+        (&true.into(), &100.into()),
+        "{usage}"
+    );
+    let reads = fixture
+        .script
+        .calls()
+        .into_iter()
+        .filter(|call| call.text == "datastore read");
+    assert_eq!(reads.count(), 2);
+}
+
+#[tokio::test]
+async fn a_few_keys_that_are_no_objects_are_not_read() {
+    let mut fixture = Fixture::new();
+    fixture.tenant.serve("/metrics", SMALL.into());
+    fixture.stored.keys.store(20, Ordering::SeqCst);
+    fixture.reconcile_until_ready().await;
+    assert_eq!(fixture.status()["datastore"]["bytes"], 100);
+    assert_eq!(fixture.script.first("datastore read"), None);
 }
 
 #[tokio::test]
