@@ -1,7 +1,7 @@
 //! Annotations and labels that programs on the host act on: of pods, Services and all other kinds of a tenant only those that
 //! its class lists. Ingresses, routes and claims have rules of their own.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, cel, validation};
 use berth_api::policy_annotations;
 use berth_sync_rules::{
     kinds::{pod, service},
@@ -58,12 +58,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "Objects of a tenant carry no annotations and labels that act on the host, except those that its class lists.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
-        resource_rules: vec![ResourceRule {
-            group: "*",
-            version: "*",
-            resources: &["*"],
-            operations: WRITES,
-        }],
+        resource_rules: vec![ResourceRule::writes_of_every_kind()],
         variables,
         validations: vec![
             validate_pods(),

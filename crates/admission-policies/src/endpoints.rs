@@ -3,10 +3,14 @@
 //!
 //! An address may be that of any pod, because no expression can know whose pod has it. What contains no pods is closed:
 //! metadata services, and the ranges of the host that control lists.
+//!
+//! Every address is compared with every closed range. The API server rejects a request if an expression costs more than a million
+//! units, so both are limited: addresses here, ranges where control makes the list. So are the numbers of ports, which the
+//! API server does not check.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, field_checks, validation};
 use berth_api::{policy_annotations, ranges};
-use berth_sync_rules::kinds::endpoint_slice::{MANAGED_BY, SYNCER};
+use berth_sync_rules::kinds::endpoint_slice::{CHECKS, MANAGED_BY, MAX_ADDRESSES, SYNCER};
 
 pub(super) fn build_policy() -> AdmissionPolicy {
     let is_managed_by_syncer =
@@ -22,7 +26,13 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             resources: &["endpointslices"],
             operations: WRITES,
         }],
-        variables: vec![closed_variable()],
+        variables: vec![
+            closed_variable(),
+            (
+                "addresses",
+                "object.?endpoints.orValue([]).map(e, e.?addresses.orValue([]).size()).sum()".into(),
+            ),
+        ],
         validations: vec![
             validation(
                 format!(
@@ -36,10 +46,20 @@ pub(super) fn build_policy() -> AdmissionPolicy {
                 "object.addressType in ['IPv4', 'IPv6']",
                 "addressType must be IPv4 or IPv6: endpoints are addresses",
             ),
-            // Names have been rejected above: here they would only be errors.
             validation(
-                "object.addressType == 'FQDN' || object.?endpoints.orValue([]).all(e, e.?addresses.orValue([]).all(a, \
-                 !variables.closed.exists(c, c.containsIP(a))))",
+                format!("variables.addresses <= {MAX_ADDRESSES}"),
+                "endpoints may hold at most 500 addresses in one slice",
+            ),
+            validation(
+                field_checks::all_pass("object", &[""], CHECKS),
+                "ports must be at most 100, with numbers from 1 to 65535",
+            ),
+            // Names and too many addresses have been rejected above: here they would only be errors.
+            validation(
+                format!(
+                    "object.addressType == 'FQDN' || variables.addresses > {MAX_ADDRESSES} || object.?endpoints.orValue([]).all(e, e.?addresses.orValue([]).all(a, \
+                 !variables.closed.exists(c, c.containsIP(a))))"
+                ),
                 "endpoints[].addresses may not hold addresses of the host's Services, nodes, API servers or metadata services",
             ),
             validation(
@@ -82,5 +102,16 @@ mod tests {
             .iter()
             .filter(|validation| validation.expression.contains("variables.closed"));
         assert_eq!(checked.count(), 1);
+    }
+
+    #[test]
+    fn messages_name_the_limit() {
+        let limit = MAX_ADDRESSES.to_string();
+        assert!(
+            build_policy()
+                .validations
+                .iter()
+                .any(|validation| validation.message.contains(&limit))
+        );
     }
 }

@@ -1,9 +1,17 @@
-//! Ingresses and routes: only classes, Gateways and host names that the tenant's class lists, and no annotations that
-//! instruct controllers which tenants share.
+//! Ingresses and routes: only classes, Gateways and host names that the tenant's class lists, no annotations that instruct
+//! controllers which tenants share, and no values that such a controller may not be able to load. The checks of values are
+//! those of translation.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, validation};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, cel, field_checks, validation};
 use berth_api::policy_annotations;
-use berth_sync_rules::kinds::ingress::annotations;
+use berth_sync_rules::{
+    kinds::{
+        gateway::checks,
+        ingress::{paths, settings},
+    },
+    translation::{edge_text, pattern::Pattern},
+};
+use std::collections::BTreeMap;
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
     vec![build_ingress_policy(), build_route_policy()]
@@ -25,9 +33,21 @@ fn build_ingress_policy() -> AdmissionPolicy {
         policy_annotations::INGRESS_CLASSES,
     ));
     variables.push(("rules", "object.spec.?rules.orValue([])".into()));
+    variables.push((
+        "paths",
+        "variables.rules.map(r, r.?http.?paths.orValue([]).size()).sum()".into(),
+    ));
+    variables.push((
+        "hasExpressions",
+        format!(
+            "variables.annotations[?'{}'].orValue('') == 'true' || '{}' in variables.annotations",
+            settings::USE_REGEX,
+            settings::REWRITE_TARGET
+        ),
+    ));
     AdmissionPolicy {
         name: "berth-ingresses",
-        description: "Ingresses of a tenant use only IngressClasses and host names that its class lists.",
+        description: "Ingresses of a tenant use only IngressClasses and host names that its class lists, and paths that every controller can load.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         resource_rules: vec![ResourceRule {
@@ -60,9 +80,42 @@ fn build_ingress_policy() -> AdmissionPolicy {
                 ),
                 "spec.tls[].hosts must be names that the tenant's class lists",
             ),
+            validation(
+                "(!has(object.spec.defaultBackend) || !has(object.spec.defaultBackend.resource)) && \
+                 variables.rules.all(r, r.?http.?paths.orValue([]).all(p, !has(p.backend.resource)))",
+                "backends must be Services: spec.defaultBackend.resource and backend.resource of paths may not be set",
+            ),
+            validate_sizes(),
+            validate_paths(),
             validate_controller_annotations(),
         ],
     }
+}
+
+fn validate_sizes() -> Validation {
+    validation(
+        format!(
+            "variables.paths <= {} && {}",
+            paths::MAX_ENTRIES,
+            field_checks::all_pass("object.spec", &[""], paths::CHECKS)
+        ),
+        "spec may hold at most 100 rules, 100 paths in all rules, 100 entries of tls, and ports from 1 to 65535",
+    )
+}
+
+/// Too many paths are rejected by [`validate_sizes`]: here they could only cost too much.
+fn validate_paths() -> Validation {
+    validation(
+        format!(
+            "variables.paths > {} || variables.rules.all(r, r.?http.?paths.orValue([]).all(p, p.?path.orValue('') == '' || \
+             (p.?pathType.orValue('') == '{}' && variables.hasExpressions ? {} : {})))",
+            paths::MAX_ENTRIES,
+            paths::EXPRESSION_TYPE,
+            field_checks::matches("p.path", &edge_text::PATH_EXPRESSION),
+            field_checks::matches("p.path", &edge_text::PATH)
+        ),
+        "spec.rules[].http.paths[].path must be a plain path, or a plain regular expression if an annotation makes it one",
+    )
 }
 
 fn build_route_policy() -> AdmissionPolicy {
@@ -70,7 +123,7 @@ fn build_route_policy() -> AdmissionPolicy {
     variables.push(cel::allowed_names_variable("gateways", policy_annotations::GATEWAYS));
     AdmissionPolicy {
         name: "berth-routes",
-        description: "Routes of a tenant attach only to Gateways, and for host names, that its class lists.",
+        description: "Routes of a tenant attach only to Gateways, and for host names, that its class lists, and hold only values that every gateway can load.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
         resource_rules: vec![ResourceRule {
@@ -99,6 +152,26 @@ fn build_route_policy() -> AdmissionPolicy {
                 ),
                 "spec.hostnames must be names that the tenant's class lists",
             ),
+            validation(
+                field_checks::all_pass("object.spec", &[""], checks::NUMBERS),
+                "numbers of a route (entries of lists, ports, weights, status codes) must be in the ranges of the Gateway API",
+            ),
+            validation(
+                format!(
+                    "{} && (request.resource.resource != 'grpcroutes' || {})",
+                    field_checks::all_pass("object.spec", &[""], checks::MATCHES),
+                    field_checks::all_pass("object.spec", &[""], checks::GRPC_MATCHES)
+                ),
+                "matches, hostnames and times of a route must be plain texts and plain regular expressions",
+            ),
+            validation(
+                field_checks::all_pass("object.spec", checks::FILTER_LISTS, checks::FILTERS),
+                "header filters of a route must be names and printable values, without line breaks and variables",
+            ),
+            validation(
+                field_checks::all_pass("object.spec", checks::FILTER_LISTS, checks::REDIRECTS),
+                "redirects, rewrites, mirrors and CORS of a route must be plain paths and names, with numbers within their ranges",
+            ),
             validate_controller_annotations(),
         ],
     }
@@ -112,19 +185,31 @@ fn is_allowed_hostname(host: &str) -> String {
     )
 }
 
-/// Settings that affect one Ingress only are allowed if their values are words, numbers and paths: other values have been
-/// used to inject configuration into controllers.
+/// Settings that affect one Ingress only are allowed with the values that translation allows: others have been used to inject
+/// configuration into controllers, or to stop them from loading any.
 fn validate_controller_annotations() -> Validation {
-    let settings = cel::string_list(annotations::SETTINGS.iter().map(|(name, _)| *name));
-    let nginx = annotations::NGINX;
+    let mut by_values: BTreeMap<&str, (&Pattern, Vec<&str>)> = BTreeMap::new();
+    for &(name, pattern) in settings::SETTINGS {
+        let (_, names) = by_values
+            .entry(pattern.expression)
+            .or_insert_with(|| (pattern, Vec::new()));
+        names.push(name);
+    }
+    let allowed = by_values.into_values().map(|(pattern, names)| {
+        let names = cel::string_list(names);
+        format!(
+            "(k.substring({}) in {names} && {})",
+            settings::NGINX.len(),
+            field_checks::matches("variables.annotations[k]", pattern)
+        )
+    });
     validation(
         format!(
-            "variables.annotations.all(k, {} || \
-             (k.startsWith('{nginx}') && k.substring({}) in {settings} && \
-             variables.annotations[k].matches('^[A-Za-z0-9._:/*, $-]*$')))",
+            "variables.annotations.all(k, {} || (k.startsWith('{}') && ({})))",
             cel::annotation_allowed("listed"),
-            nginx.len()
+            settings::NGINX,
+            allowed.collect::<Vec<_>>().join(" || ")
         ),
-        "metadata.annotations may hold only instructions to the controller that the tenant's class lists",
+        "metadata.annotations may hold only instructions to the controller that the tenant's class lists, with values that it can load",
     )
 }

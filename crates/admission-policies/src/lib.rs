@@ -14,6 +14,7 @@ mod cel;
 mod device_variables;
 mod devices;
 mod endpoints;
+mod field_checks;
 mod ingresses_and_routes;
 mod metadata;
 mod namespaces;
@@ -81,6 +82,18 @@ pub struct ResourceRule {
     pub resources: &'static [&'static str],
     /// CREATE, UPDATE; DELETE only of what isolates a tenant's identities: it must be possible to delete a wrong object.
     pub operations: &'static [&'static str],
+}
+
+impl ResourceRule {
+    /// Writes of objects of every kind.
+    const fn writes_of_every_kind() -> Self {
+        Self {
+            group: "*",
+            version: "*",
+            resources: &["*"],
+            operations: WRITES,
+        }
+    }
 }
 
 /// A CEL expression that must be true, and the message if it is not.

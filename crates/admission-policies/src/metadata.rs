@@ -1,7 +1,7 @@
 //! Metadata of all objects that a syncer creates: labelled with the tenant, without owners and finalizers that would keep
 //! them from being deleted.
 
-use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, WRITES, cel, validation};
+use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, cel, validation};
 use berth_api::labels;
 
 /// Finalizers that the host itself adds to new objects during admission.
@@ -23,12 +23,7 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         description: "Objects that a syncer creates carry the labels of its tenant, have no foreign owners and can always be deleted.",
         scope: Scope::WorkloadNamespaces,
         subjects: Subjects::TenantIdentities,
-        resource_rules: vec![ResourceRule {
-            group: "*",
-            version: "*",
-            resources: &["*"],
-            operations: WRITES,
-        }],
+        resource_rules: vec![ResourceRule::writes_of_every_kind()],
         variables,
         validations: vec![
             validation(

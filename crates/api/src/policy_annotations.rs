@@ -82,6 +82,7 @@ pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
         egress,
         ingress,
         endpoint_cidrs: _,
+        closed_to_endpoints: _,
         api_server_hosts: _,
     } = limits;
     [

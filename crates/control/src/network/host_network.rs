@@ -10,6 +10,11 @@ use std::net::{IpAddr, SocketAddr};
 /// every node.
 const MAX_BLOCKED_RANGES: usize = 250;
 
+/// Ranges that are closed to endpoints. An API server bounds what the evaluation of an admission policy may cost. It compares every
+/// address of a slice with every range; a comparison costs up to 15 units, and one expression may cost a million. 500 addresses
+/// (`endpoint_slice::MAX_ADDRESSES`) and 100 ranges, with a dozen that are always closed, stay below that.
+const MAX_CLOSED_RANGES: usize = 100;
+
 /// The host's network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostNetwork {
@@ -37,23 +42,19 @@ impl HostNetwork {
     /// Ranges of the host in which no pod lies, as far as it is known: Service ranges and API servers, and nodes within
     /// `offered`. Sorted; none contains another.
     ///
-    /// Pods may have addresses between those of nodes, so nodes are never merged into wider ranges here. If they are too
-    /// many to be listed one by one, they are left out.
+    /// Pods may have addresses between those of nodes, so nodes are listed one by one as long as they are few enough. If not,
+    /// neighbouring ranges are merged, around the known ranges of pods if that is possible. What lies between is then closed as well:
+    /// it is better to reject an endpoint at a pod than to allow one at a node.
     pub fn ranges_without_pods(&self, offered: &[IpNet]) -> Vec<IpNet> {
-        let nodes: Vec<IpNet> = self
+        let nodes = self
             .nodes
             .iter()
             .filter(|node| offered.iter().any(|range| ranges::overlap(*range, **node)))
-            .copied()
-            .collect();
-        let nodes = if nodes.len() > MAX_BLOCKED_RANGES {
-            Vec::new()
-        } else {
-            nodes
-        };
+            .copied();
         let servers = self.api_servers.iter().map(|server| IpNet::from(server.ip()));
         let all: Vec<IpNet> = self.services.iter().copied().chain(servers).chain(nodes).collect();
-        let mut without_pods = IpNet::aggregate(&all);
+        let around_pods = merge_ranges(IpNet::aggregate(&all), MAX_CLOSED_RANGES, &self.pods);
+        let mut without_pods = merge_ranges(around_pods, MAX_CLOSED_RANGES, &[]);
         without_pods.sort();
         without_pods
     }
@@ -86,7 +87,7 @@ pub fn collect_host_network<'n, 's>(
         .chain(services.iter().copied());
     let all = all.chain(api_servers.iter().map(|server| IpNet::from(server.ip())));
     let all: Vec<IpNet> = all.chain(pods.iter().copied()).chain(node_addresses).collect();
-    let mut blocked = merge_ranges(IpNet::aggregate(&all), MAX_BLOCKED_RANGES);
+    let mut blocked = merge_ranges(IpNet::aggregate(&all), MAX_BLOCKED_RANGES, &[]);
     blocked.sort();
     HostNetwork {
         blocked,
@@ -103,17 +104,23 @@ pub fn addresses_of(node: &Node) -> impl Iterator<Item = IpAddr> {
     addresses.filter_map(|address| address.address.parse().ok())
 }
 
-/// At most `most` ranges that contain all of `ranges`: the longest prefixes are shortened until ranges merge.
-fn merge_ranges(mut ranges: Vec<IpNet>, most: usize) -> Vec<IpNet> {
+/// At most `most` ranges that contain all of `ranges`: the longest prefixes are shortened until ranges merge. No range grows
+/// into one of `apart_from`; if that leaves nothing to merge, there may be more than `most`.
+fn merge_ranges(mut ranges: Vec<IpNet>, most: usize, apart_from: &[IpNet]) -> Vec<IpNet> {
+    // In proportion to the length of addresses, so that both families shrink alike.
+    let length = |range: &IpNet| u32::from(range.prefix_len()) * 128 / u32::from(range.max_prefix_len());
+    let widen = |range: &IpNet| {
+        let wider = range.supernet()?;
+        let is_apart = apart_from.iter().all(|other| !ranges::overlap(wider, *other));
+        is_apart.then_some(wider)
+    };
     while ranges.len() > most {
-        // In proportion to the length of addresses, so that both families shrink alike.
-        let length = |range: &IpNet| u32::from(range.prefix_len()) * 128 / u32::from(range.max_prefix_len());
-        let Some(longest) = ranges.iter().map(length).max().filter(|longest| *longest > 0) else {
+        let Some(longest) = ranges.iter().filter(|range| widen(range).is_some()).map(length).max() else {
             break;
         };
         for range in &mut ranges {
             if length(range) == longest
-                && let Some(wider) = range.supernet()
+                && let Some(wider) = widen(range)
             {
                 *range = wider;
             }
@@ -197,11 +204,42 @@ mod tests {
         let many: Vec<Node> = (0..=MAX_BLOCKED_RANGES)
             .map(|n| node("10.244.0.0/24", &format!("172.16.{}.{}", n / 100, 2 * (n % 100) + 1)))
             .collect();
-        let facts = collect_host_network(&many, ["10.96.0.0/16"], Vec::new(), &[]);
-        let everything = [ranges::ALL_V4];
-        assert_eq!(facts.ranges_without_pods(&everything).len(), 1, "too many to be listed");
         let few = collect_host_network(&many[..100], [], Vec::new(), &[]);
-        assert_eq!(few.ranges_without_pods(&everything).len(), 100, "never merged");
+        let everything = [ranges::ALL_V4];
+        assert_eq!(few.ranges_without_pods(&everything).len(), 100, "not merged");
+        let facts = collect_host_network(&many, ["10.96.0.0/16"], Vec::new(), &[]);
+        let merged = facts.ranges_without_pods(&everything);
+        assert!(merged.len() <= MAX_CLOSED_RANGES, "{}", merged.len());
+        for node in &many {
+            let address = addresses_of(node).next().unwrap();
+            assert!(merged.iter().any(|range| range.contains(&address)), "{address} is open");
+        }
+        assert!(merged.contains(&ranges::parse("10.96.0.0/16").unwrap()));
+    }
+
+    #[test]
+    fn merged_ranges_keep_apart_from_pods_if_they_can() {
+        // Each node of one rack has its pods' range beside it.
+        let beside_pods = |n: usize| {
+            let (pods, address) = (format!("172.16.{}.0/24", 2 * n + 1), format!("172.16.{}.1", 2 * n));
+            node(&pods, &address)
+        };
+        let elsewhere = (0..100).map(|n| node("10.244.0.0/24", &format!("172.20.{}.1", 2 * n)));
+        let nodes: Vec<Node> = (0..60).map(beside_pods).chain(elsewhere).collect();
+        let facts = collect_host_network(&nodes, [], Vec::new(), &[]);
+        let closed = facts.ranges_without_pods(&[ranges::ALL_V4]);
+        let with_pods = |range: &IpNet| facts.pods.iter().any(|pods| ranges::overlap(*range, *pods));
+        assert!(
+            closed.len() <= MAX_CLOSED_RANGES && !closed.iter().any(with_pods),
+            "{closed:?}"
+        );
+
+        let nodes: Vec<Node> = (0..120).map(beside_pods).collect();
+        let closed = collect_host_network(&nodes, [], Vec::new(), &[]).ranges_without_pods(&[ranges::ALL_V4]);
+        assert!(closed.len() <= MAX_CLOSED_RANGES, "{closed:?}");
+        for address in nodes.iter().flat_map(addresses_of) {
+            assert!(closed.iter().any(|range| range.contains(&address)), "{address} is open");
+        }
     }
 
     #[test]
@@ -219,7 +257,7 @@ mod tests {
         #[test]
         fn merged_ranges_contain_all_ranges(addresses in prop::collection::vec(any::<u32>(), 1..60), most in 1_usize..20) {
             let all: Vec<IpNet> = addresses.iter().map(|bits| IpNet::from(IpAddr::from(bits.to_be_bytes()))).collect();
-            let fewer = merge_ranges(IpNet::aggregate(&all), most);
+            let fewer = merge_ranges(IpNet::aggregate(&all), most, &[]);
             prop_assert!(fewer.len() <= most);
             prop_assert!(all.iter().all(|one| fewer.iter().any(|range| range.contains(one))));
         }

@@ -82,7 +82,12 @@ impl NetworkIsolation<'_> {
 
 /// Limits for the tenant's syncer and for the admission policy of NetworkPolicies. Blocked ranges that overlap nothing that is
 /// allowed, or offered for endpoints, are left out, so that most tenants do not change when a node is added or removed.
-pub fn network_limits(allowed: &AllowedNetworks, class: &ClassNetwork, blocked: &[IpNet]) -> NetworkLimits {
+pub fn network_limits(
+    allowed: &AllowedNetworks,
+    class: &ClassNetwork,
+    host: &HostNetwork,
+    blocked: &[IpNet],
+) -> NetworkLimits {
     let webhook_hosts = &class.api_server_egress.hosts;
     let AllowedNetworks { egress, ingress } = allowed;
     let cidrs = egress.iter().map(|rule| &rule.cidr);
@@ -91,17 +96,22 @@ pub fn network_limits(allowed: &AllowedNetworks, class: &ClassNetwork, blocked: 
     // A name may resolve to any address.
     let is_relevant =
         |range: &&IpNet| !webhook_hosts.is_empty() || opened.iter().any(|opened| ranges::overlap(*opened, **range));
+    let offered = parse_ranges(&class.endpoint_cidrs);
+    let closed = host.ranges_without_pods(&offered).into_iter();
+    let closed = closed.filter(|closed| offered.iter().any(|offered| ranges::overlap(*offered, *closed)));
     NetworkLimits {
         blocked: blocked.iter().filter(is_relevant).map(ToString::to_string).collect(),
         egress: egress.clone(),
         ingress: ingress.clone(),
         endpoint_cidrs: class.endpoint_cidrs.clone(),
+        closed_to_endpoints: closed.map(|closed| closed.to_string()).collect(),
         api_server_hosts: webhook_hosts.clone(),
     }
 }
 
 /// Ranges in which no endpoint of a tenant may lie, for the admission policy of EndpointSlices: it cannot tell the tenant's
-/// pods from others, so it closes what contains no pods.
+/// pods from others, so it closes what contains no pods. They are few enough that the API server evaluates the policy for
+/// every slice that a syncer writes.
 pub fn closed_to_endpoints(host: &HostNetwork, class: &ClassNetwork) -> Vec<String> {
     let offered = parse_ranges(&class.endpoint_cidrs);
     let closed = host.ranges_without_pods(&offered);

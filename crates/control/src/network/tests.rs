@@ -137,12 +137,13 @@ fn limits_contain_only_blocked_ranges_that_overlap_allowed_ones() {
         network_limits(
             &serde_json::from_value(allowed).unwrap(),
             &ClassNetwork::default(),
+            &case.host,
             &case.blocked(),
         )
         .blocked
     };
     assert_eq!(
-        network_limits(&case.allowed, &ClassNetwork::default(), &case.blocked())
+        network_limits(&case.allowed, &ClassNetwork::default(), &case.host, &case.blocked())
             .blocked
             .len(),
         case.blocked().len() - 4,
@@ -156,7 +157,9 @@ fn limits_contain_only_blocked_ranges_that_overlap_allowed_ones() {
 fn networks_for_endpoints_come_with_what_is_blocked_in_them() {
     let case = Case::new("vision");
     let class = |cidrs: &[&str]| -> ClassNetwork { serde_json::from_value(json!({ "endpointCIDRs": cidrs })).unwrap() };
-    let blocked = |cidrs: &[&str]| network_limits(&AllowedNetworks::default(), &class(cidrs), &case.blocked()).blocked;
+    let limits =
+        |cidrs: &[&str]| network_limits(&AllowedNetworks::default(), &class(cidrs), &case.host, &case.blocked());
+    let blocked = |cidrs: &[&str]| limits(cidrs).blocked;
     assert!(blocked(&[]).is_empty());
     assert_eq!(blocked(&["10.20.0.0/16"]), ["10.20.7.0/24"]);
     // The host's pods, Services and nodes.
@@ -173,6 +176,11 @@ fn networks_for_endpoints_come_with_what_is_blocked_in_them() {
         closed_to_endpoints(&case.host, &class(&["192.168.0.0/16"])),
         ["10.96.0.0/16", "192.168.5.1/32", "192.168.5.10/31"],
         "and nodes"
+    );
+    assert!(limits(&[]).closed_to_endpoints.is_empty(), "nothing is offered");
+    assert_eq!(
+        limits(&["192.168.0.0/16"]).closed_to_endpoints,
+        ["192.168.5.1/32", "192.168.5.10/31"]
     );
 }
 

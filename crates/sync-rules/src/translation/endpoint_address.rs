@@ -7,6 +7,7 @@
 //! | in a network that the class offers, and open | allowed |
 //! | in a network that the class offers, and closed | denied: of the platform, of the host's pods, Services and nodes, of a metadata service, or a form of such an address |
 //! | any other | denied |
+//! | as an endpoint, in a network that the host's admission policy closes | denied, even if it is the address of one of the tenant's own pods: the policy cannot tell |
 
 use super::workload_address;
 use crate::model::Cache;
@@ -50,6 +51,7 @@ pub struct EndpointAddresses<'a> {
     cache: &'a Cache,
     offered: Vec<IpNet>,
     closed: Vec<IpNet>,
+    closed_to_endpoints: Vec<IpNet>,
 }
 
 impl<'a> EndpointAddresses<'a> {
@@ -65,10 +67,11 @@ impl<'a> EndpointAddresses<'a> {
             cache,
             offered: offered.collect(),
             closed: closed_networks(cache),
+            closed_to_endpoints: ranges::blocking(&network.closed_to_endpoints),
         }
     }
 
-    /// Whether an endpoint may have an address.
+    /// Whether the tenant may reach an address, as an endpoint or directly.
     ///
     /// # Errors
     /// Why not.
@@ -84,6 +87,23 @@ impl<'a> EndpointAddresses<'a> {
             Err(Denied::Closed)
         } else {
             Ok(Allowed::Offered)
+        }
+    }
+
+    /// Whether an endpoint on the host may have an address.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_endpoint(&self, address: IpAddr) -> Result<Allowed, Denied> {
+        let allowed = self.check(address)?;
+        if self
+            .closed_to_endpoints
+            .iter()
+            .any(|network| network.contains(&address))
+        {
+            Err(Denied::Closed)
+        } else {
+            Ok(allowed)
         }
     }
 }

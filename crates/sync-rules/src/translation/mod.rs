@@ -3,7 +3,9 @@
 pub mod backend;
 pub mod conditions;
 pub mod device_variables;
+pub mod edge_text;
 pub mod endpoint_address;
+pub mod field_checks;
 pub mod fields;
 pub mod host_annotations;
 pub mod host_text;
@@ -11,6 +13,7 @@ pub mod hostnames;
 pub mod metadata;
 pub mod mirrored_class;
 pub mod namespace_labels;
+pub mod pattern;
 pub mod pod_selector;
 pub mod quota;
 pub mod selector;

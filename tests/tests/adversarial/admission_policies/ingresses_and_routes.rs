@@ -1,9 +1,22 @@
-//! Ingresses and routes.
+//! Ingresses and routes: foreign names, and values that could break a controller that all tenants share.
 
 use super::{StolenCredential, wait_until_served, with};
 use serde_json::{Value, json};
 
 pub(super) async fn validate(credential: &StolenCredential) {
+    ingresses(credential).await;
+    paths(credential).await;
+    settings(credential).await;
+    let route = |more: &Value| {
+        let base = json!({"spec": {"parentRefs": [{"name": "public", "namespace": "edge"}], "hostnames": ["a.policies.example.com"]}});
+        credential.object("gateway.networking.k8s.io/v1", "HTTPRoute", &with(&base, more))
+    };
+    wait_until_served(credential, &route(&json!({}))).await;
+    names_of_routes(credential, &route).await;
+    values_of_routes(credential, &route).await;
+}
+
+async fn ingresses(credential: &StolenCredential) {
     let rules = |host: &str| {
         let backend = json!({"service": {"name": "s", "port": {"number": 1}}});
         json!([{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}])
@@ -67,11 +80,112 @@ pub(super) async fn validate(credential: &StolenCredential) {
     ] {
         credential.expect_denied(message, &denied).await;
     }
-    let route = |more: &Value| {
-        let base = json!({"spec": {"parentRefs": [{"name": "public", "namespace": "edge"}], "hostnames": ["a.policies.example.com"]}});
-        credential.object("gateway.networking.k8s.io/v1", "HTTPRoute", &with(&base, more))
+}
+
+/// An Ingress with these paths and annotations.
+fn with_paths(credential: &StolenCredential, paths: &[Value], annotations: &Value) -> Value {
+    let rule = json!({"host": "shop.policies.example.com", "http": {"paths": paths}});
+    let more =
+        json!({"metadata": {"annotations": annotations}, "spec": {"ingressClassName": "nginx", "rules": [rule]}});
+    credential.object("networking.k8s.io/v1", "Ingress", &more)
+}
+
+fn path(path: &str, path_type: &str) -> Value {
+    json!({"path": path, "pathType": path_type, "backend": {"service": {"name": "s", "port": {"number": 1}}}})
+}
+
+/// Paths that a controller could not load, or could read as its own configuration.
+async fn paths(credential: &StolenCredential) {
+    let plain = |paths: &[Value]| with_paths(credential, paths, &json!({}));
+    let regex = |text: &str| {
+        let annotations = json!({"nginx.ingress.kubernetes.io/use-regex": "true"});
+        with_paths(credential, &[path(text, "ImplementationSpecific")], &annotations)
     };
-    wait_until_served(credential, &route(&json!({}))).await;
+    // The largest that may pass must not cost more than the API server allows.
+    let long = format!("/{}(a|b)?.*", "a".repeat(240));
+    let largest = with_paths(
+        credential,
+        &vec![path(&long, "ImplementationSpecific"); 100],
+        &json!({"nginx.ingress.kubernetes.io/rewrite-target": "/$1"}),
+    );
+    for allowed in [
+        plain(&[path("/api/v1.0/~me", "Prefix"), path("/a%20b", "Exact")]),
+        regex("/api(/|$)(.*)"),
+        regex(r"/files/[\w-]+\.(?:png|jpe?g)$"),
+        largest,
+    ] {
+        credential.expect_allowed(&allowed).await;
+    }
+    let message = "paths[].path must be a plain path";
+    for denied in [
+        "/api(/|$)(.*)",
+        "/(",
+        "/ {} } location /x { proxy_pass http://169.254.169.254; } #",
+        "/a;b",
+        "/${host}",
+        "/a\"b",
+        "/a\nb",
+        "/a\\",
+    ] {
+        let denied = plain(&[path(denied, "ImplementationSpecific")]);
+        credential.expect_denied(message, &denied).await;
+    }
+    let prefix = json!({"nginx.ingress.kubernetes.io/use-regex": "true"});
+    let prefix = with_paths(credential, &[path("/a(b", "Prefix")], &prefix);
+    credential.expect_denied(message, &prefix).await;
+    for broken in [
+        "/(",
+        "/a)",
+        "/[z-a]",
+        "/(a+)+$",
+        "/.*.*.*x",
+        "/a{99999}",
+        "/(?=a)",
+        "/a;",
+        "/a b",
+        r"/\Q",
+    ] {
+        credential.expect_denied(message, &regex(broken)).await;
+    }
+    let long = plain(&[path(&format!("/{}", "a".repeat(300)), "Prefix")]);
+    credential.expect_denied(message, &long).await;
+
+    let many = plain(&vec![path("/", "Prefix"); 101]);
+    credential.expect_denied("at most 100 rules", &many).await;
+    let mut resource = path("/", "Prefix");
+    resource["backend"] = json!({"resource": {"apiGroup": "example.com", "kind": "Bucket", "name": "b"}});
+    credential
+        .expect_denied("backends must be Services", &plain(&[resource]))
+        .await;
+}
+
+/// Values of settings with which nginx does not start.
+async fn settings(credential: &StolenCredential) {
+    for (name, value, is_allowed) in [
+        ("proxy-body-size", "8m", true),
+        ("proxy-buffers-number", "8", true),
+        ("proxy-read-timeout", "3600", true),
+        ("whitelist-source-range", "192.0.2.0/24, 2001:db8::/32", true),
+        ("proxy-body-size", "8 m", false),
+        ("proxy-buffering", "yes", false),
+        ("proxy-buffers-number", "1", false),
+        ("proxy-read-timeout", "-1", false),
+        ("limit-connections", "99999", false),
+        ("limit-burst-multiplier", "0", false),
+        ("use-regex", "maybe", false),
+        ("backend-protocol", "FTP", false),
+    ] {
+        let annotations = json!({ format!("nginx.ingress.kubernetes.io/{name}"): value });
+        let ingress = with_paths(credential, &[path("/", "Prefix")], &annotations);
+        if is_allowed {
+            credential.expect_allowed(&ingress).await;
+        } else {
+            credential.expect_denied("instructions", &ingress).await;
+        }
+    }
+}
+
+async fn names_of_routes(credential: &StolenCredential, route: &impl Fn(&Value) -> Value) {
     for (message, more) in [
         (
             "spec.parentRefs",
@@ -89,5 +203,82 @@ pub(super) async fn validate(credential: &StolenCredential) {
         ),
     ] {
         credential.expect_denied(message, &route(&more)).await;
+    }
+}
+
+/// Values that a gateway could not load, or could read as its own configuration.
+async fn values_of_routes(credential: &StolenCredential, route: &impl Fn(&Value) -> Value) {
+    let rule = |rule: &Value| route(&json!({"spec": {"rules": [rule]}}));
+    let filter = |filter: Value| rule(&json!({ "filters": [filter] }));
+    let matching = |entry: Value| rule(&json!({ "matches": [entry] }));
+    let header = |name: &str, value: &str| json!({"requestHeaderModifier": {"set": [{"name": name, "value": value}]}});
+    for allowed in [
+        matching(
+            json!({"path": {"type": "PathPrefix", "value": "/api"}, "method": "GET", "headers": [{"name": "X-A", "value": "b; c"}]}),
+        ),
+        matching(json!({"path": {"type": "RegularExpression", "value": "/users/[0-9]+"}})),
+        filter(header(
+            "Strict-Transport-Security",
+            "max-age=31536000; includeSubDomains",
+        )),
+        filter(
+            json!({"requestRedirect": {"scheme": "https", "port": 443, "path": {"type": "ReplaceFullPath", "replaceFullPath": "/b"}}}),
+        ),
+        rule(&json!({"backendRefs": [{"name": "s", "port": 80, "weight": 0}], "timeouts": {"request": "10s"}})),
+    ] {
+        credential.expect_allowed(&allowed).await;
+    }
+    let (numbers, matches) = ("numbers of a route", "matches, hostnames and times");
+    let (headers, redirects) = ("header filters of a route", "redirects, rewrites, mirrors and CORS");
+    for (message, denied) in [
+        (
+            matches,
+            matching(json!({"path": {"type": "RegularExpression", "value": "/("}})),
+        ),
+        (
+            matches,
+            matching(json!({"path": {"type": "RegularExpression", "value": "/(a+)+$"}})),
+        ),
+        (
+            matches,
+            matching(json!({"path": {"type": "PathPrefix", "value": "/a;b"}})),
+        ),
+        (
+            matches,
+            matching(json!({"headers": [{"type": "RegularExpression", "name": "a", "value": "["}]})),
+        ),
+        (
+            matches,
+            matching(json!({"headers": [{"name": "a\r\nb", "value": "c"}]})),
+        ),
+        (
+            matches,
+            matching(json!({"queryParams": [{"type": "RegularExpression", "name": "a", "value": "*"}]})),
+        ),
+        (matches, rule(&json!({"timeouts": {"request": "forever"}}))),
+        (headers, filter(header("X-A", "b\r\nX-Admin: 1"))),
+        (headers, filter(header("X-A: 1\r\nX-B", "c"))),
+        (headers, filter(header("X-A", "%UNKNOWN("))),
+        (
+            headers,
+            rule(&json!({"backendRefs": [{"name": "s", "port": 80, "filters": [header("X-A", "b\nc")]}]})),
+        ),
+        (redirects, filter(json!({"requestRedirect": {"port": 70_000}}))),
+        (redirects, filter(json!({"requestRedirect": {"hostname": "a\nb"}}))),
+        (
+            redirects,
+            filter(json!({"urlRewrite": {"path": {"replacePrefixMatch": "/$1\""}}})),
+        ),
+        (redirects, filter(json!({"requestMirror": {"percent": 1000}}))),
+        (redirects, filter(json!({"cors": {"allowOrigins": ["https://a\nb"]}}))),
+        (numbers, rule(&json!({"backendRefs": [{"name": "s", "port": 65_536}]}))),
+        (
+            numbers,
+            rule(&json!({"backendRefs": [{"name": "s", "port": 80, "weight": -1}]})),
+        ),
+        (numbers, route(&json!({"spec": {"rules": vec![json!({}); 17]}}))),
+        (numbers, rule(&json!({"matches": vec![json!({}); 65]}))),
+    ] {
+        credential.expect_denied(message, &denied).await;
     }
 }

@@ -118,6 +118,12 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential, admin:
         )
     };
     credential.expect_allowed(&slice(&json!({}))).await;
+    let endpoints = |count: usize| -> Vec<Value> {
+        let address = |n: usize| format!("10.1.{}.{}", n / 250, n % 250 + 1);
+        (0..count).map(|n| json!({"addresses": [address(n)]})).collect()
+    };
+    let largest = slice(&json!({"endpoints": endpoints(500), "ports": [{"name": "a", "port": 65_535}]}));
+    credential.expect_allowed(&largest).await;
     let pod = json!({"kind": "Pod", "name": "p", "namespace": "kube-system"});
     for (message, denied) in [
         (
@@ -134,6 +140,12 @@ pub(super) async fn services_and_endpoints(credential: &StolenCredential, admin:
             "endpoints[].targetRef",
             slice(&json!({"endpoints": [{"addresses": ["10.1.1.1"], "targetRef": pod}]})),
         ),
+        (
+            "ports must be",
+            slice(&json!({"ports": [{"name": "a", "port": 65_536}]})),
+        ),
+        ("ports must be", slice(&json!({"ports": [{"name": "a", "port": 0}]}))),
+        ("at most 500 addresses", slice(&json!({"endpoints": endpoints(501)}))),
     ] {
         credential.expect_denied(message, &denied).await;
     }

@@ -10,7 +10,8 @@
 //! | `endpoints[]`: `conditions`, `hostname`, `zone`, `hints` | copied |
 //! | `endpoints[].nodeName` | copied if it is a node of the tenant |
 //! | `endpoints[]`: `targetRef`, `deprecatedTopology` | stay: nothing on the host reads them |
-//! | `ports` | copied |
+//! | `ports` | copied; numbers from 1 to 65535, which the API server does not check, and at most 100 |
+//! | all addresses together | at most 500: the host's admission policy compares each with every closed network, and an API server bounds what that may cost |
 //! | anything else | denied by name |
 //!
 //! Such an endpoint is left out and the slice is not denied, because an address of a pod may be another tenant's later.
@@ -28,7 +29,9 @@ use crate::{
         store::WatchSpec,
     },
     translation::{
+        edge_text::PORTS,
         endpoint_address::EndpointAddresses,
+        field_checks::{self, Check, FieldChecks},
         fields::{self, FieldIssues, Fields, Rule},
         metadata::{self, AnnotationRules},
     },
@@ -45,6 +48,14 @@ const MANAGEMENT: &str = "endpointslice.kubernetes.io/";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Manager of the slices on the host.
 pub const SYNCER: &str = "syncer.berth.dev";
+
+/// Most addresses of all endpoints together.
+pub const MAX_ADDRESSES: usize = 500;
+/// Checks of numbers.
+pub static CHECKS: FieldChecks = &[
+    ("ports", Check::Items(100)),
+    ("ports[].port", Check::Number(PORTS.0, PORTS.1)),
+];
 
 /// The kind.
 pub const KIND: Kind = Kind::to_host(RESOURCE, &Slices)
@@ -114,8 +125,23 @@ pub(crate) fn denied(allowed: &EndpointAddresses<'_>, address: &Value) -> Option
     let Ok(address) = text.parse::<IpAddr>() else {
         return Some(format!("{text} is not an IP address"));
     };
-    let denied = allowed.check(address).err()?;
+    let denied = allowed.check_endpoint(address).err()?;
     Some(format!("{address} {}", denied.why()))
+}
+
+/// Denies more addresses than the host's admission policy can check, and numbers that no controller can use.
+fn check_sizes(slice: &Value, issues: &mut FieldIssues) {
+    let endpoints = json::items(slice, &["endpoints"]).iter();
+    let addresses: usize = endpoints
+        .map(|endpoint| json::items(endpoint, &["addresses"]).len())
+        .sum();
+    if addresses > MAX_ADDRESSES {
+        let why = format!(
+            "{addresses} addresses in one slice; allowed: at most {MAX_ADDRESSES}. Divide them among several EndpointSlices of the Service"
+        );
+        issues.deny("endpoints", why);
+    }
+    field_checks::check(slice, "", "", CHECKS, issues);
 }
 
 impl ToHost for Slices {
@@ -162,6 +188,7 @@ impl ToHost for Slices {
         if !matches!(json::text(slice, &["addressType"]), Some("IPv4" | "IPv6")) {
             issues.deny("addressType", "endpoints are IPv4 or IPv6 addresses");
         }
+        check_sizes(slice, &mut issues);
         let allowed = EndpointAddresses::new(cache);
         let mut endpoints = Vec::new();
         for (index, endpoint) in json::items(slice, &["endpoints"]).iter().enumerate() {
@@ -338,6 +365,42 @@ mod tests {
             let words = format!("{address} is in a network of the platform, which is never open to endpoints");
             assert!(note.ends_with(&words), "{note}");
         }
+    }
+
+    #[test]
+    fn networks_that_the_host_closes_to_endpoints_are_left_out_even_for_pods() {
+        let mut tenant = test_tenant();
+        let network = Arc::make_mut(&mut tenant.network);
+        network.endpoint_cidrs = vec!["10.0.0.0/8".into()];
+        network.closed_to_endpoints = vec!["10.1.2.0/24".into()];
+        let cache = registry::new_cache(tenant);
+        pod(&cache, 1, "Running");
+        let slice = slice("db", &["10.20.0.7", "10.1.2.9", "10.1.2.3"]);
+        let (kept, ignored) = addresses(&cache, &slice);
+        assert_eq!(kept, [json!("10.20.0.7")]);
+        assert!(
+            ignored[0].contains("10.1.2.9") && ignored[1].contains("10.1.2.3"),
+            "{ignored:?}"
+        );
+    }
+
+    #[test]
+    fn slices_are_limited_in_size_and_ports_in_range() {
+        let many = |addresses: usize| slice("db", &vec!["192.0.2.7"; addresses]);
+        let denied = |slice: &Value| Slices.translate(&cache(), &name(), slice).map(|_| ());
+        assert_eq!(denied(&many(MAX_ADDRESSES)), Ok(()));
+        assert_eq!(denied(&many(MAX_ADDRESSES + 1)).unwrap_err()[0].field, "endpoints");
+        let mut several = many(1);
+        several["endpoints"][0]["addresses"] = json!(vec!["192.0.2.7"; MAX_ADDRESSES + 1]);
+        assert_eq!(denied(&several).unwrap_err()[0].field, "endpoints");
+        for port in [json!(0), json!(-1), json!(65_536), json!(4_294_967_376_u64)] {
+            let mut slice = many(1);
+            slice["ports"][0]["port"] = port;
+            assert_eq!(denied(&slice).unwrap_err()[0].field, "ports[0].port");
+        }
+        let mut every = many(1);
+        every["ports"][0]["port"] = Value::Null;
+        assert_eq!(denied(&every), Ok(()), "without a number: every port");
     }
 
     #[test]

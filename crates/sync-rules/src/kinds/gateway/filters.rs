@@ -2,7 +2,7 @@
 //!
 //! | filter | rule |
 //! |---|---|
-//! | header modifiers, redirects, rewrites, CORS | copied: they concern the route's own requests |
+//! | header modifiers, redirects, rewrites, CORS | copied: they concern the route's own requests. `checks` denies values that a gateway may not be able to load |
 //! | `requestMirror` | its backend becomes the host's |
 //! | `extensionRef`, `externalAuth` | denied |
 //! | anything else | denied by name |

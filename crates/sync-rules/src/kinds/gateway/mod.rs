@@ -9,6 +9,7 @@
 //!
 //! The kinds are extensions. A kind that an API server does not serve is off.
 
+pub mod checks;
 pub mod class;
 mod filters;
 pub mod parents;

@@ -7,7 +7,7 @@
 //! | `parentRefs` | see `parents`. A route without any parent on the host stays in the tenant |
 //! | `useDefaultGateways` | denied: a route has to name its parents |
 //! | `hostnames` | names that the tenant's class lists; none at all only if it lists `*` |
-//! | `rules[]`: `name`, `matches`, `timeouts`, `retry`, `sessionPersistence` | copied |
+//! | `rules[]`: `name`, `matches`, `timeouts`, `retry`, `sessionPersistence` | copied if every gateway can load them: see `checks` |
 //! | `rules[].filters` | see `filters` |
 //! | backends | Services of the tenant, under the host's name, with port and weight |
 //! | a backend in another namespace | only if a ReferenceGrant there permits it; otherwise it leads nowhere, and the status reports that, as the Gateway API requires |
@@ -16,7 +16,7 @@
 //! | `status.parents` | comes back for parents on the host; what the tenant's own controllers wrote stays |
 
 use super::{
-    filters, is_granted,
+    checks, filters, is_granted,
     parents::{self, Parent},
     resource, status,
 };
@@ -264,6 +264,7 @@ impl ToHost for Route {
         if !rules.is_empty() {
             spec.insert("rules".into(), rules.into());
         }
+        checks::check(self.resource.kind, source, &mut issues);
         let annotations = ingress::annotations::translate(cache, route, &mut issues);
         let metadata = json!({"labels": metadata::labels(route), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))

@@ -4,10 +4,11 @@
 //! | annotation | rule |
 //! |---|---|
 //! | those that the tenant's class lists | copied |
-//! | plain settings of ingress-nginx | copied if the value has the expected shape, denied otherwise |
+//! | plain settings of ingress-nginx | see `settings`: copied if the value is one that the controller can load, denied otherwise |
 //! | others of ingress controllers and gateways | denied: an Ingress without the protection it asks for is worse than none |
 //! | everything else | stays in the tenant, for its own tools: certificates, DNS, deployment |
 
+use super::settings;
 use crate::{
     model::{Cache, json},
     translation::{fields::FieldIssues, metadata},
@@ -39,97 +40,6 @@ pub const CONTROLLERS: &[&str] = &[
     "zalando.org",
 ];
 
-/// What a value may look like.
-#[derive(Clone, Copy)]
-pub enum Shape {
-    /// true or false.
-    Flag,
-    /// A number, with a unit.
-    Number,
-    /// One word.
-    Word,
-    /// Words, addresses, networks.
-    List,
-    /// A path, with references to parts of the requested one.
-    Path,
-}
-
-impl Shape {
-    fn fits(self, value: &str) -> bool {
-        let every = |more: &str| value.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c));
-        match self {
-            Self::Flag => matches!(value, "true" | "false"),
-            Self::Number => {
-                let digits = value.strip_suffix(['k', 'K', 'm', 'M', 'g', 'G', 's']).unwrap_or(value);
-                digits.parse::<u32>().is_ok() || matches!(digits, "1.0" | "1.1")
-            }
-            Self::Word => !value.is_empty() && every("._-"),
-            Self::List => every("._:/*, -"),
-            // `$1` stands for a part of the path; other variables are the controller's own.
-            Self::Path => {
-                value.starts_with('/')
-                    && every("/._$-")
-                    && value
-                        .split('$')
-                        .skip(1)
-                        .all(|after| after.starts_with(|c: char| c.is_ascii_digit()))
-            }
-        }
-    }
-}
-
-/// Domain of the settings of ingress-nginx.
-pub const NGINX: &str = "nginx.ingress.kubernetes.io/";
-
-/// Settings of ingress-nginx that concern the Ingress itself only.
-pub const SETTINGS: &[(&str, Shape)] = &[
-    ("affinity", Shape::Word),
-    ("affinity-mode", Shape::Word),
-    ("app-root", Shape::Path),
-    ("backend-protocol", Shape::Word),
-    ("canary", Shape::Flag),
-    ("canary-by-cookie", Shape::Word),
-    ("canary-by-header", Shape::Word),
-    ("canary-by-header-value", Shape::Word),
-    ("canary-weight", Shape::Number),
-    ("canary-weight-total", Shape::Number),
-    ("client-body-buffer-size", Shape::Number),
-    ("cors-allow-credentials", Shape::Flag),
-    ("cors-allow-headers", Shape::List),
-    ("cors-allow-methods", Shape::List),
-    ("cors-allow-origin", Shape::List),
-    ("cors-expose-headers", Shape::List),
-    ("cors-max-age", Shape::Number),
-    ("denylist-source-range", Shape::List),
-    ("enable-cors", Shape::Flag),
-    ("force-ssl-redirect", Shape::Flag),
-    ("limit-burst-multiplier", Shape::Number),
-    ("limit-connections", Shape::Number),
-    ("limit-rate", Shape::Number),
-    ("limit-rate-after", Shape::Number),
-    ("limit-rpm", Shape::Number),
-    ("limit-rps", Shape::Number),
-    ("proxy-body-size", Shape::Number),
-    ("proxy-buffer-size", Shape::Number),
-    ("proxy-buffering", Shape::Word),
-    ("proxy-buffers-number", Shape::Number),
-    ("proxy-connect-timeout", Shape::Number),
-    ("proxy-http-version", Shape::Number),
-    ("proxy-next-upstream-timeout", Shape::Number),
-    ("proxy-next-upstream-tries", Shape::Number),
-    ("proxy-read-timeout", Shape::Number),
-    ("proxy-request-buffering", Shape::Word),
-    ("proxy-send-timeout", Shape::Number),
-    ("rewrite-target", Shape::Path),
-    ("service-upstream", Shape::Flag),
-    ("session-cookie-max-age", Shape::Number),
-    ("session-cookie-name", Shape::Word),
-    ("session-cookie-samesite", Shape::Word),
-    ("ssl-redirect", Shape::Flag),
-    ("use-regex", Shape::Flag),
-    ("whitelist-source-range", Shape::List),
-];
-
 fn is_controllers(key: &str) -> bool {
     key.starts_with("kubernetes.io/ingress.") || CONTROLLERS.iter().any(|domain| metadata::in_domain(key, domain))
 }
@@ -143,13 +53,12 @@ pub fn translate(cache: &Cache, object: &Value, issues: &mut FieldIssues) -> Map
             continue;
         }
         let field = || format!("metadata.annotations[{key}]");
-        let setting = key
-            .strip_prefix(NGINX)
-            .and_then(|name| SETTINGS.iter().find(|(known, _)| *known == name));
-        match setting {
+        match settings::pattern(&key) {
             _ if lists_annotation(listed, &key) => drop(copied.insert(key, value.into())),
-            Some((_, shape)) if shape.fits(&value) => drop(copied.insert(key, value.into())),
-            Some(_) => issues.deny(field(), "the value has characters that are not offered here"),
+            Some(pattern) => match pattern.denial(&value) {
+                None => drop(copied.insert(key, value.into())),
+                Some(why) => issues.deny(field(), why),
+            },
             None if is_controllers(&key) => {
                 issues.deny(
                     field(),
@@ -179,7 +88,7 @@ mod tests {
             "nginx.ingress.kubernetes.io/rewrite-target": "/api/$2", "nginx.ingress.kubernetes.io/proxy-body-size": "100m",
             "nginx.ingress.kubernetes.io/whitelist-source-range": "192.0.2.0/24, 2001:db8::/32",
             "nginx.ingress.kubernetes.io/ssl-redirect": "true; return 200",
-            "nginx.ingress.kubernetes.io/app-root": "/$host",
+            "nginx.ingress.kubernetes.io/app-root": "/$host", "nginx.ingress.kubernetes.io/proxy-buffering": "yes",
             "nginx.ingress.kubernetes.io/configuration-snippet": "proxy_pass http://169.254.169.254;",
             "nginx.ingress.kubernetes.io/auth-url": "http://auth.example.com",
             "alb.ingress.kubernetes.io/scheme": "internet-facing", "kubernetes.io/ingress.global-static-ip-name": "other",

@@ -6,7 +6,7 @@
 //! | annotations | see `annotations`: instructions to the controller only from an allow-list |
 //! | `ingressClassName`, or the annotation `kubernetes.io/ingress.class` | one that the tenant's class lists. An Ingress of a class that the tenant made itself stays in the tenant, for the tenant's own controller |
 //! | `rules[].host`, `tls[].hosts` | host names that the tenant's class lists; without one, or with `defaultBackend`, only if it lists `*` |
-//! | `rules[].http.paths[]` | copied; without characters that controllers may take for configuration |
+//! | `rules[].http.paths[]` | copied if no controller can take them for configuration: see `paths` |
 //! | backends: `service` | the host's; a Service for an external name leads nowhere, with an Event |
 //! | backends: `resource` | denied |
 //! | `tls[].secretName` | the host's; the Secret is synced as well |
@@ -15,6 +15,8 @@
 
 pub mod annotations;
 pub mod class;
+pub mod paths;
+pub mod settings;
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +31,7 @@ use crate::{
         store::WatchSpec,
     },
     translation::{
-        backend,
+        backend, field_checks,
         fields::{self, FieldIssues, Fields, Rule},
         host_text, hostnames, metadata,
     },
@@ -77,9 +79,6 @@ const BACKEND: Fields = &[
 ];
 const SERVICE: Fields = &[("name", Rule::Rewrite), ("port", Rule::Copy)];
 const TLS: Fields = &[("hosts", Rule::Copy), ("secretName", Rule::Rewrite)];
-
-/// Characters that do not belong in a path and that some controllers interpret as configuration.
-const NOT_IN_PATHS: &[char] = &[' ', ';', '{', '}', '"', '\'', '`', '#'];
 
 struct Ingresses;
 
@@ -153,10 +152,13 @@ impl ToHost for Ingresses {
                 spec.insert(field.into(), items.into());
             }
         };
+        let has_expressions = paths::has_expressions(ingress);
         list("rules", &mut |source, path| {
-            rule(cache, name, source, path, &mut issues)
+            rule(cache, name, (source, path), has_expressions, &mut issues)
         });
         list("tls", &mut |source, path| tls(cache, name, source, path, &mut issues));
+        field_checks::check(source, "spec", "", paths::CHECKS, &mut issues);
+        paths::check_count(source, &mut issues);
         let annotations = annotations::translate(cache, ingress, &mut issues);
         let metadata = json!({"labels": metadata::labels(ingress), "annotations": annotations});
         issues.into_result(json!({"metadata": metadata, "spec": spec}))
@@ -186,7 +188,13 @@ impl ToHost for Ingresses {
     }
 }
 
-fn rule(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut FieldIssues) -> Value {
+fn rule(
+    cache: &Cache,
+    name: &Name,
+    (source, path): (&Value, &str),
+    has_expressions: bool,
+    issues: &mut FieldIssues,
+) -> Value {
     let mut rule = fields::copy(source, path, RULE, issues);
     let host = json::text(source, &["host"]).unwrap_or_default();
     hostnames::check(cache, host, &format!("{path}.host"), issues);
@@ -200,11 +208,7 @@ fn rule(cache: &Cache, name: &Name, source: &Value, path: &str, issues: &mut Fie
         .map(|(index, source)| {
             let path = format!("{path}.http.paths[{index}]");
             let mut copied = fields::copy(source, &path, PATH, issues);
-            let text = json::text(source, &["path"]).unwrap_or_default();
-            if text.contains(|c: char| NOT_IN_PATHS.contains(&c) || c.is_control()) {
-                let why = "spaces, quotes, braces, semicolons and # are not allowed in a path";
-                issues.deny(format!("{path}.path"), why);
-            }
+            paths::check(source, &path, has_expressions, issues);
             let backend = backend(cache, name, &source["backend"], &format!("{path}.backend"), issues);
             copied.insert("backend".into(), backend);
             copied.into()

@@ -30,7 +30,7 @@ fn name() -> Name {
 
 fn ingress() -> Value {
     json!({"metadata": {"name": "web", "namespace": "shop", "labels": {"app": "web", "berth.dev/tenant": "other"},
-            "annotations": {"nginx.ingress.kubernetes.io/ssl-redirect": "true", "meta.helm.sh/release-name": "web"}},
+            "annotations": {"nginx.ingress.kubernetes.io/rewrite-target": "/$2", "meta.helm.sh/release-name": "web"}},
         "spec": {"ingressClassName": "nginx",
             "rules": [{"host": "app.team.example.com", "http": {"paths": [
                 {"path": "/api(/|$)(.*)", "pathType": "ImplementationSpecific", "backend": {"service": {"name": "api", "port": {"name": "http"}}}},
@@ -77,6 +77,83 @@ fn all_fields_that_reach_too_far_are_denied_at_once() {
     spec["tls"] = json!([{"secretName": "a"}, {"hosts": ["example.com"]}]);
     spec["somethingNew"] = true.into();
     insta::assert_yaml_snapshot!(translate(&["*.team.example.com"], &ingress).unwrap_err());
+}
+
+/// What is denied about an Ingress with this path, after `change` of the Ingress.
+fn denied_path(path: &str, path_type: &str, change: impl FnOnce(&mut Value)) -> Vec<String> {
+    let mut ingress = ingress();
+    let changed = &mut ingress["spec"]["rules"][0]["http"]["paths"][0];
+    changed["path"] = path.into();
+    changed["pathType"] = path_type.into();
+    change(&mut ingress);
+    translate(&["*"], &ingress).err().unwrap_or_default()
+}
+
+#[test]
+fn paths_that_could_break_the_controller_are_denied() {
+    let field = "spec.rules[0].http.paths[0].path: ";
+    for (path, path_type) in [
+        ("/api(", "ImplementationSpecific"),
+        ("/(a+)+$", "ImplementationSpecific"),
+        ("/a[z-a]", "ImplementationSpecific"),
+        ("/api(/|$)(.*)", "Prefix"),
+        ("/a;b", "Exact"),
+        ("/a\nb", "Prefix"),
+        ("/${host}", "Exact"),
+    ] {
+        let denied = denied_path(path, path_type, |_| {});
+        assert_eq!(denied.len(), 1, "{path}: {denied:?}");
+        assert!(
+            denied[0].starts_with(field) && denied[0].contains("allowed: "),
+            "{denied:?}"
+        );
+    }
+    for (path, path_type) in [("/a/b.c", "Exact"), ("/%7Ea", "Prefix"), ("", "ImplementationSpecific")] {
+        assert_eq!(denied_path(path, path_type, |_| {}), Vec::<String>::new(), "{path}");
+    }
+}
+
+#[test]
+fn paths_are_regular_expressions_only_if_the_ingress_says_so() {
+    let annotated = |annotations: Value| {
+        denied_path("/api/(.*)", "ImplementationSpecific", |ingress| {
+            ingress["metadata"]["annotations"] = annotations;
+        })
+    };
+    assert_eq!(annotated(json!({})).len(), 1);
+    assert_eq!(
+        annotated(json!({"nginx.ingress.kubernetes.io/use-regex": "false"})).len(),
+        1
+    );
+    for (key, value) in [("use-regex", "true"), ("rewrite-target", "/$1")] {
+        let key = format!("nginx.ingress.kubernetes.io/{key}");
+        assert_eq!(annotated(json!({ key: value })), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn the_size_of_an_ingress_is_limited() {
+    let backend = json!({"service": {"name": "web", "port": {"number": 80}}});
+    let path = json!({"path": "/", "pathType": "Prefix", "backend": backend});
+    let rules = |rules: usize, paths: usize| {
+        let rule = json!({"host": "a.example.com", "http": {"paths": vec![path.clone(); paths]}});
+        denied_path("/", "Prefix", |ingress| {
+            ingress["spec"]["rules"] = vec![rule; rules].into()
+        })
+    };
+    assert_eq!(rules(10, 10), Vec::<String>::new());
+    assert_eq!(rules(1, 101).len(), 1);
+    assert_eq!(rules(26, 4).len(), 1);
+    assert_eq!(rules(101, 1).len(), 2, "rules and paths");
+    let denied = denied_path("/", "Prefix", |ingress| {
+        ingress["spec"]["rules"][0]["http"]["paths"][1]["backend"]["service"]["port"]["number"] = 65_536.into();
+    });
+    assert_eq!(
+        denied,
+        [
+            "spec.rules[0].http.paths[1].backend.service.port.number: 65536 is not possible here; allowed: a number from 1 to 65535"
+        ]
+    );
 }
 
 #[test]

@@ -47,6 +47,7 @@ impl Limits {
             ingress,
             // Does not limit policies.
             endpoint_cidrs: _,
+            closed_to_endpoints: _,
             api_server_hosts: _,
         } = limits;
         Self {

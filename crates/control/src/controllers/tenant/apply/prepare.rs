@@ -51,7 +51,7 @@ pub(super) async fn prepare<'a>(
         .await
         .map_err(in_step(TenantError::HostNetwork))?;
     let blocked = host_network.blocked_with(&ranges::blocking(&settings.class_network.blocked_cidrs));
-    let limits = network::network_limits(&settings.network, &settings.class_network, &blocked);
+    let limits = network::network_limits(&settings.network, &settings.class_network, &host_network, &blocked);
     let closed_to_endpoints = network::closed_to_endpoints(&host_network, &settings.class_network);
     apply_namespaces(context, accepted, &limits, &closed_to_endpoints).await?;
     recorded_settings::record(tenant, settings)
