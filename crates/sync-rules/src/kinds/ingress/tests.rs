@@ -138,7 +138,7 @@ fn the_size_of_an_ingress_is_limited() {
     let rules = |rules: usize, paths: usize| {
         let rule = json!({"host": "a.example.com", "http": {"paths": vec![path.clone(); paths]}});
         denied_path("/", "Prefix", |ingress| {
-            ingress["spec"]["rules"] = vec![rule; rules].into()
+            ingress["spec"]["rules"] = vec![rule; rules].into();
         })
     };
     assert_eq!(rules(10, 10), Vec::<String>::new());

@@ -98,7 +98,7 @@ fn percent(used: u64, limit: u64) -> u32 {
 fn definitions_percent(usage: &DatastoreUsage, limits: &TenantLimits) -> u32 {
     percent(
         usage.custom_resource_definitions,
-        limits.custom_resource_definitions.into(),
+        limits.custom_resource_definitions,
     )
 }
 

@@ -6,9 +6,9 @@ mod fixture;
 use crate::testing::NEVER_ENDS;
 use fixture::{Fixture, TENANT};
 use serde_json::json;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use std::sync::atomic::Ordering;
 
 /// Calls until the first reconcile that had nothing left to do.
 async fn calls_until_ready() -> usize {
