@@ -43,8 +43,10 @@ pub(super) async fn largest_slice(credential: &StolenCredential, admin: &Client)
     let namespaces: Api<Namespace> = Api::all(admin.clone());
     until("the largest slice is compared with all networks", SOON, async || {
         // Control may restore its own list meanwhile.
-        let patched = namespaces.patch(&credential.namespace, &PatchParams::default(), &Patch::Merge(&patch));
-        patched.await.map_err(|error| error.to_string())?;
+        namespaces
+            .patch(&credential.namespace, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map_err(|error| error.to_string())?;
         expect_closed(credential, &mixed).await?;
         credential.create(&open).await.map_err(|error| error.to_string())?;
         expect_closed(credential, &mixed).await
