@@ -57,8 +57,9 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             // Names and too many addresses have been rejected above: here they would only be errors.
             validation(
                 format!(
-                    "object.addressType == 'FQDN' || variables.addresses > {MAX_ADDRESSES} || object.?endpoints.orValue([]).all(e, e.?addresses.orValue([]).all(a, \
-                 !variables.closed.exists(c, c.containsIP(a))))"
+                    "object.addressType == 'FQDN' || variables.addresses > {MAX_ADDRESSES} || \
+                     object.?endpoints.orValue([]).all(e, e.?addresses.orValue([]).all(a, \
+                     !variables.closed.exists(c, c.containsIP(a))))"
                 ),
                 "endpoints[].addresses may not hold addresses of the host's Services, nodes, API servers or metadata services",
             ),

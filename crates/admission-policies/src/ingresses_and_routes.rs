@@ -213,3 +213,45 @@ fn validate_controller_annotations() -> Validation {
         "metadata.annotations may hold only instructions to the controller that the tenant's class lists, with values that it can load",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_allowed_with_the_values_of_translation() {
+        let annotations = validate_controller_annotations().expression;
+        for (name, pattern) in settings::SETTINGS {
+            assert!(annotations.contains(&format!("'{name}'")), "{name}");
+            assert!(annotations.contains(&format!("r'{}'", pattern.expression)), "{name}");
+        }
+    }
+
+    #[test]
+    fn messages_name_the_limits_of_translation() {
+        let limit = format!("at most {} rules", paths::MAX_ENTRIES);
+        assert!(validate_sizes().message.contains(&limit));
+    }
+
+    #[test]
+    fn paths_and_matches_are_validated_as_translation_does() {
+        let paths = validate_paths().expression;
+        for pattern in [&edge_text::PATH, &edge_text::PATH_EXPRESSION] {
+            assert!(paths.contains(&field_checks::matches("p.path", pattern)));
+        }
+        let routes = build_route_policy().validations;
+        for (steps, _) in checks::NUMBERS
+            .iter()
+            .chain(checks::MATCHES)
+            .chain(checks::GRPC_MATCHES)
+        {
+            let last = steps.rsplit('.').next().unwrap().trim_end_matches("[]");
+            assert!(
+                routes
+                    .iter()
+                    .any(|validation| validation.expression.contains(&format!(".?{last}"))),
+                "{steps}"
+            );
+        }
+    }
+}

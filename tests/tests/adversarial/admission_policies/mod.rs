@@ -2,6 +2,7 @@
 //! everything that the class does not allow, with a message, and allow what an intact syncer writes.
 
 mod annotations;
+mod endpoint_cost;
 mod ingresses_and_routes;
 mod network;
 mod objects;
@@ -225,6 +226,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     annotations::validate(&credential).await;
     objects::metadata_and_secrets(&credential).await;
     objects::services_and_endpoints(&credential, admin).await;
+    endpoint_cost::largest_slice(&credential, admin).await;
     objects::sources_of_variables(&credential).await;
     objects::storage_and_devices(&credential).await;
     ingresses_and_routes::validate(&credential).await;
