@@ -3,6 +3,7 @@
 use super::{
     kind::{Dependency, Kind},
     kind_id::KindId,
+    memo::Memo,
     mirror_sources::MirrorSources,
     pod_addresses::PodAddresses,
     references::References,
@@ -12,9 +13,12 @@ use super::{
     to_host::ToHost,
 };
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
 };
+
+/// The tenant's own labels of its Nodes, by name of the Node.
+pub type OwnLabels = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Everything that is known; kinds read it, the engine of the syncer fills it.
 pub struct Cache {
@@ -30,6 +34,8 @@ pub struct Cache {
     references: Mutex<References>,
     mirror_sources: Mutex<MirrorSources>,
     pod_addresses: Mutex<PodAddresses>,
+    /// Labels that the tenant gives its Nodes itself.
+    pub own_labels: Memo<OwnLabels>,
 }
 
 impl Cache {
@@ -50,6 +56,7 @@ impl Cache {
             references: Mutex::default(),
             mirror_sources: Mutex::default(),
             pod_addresses: Mutex::default(),
+            own_labels: Memo::default(),
         }
     }
 

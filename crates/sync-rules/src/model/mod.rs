@@ -7,6 +7,7 @@ mod fresh;
 pub mod json;
 pub mod kind;
 pub mod kind_id;
+pub mod memo;
 pub mod mirror;
 pub mod mirror_sources;
 mod packed_text;

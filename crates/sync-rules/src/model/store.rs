@@ -52,6 +52,8 @@ struct Inner {
     seen_up_to: u64,
     /// Versions that the watch will report and that need no work, by UID: those after the first, up to the second.
     expected: HashMap<Box<str>, (u64, u64)>,
+    /// Counts changes of `objects`.
+    state: u64,
     /// While a list runs: versions of what was known when it began, without what the list has named since.
     unlisted: Option<HashMap<Name, u64>>,
 }
@@ -83,6 +85,11 @@ impl Store {
             .iter()
             .map(|(name, stored)| (name.clone(), Arc::clone(stored)))
             .collect()
+    }
+
+    /// A number that grows with each change of any object.
+    pub fn state(&self) -> u64 {
+        self.inner().state
     }
 
     /// Number of objects.
@@ -197,6 +204,7 @@ impl Store {
         let stored = Arc::new(stored);
         self.fresh.keep(&stored, &self.dictionary);
         inner.objects.insert(name, stored);
+        inner.state += 1;
     }
 
     /// Drops an object from the store, although it exists.
@@ -257,6 +265,7 @@ impl Inner {
     fn remove(&mut self, name: &Name) {
         if let Some(old) = self.objects.remove(name) {
             self.by_own_name.remove(&old.name);
+            self.state += 1;
         }
     }
 }

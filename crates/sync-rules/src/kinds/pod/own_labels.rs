@@ -10,13 +10,10 @@
 //! As everywhere in Kubernetes, labels that change later move no pod.
 
 use super::scheduling::NODE_TERMS;
-use crate::model::{Cache, KindId, json};
+use crate::model::{Cache, KindId, cache::OwnLabels, json};
 use berth_api::labels::is_reserved;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
-
-/// The tenant's own labels of a Node, by name of the Node.
-type OwnLabels = BTreeMap<String, BTreeMap<String, String>>;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Replaces requirements on the tenant's own labels in a host pod's `selector` and in the node affinity of its spec. A pod with
 /// scheduling gates is left alone: its affinity could then only become narrower, never wider again.
@@ -128,7 +125,13 @@ fn holds(requirement: &Value, labels: &BTreeMap<String, String>) -> bool {
     }
 }
 
-fn own_labels(cache: &Cache) -> OwnLabels {
+/// The tenant's own labels of its Nodes.
+fn own_labels(cache: &Cache) -> Arc<OwnLabels> {
+    let stores = [cache.stores.tenant(KindId::Node), cache.stores.host(KindId::Node)];
+    cache.own_labels.get(&stores, || read(cache))
+}
+
+fn read(cache: &Cache) -> OwnLabels {
     let of_tenant = cache.stores.tenant(KindId::Node).all().into_iter();
     of_tenant
         .filter_map(|(name, node)| {

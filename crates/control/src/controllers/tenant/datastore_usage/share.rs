@@ -96,10 +96,7 @@ fn percent(used: u64, limit: u64) -> u32 {
 }
 
 fn definitions_percent(usage: &DatastoreUsage, limits: &TenantLimits) -> u32 {
-    percent(
-        usage.custom_resource_definitions,
-        limits.custom_resource_definitions,
-    )
+    percent(usage.custom_resource_definitions, limits.custom_resource_definitions)
 }
 
 /// What must differ for a usage to be published.
