@@ -75,6 +75,11 @@ pub fn annotation_allowed(list: &str) -> String {
     )
 }
 
+/// The list `field` of `object`; empty if there is none, or null: an API server writes null for lists that some fields lack.
+pub fn list(object: &str, field: &str) -> String {
+    format!("{object}.?{field}.optMap(l, dyn(l) == null ? [] : l).orValue([])")
+}
+
 /// A CEL list of string literals.
 pub fn string_list<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = texts.into_iter().map(|text| format!("'{text}'")).collect();

@@ -28,9 +28,10 @@ pub(super) fn build_policy() -> AdmissionPolicy {
         }],
         variables: vec![
             closed_variable(),
+            ("endpoints", cel::list("object", "endpoints")),
             (
                 "addresses",
-                "object.?endpoints.orValue([]).map(e, e.?addresses.orValue([]).size()).sum()".into(),
+                "variables.endpoints.map(e, e.?addresses.orValue([]).size()).sum()".into(),
             ),
         ],
         validations: vec![
@@ -58,13 +59,13 @@ pub(super) fn build_policy() -> AdmissionPolicy {
             validation(
                 format!(
                     "object.addressType == 'FQDN' || variables.addresses > {MAX_ADDRESSES} || \
-                     object.?endpoints.orValue([]).all(e, e.?addresses.orValue([]).all(a, \
+                     variables.endpoints.all(e, e.?addresses.orValue([]).all(a, \
                      !variables.closed.exists(c, c.containsIP(a))))"
                 ),
                 "endpoints[].addresses may not hold addresses of the host's Services, nodes, API servers or metadata services",
             ),
             validation(
-                "object.?endpoints.orValue([]).all(e, !has(e.targetRef))",
+                "variables.endpoints.all(e, !has(e.targetRef))",
                 "endpoints[].targetRef may not name an object of the host",
             ),
         ],

@@ -1,5 +1,6 @@
 //! The tables of checks by which translation denies values that could break a controller of the host, as CEL.
 
+use super::cel;
 use berth_sync_rules::translation::{
     field_checks::{Check, EXPRESSION_TYPE, FieldChecks},
     pattern::Pattern,
@@ -40,7 +41,7 @@ fn walk(object: &str, steps: &str, depth: usize, check: &Check) -> String {
         if let Some(list) = step.strip_suffix("[]") {
             let item = format!("i{depth}");
             let inner = walk(&item, after, depth + 1, check);
-            return format!("{field}.?{list}.orValue([]).all({item}, {inner})");
+            return format!("{}.all({item}, {inner})", cel::list(&field, list));
         }
         field = format!("{field}.?{step}");
         rest = after;
@@ -48,7 +49,10 @@ fn walk(object: &str, steps: &str, depth: usize, check: &Check) -> String {
     if field == object {
         passes(object, check)
     } else {
-        format!("{field}.optMap(v, {}).orValue(true)", passes("v", check))
+        format!(
+            "{field}.optMap(v, dyn(v) == null || {}).orValue(true)",
+            passes("v", check)
+        )
     }
 }
 
@@ -98,21 +102,29 @@ mod tests {
     fn expressions_pass_what_is_not_set() {
         let word = |text: &str| format!("({text}.size() <= 9 && {text}.matches(r'^[a-z]+$') && !{text}.matches(r'x'))");
         let any = "(t.size() <= 1000 && t.matches(r'^.*$'))";
-        let number = "object.spec.?a.?b.optMap(v, (v >= 1 && v <= 3)).orValue(true)";
-        let item = format!("object.spec.?a.orValue([]).all(i0, {})", word("i0"));
-        let nested = "object.spec.?a.orValue([]).all(i0, i0.?b.orValue([]).all(i1, i1.?c.optMap(v, v.size() <= 2).orValue(true)))";
+        let number = "object.spec.?a.?b.optMap(v, dyn(v) == null || (v >= 1 && v <= 3)).orValue(true)";
+        let list = |of: &str| format!("{of}.optMap(l, dyn(l) == null ? [] : l).orValue([])");
+        let item = format!("{}.all(i0, {})", list("object.spec.?a"), word("i0"));
+        let nested = format!(
+            "{}.all(i0, {}.all(i1, i1.?c.optMap(v, dyn(v) == null || v.size() <= 2).orValue(true)))",
+            list("object.spec.?a"),
+            list("i0.?b")
+        );
         let text = word("t");
         let matched = format!(
-            "object.spec.?m.optMap(v, (v.?value.optMap(t, v.?type.orValue('') == 'RegularExpression' ? {any} : {text}).orValue(true))).orValue(true)"
+            "object.spec.?m.optMap(v, dyn(v) == null || (v.?value.optMap(t, v.?type.orValue('') == 'RegularExpression' ? {any} : {text}).orValue(true))).orValue(true)"
         );
         assert_eq!(
             all_pass("object.spec", &[""], CHECKS),
-            [number, item.as_str(), nested, matched.as_str()].join(" && ")
+            [number, item.as_str(), nested.as_str(), matched.as_str()].join(" && ")
         );
         assert_eq!(
             all_pass("o", &["x[].", "y."], &CHECKS[..1]),
-            "o.?x.orValue([]).all(i0, i0.?a.?b.optMap(v, (v >= 1 && v <= 3)).orValue(true)) && \
-             o.?y.?a.?b.optMap(v, (v >= 1 && v <= 3)).orValue(true)"
+            format!(
+                "{}.all(i0, i0.?a.?b.optMap(v, dyn(v) == null || (v >= 1 && v <= 3)).orValue(true)) && \
+                 o.?y.?a.?b.optMap(v, dyn(v) == null || (v >= 1 && v <= 3)).orValue(true)",
+                list("o.?x")
+            )
         );
     }
 }

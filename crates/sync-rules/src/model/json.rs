@@ -258,8 +258,17 @@ mod tests {
         fn a_merge_patch_turns_one_into_the_other(from in object(), to in object()) {
             match merge_patch(&from, &to) {
                 None => prop_assert_eq!(from, to),
-                Some(patch) => prop_assert_eq!(merged(&from, &patch), to),
+                Some(patch) => {
+                    prop_assert!(is_merged(&from, &patch, &to));
+                    prop_assert_eq!(merged(&from, &patch), to);
+                }
             }
+        }
+
+        #[test]
+        fn what_a_merge_patch_does_not_explain_is_found(from in object(), to in object(), other in object()) {
+            let patch = merge_patch(&from, &to).unwrap_or_else(|| json!({}));
+            prop_assert_eq!(is_merged(&from, &patch, &other), other == to);
         }
     }
 

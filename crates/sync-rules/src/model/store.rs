@@ -265,6 +265,8 @@ impl Inner {
     fn remove(&mut self, name: &Name) {
         if let Some(old) = self.objects.remove(name) {
             self.by_own_name.remove(&old.name);
+            // If it exists after all, for example because a list was older than the object, the watch brings it back.
+            self.expected.remove(&old.uid);
             self.state += 1;
         }
     }
@@ -365,6 +367,17 @@ mod tests {
         store.expect("u", 12, 14);
         assert!(!store.is_expected("u", 12), "12 came from somebody else");
         assert!(store.is_expected("u", 14) && !store.is_expected("u", 15));
+    }
+
+    #[test]
+    fn an_object_that_a_list_did_not_know_comes_back() {
+        let store = Store::default();
+        let name = Name::new("a", "b");
+        store.written(name.clone(), stored("b", 7));
+        store.expect("u", 0, 7);
+        store.list_begins();
+        assert_eq!(store.list_ends(), [name]);
+        assert!(!store.is_expected("u", 7));
     }
 
     #[test]

@@ -35,17 +35,10 @@ impl ObjectSync<'_> {
         };
         let mut written = false;
         let mut requeue_after = None;
-        // What the API server changes when it binds the pod.
-        let mut binding = json!({});
         for write in kind.sync_status(&engine.cache, name, &report) {
             match write {
-                TenantWrite::Bind { node } => {
-                    written |= self.bind(stored, &node).await?;
-                    binding = json!({"spec": {"nodeName": node}});
-                }
-                TenantWrite::Status(status) => {
-                    written |= self.write_status_after(&binding, stored, object, &status).await?;
-                }
+                TenantWrite::Bind { node } => written |= self.bind(stored, &node).await?,
+                TenantWrite::Status(status) => written |= self.write_status(stored, object, &status).await?,
                 TenantWrite::Patch(patch) => written |= self.patch(stored, object, patch).await?,
                 TenantWrite::Later(after) => requeue_after = Some(after),
             }
@@ -112,18 +105,6 @@ impl ObjectSync<'_> {
         object: &Value,
         status: &Value,
     ) -> Result<bool, CallError> {
-        self.write_status_after(&json!({}), stored, object, status).await
-    }
-
-    /// Writes a status to the tenant if it differs. `others` is a merge patch of what the syncer has changed in `object` besides.
-    /// Returns whether it did.
-    async fn write_status_after(
-        &self,
-        others: &Value,
-        stored: &Stored,
-        object: &Value,
-        status: &Value,
-    ) -> Result<bool, CallError> {
         let Self {
             engine, id, kind, name, ..
         } = self;
@@ -143,11 +124,7 @@ impl ObjectSync<'_> {
             )
             .await;
         if let Some(written) = CallError::found(result)? {
-            let mut changes = patch;
-            if let Some(spec) = others.get("spec") {
-                changes["spec"] = spec.clone();
-            }
-            engine.store_patched(Side::Tenant, *id, name, (object, &changes), written);
+            engine.store_patched(Side::Tenant, *id, name, (object, &patch), written);
         }
         Ok(true)
     }

@@ -86,6 +86,15 @@ pub(crate) async fn a_user_names_only_classes_and_pools_that_rbac_lets_it_use(ho
     })
     .await;
 
+    // The API server compiles the policies one after the other once they are installed.
+    until("the policy is enforced", SOON, async || {
+        match create(&clusters, Some("gold"), &[]).await {
+            Err(_) => Ok(()),
+            Ok(_) => Err("a class without the right was allowed"),
+        }
+    })
+    .await;
+
     for class in [Some("gold"), Some("default"), None] {
         expect_denied(CLASS_DENIED, create(&clusters, class, &[]).await);
     }

@@ -25,6 +25,7 @@ use crate::{
     },
 };
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// `resource.k8s.io/v1/ResourceClaim`.
 pub const RESOURCE_CLAIM: Resource = resource("ResourceClaim", "resourceclaims");
@@ -120,11 +121,12 @@ impl ToHost for Claims {
         match finalizers(tenant, host) {
             Some(finalizers) if status.get("allocation").is_some() || status == before => {
                 let version = tenant["metadata"].get("resourceVersion");
-                vec![TenantWrite::Patch(
-                    json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}}),
-                )]
+                let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}});
+                // The status follows, with the claim as it is then.
+                vec![TenantWrite::Patch(patch), TenantWrite::Later(Duration::ZERO)]
             }
-            _ => vec![TenantWrite::Status(status)],
+            Some(_) => vec![TenantWrite::Status(status), TenantWrite::Later(Duration::ZERO)],
+            None => vec![TenantWrite::Status(status)],
         }
     }
 }
