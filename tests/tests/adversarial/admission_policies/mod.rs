@@ -5,6 +5,7 @@ mod annotations;
 mod endpoint_cost;
 mod ingresses_and_routes;
 mod network;
+mod network_cost;
 mod objects;
 mod platform;
 mod pods;
@@ -231,6 +232,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     objects::storage_and_devices(&credential).await;
     ingresses_and_routes::validate(&credential).await;
     network::policies(&credential).await;
+    network_cost::largest_policies(&credential, admin).await;
     sizes::validate(&credential).await;
 
     for definition in definitions() {
