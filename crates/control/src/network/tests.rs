@@ -180,7 +180,11 @@ fn networks_for_endpoints_come_with_what_is_blocked_in_them() {
     let nothing: &[&str] = &[];
     for offered in [nothing, &["192.168.0.0/16"]] {
         let policy = closed_to_endpoints(&case.host, &class(offered));
-        assert_eq!(limits(offered).closed_to_endpoints, policy, "the syncer knows what the policy closes");
+        assert_eq!(
+            limits(offered).closed_to_endpoints,
+            policy,
+            "the syncer knows what the policy closes"
+        );
     }
 }
 
@@ -199,7 +203,11 @@ fn blocked_ranges_beyond_what_a_policy_can_compare_are_merged() {
         limits.blocked.iter().map(|text| ranges::parse(text).unwrap()).collect()
     };
     assert_eq!(blocked(&["0.0.0.0/0"], &many[..100]), many[..100], "not merged");
-    assert_eq!(blocked(&["198.51.1.0/24"], &many).len(), 100, "only what is allowed counts");
+    assert_eq!(
+        blocked(&["198.51.1.0/24"], &many).len(),
+        100,
+        "only what is allowed counts"
+    );
     // A network between blocked ones stays open.
     let merged = blocked(&["0.0.0.0/0", "198.51.0.100/32"], &many);
     assert!(merged.len() <= 100, "{}", merged.len());

@@ -46,17 +46,21 @@ pub(super) async fn largest_policies(credential: &StolenCredential, admin: &Clie
     open[EVERYWHERE - 1]["ipBlock"]["except"][99] = "fd98::/16".into();
     let open = policy(credential, &open);
     let namespaces: Api<Namespace> = Api::all(admin.clone());
-    until("the largest policies are compared with all networks", SOON, async || {
-        // Control may restore its own lists meanwhile.
-        namespaces
-            .patch(&credential.namespace, &PatchParams::default(), &Patch::Merge(&patch))
-            .await
-            .map_err(|error| error.to_string())?;
-        expect_open(credential, &open).await?;
-        for allowed in [&closed, &small, &wider] {
-            credential.create(allowed).await.map_err(|error| error.to_string())?;
-        }
-        expect_open(credential, &open).await
-    })
+    until(
+        "the largest policies are compared with all networks",
+        SOON,
+        async || {
+            // Control may restore its own lists meanwhile.
+            namespaces
+                .patch(&credential.namespace, &PatchParams::default(), &Patch::Merge(&patch))
+                .await
+                .map_err(|error| error.to_string())?;
+            expect_open(credential, &open).await?;
+            for allowed in [&closed, &small, &wider] {
+                credential.create(allowed).await.map_err(|error| error.to_string())?;
+            }
+            expect_open(credential, &open).await
+        },
+    )
     .await;
 }

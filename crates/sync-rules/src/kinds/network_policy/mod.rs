@@ -161,7 +161,9 @@ fn limit_size(policy: &Value, object: &mut Value, issues: &mut FieldIssues) -> R
 /// Takes all rules out of a direction that the host's API server would reject because comparing its ranges costs too much.
 fn limit_cost(peers: &Peers<'_>, object: &mut Value, issues: &mut FieldIssues) {
     for (direction, side) in [("ingress", "from"), ("egress", "to")] {
-        let cost = peers.cost(side).of_rules(json::items(object, &["spec", direction]), side);
+        let cost = peers
+            .cost(side)
+            .of_rules(json::items(object, &["spec", direction]), side);
         if cost > cost::MAX_COST
             && let Some(spec) = object["spec"].as_object_mut()
         {

@@ -159,7 +159,9 @@ fn a_direction_that_costs_the_host_too_much_is_closed() {
     limits.blocked = blocked;
     let cache = cache_with(&limits);
     let translate = |peers: u32| {
-        let to: Vec<Value> = (0..peers).map(|n| json!({"ipBlock": {"cidr": format!("{}.0.0.0/4", 16 * (n % 14))}})).collect();
+        let to: Vec<Value> = (0..peers)
+            .map(|n| json!({"ipBlock": {"cidr": format!("{}.0.0.0/4", 16 * (n % 14))}}))
+            .collect();
         let everywhere: Vec<Value> = (0..peers).map(|_| json!({"ipBlock": {"cidr": "0.0.0.0/0"}})).collect();
         let spec = json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{"from": to}], "egress": [{"to": everywhere}]});
         translate_in(&cache, &spec)
@@ -167,9 +169,15 @@ fn a_direction_that_costs_the_host_too_much_is_closed() {
     let (spec, ignored) = translate(40);
     assert_eq!((json::items(&spec, &["egress"]).len(), ignored), (1, Vec::new()));
     let (spec, ignored) = translate(80);
-    assert_eq!((spec.get("egress"), &spec["policyTypes"]), (None, &json!(["Ingress", "Egress"])));
+    assert_eq!(
+        (spec.get("egress"), &spec["policyTypes"]),
+        (None, &json!(["Ingress", "Egress"]))
+    );
     assert_eq!(json::items(&spec, &["ingress"]).len(), 1, "the other direction stays");
-    assert!(ignored.len() == 1 && ignored[0].starts_with("spec.egress: "), "{ignored:?}");
+    assert!(
+        ignored.len() == 1 && ignored[0].starts_with("spec.egress: "),
+        "{ignored:?}"
+    );
 }
 
 #[test]
