@@ -235,7 +235,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     ingresses_and_routes::validate(&credential).await;
     network::policies(&credential).await;
     network_cost::largest_policies(&credential, admin).await;
-    sizes::validate(&credential).await;
+    sizes::validate(&credential, admin).await;
 
     for definition in definitions() {
         let name = definition.metadata.name.unwrap();
