@@ -128,7 +128,8 @@ fn build_route_policy() -> AdmissionPolicy {
         subjects: Subjects::TenantIdentities,
         resource_rules: vec![ResourceRule {
             group: "gateway.networking.k8s.io",
-            version: "v1",
+            // Hosts with an older Gateway API serve TLSRoutes in alpha versions only. What is validated is the same in all versions.
+            version: "*",
             resources: &["httproutes", "grpcroutes", "tlsroutes"],
             operations: WRITES,
         }],
@@ -225,6 +226,16 @@ mod tests {
             assert!(annotations.contains(&format!("'{name}'")), "{name}");
             assert!(annotations.contains(&format!("r'{}'", pattern.expression)), "{name}");
         }
+    }
+
+    #[test]
+    fn routes_of_every_version_are_validated() {
+        let versions: Vec<&str> = build_route_policy()
+            .resource_rules
+            .iter()
+            .map(|rule| rule.version)
+            .collect();
+        assert_eq!(versions, ["*"]);
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub enum Scope {
 pub struct ResourceRule {
     /// API group.
     pub group: &'static str,
-    /// API version in which the expressions see objects.
+    /// API version in which the expressions see objects; `*` for the version of the request.
     pub version: &'static str,
     /// Resources, and subresources as `resource/subresource`.
     pub resources: &'static [&'static str],

@@ -30,11 +30,15 @@ fn is_managed_by_syncer(object: &str) -> String {
 }
 
 /// Whether the CIDR of `p.ipBlock` lies in one of the list `allowed` and excepts all blocked CIDRs within it.
+///
+/// Translation excepts blocked CIDRs as they are listed, and finding a text costs little. Only the others are compared one by
+/// one. `berth_sync_rules::kinds::network_policy::cost` counts what this costs.
 fn is_allowed_block(allowed: &str) -> String {
     format!(
         "(variables.{allowed}.exists(a, cidr(a).containsCIDR(p.ipBlock.cidr)) && \
          variables.blockedCidrs.all(c, !cidr(c).containsCIDR(p.ipBlock.cidr) && \
-         (!cidr(p.ipBlock.cidr).containsCIDR(c) || p.ipBlock.?except.orValue([]).exists(e, cidr(e).containsCIDR(c)))))"
+         (!cidr(p.ipBlock.cidr).containsCIDR(c) || c in p.ipBlock.?except.orValue([]) || \
+         p.ipBlock.?except.orValue([]).exists(e, cidr(e).containsCIDR(c)))))"
     )
 }
 

@@ -119,7 +119,8 @@ fn validate_pods() -> Vec<Validation> {
 /// A seccomp profile for every container, and no right to send packets under another address. The Pod Security level
 /// `baseline` rejects `Unconfined` and added capabilities.
 ///
-/// A pod's own fields cannot change once it exists: pods from before these rules stay as they are.
+/// A pod's own fields cannot change once it exists, and neither can its ephemeral containers: those from before these rules stay as
+/// they are.
 fn validate_security_contexts() -> Vec<Validation> {
     let profile = |path: &str, unset: &str| {
         format!(
@@ -145,7 +146,8 @@ fn validate_security_contexts() -> Vec<Validation> {
         unless_on_own_nodes(
             &format!(
                 "request.?subResource.orValue('') != 'ephemeralcontainers' || \
-                 object.spec.?ephemeralContainers.orValue([]).all(c, {drops_raw_sockets})"
+                 object.spec.?ephemeralContainers.orValue([]).all(c, (oldObject != null && \
+                 oldObject.spec.?ephemeralContainers.orValue([]).exists(o, o.name == c.name)) || {drops_raw_sockets})"
             ),
             raw_sockets,
         ),

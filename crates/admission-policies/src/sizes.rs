@@ -1,8 +1,10 @@
-//! How much one object may hold: the limits of `berth_sync_rules::translation::sizes`, as expressions.
+//! How much one object may hold: the limits of `berth_sync_rules::translation::sizes`, as expressions. An object that holds more, because
+//! it is older than a limit, may change as long as it does not grow.
 
 use super::{AdmissionPolicy, ResourceRule, Scope, Subjects, Validation, WRITES, validation};
 use berth_sync_rules::translation::sizes::{
-    DISRUPTION_BUDGET, Measure, NETWORK_POLICY_RULES, NETWORK_POLICY_SELECTOR, POD, SERVICE, SizeLimit,
+    DISRUPTION_BUDGET, Measure, NETWORK_POLICY_RULES, NETWORK_POLICY_SELECTOR, POD, RUNNING_POD, SERVICE,
+    SERVICE_PORTS, SizeLimit,
 };
 
 pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
@@ -16,19 +18,9 @@ pub(super) fn build_policies() -> Vec<AdmissionPolicy> {
                 resources: &["pods", "pods/ephemeralcontainers"],
                 operations: WRITES,
             },
-            &[POD],
+            &[POD, RUNNING_POD],
         ),
-        build_policy(
-            "berth-service-sizes",
-            "Services of a tenant have no more ports than nodes can work with.",
-            ResourceRule {
-                group: "",
-                version: "v1",
-                resources: &["services"],
-                operations: WRITES,
-            },
-            &[SERVICE],
-        ),
+        build_service_policy(),
         build_policy(
             "berth-network-policy-sizes",
             "NetworkPolicies of a tenant hold no more rules than nodes can work with.",
@@ -71,6 +63,28 @@ fn build_policy(
     }
 }
 
+fn build_service_policy() -> AdmissionPolicy {
+    let mut policy = build_policy(
+        "berth-service-sizes",
+        "Services of a tenant have no more ports than nodes can work with.",
+        ResourceRule {
+            group: "",
+            version: "v1",
+            resources: &["services"],
+            operations: WRITES,
+        },
+        &[SERVICE],
+    );
+    policy.validations.extend(SERVICE_PORTS.iter().map(|limit| {
+        let Validation { expression, message } = validate(limit);
+        validation(
+            format!("object.spec.?clusterIP.orValue('') == 'None' || {expression}"),
+            message,
+        )
+    }));
+    policy
+}
+
 fn validate(limit: &SizeLimit) -> Validation {
     let SizeLimit {
         field,
@@ -81,7 +95,11 @@ fn validate(limit: &SizeLimit) -> Validation {
         why: _,
     } = limit;
     validation(
-        format!("{} <= {on_host}", count(measure)),
+        format!(
+            "{0} <= {on_host} || (oldObject != null && {1} >= {0})",
+            count("object", measure),
+            count("oldObject", measure)
+        ),
         format!("{field}: one object may have at most {on_host} on the host"),
     )
 }
@@ -89,18 +107,18 @@ fn validate(limit: &SizeLimit) -> Validation {
 /// Names of the items of lists within lists.
 const ITEMS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// The number that a measure counts in `object`.
-fn count(measure: &Measure) -> String {
+/// The number that a measure counts in an object.
+fn count(object: &str, measure: &Measure) -> String {
     let terms: Vec<String> = match measure {
         Measure::Total { parents, entries } => parents
             .iter()
             .flat_map(|parent| entries.iter().map(move |path| format!("{parent}.{path}")))
-            .map(|path| count_entries("object", &path, 0))
+            .map(|path| count_entries(object, &path, 0))
             .collect(),
         Measure::Products(products) => products
             .iter()
             .map(|(parent, factors)| {
-                walk("object", parent, 0, &|item, depth| {
+                walk(object, parent, 0, &|item, depth| {
                     let [one, other] = factors.map(|path| format!("[{}, 1].max()", count_entries(item, path, depth)));
                     format!("{one} * {other}")
                 })
@@ -142,14 +160,40 @@ fn walk(value: &str, path: &str, depth: usize, leaf: &dyn Fn(&str, usize) -> Str
 mod tests {
     use super::*;
 
+    /// The first part of the expression: the second is about objects that do not grow.
     fn expression(limits: &[SizeLimit], field: &str) -> String {
-        validate(limits.iter().find(|limit| limit.field == field).unwrap()).expression
+        let expression = validate(limits.iter().find(|limit| limit.field == field).unwrap()).expression;
+        let (limited, _) = expression.split_once(" || (oldObject != null && ").unwrap();
+        limited.to_owned()
+    }
+
+    #[test]
+    fn objects_beyond_a_limit_may_not_grow() {
+        let tolerations = RUNNING_POD
+            .iter()
+            .find(|limit| limit.field == "spec.tolerations")
+            .unwrap();
+        assert_eq!(
+            validate(tolerations).expression,
+            "object.?spec.?tolerations.orValue([]).size() <= 500 || (oldObject != null && \
+             oldObject.?spec.?tolerations.orValue([]).size() >= object.?spec.?tolerations.orValue([]).size())"
+        );
+    }
+
+    #[test]
+    fn headless_services_may_have_more_ports() {
+        let ports = build_service_policy().validations.pop().unwrap();
+        assert!(
+            ports
+                .expression
+                .starts_with("object.spec.?clusterIP.orValue('') == 'None' || object.?spec.?ports.")
+        );
     }
 
     #[test]
     fn paths_become_expressions() {
         assert_eq!(
-            expression(POD, "spec.tolerations"),
+            expression(RUNNING_POD, "spec.tolerations"),
             "object.?spec.?tolerations.orValue([]).size() <= 500"
         );
         assert_eq!(

@@ -210,7 +210,7 @@ pub struct NetworkLimits {
     pub ingress: Vec<IngressRule>,
     /// Networks in which endpoints that the tenant writes itself may lie.
     pub endpoint_cidrs: Vec<String>,
-    /// Networks within those in which no endpoint may lie, not even a pod of the tenant: the host's admission policy rejects it.
+    /// Networks in which no endpoint may lie, not even a pod of the tenant: the host's admission policy rejects it.
     pub closed_to_endpoints: Vec<String>,
     /// Hosts that the tenant's API server may reach: `host` for port 443, `host:port` for another.
     pub api_server_hosts: Vec<String>,

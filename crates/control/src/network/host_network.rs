@@ -10,10 +10,13 @@ use std::net::{IpAddr, SocketAddr};
 /// every node.
 const MAX_BLOCKED_RANGES: usize = 250;
 
-/// Ranges that are closed to endpoints. An API server bounds what the evaluation of an admission policy may cost. It compares every
-/// address of a slice with every range; a comparison costs up to 15 units, and one expression may cost a million. 500 addresses
-/// (`endpoint_slice::MAX_ADDRESSES`) and 100 ranges, with a dozen that are always closed, stay below that.
-const MAX_CLOSED_RANGES: usize = 100;
+/// Ranges in a list with which an admission policy compares addresses. An API server bounds what the evaluation of a policy may
+/// cost: one expression may cost a million units.
+///
+/// Every address of a slice is compared with every range that is closed to endpoints, for up to 15 units. 500 addresses
+/// (`endpoint_slice::MAX_ADDRESSES`) and 100 ranges, with a dozen that are always closed, stay below the bound. Every range of a
+/// NetworkPolicy is compared with every blocked range, and excepts it: that costs the square of their number for each peer.
+const MAX_COMPARED_RANGES: usize = 100;
 
 /// The host's network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,11 +56,17 @@ impl HostNetwork {
             .copied();
         let servers = self.api_servers.iter().map(|server| IpNet::from(server.ip()));
         let all: Vec<IpNet> = self.services.iter().copied().chain(servers).chain(nodes).collect();
-        let around_pods = merge_ranges(IpNet::aggregate(&all), MAX_CLOSED_RANGES, &self.pods);
-        let mut without_pods = merge_ranges(around_pods, MAX_CLOSED_RANGES, &[]);
-        without_pods.sort();
-        without_pods
+        few_ranges(&all, &self.pods)
     }
+}
+
+/// Ranges that contain all of `ranges`, few enough for an admission policy; sorted, none contains another. Beyond that,
+/// neighbouring ranges are merged, around `apart_from` if that is possible.
+pub(super) fn few_ranges(ranges: &[IpNet], apart_from: &[IpNet]) -> Vec<IpNet> {
+    let around = merge_ranges(IpNet::aggregate(&ranges.to_vec()), MAX_COMPARED_RANGES, apart_from);
+    let mut few = merge_ranges(around, MAX_COMPARED_RANGES, &[]);
+    few.sort();
+    few
 }
 
 /// The host's network, from its nodes, Service ranges and API servers, and from flags.
@@ -209,7 +218,7 @@ mod tests {
         assert_eq!(few.ranges_without_pods(&everything).len(), 100, "not merged");
         let facts = collect_host_network(&many, ["10.96.0.0/16"], Vec::new(), &[]);
         let merged = facts.ranges_without_pods(&everything);
-        assert!(merged.len() <= MAX_CLOSED_RANGES, "{}", merged.len());
+        assert!(merged.len() <= MAX_COMPARED_RANGES, "{}", merged.len());
         for node in &many {
             let address = addresses_of(node).next().unwrap();
             assert!(merged.iter().any(|range| range.contains(&address)), "{address} is open");
@@ -230,13 +239,13 @@ mod tests {
         let closed = facts.ranges_without_pods(&[ranges::ALL_V4]);
         let with_pods = |range: &IpNet| facts.pods.iter().any(|pods| ranges::overlap(*range, *pods));
         assert!(
-            closed.len() <= MAX_CLOSED_RANGES && !closed.iter().any(with_pods),
+            closed.len() <= MAX_COMPARED_RANGES && !closed.iter().any(with_pods),
             "{closed:?}"
         );
 
         let nodes: Vec<Node> = (0..120).map(beside_pods).collect();
         let closed = collect_host_network(&nodes, [], Vec::new(), &[]).ranges_without_pods(&[ranges::ALL_V4]);
-        assert!(closed.len() <= MAX_CLOSED_RANGES, "{closed:?}");
+        assert!(closed.len() <= MAX_COMPARED_RANGES, "{closed:?}");
         for address in nodes.iter().flat_map(addresses_of) {
             assert!(closed.iter().any(|range| range.contains(&address)), "{address} is open");
         }

@@ -81,7 +81,9 @@ impl NetworkIsolation<'_> {
 }
 
 /// Limits for the tenant's syncer and for the admission policy of NetworkPolicies. Blocked ranges that overlap nothing that is
-/// allowed, or offered for endpoints, are left out, so that most tenants do not change when a node is added or removed.
+/// allowed, or offered for endpoints, are left out, so that most tenants do not change when a node is added or removed. If the
+/// others are too many for the policy, neighbouring ones are merged, around open networks without blocked ranges if that is possible:
+/// it is better to keep a neighbour of the platform closed than to open the platform.
 pub fn network_limits(
     allowed: &AllowedNetworks,
     class: &ClassNetwork,
@@ -96,22 +98,24 @@ pub fn network_limits(
     // A name may resolve to any address.
     let is_relevant =
         |range: &&IpNet| !webhook_hosts.is_empty() || opened.iter().any(|opened| ranges::overlap(*opened, **range));
-    let offered = parse_ranges(&class.endpoint_cidrs);
-    let closed = host.ranges_without_pods(&offered).into_iter();
-    let closed = closed.filter(|closed| offered.iter().any(|offered| ranges::overlap(*offered, *closed)));
+    let relevant: Vec<IpNet> = blocked.iter().filter(is_relevant).copied().collect();
+    let is_open = |range: &&IpNet| !relevant.iter().any(|blocked| ranges::overlap(*blocked, **range));
+    let open: Vec<IpNet> = opened.iter().filter(is_open).copied().collect();
+    let blocked = host_network::few_ranges(&relevant, &open);
     NetworkLimits {
-        blocked: blocked.iter().filter(is_relevant).map(ToString::to_string).collect(),
+        blocked: blocked.iter().map(ToString::to_string).collect(),
         egress: egress.clone(),
         ingress: ingress.clone(),
         endpoint_cidrs: class.endpoint_cidrs.clone(),
-        closed_to_endpoints: closed.map(|closed| closed.to_string()).collect(),
+        closed_to_endpoints: closed_to_endpoints(host, class),
         api_server_hosts: webhook_hosts.clone(),
     }
 }
 
 /// Ranges in which no endpoint of a tenant may lie, for the admission policy of EndpointSlices: it cannot tell the tenant's
 /// pods from others, so it closes what contains no pods. They are few enough that the API server evaluates the policy for
-/// every slice that a syncer writes.
+/// every slice that a syncer writes. The syncer gets the same list: merged ranges may hold pods of the tenant, also outside of what
+/// is offered, and the syncer must leave these out before the policy rejects their slice.
 pub fn closed_to_endpoints(host: &HostNetwork, class: &ClassNetwork) -> Vec<String> {
     let offered = parse_ranges(&class.endpoint_cidrs);
     let closed = host.ranges_without_pods(&offered);

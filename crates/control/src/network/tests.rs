@@ -177,11 +177,43 @@ fn networks_for_endpoints_come_with_what_is_blocked_in_them() {
         ["10.96.0.0/16", "192.168.5.1/32", "192.168.5.10/31"],
         "and nodes"
     );
-    assert!(limits(&[]).closed_to_endpoints.is_empty(), "nothing is offered");
+    let nothing: &[&str] = &[];
+    for offered in [nothing, &["192.168.0.0/16"]] {
+        let policy = closed_to_endpoints(&case.host, &class(offered));
+        assert_eq!(
+            limits(offered).closed_to_endpoints,
+            policy,
+            "the syncer knows what the policy closes"
+        );
+    }
+}
+
+#[test]
+fn blocked_ranges_beyond_what_a_policy_can_compare_are_merged() {
+    let case = Case::new("vision");
+    let many: Vec<IpNet> = (0..250)
+        .map(|n| ranges::parse(&format!("198.51.{}.{}/32", n / 100, 2 * (n % 100) + 1)).unwrap())
+        .collect();
+    let allowed = |cidrs: &[&str]| -> AllowedNetworks {
+        let egress: Vec<Value> = cidrs.iter().map(|cidr| json!({ "cidr": cidr })).collect();
+        serde_json::from_value(json!({ "egress": egress })).unwrap()
+    };
+    let blocked = |cidrs: &[&str], blocked: &[IpNet]| -> Vec<IpNet> {
+        let limits = network_limits(&allowed(cidrs), &ClassNetwork::default(), &case.host, blocked);
+        limits.blocked.iter().map(|text| ranges::parse(text).unwrap()).collect()
+    };
+    assert_eq!(blocked(&["0.0.0.0/0"], &many[..100]), many[..100], "not merged");
     assert_eq!(
-        limits(&["192.168.0.0/16"]).closed_to_endpoints,
-        ["192.168.5.1/32", "192.168.5.10/31"]
+        blocked(&["198.51.1.0/24"], &many).len(),
+        100,
+        "only what is allowed counts"
     );
+    // A network between blocked ones stays open.
+    let merged = blocked(&["0.0.0.0/0", "198.51.0.100/32"], &many);
+    assert!(merged.len() <= 100, "{}", merged.len());
+    assert!(many.iter().all(|one| merged.iter().any(|range| range.contains(one))));
+    let open: IpNet = ranges::parse("198.51.0.100/32").unwrap();
+    assert!(!merged.iter().any(|range| range.contains(&open)), "{merged:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! | annotations | [`ANNOTATIONS`] and those that the class lists. Settings of load balancers are denied on a Service of type LoadBalancer, and left out with an Event on others |
 //! | `clusterIP(s)`, `ipFamilies`, `ipFamilyPolicy` | copied: one address, inside and out |
 //! | `selector` | narrowed to the tenant and the namespace; an Event names labels that host pods do not carry |
-//! | `ports` | copied; node ports are the same inside and out. Their number is limited, see [`sizes`] |
+//! | `ports` | copied; node ports are the same inside and out. Their number is limited, but for headless Services, see [`sizes`]. What is on the host may stay |
 //! | `type` | ClusterIP; NodePort and LoadBalancer if the class allows. What it allows no longer becomes ClusterIP |
 //! | `externalTrafficPolicy`, `healthCheckNodePort`, `allocateLoadBalancerNodePorts`, `loadBalancerSourceRanges` | copied for the types that have them |
 //! | `loadBalancerClass` | copied if the class lists it |
@@ -22,7 +22,7 @@ pub mod allocation;
 
 use crate::{
     model::{
-        Cache, DeniedField, DesiredState, Kind, Observation, TenantWrite, ToHost, Translated, WhenDenied, json,
+        Cache, DeniedField, DesiredState, Kind, KindId, Observation, TenantWrite, ToHost, Translated, WhenDenied, json,
         resource::{self, Name, Resource},
     },
     translation::{
@@ -156,7 +156,7 @@ impl ToHost for Services {
         let annotations = metadata::annotations(service, &annotation_rules(cache, source), &mut issues);
         let metadata = json!({"labels": metadata::labels(service), "annotations": annotations});
         let object = json!({"metadata": metadata, "spec": spec});
-        sizes::check(sizes::SERVICE, service, &object, &mut issues);
+        limit_size(cache, name, service, &object, &mut issues);
         issues.into_result(object)
     }
 
@@ -204,6 +204,16 @@ impl ToHost for Services {
     }
 }
 
+/// Denies what is beyond the limits, unless the host's Service holds as much: it may be older than the limits.
+fn limit_size(cache: &Cache, name: &Name, service: &Value, object: &Value, issues: &mut FieldIssues) {
+    let stored = cache.stores.host(KindId::Service).get(name).map(|host| host.object());
+    let live = stored.as_deref().unwrap_or(&Value::Null);
+    sizes::check_growth(sizes::SERVICE, live, service, object, issues);
+    if json::text(service, &["spec", "clusterIP"]) != Some("None") {
+        sizes::check_growth(sizes::SERVICE_PORTS, live, service, object, issues);
+    }
+}
+
 fn annotation_rules<'a>(cache: &'a Cache, spec: &Value) -> AnnotationRules<'a> {
     // A load balancer without them could be open to the internet. Services of other types have none.
     let has_load_balancer = json::text(spec, &["type"]) == Some("LoadBalancer");
@@ -247,7 +257,7 @@ fn exposure(spec: &Value, policy: &ServicePolicy, issues: &mut FieldIssues) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::tenant::test_tenant;
+    use crate::model::{store::Stored, tenant::test_tenant};
     use crate::registry;
     use berth_api::SyncPolicy;
     use std::sync::Arc;
@@ -330,6 +340,24 @@ mod tests {
             let denied = denied(ports, ranges);
             assert!(denied.len() == 1 && denied[0].starts_with(field), "{denied:?}");
         }
+    }
+
+    #[test]
+    fn a_service_from_before_the_limits_stays_and_headless_services_may_have_more_ports() {
+        let cache = registry::new_cache(test_tenant());
+        let name = Name::new("shop", "web");
+        let service = |count: u32, address: &str| {
+            let ports: Vec<Value> = (1..=count)
+                .map(|port| json!({"name": format!("p{port}"), "port": port}))
+                .collect();
+            json!({"metadata": {"name": "web", "namespace": "shop", "resourceVersion": "1"},
+                "spec": {"clusterIP": address, "ports": ports}})
+        };
+        let is_denied = |service: &Value| Services.translate(&cache, &name, service).is_err();
+        assert!(is_denied(&service(251, "10.96.7.7")) && !is_denied(&service(300, "None")));
+        let live = Stored::new(&service(300, "10.96.7.7"));
+        cache.stores.host(KindId::Service).written(name.clone(), live);
+        assert!(!is_denied(&service(300, "10.96.7.7")) && is_denied(&service(301, "10.96.7.7")));
     }
 
     #[test]

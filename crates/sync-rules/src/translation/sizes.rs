@@ -82,23 +82,56 @@ fn count_entries(object: &Value, path: &str) -> usize {
 /// Denies what is beyond the limits in the tenant's object, or in the host's that it becomes.
 pub fn check(limits: &[SizeLimit], tenant: &Value, host: &Value, issues: &mut FieldIssues) {
     for limit in limits {
-        let SizeLimit {
-            field,
-            measure,
-            in_tenant,
-            on_host,
-            why,
-        } = limit;
-        let (written, translated) = (measure.count(tenant), measure.count(host));
-        if written > *in_tenant {
-            let why = format!("there are {written}, and one object may have at most {in_tenant}: {why}");
-            issues.deny(*field, why);
-        } else if translated > *on_host {
-            let why = format!(
-                "this becomes {translated} on the host, and one object may have at most {on_host} there: {why}"
-            );
-            issues.deny(*field, why);
+        check_limit(limit, tenant, host, issues);
+    }
+}
+
+/// The same for an object that is on the host as `live`, or null. What it holds there may stay: it may be older than these limits.
+pub fn check_growth(limits: &[SizeLimit], live: &Value, tenant: &Value, host: &Value, issues: &mut FieldIssues) {
+    for limit in limits {
+        if limit.measure.count(live) < limit.measure.count(host) {
+            check_limit(limit, tenant, host, issues);
         }
+    }
+}
+
+/// Denies what is beyond the limits of the host.
+pub fn check_on_host(limits: &[SizeLimit], host: &Value, issues: &mut FieldIssues) {
+    for limit in limits {
+        check_limit_on_host(limit, host, issues);
+    }
+}
+
+fn check_limit(limit: &SizeLimit, tenant: &Value, host: &Value, issues: &mut FieldIssues) {
+    let SizeLimit {
+        field,
+        measure,
+        in_tenant,
+        on_host: _,
+        why,
+    } = limit;
+    let written = measure.count(tenant);
+    if written > *in_tenant {
+        let why = format!("there are {written}, and one object may have at most {in_tenant}: {why}");
+        issues.deny(*field, why);
+    } else {
+        check_limit_on_host(limit, host, issues);
+    }
+}
+
+fn check_limit_on_host(limit: &SizeLimit, host: &Value, issues: &mut FieldIssues) {
+    let SizeLimit {
+        field,
+        measure,
+        in_tenant: _,
+        on_host,
+        why,
+    } = limit;
+    let translated = measure.count(host);
+    if translated > *on_host {
+        let why =
+            format!("this becomes {translated} on the host, and one object may have at most {on_host} there: {why}");
+        issues.deny(*field, why);
     }
 }
 
@@ -161,7 +194,7 @@ const SCHEDULER: &str = "the host's scheduler, which all tenants share, compares
 const PODS_AND_NODES: &str = "the host's scheduler, which all tenants share, compares each with the pods of every node";
 const NODE: &str = "nodes and API servers keep them in memory and go through all of them";
 
-/// Limits of a pod.
+/// Limits of a pod: of what cannot change once it has a node. Before that, a pod with scheduling gates may still change.
 pub const POD: &[SizeLimit] = &[
     // Pods of a dozen containers are large. Webhooks add a few.
     SizeLimit {
@@ -172,17 +205,6 @@ pub const POD: &[SizeLimit] = &[
         },
         in_tenant: 100,
         on_host: 150,
-        why: NODE,
-    },
-    // They stay until the pod goes: each `kubectl debug` adds one.
-    SizeLimit {
-        field: "spec.ephemeralContainers",
-        measure: Measure::Total {
-            parents: &["spec"],
-            entries: &["ephemeralContainers[]"],
-        },
-        in_tenant: 250,
-        on_host: 250,
         why: NODE,
     },
     // The tenant's own; each Service of the namespace adds seven or more to each container.
@@ -266,17 +288,6 @@ pub const POD: &[SizeLimit] = &[
         in_tenant: 100,
         on_host: 100,
         why: "the host's scheduler, which all tenants share, allocates devices for all of them at once",
-    },
-    // A toleration without a key becomes one for each taint that the tenant can see.
-    SizeLimit {
-        field: "spec.tolerations",
-        measure: Measure::Total {
-            parents: &["spec"],
-            entries: &["tolerations[]"],
-        },
-        in_tenant: 100,
-        on_host: 500,
-        why: SCHEDULER,
     },
     SizeLimit {
         field: "spec.nodeSelector",
@@ -389,18 +400,46 @@ pub const POD: &[SizeLimit] = &[
     },
 ];
 
-/// Limits of a Service.
-pub const SERVICE: &[SizeLimit] = &[
+/// Limits of what can be added to a pod that has a node.
+pub const RUNNING_POD: &[SizeLimit] = &[
+    // They stay until the pod goes: each `kubectl debug` adds one.
     SizeLimit {
-        field: "spec.ports",
+        field: "spec.ephemeralContainers",
         measure: Measure::Total {
             parents: &["spec"],
-            entries: &["ports[]"],
+            entries: &["ephemeralContainers[]"],
         },
         in_tenant: 250,
         on_host: 250,
-        why: "every node has rules for each of them",
+        why: NODE,
     },
+    // A toleration without a key becomes one for each taint that the tenant can see.
+    SizeLimit {
+        field: "spec.tolerations",
+        measure: Measure::Total {
+            parents: &["spec"],
+            entries: &["tolerations[]"],
+        },
+        in_tenant: 100,
+        on_host: 500,
+        why: SCHEDULER,
+    },
+];
+
+/// Limits of the ports of a Service. Nodes have no rules for a headless one.
+pub const SERVICE_PORTS: &[SizeLimit] = &[SizeLimit {
+    field: "spec.ports",
+    measure: Measure::Total {
+        parents: &["spec"],
+        entries: &["ports[]"],
+    },
+    in_tenant: 250,
+    on_host: 250,
+    why: "every node has rules for each of them",
+}];
+
+/// Further limits of a Service.
+pub const SERVICE: &[SizeLimit] = &[
     SizeLimit {
         field: "spec.loadBalancerSourceRanges",
         measure: Measure::Total {
@@ -510,6 +549,8 @@ mod tests {
     fn the_host_leaves_room_for_what_is_added() {
         for limits in [
             POD,
+            RUNNING_POD,
+            SERVICE_PORTS,
             SERVICE,
             NETWORK_POLICY_RULES,
             NETWORK_POLICY_SELECTOR,
@@ -533,6 +574,8 @@ mod tests {
         };
         for (kind, limits) in [
             ("Pod", POD),
+            ("Pod", RUNNING_POD),
+            ("Service", SERVICE_PORTS),
             ("Service", SERVICE),
             ("NetworkPolicy", NETWORK_POLICY_RULES),
             ("NetworkPolicy", NETWORK_POLICY_SELECTOR),
@@ -568,7 +611,6 @@ mod tests {
                 "spec.affinity.podAffinity and spec.affinity.podAntiAffinity: selectors",
                 12,
             ),
-            ("spec.tolerations", 0),
         ] {
             assert_eq!(limit(POD, field).measure.count(&pod), expected, "{field}");
             assert_eq!(limit(POD, field).measure.count(&json!({})), 0, "{field}");
@@ -588,7 +630,7 @@ mod tests {
         let pod = |count: usize| json!({"spec": {"tolerations": vec![json!({"key": "a"}); count]}});
         let denied = |tenant: usize, host: usize| {
             let mut issues = FieldIssues::default();
-            check(POD, &pod(tenant), &pod(host), &mut issues);
+            check(RUNNING_POD, &pod(tenant), &pod(host), &mut issues);
             issues.denied.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert!(denied(100, 500).is_empty());
@@ -601,6 +643,19 @@ mod tests {
         let translated = denied(100, 501);
         assert_eq!(translated.len(), 1);
         assert!(translated[0].contains("this becomes 501 on the host"), "{translated:?}");
+    }
+
+    #[test]
+    fn what_is_on_the_host_may_stay() {
+        let service = |count: usize| json!({"spec": {"ports": vec![json!({"port": 1}); count]}});
+        let denied = |live: &Value, count: usize| {
+            let mut issues = FieldIssues::default();
+            check_growth(SERVICE_PORTS, live, &service(count), &service(count), &mut issues);
+            issues.denied.len()
+        };
+        assert_eq!((denied(&service(300), 300), denied(&service(300), 299)), (0, 0));
+        assert_eq!((denied(&service(300), 301), denied(&Value::Null, 251)), (1, 1));
+        assert_eq!((denied(&Value::Null, 250), denied(&service(10), 250)), (0, 0));
     }
 
     #[test]

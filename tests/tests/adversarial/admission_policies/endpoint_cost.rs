@@ -11,7 +11,7 @@ use kube::{
 use serde_json::{Value, json};
 
 /// Long addresses cost most.
-fn address(network: &str, number: usize) -> String {
+pub(super) fn address(network: &str, number: usize) -> String {
     format!("{network}:3456:789a:bcde:f012:3456:789a:{:x}", 0x1000 + 2 * number)
 }
 

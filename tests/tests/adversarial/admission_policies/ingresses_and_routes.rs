@@ -14,6 +14,27 @@ pub(super) async fn validate(credential: &StolenCredential) {
     wait_until_served(credential, &route(&json!({}))).await;
     names_of_routes(credential, &route).await;
     values_of_routes(credential, &route).await;
+    routes_of_older_versions(credential).await;
+}
+
+/// A host may serve a kind of routes in alpha versions only.
+async fn routes_of_older_versions(credential: &StolenCredential) {
+    let route = |hostname: &str| {
+        let parent = json!({"name": "public", "namespace": "edge"});
+        let spec = json!({"parentRefs": [parent], "hostnames": [hostname]});
+        credential.object(
+            "gateway.networking.k8s.io/v1alpha2",
+            "TLSRoute",
+            &json!({ "spec": spec }),
+        )
+    };
+    wait_until_served(credential, &route("a.policies.example.com")).await;
+    credential
+        .expect_denied("spec.hostnames", &route("bank.example.com"))
+        .await;
+    let mut foreign = route("a.policies.example.com");
+    foreign["spec"]["parentRefs"][0]["name"] = "internal".into();
+    credential.expect_denied("spec.parentRefs", &foreign).await;
 }
 
 async fn ingresses(credential: &StolenCredential) {

@@ -5,6 +5,7 @@ mod annotations;
 mod endpoint_cost;
 mod ingresses_and_routes;
 mod network;
+mod network_cost;
 mod objects;
 mod platform;
 mod pods;
@@ -171,17 +172,19 @@ fn class() -> TenantClass {
 }
 
 /// Definitions of kinds that the host does not have and policies validate.
-fn definitions() -> [CustomResourceDefinition; 2] {
+fn definitions() -> [CustomResourceDefinition; 3] {
     [
-        ("gateway.networking.k8s.io", "HTTPRoute", "httproutes"),
-        ("snapshot.storage.k8s.io", "VolumeSnapshot", "volumesnapshots"),
+        ("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes"),
+        // As before Gateway API 1.5.
+        ("gateway.networking.k8s.io", "v1alpha2", "TLSRoute", "tlsroutes"),
+        ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots"),
     ]
-    .map(|(group, kind, plural)| {
+    .map(|(group, version, kind, plural)| {
         serde_json::from_value(json!({
             "metadata": {"name": format!("{plural}.{group}"), "annotations": {
                 "api-approved.kubernetes.io": "unapproved, for a test"}},
             "spec": {"group": group, "scope": "Namespaced", "names": {"kind": kind, "plural": plural},
-                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": {
                     "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
         }))
         .unwrap()
@@ -221,7 +224,7 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     };
     pods::new(&credential).await;
     pods::device_variables(&credential).await;
-    shared_nodes::pods(&credential).await;
+    shared_nodes::pods(&credential, admin).await;
     pods::changes(&credential, admin).await;
     annotations::validate(&credential).await;
     objects::metadata_and_secrets(&credential).await;
@@ -231,7 +234,8 @@ pub(crate) async fn a_stolen_syncer_credential_creates_only_what_the_class_allow
     objects::storage_and_devices(&credential).await;
     ingresses_and_routes::validate(&credential).await;
     network::policies(&credential).await;
-    sizes::validate(&credential).await;
+    network_cost::largest_policies(&credential, admin).await;
+    sizes::validate(&credential, admin).await;
 
     for definition in definitions() {
         let name = definition.metadata.name.unwrap();

@@ -5,7 +5,7 @@ use super::{StolenCredential, expect_denied, with};
 use berth_api::{HostNodePool, NodeGroup, NodeMode, labels};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api,
+    Api, Client,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ fn pod(credential: &StolenCredential, more: &Value) -> Value {
     )
 }
 
-pub(super) async fn pods(credential: &StolenCredential) {
+pub(super) async fn pods(credential: &StolenCredential, admin: &Client) {
     let container_with = |more: &Value| json!({"containers": [container("c", more)]});
     for allowed in [
         json!({}),
@@ -157,11 +157,11 @@ pub(super) async fn pods(credential: &StolenCredential) {
     let marked = json!({"metadata": {"labels": {labels::SHARED_NODES: labels::SHARED_NODES_ALLOWED}}});
     let marked = with(&credential.pod(&json!({})), &marked);
     credential.expect_denied("berth.dev/shared-nodes", &marked).await;
-    ephemeral_containers(credential).await;
+    ephemeral_containers(credential, admin).await;
 }
 
 /// Containers that are added to a running pod have no raw sockets either.
-async fn ephemeral_containers(credential: &StolenCredential) {
+async fn ephemeral_containers(credential: &StolenCredential, admin: &Client) {
     let pods: Api<Pod> = Api::namespaced(credential.client.clone(), &credential.namespace);
     let running = with(&pod(credential, &json!({})), &json!({"metadata": {"name": "shared"}}));
     let running: Pod = serde_json::from_value(running).unwrap();
@@ -177,6 +177,22 @@ async fn ephemeral_containers(credential: &StolenCredential) {
     };
     expect_denied("capabilities.drop", debug(&json!({"securityContext": null})).await);
     debug(&json!({})).await.unwrap();
+
+    // What is there from before this rule stays as it is: only what is added must follow it.
+    let old = container("old", &json!({"securityContext": null}));
+    let existing = Patch::Merge(json!({"spec": {"ephemeralContainers": [old]}}));
+    let as_admin: Api<Pod> = Api::namespaced(admin.clone(), &credential.namespace);
+    as_admin
+        .patch_subresource("ephemeralcontainers", "shared", &PatchParams::default(), &existing)
+        .await
+        .unwrap();
+    let second = async |more: &Value| {
+        let patch = json!({"spec": {"ephemeralContainers": [old, container("d", more)]}});
+        pods.patch_subresource("ephemeralcontainers", "shared", &dry_run, &Patch::Merge(&patch))
+            .await
+    };
+    expect_denied("capabilities.drop", second(&json!({"securityContext": null})).await);
+    second(&json!({})).await.unwrap();
     pods.delete("shared", &DeleteParams::default().grace_period(0))
         .await
         .unwrap();

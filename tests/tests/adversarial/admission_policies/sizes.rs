@@ -1,11 +1,17 @@
 //! Objects that hold more than the components that all tenants share can work with.
 
-use super::{StolenCredential, with};
+use super::{StolenCredential, expect_denied, with};
+use k8s_openapi::api::core::v1::Service;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 
-pub(super) async fn validate(credential: &StolenCredential) {
+pub(super) async fn validate(credential: &StolenCredential, admin: &Client) {
     pods(credential).await;
     services(credential).await;
+    services_from_before_the_limits(credential, admin).await;
     network_policies(credential).await;
     disruption_budgets(credential).await;
 }
@@ -73,13 +79,43 @@ async fn pods(credential: &StolenCredential) {
     }
 }
 
+fn ports(count: usize) -> Value {
+    repeated(count, |n| json!({"name": format!("p{n}"), "port": n + 1}))
+}
+
 async fn services(credential: &StolenCredential) {
-    let service = |count| {
-        let ports = repeated(count, |n| json!({"name": format!("p{n}"), "port": n + 1}));
-        credential.object("v1", "Service", &json!({"spec": {"ports": ports}}))
+    let service = |count, more: &Value| {
+        let base = credential.object("v1", "Service", &json!({"spec": {"ports": ports(count)}}));
+        with(&base, more)
     };
-    credential.expect_allowed(&service(250)).await;
-    credential.expect_denied("spec.ports: one object", &service(251)).await;
+    credential.expect_allowed(&service(250, &json!({}))).await;
+    credential
+        .expect_denied("spec.ports: one object", &service(251, &json!({})))
+        .await;
+    // Nodes have no rules for headless Services.
+    let headless = json!({"spec": {"clusterIP": "None"}});
+    credential.expect_allowed(&service(300, &headless)).await;
+}
+
+/// An object that holds more may change as long as it does not grow.
+async fn services_from_before_the_limits(credential: &StolenCredential, admin: &Client) {
+    let base = json!({"metadata": {"name": "large"}, "spec": {"ports": ports(300)}});
+    let large: Service = serde_json::from_value(credential.object("v1", "Service", &base)).unwrap();
+    let as_admin: Api<Service> = Api::namespaced(admin.clone(), &credential.namespace);
+    as_admin.create(&PostParams::default(), &large).await.unwrap();
+    let services: Api<Service> = Api::namespaced(credential.client.clone(), &credential.namespace);
+    let dry_run = PatchParams {
+        dry_run: true,
+        ..PatchParams::default()
+    };
+    let change = async |more: &Value| services.patch("large", &dry_run, &Patch::Merge(more)).await;
+    change(&json!({"metadata": {"labels": {"app": "a"}}})).await.unwrap();
+    change(&json!({"spec": {"ports": ports(299)}})).await.unwrap();
+    expect_denied(
+        "spec.ports: one object",
+        change(&json!({"spec": {"ports": ports(301)}})).await,
+    );
+    as_admin.delete("large", &DeleteParams::default()).await.unwrap();
 }
 
 async fn network_policies(credential: &StolenCredential) {

@@ -12,6 +12,7 @@
 //! | a rule without peers, which means everyone | the tenant's pods and everything that is declared |
 //! | peers that mean DNS or the API server | a label of the pods that the policy selects, see `services` |
 //! | too many rules, peers or ports, see [`sizes`] | the policy closes its directions, with an Event |
+//! | more ranges than the host's admission policy can compare, see `cost` | the policy closes this direction, with an Event |
 //! | anything else | left out, with an Event |
 //!
 //! What is not allowed is left out of the policy, even if no rule remains; the policy itself is always on the host, unless the selector
@@ -26,6 +27,7 @@
 //! requested, never more.
 
 mod blocks;
+mod cost;
 pub mod isolation;
 mod limits;
 mod peers;
@@ -130,6 +132,7 @@ impl ToHost for Policies {
         let metadata = json!({"labels": metadata::labels(policy), "annotations": annotations});
         let mut object = json!({"metadata": metadata, "spec": spec});
         limit_size(policy, &mut object, &mut issues)?;
+        limit_cost(&peers, &mut object, &mut issues);
         issues.ignored.append(&mut issues.denied);
         issues.into_result(object)
     }
@@ -153,6 +156,25 @@ fn limit_size(policy: &Value, object: &mut Value, issues: &mut FieldIssues) -> R
     }
     issues.denied.append(&mut too_large.denied);
     Ok(())
+}
+
+/// Takes all rules out of a direction that the host's API server would reject because comparing its ranges costs too much.
+fn limit_cost(peers: &Peers<'_>, object: &mut Value, issues: &mut FieldIssues) {
+    for (direction, side) in [("ingress", "from"), ("egress", "to")] {
+        let cost = peers
+            .cost(side)
+            .of_rules(json::items(object, &["spec", direction]), side);
+        if cost > cost::MAX_COST
+            && let Some(spec) = object["spec"].as_object_mut()
+        {
+            spec.remove(direction);
+            issues.deny(
+                format!("spec.{direction}"),
+                "its networks are too many for the host: it compares each with every network that is allowed or blocked for this \
+                 cluster. Nothing is allowed here; write fewer and wider networks, or divide them among several policies",
+            );
+        }
+    }
 }
 
 /// The rules on the host for a rule of the tenant; none if nothing of it is allowed. A rule without peers allows every

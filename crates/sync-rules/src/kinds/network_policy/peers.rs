@@ -13,6 +13,7 @@
 
 use super::{
     blocks::Block,
+    cost::Cost,
     limits::{Allowed, Limits, Peer},
     services::Service,
 };
@@ -66,6 +67,11 @@ impl<'a> Peers<'a> {
         } else {
             &self.limits.ingress
         }
+    }
+
+    /// What peers on this side cost the host's admission policy.
+    pub fn cost(&self, side: &str) -> Cost {
+        Cost::new(&self.limits, side)
     }
 
     /// All peers that a tenant may allow.

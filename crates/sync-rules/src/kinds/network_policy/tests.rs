@@ -152,6 +152,35 @@ fn a_policy_with_too_many_rules_closes_its_directions() {
 }
 
 #[test]
+fn a_direction_that_costs_the_host_too_much_is_closed() {
+    let blocked: Vec<String> = (0..100).map(|n| format!("172.16.{n}.1/32")).collect();
+    let declared = [json!({"cidr": "0.0.0.0/0"})];
+    let mut limits = limits(&declared, &declared);
+    limits.blocked = blocked;
+    let cache = cache_with(&limits);
+    let translate = |peers: u32| {
+        let to: Vec<Value> = (0..peers)
+            .map(|n| json!({"ipBlock": {"cidr": format!("{}.0.0.0/4", 16 * (n % 14))}}))
+            .collect();
+        let everywhere: Vec<Value> = (0..peers).map(|_| json!({"ipBlock": {"cidr": "0.0.0.0/0"}})).collect();
+        let spec = json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{"from": to}], "egress": [{"to": everywhere}]});
+        translate_in(&cache, &spec)
+    };
+    let (spec, ignored) = translate(40);
+    assert_eq!((json::items(&spec, &["egress"]).len(), ignored), (1, Vec::new()));
+    let (spec, ignored) = translate(80);
+    assert_eq!(
+        (spec.get("egress"), &spec["policyTypes"]),
+        (None, &json!(["Ingress", "Egress"]))
+    );
+    assert_eq!(json::items(&spec, &["ingress"]).len(), 1, "the other direction stays");
+    assert!(
+        ignored.len() == 1 && ignored[0].starts_with("spec.egress: "),
+        "{ignored:?}"
+    );
+}
+
+#[test]
 fn a_policy_with_a_too_large_selector_is_not_on_the_host() {
     let values: Vec<String> = (0..500).map(|number| format!("v{number}")).collect();
     let selector = json!({"matchExpressions": [{"key": "app", "operator": "In", "values": values}]});

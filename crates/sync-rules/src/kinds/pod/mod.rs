@@ -6,7 +6,7 @@
 //! | annotations | [`ANNOTATIONS`] and those that the class lists | `metadata` |
 //! | gang | annotations of the host pod, made from those and from labels that stay in the tenant | `gang` |
 //! | spec | allow-list: copied, translated or denied, field by field | `spec`, `container`, `security`, `volumes`, `scheduling`, `environment`, `downward` |
-//! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec | [`sizes`] |
+//! | size | numbers of containers, volumes, affinity terms and the like are limited, and the bytes of the spec. In a pod that has a node, only what can be added | [`sizes`] |
 //! | time to end | at most what the class allows, also at a deletion | `grace` |
 //! | changes to a running pod | only what Kubernetes lets change | `update` |
 //! | claims of devices | the host's names; claims that the host makes get the tenant's names in the status | `claims` |
@@ -258,8 +258,14 @@ impl ToHost for Pods {
             object["metadata"]["labels"][key] = value;
         }
         object["metadata"]["annotations"][update::APPLIED_KEYS] = update::applied_keys(&object).into();
-        sizes::check(sizes::POD, pod, &object, &mut issues);
-        sizes::check_pod_bytes(pod, &mut issues);
+        if cache.stores.host(KindId::Pod).contains(name) && token::node_of(pod).is_some() {
+            // Its other fields cannot change. If they were denied, labels that close it would not reach the host any more.
+            sizes::check_on_host(sizes::RUNNING_POD, &object, &mut issues);
+        } else {
+            sizes::check(sizes::POD, pod, &object, &mut issues);
+            sizes::check(sizes::RUNNING_POD, pod, &object, &mut issues);
+            sizes::check_pod_bytes(pod, &mut issues);
+        }
         issues.into_result(object)
     }
 

@@ -100,6 +100,29 @@ fn annotations_that_stay_in_the_tenant_are_shown_by_the_downward_api() {
 }
 
 #[test]
+fn a_pod_that_has_a_node_keeps_what_is_beyond_the_limits() {
+    let cache = cache();
+    let mut large = pod();
+    large["spec"]["readinessGates"] = vec![json!({"conditionType": "example.com/ready"}); 121].into();
+    large["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"}]);
+    let denied = |pod: &Value| -> Vec<String> {
+        let denied = Pods.translate(&cache, &name(), pod).err().unwrap_or_default();
+        denied.iter().map(|denied| denied.field.clone()).collect()
+    };
+    let field = "spec.readinessGates and spec.schedulingGates";
+    assert_eq!(denied(&large), [field]);
+    let host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {"nodeName": "n"}});
+    cache.stores.host(KindId::Pod).written(name(), Stored::new(&host));
+    assert_eq!(denied(&large), [field], "its scheduling gates may still let it change");
+    large["spec"]["nodeName"] = "n".into();
+    assert!(denied(&large).is_empty());
+    // What can be added is limited still.
+    let debug = |n: usize| json!({"name": format!("d{n}"), "image": "busybox"});
+    large["spec"]["ephemeralContainers"] = (0..251).map(debug).collect();
+    assert_eq!(denied(&large), ["spec.ephemeralContainers"]);
+}
+
+#[test]
 fn annotations_that_act_on_the_node_are_denied_unless_the_class_lists_them() {
     let mut pod = pod();
     pod["metadata"]["annotations"] = json!({"v1.multus-cni.io/default-network": "host",
