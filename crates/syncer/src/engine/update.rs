@@ -104,6 +104,9 @@ impl ObjectSync<'_> {
         if let Some(left) = self.pending(stored, object, host) {
             return Ok(Compared::Done(Outcome::requeue("reserved", left)));
         }
+        if let Some(waits) = self.wait_to_open_gates(object, host).await {
+            return Ok(Compared::Done(waits));
+        }
         engine.pending.end(&self.key());
         let desired = self.with_metadata(stored, desired, &hash);
         if kind.must_replace(&desired, &host.object()) {
