@@ -183,14 +183,18 @@ impl Store {
         is_expected
     }
 
-    /// Stores a state that the watch reports.
-    pub fn watched(&self, name: Name, stored: Stored) {
+    /// Stores a state that the watch reports. Returns whether it differs from the one before in nothing but what the host says of the
+    /// object: its status and its node.
+    pub fn watched(&self, name: Name, stored: Stored) -> bool {
         let mut inner = self.inner();
+        let known = inner.objects.get(&name);
+        let only_status = known.is_some_and(|known| known.is_for_the_same(&stored));
         inner.seen_up_to = inner.seen_up_to.max(stored.version);
         if let Some(unlisted) = &mut inner.unlisted {
             unlisted.remove(&name);
         }
         self.put(&mut inner, name, stored);
+        only_status
     }
 
     fn put(&self, inner: &mut Inner, name: Name, stored: Stored) {

@@ -79,6 +79,19 @@ impl Stored {
         self.content.mentions(text)
     }
 
+    /// Whether two states of a host object were made for the same state of the tenant's object.
+    pub(super) fn is_for_the_same(&self, other: &Self) -> bool {
+        let made_for = |of: &Self| {
+            (
+                of.uid.clone(),
+                of.origin_uid.clone(),
+                of.applied_hash.clone(),
+                of.reserved_at,
+            )
+        };
+        self.applied_hash.is_some() && made_for(self) == made_for(other) && self.deletion == other.deletion
+    }
+
     /// Packs the object.
     pub(super) fn pack(&self, dictionary: &Dictionary) {
         self.content.pack(dictionary);

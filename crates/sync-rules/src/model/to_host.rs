@@ -227,6 +227,12 @@ pub trait ToHost: Sync {
         None
     }
 
+    /// Whether the host object for a tenant object may change with the status of that very host object. If not, it need not be translated
+    /// again when only the status has changed.
+    fn follows_own_status(&self) -> bool {
+        true
+    }
+
     /// Whether a host object must be deleted only if it is still as it was seen.
     fn deletes_only_this_version(&self, _host: &Stored) -> bool {
         false

@@ -48,7 +48,7 @@ use queued_key::QueuedKey;
 use recorder::{Level, Recorder, Subject};
 use serde_json::Value;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -71,6 +71,9 @@ const PERSISTENT: u32 = 10;
 
 /// Reason of the Event and of the condition of objects beyond a limit of the tenant.
 const QUOTA_EXCEEDED: &str = "QuotaExceeded";
+
+/// Result of a reconciliation of an object that is denied.
+const DENIED: &str = "denied";
 
 /// The queues. A burst in one does not delay the others.
 const PRIORITIES: [QueuePriority; 3] = [QueuePriority::High, QueuePriority::Normal, QueuePriority::Low];
@@ -95,6 +98,8 @@ pub struct Engine {
     metrics: Metrics,
     /// Failures in a row.
     failures: Mutex<HashMap<Key, u32>>,
+    /// Keys whose objects have to be compared as a whole.
+    to_compare: Mutex<HashSet<Key>>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
     synced_versions: Mutex<HashMap<Key, (u64, u64)>>,
     /// Host objects that are ahead of the tenant's.
@@ -136,6 +141,12 @@ impl Outcome {
             requeue_after: Some(after),
         }
     }
+
+    /// Whether the next reconciliation has to compare both objects as a whole, whatever it is for: this one has not ended with what should
+    /// be.
+    fn compares_again(self) -> bool {
+        self.requeue_after.is_some() || self.result == DENIED
+    }
 }
 
 impl Engine {
@@ -153,6 +164,7 @@ impl Engine {
             queues: Default::default(),
             metrics,
             failures: Mutex::default(),
+            to_compare: Mutex::default(),
             synced_versions: Mutex::default(),
             pending: reserve::PendingReservations::default(),
             refused_kinds: quota::RefusedKinds::default(),
@@ -223,7 +235,19 @@ impl Engine {
 
     /// Puts a key into its queue.
     fn add(&self, key: Key) {
+        self.compare_later(&key);
+        self.add_for_status(key);
+    }
+
+    /// Puts a key into its queue because of the status of the host object: unless there is another reason as well, the rest is not
+    /// compared.
+    fn add_for_status(&self, key: Key) {
         self.queue_of(key.kind).add(QueuedKey(key));
+    }
+
+    /// Remembers that the next reconciliation of a key has to compare both objects as a whole.
+    fn compare_later(&self, key: &Key) {
+        lock(&self.to_compare).insert(key.clone());
     }
 
     /// Reconciles one key, and handles the result.
@@ -236,7 +260,9 @@ impl Engine {
         let waiting: usize = self.queues.iter().map(Queue::len).sum();
         self.metrics.queue_depth.set(i64::try_from(waiting).unwrap_or(i64::MAX));
         let observed_at = Instant::now().checked_sub(queued_for).unwrap_or_else(Instant::now);
-        let result = self.reconcile(&key, observed_at).await;
+        // Before anything is read: what changes from now on is compared by the next reconciliation.
+        let compares = lock(&self.to_compare).remove(&key);
+        let result = self.reconcile(&key, observed_at, compares).await;
         let labels = QueueLabels {
             priority: self.cache.kind(key.kind).priority.label(),
             result: result.as_ref().map_or("error", |outcome| outcome.result),
@@ -246,6 +272,9 @@ impl Engine {
             Ok(outcome) => {
                 lock(&self.failures).remove(&key);
                 tracing::debug!(%key, result = outcome.result, "reconciled");
+                if outcome.compares_again() {
+                    self.compare_later(&key);
+                }
                 if let Some(after) = outcome.requeue_after {
                     queue.add_after(QueuedKey(key.clone()), after);
                 }
@@ -254,6 +283,7 @@ impl Engine {
                 let wait = self.wait_after(&key, &error);
                 tracing::debug!(%key, %error, ?wait, "reconciling failed");
                 self.record_failure(&key, &error).await;
+                self.compare_later(&key);
                 queue.add_after(QueuedKey(key.clone()), wait);
             }
         }
@@ -276,7 +306,7 @@ impl Engine {
         }
     }
 
-    async fn reconcile(&self, key: &Key, observed_at: Instant) -> Result<Outcome, CallError> {
+    async fn reconcile(&self, key: &Key, observed_at: Instant, compares: bool) -> Result<Outcome, CallError> {
         if let Some((side, why)) = self.find_unavailable_side(key.kind) {
             // Without one side it is not known what should exist on the other.
             if side == Side::Host {
@@ -293,7 +323,9 @@ impl Engine {
         match self.cache.kind(key.kind).direction {
             Direction::Mirror(view) => mirror::reconcile(self, (key.kind, view), &key.name, observed_at).await,
             Direction::ReadOnly => Ok(Outcome::new("nothing")),
-            Direction::ToHost(kind) => to_host::reconcile(self, (key.kind, kind), &key.name, observed_at).await,
+            Direction::ToHost(kind) => {
+                to_host::reconcile(self, (key.kind, kind), &key.name, observed_at, compares).await
+            }
             Direction::Tokens => tokens::reconcile(self, &key.name).await,
             Direction::Nodes => nodes::reconcile(self, &key.name, observed_at).await,
             Direction::Events => host_events::reconcile(self, &key.name).await,

@@ -25,6 +25,8 @@ pub(super) struct ObjectSync<'a> {
     pub(super) name: &'a Name,
     /// When the change that led here was observed.
     pub(super) observed_at: Instant,
+    /// Whether both objects are compared as a whole: something besides the host object's status may have changed.
+    pub(super) compares: bool,
 }
 
 /// Decides what to do about an object, and does it.
@@ -33,6 +35,7 @@ pub(super) async fn reconcile(
     (id, kind): (KindId, &'static dyn ToHost),
     name: &Name,
     observed_at: Instant,
+    compares: bool,
 ) -> Result<Outcome, CallError> {
     let stores = &engine.cache.stores;
     let tenant = stores.tenant(id).get(name);
@@ -61,6 +64,7 @@ pub(super) async fn reconcile(
         kind,
         name,
         observed_at,
+        compares,
     };
     let action = decide(tenant_facts, host_facts, kind.orphan_grace(), kind.finishes_deletion());
     let tombstone = stores.host(id).take_tombstone(name);

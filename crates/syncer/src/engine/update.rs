@@ -1,17 +1,29 @@
 //! Updates the host object.
 
 use super::to_host::ObjectSync;
-use super::{Outcome, api::CallError, lock};
+use super::{DENIED, Outcome, api::CallError, lock};
 use berth_sync_rules::model::{
-    HostWrite, Translated, json,
+    DeniedField, HostWrite, Translated, json,
     resource::Side,
-    store::{Detail, Stored},
+    store::{Detail, Stored, is_origin},
 };
 use kube::api::Patch;
 use serde_json::{Value, json};
 
 /// Rounds of subresource writes and a fresh read before an update gives up for now.
 const UPDATE_ROUNDS: usize = 4;
+
+/// What comparing a host object with the tenant's has led to.
+enum Compared {
+    /// They agree.
+    Same,
+    /// The host object was changed.
+    Updated,
+    /// The tenant's object is denied, and the host object stays.
+    Denied(Vec<DeniedField>),
+    /// Nothing is left to do.
+    Done(Outcome),
+}
 
 impl ObjectSync<'_> {
     pub(super) async fn update(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Outcome, CallError> {
@@ -22,60 +34,18 @@ impl ObjectSync<'_> {
         if lock(&engine.synced_versions).get(&self.key()) == Some(&versions) {
             return Ok(Outcome::new("nothing"));
         }
-        let Some(content) = self.content(stored, object).await? else {
-            return Ok(Outcome::new("vanished"));
+        let is_same = !self.compares && !kind.follows_own_status() && is_origin(stored, host);
+        let compared = if is_same {
+            Compared::Same
+        } else {
+            self.compare(stored, object, host).await?
         };
-        let mut result = "nothing";
-        let mut denied = Vec::new();
-        match kind.translate(&engine.cache, name, &content) {
-            Ok(Translated {
-                object: desired,
-                ignored,
-            }) => {
-                let hash = json::hash(&kind.mutable_part(&desired));
-                let is_ours = host.origin_uid.as_deref() == Some(&*stored.uid);
-                if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) {
-                    if engine
-                        .cache
-                        .kind(*id)
-                        .tenant
-                        .is_some_and(|spec| spec.detail == Detail::Metadata)
-                    {
-                        lock(&engine.synced_versions).insert(self.key(), versions);
-                    }
-                } else if let Some(left) = self.pending(stored, object, host) {
-                    return Ok(Outcome::requeue("reserved", left));
-                } else if let Some(waits) = self.wait_to_open_gates(object, host).await {
-                    return Ok(waits);
-                } else {
-                    engine.pending.end(&self.key());
-                    let desired = self.with_metadata(stored, desired, &hash);
-                    if kind.must_replace(&desired, &host.object()) {
-                        return self.delete(host, kind.orphan_grace()).await;
-                    }
-                    if let Err(error) = self.bring_up_to_date(host, &desired).await {
-                        // The host's admission denies what the rules here allow.
-                        if matches!(error, CallError::Rejected(_)) && self.keeps_failing() {
-                            self.withdraw(stored, (object, &content), host, &[]).await?;
-                        }
-                        return Err(error);
-                    }
-                    self.record_ignored(&ignored).await;
-                    result = "updated";
-                }
-            }
-            Err(reasons) => {
-                if let Some(left) = self.pending(stored, object, host) {
-                    return Ok(Outcome::requeue("reserved", left));
-                }
-                denied = reasons;
-                self.record_denied(&denied).await;
-                if let Some(outcome) = self.withdraw(stored, (object, &content), host, &denied).await? {
-                    return Ok(outcome);
-                }
-                result = "denied";
-            }
-        }
+        let (result, denied) = match compared {
+            Compared::Same => ("nothing", Vec::new()),
+            Compared::Updated => ("updated", Vec::new()),
+            Compared::Denied(denied) => (DENIED, denied),
+            Compared::Done(outcome) => return Ok(outcome),
+        };
         let host_object = host.object();
         if let Some(status) = kind.host_status(object, &host_object) {
             let patch = Patch::Strategic(json!({"metadata": {"uid": host.uid}, "status": status}));
@@ -96,6 +66,61 @@ impl ObjectSync<'_> {
             outcome.result = result;
         }
         Ok(outcome)
+    }
+
+    /// Compares the host object with what the tenant's object becomes now, and writes the difference.
+    async fn compare(&self, stored: &Stored, object: &Value, host: &Stored) -> Result<Compared, CallError> {
+        let Self {
+            engine, id, kind, name, ..
+        } = self;
+        let Some(content) = self.content(stored, object).await? else {
+            return Ok(Compared::Done(Outcome::new("vanished")));
+        };
+        let translated = match kind.translate(&engine.cache, name, &content) {
+            Ok(translated) => translated,
+            Err(denied) => {
+                if let Some(left) = self.pending(stored, object, host) {
+                    return Ok(Compared::Done(Outcome::requeue("reserved", left)));
+                }
+                self.record_denied(&denied).await;
+                let withdrawn = self.withdraw(stored, (object, &content), host, &denied).await?;
+                return Ok(withdrawn.map_or(Compared::Denied(denied), Compared::Done));
+            }
+        };
+        let Translated {
+            object: desired,
+            ignored,
+        } = translated;
+        let hash = json::hash(&kind.mutable_part(&desired));
+        let is_ours = is_origin(stored, host);
+        if is_ours && host.applied_hash.as_deref() == Some(hash.as_str()) {
+            let watched = engine.cache.kind(*id).tenant;
+            if watched.is_some_and(|spec| spec.detail == Detail::Metadata) {
+                let versions = (stored.version, host.version);
+                lock(&engine.synced_versions).insert(self.key(), versions);
+            }
+            return Ok(Compared::Same);
+        }
+        if let Some(left) = self.pending(stored, object, host) {
+            return Ok(Compared::Done(Outcome::requeue("reserved", left)));
+        }
+        if let Some(waits) = self.wait_to_open_gates(object, host).await {
+            return Ok(Compared::Done(waits));
+        }
+        engine.pending.end(&self.key());
+        let desired = self.with_metadata(stored, desired, &hash);
+        if kind.must_replace(&desired, &host.object()) {
+            return Ok(Compared::Done(self.delete(host, kind.orphan_grace()).await?));
+        }
+        if let Err(error) = self.bring_up_to_date(host, &desired).await {
+            // The host's admission denies what the rules here allow.
+            if matches!(error, CallError::Rejected(_)) && self.keeps_failing() {
+                self.withdraw(stored, (object, &content), host, &[]).await?;
+            }
+            return Err(error);
+        }
+        self.record_ignored(&ignored).await;
+        Ok(Compared::Updated)
     }
 
     pub(super) async fn bring_up_to_date(&self, host: &Stored, desired: &Value) -> Result<(), CallError> {

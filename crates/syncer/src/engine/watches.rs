@@ -62,12 +62,16 @@ impl Engine {
             Side::Host => &self.host,
         };
         let hooks = Hooks {
-            changed: &|name: Name| {
+            changed: &|name: Name, only_status: bool| {
                 if side == Side::Host && !store.contains(&name) {
                     self.refused_kinds.allow(id);
                 }
                 self.add_dependents(side, id, &name);
-                self.add(id.key(name));
+                if side == Side::Host && only_status {
+                    self.add_for_status(id.key(name));
+                } else {
+                    self.add(id.key(name));
+                }
             },
             availability: &|| {
                 for name in self.cache.stores.names(id) {

@@ -21,8 +21,9 @@ const PAGE_SIZE: u32 = 100;
 /// Callbacks of a watch.
 #[derive(Clone, Copy)]
 pub struct Hooks<'a> {
-    /// Called with the tenant name of every object that was added, changed or deleted.
-    pub changed: &'a (dyn Fn(Name) + Send + Sync),
+    /// Called with the tenant name of every object that was added, changed or deleted, and whether nothing but what the host says of it
+    /// has changed.
+    pub changed: &'a (dyn Fn(Name, bool) + Send + Sync),
     /// Called when objects of this kind become available or unavailable.
     pub availability: &'a (dyn Fn() + Send + Sync),
 }
@@ -82,18 +83,19 @@ async fn follow<const METADATA_ONLY: bool>(
             Ok(Event::Apply(object)) if store.is_expected(object.uid(), object.version()) => {}
             Ok(Event::InitApply(object) | Event::Apply(object)) => {
                 if let Some((name, stored)) = keep(spec, object.parse()) {
-                    store.watched(name.clone(), stored);
-                    (hooks.changed)(name);
+                    let only_status = store.watched(name.clone(), stored);
+                    (hooks.changed)(name, only_status);
                 }
             }
             Ok(Event::Delete(object)) => {
                 if let Some((name, stored)) = keep(spec, object.parse()) {
                     store.deleted(&name, stored);
-                    (hooks.changed)(name);
+                    (hooks.changed)(name, false);
                 }
             }
             Ok(Event::InitDone) => {
-                store.list_ends().into_iter().for_each(hooks.changed);
+                let gone = store.list_ends().into_iter();
+                gone.for_each(|name| (hooks.changed)(name, false));
                 if store.set_unavailable(None).is_some() {
                     tracing::info!(resource = spec.resource.plural, "available again");
                     (hooks.availability)();

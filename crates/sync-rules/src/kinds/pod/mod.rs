@@ -336,6 +336,10 @@ impl ToHost for Pods {
         Some(cache.tenant.policy.pods.max_termination_grace_period_seconds())
     }
 
+    fn follows_own_status(&self) -> bool {
+        false
+    }
+
     fn deletes_only_this_version(&self, host: &Stored) -> bool {
         // It may have been placed meanwhile, and then it is another decision.
         placement::waits(host)
