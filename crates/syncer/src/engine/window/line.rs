@@ -60,8 +60,38 @@ struct Rounds {
     waiting: usize,
     /// The round of the last pod that was taken.
     current: u64,
-    /// The round of the last pod of each namespace.
-    last: HashMap<Arc<str>, u64>,
+    namespaces: HashMap<Arc<str>, Turns>,
+}
+
+/// The turns of one namespace.
+#[derive(Debug, Default)]
+struct Turns {
+    waiting: usize,
+    /// The round of its last pod.
+    last: u64,
+}
+
+impl Rounds {
+    /// The round of a further pod of a namespace.
+    fn enter(&mut self, namespace: &Arc<str>) -> u64 {
+        self.waiting += 1;
+        let turns = self.namespaces.entry(Arc::clone(namespace)).or_default();
+        turns.waiting += 1;
+        turns.last = (turns.last + 1).max(self.current);
+        turns.last
+    }
+
+    /// A pod of a namespace waits no more.
+    fn leave(&mut self, namespace: &str) {
+        self.waiting -= 1;
+        if let Some(turns) = self.namespaces.get_mut(namespace) {
+            turns.waiting -= 1;
+            if turns.waiting == 0 {
+                // Rounds that are still to come are no turns that it has had: its pods there were removed.
+                turns.last = turns.last.min(self.current);
+            }
+        }
+    }
 }
 
 impl Line {
@@ -86,10 +116,8 @@ impl Line {
             return;
         }
         let rounds = self.rounds.entry(request.priority).or_default();
-        rounds.waiting += 1;
-        let last = rounds.last.entry(Arc::clone(&request.name.namespace)).or_default();
-        *last = (*last + 1).max(rounds.current);
-        let position = (Reverse(request.priority), *last, self.next_number);
+        let round = rounds.enter(&request.name.namespace);
+        let position = (Reverse(request.priority), round, self.next_number);
         self.next_number += 1;
         self.order.insert(position, request.name.clone());
         if let Some(gang) = &request.gang {
@@ -117,7 +145,7 @@ impl Line {
         }
         let priority = removed.request.priority;
         if let Some(rounds) = self.rounds.get_mut(&priority) {
-            rounds.waiting -= 1;
+            rounds.leave(&removed.request.name.namespace);
             if rounds.waiting == 0 {
                 self.rounds.remove(&priority);
             }
@@ -181,6 +209,26 @@ mod tests {
         );
         assert_eq!(take(&mut line), "a/4");
         assert!(line.is_empty() && line.order.is_empty() && line.rounds.is_empty());
+    }
+
+    #[test]
+    fn a_namespace_whose_waiting_pods_are_deleted_does_not_lose_its_next_turns() {
+        let mut line = Line::default();
+        for index in 0..1000 {
+            add(&mut line, "a", &index.to_string(), 0);
+        }
+        for name in ["1", "2", "3"] {
+            add(&mut line, "b", name, 0);
+        }
+        assert_eq!([take(&mut line), take(&mut line)], ["a/0", "b/1"]);
+        for index in 1..1000 {
+            line.remove(&Name::new("a", &index.to_string()));
+        }
+        add(&mut line, "a", "next", 0);
+        assert_eq!(
+            [take(&mut line), take(&mut line), take(&mut line)],
+            ["b/2", "a/next", "b/3"]
+        );
     }
 
     #[test]
