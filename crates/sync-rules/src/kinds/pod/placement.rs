@@ -42,7 +42,7 @@ pub enum SchedulingStage {
     Untried,
     /// It does not try the pod, which has scheduling gates, or had them until now.
     Gated,
-    /// It has placed the pod, or found no node for it.
+    /// It has chosen a node for the pod, or found none.
     Tried,
 }
 
@@ -52,6 +52,10 @@ pub fn stage(host: &Stored) -> SchedulingStage {
         return SchedulingStage::Tried;
     }
     let pod = host.object();
+    // The scheduler names the node before it waits for volumes, devices or the pod's group, and binds the pod after that.
+    if json::text(&pod, &["status", "nominatedNodeName"]).is_some_and(|node| !node.is_empty()) {
+        return SchedulingStage::Tried;
+    }
     let conditions = json::items(&pod, &["status", "conditions"]);
     match conditions.iter().find(|condition| condition["type"] == "PodScheduled") {
         None => SchedulingStage::Untried,

@@ -135,3 +135,20 @@ fn a_pod_is_untried_until_the_scheduler_reports_something() {
     let other = json!([{"type": "Other", "status": "True", "message": "{\"type\":\"PodScheduled\"}"}]);
     assert_eq!(stage_of(nothing(), other), SchedulingStage::Untried, "that is a text");
 }
+
+#[test]
+fn a_pod_that_waits_for_its_binding_has_been_tried() {
+    let stage_of = |status: Value| {
+        let mut host = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {"containers": []}, "status": status});
+        super::super::trim_host(&mut host);
+        stage(&Stored::new(&host))
+    };
+    let gated = json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]);
+    assert_eq!(stage_of(json!({"nominatedNodeName": "gpu-1"})), SchedulingStage::Tried);
+    assert_eq!(
+        stage_of(json!({"nominatedNodeName": "gpu-1", "conditions": gated})),
+        SchedulingStage::Tried,
+        "the condition of the time before stays"
+    );
+    assert_eq!(stage_of(json!({"nominatedNodeName": ""})), SchedulingStage::Untried);
+}
