@@ -118,7 +118,7 @@ impl ObjectSync<'_> {
 
     /// The same for a pod on the host that is to lose its last scheduling gate.
     pub(super) async fn wait_to_open_gates(&self, pod: &Value, host: &Stored) -> Option<Outcome> {
-        if self.id != KindId::Pod || has_gates(pod) || placement::stage(host) != SchedulingStage::Gated {
+        if self.id != KindId::Pod || !placement::opens_gates(pod, host) {
             return None;
         }
         self.ask_for_place(pod, true).await

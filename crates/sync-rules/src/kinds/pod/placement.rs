@@ -8,7 +8,7 @@
 //! Where a host pod may run is fixed when it is created. While it waits for a node, the tenant can cordon, taint or label its Nodes, or
 //! change the pod's gates. So the host pod records what it was created with, and is replaced if that would be different now.
 
-use super::scheduling;
+use super::{scheduling, update};
 use crate::{
     model::{Cache, json, resource::Name, store::Stored},
     translation::fields::FieldIssues,
@@ -62,6 +62,11 @@ pub fn stage(host: &Stored) -> SchedulingStage {
         Some(condition) if condition["reason"] == GATED => SchedulingStage::Gated,
         Some(_) => SchedulingStage::Tried,
     }
+}
+
+/// Whether an update makes a host pod, which has scheduling gates, known to the scheduler: the platform may have put further gates on it.
+pub fn opens_gates(pod: &Value, host: &Stored) -> bool {
+    waits(host) && update::opens_gates(pod, &host.object())
 }
 
 /// What a pod that is created now would have on record: none if it may run on each node of the tenant.
