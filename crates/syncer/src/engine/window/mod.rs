@@ -56,6 +56,8 @@ struct Placed {
     on_host: Option<Instant>,
     counts: bool,
     opens_gates: bool,
+    /// The time until it is tried says how long the queue is: it waits for nothing else, such as its gang or the end of a back-off.
+    is_measured: bool,
     gang: Option<Name>,
 }
 
@@ -156,7 +158,11 @@ impl SchedulingWindow {
             (_, None) => false,
             (Some(SchedulingStage::Tried), Some(pod)) => {
                 let on_host_for = |at| now.saturating_duration_since(at);
-                tried_after = Some(pod.on_host.map_or(Duration::ZERO, on_host_for));
+                let delay = pod.on_host.map_or(Duration::ZERO, on_host_for);
+                if pod.is_measured {
+                    self.limit.measure(delay, !self.line.is_empty(), now);
+                }
+                tried_after = Some(delay);
                 true
             }
             // A pod that loses its gates has the condition until the scheduler tries it.
@@ -168,8 +174,7 @@ impl SchedulingWindow {
             // If this pod is not created yet, an earlier one of the name is gone.
             (None, Some(pod)) => pod.on_host.is_some(),
         };
-        if let Some(delay) = tried_after {
-            self.limit.measure(delay, !self.line.is_empty(), now);
+        if tried_after.is_some() {
             self.last_try = Some(now);
             self.is_open = false;
         }
@@ -234,6 +239,7 @@ impl SchedulingWindow {
             opens_gates,
             priority: _,
         } = request;
+        let is_measured = !opens_gates && gang.as_ref().is_none_or(|gang| gang.size <= 1);
         let gang = gang.map(|gang| gang.name);
         if let Some(gang) = &gang {
             *self.members.entry(gang.clone()).or_default() += 1;
@@ -244,6 +250,7 @@ impl SchedulingWindow {
             on_host,
             counts: true,
             opens_gates,
+            is_measured,
             gang,
         };
         self.placed.insert(name, pod);

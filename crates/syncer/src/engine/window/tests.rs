@@ -107,6 +107,31 @@ fn a_gang_is_admitted_whole() {
 }
 
 #[test]
+fn only_delays_of_the_queue_change_the_limit() {
+    let now = Instant::now();
+    let later = now + Duration::from_secs(1);
+    let limit_after = |request: Request| {
+        let mut window = SchedulingWindow::new(MAXIMUM);
+        window.ask(request, now);
+        window.observe(&name("a"), Some(SchedulingStage::Untried), now);
+        // One that stays, so that the limit does not begin anew.
+        window.ask(self::request("b"), now);
+        let progress = window.observe(&name("a"), Some(SchedulingStage::Tried), later);
+        assert_eq!(progress.tried_after, Some(Duration::from_secs(1)));
+        window.limit()
+    };
+    let before = SchedulingWindow::new(MAXIMUM).limit();
+    assert_eq!(limit_after(member("a", "train", 8)), before, "it waited for its gang");
+    let opening = Request {
+        opens_gates: true,
+        ..request("a")
+    };
+    assert_eq!(limit_after(opening), before, "it waited for the end of its back-off");
+    assert!(limit_after(request("a")) < before);
+    assert!(limit_after(member("a", "alone", 1)) < before);
+}
+
+#[test]
 fn pods_that_are_gone_leave_the_window() {
     let now = Instant::now();
     let mut window = flooded(9, now);
