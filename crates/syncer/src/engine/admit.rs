@@ -62,7 +62,7 @@ impl Engine {
         match side {
             Side::Tenant if pods.get(name).is_some_and(|pod| exists(&pod)) => {}
             Side::Tenant => self.leave_window(name),
-            Side::Host if !lock(&self.window).has(name) => {}
+            Side::Host if !lock(&self.window).knows(name) => {}
             Side::Host => {
                 let host = pods.get(name).filter(|pod| exists(pod));
                 let stage = host.map(|pod| placement::stage(&pod));
@@ -150,6 +150,10 @@ impl ObjectSync<'_> {
         }
         engine.admit(others);
         let waits = answer.waits?;
+        // It may have come to the host before it asked: the answer to an earlier creation was lost.
+        if !opens_gates && engine.cache.stores.host(KindId::Pod).contains(name) {
+            engine.update_window(Side::Host, name);
+        }
         if waits >= LONG_WAIT {
             engine.record_event(&self.key(), Level::Normal, WAITING, MESSAGE).await;
         }

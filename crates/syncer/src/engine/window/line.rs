@@ -105,6 +105,11 @@ impl Line {
         self.waiting.is_empty()
     }
 
+    /// The request of a pod that waits.
+    pub(super) fn get(&self, name: &Name) -> Option<&Request> {
+        self.waiting.get(name).map(|waiting| &waiting.request)
+    }
+
     /// Since when a pod waits.
     pub(super) fn since(&self, name: &Name) -> Option<Instant> {
         self.waiting.get(name).map(|waiting| waiting.since)

@@ -117,8 +117,13 @@ impl SchedulingWindow {
         self.line.len()
     }
 
+    /// Whether a pod has a place or waits for one.
+    pub(super) fn knows(&self, name: &Name) -> bool {
+        self.has(name) || self.line.get(name).is_some()
+    }
+
     /// Whether a pod has a place.
-    pub(super) fn has(&self, name: &Name) -> bool {
+    fn has(&self, name: &Name) -> bool {
         self.placed.contains_key(name)
     }
 
@@ -151,8 +156,9 @@ impl SchedulingWindow {
         Answer { waits, admitted }
     }
 
-    /// A pod with a place was seen on the host; no stage if it is gone or being deleted there.
+    /// A pod was seen on the host; no stage if it is gone or being deleted there.
     pub(super) fn observe(&mut self, name: &Name, stage: Option<SchedulingStage>, now: Instant) -> Progress {
+        self.observe_waiting(name, stage, now);
         let mut tried_after = None;
         let leaves = match (stage, self.placed.get_mut(name)) {
             (_, None) => false,
@@ -184,6 +190,25 @@ impl SchedulingWindow {
         Progress {
             tried_after,
             admitted: self.admit(now),
+        }
+    }
+
+    /// The same for a pod that waits. It does not if it is on the host already: the answer to an earlier creation was lost. One that
+    /// is to lose its gates does not if it has none, or is gone.
+    fn observe_waiting(&mut self, name: &Name, stage: Option<SchedulingStage>, now: Instant) {
+        let still_waits = match (stage, self.line.get(name)) {
+            (_, None) => true,
+            (None, Some(request)) => !request.opens_gates,
+            (Some(SchedulingStage::Gated), Some(request)) => request.opens_gates,
+            (Some(SchedulingStage::Untried | SchedulingStage::Tried), Some(_)) => false,
+        };
+        if still_waits {
+            return;
+        }
+        if let Some(Waiting { request, .. }) = self.line.remove(name)
+            && stage == Some(SchedulingStage::Untried)
+        {
+            self.place(request, Some(now), now);
         }
     }
 

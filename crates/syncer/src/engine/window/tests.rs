@@ -107,6 +107,36 @@ fn a_gang_is_admitted_whole() {
 }
 
 #[test]
+fn a_pod_whose_creation_had_no_answer_waits_no_more_once_it_is_on_the_host() {
+    let now = Instant::now();
+    let waits_after = |request: Request, stage: Option<SchedulingStage>| {
+        let mut window = flooded(8, now);
+        assert!(window.ask(request, now).waits.is_some());
+        window.observe(&name("late"), stage, now);
+        (window.waiting(), window.used() - window.limit())
+    };
+    let created = || request("late");
+    assert_eq!(
+        waits_after(created(), Some(SchedulingStage::Untried)),
+        (0, 1),
+        "it counts"
+    );
+    assert_eq!(waits_after(created(), Some(SchedulingStage::Tried)), (0, 0));
+    assert_eq!(waits_after(created(), Some(SchedulingStage::Gated)), (0, 0));
+    assert_eq!(
+        waits_after(created(), None),
+        (1, 0),
+        "an earlier pod of the name is gone"
+    );
+    let opening = || Request {
+        opens_gates: true,
+        ..request("late")
+    };
+    assert_eq!(waits_after(opening(), Some(SchedulingStage::Gated)), (1, 0));
+    assert_eq!(waits_after(opening(), None), (0, 0));
+}
+
+#[test]
 fn only_delays_of_the_queue_change_the_limit() {
     let now = Instant::now();
     let later = now + Duration::from_secs(1);
