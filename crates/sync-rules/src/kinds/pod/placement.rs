@@ -13,20 +13,39 @@ use crate::{
     model::{Cache, json, resource::Name, store::Stored},
     translation::fields::FieldIssues,
 };
-use berth_api::{SchedulingMode, labels, sync_policy::allows};
+use berth_api::{
+    SchedulingMode, labels,
+    sync_policy::{ANY, allows},
+};
 use serde_json::{Map, Value, json};
 
 /// The reason of the condition `PodScheduled` while a pod has scheduling gates. The API server sets it when the pod is created, and it
 /// stays until the scheduler tries the pod.
 const GATED: &str = "SchedulingGated";
 
+/// The scheduler of pods that name none.
+pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
+
 /// Who places a pod with this spec.
 pub fn mode(cache: &Cache, spec: &Value) -> SchedulingMode {
     let hosts = &cache.tenant.policy.pods.schedulers;
     match json::text(spec, &["schedulerName"]) {
-        None | Some("" | "default-scheduler") => cache.tenant.scheduling,
+        None | Some("" | DEFAULT_SCHEDULER) => cache.tenant.scheduling,
         Some(other) if allows(hosts, other) => cache.tenant.scheduling,
         Some(_) => SchedulingMode::Tenant,
+    }
+}
+
+/// The scheduler of the host that is to place or check the host pod of a pod with this spec: the default one, one that the class lists by
+/// its name, or [`ANY`] for one that only [`ANY`] allows.
+pub fn host_scheduler<'a>(cache: &'a Cache, spec: &Value) -> &'a str {
+    match json::text(spec, &["schedulerName"]) {
+        None | Some("" | DEFAULT_SCHEDULER) => DEFAULT_SCHEDULER,
+        Some(_) if mode(cache, spec) == SchedulingMode::Tenant => DEFAULT_SCHEDULER,
+        Some(name) => {
+            let listed = &cache.tenant.policy.pods.schedulers;
+            listed.iter().find(|known| *known == name).map_or(ANY, String::as_str)
+        }
     }
 }
 

@@ -200,3 +200,24 @@ fn host_pods_keep_only_what_decisions_need() {
         })
     );
 }
+
+#[test]
+fn a_tenant_cannot_make_up_schedulers_of_the_host() {
+    let scheduler = |mode: SchedulingMode, listed: &[&str], name: &str| {
+        let mut tenant = test_tenant();
+        tenant.scheduling = mode;
+        Arc::make_mut(&mut tenant.policy).pods.schedulers = listed.iter().map(|name| (*name).to_owned()).collect();
+        let cache = registry::new_cache(tenant);
+        host_scheduler(&cache, &json!({"schedulerName": name})).to_owned()
+    };
+    let by_host = |listed: &[&str], name: &str| scheduler(SchedulingMode::Host, listed, name);
+    assert_eq!(by_host(&["kai", ANY], "kai"), "kai");
+    assert_eq!(by_host(&["kai", ANY], "made-up"), ANY);
+    assert_eq!(by_host(&[ANY], ""), DEFAULT_SCHEDULER);
+    assert_eq!(
+        by_host(&["kai"], "made-up"),
+        DEFAULT_SCHEDULER,
+        "it checks what a scheduler in the tenant places"
+    );
+    assert_eq!(scheduler(SchedulingMode::Tenant, &["kai"], "kai"), DEFAULT_SCHEDULER);
+}

@@ -1,6 +1,7 @@
 //! The pods that wait for a place, in their order: higher priorities first, as the host's scheduler would take them; then
 //! namespaces take turns; then first come, first served.
 
+use super::LONG_WAIT;
 use berth_sync_rules::model::resource::Name;
 use std::{
     cmp::Reverse,
@@ -37,6 +38,8 @@ pub(super) struct Waiting {
     pub(super) request: Request,
     pub(super) since: Instant,
     position: Position,
+    /// Whether [`Line::take_late`] has returned it.
+    is_late: bool,
 }
 
 /// Priority, round of the namespace, number: the least comes first.
@@ -131,6 +134,7 @@ impl Line {
         let waiting = Waiting {
             since: now,
             position,
+            is_late: false,
             request,
         };
         self.waiting.insert(waiting.request.name.clone(), waiting);
@@ -156,6 +160,17 @@ impl Line {
             }
         }
         Some(removed)
+    }
+
+    /// The pods that have waited for [`LONG_WAIT`], each of them once.
+    pub(super) fn take_late(&mut self, now: Instant) -> Vec<Name> {
+        let is_due = |pod: &Waiting| !pod.is_late && now.saturating_duration_since(pod.since) >= LONG_WAIT;
+        let due = self.waiting.values_mut().filter(|pod| is_due(pod));
+        due.map(|pod| {
+            pod.is_late = true;
+            pod.request.name.clone()
+        })
+        .collect()
     }
 
     /// Takes the first pod.
@@ -257,6 +272,16 @@ mod tests {
         assert_eq!(line.len(), 2);
         assert!(line.since(&Name::new("a", "1")).is_some());
         assert_eq!(take(&mut line), "a/1");
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_long_is_named_once() {
+        let mut line = Line::default();
+        add(&mut line, "a", "1", 0);
+        let now = Instant::now();
+        assert!(line.take_late(now).is_empty());
+        assert_eq!(line.take_late(now + LONG_WAIT), [Name::new("a", "1")]);
+        assert!(line.take_late(now + LONG_WAIT * 2).is_empty());
     }
 
     #[test]

@@ -15,10 +15,12 @@
 //! If no pod at all was tried for [`TIMEOUT`], there is no scheduler, or one that does not say what it tried. Then every pod gets a place,
 //! so that the demand for nodes is seen, until a pod is tried again.
 
+mod by_scheduler;
 mod limit;
 mod line;
 
 use berth_sync_rules::{kinds::pod::placement::SchedulingStage, model::resource::Name};
+pub(super) use by_scheduler::SchedulingWindows;
 use limit::Limit;
 pub(super) use line::{Gang, Request};
 use line::{Line, Waiting};
@@ -28,9 +30,9 @@ use std::{
 };
 
 /// Time after which a pod that was not tried has no place any more.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
-/// Shortest time between checks for such pods.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// A pod that waits for so long gets an Event.
+pub(super) const LONG_WAIT: Duration = Duration::from_secs(30);
 
 /// The pods with a place, and those that wait for one.
 #[derive(Debug)]
@@ -45,7 +47,6 @@ pub(super) struct SchedulingWindow {
     /// No pod was tried for a while: every pod gets a place.
     is_open: bool,
     last_try: Option<Instant>,
-    last_check: Option<Instant>,
 }
 
 /// A pod with a place.
@@ -79,12 +80,21 @@ pub(super) struct Answer {
 }
 
 /// What became of a pod on the host.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Progress {
     /// How long the scheduler took until it tried the pod, if it has.
     pub(super) tried_after: Option<Duration>,
     /// Pods that got a place because of it.
     pub(super) admitted: Vec<Admitted>,
+}
+
+/// What has changed with time.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// Pods that got a place.
+    pub(super) admitted: Vec<Admitted>,
+    /// Pods that have waited for [`LONG_WAIT`] since the last check.
+    pub(super) late: Vec<Name>,
 }
 
 impl SchedulingWindow {
@@ -98,7 +108,6 @@ impl SchedulingWindow {
             members: HashMap::new(),
             is_open: false,
             last_try: None,
-            last_check: None,
         }
     }
 
@@ -128,19 +137,12 @@ impl SchedulingWindow {
     }
 
     /// A pod that is on the host when the syncer starts, and was not tried yet.
-    pub(super) fn restore(&mut self, name: Name, now: Instant) {
-        let request = Request {
-            name,
-            priority: 0,
-            gang: None,
-            opens_gates: false,
-        };
+    pub(super) fn restore(&mut self, request: Request, now: Instant) {
         self.place(request, Some(now), now);
     }
 
     /// A pod asks for a place. If there is none it waits, and may ask again.
     pub(super) fn ask(&mut self, request: Request, now: Instant) -> Answer {
-        self.expire(now);
         let name = request.name.clone();
         let mut admitted = Vec::new();
         // A pod that has a place asks again if its creation failed.
@@ -219,6 +221,17 @@ impl SchedulingWindow {
             self.leave(name);
         }
         self.admit(now)
+    }
+
+    /// To be called every second or so: what has changed because nothing happened.
+    pub(super) fn check(&mut self, now: Instant) -> Checked {
+        if !self.is_open {
+            self.expire(now);
+        }
+        Checked {
+            admitted: self.admit(now),
+            late: self.line.take_late(now),
+        }
     }
 
     /// Whether fewer pods of the pod's gang have a place than start together, and some have.
@@ -304,10 +317,6 @@ impl SchedulingWindow {
     fn expire(&mut self, now: Instant) {
         let within =
             |at: Option<Instant>, time: Duration| at.is_some_and(|at| now.saturating_duration_since(at) < time);
-        if self.is_open || within(self.last_check, CHECK_INTERVAL) {
-            return;
-        }
-        self.last_check = Some(now);
         let is_silent = !within(self.last_try, TIMEOUT);
         for pod in self.placed.values_mut() {
             if pod.counts && now.saturating_duration_since(pod.since) >= TIMEOUT {
