@@ -18,6 +18,7 @@ mod certificates;
 mod create;
 mod decide;
 mod delete;
+mod dropped;
 mod host_events;
 mod mirror;
 mod nodes;
