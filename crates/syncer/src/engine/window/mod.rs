@@ -8,9 +8,13 @@
 //! |---|---|
 //! | is to be created on the host, or to lose its last scheduling gate there | from then on, if there is one; else it waits |
 //! | is a member of a gang that has fewer pods with a place than its size | at once: the gang starts together or not at all |
-//! | was placed or found unschedulable, or is gone | no more |
+//! | has a node, bound or nominated, was found unschedulable, or is gone | no more |
 //! | has scheduling gates | none: the scheduler does not try it |
+//! | was rejected by the host | no more: it asks again after its back-off |
 //! | was not tried for [`TIMEOUT`] | none any more: it waits for something else, such as further pods of its group |
+//!
+//! The window says when a pod has a place: a pod that waits does not ask again by itself. [`SchedulingWindow::check`] looks after places of
+//! pods that are not tried. Each scheduler of the host has a window, see [`by_scheduler`].
 //!
 //! If no pod at all was tried for [`TIMEOUT`], there is no scheduler, or one that does not say what it tried. Then every pod gets a place,
 //! so that the demand for nodes is seen, until a pod is tried again.
