@@ -84,9 +84,9 @@ pub struct PodPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub max_termination_grace_period_seconds: Option<u32>,
-    /// Most pods of a tenant that may wait at the same time for the host's scheduler to try them for the first time. Further pods
+    /// Most pods of a tenant that may wait at the same time for a scheduler of the host to try them for the first time. Further pods
     /// are created on the host when it has tried others. Within this number the syncer finds out how many keep the scheduler
-    /// busy without delaying the pods of other tenants. Defaults to 64.
+    /// busy without delaying the pods of other tenants. Each scheduler in `schedulers` counts its own. Defaults to 64.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub scheduling_window: Option<u32>,

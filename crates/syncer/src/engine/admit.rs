@@ -5,7 +5,7 @@ use super::{
     Engine, Outcome, lock,
     recorder::Level,
     to_host::ObjectSync,
-    window::{Admitted, Gang, Request, SchedulingWindow, TIMEOUT},
+    window::{Admitted, Checked, Gang, LONG_WAIT, Request, SchedulingWindows},
 };
 use berth_sync_rules::{
     kinds::pod::{
@@ -21,57 +21,66 @@ use berth_sync_rules::{
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::Value;
 use std::{
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 /// Result of a reconciliation of a pod for which there is no place.
 pub(super) const NO_PLACE: &str = "waiting for a place";
-/// A pod that has waited for so long gets an Event.
-const LONG_WAIT: Duration = Duration::from_secs(30);
-/// Reason of that Event.
+/// Time between two looks for pods that the scheduler does not try.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Reason of the Event of a pod that waits for long.
 const WAITING: &str = "WaitingForScheduler";
 /// Its message.
 const MESSAGE: &str = "The pod waits for its turn at the host's scheduler: many pods of this cluster were created before it, \
     or have a higher priority.";
 
-/// The window of a tenant.
-pub(super) fn new_window(cache: &Cache) -> Mutex<SchedulingWindow> {
+/// The windows of a tenant.
+pub(super) fn new_windows(cache: &Cache) -> Mutex<SchedulingWindows> {
     let maximum = cache.tenant.policy.pods.scheduling_window();
     let maximum = usize::try_from(maximum).unwrap_or(usize::MAX);
-    Mutex::new(SchedulingWindow::new(maximum))
+    Mutex::new(SchedulingWindows::new(maximum))
 }
 
 impl Engine {
-    /// Fills the window with the pods that are on the host when the syncer starts.
-    pub(super) fn restore_window(&self) {
-        let now = Instant::now();
-        let pods = self.cache.stores.host(KindId::Pod).all();
-        let mut window = lock(&self.window);
-        for (name, host) in pods {
-            if exists(&host) && placement::stage(&host) == SchedulingStage::Untried {
-                window.restore(name, now);
+    /// Fills the windows with the pods that are on the host when the syncer starts.
+    pub(super) fn restore_windows(&self) {
+        let (now, stores) = (Instant::now(), &self.cache.stores);
+        let mut pods = stores.host(KindId::Pod).all();
+        pods.retain(|(_, host)| exists(host) && placement::stage(host) == SchedulingStage::Untried);
+        self.with_windows(|windows| {
+            for (name, _) in pods {
+                let pod = stores.tenant(KindId::Pod).get(&name).map(|pod| pod.object());
+                let (scheduler, request) = self.request(&name, &pod.unwrap_or_default(), false);
+                windows.restore(scheduler, request, now);
             }
-        }
-        self.publish_window(&window);
+        });
     }
 
-    /// Brings the window up to date after a pod has changed on one side.
-    pub(super) fn update_window(&self, side: Side, name: &Name) {
+    /// Lets pods take the places of those that the scheduler does not try.
+    pub(super) async fn check_windows(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            let Checked { admitted, late } = self.with_windows(|windows| windows.check(Instant::now()));
+            self.admit(admitted);
+            // They ask again, and get an Event.
+            for name in late {
+                self.add(KindId::Pod.key(name));
+            }
+        }
+    }
+
+    /// Brings the windows up to date after a pod has changed on one side.
+    pub(super) fn update_windows(&self, side: Side, name: &Name) {
         let pods = self.cache.stores.of(side, KindId::Pod);
         match side {
             Side::Tenant if pods.get(name).is_some_and(|pod| exists(&pod)) => {}
-            Side::Tenant => self.leave_window(name),
-            Side::Host if !lock(&self.window).has(name) => {}
+            Side::Tenant => self.leave_windows(name),
+            Side::Host if !lock(&self.windows).knows(name) => {}
             Side::Host => {
                 let host = pods.get(name).filter(|pod| exists(pod));
                 let stage = host.map(|pod| placement::stage(&pod));
-                let progress = {
-                    let mut window = lock(&self.window);
-                    let progress = window.observe(name, stage, Instant::now());
-                    self.publish_window(&window);
-                    progress
-                };
+                let progress = self.with_windows(|windows| windows.observe(name, stage, Instant::now()));
                 if let Some(after) = progress.tried_after {
                     self.metrics.scheduling_window.first_try.observe(after.as_secs_f64());
                 }
@@ -81,13 +90,8 @@ impl Engine {
     }
 
     /// A pod does not wait for a place any more, and has none unless it is on the host.
-    fn leave_window(&self, name: &Name) {
-        let admitted = {
-            let mut window = lock(&self.window);
-            let admitted = window.forget(name, Instant::now());
-            self.publish_window(&window);
-            admitted
-        };
+    fn leave_windows(&self, name: &Name) {
+        let admitted = self.with_windows(|windows| windows.forget(name, Instant::now()));
         self.admit(admitted);
     }
 
@@ -99,11 +103,32 @@ impl Engine {
         }
     }
 
-    fn publish_window(&self, window: &SchedulingWindow) {
+    /// A pod's request for a place, and the scheduler in whose window.
+    fn request(&self, name: &Name, pod: &Value, opens_gates: bool) -> (&str, Request) {
+        let gang = gang::membership(&self.cache, name, pod).map(|(gang, size)| Gang {
+            name: Name::new(&name.namespace, &gang),
+            size: usize::try_from(size).unwrap_or(usize::MAX),
+        });
+        let request = Request {
+            name: name.clone(),
+            priority: json::at(pod, &["spec", "priority"])
+                .and_then(Value::as_i64)
+                .unwrap_or_default(),
+            gang,
+            opens_gates,
+        };
+        (placement::host_scheduler(&self.cache, &pod["spec"]), request)
+    }
+
+    /// Uses the windows, and publishes what has become of them.
+    fn with_windows<T>(&self, act: impl FnOnce(&mut SchedulingWindows) -> T) -> T {
+        let mut windows = lock(&self.windows);
+        let result = act(&mut windows);
         let metrics = &self.metrics.scheduling_window;
-        set(&metrics.limit, window.limit());
-        set(&metrics.used, window.used());
-        set(&metrics.waiting, window.waiting());
+        set(&metrics.limit, windows.limit());
+        set(&metrics.used, windows.used());
+        set(&metrics.waiting, windows.waiting());
+        result
     }
 }
 
@@ -118,7 +143,7 @@ impl ObjectSync<'_> {
 
     /// The same for a pod on the host that is to lose its last scheduling gate.
     pub(super) async fn wait_to_open_gates(&self, pod: &Value, host: &Stored) -> Option<Outcome> {
-        if self.id != KindId::Pod || has_gates(pod) || placement::stage(host) != SchedulingStage::Gated {
+        if self.id != KindId::Pod || !placement::opens_gates(pod, host) {
             return None;
         }
         self.ask_for_place(pod, true).await
@@ -126,42 +151,30 @@ impl ObjectSync<'_> {
 
     async fn ask_for_place(&self, pod: &Value, opens_gates: bool) -> Option<Outcome> {
         let Self { engine, name, .. } = self;
-        let gang = gang::membership(&engine.cache, name, pod).map(|(gang, size)| Gang {
-            name: Name::new(&name.namespace, &gang),
-            size: usize::try_from(size).unwrap_or(usize::MAX),
-        });
-        let request = Request {
-            name: (*name).clone(),
-            priority: json::at(pod, &["spec", "priority"])
-                .and_then(Value::as_i64)
-                .unwrap_or_default(),
-            gang,
-            opens_gates,
-        };
-        let answer = {
-            let mut window = lock(&engine.window);
-            let answer = window.ask(request, Instant::now());
-            engine.publish_window(&window);
-            answer
-        };
+        let (scheduler, request) = engine.request(name, pod, opens_gates);
+        let answer = engine.with_windows(|windows| windows.ask(scheduler, request, Instant::now()));
         let (own, others): (Vec<_>, Vec<_>) = answer.admitted.into_iter().partition(|pod| pod.name == **name);
         for Admitted { waited, .. } in own {
             engine.metrics.scheduling_window.wait.observe(waited.as_secs_f64());
         }
         engine.admit(others);
         let waits = answer.waits?;
+        // It may have come to the host before it asked: the answer to an earlier creation was lost.
+        if !opens_gates && engine.cache.stores.host(KindId::Pod).contains(name) {
+            engine.update_windows(Side::Host, name);
+        }
         if waits >= LONG_WAIT {
             engine.record_event(&self.key(), Level::Normal, WAITING, MESSAGE).await;
         }
-        // By then the place of a pod that the scheduler does not try is free.
-        Some(Outcome::requeue(NO_PLACE, TIMEOUT))
+        // Its key is added when it gets a place. Until then it costs nothing.
+        Some(Outcome::new(NO_PLACE))
     }
 
     /// Gives the place of a pod back if it was not created.
     pub(super) fn give_place_back(&self) {
         let Self { engine, id, name, .. } = self;
         if *id == KindId::Pod && !engine.cache.stores.host(*id).contains(name) {
-            engine.leave_window(name);
+            engine.leave_windows(name);
         }
     }
 }
@@ -176,4 +189,122 @@ fn has_gates(pod: &Value) -> bool {
 
 fn set(gauge: &Gauge, number: usize) {
     gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        engine::{api::Api, queued_key::QueuedKey},
+        metrics::Metrics,
+    };
+    use berth_api::{SchedulingMode, SyncPolicy, labels};
+    use berth_runtime::queue::Taken;
+    use berth_sync_rules::{model::Tenant, registry};
+    use serde_json::json;
+
+    /// An engine that reaches no API server, with a place for one pod at a time.
+    fn engine() -> Arc<Engine> {
+        berth_runtime::install_crypto();
+        let mut policy = SyncPolicy::default();
+        policy.pods.scheduling_window = Some(1);
+        let tenant = Tenant {
+            slug: "vision-aaaaaaaaaaaaa".into(),
+            workload_namespace: "berth-vision-aaaaaaaaaaaaa".into(),
+            control_plane_namespace: "berth-vision-aaaaaaaaaaaaa-cp".into(),
+            api_server_host: "10.96.0.49".into(),
+            api_server_port: 443,
+            dns_address: None,
+            cluster_domain: "cluster.local".into(),
+            policy: Arc::new(policy),
+            network: Arc::default(),
+            class_name: berth_api::DEFAULT_CLASS.into(),
+            scheduling: SchedulingMode::Host,
+        };
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = berth_runtime::client::from_config(config).unwrap();
+        let metrics = Metrics::default();
+        let api = |side| Api::new(client.clone(), side, metrics.clone());
+        let (tenant_api, host_api) = (api(Side::Tenant), api(Side::Host));
+        Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics)
+    }
+
+    fn name(of: &str) -> Name {
+        Name::new("team", of)
+    }
+
+    /// A pod of the tenant, in its store.
+    fn put_pod(engine: &Engine, of: &str, annotations: &Value) -> Value {
+        let pod = json!({
+            "metadata": {"name": of, "namespace": "team", "uid": of, "resourceVersion": "1", "annotations": annotations},
+            "spec": {"containers": [{"name": "main", "image": "train:1"}]},
+        });
+        let pods = engine.cache.stores.tenant(KindId::Pod);
+        pods.written(name(of), Stored::new(&pod));
+        pod
+    }
+
+    /// A host pod that was not tried yet.
+    fn put_host_pod(engine: &Engine, of: &str) {
+        let pod = json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {}});
+        let pods = engine.cache.stores.host(KindId::Pod);
+        pods.written(name(of), Stored::new(&pod));
+    }
+
+    /// Whether a pod that asks for a place waits.
+    fn waits(engine: &Engine, of: &str, pod: &Value) -> bool {
+        let (scheduler, request) = engine.request(&name(of), pod, false);
+        let answer = engine.with_windows(|windows| windows.ask(scheduler, request, Instant::now()));
+        answer.waits.is_some()
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_waits_for_its_next_place_keeps_its_back_off() {
+        let engine = engine();
+        let pod = put_pod(&engine, "rejected", &json!({}));
+        assert!(!waits(&engine, "other", &pod), "the only place is taken");
+        let key = KindId::Pod.key(name("rejected"));
+        lock(&engine.failures).insert(key.clone(), 3);
+        let taken = || Taken {
+            key: QueuedKey(key.clone()),
+            queued_for: Duration::ZERO,
+        };
+        Arc::clone(&engine).work(taken()).await;
+        assert_eq!(lock(&engine.windows).waiting(), 1);
+        assert_eq!(lock(&engine.failures).get(&key), Some(&3));
+        engine.cache.stores.tenant(KindId::Pod).forget(&name("rejected"));
+        Arc::clone(&engine).work(taken()).await;
+        assert_eq!(lock(&engine.failures).get(&key), None, "nothing is left to do");
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_came_to_the_host_before_it_asked_does_not_wait() {
+        let engine = engine();
+        let pod = put_pod(&engine, "created", &json!({}));
+        assert!(!waits(&engine, "other", &pod));
+        put_host_pod(&engine, "created");
+        let name = name("created");
+        let sync = ObjectSync {
+            engine: &engine,
+            id: KindId::Pod,
+            kind: engine.cache.rules_to_host(KindId::Pod).unwrap(),
+            name: &name,
+            observed_at: Instant::now(),
+        };
+        let outcome = sync.wait_for_place(&pod).await;
+        assert_eq!(outcome, Some(Outcome::new(NO_PLACE)), "it is not created again");
+        let windows = lock(&engine.windows);
+        assert_eq!((windows.used(), windows.waiting()), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn a_restarted_syncer_knows_the_gangs_of_the_pods_on_the_host() {
+        let engine = engine();
+        let gang = json!({labels::GANG_OF_TENANT: "train", labels::GANG_SIZE_OF_TENANT: "2"});
+        let pod = put_pod(&engine, "m0", &gang);
+        put_host_pod(&engine, "m0");
+        engine.restore_windows();
+        assert!(waits(&engine, "other", &json!({})), "the only place is taken");
+        assert!(!waits(&engine, "m1", &pod), "the gang is admitted whole");
+    }
 }

@@ -4,6 +4,7 @@ use super::to_host::ObjectSync;
 use super::{
     Outcome, QUOTA_EXCEEDED, admit,
     api::{CallError, Delete},
+    dropped::dropped,
     recorder::Level,
     tokens,
 };
@@ -21,45 +22,6 @@ use std::time::Duration;
 pub(super) const NOTHING_YET: &str = "1";
 /// How long to wait for something that should be announced by a watch.
 const SAFETY: Duration = Duration::from_secs(5);
-
-/// Fields of the spec that the host's API server accepted and dropped: it knows them, but a feature that they belong to
-/// is off there.
-fn dropped(desired: &Value, created: &Value) -> Vec<DeniedField> {
-    let mut lost = Vec::new();
-    find_dropped("spec", &desired["spec"], &created["spec"], &mut lost);
-    lost
-}
-
-fn find_dropped(path: &str, desired: &Value, created: &Value, lost: &mut Vec<DeniedField>) {
-    match (desired, created) {
-        (Value::Object(wanted), Value::Object(kept)) => {
-            for (field, value) in wanted {
-                let path = format!("{path}.{field}");
-                match kept.get(field) {
-                    Some(kept) => find_dropped(&path, value, kept, lost),
-                    None if json::is_unset(value) => {}
-                    None => {
-                        let why = "the host cluster does not have this feature, so the field has no effect";
-                        lost.push(DeniedField::new(path, why));
-                    }
-                }
-            }
-        }
-        // Webhooks of the host may add items; only those that can be told apart are compared.
-        (Value::Array(wanted), Value::Array(kept)) => {
-            for (index, item) in wanted.iter().enumerate() {
-                let same = match item.get("name") {
-                    Some(name) => kept.iter().find(|other| other.get("name") == Some(name)),
-                    None => kept.get(index).filter(|_| wanted.len() == kept.len()),
-                };
-                if let Some(same) = same {
-                    find_dropped(&format!("{path}[{index}]"), item, same, lost);
-                }
-            }
-        }
-        _ => {}
-    }
-}
 
 impl ObjectSync<'_> {
     /// Creates the host object, unless the tenant has as many of its kind as it may have.
@@ -99,21 +61,8 @@ impl ObjectSync<'_> {
         let Self {
             engine, id, kind, name, ..
         } = self;
-        let host_has = |key: &Key| engine.cache.stores.host(key.kind).contains(&key.name);
-        let missing: Vec<Key> = kind
-            .prerequisites(&engine.cache, name, object)
-            .into_iter()
-            .filter(|key| !host_has(key))
-            .collect();
-        if !missing.is_empty() {
-            let denied: Vec<_> = missing.iter().filter_map(|key| self.denial_of(key)).collect();
-            if !denied.is_empty() {
-                self.deny(stored, object, &denied).await?;
-            }
-            for key in missing {
-                engine.add(key);
-            }
-            return Ok(Outcome::requeue("waiting", SAFETY));
+        if let Some(waits) = self.wait_for_prerequisites(stored, object).await? {
+            return Ok(waits);
         }
         let Some(content) = self.content(stored, object).await? else {
             return Ok(Outcome::new("vanished"));
@@ -129,54 +78,85 @@ impl ObjectSync<'_> {
             object: desired,
             mut ignored,
         } = translated;
+        // What is denied needs no place.
         if let Some(waits) = self.wait_for_place(object).await {
             return Ok(waits);
         }
+        self.prepare_tokens(stored).await?;
+        let desired = kind.object_at_creation(&engine.cache, name, &content, desired);
+        let hash = json::hash(&kind.mutable_part(&desired));
+        let mut desired = self.with_metadata(stored, desired, &hash);
+        let created = match self.write_new(&mut desired).await {
+            Ok(created) => created,
+            Err(CallError::Conflict(_)) => return self.taken(stored).await,
+            Err(error) => return Err(error),
+        };
+        ignored.extend(dropped(&desired, &created));
+        engine.store_created(Side::Host, *id, name, created);
+        self.record_ignored(&ignored).await;
+        let requeue_after = match engine.cache.stores.host(*id).get(name) {
+            Some(host) => {
+                let outcome = self.sync_status(stored, object, &host.object(), true, &[]).await?;
+                outcome.requeue_after
+            }
+            None => None,
+        };
+        Ok(Outcome {
+            result: "created",
+            requeue_after,
+        })
+    }
+
+    /// What to do if objects that must be on the host before this one are not there yet.
+    async fn wait_for_prerequisites(&self, stored: &Stored, object: &Value) -> Result<Option<Outcome>, CallError> {
+        let Self { engine, kind, name, .. } = self;
+        let mut missing = kind.prerequisites(&engine.cache, name, object);
+        missing.retain(|key| !engine.cache.stores.host(key.kind).contains(&key.name));
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let denied: Vec<_> = missing.iter().filter_map(|key| self.denial_of(key)).collect();
+        if !denied.is_empty() {
+            self.deny(stored, object, &denied).await?;
+        }
+        for key in missing {
+            engine.add(key);
+        }
+        Ok(Some(Outcome::requeue("waiting", SAFETY)))
+    }
+
+    /// Writes the Secret with the tokens of a pod, and says which certificates it will wait for.
+    async fn prepare_tokens(&self, stored: &Stored) -> Result<(), CallError> {
+        let Self { engine, id, name, .. } = self;
         if *id == KindId::Pod
             && let Some(missing) = tokens::prepare(engine, name, stored).await?
         {
             let message = format!("The pod does not start before there is a certificate: none is in {missing}.");
             engine
-                .record_event(&id.key((*name).clone()), Level::Warning, "TrustBundleMissing", &message)
+                .record_event(&self.key(), Level::Warning, "TrustBundleMissing", &message)
                 .await;
         }
-        let desired = kind.object_at_creation(&engine.cache, name, &content, desired);
-        let hash = json::hash(&kind.mutable_part(&desired));
-        let mut desired = self.with_metadata(stored, desired, &hash);
+        Ok(())
+    }
+
+    /// Writes the host object; a conflict if there is one of its name.
+    async fn write_new(&self, desired: &mut Value) -> Result<Value, CallError> {
+        let Self { engine, id, kind, .. } = self;
         let (resource, host) = (kind.resource(), &engine.host);
         engine.start_host_watch(*id);
         let created = match kind.creation() {
             Creation::Apply => {
                 desired["metadata"]["resourceVersion"] = NOTHING_YET.into();
-                host.apply(resource, self.namespace(), &self.host_name(), &desired)
-                    .await
+                host.apply(resource, self.namespace(), &self.host_name(), desired)
+                    .await?
             }
-            Creation::Post => host.create(resource, self.namespace(), &desired).await,
+            Creation::Post => host.create(resource, self.namespace(), desired).await?,
         };
-        match created {
-            Ok(created) => {
-                engine
-                    .metrics
-                    .sync_to_host
-                    .observe(self.observed_at.elapsed().as_secs_f64());
-                ignored.extend(dropped(&desired, &created));
-                engine.store_created(Side::Host, *id, name, created);
-                self.record_ignored(&ignored).await;
-                let requeue_after = match engine.cache.stores.host(*id).get(name) {
-                    Some(host) => {
-                        let outcome = self.sync_status(stored, object, &host.object(), true, &[]).await?;
-                        outcome.requeue_after
-                    }
-                    None => None,
-                };
-                Ok(Outcome {
-                    result: "created",
-                    requeue_after,
-                })
-            }
-            Err(CallError::Conflict(_)) => self.taken(stored).await,
-            Err(error) => Err(error),
-        }
+        engine
+            .metrics
+            .sync_to_host
+            .observe(self.observed_at.elapsed().as_secs_f64());
+        Ok(created)
     }
 
     /// Why a prerequisite of this object cannot be synced, or not now.
@@ -231,24 +211,5 @@ impl ObjectSync<'_> {
             .delete(kind.resource(), self.namespace(), &self.host_name(), how)
             .await?;
         Ok(Outcome::requeue("replacing", Duration::from_millis(200)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn fields_that_the_host_dropped_are_reported() {
-        let desired = json!({"spec": {"kept": 1, "lost": {"a": 1}, "empty": [], "list": [{"name": "a", "new": 1, "old": 2}],
-            "others": [{"new": 1}]}});
-        let created = json!({"spec": {"kept": 1, "defaulted": 2, "list": [{"name": "injected"}, {"name": "a", "old": 2}],
-            "others": [{"x": 1}, {"y": 1}]}});
-        let fields: Vec<_> = dropped(&desired, &created)
-            .into_iter()
-            .map(|denied| denied.field)
-            .collect();
-        assert_eq!(fields, ["spec.list[0].new", "spec.lost"]);
     }
 }

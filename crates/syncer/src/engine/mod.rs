@@ -18,6 +18,7 @@ mod certificates;
 mod create;
 mod decide;
 mod delete;
+mod dropped;
 mod host_events;
 mod mirror;
 mod nodes;
@@ -105,7 +106,7 @@ pub struct Engine {
     /// Host objects that are ahead of the tenant's.
     pending: reserve::PendingReservations,
     /// Which pods may be created now.
-    window: Mutex<window::SchedulingWindow>,
+    windows: Mutex<window::SchedulingWindows>,
     /// Kinds of which the tenant has as many objects as it may have.
     refused_kinds: quota::RefusedKinds,
     /// What decides about each Node which pods may run on it, as hashes.
@@ -154,7 +155,7 @@ impl Engine {
     pub fn new(cache: Cache, tenant: Api, host: Api, metrics: Metrics) -> Arc<Self> {
         let demand = cache.kinds.iter().map(|id| (*id, Notify::new())).collect();
         Arc::new(Self {
-            window: admit::new_window(&cache),
+            windows: admit::new_windows(&cache),
             demand,
             availability: Notify::new(),
             cache,
@@ -193,12 +194,13 @@ impl Engine {
             }
         }
         tokio::select! { () = stop.cancelled() => return, () = self.listed() => {} }
-        self.restore_window();
+        self.restore_windows();
         let mut without = self.unavailable_kinds();
         ready(&without);
         tasks.spawn(Arc::clone(&self).resync());
         tasks.spawn(Arc::clone(&self).renew_leases());
         tasks.spawn(Arc::clone(&self).pack());
+        tasks.spawn(Arc::clone(&self).check_windows());
         for priority in PRIORITIES {
             let queue = self.queue(priority).clone();
             tasks.spawn(Arc::clone(&self).run_queue(queue, concurrency(priority)));
@@ -270,7 +272,10 @@ impl Engine {
         self.metrics.reconciled(key.kind.label(), &labels, queued_for);
         match result {
             Ok(outcome) => {
-                lock(&self.failures).remove(&key);
+                // A pod that waits for its next place has not succeeded: it keeps its back-off.
+                if outcome.result != admit::NO_PLACE {
+                    lock(&self.failures).remove(&key);
+                }
                 tracing::debug!(%key, result = outcome.result, "reconciled");
                 if outcome.compares_again() {
                     self.compare_later(&key);
@@ -398,7 +403,7 @@ impl Engine {
 
     fn add_dependents(&self, side: Side, id: KindId, name: &Name) {
         if id == KindId::Pod {
-            self.update_window(side, name);
+            self.update_windows(side, name);
         }
         for key in self.cache.update_dependents(side, id, name) {
             if matches!(self.cache.kind(key.kind).direction, Direction::Mirror(_)) {

@@ -140,26 +140,32 @@ fn trim_tenant(pod: &mut Value) {
     }
 }
 
-/// Only the state of a host pod matters: its spec is in the tenant's pod.
+/// Only the state of a host pod matters, and its scheduling gates, some of which are the platform's: the rest of its spec is in the
+/// tenant's pod.
 fn trim_host(pod: &mut Value) {
+    const KEPT: &[&str] = &[
+        labels::ORIGIN_UID,
+        labels::APPLIED_HASH,
+        labels::SHARED_POOLS,
+        labels::PLACEMENT,
+    ];
     trim_tenant(pod);
+    let mut spec = json!({});
+    for field in ["nodeName", "schedulingGates"] {
+        if let Some(value) = pod["spec"].get(field) {
+            spec[field] = value.clone();
+        }
+    }
+    // It says which gates are the tenant's, and is long.
+    let has_gates = spec.get("schedulingGates").is_some();
+    pod["spec"] = spec;
     if let Some(metadata) = pod["metadata"].as_object_mut() {
         metadata.remove("labels");
         metadata.remove("namespace");
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.retain(|key, _| {
-                [
-                    labels::ORIGIN_UID,
-                    labels::APPLIED_HASH,
-                    labels::SHARED_POOLS,
-                    labels::PLACEMENT,
-                ]
-                .contains(&key.as_str())
-            });
+            annotations.retain(|key, _| KEPT.contains(&key.as_str()) || (has_gates && key == update::APPLIED_KEYS));
         }
     }
-    let node = pod["spec"].get("nodeName").cloned();
-    pod["spec"] = node.map_or_else(|| json!({}), |node| json!({"nodeName": node}));
 }
 
 struct Pods;

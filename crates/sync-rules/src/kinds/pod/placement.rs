@@ -8,25 +8,44 @@
 //! Where a host pod may run is fixed when it is created. While it waits for a node, the tenant can cordon, taint or label its Nodes, or
 //! change the pod's gates. So the host pod records what it was created with, and is replaced if that would be different now.
 
-use super::scheduling;
+use super::{scheduling, update};
 use crate::{
     model::{Cache, json, resource::Name, store::Stored},
     translation::fields::FieldIssues,
 };
-use berth_api::{SchedulingMode, labels, sync_policy::allows};
+use berth_api::{
+    SchedulingMode, labels,
+    sync_policy::{ANY, allows},
+};
 use serde_json::{Map, Value, json};
 
 /// The reason of the condition `PodScheduled` while a pod has scheduling gates. The API server sets it when the pod is created, and it
 /// stays until the scheduler tries the pod.
 const GATED: &str = "SchedulingGated";
 
+/// The scheduler of pods that name none.
+pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
+
 /// Who places a pod with this spec.
 pub fn mode(cache: &Cache, spec: &Value) -> SchedulingMode {
     let hosts = &cache.tenant.policy.pods.schedulers;
     match json::text(spec, &["schedulerName"]) {
-        None | Some("" | "default-scheduler") => cache.tenant.scheduling,
+        None | Some("" | DEFAULT_SCHEDULER) => cache.tenant.scheduling,
         Some(other) if allows(hosts, other) => cache.tenant.scheduling,
         Some(_) => SchedulingMode::Tenant,
+    }
+}
+
+/// The scheduler of the host that is to place or check the host pod of a pod with this spec: the default one, one that the class lists by
+/// its name, or [`ANY`] for one that only [`ANY`] allows.
+pub fn host_scheduler<'a>(cache: &'a Cache, spec: &Value) -> &'a str {
+    match json::text(spec, &["schedulerName"]) {
+        None | Some("" | DEFAULT_SCHEDULER) => DEFAULT_SCHEDULER,
+        Some(_) if mode(cache, spec) == SchedulingMode::Tenant => DEFAULT_SCHEDULER,
+        Some(name) => {
+            let listed = &cache.tenant.policy.pods.schedulers;
+            listed.iter().find(|known| *known == name).map_or(ANY, String::as_str)
+        }
     }
 }
 
@@ -42,7 +61,7 @@ pub enum SchedulingStage {
     Untried,
     /// It does not try the pod, which has scheduling gates, or had them until now.
     Gated,
-    /// It has placed the pod, or found no node for it.
+    /// It has chosen a node for the pod, or found none.
     Tried,
 }
 
@@ -52,12 +71,21 @@ pub fn stage(host: &Stored) -> SchedulingStage {
         return SchedulingStage::Tried;
     }
     let pod = host.object();
+    // The scheduler names the node before it waits for volumes, devices or the pod's group, and binds the pod after that.
+    if json::text(&pod, &["status", "nominatedNodeName"]).is_some_and(|node| !node.is_empty()) {
+        return SchedulingStage::Tried;
+    }
     let conditions = json::items(&pod, &["status", "conditions"]);
     match conditions.iter().find(|condition| condition["type"] == "PodScheduled") {
         None => SchedulingStage::Untried,
         Some(condition) if condition["reason"] == GATED => SchedulingStage::Gated,
         Some(_) => SchedulingStage::Tried,
     }
+}
+
+/// Whether an update makes a host pod, which has scheduling gates, known to the scheduler: the platform may have put further gates on it.
+pub fn opens_gates(pod: &Value, host: &Stored) -> bool {
+    waits(host) && update::opens_gates(pod, &host.object())
 }
 
 /// What a pod that is created now would have on record: none if it may run on each node of the tenant.

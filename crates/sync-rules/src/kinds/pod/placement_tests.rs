@@ -135,3 +135,89 @@ fn a_pod_is_untried_until_the_scheduler_reports_something() {
     let other = json!([{"type": "Other", "status": "True", "message": "{\"type\":\"PodScheduled\"}"}]);
     assert_eq!(stage_of(nothing(), other), SchedulingStage::Untried, "that is a text");
 }
+
+#[test]
+fn a_pod_that_waits_for_its_binding_has_been_tried() {
+    let stage_of = |status: Value| {
+        let mut host =
+            json!({"metadata": {"name": "h", "resourceVersion": "1"}, "spec": {"containers": []}, "status": status});
+        super::super::trim_host(&mut host);
+        stage(&Stored::new(&host))
+    };
+    let gated = json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]);
+    assert_eq!(stage_of(json!({"nominatedNodeName": "gpu-1"})), SchedulingStage::Tried);
+    assert_eq!(
+        stage_of(json!({"nominatedNodeName": "gpu-1", "conditions": gated})),
+        SchedulingStage::Tried,
+        "the condition of the time before stays"
+    );
+    assert_eq!(stage_of(json!({"nominatedNodeName": ""})), SchedulingStage::Untried);
+}
+
+#[test]
+fn only_an_update_that_removes_the_last_gate_opens_a_pod() {
+    let gates = |names: &[&str]| -> Vec<Value> { names.iter().map(|name| json!({"name": name})).collect() };
+    let opens = |tenants: &[&str], applied: &[&str], on_host: &[&str]| {
+        let applied = format!("labels=app;annotations=;gates={}", applied.join(","));
+        let mut host = json!({
+            "metadata": {"name": "h", "resourceVersion": "1", "annotations": {update::APPLIED_KEYS: applied}},
+            "spec": {"schedulingGates": gates(on_host)},
+            "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]},
+        });
+        super::super::trim_host(&mut host);
+        opens_gates(&pod(&json!({"schedulingGates": gates(tenants)})), &Stored::new(&host))
+    };
+    assert!(opens(&[], &["quota"], &["quota"]));
+    assert!(opens(&[], &["quota", "data"], &["data"]));
+    assert!(!opens(&["quota"], &["quota"], &["quota"]), "nothing is removed");
+    assert!(!opens(&["data"], &["quota", "data"], &["quota", "data"]), "one is left");
+    assert!(!opens(&[], &[], &["kueue"]), "it is the platform's");
+    assert!(!opens(&[], &["quota"], &["quota", "kueue"]), "the platform's is left");
+    assert!(!opens(&[], &["quota"], &[]), "it is open already");
+}
+
+#[test]
+fn host_pods_keep_only_what_decisions_need() {
+    let trimmed = |spec: Value| {
+        let mut host = json!({
+            "metadata": {"name": "h", "namespace": "w", "labels": {"a": "b"}, "annotations": {
+                labels::ORIGIN_UID: "u", update::APPLIED_KEYS: "gates=quota", "other": "x"}},
+            "spec": spec,
+        });
+        super::super::trim_host(&mut host);
+        host
+    };
+    assert_eq!(
+        trimmed(json!({"containers": [], "nodeName": "gpu-1"})),
+        json!({"metadata": {"name": "h", "annotations": {labels::ORIGIN_UID: "u"}}, "spec": {"nodeName": "gpu-1"}})
+    );
+    let gates = json!([{"name": "quota"}]);
+    assert_eq!(
+        trimmed(json!({"containers": [], "schedulingGates": gates})),
+        json!({
+            "metadata": {"name": "h", "annotations": {labels::ORIGIN_UID: "u", update::APPLIED_KEYS: "gates=quota"}},
+            "spec": {"schedulingGates": gates},
+        })
+    );
+}
+
+#[test]
+fn a_tenant_cannot_make_up_schedulers_of_the_host() {
+    let scheduler = |mode: SchedulingMode, listed: &[&str], name: &str| {
+        let mut tenant = test_tenant();
+        tenant.scheduling = mode;
+        Arc::make_mut(&mut tenant.policy).pods.schedulers = listed.iter().map(|name| (*name).to_owned()).collect();
+        let cache = registry::new_cache(tenant);
+        host_scheduler(&cache, &json!({"schedulerName": name})).to_owned()
+    };
+    let by_host = |listed: &[&str], name: &str| scheduler(SchedulingMode::Host, listed, name);
+    assert_eq!(by_host(&["kai", ANY], "kai"), "kai");
+    assert_eq!(by_host(&["kai", ANY], "made-up"), ANY);
+    assert_eq!(by_host(&[ANY], ""), DEFAULT_SCHEDULER);
+    assert_eq!(
+        by_host(&["kai"], "made-up"),
+        DEFAULT_SCHEDULER,
+        "it checks what a scheduler in the tenant places"
+    );
+    assert_eq!(scheduler(SchedulingMode::Tenant, &["kai"], "kai"), DEFAULT_SCHEDULER);
+}

@@ -137,20 +137,39 @@ pub fn applied_keys(pod: &Value) -> String {
     )
 }
 
-/// Keys of one sort that came from the tenant earlier and no longer do.
-fn removed(desired: &Value, live: &Value, sort: &str) -> BTreeSet<String> {
-    let keys = |pod: &Value| -> BTreeSet<String> {
-        let list = json::text(pod, &["metadata", "annotations", APPLIED_KEYS]).unwrap_or_default();
-        let keys = list
-            .split(';')
-            .find_map(|part| part.strip_prefix(sort)?.strip_prefix('='));
-        keys.unwrap_or_default()
-            .split(',')
-            .filter(|key| !key.is_empty())
-            .map(ToOwned::to_owned)
+/// Whether a host pod that has gates loses all of them when it is brought up to date with the tenant's pod: each of them came from the
+/// tenant, and is gone there.
+pub fn opens_gates(tenant: &Value, host: &Value) -> bool {
+    let name = |gate: &Value| json::text(gate, &["name"]).unwrap_or_default().to_owned();
+    let names = |pod: &Value| -> BTreeSet<String> {
+        json::items(pod, &["spec", "schedulingGates"])
+            .iter()
+            .map(name)
             .collect()
     };
-    keys(live).difference(&keys(desired)).cloned().collect()
+    let (on_host, kept, applied) = (names(host), names(tenant), applied(host, "gates"));
+    !on_host.is_empty() && on_host.is_subset(&applied) && on_host.is_disjoint(&kept)
+}
+
+/// Keys of one sort that came from the tenant earlier and no longer do.
+fn removed(desired: &Value, live: &Value, sort: &str) -> BTreeSet<String> {
+    let kept = applied(desired, sort);
+    let mut keys = applied(live, sort);
+    keys.retain(|key| !kept.contains(key));
+    keys
+}
+
+/// Keys of one sort in [`APPLIED_KEYS`].
+fn applied(pod: &Value, sort: &str) -> BTreeSet<String> {
+    let list = json::text(pod, &["metadata", "annotations", APPLIED_KEYS]).unwrap_or_default();
+    let keys = list
+        .split(';')
+        .find_map(|part| part.strip_prefix(sort)?.strip_prefix('='));
+    keys.unwrap_or_default()
+        .split(',')
+        .filter(|key| !key.is_empty())
+        .map(ToOwned::to_owned)
+        .collect()
 }
 
 /// Labels or annotations to set, and to remove, as a merge patch.

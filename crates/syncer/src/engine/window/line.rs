@@ -1,6 +1,7 @@
 //! The pods that wait for a place, in their order: higher priorities first, as the host's scheduler would take them; then
 //! namespaces take turns; then first come, first served.
 
+use super::LONG_WAIT;
 use berth_sync_rules::model::resource::Name;
 use std::{
     cmp::Reverse,
@@ -37,6 +38,8 @@ pub(super) struct Waiting {
     pub(super) request: Request,
     pub(super) since: Instant,
     position: Position,
+    /// Whether [`Line::take_late`] has returned it.
+    is_late: bool,
 }
 
 /// Priority, round of the namespace, number: the least comes first.
@@ -60,8 +63,38 @@ struct Rounds {
     waiting: usize,
     /// The round of the last pod that was taken.
     current: u64,
-    /// The round of the last pod of each namespace.
-    last: HashMap<Arc<str>, u64>,
+    namespaces: HashMap<Arc<str>, Turns>,
+}
+
+/// The turns of one namespace.
+#[derive(Debug, Default)]
+struct Turns {
+    waiting: usize,
+    /// The round of its last pod.
+    last: u64,
+}
+
+impl Rounds {
+    /// The round of a further pod of a namespace.
+    fn enter(&mut self, namespace: &Arc<str>) -> u64 {
+        self.waiting += 1;
+        let turns = self.namespaces.entry(Arc::clone(namespace)).or_default();
+        turns.waiting += 1;
+        turns.last = (turns.last + 1).max(self.current);
+        turns.last
+    }
+
+    /// A pod of a namespace waits no more.
+    fn leave(&mut self, namespace: &str) {
+        self.waiting -= 1;
+        if let Some(turns) = self.namespaces.get_mut(namespace) {
+            turns.waiting -= 1;
+            if turns.waiting == 0 {
+                // Rounds that are still to come are no turns that it has had: its pods there were removed.
+                turns.last = turns.last.min(self.current);
+            }
+        }
+    }
 }
 
 impl Line {
@@ -75,6 +108,11 @@ impl Line {
         self.waiting.is_empty()
     }
 
+    /// The request of a pod that waits.
+    pub(super) fn get(&self, name: &Name) -> Option<&Request> {
+        self.waiting.get(name).map(|waiting| &waiting.request)
+    }
+
     /// Since when a pod waits.
     pub(super) fn since(&self, name: &Name) -> Option<Instant> {
         self.waiting.get(name).map(|waiting| waiting.since)
@@ -86,10 +124,8 @@ impl Line {
             return;
         }
         let rounds = self.rounds.entry(request.priority).or_default();
-        rounds.waiting += 1;
-        let last = rounds.last.entry(Arc::clone(&request.name.namespace)).or_default();
-        *last = (*last + 1).max(rounds.current);
-        let position = (Reverse(request.priority), *last, self.next_number);
+        let round = rounds.enter(&request.name.namespace);
+        let position = (Reverse(request.priority), round, self.next_number);
         self.next_number += 1;
         self.order.insert(position, request.name.clone());
         if let Some(gang) = &request.gang {
@@ -98,6 +134,7 @@ impl Line {
         let waiting = Waiting {
             since: now,
             position,
+            is_late: false,
             request,
         };
         self.waiting.insert(waiting.request.name.clone(), waiting);
@@ -117,12 +154,23 @@ impl Line {
         }
         let priority = removed.request.priority;
         if let Some(rounds) = self.rounds.get_mut(&priority) {
-            rounds.waiting -= 1;
+            rounds.leave(&removed.request.name.namespace);
             if rounds.waiting == 0 {
                 self.rounds.remove(&priority);
             }
         }
         Some(removed)
+    }
+
+    /// The pods that have waited for [`LONG_WAIT`], each of them once.
+    pub(super) fn take_late(&mut self, now: Instant) -> Vec<Name> {
+        let is_due = |pod: &Waiting| !pod.is_late && now.saturating_duration_since(pod.since) >= LONG_WAIT;
+        let due = self.waiting.values_mut().filter(|pod| is_due(pod));
+        due.map(|pod| {
+            pod.is_late = true;
+            pod.request.name.clone()
+        })
+        .collect()
     }
 
     /// Takes the first pod.
@@ -184,6 +232,26 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_whose_waiting_pods_are_deleted_does_not_lose_its_next_turns() {
+        let mut line = Line::default();
+        for index in 0..1000 {
+            add(&mut line, "a", &index.to_string(), 0);
+        }
+        for name in ["1", "2", "3"] {
+            add(&mut line, "b", name, 0);
+        }
+        assert_eq!([take(&mut line), take(&mut line)], ["a/0", "b/1"]);
+        for index in 1..1000 {
+            line.remove(&Name::new("a", &index.to_string()));
+        }
+        add(&mut line, "a", "next", 0);
+        assert_eq!(
+            [take(&mut line), take(&mut line), take(&mut line)],
+            ["b/2", "a/next", "b/3"]
+        );
+    }
+
+    #[test]
     fn higher_priorities_come_first() {
         let mut line = Line::default();
         add(&mut line, "a", "low", -1);
@@ -204,6 +272,16 @@ mod tests {
         assert_eq!(line.len(), 2);
         assert!(line.since(&Name::new("a", "1")).is_some());
         assert_eq!(take(&mut line), "a/1");
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_long_is_named_once() {
+        let mut line = Line::default();
+        add(&mut line, "a", "1", 0);
+        let now = Instant::now();
+        assert!(line.take_late(now).is_empty());
+        assert_eq!(line.take_late(now + LONG_WAIT), [Name::new("a", "1")]);
+        assert!(line.take_late(now + LONG_WAIT * 2).is_empty());
     }
 
     #[test]

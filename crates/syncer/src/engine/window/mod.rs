@@ -8,17 +8,23 @@
 //! |---|---|
 //! | is to be created on the host, or to lose its last scheduling gate there | from then on, if there is one; else it waits |
 //! | is a member of a gang that has fewer pods with a place than its size | at once: the gang starts together or not at all |
-//! | was placed or found unschedulable, or is gone | no more |
+//! | has a node, bound or nominated, was found unschedulable, or is gone | no more |
 //! | has scheduling gates | none: the scheduler does not try it |
+//! | was rejected by the host | no more: it asks again after its back-off |
 //! | was not tried for [`TIMEOUT`] | none any more: it waits for something else, such as further pods of its group |
+//!
+//! The window says when a pod has a place: a pod that waits does not ask again by itself. [`SchedulingWindow::check`] looks after places of
+//! pods that are not tried. Each scheduler of the host has a window, see [`by_scheduler`].
 //!
 //! If no pod at all was tried for [`TIMEOUT`], there is no scheduler, or one that does not say what it tried. Then every pod gets a place,
 //! so that the demand for nodes is seen, until a pod is tried again.
 
+mod by_scheduler;
 mod limit;
 mod line;
 
 use berth_sync_rules::{kinds::pod::placement::SchedulingStage, model::resource::Name};
+pub(super) use by_scheduler::SchedulingWindows;
 use limit::Limit;
 pub(super) use line::{Gang, Request};
 use line::{Line, Waiting};
@@ -28,9 +34,9 @@ use std::{
 };
 
 /// Time after which a pod that was not tried has no place any more.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
-/// Shortest time between checks for such pods.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// A pod that waits for so long gets an Event.
+pub(super) const LONG_WAIT: Duration = Duration::from_secs(30);
 
 /// The pods with a place, and those that wait for one.
 #[derive(Debug)]
@@ -45,7 +51,6 @@ pub(super) struct SchedulingWindow {
     /// No pod was tried for a while: every pod gets a place.
     is_open: bool,
     last_try: Option<Instant>,
-    last_check: Option<Instant>,
 }
 
 /// A pod with a place.
@@ -56,6 +61,8 @@ struct Placed {
     on_host: Option<Instant>,
     counts: bool,
     opens_gates: bool,
+    /// The time until it is tried says how long the queue is: it waits for nothing else, such as its gang or the end of a back-off.
+    is_measured: bool,
     gang: Option<Name>,
 }
 
@@ -77,12 +84,21 @@ pub(super) struct Answer {
 }
 
 /// What became of a pod on the host.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Progress {
     /// How long the scheduler took until it tried the pod, if it has.
     pub(super) tried_after: Option<Duration>,
     /// Pods that got a place because of it.
     pub(super) admitted: Vec<Admitted>,
+}
+
+/// What has changed with time.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// Pods that got a place.
+    pub(super) admitted: Vec<Admitted>,
+    /// Pods that have waited for [`LONG_WAIT`] since the last check.
+    pub(super) late: Vec<Name>,
 }
 
 impl SchedulingWindow {
@@ -96,7 +112,6 @@ impl SchedulingWindow {
             members: HashMap::new(),
             is_open: false,
             last_try: None,
-            last_check: None,
         }
     }
 
@@ -115,25 +130,23 @@ impl SchedulingWindow {
         self.line.len()
     }
 
+    /// Whether a pod has a place or waits for one.
+    pub(super) fn knows(&self, name: &Name) -> bool {
+        self.has(name) || self.line.get(name).is_some()
+    }
+
     /// Whether a pod has a place.
-    pub(super) fn has(&self, name: &Name) -> bool {
+    fn has(&self, name: &Name) -> bool {
         self.placed.contains_key(name)
     }
 
     /// A pod that is on the host when the syncer starts, and was not tried yet.
-    pub(super) fn restore(&mut self, name: Name, now: Instant) {
-        let request = Request {
-            name,
-            priority: 0,
-            gang: None,
-            opens_gates: false,
-        };
+    pub(super) fn restore(&mut self, request: Request, now: Instant) {
         self.place(request, Some(now), now);
     }
 
     /// A pod asks for a place. If there is none it waits, and may ask again.
     pub(super) fn ask(&mut self, request: Request, now: Instant) -> Answer {
-        self.expire(now);
         let name = request.name.clone();
         let mut admitted = Vec::new();
         // A pod that has a place asks again if its creation failed.
@@ -149,14 +162,19 @@ impl SchedulingWindow {
         Answer { waits, admitted }
     }
 
-    /// A pod with a place was seen on the host; no stage if it is gone or being deleted there.
+    /// A pod was seen on the host; no stage if it is gone or being deleted there.
     pub(super) fn observe(&mut self, name: &Name, stage: Option<SchedulingStage>, now: Instant) -> Progress {
+        self.observe_waiting(name, stage, now);
         let mut tried_after = None;
         let leaves = match (stage, self.placed.get_mut(name)) {
             (_, None) => false,
             (Some(SchedulingStage::Tried), Some(pod)) => {
                 let on_host_for = |at| now.saturating_duration_since(at);
-                tried_after = Some(pod.on_host.map_or(Duration::ZERO, on_host_for));
+                let delay = pod.on_host.map_or(Duration::ZERO, on_host_for);
+                if pod.is_measured {
+                    self.limit.measure(delay, !self.line.is_empty(), now);
+                }
+                tried_after = Some(delay);
                 true
             }
             // A pod that loses its gates has the condition until the scheduler tries it.
@@ -168,8 +186,7 @@ impl SchedulingWindow {
             // If this pod is not created yet, an earlier one of the name is gone.
             (None, Some(pod)) => pod.on_host.is_some(),
         };
-        if let Some(delay) = tried_after {
-            self.limit.measure(delay, !self.line.is_empty(), now);
+        if tried_after.is_some() {
             self.last_try = Some(now);
             self.is_open = false;
         }
@@ -182,6 +199,25 @@ impl SchedulingWindow {
         }
     }
 
+    /// The same for a pod that waits. It does not if it is on the host already: the answer to an earlier creation was lost. One that
+    /// is to lose its gates does not if it has none, or is gone.
+    fn observe_waiting(&mut self, name: &Name, stage: Option<SchedulingStage>, now: Instant) {
+        let still_waits = match (stage, self.line.get(name)) {
+            (_, None) => true,
+            (None, Some(request)) => !request.opens_gates,
+            (Some(SchedulingStage::Gated), Some(request)) => request.opens_gates,
+            (Some(SchedulingStage::Untried | SchedulingStage::Tried), Some(_)) => false,
+        };
+        if still_waits {
+            return;
+        }
+        if let Some(Waiting { request, .. }) = self.line.remove(name)
+            && stage == Some(SchedulingStage::Untried)
+        {
+            self.place(request, Some(now), now);
+        }
+    }
+
     /// A pod needs no place: it is gone in the tenant, or was not created on the host. Returns the pods that got one instead.
     pub(super) fn forget(&mut self, name: &Name, now: Instant) -> Vec<Admitted> {
         self.line.remove(name);
@@ -189,6 +225,17 @@ impl SchedulingWindow {
             self.leave(name);
         }
         self.admit(now)
+    }
+
+    /// To be called every second or so: what has changed because nothing happened.
+    pub(super) fn check(&mut self, now: Instant) -> Checked {
+        if !self.is_open {
+            self.expire(now);
+        }
+        Checked {
+            admitted: self.admit(now),
+            late: self.line.take_late(now),
+        }
     }
 
     /// Whether fewer pods of the pod's gang have a place than start together, and some have.
@@ -234,6 +281,7 @@ impl SchedulingWindow {
             opens_gates,
             priority: _,
         } = request;
+        let is_measured = !opens_gates && gang.as_ref().is_none_or(|gang| gang.size <= 1);
         let gang = gang.map(|gang| gang.name);
         if let Some(gang) = &gang {
             *self.members.entry(gang.clone()).or_default() += 1;
@@ -244,6 +292,7 @@ impl SchedulingWindow {
             on_host,
             counts: true,
             opens_gates,
+            is_measured,
             gang,
         };
         self.placed.insert(name, pod);
@@ -272,10 +321,6 @@ impl SchedulingWindow {
     fn expire(&mut self, now: Instant) {
         let within =
             |at: Option<Instant>, time: Duration| at.is_some_and(|at| now.saturating_duration_since(at) < time);
-        if self.is_open || within(self.last_check, CHECK_INTERVAL) {
-            return;
-        }
-        self.last_check = Some(now);
         let is_silent = !within(self.last_try, TIMEOUT);
         for pod in self.placed.values_mut() {
             if pod.counts && now.saturating_duration_since(pod.since) >= TIMEOUT {

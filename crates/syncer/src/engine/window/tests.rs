@@ -107,6 +107,61 @@ fn a_gang_is_admitted_whole() {
 }
 
 #[test]
+fn a_pod_whose_creation_had_no_answer_waits_no_more_once_it_is_on_the_host() {
+    let now = Instant::now();
+    let waits_after = |request: Request, stage: Option<SchedulingStage>| {
+        let mut window = flooded(8, now);
+        assert!(window.ask(request, now).waits.is_some());
+        window.observe(&name("late"), stage, now);
+        (window.waiting(), window.used() - window.limit())
+    };
+    let created = || request("late");
+    assert_eq!(
+        waits_after(created(), Some(SchedulingStage::Untried)),
+        (0, 1),
+        "it counts"
+    );
+    assert_eq!(waits_after(created(), Some(SchedulingStage::Tried)), (0, 0));
+    assert_eq!(waits_after(created(), Some(SchedulingStage::Gated)), (0, 0));
+    assert_eq!(
+        waits_after(created(), None),
+        (1, 0),
+        "an earlier pod of the name is gone"
+    );
+    let opening = || Request {
+        opens_gates: true,
+        ..request("late")
+    };
+    assert_eq!(waits_after(opening(), Some(SchedulingStage::Gated)), (1, 0));
+    assert_eq!(waits_after(opening(), None), (0, 0));
+}
+
+#[test]
+fn only_delays_of_the_queue_change_the_limit() {
+    let now = Instant::now();
+    let later = now + Duration::from_secs(1);
+    let limit_after = |request: Request| {
+        let mut window = SchedulingWindow::new(MAXIMUM);
+        window.ask(request, now);
+        window.observe(&name("a"), Some(SchedulingStage::Untried), now);
+        // One that stays, so that the limit does not begin anew.
+        window.ask(self::request("b"), now);
+        let progress = window.observe(&name("a"), Some(SchedulingStage::Tried), later);
+        assert_eq!(progress.tried_after, Some(Duration::from_secs(1)));
+        window.limit()
+    };
+    let before = SchedulingWindow::new(MAXIMUM).limit();
+    assert_eq!(limit_after(member("a", "train", 8)), before, "it waited for its gang");
+    let opening = Request {
+        opens_gates: true,
+        ..request("a")
+    };
+    assert_eq!(limit_after(opening), before, "it waited for the end of its back-off");
+    assert!(limit_after(request("a")) < before);
+    assert!(limit_after(member("a", "alone", 1)) < before);
+}
+
+#[test]
 fn pods_that_are_gone_leave_the_window() {
     let now = Instant::now();
     let mut window = flooded(9, now);
@@ -157,12 +212,12 @@ fn without_a_scheduler_all_pods_are_admitted_until_one_is_tried() {
     let mut window = flooded(300, now);
     let limit = window.limit();
     let waiting = name("p299");
+    assert!(window.check(now + TIMEOUT / 2).admitted.is_empty());
     let early = window.ask(request("p299"), now + TIMEOUT / 2);
     assert_eq!(early.waits, Some(TIMEOUT / 2));
-    let answer = window.ask(request("p299"), now + TIMEOUT);
-    assert_eq!(answer.waits, None);
-    assert_eq!(answer.admitted.len(), 300 - limit);
+    assert_eq!(window.check(now + TIMEOUT).admitted.len(), 300 - limit);
     assert!(window.has(&waiting));
+    assert_eq!(window.ask(request("p299"), now + TIMEOUT).waits, None);
     let late = now + TIMEOUT + Duration::from_secs(1);
     assert_eq!(window.ask(request("one-more"), late).waits, None);
     window.observe(&name("p0"), Some(SchedulingStage::Tried), late);
@@ -177,9 +232,9 @@ fn a_pod_that_is_left_out_gives_its_place_away() {
     let later = now + TIMEOUT;
     // The scheduler is there: it tries one pod, and leaves the others out.
     window.observe(&name("p0"), Some(SchedulingStage::Tried), later);
-    let answer = window.ask(request("p299"), later);
-    assert!(answer.waits.is_some(), "only the places of those left out are free");
-    assert!(answer.admitted.len() < limit && !answer.admitted.is_empty());
+    let admitted = window.check(later).admitted;
+    assert!(!admitted.is_empty() && admitted.len() < limit);
+    assert!(window.waiting() > 0, "only the places of those left out are free");
 }
 
 #[test]
@@ -188,8 +243,8 @@ fn pods_whose_creation_fails_do_not_open_the_window() {
     let mut window = SchedulingWindow::new(1);
     window.ask(request("fails"), now);
     window.ask(request("waits"), now);
-    let answer = window.ask(request("waits"), now + TIMEOUT);
-    assert_eq!(answer.waits, None, "the place is free");
+    let admitted = window.check(now + TIMEOUT).admitted;
+    assert_eq!(names(&admitted), ["waits"], "the place is free");
     assert!(window.ask(request("next"), now + TIMEOUT).waits.is_some());
 }
 
@@ -198,7 +253,7 @@ fn a_restarted_syncer_counts_what_is_on_the_host() {
     let now = Instant::now();
     let mut window = SchedulingWindow::new(MAXIMUM);
     for index in 0..100 {
-        window.restore(name(&format!("old-{index}")), now);
+        window.restore(request(&format!("old-{index}")), now);
     }
     assert!(window.ask(request("new"), now).waits.is_some());
     let later = now + Duration::from_millis(10);
@@ -206,4 +261,15 @@ fn a_restarted_syncer_counts_what_is_on_the_host() {
         window.observe(&name(&format!("old-{index}")), Some(SchedulingStage::Tried), later);
     }
     assert!(window.has(&name("new")));
+}
+
+#[test]
+fn a_restarted_syncer_admits_the_rest_of_a_gang() {
+    let now = Instant::now();
+    let mut window = SchedulingWindow::new(1);
+    for of in ["m1", "m2"] {
+        window.restore(member(of, "train", 3), now);
+    }
+    assert_eq!(window.ask(member("m3", "train", 3), now).waits, None);
+    assert!(window.ask(member("m4", "train", 3), now).waits.is_some());
 }
