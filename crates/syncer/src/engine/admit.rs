@@ -290,6 +290,7 @@ mod tests {
             kind: engine.cache.rules_to_host(KindId::Pod).unwrap(),
             name: &name,
             observed_at: Instant::now(),
+            compares: true,
         };
         let outcome = sync.wait_for_place(&pod).await;
         assert_eq!(outcome, Some(Outcome::new(NO_PLACE)), "it is not created again");

@@ -149,7 +149,7 @@ mod tests {
         let always: Vec<String> = ranges::never_open().map(|network| network.to_string()).collect();
         let except = [nodes.clone(), always].concat();
         let everywhere = json!({"ipBlock": {"cidr": "0.0.0.0/0", "except": except}});
-        let one = cost(&nodes, &[everywhere.clone()]);
+        let one = cost(&nodes, std::slice::from_ref(&everywhere));
         // As many comparisons as ranges, and a search through the list of exceptions for each.
         assert!((14_000..20_000).contains(&one), "{one}");
         assert_eq!(cost(&nodes, &[everywhere.clone(), everywhere]), 2 * one);
