@@ -61,7 +61,7 @@ pub enum HostWrite {
 }
 
 /// A write to the tenant that reports the host's state.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum TenantWrite {
     /// Bind a pod to a node.
     Bind {

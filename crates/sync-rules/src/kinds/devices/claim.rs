@@ -230,10 +230,10 @@ mod tests {
             };
             Claims.sync_status(&cache, &Name::new("research", "c"), &observation)
         };
+        let then = TenantWrite::Later(Duration::ZERO);
         let patch = |finalizers: &Value| {
-            vec![TenantWrite::Patch(
-                json!({"metadata": {"finalizers": finalizers, "resourceVersion": "5"}}),
-            )]
+            let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": "5"}});
+            [TenantWrite::Patch(patch), then.clone()]
         };
         let allocated = json!({"allocation": {"devices": {"results": [{"device": "gpu-0"}]}}});
         let tenant = |finalizers: &Value, status: &Value| json!({"metadata": {"resourceVersion": "5", "finalizers": finalizers}, "status": status});
@@ -251,7 +251,7 @@ mod tests {
         );
         assert_eq!(
             sync_status(&tenant(&protected, &allocated), &free),
-            [TenantWrite::Status(json!({}))]
+            [TenantWrite::Status(json!({})), then.clone()]
         );
         assert_eq!(
             sync_status(&tenant(&protected, &json!({})), &free),
