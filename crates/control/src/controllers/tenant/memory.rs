@@ -37,6 +37,8 @@ pub struct Tenants {
     groups: Mutex<NodeGroupPlans>,
     /// Tenants under deletion whose pods are gone.
     workloads_gone: Mutex<BTreeSet<String>>,
+    /// Held while sizes of a tenant's keys are read in etcd.
+    pub(super) size_reading: tokio::sync::Mutex<()>,
 }
 
 /// What the planner says of node groups, by the tenant's UID and the group's name.

@@ -101,9 +101,13 @@ pub(super) async fn start(
         datastore: context.datastore.as_ref(),
         api_server: connected.as_deref(),
         slot: &tenant.slot,
+        size_reading: &context.tenants.size_reading,
     };
     let published = tenant.cluster.status.as_ref().and_then(|status| status.datastore);
     let datastore = datastore_usage::observe(&source, &tenant.memory.datastore_usage, published, limits).await;
+    if datastore.is_reading {
+        context.queue.add_after(tenant.key(), datastore_usage::INTERVAL);
+    }
     let usage = datastore.usage.unwrap_or_default();
     let components = render_control_plane(context, prepared, dns.as_ref(), usage)
         .await

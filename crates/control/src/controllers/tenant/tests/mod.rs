@@ -6,8 +6,10 @@ mod fixture;
 use crate::testing::NEVER_ENDS;
 use fixture::{Fixture, TENANT};
 use serde_json::json;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 use tokio::time::{sleep, timeout};
 
 /// Calls until the first reconcile that had nothing left to do.
@@ -114,6 +116,60 @@ async fn sizes_that_the_api_server_does_not_measure_are_read_in_etcd() {
         .into_iter()
         .filter(|call| call.text == "datastore read");
     assert_eq!(reads.count(), 2);
+}
+
+#[tokio::test]
+async fn other_keys_are_read_if_events_do_not_explain_all() {
+    let mut fixture = Fixture::new();
+    fixture.tenant.serve("/metrics", SMALL.into());
+    fixture.stored.keys.store(400, Ordering::SeqCst);
+    fixture.stored.other_keys.store(200, Ordering::SeqCst);
+    fixture.stored.other_bytes.store((513 << 20) + 100, Ordering::SeqCst);
+    fixture.reconcile_until_ready().await;
+    let usage = fixture.status()["datastore"].clone();
+    assert_eq!(
+        (&usage["full"], &usage["percent"]),
+        (&true.into(), &100.into()),
+        "{usage}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn sizes_of_one_tenant_are_read_at_a_time() {
+    let mut fixture = Fixture::new();
+    fixture.tenant.serve("/metrics", SMALL.into());
+    fixture.stored.keys.store(400, Ordering::SeqCst);
+    fixture.stored.bytes.store(513 << 20, Ordering::SeqCst);
+    let tenants = Arc::clone(&fixture.context.tenants);
+    let another = tenants.size_reading.try_lock().unwrap();
+    fixture.reconcile_until_ready().await;
+    assert_eq!(fixture.script.first("datastore read"), None);
+    drop(another);
+    sleep(Duration::from_secs(60)).await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.status()["datastore"]["full"], true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_metrics_fail_is_measured_in_etcd() {
+    let mut fixture = Fixture::new();
+    fixture.stored.keys.store(1000, Ordering::SeqCst);
+    fixture.stored.other_keys.store(500, Ordering::SeqCst);
+    fixture.stored.bytes.store(300 << 20, Ordering::SeqCst);
+    fixture.stored.other_bytes.store(300 << 20, Ordering::SeqCst);
+    fixture.reconcile_until_ready().await;
+    assert_eq!(fixture.script.first("datastore read"), None);
+    assert!(fixture.status()["datastore"].is_null());
+    sleep(Duration::from_secs(300)).await;
+    fixture.reconcile().await.unwrap();
+    let usage = fixture.status()["datastore"].clone();
+    assert_eq!(
+        (&usage["objects"], &usage["percent"], &usage["growthDenied"]),
+        (&1000.into(), &117.into(), &true.into()),
+        "{usage}"
+    );
+    let condition = fixture.condition("DatastoreWithinLimits").unwrap();
+    assert_eq!(condition["reason"], "DatastoreLimitExceeded");
 }
 
 #[tokio::test]
