@@ -17,10 +17,13 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Time for a measurement of an API server that has been running for a while, and for its restart.
 const MEASURED: Duration = Duration::from_mins(8);
+
+/// Path of the `APIServices`.
+const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 
 async fn create_tenant(host: &TestCluster, name: &str, limits: &Value) -> Tenant {
     let class = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantClass", "metadata": {"name": name},
@@ -85,6 +88,61 @@ async fn create_config_map(client: &Client, name: &str, user: Option<&str>) -> R
         .await
 }
 
+/// Deletes an APIService of the API server's own. It creates those again only when it starts.
+async fn delete_api_service(client: &Client, name: &str) {
+    let request = http::Request::delete(format!("{API_SERVICES}/{name}")).body(Vec::new());
+    let _: Value = client.request(request.unwrap()).await.unwrap();
+}
+
+/// Creates a `ClusterRole` as the API server itself.
+async fn create_role_as_api_server(client: &Client, metadata: Value) -> Result<Value, Error> {
+    let body =
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": metadata, "rules": []});
+    let request = http::Request::post("/apis/rbac.authorization.k8s.io/v1/clusterroles")
+        .header("content-type", "application/json")
+        .header("Impersonate-User", "system:apiserver")
+        .header("Impersonate-Group", "system:masters");
+    client
+        .request(request.body(body.to_string().into_bytes()).unwrap())
+        .await
+}
+
+/// Whoever impersonates the API server creates small objects of its kinds only, wherever their bytes are.
+async fn no_large_object_is_created_as_api_server(admin: &Client) {
+    let fields: BTreeMap<String, Value> = (0..300)
+        .map(|n| (format!("f:{n}{}", "x".repeat(60)), json!({})))
+        .collect();
+    let manager = json!({"manager": "test", "operation": "Update", "apiVersion": "rbac.authorization.k8s.io/v1",
+        "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:annotations": fields}}});
+    for metadata in [
+        json!({"name": "large", "annotations": {"large": "x".repeat(10_000)}}),
+        json!({"name": "large", "managedFields": [manager]}),
+    ] {
+        let message = refusal(create_role_as_api_server(admin, metadata).await);
+        assert!(message.is_some_and(|message| message.contains("spec.limits.datastoreBytes")));
+    }
+}
+
+/// Name of a `ConfigMap` whose text is four times as long as its content.
+const HELD: &str = "control-characters";
+
+/// Creates it, with a finalizer.
+async fn create_held_config_map(client: &Client) {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let map = json!({"metadata": {"name": HELD, "finalizers": ["example.com/hold"]}, "data": {"key": "\u{1}".repeat(400_000)}});
+    let map: ConfigMap = serde_json::from_value(map).unwrap();
+    maps.create(&PostParams::default(), &map).await.unwrap();
+}
+
+/// Deletes it and removes the finalizer.
+async fn delete_held_config_map(client: &Client) {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    maps.delete(HELD, &DeleteParams::default()).await.unwrap();
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    maps.patch(HELD, &PatchParams::default(), &free).await.unwrap();
+    assert!(maps.get_opt(HELD).await.unwrap().is_none());
+}
+
 /// Waits until a namespace cannot get a large annotation. Then it can neither by another way, and loses a finalizer nevertheless.
 async fn no_object_can_grow(admin: &Client) {
     let namespaces: Api<Namespace> = Api::all(admin.clone());
@@ -130,10 +188,12 @@ async fn no_object_can_grow(admin: &Client) {
 
 pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host: Arc<TestCluster>) {
     let tenant = create_tenant(&host, "limit-store", &json!({"datastoreObjects": 1150})).await;
-    // The API server creates it again when it starts with the rule. If that was denied, it would not become ready, and the one without the
+    // The API server creates these again when it starts with the rule. If that was denied, it would not become ready, and the one without the
     // rule would go on.
     let roles: Api<ClusterRole> = Api::all(tenant.client.clone());
     roles.delete("view", &DeleteParams::default()).await.unwrap();
+    delete_api_service(&tenant.client, "v1.node.k8s.io").await;
+    create_held_config_map(&tenant.client).await;
     for number in 0..1000 {
         // It may be full before the last one.
         let name = format!("fill-{number}");
@@ -172,6 +232,8 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
     })
     .await;
 
+    no_large_object_is_created_as_api_server(admin).await;
+
     // No object of the tenant holds the rule, and no user is exempt from it.
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(admin.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(admin.clone());
@@ -197,6 +259,7 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
         .await
         .unwrap();
     no_object_can_grow(admin).await;
+    delete_held_config_map(admin).await;
 
     // Deletions make room.
     let maps: Api<ConfigMap> = Api::namespaced(admin.clone(), "default");

@@ -34,12 +34,35 @@ const DEFINITIONS_FULL: &str = "the tenant has as many CustomResourceDefinitions
 const CONTENT: [&str; 2] = ["data", "binaryData"];
 
 /// What an API server creates for itself when it starts. Without it, it ends or never becomes ready, and an earlier one without the policy
-/// would go on. Whoever may impersonate it can create these kinds as well.
-const BOOTSTRAP: &str = "request.userInfo.username == 'system:apiserver' && (request.resource.group in \
-                         ['rbac.authorization.k8s.io', 'flowcontrol.apiserver.k8s.io', 'scheduling.k8s.io', 'networking.k8s.io'] \
-                         || request.resource.resource in ['namespaces', 'services'])";
-/// Bytes that one of these objects may have: several times as many as the largest has.
-const MAX_BOOTSTRAP: u32 = 32 << 10;
+/// would go on. Whoever may impersonate it can create the same: so names are given where they are known, and each kind has its largest size,
+/// several times that of the largest object of an API server.
+const BOOTSTRAP: [(&str, u32); 6] = [
+    ("request.resource.group == 'rbac.authorization.k8s.io'", 8 << 10),
+    // The same ones are checked when it starts, and an upgrade can add some.
+    ("request.resource.group == 'flowcontrol.apiserver.k8s.io'", 4 << 10),
+    // Those of what an API server serves itself have no Service. It is ready only once all exist.
+    (
+        "request.resource.group == 'apiregistration.k8s.io' && request.resource.resource == 'apiservices' && \
+         !has(object.spec.service)",
+        2 << 10,
+    ),
+    (
+        "request.resource.group == 'networking.k8s.io' && (request.resource.resource == 'ipaddresses' || \
+         request.resource.resource == 'servicecidrs' && object.metadata.name == 'kubernetes')",
+        2 << 10,
+    ),
+    (
+        "request.resource.group == 'scheduling.k8s.io' && request.resource.resource == 'priorityclasses' && \
+         object.metadata.name in ['system-cluster-critical', 'system-node-critical']",
+        2 << 10,
+    ),
+    (
+        "request.resource.group == '' && (request.resource.resource == 'namespaces' && object.metadata.name in ['default', \
+         'kube-node-lease', 'kube-public', 'kube-system'] || request.resource.resource == 'services' && \
+         object.metadata.namespace == 'default' && object.metadata.name == 'kubernetes')",
+        4 << 10,
+    ),
+];
 /// Bytes up to which an object may grow by updates in any case, without status and managed fields: Leases are renewed, and small values
 /// change. Together with the following two this is what an object can gain, so it is small.
 const MAX_CONTENT: u32 = 2 << 10;
@@ -49,13 +72,22 @@ const MAX_STATUS: u32 = 8 << 10;
 const MAX_MANAGED_FIELDS: u32 = 8 << 10;
 /// The same for an object that is being deleted: who removes a finalizer may be a new writer.
 const MAX_MANAGED_FIELDS_IN_DELETION: u32 = 16 << 10;
+/// The same for status and managed fields of a Job: both list the pods that have ended and are not counted yet, up to 500.
+const MAX_JOB: u32 = 32 << 10;
+const JOB: &str = "request.resource.group == 'batch' && request.resource.resource == 'jobs'";
+/// Bytes that managed fields gain when one of the last finalizers is removed, however large they are.
+const LAST_WRITER: u32 = 1 << 10;
+/// Updates that remove one of the last finalizers of an object that is being deleted. It gets no new ones.
+const LAST_FINALIZERS: &str = "has(oldObject.metadata.finalizers) && size(oldObject.metadata.finalizers) <= 8 && \
+                               (has(object.metadata.finalizers) ? size(object.metadata.finalizers) : 0) < \
+                               size(oldObject.metadata.finalizers)";
 /// Leases of components that delete what belongs to deleted objects. If one is gone, nobody could take over.
 const LEADERS: &str = "request.resource.group == 'coordination.k8s.io' && request.resource.resource == 'leases' && \
                        request.namespace == 'kube-system' && object.metadata.name in ['kube-controller-manager', \
                        'kube-scheduler']";
 /// Bindings of pods to nodes, without anything that the API server would add to the pod.
-const PLAIN_BINDING: &str = "request.resource.resource == 'pods' && request.subResource == 'binding' && \
-                             !has(object.metadata.annotations) && (!has(object.metadata.labels) || \
+const PLAIN_BINDING: &str = "request.resource.resource == 'pods' && has(request.subResource) && \
+                             request.subResource == 'binding' && !has(object.metadata.annotations) && (!has(object.metadata.labels) || \
                              size(object.metadata.labels) <= 8)";
 
 /// Adds the policies that a usage calls for to the files of an API server. Returns the configuration of the admission plugin that
@@ -100,20 +132,22 @@ fn size_policy(growth_denied: bool) -> Value {
         let leases = rule("coordination.k8s.io", "CREATE", &["leases"]);
         (vec![create, update], vec![leases])
     };
+    let mut variables: Vec<Value> = SIZES.iter().map(|size| size.variable("object")).collect();
     let mut validations = vec![validation(&creation(growth_denied), FULL), validation(&values(), FULL)];
     if growth_denied {
+        variables.extend(SIZES.iter().map(|size| size.variable("oldObject")));
         validations.extend(growth().iter().map(|expression| validation(expression, GROWTH_DENIED)));
     }
-    policy(NAME, &included, &excluded, &validations)
+    policy(NAME, &included, &excluded, &variables, &validations)
 }
 
 fn definition_policy() -> Value {
     let create = rule("apiextensions.k8s.io", "CREATE", &["customresourcedefinitions"]);
     let denied = validation("false", DEFINITIONS_FULL);
-    policy(DEFINITIONS_NAME, &[create], &[], &[denied])
+    policy(DEFINITIONS_NAME, &[create], &[], &[], &[denied])
 }
 
-fn policy(name: &str, included: &[Value], excluded: &[Value], validations: &[Value]) -> Value {
+fn policy(name: &str, included: &[Value], excluded: &[Value], variables: &[Value], validations: &[Value]) -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
@@ -125,6 +159,7 @@ fn policy(name: &str, included: &[Value], excluded: &[Value], validations: &[Val
                 "resourceRules": included,
                 "excludeResourceRules": excluded,
             },
+            "variables": variables,
             "validations": validations,
         },
     })
@@ -143,12 +178,61 @@ fn validation(expression: &str, message: &str) -> Value {
     json!({"expression": expression, "message": message, "reason": "Forbidden"})
 }
 
+/// Part of an object whose size is limited. Each size is a variable of the policy: it is computed once, only if it is needed, and has a
+/// cost limit of its own.
+#[derive(Clone, Copy)]
+enum Size {
+    /// Everything but the status and what every update changes.
+    Content,
+    Status,
+    ManagedFields,
+}
+
+/// All sizes.
+const SIZES: [Size; 3] = [Size::Content, Size::Status, Size::ManagedFields];
+
+impl Size {
+    /// Name of the variable with the size in `object` or `oldObject`.
+    fn name(self, of: &str) -> String {
+        let part = match self {
+            Self::Content => "Content",
+            Self::Status => "Status",
+            Self::ManagedFields => "ManagedFields",
+        };
+        format!("{of}{part}")
+    }
+
+    /// The variable: bytes as text.
+    fn variable(self, of: &str) -> Value {
+        let expression = match self {
+            Self::Content => content_size(of),
+            Self::Status => field_size(of, "status"),
+            Self::ManagedFields => field_size(of, "metadata.managedFields"),
+        };
+        json!({"name": self.name(of), "expression": expression})
+    }
+
+    /// Whether an object has at most `max` bytes of this.
+    fn is_at_most(self, max: u32) -> String {
+        format!("variables.{} <= {max}", self.name("object"))
+    }
+
+    /// Whether an update adds nothing to it.
+    fn is_not_larger(self) -> String {
+        format!(
+            "variables.{} <= variables.{}",
+            self.name("object"),
+            self.name("oldObject")
+        )
+    }
+}
+
 /// What is created in spite of the policy: what the API server needs to start. Where no object may grow, Leases are not exempt
 /// as a whole any more, and bindings must add nothing to their pods.
 fn creation(growth_denied: bool) -> String {
     let bootstrap = bootstrap();
     if growth_denied {
-        let leader = format!("({LEADERS} && {} <= {MAX_CONTENT})", content_size("object"));
+        let leader = format!("({LEADERS} && {})", is_small(MAX_CONTENT));
         format!("request.operation != 'CREATE' || {bootstrap} || {leader} || ({PLAIN_BINDING})")
     } else {
         format!("request.operation != 'CREATE' || {bootstrap}")
@@ -156,15 +240,30 @@ fn creation(growth_denied: bool) -> String {
 }
 
 fn bootstrap() -> String {
-    format!("({BOOTSTRAP} && {} <= {MAX_BOOTSTRAP})", content_size("object"))
+    let kinds = BOOTSTRAP.map(|(kind, max)| format!("({kind} && {})", is_small(max)));
+    format!(
+        "(request.userInfo.username == 'system:apiserver' && ({}))",
+        kinds.join(" || ")
+    )
+}
+
+/// Whether the content of an object has at most `max` bytes, and nothing else of it is large.
+fn is_small(max: u32) -> String {
+    let parts = [
+        Size::Content.is_at_most(max),
+        Size::Status.is_at_most(MAX_STATUS),
+        Size::ManagedFields.is_at_most(MAX_MANAGED_FIELDS),
+    ];
+    parts.join(" && ")
 }
 
 /// Updates of ConfigMaps and Secrets: no value is new or longer.
 fn values() -> String {
     let not_larger = CONTENT.map(|field| {
         format!(
-            "(!has(object.{field}) || (has(oldObject.{field}) && object.{field}.all(key, key in oldObject.{field} && \
-             size(object.{field}[key]) <= size(oldObject.{field}[key]))))"
+            "(!has(object.{field}) || (has(oldObject.{field}) && (object.{field} == oldObject.{field} || \
+             object.{field}.all(key, key in oldObject.{field} && size(bytes(object.{field}[key])) <= \
+             size(bytes(oldObject.{field}[key]))))))"
         )
     });
     format!(
@@ -174,33 +273,68 @@ fn values() -> String {
     )
 }
 
-/// Updates of any object: each part is small, or not larger than before.
+/// Updates of any object: each part is as before, small, or not larger than before. The first is decided without a size, so that a finalizer
+/// can be removed from any object.
 fn growth() -> [String; 3] {
-    let fits = |size: &dyn Fn(&str) -> String, max: u32| {
-        let (new, old) = (size("object"), size("oldObject"));
-        format!("{new} <= {max} || {new} <= {old}")
-    };
     let update = "request.operation != 'UPDATE'";
+    let fits = |size: Size, max: u32| format!("{} || {}", size.is_at_most(max), size.is_not_larger());
+    let is_job = |size: Size| format!("({JOB} && {})", size.is_at_most(MAX_JOB));
+    let managed_fields = Size::ManagedFields;
     let in_deletion = format!(
-        "(has(oldObject.metadata.deletionTimestamp) && {} <= {MAX_MANAGED_FIELDS_IN_DELETION})",
-        field_size("object", "metadata.managedFields")
+        "(has(oldObject.metadata.deletionTimestamp) && ({} || {LAST_FINALIZERS} && {} + {LAST_WRITER}))",
+        managed_fields.is_at_most(MAX_MANAGED_FIELDS_IN_DELETION),
+        managed_fields.is_not_larger()
     );
     [
-        format!("{update} || {} || {}", bootstrap(), fits(&content_size, MAX_CONTENT)),
-        format!("{update} || {}", fits(&|of: &str| field_size(of, "status"), MAX_STATUS)),
         format!(
-            "{update} || {} || {in_deletion}",
-            fits(&|of: &str| field_size(of, "metadata.managedFields"), MAX_MANAGED_FIELDS)
+            "{update} || {} || {} || {}",
+            same_content(),
+            bootstrap(),
+            fits(Size::Content, MAX_CONTENT)
+        ),
+        format!(
+            "{update} || {} || {} || {}",
+            same_field("status"),
+            fits(Size::Status, MAX_STATUS),
+            is_job(Size::Status)
+        ),
+        format!(
+            "{update} || {} || {} || {in_deletion} || {}",
+            same_field("metadata.managedFields"),
+            fits(managed_fields, MAX_MANAGED_FIELDS),
+            is_job(managed_fields)
         ),
     ]
+}
+
+/// Fields of the metadata that every update changes.
+const CHANGING: &str = "['managedFields', 'resourceVersion', 'generation']";
+
+/// Whether an update leaves the content as it was, except that finalizers may be gone.
+fn same_content() -> String {
+    let same = |of: &str, key: &str| format!("({key} in oldObject{of} && object{of}[{key}] == oldObject{of}[{key}])");
+    let text = |of: &str| format!("size('%s'.format([{of}.metadata.finalizers]))");
+    let finalizers = format!(
+        "(key == 'finalizers' && has(oldObject.metadata.finalizers) && {} <= {})",
+        text("object"),
+        text("oldObject")
+    );
+    format!(
+        "(object.all(key, key in ['metadata', 'status'] || {}) && object.metadata.all(key, key in {CHANGING} || {} || {finalizers}))",
+        same("", "key"),
+        same(".metadata", "key"),
+    )
+}
+
+/// Whether an update leaves a field as it was, or removes it.
+fn same_field(field: &str) -> String {
+    format!("!has(object.{field}) || (has(oldObject.{field}) && object.{field} == oldObject.{field})")
 }
 
 /// The bytes of an object as text, without its status and without what every update changes.
 fn content_size(of: &str) -> String {
     let fields = format!("{of}.map(key, !(key in ['metadata', 'status']), [key, {of}[key]])");
-    let metadata = format!(
-        "{of}.metadata.map(key, !(key in ['managedFields', 'resourceVersion', 'generation']), [key, {of}.metadata[key]])"
-    );
+    let metadata = format!("{of}.metadata.map(key, !(key in {CHANGING}), [key, {of}.metadata[key]])");
     format!("size(bytes('%s'.format([[{fields}, {metadata}]])))")
 }
 

@@ -180,6 +180,60 @@ fn a_tenant_above_its_limit_can_delete_and_shrink_but_no_object_can_grow() {
 }
 
 #[test]
+fn what_an_api_server_creates_at_its_start_is_exempt_and_small() {
+    for growth_denied in [false, true] {
+        let documents = policies(DatastoreUsage {
+            full: true,
+            growth_denied,
+            ..DatastoreUsage::default()
+        });
+        let creation = documents[0]["spec"]["validations"][0]["expression"].as_str().unwrap();
+        let (_, exempt) = creation.split_once("'system:apiserver'").unwrap();
+        // Without one of them, a new API server is never ready.
+        for kind in [
+            "rbac.authorization.k8s.io",
+            "flowcontrol.apiserver.k8s.io",
+            "apiregistration.k8s.io",
+            "networking.k8s.io",
+            "scheduling.k8s.io",
+            "namespaces",
+        ] {
+            assert!(exempt.contains(&format!("'{kind}'")), "{kind}: {exempt}");
+        }
+        // Each exemption has a limit of its own, on every part of the object.
+        let count = |part: &str| exempt.matches(&format!("variables.object{part} <= ")).count();
+        let expected = if growth_denied { 7 } else { 6 };
+        for part in ["Content", "Status", "ManagedFields"] {
+            assert_eq!(count(part), expected, "{part}: {exempt}");
+        }
+    }
+}
+
+#[test]
+fn every_size_that_a_rule_uses_is_a_variable() {
+    for growth_denied in [false, true] {
+        let documents = policies(DatastoreUsage {
+            full: true,
+            growth_denied,
+            ..DatastoreUsage::default()
+        });
+        let spec = &documents[0]["spec"];
+        let variables = spec["variables"].as_array().unwrap();
+        let names: Vec<&str> = variables
+            .iter()
+            .map(|variable| variable["name"].as_str().unwrap())
+            .collect();
+        for validation in spec["validations"].as_array().unwrap() {
+            let expression = validation["expression"].as_str().unwrap();
+            for part in expression.split("variables.").skip(1) {
+                let name = part.split(|letter: char| !letter.is_alphanumeric()).next().unwrap();
+                assert!(names.contains(&name), "{name}: {names:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_tenant_with_too_many_definitions_can_create_anything_else() {
     let documents = policies(DatastoreUsage {
         definitions_full: true,

@@ -8,7 +8,7 @@ mod history;
 mod usage;
 
 pub use history::History;
-pub use usage::{DatabaseState, SizePage};
+pub use usage::{DatabaseState, KeyRange, SizePage};
 
 use async_trait::async_trait;
 use berth_api::names::TenantId;
@@ -110,11 +110,16 @@ pub trait TenantDatastore: Send + Sync {
     /// The datastore refuses or does not answer.
     async fn count_keys(&self, tenant: &TenantId) -> Result<u64, DatastoreError>;
 
-    /// Sizes of some of the tenant's keys, from `start` or from the first.
+    /// Sizes of some of the tenant's keys, from `start` or from the first of the range.
     ///
     /// # Errors
     /// The datastore refuses or does not answer.
-    async fn read_sizes(&self, tenant: &TenantId, start: Option<&[u8]>) -> Result<SizePage, DatastoreError>;
+    async fn read_sizes(
+        &self,
+        tenant: &TenantId,
+        range: KeyRange,
+        start: Option<&[u8]>,
+    ) -> Result<SizePage, DatastoreError>;
 }
 
 #[async_trait]
@@ -143,8 +148,13 @@ impl TenantDatastore for Datastore {
         Self::count_keys(self, tenant).await
     }
 
-    async fn read_sizes(&self, tenant: &TenantId, start: Option<&[u8]>) -> Result<SizePage, DatastoreError> {
-        Self::read_sizes(self, tenant, start).await
+    async fn read_sizes(
+        &self,
+        tenant: &TenantId,
+        range: KeyRange,
+        start: Option<&[u8]>,
+    ) -> Result<SizePage, DatastoreError> {
+        Self::read_sizes(self, tenant, range, start).await
     }
 }
 

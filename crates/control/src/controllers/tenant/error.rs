@@ -58,6 +58,9 @@ pub enum TenantError {
     /// Publishing the kubeconfig.
     #[error("kubeconfig: {0}")]
     Kubeconfig(#[source] ReconcileError),
+    /// Reading what the host says of the kinds of the class.
+    #[error("kinds of the class: {0}")]
+    Kinds(#[source] ReconcileError),
     /// Applying the first objects in the tenant.
     #[error("bootstrap objects: {0}")]
     Bootstrap(#[source] ReconcileError),
@@ -159,6 +162,7 @@ impl TenantError {
             Self::Certificates(cause) => (CONTROL_PLANE_READY, "CertificatesFailed", Some(cause)),
             Self::ApiServer(cause) => (CONTROL_PLANE_READY, "APIServerFailed", Some(cause)),
             Self::Kubeconfig(cause) => (CONTROL_PLANE_READY, "KubeconfigFailed", Some(cause)),
+            Self::Kinds(cause) => (CONTROL_PLANE_READY, "KindsFailed", Some(cause)),
             Self::Bootstrap(cause) => (CONTROL_PLANE_READY, "BootstrapFailed", Some(cause)),
             Self::Components(cause) => (CONTROL_PLANE_READY, "ComponentsFailed", Some(cause)),
             Self::MetricsApi(cause) => (CONTROL_PLANE_READY, "MetricsAPIFailed", Some(cause)),
@@ -192,5 +196,24 @@ impl TenantError {
             _ => self.to_string(),
         };
         ConditionUpdate::mark_false(kind, self.reason(), message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_steps_with_calls_to_the_tenant_alone_are_of_the_tenant() {
+        let blocked = || ReconcileError::Blocked {
+            reason: "Reason",
+            message: "message".into(),
+        };
+        for of_tenant in [TenantError::Bootstrap, TenantError::MetricsApi] {
+            assert!(of_tenant(blocked()).is_of_tenant());
+        }
+        for of_host in [TenantError::Kinds, TenantError::SyncerIdentity, TenantError::Components] {
+            assert!(!of_host(blocked()).is_of_tenant());
+        }
     }
 }

@@ -10,7 +10,7 @@ use berth_planner::NodeGroupPlan;
 use kube::Client;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
 };
 
 /// What is remembered of one tenant.
@@ -27,6 +27,8 @@ pub struct TenantMemory {
     pub datastore_usage: Mutex<UsageMemory>,
     /// How the tenant customised its DNS, as it was read last.
     pub dns: Mutex<Option<BTreeMap<String, String>>>,
+    /// Whether its components have run after everything that they need was applied.
+    pub have_components_run: AtomicBool,
 }
 
 /// Memory of all tenants, by UID of their `TenantCluster`.
@@ -37,6 +39,8 @@ pub struct Tenants {
     groups: Mutex<NodeGroupPlans>,
     /// Tenants under deletion whose pods are gone.
     workloads_gone: Mutex<BTreeSet<String>>,
+    /// Held while sizes of a tenant's keys are read in etcd.
+    pub(super) size_reading: tokio::sync::Mutex<()>,
 }
 
 /// What the planner says of node groups, by the tenant's UID and the group's name.
@@ -58,6 +62,7 @@ impl Tenants {
                 leaves: Mutex::new(None),
                 datastore_usage: Mutex::default(),
                 dns: Mutex::new(None),
+                have_components_run: AtomicBool::new(false),
             })
         }))
     }

@@ -20,13 +20,16 @@ use crate::{
     error::{ReconcileError, api},
     runtime::ComponentState,
 };
-use berth_api::{DatastoreUsage, labels};
+use berth_api::{DatastoreUsage, conditions::SYNCER_READY, labels};
 use berth_pki::{Usage, kubeconfig::Credential};
 use berth_sync_rules::admission::configuration::configuration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 /// Pause before a syncer that is not ready yet is probed again.
 const SYNCER_PROBE: Duration = Duration::from_millis(200);
@@ -101,9 +104,13 @@ pub(super) async fn start(
         datastore: context.datastore.as_ref(),
         api_server: connected.as_deref(),
         slot: &tenant.slot,
+        size_reading: &context.tenants.size_reading,
     };
     let published = tenant.cluster.status.as_ref().and_then(|status| status.datastore);
     let datastore = datastore_usage::observe(&source, &tenant.memory.datastore_usage, published, limits).await;
+    if datastore.is_reading {
+        context.queue.add_after(tenant.key(), datastore_usage::INTERVAL);
+    }
     let usage = datastore.usage.unwrap_or_default();
     let components = render_control_plane(context, prepared, dns.as_ref(), usage)
         .await
@@ -137,15 +144,7 @@ pub(super) async fn serve(
     started: &Started,
 ) -> Result<Serving, TenantError> {
     let running = match &started.api_server {
-        ApiServer::Answers(applier) => {
-            apply_bootstrap_objects(context, prepared, started, applier)
-                .await
-                .map_err(in_step(TenantError::Bootstrap))?;
-            let running = run_components(context, prepared, started)
-                .await
-                .map_err(in_step(TenantError::Components))?;
-            Some(running)
-        }
+        ApiServer::Answers(applier) => Some(run_with_objects(context, prepared, started, applier).await?),
         ApiServer::Starting | ApiServer::Down(_) => None,
     };
     let is_reachable = prepared
@@ -172,6 +171,40 @@ pub(super) async fn serve(
             .map_err(in_step(TenantError::MetricsApi))?;
     }
     Ok(Serving { running, syncer })
+}
+
+/// Applies the objects, and runs the components. A tenant that refuses the objects, such as one that stores as much as it may, still gets
+/// upgrades and certificates of the components that it has.
+async fn run_with_objects(
+    context: &TenantContext,
+    prepared: &Prepared<'_>,
+    started: &Started,
+    applier: &Applier,
+) -> Result<Running, TenantError> {
+    let tenant = &prepared.accepted.tenant;
+    let failed = apply_bootstrap_objects(context, prepared, started, applier).await.err();
+    if !have_run(tenant)
+        && let Some(error) = failed
+    {
+        return Err(error);
+    }
+    let running = run_components(context, prepared, started)
+        .await
+        .map_err(in_step(TenantError::Components))?;
+    match failed {
+        Some(error) => Err(error),
+        None => {
+            tenant.memory.have_components_run.store(true, Ordering::Relaxed);
+            Ok(running)
+        }
+    }
+}
+
+/// Whether the components have run after all objects were applied, as this process or the status remembers.
+fn have_run(tenant: &Tenant) -> bool {
+    let conditions = tenant.cluster.status.iter().flat_map(|status| &status.conditions);
+    let mut was_ready = conditions.filter(|condition| condition.type_ == SYNCER_READY && condition.status == "True");
+    tenant.memory.have_components_run.load(Ordering::Relaxed) || was_ready.next().is_some()
 }
 
 impl Running {
@@ -299,10 +332,13 @@ async fn apply_bootstrap_objects(
     prepared: &Prepared<'_>,
     started: &Started,
     applier: &Applier,
-) -> Result<(), ReconcileError> {
+) -> Result<(), TenantError> {
     let policy = &prepared.accepted.settings.sync;
-    let rules = context.kinds.syncer_rules(policy).await?;
-    let definitions = definitions::find_definitions(&context.kinds, &policy.kinds).await?;
+    let kinds = &context.kinds;
+    let rules = kinds.syncer_rules(policy).await.map_err(in_step(TenantError::Kinds))?;
+    let definitions = definitions::find_definitions(kinds, &policy.kinds)
+        .await
+        .map_err(in_step(TenantError::Kinds))?;
     let bootstrap::BootstrapObjects {
         roles,
         bindings,
@@ -336,7 +372,9 @@ async fn apply_bootstrap_objects(
         }
         Ok::<_, ReconcileError>(())
     };
-    Box::pin(prepared.accepted.tenant.write(writes)).await
+    Box::pin(prepared.accepted.tenant.write(writes))
+        .await
+        .map_err(in_step(TenantError::Bootstrap))
 }
 
 /// Runs the components that need the API server.

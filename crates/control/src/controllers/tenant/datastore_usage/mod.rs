@@ -1,6 +1,7 @@
 //! How much of its share of the datastore a tenant uses.
 //!
-//! Its API server estimates that itself, in its [`metrics`]. What it does not measure, control reads in etcd ([`unmeasured`]).
+//! Its API server estimates that itself, in its [`metrics`]. What it does not measure, control reads in etcd ([`unmeasured`]), and
+//! everything if the API server does not answer for long.
 //! From certain percentages on ([`share`]), the API server creates nothing more, and then lets no object grow
 //! (`control_plane::datastore_limit`): well before etcd is full, which would stop every tenant.
 
@@ -20,11 +21,11 @@ use std::{
     sync::{Mutex, PoisonError},
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync, time::Instant};
 use unmeasured::Unmeasured;
 
 /// Time between two measurements. The metrics of an API server are a few megabytes.
-const INTERVAL: Duration = Duration::from_secs(30);
+pub(super) const INTERVAL: Duration = Duration::from_secs(30);
 /// Seconds after its start in which an API server has not measured everything yet.
 const WARM_UP_SECONDS: f64 = 60.0;
 /// Time without a measurement after which the usage is called unknown: upgrades and restarts are shorter.
@@ -39,6 +40,10 @@ pub struct UsageMemory {
     failing: Option<(Instant, String)>,
     /// What the API server does not measure.
     unmeasured: Unmeasured,
+    /// All keys, while nothing is known from the API server.
+    all_keys: Unmeasured,
+    /// Whether they were measured completely since that is the case.
+    is_known_from_etcd: bool,
 }
 
 impl UsageMemory {
@@ -47,10 +52,22 @@ impl UsageMemory {
         self.failing = Some((since, why));
     }
 
+    fn succeed(&mut self) {
+        self.failing = None;
+        self.all_keys = Unmeasured::default();
+        self.is_known_from_etcd = false;
+    }
+
+    /// Whether nothing came from the API server for a while.
+    fn has_failed_for_long(&self, now: Instant) -> bool {
+        let since = self.failing.as_ref().map(|(since, _)| *since);
+        since.is_some_and(|since| now.saturating_duration_since(since) >= UNKNOWN_AFTER)
+    }
+
     /// Why nothing could be measured for a while; none if something was.
     fn unknown(&self, now: Instant) -> Option<String> {
-        let (since, why) = self.failing.as_ref()?;
-        (now.saturating_duration_since(*since) >= UNKNOWN_AFTER).then(|| why.clone())
+        let is_unknown = self.has_failed_for_long(now) && !self.is_known_from_etcd;
+        self.failing.as_ref().filter(|_| is_unknown).map(|(_, why)| why.clone())
     }
 }
 
@@ -61,6 +78,8 @@ pub(crate) struct ObservedUsage {
     pub(crate) usage: Option<DatastoreUsage>,
     /// Why nothing could be measured for a while.
     pub(crate) unknown: Option<String>,
+    /// Whether control has to go on reading in etcd.
+    pub(crate) is_reading: bool,
 }
 
 /// Where a tenant's usage is measured.
@@ -73,6 +92,8 @@ pub(super) struct Source<'a> {
     pub(super) api_server: Option<&'a Applier>,
     /// The slot of the reconcile, which others have while a tenant's API server does not answer.
     pub(super) slot: &'a Slot,
+    /// Held while sizes are read in etcd: of one tenant at a time, because they take memory and delay other requests.
+    pub(super) size_reading: &'a sync::Mutex<()>,
 }
 
 /// What the tenant uses: measured now, or what is known if there is no need or no way to measure. `published` is what its status
@@ -88,52 +109,120 @@ pub(super) async fn observe(
     let before = state.measured.map(|(_, usage)| usage).or(published);
     let mut usage = before.map(|usage| share::judge(usage, limits));
     if state.measured.is_none_or(|(at, _)| at.elapsed() >= INTERVAL) {
-        match measure(source, &mut state.unmeasured).await {
-            Ok(measurement) => {
-                let next = share::next(usage, &measurement, limits);
-                usage = Some(next);
-                state.measured = Some((Instant::now(), next));
-                state.failing = None;
-            }
-            Err(why) => {
-                tracing::debug!(tenant = source.tenant.slug(), %why, "cannot measure what a tenant stores");
-                state.fail(Instant::now(), why);
-            }
+        if let Some(measurement) = measure(source, &mut state, usage, limits).await {
+            let next = share::next(usage, &measurement, limits);
+            usage = Some(next);
+            state.measured = Some((Instant::now(), next));
         }
     }
-    let unknown = state.unknown(Instant::now());
+    let observed = ObservedUsage {
+        usage,
+        unknown: state.unknown(Instant::now()),
+        is_reading: state.unmeasured.is_reading() || state.all_keys.is_reading(),
+    };
     *memory.lock().unwrap_or_else(PoisonError::into_inner) = state;
-    ObservedUsage { usage, unknown }
+    observed
 }
 
-/// Measures what the tenant stores. The error says why that is not possible.
-async fn measure(source: &Source<'_>, unmeasured: &mut Unmeasured) -> Result<Measurement, String> {
-    let Source {
-        tenant,
-        datastore,
-        api_server,
-        slot,
-    } = *source;
-    let api_server = api_server.ok_or("its API server does not answer")?;
-    let metrics = metrics::fetch(api_server, slot).await?;
-    let keys = datastore.count_keys(tenant).await.map_err(|error| error.to_string())?;
+/// Measures what the tenant stores: with its API server, and in etcd alone if that has failed for a while, because a tenant can
+/// keep its API server from answering. None: neither is possible now.
+async fn measure(
+    source: &Source<'_>,
+    state: &mut UsageMemory,
+    usage: Option<DatastoreUsage>,
+    limits: &TenantLimits,
+) -> Option<Measurement> {
+    let why = match measure_with_api_server(source, &mut state.unmeasured, limits).await {
+        Ok(measurement) => {
+            state.succeed();
+            return Some(measurement);
+        }
+        Err(why) => why,
+    };
+    tracing::debug!(tenant = source.tenant.slug(), %why, "cannot measure what a tenant stores");
+    state.fail(Instant::now(), why);
+    if !state.has_failed_for_long(Instant::now()) {
+        return None;
+    }
+    match measure_in_etcd(source, &mut state.all_keys, usage.unwrap_or_default(), limits).await {
+        Ok(measurement) => {
+            state.is_known_from_etcd = !measurement.is_incomplete;
+            Some(measurement)
+        }
+        Err(why) => {
+            state.is_known_from_etcd = false;
+            tracing::debug!(tenant = source.tenant.slug(), %why, "cannot measure in etcd what a tenant stores");
+            None
+        }
+    }
+}
+
+/// Measures with the metrics of the API server. The error says why that is not possible.
+async fn measure_with_api_server(
+    source: &Source<'_>,
+    unmeasured: &mut Unmeasured,
+    limits: &TenantLimits,
+) -> Result<Measurement, String> {
+    let api_server = source.api_server.ok_or("its API server does not answer")?;
+    let metrics = metrics::fetch(api_server, source.slot).await?;
+    let keys = count_keys(source).await?;
     let age = Timestamp::now().as_duration().as_secs_f64() - metrics.started_at;
     let is_warming_up = age < WARM_UP_SECONDS;
     let others = keys.saturating_sub(metrics.sized_objects);
     // An API server that has just started will measure many of them itself.
-    if !is_warming_up && unmeasured.is_due(others) {
-        unmeasured
-            .read(datastore, tenant, metrics.bytes, others)
-            .await
-            .map_err(|error| error.to_string())?;
+    if !is_warming_up {
+        read_sizes(source, unmeasured, metrics.bytes, others, limits).await?;
     }
-    let besides = unmeasured.estimate(others);
+    let (besides, is_complete) = unmeasured.estimate(others, metrics.bytes);
     Ok(Measurement {
-        bytes: metrics.bytes.saturating_add(besides.unwrap_or_default()),
+        bytes: metrics.bytes.saturating_add(besides),
         objects: metrics.objects.max(keys),
         definitions: metrics.definitions,
-        is_incomplete: is_warming_up || besides.is_none(),
+        is_incomplete: is_warming_up || !is_complete,
     })
+}
+
+/// Measures in etcd alone. The number of definitions stays as it was.
+async fn measure_in_etcd(
+    source: &Source<'_>,
+    all_keys: &mut Unmeasured,
+    usage: DatastoreUsage,
+    limits: &TenantLimits,
+) -> Result<Measurement, String> {
+    let keys = count_keys(source).await?;
+    read_sizes(source, all_keys, 0, keys, limits).await?;
+    let (bytes, is_complete) = all_keys.estimate(keys, 0);
+    Ok(Measurement {
+        bytes,
+        objects: keys,
+        definitions: usage.custom_resource_definitions,
+        is_incomplete: !is_complete,
+    })
+}
+
+async fn count_keys(source: &Source<'_>) -> Result<u64, String> {
+    let count = source.datastore.count_keys(source.tenant).await;
+    count.map_err(|error| error.to_string())
+}
+
+/// Reads for some time, if that is due and nothing is read for another tenant. `measured` are the bytes that the API server has measured,
+/// `keys` the number of those that it has not.
+async fn read_sizes(
+    source: &Source<'_>,
+    unmeasured: &mut Unmeasured,
+    measured: u64,
+    keys: u64,
+    limits: &TenantLimits,
+) -> Result<(), String> {
+    unmeasured.forget_outdated(keys);
+    if !unmeasured.is_due(keys, limits.datastore_size()) {
+        return Ok(());
+    }
+    let Ok(_reading) = source.size_reading.try_lock() else {
+        return Ok(());
+    };
+    let read = unmeasured.read(source.datastore, source.tenant, measured, keys).await;
+    read.map_err(|error| error.to_string())
 }
 
 /// The condition of what is known; none if nothing is.
@@ -162,6 +251,11 @@ mod tests {
         memory.fail(late, "second".into());
         assert_eq!(memory.unknown(start + Duration::from_secs(299)), None);
         assert_eq!(memory.unknown(late).as_deref(), Some("second"));
+        memory.is_known_from_etcd = true;
+        assert_eq!(memory.unknown(late), None);
+        memory.succeed();
+        memory.fail(late, "third".into());
+        assert_eq!(memory.unknown(late + UNKNOWN_AFTER).as_deref(), Some("third"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::super::{
 use crate::{
     control_plane::{Endpoint, HostInput},
     controllers::tenant_class::KnownKinds,
-    datastore::{DatastoreError, SizePage, TenantDatastore},
+    datastore::{DatastoreError, KeyRange, SizePage, TenantDatastore},
     events::EventRecorder,
     network::{AdministrativeTier, NetworkConfig},
     stores::Stores,
@@ -51,8 +51,14 @@ pub(super) struct Fixture {
 /// What etcd has of the tenant.
 #[derive(Clone, Default)]
 pub(super) struct Stored {
+    /// Number of all keys.
     pub(super) keys: Arc<AtomicU64>,
+    /// Bytes of the Events.
     pub(super) bytes: Arc<AtomicU64>,
+    /// Number of the keys that are no Events.
+    pub(super) other_keys: Arc<AtomicU64>,
+    /// Their bytes.
+    pub(super) other_bytes: Arc<AtomicU64>,
 }
 
 impl Fixture {
@@ -263,12 +269,26 @@ impl TenantDatastore for ScriptedDatastore {
         Ok(self.stored.keys.load(Ordering::SeqCst))
     }
 
-    /// Two pages, of which the first has all bytes.
-    async fn read_sizes(&self, _: &TenantId, start: Option<&[u8]>) -> Result<SizePage, DatastoreError> {
+    /// Two pages of each range, of which the first has all bytes.
+    async fn read_sizes(
+        &self,
+        _: &TenantId,
+        range: KeyRange,
+        start: Option<&[u8]>,
+    ) -> Result<SizePage, DatastoreError> {
         self.call("read")?;
+        let number = |of: &AtomicU64| of.load(Ordering::SeqCst);
+        let (keys, bytes) = match range {
+            KeyRange::Events => (
+                number(&self.stored.keys) - number(&self.stored.other_keys),
+                number(&self.stored.bytes),
+            ),
+            KeyRange::Others => (number(&self.stored.other_keys), number(&self.stored.other_bytes)),
+        };
         Ok(match start {
             None => SizePage {
-                bytes: self.stored.bytes.load(Ordering::SeqCst),
+                keys,
+                bytes,
                 next: Some(b"next".to_vec()),
             },
             Some(_) => SizePage::default(),

@@ -4,10 +4,13 @@
 mod fixture;
 
 use crate::testing::NEVER_ENDS;
+use berth_api::{TenantClass, TenantClassSpec, sync_policy::SyncedKind};
 use fixture::{Fixture, TENANT};
 use serde_json::json;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 use tokio::time::{sleep, timeout};
 
 /// Calls until the first reconcile that had nothing left to do.
@@ -114,6 +117,60 @@ async fn sizes_that_the_api_server_does_not_measure_are_read_in_etcd() {
         .into_iter()
         .filter(|call| call.text == "datastore read");
     assert_eq!(reads.count(), 2);
+}
+
+#[tokio::test]
+async fn other_keys_are_read_if_events_do_not_explain_all() {
+    let mut fixture = Fixture::new();
+    fixture.tenant.serve("/metrics", SMALL.into());
+    fixture.stored.keys.store(400, Ordering::SeqCst);
+    fixture.stored.other_keys.store(200, Ordering::SeqCst);
+    fixture.stored.other_bytes.store((513 << 20) + 100, Ordering::SeqCst);
+    fixture.reconcile_until_ready().await;
+    let usage = fixture.status()["datastore"].clone();
+    assert_eq!(
+        (&usage["full"], &usage["percent"]),
+        (&true.into(), &100.into()),
+        "{usage}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn sizes_of_one_tenant_are_read_at_a_time() {
+    let mut fixture = Fixture::new();
+    fixture.tenant.serve("/metrics", SMALL.into());
+    fixture.stored.keys.store(400, Ordering::SeqCst);
+    fixture.stored.bytes.store(513 << 20, Ordering::SeqCst);
+    let tenants = Arc::clone(&fixture.context.tenants);
+    let another = tenants.size_reading.try_lock().unwrap();
+    fixture.reconcile_until_ready().await;
+    assert_eq!(fixture.script.first("datastore read"), None);
+    drop(another);
+    sleep(Duration::from_secs(60)).await;
+    fixture.reconcile().await.unwrap();
+    assert_eq!(fixture.status()["datastore"]["full"], true);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_metrics_fail_is_measured_in_etcd() {
+    let mut fixture = Fixture::new();
+    fixture.stored.keys.store(1000, Ordering::SeqCst);
+    fixture.stored.other_keys.store(500, Ordering::SeqCst);
+    fixture.stored.bytes.store(300 << 20, Ordering::SeqCst);
+    fixture.stored.other_bytes.store(300 << 20, Ordering::SeqCst);
+    fixture.reconcile_until_ready().await;
+    assert_eq!(fixture.script.first("datastore read"), None);
+    assert!(fixture.status()["datastore"].is_null());
+    sleep(Duration::from_secs(300)).await;
+    fixture.reconcile().await.unwrap();
+    let usage = fixture.status()["datastore"].clone();
+    assert_eq!(
+        (&usage["objects"], &usage["percent"], &usage["growthDenied"]),
+        (&1000.into(), &117.into(), &true.into()),
+        "{usage}"
+    );
+    let condition = fixture.condition("DatastoreWithinLimits").unwrap();
+    assert_eq!(condition["reason"], "DatastoreLimitExceeded");
 }
 
 #[tokio::test]
@@ -238,6 +295,7 @@ async fn a_tenant_whose_webhooks_never_answer_holds_no_slot_and_says_so() {
         (&"False".into(), &"APIServerSlow".into())
     );
     assert!(slow["message"].as_str().unwrap().contains("webhooks"), "{slow}");
+    assert_eq!(fixture.script.first("runtime run syncer"), None);
     // Nothing of the host is written again because of that.
     let before = fixture.count_calls();
     let _ = fixture.reconcile().await;
@@ -247,6 +305,72 @@ async fn a_tenant_whose_webhooks_never_answer_holds_no_slot_and_says_so() {
 
     fixture.tenant.never_answer_writes(None);
     assert!(fixture.reconcile_until_ready().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn components_that_have_run_are_updated_though_the_tenant_refuses_objects() {
+    let mut fixture = Fixture::new();
+    fixture.reconcile_until_ready().await;
+    // Another control has taken over, which knows no object that was applied.
+    fixture.context.tenants = Arc::default();
+    fixture.tenant.never_answer_writes(Some("/apis/rbac"));
+    let before = fixture.count_calls();
+    let mut error = None;
+    for _ in 0..10 {
+        error = error.or(fixture.reconcile().await.err());
+        if error.is_some() {
+            break;
+        }
+    }
+    assert_eq!(error.map(|error| error.reason()), Some("APIServerSlow"));
+    let calls = fixture.script.calls().split_off(before);
+    for component in ["kube-controller-manager", "syncer"] {
+        let text = format!("runtime run {component}");
+        assert!(calls.iter().any(|call| call.text == text), "{text}: {calls:#?}");
+    }
+    let condition = fixture.condition("ControlPlaneReady").unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&"False".into(), &"APIServerSlow".into())
+    );
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_say_what_a_kind_is_does_not_count_as_a_refusal_of_the_tenant() {
+    const DEFINITION: &str = "host GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions/";
+    let number = {
+        let mut healthy = fixture_with_kind();
+        healthy.reconcile_until_ready().await;
+        healthy.script.first(DEFINITION).unwrap()
+    };
+    let mut fixture = fixture_with_kind();
+    fixture.script.fail_call(number);
+    while fixture.script.failed().is_none() {
+        let _ = fixture.reconcile().await;
+    }
+    assert!(fixture.script.failed().unwrap().starts_with(DEFINITION));
+    assert_eq!(fixture.condition("ControlPlaneReady").unwrap()["reason"], "KindsFailed");
+    assert!(fixture.reconcile_until_ready().await.is_empty());
+}
+
+/// A tenant whose class syncs a further kind.
+fn fixture_with_kind() -> Fixture {
+    let fixture = Fixture::new();
+    let mut spec = TenantClassSpec::default();
+    spec.sync.kinds = vec![SyncedKind {
+        group: "example.com".into(),
+        version: "v1".into(),
+        kind: "Widget".into(),
+        resource: "widgets".into(),
+        ..SyncedKind::default()
+    }];
+    let class = TenantClass::new("gold", spec);
+    let path = "/apis/berth.dev/v1alpha1/tenantclasses/gold";
+    fixture.host.insert(path, serde_json::to_value(class).unwrap());
+    let mut cluster = fixture.host.get(TENANT).unwrap();
+    cluster["spec"]["className"] = "gold".into();
+    fixture.host.insert(TENANT, cluster);
+    fixture
 }
 
 #[tokio::test]
@@ -341,9 +465,16 @@ async fn leftovers_of_a_vanished_tenant_are_deleted_and_each_call_may_fail_once(
         fixture.host.remove(TENANT);
         fixture.script.fail_call(fixture.count_calls() + number);
         for _ in 0..20 {
-            let _ = fixture.reconcile().await;
+            // Then there is nothing left to do.
+            if matches!(fixture.reconcile().await, Ok(None)) {
+                break;
+            }
         }
         assert_nothing_is_left(&fixture);
+        // There are no more calls that could fail.
+        if fixture.script.failed().is_none() {
+            return;
+        }
     }
 }
 
