@@ -191,13 +191,11 @@ async fn run_with_objects(
     let running = run_components(context, prepared, started)
         .await
         .map_err(in_step(TenantError::Components))?;
-    match failed {
-        Some(error) => Err(error),
-        None => {
-            tenant.memory.have_components_run.store(true, Ordering::Relaxed);
-            Ok(running)
-        }
+    if let Some(error) = failed {
+        return Err(error);
     }
+    tenant.memory.have_components_run.store(true, Ordering::Relaxed);
+    Ok(running)
 }
 
 /// Whether the components have run after all objects were applied, as this process or the status remembers.

@@ -108,12 +108,12 @@ pub(super) async fn observe(
     let mut state = memory.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let before = state.measured.map(|(_, usage)| usage).or(published);
     let mut usage = before.map(|usage| share::judge(usage, limits));
-    if state.measured.is_none_or(|(at, _)| at.elapsed() >= INTERVAL) {
-        if let Some(measurement) = measure(source, &mut state, usage, limits).await {
-            let next = share::next(usage, &measurement, limits);
-            usage = Some(next);
-            state.measured = Some((Instant::now(), next));
-        }
+    if state.measured.is_none_or(|(at, _)| at.elapsed() >= INTERVAL)
+        && let Some(measurement) = measure(source, &mut state, usage, limits).await
+    {
+        let next = share::next(usage, &measurement, limits);
+        usage = Some(next);
+        state.measured = Some((Instant::now(), next));
     }
     let observed = ObservedUsage {
         usage,

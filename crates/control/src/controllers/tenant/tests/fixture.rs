@@ -102,7 +102,7 @@ impl Fixture {
     pub(super) async fn reconcile_until_ready(&mut self) -> Vec<TenantError> {
         let mut errors = Vec::new();
         for _ in 0..20 {
-            errors.extend(self.reconcile().await.err());
+            errors.extend(Box::pin(self.reconcile()).await.err());
             if self.condition("Ready").is_some_and(|ready| ready["status"] == "True") {
                 return errors;
             }
