@@ -22,6 +22,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 /// Time for a measurement of an API server that has been running for a while, and for its restart.
 const MEASURED: Duration = Duration::from_mins(8);
 
+/// A role that an API server corrects when it starts.
+const OWN_ROLE: &str = "system:kube-scheduler";
 /// Path of the `APIServices`.
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 
@@ -92,6 +94,18 @@ async fn create_config_map(client: &Client, name: &str, user: Option<&str>) -> R
 async fn delete_api_service(client: &Client, name: &str) {
     let request = http::Request::delete(format!("{API_SERVICES}/{name}")).body(Vec::new());
     let _: Value = client.request(request.unwrap()).await.unwrap();
+}
+
+/// Takes a rule from a role of the API server's own, and makes the role large. An API server adds the rule when it starts, and ends if it cannot.
+async fn damage_own_role(client: &Client) {
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let mut rules = roles.get(OWN_ROLE).await.unwrap().rules.unwrap();
+    rules.remove(0);
+    let patch = json!({"metadata": {"annotations": {"large": "x".repeat(20_000)}}, "rules": rules});
+    roles
+        .patch(OWN_ROLE, &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .unwrap();
 }
 
 /// Creates a `ClusterRole` as the API server itself.
@@ -193,6 +207,7 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
     let roles: Api<ClusterRole> = Api::all(tenant.client.clone());
     roles.delete("view", &DeleteParams::default()).await.unwrap();
     delete_api_service(&tenant.client, "v1.node.k8s.io").await;
+    damage_own_role(&tenant.client).await;
     create_held_config_map(&tenant.client).await;
     for number in 0..1000 {
         // It may be full before the last one.

@@ -7,7 +7,7 @@
 //! The policies are a file of the API server and no objects of the tenant, so that nobody in the tenant can delete or weaken them, nor
 //! evade them under another name: they make no difference between users, except for what the API server needs to start.
 
-use super::component::FILES;
+use super::{component::FILES, own_objects};
 use berth_api::DatastoreUsage;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -75,12 +75,22 @@ const MAX_MANAGED_FIELDS_IN_DELETION: u32 = 16 << 10;
 /// The same for status and managed fields of a Job: both list the pods that have ended and are not counted yet, up to 500.
 const MAX_JOB: u32 = 32 << 10;
 const JOB: &str = "request.resource.group == 'batch' && request.resource.resource == 'jobs'";
-/// Bytes that managed fields gain when one of the last finalizers is removed, however large they are.
-const LAST_WRITER: u32 = 1 << 10;
+/// Bytes that managed fields gain when one of the last finalizers is removed, or an API server corrects an object, however large they are.
+const NEW_WRITER: u32 = 1 << 10;
 /// Updates that remove one of the last finalizers of an object that is being deleted. It gets no new ones.
 const LAST_FINALIZERS: &str = "has(oldObject.metadata.finalizers) && size(oldObject.metadata.finalizers) <= 8 && \
                                (has(object.metadata.finalizers) ? size(object.metadata.finalizers) : 0) < \
                                size(oldObject.metadata.finalizers)";
+/// Bytes by which an API server may extend one of its own roles, however large the tenant has made it: it adds the rules that are missing, and
+/// ends if it cannot.
+const MAX_MISSING_RULES: u32 = 8 << 10;
+/// Bytes of the spec that an API server may restore in one of its own objects, however large the tenant has made the rest.
+const MAX_RESTORED: u32 = 4 << 10;
+/// Objects whose spec an API server restores. It is not ready before.
+const RESTORED: &str = "request.resource.group == 'flowcontrol.apiserver.k8s.io' || request.resource.group == \
+                        'apiregistration.k8s.io' && !has(object.spec.service)";
+/// An annotation that it adds to them.
+const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// Leases of components that delete what belongs to deleted objects. If one is gone, nobody could take over.
 const LEADERS: &str = "request.resource.group == 'coordination.k8s.io' && request.resource.resource == 'leases' && \
                        request.namespace == 'kube-system' && object.metadata.name in ['kube-controller-manager', \
@@ -136,6 +146,7 @@ fn size_policy(growth_denied: bool) -> Value {
     let mut validations = vec![validation(&creation(growth_denied), FULL), validation(&values(), FULL)];
     if growth_denied {
         variables.extend(SIZES.iter().map(|size| size.variable("oldObject")));
+        variables.push(json!({"name": "isOwn", "expression": is_own()}));
         validations.extend(growth().iter().map(|expression| validation(expression, GROWTH_DENIED)));
     }
     policy(NAME, &included, &excluded, &variables, &validations)
@@ -247,6 +258,37 @@ fn bootstrap() -> String {
     )
 }
 
+/// Whether an API server updates one of the objects that it corrects when it starts. There is one of each name.
+fn is_own() -> String {
+    let names = own_objects::NAMES.map(|name| format!("'{name}'")).join(", ");
+    format!(
+        "request.userInfo.username == 'system:apiserver' && request.resource.group in ['rbac.authorization.k8s.io', \
+         'flowcontrol.apiserver.k8s.io', 'apiregistration.k8s.io'] && (!has(object.metadata.namespace) || \
+         object.metadata.namespace in ['kube-public', 'kube-system']) && object.metadata.name in [{names}]"
+    )
+}
+
+/// Updates by which an API server corrects what the tenant changed in its own objects when it starts. If one was denied, a new API server would
+/// never be ready. Whoever impersonates it can extend the roles as well, but only so many.
+fn correction() -> String {
+    let role = format!(
+        "(variables.isOwn && request.resource.group == 'rbac.authorization.k8s.io' && {} + {MAX_MISSING_RULES})",
+        Size::Content.is_not_larger()
+    );
+    let old = "has(oldObject.metadata.annotations) && name in oldObject.metadata.annotations && \
+               object.metadata.annotations[name] == oldObject.metadata.annotations[name]";
+    let annotations = format!(
+        "(key == 'annotations' && object.metadata.annotations.all(name, {old} || name == '{AUTO_UPDATE}' && \
+         size(object.metadata.annotations[name]) <= 5))"
+    );
+    let spec = field_size("object", "spec");
+    let restored = format!(
+        "(({RESTORED}) && {} && {spec} <= {MAX_RESTORED})",
+        same_metadata(&annotations)
+    );
+    format!("{role} || (request.userInfo.username == 'system:apiserver' && {restored})")
+}
+
 /// Whether the content of an object has at most `max` bytes, and nothing else of it is large.
 fn is_small(max: u32) -> String {
     let parts = [
@@ -281,15 +323,17 @@ fn growth() -> [String; 3] {
     let is_job = |size: Size| format!("({JOB} && {})", size.is_at_most(MAX_JOB));
     let managed_fields = Size::ManagedFields;
     let in_deletion = format!(
-        "(has(oldObject.metadata.deletionTimestamp) && ({} || {LAST_FINALIZERS} && {} + {LAST_WRITER}))",
+        "(has(oldObject.metadata.deletionTimestamp) && ({} || {LAST_FINALIZERS} && {} + {NEW_WRITER}))",
         managed_fields.is_at_most(MAX_MANAGED_FIELDS_IN_DELETION),
         managed_fields.is_not_larger()
     );
+    let is_corrected = format!("(variables.isOwn && {} + {NEW_WRITER})", managed_fields.is_not_larger());
     [
         format!(
-            "{update} || {} || {} || {}",
+            "{update} || {} || {} || {} || {}",
             same_content(),
             bootstrap(),
+            correction(),
             fits(Size::Content, MAX_CONTENT)
         ),
         format!(
@@ -299,7 +343,7 @@ fn growth() -> [String; 3] {
             is_job(Size::Status)
         ),
         format!(
-            "{update} || {} || {} || {in_deletion} || {}",
+            "{update} || {} || {} || {in_deletion} || {} || {is_corrected}",
             same_field("metadata.managedFields"),
             fits(managed_fields, MAX_MANAGED_FIELDS),
             is_job(managed_fields)
@@ -312,7 +356,6 @@ const CHANGING: &str = "['managedFields', 'resourceVersion', 'generation']";
 
 /// Whether an update leaves the content as it was, except that finalizers may be gone.
 fn same_content() -> String {
-    let same = |of: &str, key: &str| format!("({key} in oldObject{of} && object{of}[{key}] == oldObject{of}[{key}])");
     let text = |of: &str| format!("size('%s'.format([{of}.metadata.finalizers]))");
     let finalizers = format!(
         "(key == 'finalizers' && has(oldObject.metadata.finalizers) && {} <= {})",
@@ -320,9 +363,16 @@ fn same_content() -> String {
         text("oldObject")
     );
     format!(
-        "(object.all(key, key in ['metadata', 'status'] || {}) && object.metadata.all(key, key in {CHANGING} || {} || {finalizers}))",
-        same("", "key"),
-        same(".metadata", "key"),
+        "(object.all(key, key in ['metadata', 'status'] || (key in oldObject && object[key] == oldObject[key])) && {})",
+        same_metadata(&finalizers)
+    )
+}
+
+/// Whether an update leaves the metadata as they were, except what every update changes, and the `exception` for a key.
+fn same_metadata(exception: &str) -> String {
+    format!(
+        "object.metadata.all(key, key in {CHANGING} || (key in oldObject.metadata && object.metadata[key] == \
+         oldObject.metadata[key]) || {exception})"
     )
 }
 

@@ -15,6 +15,7 @@ pub mod dns_customization;
 mod egress;
 mod endpoints;
 mod input;
+mod own_objects;
 mod scheduler;
 mod syncer;
 
