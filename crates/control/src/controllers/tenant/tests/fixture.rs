@@ -308,13 +308,15 @@ impl Remote for ScriptedRemote {
     }
 
     async fn probe_syncer(&self, _: &Endpoint) -> Result<ProbeAnswer, ProbeError> {
-        if self.script.record("syncer probe".into()) {
-            Ok(ProbeAnswer {
-                is_ready: true,
-                text: String::new(),
-            })
-        } else {
-            Err(ProbeError("the script says so".into()))
+        if !self.script.record("syncer probe".into()) {
+            return Err(ProbeError("the script says so".into()));
         }
+        if self.script.first("runtime run syncer").is_none() {
+            return Err(ProbeError("it does not run".into()));
+        }
+        Ok(ProbeAnswer {
+            is_ready: true,
+            text: String::new(),
+        })
     }
 }
