@@ -167,7 +167,7 @@ impl ObjectSync<'_> {
             engine.record_event(&self.key(), Level::Normal, WAITING, MESSAGE).await;
         }
         // Its key is added when it gets a place. Until then it costs nothing.
-        Some(Outcome::new(NO_PLACE))
+        Some(Outcome::new(NO_PLACE).comparing_again())
     }
 
     /// Gives the place of a pod back if it was not created.
@@ -272,6 +272,7 @@ mod tests {
         Arc::clone(&engine).work(taken()).await;
         assert_eq!(lock(&engine.windows).waiting(), 1);
         assert_eq!(lock(&engine.failures).get(&key), Some(&3));
+        assert!(lock(&engine.to_compare).contains(&key), "nothing of it was compared");
         engine.cache.stores.tenant(KindId::Pod).forget(&name("rejected"));
         Arc::clone(&engine).work(taken()).await;
         assert_eq!(lock(&engine.failures).get(&key), None, "nothing is left to do");
@@ -293,7 +294,11 @@ mod tests {
             compares: true,
         };
         let outcome = sync.wait_for_place(&pod).await;
-        assert_eq!(outcome, Some(Outcome::new(NO_PLACE)), "it is not created again");
+        assert_eq!(
+            outcome,
+            Some(Outcome::new(NO_PLACE).comparing_again()),
+            "it is not created again"
+        );
         let windows = lock(&engine.windows);
         assert_eq!((windows.used(), windows.waiting()), (2, 0));
     }

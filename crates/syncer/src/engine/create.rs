@@ -102,8 +102,9 @@ impl ObjectSync<'_> {
             None => None,
         };
         Ok(Outcome {
-            result: "created",
             requeue_after,
+            compares_again: requeue_after.is_some(),
+            ..Outcome::new("created")
         })
     }
 

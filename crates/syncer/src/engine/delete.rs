@@ -38,7 +38,7 @@ impl ObjectSync<'_> {
                 Ok(Outcome::new("deleted"))
             }
             // Another object has that name now, or it changed: the watch will report that.
-            Err(CallError::Conflict(_)) => Ok(Outcome::new("vanished")),
+            Err(CallError::Conflict(_)) => Ok(Outcome::new("vanished").comparing_again()),
             Err(error) => Err(error),
         }
     }

@@ -38,6 +38,7 @@ use crate::metrics::{KindLabels, Metrics, QueueLabels};
 use api::{Api, CallError};
 use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{
+    kinds::pod::gang,
     model::{
         Cache, Direction, KindId, QueuePriority, json,
         resource::{Key, Name, Side},
@@ -99,6 +100,10 @@ pub struct Engine {
     metrics: Metrics,
     /// Failures in a row.
     failures: Mutex<HashMap<Key, u32>>,
+    /// Kinds of groups of pods that start together.
+    groups: Vec<KindId>,
+    /// How many pods of each group must start together.
+    group_sizes: Mutex<HashMap<Key, u64>>,
     /// Keys whose objects have to be compared as a whole.
     to_compare: Mutex<HashSet<Key>>,
     /// Versions (tenant, host) that were found to agree, for kinds whose content is not watched.
@@ -126,6 +131,9 @@ struct Outcome {
     result: &'static str,
     /// When to reconcile again, if not when something changes.
     requeue_after: Option<Duration>,
+    /// Whether the next reconciliation has to compare both objects as a whole, whatever it is for: this one has not ended with what should
+    /// be.
+    compares_again: bool,
 }
 
 impl Outcome {
@@ -133,20 +141,22 @@ impl Outcome {
         Self {
             result,
             requeue_after: None,
+            compares_again: false,
         }
     }
 
     const fn requeue(result: &'static str, after: Duration) -> Self {
         Self {
-            result,
             requeue_after: Some(after),
+            ..Self::new(result).comparing_again()
         }
     }
 
-    /// Whether the next reconciliation has to compare both objects as a whole, whatever it is for: this one has not ended with what should
-    /// be.
-    fn compares_again(self) -> bool {
-        self.requeue_after.is_some() || self.result == DENIED
+    const fn comparing_again(self) -> Self {
+        Self {
+            compares_again: true,
+            ..self
+        }
     }
 }
 
@@ -156,6 +166,8 @@ impl Engine {
         let demand = cache.kinds.iter().map(|id| (*id, Notify::new())).collect();
         Arc::new(Self {
             windows: admit::new_windows(&cache),
+            groups: gang::groups(&cache),
+            group_sizes: Mutex::default(),
             demand,
             availability: Notify::new(),
             cache,
@@ -277,7 +289,7 @@ impl Engine {
                     lock(&self.failures).remove(&key);
                 }
                 tracing::debug!(%key, result = outcome.result, "reconciled");
-                if outcome.compares_again() {
+                if outcome.compares_again {
                     self.compare_later(&key);
                 }
                 if let Some(after) = outcome.requeue_after {
@@ -405,11 +417,32 @@ impl Engine {
         if id == KindId::Pod {
             self.update_windows(side, name);
         }
+        if side == Side::Tenant {
+            self.compare_members(id, name);
+        }
         for key in self.cache.update_dependents(side, id, name) {
             if matches!(self.cache.kind(key.kind).direction, Direction::Mirror(_)) {
                 self.start_host_watch(key.kind);
             }
             self.add(key);
+        }
+    }
+
+    /// Puts pods into the queue if the group that they may belong to has another size than before: it is on the host pods.
+    fn compare_members(&self, id: KindId, name: &Name) {
+        if !self.groups.contains(&id) {
+            return;
+        }
+        let key = id.key(name.clone());
+        let is = gang::size_of_group(&self.cache, &key);
+        let was = match is {
+            Some(size) => lock(&self.group_sizes).insert(key, size),
+            None => lock(&self.group_sizes).remove(&key),
+        };
+        if was != is {
+            for pod in self.cache.keys_in_namespace(KindId::Pod, &name.namespace) {
+                self.add(pod);
+            }
         }
     }
 

@@ -52,6 +52,7 @@ impl ObjectSync<'_> {
         Ok(Outcome {
             result: if written { "reported" } else { "nothing" },
             requeue_after,
+            compares_again: requeue_after.is_some(),
         })
     }
 

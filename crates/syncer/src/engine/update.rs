@@ -62,6 +62,7 @@ impl ObjectSync<'_> {
         let mut outcome = self
             .sync_status(stored, object, &host_object, result == "nothing", &denied)
             .await?;
+        outcome.compares_again |= result == DENIED;
         if outcome.result == "nothing" {
             outcome.result = result;
         }

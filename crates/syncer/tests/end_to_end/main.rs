@@ -38,6 +38,7 @@ async fn live(setup: Setup) {
     services::a_service_has_one_address(&clusters).await;
     pods::denied_fields_are_reported(&clusters).await;
     pods::changes_reach_running_pods(&clusters).await;
+    pods::a_denied_change_stays_denied_when_the_host_reports(&clusters).await;
     pods::deletions_follow(&clusters).await;
     pods::the_time_to_end_is_limited(&clusters).await;
     limits::objects_beyond_a_limit_wait_and_say_why(&clusters).await;

@@ -43,6 +43,46 @@ pub async fn denied_fields_are_reported(clusters: &Clusters) {
     pods.delete("escape", &DeleteParams::default()).await.unwrap();
 }
 
+pub async fn a_denied_change_stays_denied_when_the_host_reports(clusters: &Clusters) {
+    const PROBE: &str = "example.com/probe";
+    let pods = clusters.tenant_api::<Pod>();
+    create(&pods, pod("refused", &json!({}))).await;
+    eventually("it runs", async || is_phase(&pods, "refused", "Running").await).await;
+    let condition = async |type_: &str| {
+        let status = pods.get("refused").await.unwrap().status.unwrap();
+        let mut conditions = status.conditions.unwrap_or_default().into_iter();
+        conditions.find(|condition| condition.type_ == type_)
+    };
+    let is_denied = async || {
+        let synced = condition("berth.dev/Synced").await;
+        synced.is_some_and(|condition| condition.status == "False")
+    };
+    let change = json!({"metadata": {"annotations": {"io.katacontainers.config.hypervisor.path": "/tmp/x"}}});
+    pods.patch("refused", &PatchParams::default(), &Patch::Merge(change))
+        .await
+        .unwrap();
+    eventually("the change is denied", is_denied).await;
+    let hosts = clusters.host_pods().await;
+    let host = hosts.iter().find(|pod| origin(pod) == "refused").unwrap();
+    for status in ["True", "False"] {
+        let probe = json!({"status": {"conditions": [{"type": PROBE, "status": status}]}});
+        let host_name = host.metadata.name.as_deref().unwrap();
+        clusters
+            .host_api::<Pod>()
+            .patch_status(host_name, &PatchParams::default(), &Patch::Strategic(probe))
+            .await
+            .unwrap();
+        eventually("what the host reports arrives", async || {
+            condition(PROBE)
+                .await
+                .is_some_and(|condition| condition.status == status)
+        })
+        .await;
+        assert!(is_denied().await, "the host has the earlier state of the pod");
+    }
+    pods.delete("refused", &DeleteParams::default()).await.unwrap();
+}
+
 pub async fn changes_reach_running_pods(clusters: &Clusters) {
     let pods = clusters.tenant_api::<Pod>();
     create(&pods, pod("change", &json!({}))).await;

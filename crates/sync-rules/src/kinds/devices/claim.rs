@@ -30,6 +30,9 @@ use std::time::Duration;
 /// `resource.k8s.io/v1/ResourceClaim`.
 pub const RESOURCE_CLAIM: Resource = resource("ResourceClaim", "resourceclaims");
 
+/// Pause before the second step of a claim that needs two. Without one, a tenant whose webhooks undo the first would be written to for ever.
+const NEXT_STEP: Duration = Duration::from_millis(200);
+
 /// The kind.
 pub const KIND: Kind = Kind::to_host(RESOURCE_CLAIM, &Claims)
     // Without those that are mirrored.
@@ -123,9 +126,9 @@ impl ToHost for Claims {
                 let version = tenant["metadata"].get("resourceVersion");
                 let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}});
                 // The status follows, with the claim as it is then.
-                vec![TenantWrite::Patch(patch), TenantWrite::Later(Duration::ZERO)]
+                vec![TenantWrite::Patch(patch), TenantWrite::Later(NEXT_STEP)]
             }
-            Some(_) => vec![TenantWrite::Status(status), TenantWrite::Later(Duration::ZERO)],
+            Some(_) => vec![TenantWrite::Status(status), TenantWrite::Later(NEXT_STEP)],
             None => vec![TenantWrite::Status(status)],
         }
     }
@@ -230,7 +233,7 @@ mod tests {
             };
             Claims.sync_status(&cache, &Name::new("research", "c"), &observation)
         };
-        let then = TenantWrite::Later(Duration::ZERO);
+        let then = TenantWrite::Later(NEXT_STEP);
         let patch = |finalizers: &Value| {
             let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": "5"}});
             [TenantWrite::Patch(patch), then.clone()]

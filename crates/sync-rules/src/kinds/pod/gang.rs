@@ -16,7 +16,10 @@
 //! kind.
 
 use super::placement;
-use crate::model::{Cache, json, resource::Name};
+use crate::model::{
+    Cache, KindId, json,
+    resource::{Key, Name},
+};
 use berth_api::{SchedulingMode, labels};
 use serde_json::{Map, Value};
 
@@ -36,6 +39,9 @@ const GROUPS: &[(Named, &str, &[&str])] = &[
         &["spec", "minMember"],
     ),
 ];
+
+/// Where a PodGroup of Kubernetes itself says how many must start together.
+const MIN_COUNT: &[&str] = &["spec", "schedulingPolicy", "gang", "minCount"];
 
 /// Groups whose size is on the pod itself: the label with the name, the annotation with the size.
 const SIZED: &[(&str, &str)] = &[
@@ -102,10 +108,9 @@ fn gang(cache: &Cache, name: &Name, pod: &Value) -> Option<(String, u64)> {
     }
     if let Some(group) = json::text(pod, &["spec", "schedulingGroup", "podGroupName"]).filter(|group| !group.is_empty())
     {
-        let path = ["spec", "schedulingPolicy", "gang", "minCount"];
         return Some((
             group.to_owned(),
-            size_of(cache, name, super::scheduling::POD_GROUP, group, &path)?,
+            size_of(cache, name, super::scheduling::POD_GROUP, group, MIN_COUNT)?,
         ));
     }
     for (named, kind, path) in GROUPS {
@@ -120,6 +125,25 @@ fn gang(cache: &Cache, name: &Name, pod: &Value) -> Option<(String, u64)> {
     SIZED
         .iter()
         .find_map(|(group, size)| Some((label(pod, group)?.to_owned(), annotation(pod, size)?.parse().ok()?)))
+}
+
+/// The kinds of groups that are synced for this tenant.
+pub fn groups(cache: &Cache) -> Vec<KindId> {
+    sized_kinds()
+        .filter_map(|(kind, _)| cache.find_kind_by_name(kind))
+        .collect()
+}
+
+/// How many pods of a group must start together, as its object in the tenant says.
+pub fn size_of_group(cache: &Cache, group: &Key) -> Option<u64> {
+    let (_, path) = sized_kinds().find(|(kind, _)| cache.find_kind_by_name(kind) == Some(group.kind))?;
+    json::at(&cache.stores.tenant(group.kind).get(&group.name)?.object(), path)?.as_u64()
+}
+
+/// The kinds of groups, and where they say how many pods must start together.
+fn sized_kinds() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+    let own = (super::scheduling::POD_GROUP, MIN_COUNT);
+    GROUPS.iter().map(|(_, kind, path)| (*kind, *path)).chain([own])
 }
 
 /// How many pods of a group must start together, as the group's object in the tenant says.

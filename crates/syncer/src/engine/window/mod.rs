@@ -326,8 +326,8 @@ impl SchedulingWindow {
             if pod.counts && now.saturating_duration_since(pod.since) >= TIMEOUT {
                 pod.counts = false;
                 self.used -= 1;
-                // The scheduler may have left out a pod that has other gates, of the platform.
-                self.is_open |= is_silent && pod.on_host.is_some() && !pod.opens_gates;
+                // The scheduler leaves out pods that have other gates, of the platform, and gangs that are not complete.
+                self.is_open |= is_silent && pod.on_host.is_some() && pod.is_measured;
             }
         }
     }
