@@ -202,8 +202,10 @@ pub struct ClassIngress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkLimits {
-    /// Networks that stay closed even if they are declared.
+    /// Networks that NetworkPolicies leave closed even if they are declared. If there are many, neighbouring ones are merged.
     pub blocked: Vec<String>,
+    /// The same for endpoints and for connections of the API server, not merged. If it is empty, `blocked` holds for them.
+    pub closed: Vec<String>,
     /// Declared egress.
     pub egress: Vec<EgressRule>,
     /// Declared ingress.

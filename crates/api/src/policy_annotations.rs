@@ -79,6 +79,7 @@ pub const CLOSED_TO_ENDPOINTS: &str = "deny.berth.dev/endpoint-cidrs";
 pub fn of_network(limits: &NetworkLimits) -> BTreeMap<String, String> {
     let NetworkLimits {
         blocked,
+        closed: _,
         egress,
         ingress,
         endpoint_cidrs: _,

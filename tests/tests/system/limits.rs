@@ -10,7 +10,7 @@ use berth_tests::{
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     core::v1::{ConfigMap, Namespace, ResourceQuota, Service},
-    rbac::v1::ClusterRole,
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
 use kube::{
     Api, Client, Error,
@@ -23,7 +23,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 const MEASURED: Duration = Duration::from_mins(8);
 
 /// A role that an API server corrects when it starts.
-const OWN_ROLE: &str = "system:kube-scheduler";
+const OWN_ROLE: &str = "system:aggregate-to-edit";
 /// Path of the `APIServices`.
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 
@@ -96,14 +96,27 @@ async fn delete_api_service(client: &Client, name: &str) {
     let _: Value = client.request(request.unwrap()).await.unwrap();
 }
 
-/// Takes a rule from a role of the API server's own, and makes the role large. An API server adds the rule when it starts, and ends if it cannot.
+/// Takes the rules from the role of the API server's own that has most of them, and makes the role large. An API server adds the rules when it
+/// starts, one by one, and ends if it cannot.
 async fn damage_own_role(client: &Client) {
     let roles: Api<ClusterRole> = Api::all(client.clone());
-    let mut rules = roles.get(OWN_ROLE).await.unwrap().rules.unwrap();
-    rules.remove(0);
-    let patch = json!({"metadata": {"annotations": {"large": "x".repeat(20_000)}}, "rules": rules});
+    let patch = json!({"metadata": {"annotations": {"large": "x".repeat(20_000)}}, "rules": []});
     roles
         .patch(OWN_ROLE, &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .unwrap();
+}
+
+/// Makes a binding large of which an API server creates a copy when it starts, and deletes the copy.
+async fn enlarge_copied_binding(client: &Client) {
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let patch = json!({"metadata": {"annotations": {"large": "x".repeat(20_000)}}});
+    bindings
+        .patch("system:discovery", &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .unwrap();
+    bindings
+        .delete("system:public-info-viewer", &DeleteParams::default())
         .await
         .unwrap();
 }
@@ -208,6 +221,7 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
     roles.delete("view", &DeleteParams::default()).await.unwrap();
     delete_api_service(&tenant.client, "v1.node.k8s.io").await;
     damage_own_role(&tenant.client).await;
+    enlarge_copied_binding(&tenant.client).await;
     create_held_config_map(&tenant.client).await;
     for number in 0..1000 {
         // It may be full before the last one.
@@ -265,7 +279,8 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
         );
     }
 
-    // What is at the limit by now is above a lower one.
+    // What is at the limit by now is above a lower one. The API server starts with the rule against growth.
+    damage_own_role(admin).await;
     let lower = json!({"spec": {"limits": {"datastoreObjects": 1000}}});
     let classes: Api<TenantClass> = Api::all(host.client.clone());
     let merge = Patch::Merge(&lower);

@@ -63,6 +63,12 @@ const BOOTSTRAP: [(&str, u32); 6] = [
         4 << 10,
     ),
 ];
+/// Objects that an API server creates when it starts as copies of others, which the tenant can make large: only four, so their size is not
+/// limited.
+const COPIES: &str = "request.resource.group == 'rbac.authorization.k8s.io' && (request.resource.resource == 'clusterroles' && \
+                      object.metadata.name in ['system:aggregate-to-admin', 'system:aggregate-to-edit', \
+                      'system:aggregate-to-view'] || request.resource.resource == 'clusterrolebindings' && \
+                      object.metadata.name == 'system:public-info-viewer')";
 /// Bytes up to which an object may grow by updates in any case, without status and managed fields: Leases are renewed, and small values
 /// change. Together with the following two this is what an object can gain, so it is small.
 const MAX_CONTENT: u32 = 2 << 10;
@@ -83,7 +89,7 @@ const LAST_FINALIZERS: &str = "has(oldObject.metadata.finalizers) && size(oldObj
                                size(oldObject.metadata.finalizers)";
 /// Bytes by which an API server may extend one of its own roles, however large the tenant has made it: it adds the rules that are missing, and
 /// ends if it cannot.
-const MAX_MISSING_RULES: u32 = 8 << 10;
+const MAX_MISSING_RULES: u32 = 32 << 10;
 /// Bytes of the spec that an API server may restore in one of its own objects, however large the tenant has made the rest.
 const MAX_RESTORED: u32 = 4 << 10;
 /// Objects whose spec an API server restores. It is not ready before.
@@ -241,7 +247,8 @@ impl Size {
 /// What is created in spite of the policy: what the API server needs to start. Where no object may grow, Leases are not exempt
 /// as a whole any more, and bindings must add nothing to their pods.
 fn creation(growth_denied: bool) -> String {
-    let bootstrap = bootstrap();
+    let copy = format!("(request.userInfo.username == 'system:apiserver' && {COPIES})");
+    let bootstrap = format!("{} || {copy}", bootstrap());
     if growth_denied {
         let leader = format!("({LEADERS} && {})", is_small(MAX_CONTENT));
         format!("request.operation != 'CREATE' || {bootstrap} || {leader} || ({PLAIN_BINDING})")
@@ -258,7 +265,7 @@ fn bootstrap() -> String {
     )
 }
 
-/// Whether an API server updates one of the objects that it corrects when it starts. There is one of each name.
+/// Whether an API server updates one of the objects that it corrects when it starts.
 fn is_own() -> String {
     let names = own_objects::NAMES.map(|name| format!("'{name}'")).join(", ");
     format!(

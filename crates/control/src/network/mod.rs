@@ -95,15 +95,16 @@ pub fn network_limits(
     let cidrs = egress.iter().map(|rule| &rule.cidr);
     let cidrs = cidrs.chain(ingress.iter().filter_map(|rule| rule.cidr.as_ref()));
     let opened = parse_ranges(cidrs.chain(&class.endpoint_cidrs));
-    // A name may resolve to any address.
-    let is_relevant =
-        |range: &&IpNet| !webhook_hosts.is_empty() || opened.iter().any(|opened| ranges::overlap(*opened, **range));
+    let is_relevant = |range: &&IpNet| opened.iter().any(|opened| ranges::overlap(*opened, **range));
     let relevant: Vec<IpNet> = blocked.iter().filter(is_relevant).copied().collect();
+    // The name of a host may resolve to any address.
+    let closed = if webhook_hosts.is_empty() { &relevant } else { blocked };
     let is_open = |range: &&IpNet| !relevant.iter().any(|blocked| ranges::overlap(*blocked, **range));
     let open: Vec<IpNet> = opened.iter().filter(is_open).copied().collect();
-    let blocked = host_network::few_ranges(&relevant, &open);
+    let merged = host_network::few_ranges(&relevant, &open);
     NetworkLimits {
-        blocked: blocked.iter().map(ToString::to_string).collect(),
+        closed: closed.iter().map(ToString::to_string).collect(),
+        blocked: merged.iter().map(ToString::to_string).collect(),
         egress: egress.clone(),
         ingress: ingress.clone(),
         endpoint_cidrs: class.endpoint_cidrs.clone(),

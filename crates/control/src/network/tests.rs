@@ -208,6 +208,14 @@ fn blocked_ranges_beyond_what_a_policy_can_compare_are_merged() {
         100,
         "only what is allowed counts"
     );
+    let hosts: ClassNetwork =
+        serde_json::from_value(json!({"apiServerEgress": {"hosts": ["hooks.example.com"]}})).unwrap();
+    let limits = network_limits(&allowed(&["198.51.1.0/24"]), &hosts, &case.host, &many);
+    assert_eq!(
+        (limits.blocked.len(), limits.closed.len()),
+        (100, many.len()),
+        "endpoints and webhooks keep what is between blocked networks"
+    );
     // A network between blocked ones stays open.
     let merged = blocked(&["0.0.0.0/0", "198.51.0.100/32"], &many);
     assert!(merged.len() <= 100, "{}", merged.len());

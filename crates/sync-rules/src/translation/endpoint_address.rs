@@ -110,9 +110,13 @@ impl<'a> EndpointAddresses<'a> {
 
 /// Networks that are never open to the tenant. Control lists those of the platform and those that the class blocks.
 pub fn closed_networks(cache: &Cache) -> Vec<IpNet> {
-    ranges::never_open()
-        .chain(ranges::blocking(&cache.tenant.network.blocked))
-        .collect()
+    let network = &cache.tenant.network;
+    let listed = if network.closed.is_empty() {
+        &network.blocked
+    } else {
+        &network.closed
+    };
+    ranges::never_open().chain(ranges::blocking(listed)).collect()
 }
 
 #[cfg(test)]

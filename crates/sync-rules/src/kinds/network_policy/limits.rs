@@ -45,7 +45,8 @@ impl Limits {
             blocked,
             egress,
             ingress,
-            // Does not limit policies.
+            // These do not limit policies.
+            closed: _,
             endpoint_cidrs: _,
             closed_to_endpoints: _,
             api_server_hosts: _,

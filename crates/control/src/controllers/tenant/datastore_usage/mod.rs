@@ -24,6 +24,8 @@ use std::{
 use tokio::{sync, time::Instant};
 use unmeasured::Unmeasured;
 
+/// Time that a tenant waits for its turn to be read.
+const READING_TURN: Duration = Duration::from_secs(15);
 /// Time between two measurements. The metrics of an API server are a few megabytes.
 pub(super) const INTERVAL: Duration = Duration::from_secs(30);
 /// Seconds after its start in which an API server has not measured everything yet.
@@ -218,7 +220,8 @@ async fn read_sizes(
     if !unmeasured.is_due(keys, limits.datastore_size()) {
         return Ok(());
     }
-    let Ok(_reading) = source.size_reading.try_lock() else {
+    // In turns: a tenant of which much is to be read cannot keep the others waiting for ever.
+    let Some(_reading) = source.slot.lend(READING_TURN, source.size_reading.lock()).await else {
         return Ok(());
     };
     let read = unmeasured.read(source.datastore, source.tenant, measured, keys).await;
