@@ -220,7 +220,7 @@ fn an_api_server_corrects_its_own_objects_where_nothing_else_may_grow() {
     let spec = &documents[0]["spec"];
     let expression = |number: usize| spec["validations"][number]["expression"].as_str().unwrap();
     for (number, part) in [
-        (2, "variables.objectContent <= variables.oldObjectContent + 8192"),
+        (2, "variables.objectContent <= variables.oldObjectContent + 32768"),
         (2, "'flowcontrol.apiserver.k8s.io'"),
         (2, "'apiregistration.k8s.io'"),
         (

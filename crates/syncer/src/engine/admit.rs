@@ -194,40 +194,10 @@ fn set(gauge: &Gauge, number: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        engine::{api::Api, queued_key::QueuedKey},
-        metrics::Metrics,
-    };
-    use berth_api::{SchedulingMode, SyncPolicy, labels};
+    use crate::engine::{queued_key::QueuedKey, test_engine::engine};
+    use berth_api::labels;
     use berth_runtime::queue::Taken;
-    use berth_sync_rules::{model::Tenant, registry};
     use serde_json::json;
-
-    /// An engine that reaches no API server, with a place for one pod at a time.
-    fn engine() -> Arc<Engine> {
-        berth_runtime::install_crypto();
-        let mut policy = SyncPolicy::default();
-        policy.pods.scheduling_window = Some(1);
-        let tenant = Tenant {
-            slug: "vision-aaaaaaaaaaaaa".into(),
-            workload_namespace: "berth-vision-aaaaaaaaaaaaa".into(),
-            control_plane_namespace: "berth-vision-aaaaaaaaaaaaa-cp".into(),
-            api_server_host: "10.96.0.49".into(),
-            api_server_port: 443,
-            dns_address: None,
-            cluster_domain: "cluster.local".into(),
-            policy: Arc::new(policy),
-            network: Arc::default(),
-            class_name: berth_api::DEFAULT_CLASS.into(),
-            scheduling: SchedulingMode::Host,
-        };
-        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let client = berth_runtime::client::from_config(config).unwrap();
-        let metrics = Metrics::default();
-        let api = |side| Api::new(client.clone(), side, metrics.clone());
-        let (tenant_api, host_api) = (api(Side::Tenant), api(Side::Host));
-        Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics)
-    }
 
     fn name(of: &str) -> Name {
         Name::new("team", of)

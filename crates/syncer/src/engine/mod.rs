@@ -23,10 +23,13 @@ mod host_events;
 mod mirror;
 mod nodes;
 mod queued_key;
+mod queues;
 mod quota;
 mod recorder;
 pub(crate) mod reserve;
 mod status_sync;
+#[cfg(test)]
+mod test_engine;
 mod to_host;
 mod tokens;
 mod update;
@@ -40,13 +43,14 @@ use berth_runtime::queue::{Queue, Taken};
 use berth_sync_rules::{
     kinds::pod::gang,
     model::{
-        Cache, Direction, KindId, QueuePriority, json,
+        Cache, Direction, KindId, json,
         resource::{Key, Name, Side},
         store::Stored,
     },
     translation::host_text,
 };
 use queued_key::QueuedKey;
+use queues::PRIORITIES;
 use recorder::{Level, Recorder, Subject};
 use serde_json::Value;
 use std::{
@@ -76,18 +80,6 @@ const QUOTA_EXCEEDED: &str = "QuotaExceeded";
 
 /// Result of a reconciliation of an object that is denied.
 const DENIED: &str = "denied";
-
-/// The queues. A burst in one does not delay the others.
-const PRIORITIES: [QueuePriority; 3] = [QueuePriority::High, QueuePriority::Normal, QueuePriority::Low];
-
-/// Keys of a queue that are reconciled at a time. Each waits for an API server most of its life; each needs a connection.
-const fn concurrency(priority: QueuePriority) -> usize {
-    match priority {
-        QueuePriority::High => 8,
-        QueuePriority::Normal => 32,
-        QueuePriority::Low => 2,
-    }
-}
 
 /// The engine of one tenant.
 pub struct Engine {
@@ -214,8 +206,7 @@ impl Engine {
         tasks.spawn(Arc::clone(&self).pack());
         tasks.spawn(Arc::clone(&self).check_windows());
         for priority in PRIORITIES {
-            let queue = self.queue(priority).clone();
-            tasks.spawn(Arc::clone(&self).run_queue(queue, concurrency(priority)));
+            tasks.spawn(Arc::clone(&self).run_queue(priority));
         }
         loop {
             tokio::select! { () = stop.cancelled() => return, () = self.availability.notified() => {} }
@@ -225,26 +216,6 @@ impl Engine {
                 without = now;
             }
         }
-    }
-
-    async fn run_queue(self: Arc<Self>, queue: Queue<QueuedKey>, concurrency: usize) {
-        let mut running = JoinSet::new();
-        loop {
-            tokio::select! {
-                Some(_) = running.join_next() => {}
-                taken = queue.take(), if running.len() < concurrency => {
-                    running.spawn(Arc::clone(&self).work(taken));
-                }
-            }
-        }
-    }
-
-    fn queue(&self, priority: QueuePriority) -> &Queue<QueuedKey> {
-        &self.queues[priority as usize]
-    }
-
-    fn queue_of(&self, kind: KindId) -> &Queue<QueuedKey> {
-        self.queue(self.cache.kind(kind).priority)
     }
 
     /// Puts a key into its queue.
