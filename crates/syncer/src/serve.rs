@@ -32,7 +32,8 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const PROBES: u32 = 4;
 /// How long a connection may lie idle between requests. API servers give theirs up after 90 seconds.
 const IDLE: Duration = Duration::from_mins(2);
-/// Bytes that are carried at a time: a few TLS records, so that busy streams wake fewer processes.
+/// Bytes that are carried at a time: a few TLS records, so that busy streams wake fewer processes. As much as rustls takes
+/// at once.
 pub(crate) const BUFFER: usize = 64 << 10;
 
 /// Listens on `address`, for whichever runtime serves there. A listener of tokio belongs to the runtime in which it was
