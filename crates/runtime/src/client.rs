@@ -73,11 +73,22 @@ pub async fn config_of(path: &Path) -> Result<Config, ConnectError> {
 /// # Errors
 /// As [`from_file`].
 pub async fn from_text(text: &str) -> Result<Client, ConnectError> {
-    let kubeconfig = Kubeconfig::from_yaml(text).map_err(|source| ConnectError::Kubeconfig {
+    from_config(config_from_text(text).await?)
+}
+
+/// The configuration in the text of such a kubeconfig.
+///
+/// # Errors
+/// It is wrong.
+pub async fn config_from_text(text: &str) -> Result<Config, ConnectError> {
+    let fail = |source| ConnectError::Kubeconfig {
         path: "(text)".into(),
         source: Box::new(source),
-    })?;
-    from_kubeconfig(kubeconfig).await
+    };
+    let kubeconfig = Kubeconfig::from_yaml(text).map_err(fail)?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(fail)
 }
 
 /// A client for the cluster in which this program runs as a pod, with its service account.
@@ -86,16 +97,6 @@ pub async fn from_text(text: &str) -> Result<Client, ConnectError> {
 /// The program does not run in a pod, or has no token.
 pub fn in_cluster() -> Result<Client, ConnectError> {
     from_config(Config::incluster().map_err(|error| ConnectError::InCluster(Box::new(error)))?)
-}
-
-async fn from_kubeconfig(kubeconfig: Kubeconfig) -> Result<Client, ConnectError> {
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(|source| ConnectError::Kubeconfig {
-            path: "(text)".into(),
-            source: Box::new(source),
-        })?;
-    from_config(config)
 }
 
 /// A client from a configuration, with Berth's time limits.
@@ -114,7 +115,7 @@ pub fn from_config(mut config: Config) -> Result<Client, ConnectError> {
 }
 
 /// A client for streams such as exec, port-forward and logs: connections may be silent for any time, as long as the other end
-/// is reachable.
+/// is reachable. Each request has a connection of its own.
 ///
 /// # Errors
 /// TLS cannot be set up.

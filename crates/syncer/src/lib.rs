@@ -7,6 +7,7 @@
 //! - [`egress`] connects the tenant's API server to the tenant's pods, Services and nodes, and to nothing else.
 //! - [`kubelet`] answers it in place of the nodes' kubelets.
 //! - [`engine`] has the queue and is the only part that writes.
+//! - [`servers`] runs the first three on a thread of their own.
 //! - [`store`] fills the stores with the objects of both sides.
 //! - [`usage`] serves the tenant's metrics API.
 //!
@@ -19,11 +20,14 @@ pub mod engine;
 pub mod kubelet;
 pub mod metrics;
 pub mod serve;
+pub mod servers;
 pub mod store;
+pub mod thread;
 pub mod tls;
 pub mod usage;
 
 pub use config::Options;
+pub use servers::{ApiServers, Servers};
 
 use admission::Admission;
 use berth_pki::CertificateAuthority;
@@ -35,11 +39,10 @@ use berth_runtime::{
 use berth_sync_rules::{
     model::{Tenant, resource::Side},
     registry,
-    usage::{DNS_NAME, HOST},
 };
 use egress::Egress;
-use engine::{Engine, api::Api};
-use kube::{Client, Config};
+use engine::Engine;
+use kube::Config;
 use metrics::Metrics;
 use prometheus_client::registry::Registry;
 use std::{net::IpAddr, sync::Arc};
@@ -64,6 +67,12 @@ pub enum Error {
     /// The egress broker cannot be started.
     #[error("egress broker: {0}")]
     Egress(#[from] egress::EgressError),
+    /// The servers for the tenant's API server cannot run.
+    #[error("servers for the tenant's API server: {0}")]
+    Servers(#[source] std::io::Error),
+    /// Their thread has ended by itself.
+    #[error("the thread of the servers for the tenant's API server has ended")]
+    ServersEnded,
     /// A file that a flag names cannot be read.
     #[error("{0}: {1}")]
     File(std::path::PathBuf, #[source] std::io::Error),
@@ -82,13 +91,15 @@ const LISTED: &str = "first lists of both sides";
 pub async fn run(options: Options) -> Result<(), Error> {
     let stop = shutdown::signals().map_err(Error::Signals)?;
     let settings = Tenant::try_from(&options)?;
-    let connect = async |side: Side, path| {
-        client::from_file(path)
+    let read = async |side: Side, path| {
+        client::config_of(path)
             .await
             .map_err(|error| Error::Connect(side.name(), error))
     };
-    let host = connect(Side::Host, &options.host_kubeconfig).await?;
-    let tenant = connect(Side::Tenant, &options.tenant_kubeconfig).await?;
+    let api_servers = ApiServers {
+        host: read(Side::Host, &options.host_kubeconfig).await?,
+        tenant: read(Side::Tenant, &options.tenant_kubeconfig).await?,
+    };
     let mut registry = Registry::default();
     let metrics = Metrics::default();
     metrics.register(&mut registry);
@@ -99,11 +110,10 @@ pub async fn run(options: Options) -> Result<(), Error> {
         readiness.clone(),
         stop.clone(),
     ));
-    let servers = listen(&options).await?;
+    let servers = listen(&options, &api_servers.host).await?;
     let work = sync(
         settings,
-        host,
-        tenant,
+        api_servers,
         servers,
         metrics,
         stop.clone(),
@@ -113,7 +123,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
         },
     );
     tokio::select! {
-        () = work => Ok(()),
+        ended = work => ended,
         ended = admin => match ended {
             Ok(Err(error)) => Err(Error::Admin(error)),
             _ => Ok(()),
@@ -121,45 +131,7 @@ pub async fn run(options: Options) -> Result<(), Error> {
     }
 }
 
-/// The servers for the tenant's API server, besides the work of syncing.
-#[derive(Default)]
-pub struct Servers {
-    /// Answers requests about Services that are about to be stored.
-    pub admission: Option<Admission>,
-    /// Makes the connections that it asks for.
-    pub egress: Option<Egress>,
-}
-
-impl Servers {
-    /// Both; the API server reaches the admission server through the broker, too.
-    pub fn new(admission: Option<Admission>, mut egress: Option<Egress>) -> Self {
-        let reached_at = admission.as_ref().map(Admission::reached_at);
-        if let (Some(egress), Some(Ok((authority, address)))) = (&mut egress, reached_at) {
-            egress.add_server_route(authority, address);
-        }
-        Self { admission, egress }
-    }
-
-    /// Serves for ever.
-    async fn serve(self, engine: Arc<Engine>, tenant: Api, host: Client) {
-        let admission = async {
-            if let Some(admission) = self.admission {
-                admission.serve(Arc::clone(&engine), tenant).await;
-            }
-        };
-        let egress = async {
-            if let Some(mut egress) = self.egress {
-                let metrics = usage::router(Arc::clone(&engine), host);
-                egress.serve_locally(HOST, DNS_NAME, metrics);
-                egress.serve(Arc::clone(&engine)).await;
-            }
-        };
-        tokio::join!(admission, egress);
-        std::future::pending::<()>().await;
-    }
-}
-
-async fn listen(options: &Options) -> Result<Servers, Error> {
+async fn listen(options: &Options, host: &Config) -> Result<Servers, Error> {
     let mut admission = None;
     if let Some(options) = &options.admission {
         let files = IdentityFiles {
@@ -172,16 +144,14 @@ async fn listen(options: &Options) -> Result<Servers, Error> {
     }
     let mut egress = None;
     if let Some(flags) = &options.egress {
-        egress = Some(broker(flags, &options.host_kubeconfig).await?);
+        egress = Some(broker(flags, host).await?);
     }
     Ok(Servers::new(admission, egress))
 }
 
-async fn broker(flags: &config::EgressOptions, host_kubeconfig: &std::path::Path) -> Result<Egress, Error> {
+async fn broker(flags: &config::EgressOptions, host: &Config) -> Result<Egress, Error> {
     let read =
         |path: &std::path::PathBuf| std::fs::read_to_string(path).map_err(|error| Error::File(path.clone(), error));
-    let fail = |error| Error::Connect(Side::Host.name(), error);
-    let host = client::config_of(host_kubeconfig).await.map_err(fail)?;
     let authority = CertificateAuthority::from_pem(&read(&flags.kubelet_ca)?, &read(&flags.kubelet_ca_key)?);
     let settings = egress::Settings {
         address: flags.egress_address,
@@ -191,8 +161,7 @@ async fn broker(flags: &config::EgressOptions, host_kubeconfig: &std::path::Path
             authority: flags.egress_ca.clone(),
         },
         authority: authority.map_err(egress::EgressError::from)?,
-        host: client::for_streams(&host).map_err(fail)?,
-        platform: addresses_of(&host).await,
+        platform: addresses_of(host).await,
     };
     Ok(Egress::listen(settings).await?)
 }
@@ -211,26 +180,37 @@ async fn addresses_of(config: &Config) -> Vec<IpAddr> {
 
 /// Syncs one tenant until `stop`; `ready` is called once both sides are listed, and again whenever the kinds change that
 /// cannot be synced, with those and the reasons. For embedding, as tests do.
+///
+/// # Errors
+/// There is no client for an API server, or the servers have ended: without them the process must end, too.
 pub async fn sync(
     tenant: Tenant,
-    host: Client,
-    tenant_client: Client,
+    api_servers: ApiServers,
     servers: Servers,
     metrics: Metrics,
     stop: CancellationToken,
     mut ready: impl FnMut(&[String]) + Send,
-) {
+) -> Result<(), Error> {
     tracing::info!(tenant = tenant.slug, namespace = tenant.workload_namespace, "syncing");
-    let tenant_api = Api::new(tenant_client, Side::Tenant, metrics.clone());
-    let (host_client, host_api) = (host.clone(), Api::new(host, Side::Host, metrics.clone()));
-    let engine = Engine::new(registry::new_cache(tenant), tenant_api.clone(), host_api, metrics);
-    let answers = servers.serve(Arc::clone(&engine), tenant_api, host_client);
+    let tenant_api = api_servers.api(Side::Tenant, &metrics)?;
+    let host_api = api_servers.api(Side::Host, &metrics)?;
+    let engine = Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics);
+    let mut streams = servers.start(Arc::clone(&engine), api_servers)?;
+    let ended = async {
+        match &mut streams {
+            Some(thread) => thread.ended().await,
+            None => std::future::pending().await,
+        }
+    };
     let announce = |without: &[String]| {
         tracing::info!(?without, "both sides are listed");
         ready(without);
     };
     tokio::select! {
-        () = Arc::clone(&engine).run(stop, announce) => {}
-        () = answers => {}
+        () = Arc::clone(&engine).run(stop, announce) => Ok(()),
+        ended = ended => match ended {
+            Some(Err(error)) => Err(error),
+            Some(Ok(())) | None => Err(Error::ServersEnded),
+        },
     }
 }

@@ -14,6 +14,7 @@ use hyper_util::{
 use std::{
     convert::Infallible,
     future::Future,
+    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -31,8 +32,18 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const PROBES: u32 = 4;
 /// How long a connection may lie idle between requests. API servers give theirs up after 90 seconds.
 const IDLE: Duration = Duration::from_mins(2);
-/// Bytes that are carried at a time: a few TLS records, so that busy streams wake fewer processes.
-const BUFFER: usize = 64 << 10;
+/// Bytes that are carried at a time: a few TLS records, so that busy streams wake fewer processes. As much as rustls takes
+/// at once.
+pub(crate) const BUFFER: usize = 64 << 10;
+
+/// Listens on `address`, for whichever runtime serves there. A listener of tokio belongs to the runtime in which it was
+/// made, so the runtime that serves makes one out of this.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub async fn listen(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
+    TcpListener::bind(address).await?.into_std()
+}
 
 /// Accepts connections for ever, `most` at a time; `serve` gets each. Ends them all when it is dropped.
 pub async fn accept<Done>(listener: TcpListener, most: usize, serve: impl Fn(TcpStream) -> Done)

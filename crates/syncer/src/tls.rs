@@ -1,6 +1,7 @@
 //! TLS of the syncer's servers. Each has a certificate authority of its own for one purpose, and rejects clients that have
 //! no certificate of it. Certificates are read again when their files change: in a cluster they are replaced in place.
 
+use crate::serve::BUFFER;
 use rustls::{
     RootCertStore, ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -16,6 +17,10 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 /// Time that a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Bytes that may wait to be sent. Inside of another TLS connection, a full buffer of a tunnel is longer by the overhead of
+/// its records. The default of rustls is just a buffer: the outer connection would take all but the last bytes, and send
+/// these as a record and a packet of their own.
+const UNSENT: usize = 2 * BUFFER;
 /// How long certificates are used before their files are read again.
 const FRESH: Duration = Duration::from_secs(10);
 
@@ -192,7 +197,8 @@ impl Current {
 
 /// The TLS side of a connection, or `None` if it was rejected.
 pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(config: Arc<ServerConfig>, stream: S) -> Option<TlsStream<S>> {
-    match tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream)).await {
+    let accepting = TlsAcceptor::from(config).accept_with(stream, |session| session.set_buffer_limit(Some(UNSENT)));
+    match tokio::time::timeout(HANDSHAKE, accepting).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
             tracing::debug!(%error, "a connection was rejected");
@@ -210,7 +216,13 @@ pub(crate) mod tests {
     use super::*;
     use berth_pki::{Certificate, CertificateAuthority, LeafRequest, Usage};
     use rustls::{ClientConfig, pki_types::ServerName};
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use std::{
+        io::{self, IoSlice},
+        pin::Pin,
+        sync::atomic::{AtomicUsize, Ordering},
+        task::{Context, Poll},
+    };
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadBuf};
     use tokio_rustls::TlsConnector;
 
     pub const DAY: Duration = Duration::from_hours(24);
@@ -281,6 +293,79 @@ pub(crate) mod tests {
         assert!(!tries(None).await);
         assert!(!tries(Some(&issue(&other, Usage::Client))).await);
         assert!(!tries(Some(&issue(&authority, Usage::Server))).await);
+    }
+
+    /// A connection that counts how often something is written to it.
+    struct Counted {
+        stream: DuplexStream,
+        writes: Arc<AtomicUsize>,
+    }
+
+    impl AsyncRead for Counted {
+        fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_read(cx, buf)
+        }
+    }
+
+    impl AsyncWrite for Counted {
+        fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            Pin::new(&mut self.stream).poll_write(cx, buf)
+        }
+
+        fn poll_write_vectored(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bufs: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            true
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.stream).poll_shutdown(cx)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_full_buffer_of_a_tunnel_is_one_write_through_two_layers() {
+        berth_runtime::install_crypto();
+        let authority = CertificateAuthority::create("egress", DAY).unwrap();
+        let config = Arc::new(identity(&authority).server().unwrap());
+        let certificate = issue(&authority, Usage::Client);
+        let connector = TlsConnector::from(Arc::new(client(&authority, Some(&certificate))));
+        let (near, far) = tokio::io::duplex(4 * BUFFER);
+        let writes = Arc::new(AtomicUsize::new(0));
+        let far = Counted {
+            stream: far,
+            writes: Arc::clone(&writes),
+        };
+        let server = async {
+            let outer = accept(Arc::clone(&config), far).await.unwrap();
+            accept(Arc::clone(&config), outer).await.unwrap()
+        };
+        let client = async {
+            let name = ServerName::try_from("127.0.0.1").unwrap();
+            let outer = connector.connect(name.clone(), near).await.unwrap();
+            connector.connect(name, outer).await.unwrap()
+        };
+        let (mut server, mut client) = tokio::join!(server, client);
+        let before = writes.load(Ordering::Relaxed);
+        let sent = vec![7; BUFFER];
+        server.write_all(&sent).await.unwrap();
+        server.flush().await.unwrap();
+        assert_eq!(writes.load(Ordering::Relaxed) - before, 1);
+        let mut received = vec![0; BUFFER];
+        client.read_exact(&mut received).await.unwrap();
+        assert_eq!(received, sent);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::{configuration, services};
 use crate::{
-    engine::{Engine, api::Api},
+    engine::{Engine, reserve::Connections},
     metrics::AdmissionLabels,
     serve,
     tls::{Acceptor, IdentityFiles, TlsError},
@@ -42,7 +42,7 @@ pub enum AdmissionError {
 
 /// An admission server that listens and does not answer yet.
 pub struct Admission {
-    listener: TcpListener,
+    listener: std::net::TcpListener,
     acceptor: Acceptor,
     authority: String,
     configuration: MutatingWebhookConfiguration,
@@ -60,7 +60,7 @@ impl Admission {
     ) -> Result<Self, AdmissionError> {
         let acceptor = Acceptor::new(identity)?;
         let fail = |error| AdmissionError::Listen(address, error);
-        let listener = TcpListener::bind(address).await.map_err(fail)?;
+        let listener = serve::listen(address).await.map_err(fail)?;
         let authority = match authority {
             Some(authority) => authority.to_owned(),
             None => listener.local_addr().map_err(fail)?.to_string(),
@@ -81,16 +81,20 @@ impl Admission {
         Ok((&self.authority, self.listener.local_addr()?))
     }
 
-    /// Answers requests, and keeps the tenant's webhook configuration as it should be, until it is dropped.
-    pub(crate) async fn serve(self, engine: Arc<Engine>, tenant: Api) {
+    /// Answers requests, and keeps the tenant's webhook configuration as it should be, until it is dropped. `connections` are
+    /// of the runtime that calls this.
+    pub(crate) async fn serve(self, engine: Arc<Engine>, connections: Connections) -> std::io::Result<()> {
         let Self {
             listener,
             acceptor,
             authority: _,
             configuration,
         } = self;
-        let (acceptor, router) = (Arc::new(acceptor), router(engine));
-        let answers = serve::accept(listener, CONNECTIONS, |stream| {
+        let listener = TcpListener::from_std(listener)?;
+        let tenant = connections.tenant.clone();
+        let answers = Arc::new(Answers { engine, connections });
+        let (acceptor, router) = (Arc::new(acceptor), router(answers));
+        let serving = serve::accept(listener, CONNECTIONS, |stream| {
             let (acceptor, router) = (Arc::clone(&acceptor), router.clone());
             async move {
                 if let Some(stream) = acceptor.accept(stream).await {
@@ -98,24 +102,32 @@ impl Admission {
                 }
             }
         });
-        tokio::join!(answers, configuration::keep(tenant, &configuration));
+        tokio::join!(serving, configuration::keep(tenant, &configuration));
+        Ok(())
     }
 }
 
-fn router(engine: Arc<Engine>) -> Router {
+/// What answers are made with.
+struct Answers {
+    engine: Arc<Engine>,
+    connections: Connections,
+}
+
+fn router(answers: Arc<Answers>) -> Router {
     Router::new()
         .route(PATH, post(answer))
         .layer(DefaultBodyLimit::max(LARGEST))
-        .with_state(engine)
+        .with_state(answers)
 }
 
 async fn answer(
-    State(engine): State<Arc<Engine>>,
+    State(answers): State<Arc<Answers>>,
     Json(review): Json<Value>,
 ) -> Result<Json<Value>, (StatusCode, &'static str)> {
+    let Answers { engine, connections } = &*answers;
     let start = Instant::now();
     let request = Request::read(review).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
-    let answer = tokio::time::timeout(ANSWER, services::answer(&engine, &request)).await;
+    let answer = tokio::time::timeout(ANSWER, services::answer(engine, connections, &request)).await;
     let verdict = answer.unwrap_or_else(|_| {
         Verdict::Deny(Denial::unavailable(
             "the platform did not give an address in time; try again",

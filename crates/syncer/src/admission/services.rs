@@ -3,7 +3,7 @@
 use crate::engine::{
     Engine,
     api::CallError,
-    reserve::{ReservationRequest, ReserveError},
+    reserve::{Connections, ReservationRequest, ReserveError},
 };
 use berth_sync_rules::admission::review::{Denial, Operation, Request, Verdict};
 use berth_sync_rules::{
@@ -21,7 +21,7 @@ const RANDOM: usize = 5;
 const LONGEST: usize = 63;
 
 /// Answers a request: creates or changes the host's Service first, if something has to be allocated.
-pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
+pub(crate) async fn answer(engine: &Engine, connections: &Connections, request: &Request) -> Verdict {
     let Some(rules) = engine.cache().rules_to_host(KindId::Service) else {
         return Verdict::Allow(Vec::new());
     };
@@ -46,6 +46,7 @@ pub(crate) async fn answer(engine: &Engine, request: &Request) -> Verdict {
         return Verdict::Allow(Vec::new());
     }
     let reservation = ReservationRequest {
+        connections,
         id: KindId::Service,
         rules,
         name: &name,

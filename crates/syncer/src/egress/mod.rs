@@ -91,16 +91,17 @@ pub struct Settings {
     pub identity: IdentityFiles,
     /// Signs certificates for kubelets and for the syncer's own servers.
     pub authority: CertificateAuthority,
-    /// The host's API server, for streams.
-    pub host: Client,
     /// Addresses of the host's API server.
     pub platform: Vec<IpAddr>,
 }
 
 /// A broker that listens and does not answer yet.
 pub struct Egress {
-    listener: TcpListener,
-    broker: Broker,
+    listener: std::net::TcpListener,
+    acceptor: Acceptor,
+    certificates: Arc<Certificates>,
+    locals: Locals<Local>,
+    platform: Vec<IpAddr>,
 }
 
 struct Broker {
@@ -131,23 +132,18 @@ impl Egress {
             address,
             identity,
             authority,
-            host,
             platform,
         } = settings;
         let acceptor = Acceptor::new(identity)?;
         let fail = |error| EgressError::Listen(address, error);
-        let listener = TcpListener::bind(address).await.map_err(fail)?;
-        let certificates = Arc::new(Certificates::new(authority));
-        let broker = Broker {
+        let listener = serve::listen(address).await.map_err(fail)?;
+        Ok(Self {
+            listener,
             acceptor,
-            kubelet: Kubelet::new(host, Arc::clone(&certificates)),
-            certificates,
+            certificates: Arc::new(Certificates::new(authority)),
             locals: Locals::default(),
             platform,
-            tunnels: Arc::new(Semaphore::new(TUNNELS)),
-            turn: AtomicUsize::new(0),
-        };
-        Ok(Self { listener, broker })
+        })
     }
 
     /// Lets the API server reach one of the syncer's own servers, which listens at `address`, at `authority` (`host:port`).
@@ -160,7 +156,7 @@ impl Egress {
             });
         }
         match Target::parse(authority) {
-            Ok(target) => self.broker.locals.add(target, Local::At(address)),
+            Ok(target) => self.locals.add(target, Local::At(address)),
             Err(error) => tracing::warn!(authority, error, "the API server cannot reach a server of the syncer"),
         }
     }
@@ -172,17 +168,34 @@ impl Egress {
             host: Host::Name(host.to_owned()),
             port: 443,
         };
-        self.broker.locals.add(target, Local::Routes(name.to_owned(), router));
+        self.locals.add(target, Local::Routes(name.to_owned(), router));
     }
 
-    /// Answers until it is dropped.
-    pub(crate) async fn serve(self, engine: Arc<Engine>) {
-        let broker = Arc::new(self.broker);
-        serve::accept(self.listener, CONNECTIONS, |stream| {
+    /// Answers until it is dropped. `host` is a client for streams, of the runtime that calls this.
+    pub(crate) async fn serve(self, engine: Arc<Engine>, host: Client) -> std::io::Result<()> {
+        let Self {
+            listener,
+            acceptor,
+            certificates,
+            locals,
+            platform,
+        } = self;
+        let listener = TcpListener::from_std(listener)?;
+        let broker = Arc::new(Broker {
+            acceptor,
+            kubelet: Kubelet::new(host, Arc::clone(&certificates)),
+            certificates,
+            locals,
+            platform,
+            tunnels: Arc::new(Semaphore::new(TUNNELS)),
+            turn: AtomicUsize::new(0),
+        });
+        serve::accept(listener, CONNECTIONS, |stream| {
             let (broker, engine) = (Arc::clone(&broker), Arc::clone(&engine));
             async move { broker.connection(&engine, stream).await }
         })
         .await;
+        Ok(())
     }
 }
 

@@ -9,7 +9,11 @@
 //! Until the tenant's API server has stored the answer and the object arrives here, the tenant's object in the store is
 //! out of date. Meanwhile the host object is left alone: its reservation is *pending*.
 
-use super::{Engine, api::CallError, api::Delete, create, lock, to_host};
+use super::{
+    Engine,
+    api::{Api, CallError, Delete},
+    create, lock, to_host,
+};
 use berth_api::labels;
 use berth_sync_rules::model::{
     KindId, ToHost, json,
@@ -34,8 +38,18 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Attempts if others change the same object.
 const ATTEMPTS: usize = 5;
 
+/// The connections to both API servers through which a reservation is made: those of the caller's runtime. The caller
+/// runs on another thread than the engine, and must not wait for it.
+pub(crate) struct Connections {
+    /// To the tenant's.
+    pub(crate) tenant: Api,
+    /// To the host's.
+    pub(crate) host: Api,
+}
+
 /// What is to be reserved.
 pub(crate) struct ReservationRequest<'a> {
+    pub(crate) connections: &'a Connections,
     /// The kind.
     pub(crate) id: KindId,
     pub(crate) rules: &'static dyn ToHost,
@@ -171,7 +185,11 @@ impl Engine {
         loop {
             if store.contains(request.name) {
                 let Name { namespace, name } = request.name;
-                let live = self.tenant.get(request.rules.resource(), namespace, name).await;
+                let live = request
+                    .connections
+                    .tenant
+                    .get(request.rules.resource(), namespace, name)
+                    .await;
                 if CallError::found(live)?.is_some() {
                     return Err(ReserveError::Exists);
                 }
@@ -190,6 +208,7 @@ impl Engine {
 
     /// Makes the host object, or changes the one there is.
     async fn write_host_object(&self, request: &ReservationRequest<'_>) -> Result<Value, ReserveError> {
+        let host = &request.connections.host;
         let (resource, namespace) = (request.rules.resource(), self.cache.tenant.workload_namespace.as_str());
         let name = host_name(request.id, request.name);
         let hash = json::hash(&request.rules.mutable_part(&request.object));
@@ -208,24 +227,24 @@ impl Engine {
             let mut object = with_metadata;
             let name = host_name(request.id, &other);
             object["metadata"]["name"] = name.as_str().into();
-            return Ok(self.host.apply_dry_run(resource, namespace, &name, &object).await?);
+            return Ok(host.apply_dry_run(resource, namespace, &name, &object).await?);
         }
         let mut found = None;
         if self.cache.stores.host(request.id).contains(request.name) {
-            found = CallError::found(self.host.get(resource, namespace, &name).await)?;
+            found = CallError::found(host.get(resource, namespace, &name).await)?;
         }
         for _ in 0..ATTEMPTS {
             let mut object = with_metadata.clone();
             let Some(live) = found.take() else {
                 object["metadata"]["resourceVersion"] = create::NOTHING_YET.into();
                 let made = if request.dry_run {
-                    self.host.apply_dry_run(resource, namespace, &name, &object).await
+                    host.apply_dry_run(resource, namespace, &name, &object).await
                 } else {
-                    self.host.apply(resource, namespace, &name, &object).await
+                    host.apply(resource, namespace, &name, &object).await
                 };
                 match made {
                     Err(CallError::Conflict(_)) => {
-                        found = CallError::found(self.host.get(resource, namespace, &name).await)?;
+                        found = CallError::found(host.get(resource, namespace, &name).await)?;
                         continue;
                     }
                     made => return Ok(made?),
@@ -245,13 +264,13 @@ impl Engine {
             {
                 object["metadata"]["uid"] = uid.into();
                 let changed = if request.dry_run {
-                    self.host.apply_dry_run(resource, namespace, &name, &object).await
+                    host.apply_dry_run(resource, namespace, &name, &object).await
                 } else {
-                    self.host.apply(resource, namespace, &name, &object).await
+                    host.apply(resource, namespace, &name, &object).await
                 };
                 match changed {
                     Err(CallError::Conflict(_)) => {
-                        found = CallError::found(self.host.get(resource, namespace, &name).await)?;
+                        found = CallError::found(host.get(resource, namespace, &name).await)?;
                         continue;
                     }
                     changed => return Ok(changed?),
@@ -265,11 +284,11 @@ impl Engine {
                 version: None,
                 grace_seconds: request.rules.orphan_grace(),
             };
-            match self.host.delete(resource, namespace, &name, how).await {
+            match host.delete(resource, namespace, &name, how).await {
                 Ok(_) | Err(CallError::Conflict(_)) => {}
                 Err(error) => return Err(error.into()),
             }
-            found = CallError::found(self.host.get(resource, namespace, &name).await)?;
+            found = CallError::found(host.get(resource, namespace, &name).await)?;
         }
         Err(CallError::Conflict("the host object keeps changing".into()).into())
     }

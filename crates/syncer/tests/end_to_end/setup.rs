@@ -8,7 +8,7 @@ use berth_sync_rules::{
     model::{Tenant, resource::Side},
     permissions,
 };
-use berth_syncer::{Servers, metrics::Metrics};
+use berth_syncer::{ApiServers, Servers, metrics::Metrics};
 use k8s_openapi::{
     api::{
         admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -98,7 +98,7 @@ pub struct Clusters {
 /// A running syncer.
 pub struct Syncer {
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), berth_syncer::Error>>,
     pub metrics: Metrics,
 }
 
@@ -327,14 +327,16 @@ impl Clusters {
 
     /// The same with kubeconfigs that `change` returns.
     pub async fn syncer_by(&self, change: &dyn Fn(Side, String) -> String) -> Syncer {
-        let client = async |side: Side, cluster: &HostCluster| {
+        let config = async |side: Side, cluster: &HostCluster| {
             // The group that the API server gives to service accounts of this namespace.
             let group = format!("system:serviceaccounts:{CONTROL_PLANE}");
             let text = change(side, cluster.kubeconfig_for(USER, &[&group]).unwrap());
-            berth_runtime::client::from_text(&text).await.unwrap()
+            berth_runtime::client::config_from_text(&text).await.unwrap()
         };
-        let host = client(Side::Host, &self.host).await;
-        let tenant = client(Side::Tenant, &self.tenant).await;
+        let api_servers = ApiServers {
+            host: config(Side::Host, &self.host).await,
+            tenant: config(Side::Tenant, &self.tenant).await,
+        };
         let settings = Tenant {
             slug: SLUG.into(),
             workload_namespace: WORKLOADS.into(),
@@ -354,8 +356,7 @@ impl Clusters {
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         let task = tokio::spawn(berth_syncer::sync(
             settings,
-            host,
-            tenant,
+            api_servers,
             Servers::new(Some(admission), None),
             metrics.clone(),
             stop.clone(),
@@ -412,7 +413,7 @@ impl Syncer {
     /// Ends it in order.
     pub async fn stop(self) {
         self.stop.cancel();
-        self.task.await.unwrap();
+        self.task.await.unwrap().unwrap();
     }
 }
 
