@@ -150,6 +150,30 @@ async fn no_large_object_is_created_as_api_server(admin: &Client) {
     }
 }
 
+/// Above the limit, whoever impersonates the API server creates none of its kinds but its own, whichever name they have, and makes no other object
+/// large.
+async fn only_own_objects_are_created_as_api_server(admin: &Client) {
+    // The second is the name of a FlowSchema.
+    for name in ["small", "exempt"] {
+        let message = refusal(create_role_as_api_server(admin, json!({"name": name})).await);
+        assert!(
+            message
+                .as_ref()
+                .is_some_and(|message| message.contains("spec.limits.datastoreBytes")),
+            "{name}: {message:?}"
+        );
+    }
+    // A binding gets one subject more, and no large text.
+    let body = json!({"metadata": {"annotations": {"large": "x".repeat(10_000)}}});
+    let request = http::Request::patch("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:node")
+        .header("content-type", "application/merge-patch+json")
+        .header("Impersonate-User", "system:apiserver")
+        .header("Impersonate-Group", "system:masters");
+    let request = request.body(body.to_string().into_bytes()).unwrap();
+    let message = refusal(admin.request::<Value>(request).await);
+    assert!(message.is_some_and(|message| message.contains("no object can become larger")));
+}
+
 /// Name of a `ConfigMap` whose text is four times as long as its content.
 const HELD: &str = "control-characters";
 
@@ -289,6 +313,7 @@ pub(crate) async fn a_tenant_cannot_store_more_than_its_share_whoever_asks(host:
         .await
         .unwrap();
     no_object_can_grow(admin).await;
+    only_own_objects_are_created_as_api_server(admin).await;
     delete_held_config_map(admin).await;
 
     // Deletions make room.
