@@ -33,7 +33,7 @@ const DEFINITIONS_FULL: &str = "the tenant has as many CustomResourceDefinitions
 /// Fields in which ConfigMaps and Secrets have their content.
 const CONTENT: [&str; 2] = ["data", "binaryData"];
 
-/// Whom an API server is for itself. Whoever may impersonate users can claim the same, so that what is exempt has limits of its own.
+/// The user that an API server is for itself. No other can be it (see `authorization`), but what is exempt has limits of its own nevertheless.
 const API_SERVER: &str = "request.userInfo.username == 'system:apiserver'";
 /// Groups in which an API server creates objects for itself when it starts, and the largest size of each: several times that of
 /// the largest one. Without them, it ends or never becomes ready, and an earlier one without the policy would go on.
@@ -289,7 +289,7 @@ fn list(strings: &[&str]) -> String {
 }
 
 /// Updates by which an API server corrects what the tenant changed in its own objects when it starts. If one was denied, a new API server would
-/// never be ready. Whoever impersonates it can extend the roles and bindings as well, but only these.
+/// never be ready.
 fn correction() -> String {
     let role = format!(
         "(variables.isOwn && request.resource.group == 'rbac.authorization.k8s.io' && {} + (request.resource.resource in \

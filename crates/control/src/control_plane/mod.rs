@@ -6,6 +6,7 @@
 mod admission;
 mod api_server;
 mod authentication;
+mod authorization;
 mod certificates;
 mod component;
 mod controller_manager;

@@ -179,6 +179,38 @@ fn a_tenant_above_its_limit_can_delete_and_shrink_but_no_object_can_grow() {
     insta::assert_yaml_snapshot!(documents);
 }
 
+#[test]
+fn no_user_of_a_tenant_impersonates_its_api_server() {
+    let mut fixture = Fixture::new();
+    for version in ["v1.37.1", "v1.36.4", "v1.35.0"] {
+        let component = render_api_server(&fixture, version);
+        assert!(
+            component
+                .args
+                .contains(&format!("--authorization-config={FILES}/authorization.conf"))
+        );
+        assert!(!component.args.iter().any(|arg| arg.starts_with("--authorization-mode")));
+        let text = &component.files["authorization.conf"];
+        let configuration: serde_json::Value = serde_json::from_str(text).unwrap();
+        // It is asked before RBAC, for nothing else, and denies if it does not answer.
+        let authorizers = configuration["authorizers"].as_array().unwrap();
+        let types: Vec<&str> = authorizers.iter().map(|one| one["type"].as_str().unwrap()).collect();
+        assert_eq!(types, ["Webhook", "RBAC"]);
+        let webhook = &authorizers[0]["webhook"];
+        assert_eq!(webhook["failurePolicy"], "Deny");
+        let conditions = webhook["matchConditions"].as_array().unwrap();
+        assert_eq!(conditions.len(), 1);
+        let expression = conditions[0]["expression"].as_str().unwrap();
+        assert!(expression.contains("verb.startsWith('impersonate')") && expression.contains("'system:apiserver'"));
+    }
+    // No file of it is read as an admission policy.
+    fixture.datastore_usage.full = true;
+    assert_eq!(
+        policy_files(&render_api_server(&fixture, "v1.37.1")),
+        ["datastore-limit.yaml"]
+    );
+}
+
 /// The expression that says which objects are the API server's own.
 fn is_own(policy: &serde_json::Value) -> String {
     let variables = policy["spec"]["variables"].as_array().unwrap();
