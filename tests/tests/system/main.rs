@@ -11,6 +11,7 @@ mod limits;
 mod network;
 mod node_recycling;
 mod nodes;
+mod own_objects;
 mod published;
 mod services;
 mod shared;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
                 classes::a_kind_of_the_host_is_defined_in_the_tenant,
                 limits::services_beyond_the_limit_are_refused,
                 limits::a_tenant_cannot_store_more_than_its_share_whoever_asks,
+                own_objects::objects_of_every_api_server_are_listed,
                 dns::tenant_resolves_only_its_own_names,
                 dns::dns_customization_is_validated,
                 usage::host_without_metrics_is_reported,

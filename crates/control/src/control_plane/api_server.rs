@@ -1,7 +1,7 @@
 //! The tenant's kube-apiserver: upstream, with its own certificate authorities, keys of service accounts and key range.
 
 use super::{
-    admission, authentication,
+    admission, authentication, authorization,
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{API_SERVER, Component, Health, file_flag, flag, kubernetes_program, version_flags},
     egress,
@@ -60,6 +60,7 @@ pub(super) fn render(
         .put(&mut files, "front-proxy-client");
     admission::for_api_server(input, authorities, leaves, &mut files)?;
     files.insert(authentication::FILE.into(), authentication::configuration());
+    let authorization = authorization::for_api_server(&mut files);
     let egress = egress::for_api_server(input, authorities, leaves, &mut files)?;
     files.insert("client-ca.crt".into(), authorities.client.cert_pem().into());
     files.insert("front-proxy-ca.crt".into(), authorities.front_proxy.cert_pem().into());
@@ -94,7 +95,7 @@ pub(super) fn render(
         file_flag("tls-private-key-file", "tls.key"),
         file_flag("client-ca-file", "client-ca.crt"),
         file_flag("authentication-config", authentication::FILE),
-        flag("authorization-mode", "RBAC"),
+        authorization,
         flag("service-account-issuer", ISSUER),
         // Without it, the discovery document names an address that pods do not reach.
         flag("service-account-jwks-uri", format!("{ISSUER}/openid/v1/jwks")),

@@ -33,36 +33,27 @@ const DEFINITIONS_FULL: &str = "the tenant has as many CustomResourceDefinitions
 /// Fields in which ConfigMaps and Secrets have their content.
 const CONTENT: [&str; 2] = ["data", "binaryData"];
 
-/// What an API server creates for itself when it starts. Without it, it ends or never becomes ready, and an earlier one without the policy
-/// would go on. Whoever may impersonate it can create the same: so names are given where they are known, and each kind has its largest size,
-/// several times that of the largest object of an API server.
+/// The user that an API server is for itself. No other can be it (see `authorization`), but what is exempt has limits of its own nevertheless.
+const API_SERVER: &str = "request.userInfo.username == 'system:apiserver'";
+/// Groups in which an API server creates objects for itself when it starts, and the largest size of each: several times that of
+/// the largest one. Without them, it ends or never becomes ready, and an earlier one without the policy would go on.
 const BOOTSTRAP: [(&str, u32); 6] = [
-    ("request.resource.group == 'rbac.authorization.k8s.io'", 8 << 10),
-    // The same ones are checked when it starts, and an upgrade can add some.
-    ("request.resource.group == 'flowcontrol.apiserver.k8s.io'", 4 << 10),
-    // Those of what an API server serves itself have no Service. It is ready only once all exist.
-    (
-        "request.resource.group == 'apiregistration.k8s.io' && request.resource.resource == 'apiservices' && \
-         !has(object.spec.service)",
-        2 << 10,
-    ),
-    (
-        "request.resource.group == 'networking.k8s.io' && (request.resource.resource == 'ipaddresses' || \
-         request.resource.resource == 'servicecidrs' && object.metadata.name == 'kubernetes')",
-        2 << 10,
-    ),
-    (
-        "request.resource.group == 'scheduling.k8s.io' && request.resource.resource == 'priorityclasses' && \
-         object.metadata.name in ['system-cluster-critical', 'system-node-critical']",
-        2 << 10,
-    ),
-    (
-        "request.resource.group == '' && (request.resource.resource == 'namespaces' && object.metadata.name in ['default', \
-         'kube-node-lease', 'kube-public', 'kube-system'] || request.resource.resource == 'services' && \
-         object.metadata.namespace == 'default' && object.metadata.name == 'kubernetes')",
-        4 << 10,
-    ),
+    ("rbac.authorization.k8s.io", 8 << 10),
+    ("flowcontrol.apiserver.k8s.io", 4 << 10),
+    ("apiregistration.k8s.io", 2 << 10),
+    ("networking.k8s.io", 2 << 10),
+    ("scheduling.k8s.io", 2 << 10),
+    ("", 4 << 10),
 ];
+/// Of these it creates more, until no object may grow: a version that Berth does not know may have more roles, and each version of a
+/// `CustomResourceDefinition` has an `APIService`. It is ready without the latter.
+const MORE: &str = "request.resource.group in ['rbac.authorization.k8s.io', 'flowcontrol.apiserver.k8s.io'] || \
+                    request.resource.group == 'apiregistration.k8s.io' && request.resource.resource == 'apiservices' && \
+                    !has(object.spec.service)";
+/// Each Service has one for each of its addresses. An API server creates those that are missing, and is not ready before.
+const ADDRESSES: &str = "request.resource.group == 'networking.k8s.io' && request.resource.resource == 'ipaddresses'";
+/// Bytes of each part of an `IPAddress` where no object may grow: their number is not limited.
+const MAX_ADDRESS: u32 = 1 << 10;
 /// Objects that an API server creates when it starts as copies of others, which the tenant can make large: only four, so their size is not
 /// limited.
 const COPIES: &str = "request.resource.group == 'rbac.authorization.k8s.io' && (request.resource.resource == 'clusterroles' && \
@@ -83,6 +74,8 @@ const MAX_JOB: u32 = 32 << 10;
 const JOB: &str = "request.resource.group == 'batch' && request.resource.resource == 'jobs'";
 /// Bytes that managed fields gain when one of the last finalizers is removed, or an API server corrects an object, however large they are.
 const NEW_WRITER: u32 = 1 << 10;
+/// Bytes that the status of an `APIService` of the API server's own gains when it adds the condition that it is available. It is not ready before.
+const NEW_CONDITION: u32 = 1 << 10;
 /// Updates that remove one of the last finalizers of an object that is being deleted. It gets no new ones.
 const LAST_FINALIZERS: &str = "has(oldObject.metadata.finalizers) && size(oldObject.metadata.finalizers) <= 8 && \
                                (has(object.metadata.finalizers) ? size(object.metadata.finalizers) : 0) < \
@@ -90,11 +83,12 @@ const LAST_FINALIZERS: &str = "has(oldObject.metadata.finalizers) && size(oldObj
 /// Bytes by which an API server may extend one of its own roles, however large the tenant has made it: it adds the rules that are missing, and
 /// ends if it cannot.
 const MAX_MISSING_RULES: u32 = 32 << 10;
+/// The same for bindings, to which it adds subjects: the largest of its own has three.
+const MAX_MISSING_SUBJECTS: u32 = 1 << 10;
 /// Bytes of the spec that an API server may restore in one of its own objects, however large the tenant has made the rest.
 const MAX_RESTORED: u32 = 4 << 10;
-/// Objects whose spec an API server restores. It is not ready before.
-const RESTORED: &str = "request.resource.group == 'flowcontrol.apiserver.k8s.io' || request.resource.group == \
-                        'apiregistration.k8s.io' && !has(object.spec.service)";
+/// Groups of objects whose spec an API server restores. It is not ready before.
+const RESTORED: &str = "request.resource.group in ['flowcontrol.apiserver.k8s.io', 'apiregistration.k8s.io']";
 /// An annotation that it adds to them.
 const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// Leases of components that delete what belongs to deleted objects. If one is gone, nobody could take over.
@@ -149,10 +143,10 @@ fn size_policy(growth_denied: bool) -> Value {
         (vec![create, update], vec![leases])
     };
     let mut variables: Vec<Value> = SIZES.iter().map(|size| size.variable("object")).collect();
+    variables.push(json!({"name": "isOwn", "expression": is_own()}));
     let mut validations = vec![validation(&creation(growth_denied), FULL), validation(&values(), FULL)];
     if growth_denied {
         variables.extend(SIZES.iter().map(|size| size.variable("oldObject")));
-        variables.push(json!({"name": "isOwn", "expression": is_own()}));
         validations.extend(growth().iter().map(|expression| validation(expression, GROWTH_DENIED)));
     }
     policy(NAME, &included, &excluded, &variables, &validations)
@@ -247,39 +241,59 @@ impl Size {
 /// What is created in spite of the policy: what the API server needs to start. Where no object may grow, Leases are not exempt
 /// as a whole any more, and bindings must add nothing to their pods.
 fn creation(growth_denied: bool) -> String {
-    let copy = format!("(request.userInfo.username == 'system:apiserver' && {COPIES})");
-    let bootstrap = format!("{} || {copy}", bootstrap());
+    let bootstrap = bootstrap(growth_denied);
+    let exempt = format!("{bootstrap} || ({API_SERVER} && {COPIES})");
     if growth_denied {
         let leader = format!("({LEADERS} && {})", is_small(MAX_CONTENT));
-        format!("request.operation != 'CREATE' || {bootstrap} || {leader} || ({PLAIN_BINDING})")
+        format!("request.operation != 'CREATE' || {exempt} || {leader} || ({PLAIN_BINDING})")
     } else {
-        format!("request.operation != 'CREATE' || {bootstrap}")
+        format!("request.operation != 'CREATE' || {exempt}")
     }
 }
 
-fn bootstrap() -> String {
-    let kinds = BOOTSTRAP.map(|(kind, max)| format!("({kind} && {})", is_small(max)));
-    format!(
-        "(request.userInfo.username == 'system:apiserver' && ({}))",
-        kinds.join(" || ")
-    )
+/// Whether an API server creates or updates what it needs to start. Where no object may grow, this is its own objects and addresses of
+/// Services only.
+fn bootstrap(growth_denied: bool) -> String {
+    let sizes = BOOTSTRAP.map(|(group, max)| format!("request.resource.group == '{group}' && {}", is_small(max)));
+    let sizes = sizes.join(" || ");
+    if growth_denied {
+        let address = SIZES.map(|size| size.is_at_most(MAX_ADDRESS)).join(" && ");
+        format!("(variables.isOwn && ({sizes}) || {API_SERVER} && {ADDRESSES} && {address})")
+    } else {
+        format!("((variables.isOwn || {API_SERVER} && ({MORE} || {ADDRESSES})) && ({sizes}))")
+    }
 }
 
-/// Whether an API server updates one of the objects that it corrects when it starts.
+/// Whether an API server creates or updates one of the objects that it creates and corrects when it starts.
 fn is_own() -> String {
-    let names = own_objects::NAMES.map(|name| format!("'{name}'")).join(", ");
-    format!(
-        "request.userInfo.username == 'system:apiserver' && request.resource.group in ['rbac.authorization.k8s.io', \
-         'flowcontrol.apiserver.k8s.io', 'apiregistration.k8s.io'] && (!has(object.metadata.namespace) || \
-         object.metadata.namespace in ['kube-public', 'kube-system']) && object.metadata.name in [{names}]"
-    )
+    let kinds = own_objects::OWN.iter().map(|own| {
+        let namespace = match own.namespace {
+            "" => String::new(),
+            namespace => format!(" && request.namespace == '{namespace}'"),
+        };
+        format!(
+            "(request.resource.group == '{}' && request.resource.resource in {}{namespace} && object.metadata.name in {})",
+            own.group,
+            list(own.resources),
+            list(own.names)
+        )
+    });
+    let kinds: Vec<String> = kinds.collect();
+    format!("{API_SERVER} && ({})", kinds.join(" || "))
+}
+
+/// A list of strings in CEL.
+fn list(strings: &[&str]) -> String {
+    let quoted: Vec<String> = strings.iter().map(|string| format!("'{string}'")).collect();
+    format!("[{}]", quoted.join(", "))
 }
 
 /// Updates by which an API server corrects what the tenant changed in its own objects when it starts. If one was denied, a new API server would
-/// never be ready. Whoever impersonates it can extend the roles as well, but only so many.
+/// never be ready.
 fn correction() -> String {
     let role = format!(
-        "(variables.isOwn && request.resource.group == 'rbac.authorization.k8s.io' && {} + {MAX_MISSING_RULES})",
+        "(variables.isOwn && request.resource.group == 'rbac.authorization.k8s.io' && {} + (request.resource.resource in \
+         ['clusterroles', 'roles'] ? {MAX_MISSING_RULES} : {MAX_MISSING_SUBJECTS}))",
         Size::Content.is_not_larger()
     );
     let old = "has(oldObject.metadata.annotations) && name in oldObject.metadata.annotations && \
@@ -290,10 +304,10 @@ fn correction() -> String {
     );
     let spec = field_size("object", "spec");
     let restored = format!(
-        "(({RESTORED}) && {} && {spec} <= {MAX_RESTORED})",
+        "(variables.isOwn && {RESTORED} && {} && {spec} <= {MAX_RESTORED})",
         same_metadata(&annotations)
     );
-    format!("{role} || (request.userInfo.username == 'system:apiserver' && {restored})")
+    format!("{role} || {restored}")
 }
 
 /// Whether the content of an object has at most `max` bytes, and nothing else of it is large.
@@ -334,17 +348,21 @@ fn growth() -> [String; 3] {
         managed_fields.is_at_most(MAX_MANAGED_FIELDS_IN_DELETION),
         managed_fields.is_not_larger()
     );
+    let is_available = format!(
+        "(variables.isOwn && request.resource.group == 'apiregistration.k8s.io' && {} + {NEW_CONDITION})",
+        Size::Status.is_not_larger()
+    );
     let is_corrected = format!("(variables.isOwn && {} + {NEW_WRITER})", managed_fields.is_not_larger());
     [
         format!(
             "{update} || {} || {} || {} || {}",
             same_content(),
-            bootstrap(),
+            bootstrap(true),
             correction(),
             fits(Size::Content, MAX_CONTENT)
         ),
         format!(
-            "{update} || {} || {} || {}",
+            "{update} || {} || {} || {} || {is_available}",
             same_field("status"),
             fits(Size::Status, MAX_STATUS),
             is_job(Size::Status)

@@ -6,6 +6,7 @@
 mod admission;
 mod api_server;
 mod authentication;
+mod authorization;
 mod certificates;
 mod component;
 mod controller_manager;
@@ -26,6 +27,7 @@ pub use component::{
 pub use coredns::DNS_USER;
 pub use endpoints::{Endpoint, Endpoints, Ports, PublicEndpoint, authority};
 pub use input::{CLUSTER_DOMAIN, ControlPlaneInput, DatastoreInput, DnsInput, HostInput, ServiceRange};
+pub use own_objects::{OwnObject, api_server_objects};
 pub use syncer::TENANT_USER;
 
 use berth_api::SchedulingMode;

@@ -180,6 +180,80 @@ fn a_tenant_above_its_limit_can_delete_and_shrink_but_no_object_can_grow() {
 }
 
 #[test]
+fn no_user_of_a_tenant_impersonates_its_api_server() {
+    let mut fixture = Fixture::new();
+    for version in ["v1.37.1", "v1.36.4", "v1.35.0"] {
+        let component = render_api_server(&fixture, version);
+        assert!(
+            component
+                .args
+                .contains(&format!("--authorization-config={FILES}/authorization.conf"))
+        );
+        assert!(!component.args.iter().any(|arg| arg.starts_with("--authorization-mode")));
+        let text = &component.files["authorization.conf"];
+        let configuration: serde_json::Value = serde_json::from_str(text).unwrap();
+        // It is asked before RBAC, for nothing else, and denies if it does not answer.
+        let authorizers = configuration["authorizers"].as_array().unwrap();
+        let types: Vec<&str> = authorizers.iter().map(|one| one["type"].as_str().unwrap()).collect();
+        assert_eq!(types, ["Webhook", "RBAC"]);
+        let webhook = &authorizers[0]["webhook"];
+        assert_eq!(webhook["failurePolicy"], "Deny");
+        let conditions = webhook["matchConditions"].as_array().unwrap();
+        assert_eq!(conditions.len(), 1);
+        let expression = conditions[0]["expression"].as_str().unwrap();
+        assert!(expression.contains("verb.startsWith('impersonate')") && expression.contains("'system:apiserver'"));
+    }
+    // No file of it is read as an admission policy.
+    fixture.datastore_usage.full = true;
+    assert_eq!(
+        policy_files(&render_api_server(&fixture, "v1.37.1")),
+        ["datastore-limit.yaml"]
+    );
+}
+
+/// The expression that says which objects are the API server's own.
+fn is_own(policy: &serde_json::Value) -> String {
+    let variables = policy["spec"]["variables"].as_array().unwrap();
+    let own = variables.iter().find(|variable| variable["name"] == "isOwn").unwrap();
+    own["expression"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn an_object_of_another_kind_is_not_exempt_for_its_name() {
+    let documents = policies(DatastoreUsage {
+        full: true,
+        growth_denied: true,
+        ..DatastoreUsage::default()
+    });
+    let own = is_own(&documents[0]);
+    // The part of the expression that exempts a name.
+    let part = |name: &str| {
+        let parts: Vec<&str> = own.split(" || ").filter(|part| part.contains(name)).collect();
+        assert_eq!(parts.len(), 1, "{name}: {own}");
+        parts[0].to_owned()
+    };
+    assert!(part("'admin'").contains("request.resource.resource in ['clusterroles'] &&"));
+    assert!(part("'workload-high'").contains("request.resource.resource in ['prioritylevelconfigurations'] &&"));
+    let reader = part("'extension-apiserver-authentication-reader'");
+    assert!(
+        reader.contains("in ['roles'] && request.namespace == 'kube-system' &&"),
+        "{reader}"
+    );
+    for object in api_server_objects() {
+        assert!(own.contains(&format!("'{}'", object.name)), "{object:?}");
+    }
+}
+
+#[test]
+fn own_objects_are_listed_once() {
+    let mut objects = api_server_objects();
+    let number = objects.len();
+    objects.sort();
+    objects.dedup();
+    assert_eq!(objects.len(), number);
+}
+
+#[test]
 fn what_an_api_server_creates_at_its_start_is_exempt_and_small() {
     for growth_denied in [false, true] {
         let documents = policies(DatastoreUsage {
@@ -187,8 +261,7 @@ fn what_an_api_server_creates_at_its_start_is_exempt_and_small() {
             growth_denied,
             ..DatastoreUsage::default()
         });
-        let creation = documents[0]["spec"]["validations"][0]["expression"].as_str().unwrap();
-        let (_, exempt) = creation.split_once("'system:apiserver'").unwrap();
+        let exempt = documents[0]["spec"]["validations"][0]["expression"].as_str().unwrap();
         // Without one of them, a new API server is never ready.
         for kind in [
             "rbac.authorization.k8s.io",
@@ -196,13 +269,16 @@ fn what_an_api_server_creates_at_its_start_is_exempt_and_small() {
             "apiregistration.k8s.io",
             "networking.k8s.io",
             "scheduling.k8s.io",
-            "namespaces",
+            "ipaddresses",
         ] {
             assert!(exempt.contains(&format!("'{kind}'")), "{kind}: {exempt}");
         }
+        assert!(is_own(&documents[0]).contains("'kube-node-lease'"));
+        // More of them than an API server has of its own could be created without end.
+        assert_eq!(exempt.contains("!has(object.spec.service)"), !growth_denied, "{exempt}");
         // Each exemption has a limit of its own, on every part of the object.
         let count = |part: &str| exempt.matches(&format!("variables.object{part} <= ")).count();
-        let expected = if growth_denied { 7 } else { 6 };
+        let expected = if growth_denied { 8 } else { 6 };
         for part in ["Content", "Status", "ManagedFields"] {
             assert_eq!(count(part), expected, "{part}: {exempt}");
         }
@@ -220,9 +296,17 @@ fn an_api_server_corrects_its_own_objects_where_nothing_else_may_grow() {
     let spec = &documents[0]["spec"];
     let expression = |number: usize| spec["validations"][number]["expression"].as_str().unwrap();
     for (number, part) in [
-        (2, "variables.objectContent <= variables.oldObjectContent + 32768"),
+        (
+            2,
+            "variables.objectContent <= variables.oldObjectContent + (request.resource.resource in",
+        ),
         (2, "'flowcontrol.apiserver.k8s.io'"),
         (2, "'apiregistration.k8s.io'"),
+        (
+            3,
+            "variables.isOwn && request.resource.group == 'apiregistration.k8s.io' && variables.objectStatus <= \
+             variables.oldObjectStatus + 1024",
+        ),
         (
             4,
             "variables.isOwn && variables.objectManagedFields <= variables.oldObjectManagedFields + 1024",
@@ -230,10 +314,9 @@ fn an_api_server_corrects_its_own_objects_where_nothing_else_may_grow() {
     ] {
         assert!(expression(number).contains(part), "{part}: {}", expression(number));
     }
-    let variables = spec["variables"].as_array().unwrap();
-    let own = variables.iter().find(|variable| variable["name"] == "isOwn").unwrap();
+    let own = is_own(&documents[0]);
     for name in ["'system:kube-scheduler'", "'exempt'", "'v1.apps'"] {
-        assert!(own["expression"].as_str().unwrap().contains(name), "{name}");
+        assert!(own.contains(name), "{name}");
     }
 }
 

@@ -1,0 +1,54 @@
+//! Who may do what in the tenant: RBAC decides, except that nobody impersonates the API server.
+//!
+//! A tenant's administrator may do everything by RBAC, and thus impersonate any user. Limits of the datastore exempt what the API server makes for
+//! itself. No rule of RBAC denies anything, but an authorizer before it does: a webhook that is called for this request only, at an address
+//! where nothing listens. A call that fails is a denial.
+
+use super::component::{FILES, file_flag};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// File of the API server with its authorization configuration.
+const FILE: &str = "authorization.conf";
+/// File that says where the webhook is.
+const WEBHOOK: &str = "authorization.kubeconfig";
+/// Where nothing listens.
+const NOWHERE: &str = "https://127.0.0.1:1";
+/// Requests that impersonate the API server. From Kubernetes 1.36 on there are several verbs for it.
+const IMPERSONATES_API_SERVER: &str = "has(request.resourceAttributes) && \
+                                       request.resourceAttributes.verb.startsWith('impersonate') && \
+                                       request.resourceAttributes.resource == 'users' && \
+                                       request.resourceAttributes.name == 'system:apiserver'";
+
+/// The API server's end: its files and its flag.
+pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) -> String {
+    let webhook = json!({
+        "authorizedTTL": "1s",
+        "unauthorizedTTL": "1s",
+        "timeout": "1s",
+        "subjectAccessReviewVersion": "v1",
+        "matchConditionSubjectAccessReviewVersion": "v1",
+        "failurePolicy": "Deny",
+        "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": format!("{FILES}/{WEBHOOK}")},
+        "matchConditions": [{"expression": IMPERSONATES_API_SERVER}],
+    });
+    let configuration = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AuthorizationConfiguration",
+        "authorizers": [
+            {"type": "Webhook", "name": "impersonation.berth.dev", "webhook": webhook},
+            {"type": "RBAC", "name": "rbac.berth.dev"},
+        ],
+    });
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "nowhere", "cluster": {"server": NOWHERE}}],
+        "users": [{"name": "none", "user": {}}],
+        "contexts": [{"name": "nowhere", "context": {"cluster": "nowhere", "user": "none"}}],
+        "current-context": "nowhere",
+    });
+    files.insert(FILE.into(), configuration.to_string());
+    files.insert(WEBHOOK.into(), kubeconfig.to_string());
+    file_flag("authorization-config", FILE)
+}

@@ -1,0 +1,115 @@
+//! What an API server makes for itself: its limits of a tenant's datastore exempt these objects, so the list must be complete.
+
+use berth_control::control_plane::{OwnObject, api_server_objects};
+use berth_kubernetes_versions::{KUBERNETES_DEFAULT, KUBERNETES_PREVIOUS, features};
+use berth_tests::{
+    tenant::{Tenant, cluster},
+    test_cluster::TestCluster,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DynamicObject, ListParams},
+    discovery::{ApiGroup, Discovery, verbs},
+};
+use std::{collections::BTreeSet, sync::Arc};
+
+/// Names under which an API server writes.
+const WRITERS: [&str; 2] = ["kube-apiserver", "api-priority-and-fairness-config-producer-v1"];
+/// Label of the `APIServices` that an API server makes, and its value on those that exist from its start on. The others belong to
+/// `CustomResourceDefinitions`.
+const MANAGED: (&str, &str) = ("kube-aggregator.kubernetes.io/automanaged", "onstart");
+/// What it also makes: it starts without these, except for `IPAddresses`, which have the names of addresses.
+const OTHERS: [(&str, &str); 5] = [
+    ("", "configmaps"),
+    ("", "events"),
+    ("coordination.k8s.io", "leases"),
+    ("events.k8s.io", "events"),
+    ("networking.k8s.io", "ipaddresses"),
+];
+
+/// An object as text.
+fn describe(object: &OwnObject<'_>) -> String {
+    let OwnObject {
+        group,
+        resource,
+        namespace,
+        name,
+    } = object;
+    format!("{resource} of the group {group:?}, namespace {namespace:?}: {name}")
+}
+
+/// Whether an API server made an object.
+fn is_made_by_api_server(object: &DynamicObject) -> bool {
+    let (label, at_start) = MANAGED;
+    let is_of_definition = object.labels().get(label).is_some_and(|value| value != at_start);
+    let writes = object.managed_fields().iter().any(|entry| {
+        entry.subresource.is_none()
+            && entry
+                .manager
+                .as_deref()
+                .is_some_and(|manager| WRITERS.contains(&manager))
+    });
+    writes && !is_of_definition
+}
+
+/// Every object that the API server of a tenant has made.
+async fn made_by_api_server(client: &Client) -> BTreeSet<String> {
+    let discovery = Discovery::new(client.clone()).run().await.unwrap();
+    let mut made = BTreeSet::new();
+    for (kind, capabilities) in discovery.groups().flat_map(ApiGroup::resources_by_stability) {
+        let is_other = OTHERS.contains(&(kind.group.as_str(), kind.plural.as_str()));
+        if is_other || !capabilities.supports_operation(verbs::LIST) {
+            continue;
+        }
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+        let objects = api
+            .list(&ListParams::default())
+            .await
+            .unwrap_or_else(|error| panic!("{}: {error}", kind.plural));
+        made.extend(
+            objects
+                .items
+                .iter()
+                .filter(|object| is_made_by_api_server(object))
+                .map(|object| {
+                    describe(&OwnObject {
+                        group: &kind.group,
+                        resource: &kind.plural,
+                        namespace: object.metadata.namespace.as_deref().unwrap_or_default(),
+                        name: object.metadata.name.as_deref().unwrap_or_default(),
+                    })
+                }),
+        );
+    }
+    made
+}
+
+/// Only the versions that enforce limits of the datastore need the list.
+pub(crate) async fn objects_of_every_api_server_are_listed(host: Arc<TestCluster>) {
+    let listed: BTreeSet<String> = api_server_objects().iter().map(describe).collect();
+    let mut known = BTreeSet::new();
+    let versions = [KUBERNETES_PREVIOUS, KUBERNETES_DEFAULT];
+    for version in versions
+        .into_iter()
+        .filter(|version| features::static_admission_policies(version))
+    {
+        let name = format!("own-objects-{}", version.replace('.', "-"));
+        let mut spec = cluster(&name, &[]);
+        spec.spec.version = version.into();
+        let tenant = Tenant::create(&host, &name, &spec).await;
+        let made = made_by_api_server(&tenant.client).await;
+        tenant.delete(&host).await;
+        let missing: Vec<&String> = made.difference(&listed).collect();
+        assert!(
+            missing.is_empty(),
+            "add to own_objects.rs what the API server of {version} makes: {missing:#?}"
+        );
+        known.extend(made);
+    }
+    // Each name that is listed may grow.
+    let stale: Vec<&String> = listed.difference(&known).collect();
+    assert!(
+        stale.is_empty(),
+        "remove from own_objects.rs what no API server makes: {stale:#?}"
+    );
+}
