@@ -6,6 +6,7 @@
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{Component, FILES, SCHEDULER, file_flag, kubernetes_program, version_flags},
+    garbage_collection,
     input::ControlPlaneInput,
 };
 use berth_pki::Usage;
@@ -37,7 +38,7 @@ pub(super) fn render(
         name: SCHEDULER,
         program: kubernetes_program(input.version),
         args,
-        env: BTreeMap::new(),
+        env: garbage_collection::environment(SCHEDULER),
         files,
         host_service_account: None,
         replicas: input.form.replicas(),

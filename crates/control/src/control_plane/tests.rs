@@ -108,6 +108,23 @@ fn a_tenant_that_schedules_has_a_scheduler() {
     assert!(COMPONENTS.iter().all(|name| components.iter().any(|c| c.name == *name)));
 }
 
+#[test]
+fn kubernetes_programs_collect_garbage_early_as_processes_and_as_pods() {
+    let mut fixture = Fixture::new();
+    fixture.scheduling = SchedulingMode::Tenant;
+    for form in [Form::Process, Form::Pods { replicas: 1 }] {
+        fixture.form = form;
+        let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+        let kubernetes: BTreeMap<&str, &str> = components
+            .iter()
+            .filter(|component| matches!(component.program, Program::Kubernetes { .. }))
+            .map(|component| (component.name, component.env["GOGC"].as_str()))
+            .collect();
+        let expected = [(API_SERVER, "30"), (CONTROLLER_MANAGER, "50"), (SCHEDULER, "50")];
+        assert_eq!(kubernetes, BTreeMap::from(expected));
+    }
+}
+
 /// Files of the API server that it reads as admission policies, if there are any.
 fn policy_files(component: &Component) -> Vec<&String> {
     let is_policy = |name: &&String| [".yaml", ".yml", ".json"].iter().any(|ending| name.ends_with(ending));
