@@ -126,7 +126,7 @@ pub(super) fn render(
         name: API_SERVER,
         program: kubernetes_program(input.version),
         args,
-        env: garbage_collection::environment(API_SERVER),
+        env: garbage_collection::environment(garbage_collection::API_SERVER_GROWTH),
         files,
         host_service_account: None,
         replicas: input.form.replicas(),

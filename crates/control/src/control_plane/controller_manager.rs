@@ -86,7 +86,7 @@ pub(super) fn render(
         name: CONTROLLER_MANAGER,
         program: kubernetes_program(input.version),
         args,
-        env: garbage_collection::environment(CONTROLLER_MANAGER),
+        env: garbage_collection::environment(garbage_collection::CONTROLLER_MANAGER_GROWTH),
         files,
         host_service_account: None,
         replicas: input.form.replicas(),

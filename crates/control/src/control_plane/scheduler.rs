@@ -6,7 +6,6 @@
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{Component, FILES, SCHEDULER, file_flag, kubernetes_program, version_flags},
-    garbage_collection,
     input::ControlPlaneInput,
 };
 use berth_pki::Usage;
@@ -38,7 +37,7 @@ pub(super) fn render(
         name: SCHEDULER,
         program: kubernetes_program(input.version),
         args,
-        env: garbage_collection::environment(SCHEDULER),
+        env: BTreeMap::new(),
         files,
         host_service_account: None,
         replicas: input.form.replicas(),
