@@ -4,7 +4,7 @@ use super::{
     admission, authentication, authorization,
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{API_SERVER, Component, Health, file_flag, flag, kubernetes_program, version_flags},
-    egress,
+    egress, garbage_collection,
     input::ControlPlaneInput,
 };
 use berth_pki::Usage;
@@ -21,10 +21,6 @@ const IN_CLUSTER_NAMES: [&str; 5] = [
 
 /// Issuer of service account tokens.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-
-/// Heap growth before Go collects, in percent. Half of Go's default: an idle API server's private memory falls from
-/// 183 to 148 MB, at some CPU under load.
-const GOGC: &str = "50";
 
 /// Requests in progress at a time that only read, and those that write: a third of the defaults, which are for a cluster of
 /// up to a thousand nodes. Priority and fairness shares out their sum; more wait, and are rejected after a while. A body may
@@ -131,7 +127,7 @@ pub(super) fn render(
         name: API_SERVER,
         program: kubernetes_program(input.version),
         args,
-        env: BTreeMap::from([("GOGC".into(), GOGC.into())]),
+        env: garbage_collection::environment(garbage_collection::API_SERVER_GROWTH),
         files,
         host_service_account: None,
         replicas: input.form.replicas(),

@@ -3,6 +3,7 @@
 use super::{
     certificates::{Authorities, CertificateError, Leaf, LeafStore},
     component::{CONTROLLER_MANAGER, Component, file_flag, flag, kubernetes_program, version_flags},
+    garbage_collection,
     input::ControlPlaneInput,
 };
 use berth_pki::Usage;
@@ -85,7 +86,7 @@ pub(super) fn render(
         name: CONTROLLER_MANAGER,
         program: kubernetes_program(input.version),
         args,
-        env: BTreeMap::new(),
+        env: garbage_collection::environment(garbage_collection::CONTROLLER_MANAGER_GROWTH),
         files,
         host_service_account: None,
         replicas: input.form.replicas(),

@@ -15,6 +15,7 @@ mod datastore_limit;
 pub mod dns_customization;
 mod egress;
 mod endpoints;
+mod garbage_collection;
 mod input;
 mod own_objects;
 mod scheduler;

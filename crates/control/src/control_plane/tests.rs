@@ -108,6 +108,21 @@ fn a_tenant_that_schedules_has_a_scheduler() {
     assert!(COMPONENTS.iter().all(|name| components.iter().any(|c| c.name == *name)));
 }
 
+#[test]
+fn programs_collect_garbage_equally_early_as_processes_and_as_pods() {
+    let mut fixture = Fixture::new();
+    for form in [Form::Process, Form::Pods { replicas: 1 }] {
+        fixture.form = form;
+        let components = fixture.render(&mut LeafStore::new(BTreeMap::new(), Timestamp::now()));
+        let growth: BTreeMap<&str, &str> = components
+            .iter()
+            .filter_map(|component| Some((component.name, component.env.get("GOGC")?.as_str())))
+            .collect();
+        let expected = [(API_SERVER, "40"), (CONTROLLER_MANAGER, "50")];
+        assert_eq!(growth, BTreeMap::from(expected));
+    }
+}
+
 /// Files of the API server that it reads as admission policies, if there are any.
 fn policy_files(component: &Component) -> Vec<&String> {
     let is_policy = |name: &&String| [".yaml", ".yml", ".json"].iter().any(|ending| name.ends_with(ending));

@@ -1,6 +1,6 @@
 //! The objects of a component in a cluster: pure, with golden files.
 
-use super::{FOLDER, pod_selector, settings::ClusterSettings};
+use super::{FOLDER, go_memory_limit, pod_selector, settings::ClusterSettings};
 use crate::{
     control_plane::{API_SERVER, COREDNS, Component, Health, Ports, Program, SYNCER},
     runtime::Owner,
@@ -179,19 +179,25 @@ fn container(component: &Component, settings: &ClusterSettings, lingers: bool) -
         Program::CoreDns => (None, Some(BIND)),
         Program::Syncer => (None, None),
     };
-    let env = component.env.iter().map(|(name, value)| EnvVar {
-        name: name.clone(),
-        value: Some(value.clone()),
+    let resources = settings.resources(component.name);
+    let mut env = component.env.clone();
+    env.extend(
+        go_memory_limit::value(&component.program, &resources)
+            .map(|value| (go_memory_limit::VARIABLE.to_owned(), value)),
+    );
+    let variable = |(name, value)| EnvVar {
+        name,
+        value: Some(value),
         value_from: None,
-    });
+    };
     Container {
         name: component.name.into(),
         image: Some(settings.image(component)),
         image_pull_policy: Some(settings.image_pull_policy.clone()),
         command,
         args: Some(component.args_in(FOLDER)),
-        env: (!component.env.is_empty()).then(|| env.collect()),
-        resources: Some(settings.resources(component.name)),
+        env: (!env.is_empty()).then(|| env.into_iter().map(variable).collect()),
+        resources: Some(resources),
         volume_mounts: Some(vec![VolumeMount {
             name: "files".into(),
             mount_path: FOLDER.into(),

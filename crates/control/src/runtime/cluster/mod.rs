@@ -5,6 +5,7 @@
 //! with. Files are in [`FOLDER`]; a token of the host is among them where one is needed, renewed by the kubelet.
 
 mod build;
+mod go_memory_limit;
 mod objects;
 mod settings;
 mod state;
