@@ -102,7 +102,7 @@ mod tests {
                 let _: Result<(), ()> = started.send(());
                 pending::<()>().await;
             });
-            pending().await
+            pending::<()>().await;
         })
         .unwrap();
         is_started.await.unwrap();
