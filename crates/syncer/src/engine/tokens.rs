@@ -16,7 +16,7 @@ use berth_sync_rules::{
 use jiff::{SignedDuration, Timestamp};
 use kube::api::Patch;
 use serde_json::{Map, Value, json};
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Writes the Secret of a pod before the pod is created on the host: a kubelet that finds none reports a failed mount. Returns which
 /// trust bundle is missing, if one is.
@@ -31,9 +31,19 @@ pub(super) async fn prepare(engine: &Engine, name: &Name, pod: &Stored) -> Resul
     if let Some(secret) = secret.as_ref().filter(|secret| token::is_owned(&secret.object())) {
         patch(engine, name, secret, json!({"metadata": {"ownerReferences": null}})).await?;
     }
-    let is_current = |secret: Arc<Stored>| are_current(&secret, &object) && has_bundles(&secret, &bundles);
-    if !secret.is_some_and(is_current) {
-        mint(engine, name, pod, None).await?;
+    let Some(secret) = secret else {
+        create(engine, name, pod, None).await?;
+        return Ok(bundles.missing);
+    };
+    let mut changes = Changes::default();
+    if !are_current(&secret, &object) {
+        changes = mint(engine, name, pod).await?;
+    }
+    if !has_bundles(&secret, &bundles) {
+        changes.add_bundles(bundles.found);
+    }
+    if changes != Changes::default() {
+        patch(engine, name, &secret, changes.into_patch()).await?;
     }
     Ok(bundles.missing)
 }
@@ -52,36 +62,80 @@ pub(super) async fn reconcile(engine: &Engine, name: &Name) -> Result<Outcome, C
     if !needs_secret(&object, &bundles) {
         return Ok(Outcome::new("nothing"));
     }
-    let mut result = "nothing";
-    if !own_secret(engine, name, &pod).is_some_and(|secret| are_current(&secret, &object)) {
-        mint(engine, name, &pod, Some(&host_pod)).await?;
+    let Some(secret) = own_secret(engine, name, &pod) else {
+        create(engine, name, &pod, Some(&host_pod)).await?;
+        return Ok(Outcome::requeue("minted", Duration::ZERO));
+    };
+    let secret_object = secret.object();
+    let (now, mut result) = (Timestamp::now(), "nothing");
+    let mut changes = Changes::default();
+    let mut own_at = None;
+    if !are_current(&secret, &object) {
+        changes = mint(engine, name, &pod).await?;
         result = "minted";
+    }
+    if !token::is_owned_by(&secret_object, &host_pod.uid) {
+        own_at = if changes == Changes::default() {
+            token::owned_alone_at(&object, &host_pod.object(), now)
+        } else {
+            None
+        };
+        if own_at.is_none() {
+            changes.owners = Some(token::owner_references(&host_pod.name, &host_pod.uid));
+            result = "owned";
+        }
+    }
+    // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet.
+    if !has_bundles(&secret, &bundles) {
+        changes.add_bundles(bundles.found);
+        result = "trust updated";
+    }
+    if changes != Changes::default() {
+        patch(engine, name, &secret, changes.into_patch()).await?;
     }
     let Some(secret) = own_secret(engine, name, &pod) else {
         return Ok(Outcome::requeue("vanished", Duration::ZERO));
     };
-    let secret_object = secret.object();
-    if !token::is_owned_by(&secret_object, &host_pod.uid) {
-        let owners = token::owner_references(&host_pod.name, &host_pod.uid);
-        patch(engine, name, &secret, json!({"metadata": {"ownerReferences": owners}})).await?;
-        result = "owned";
-    }
-    // A running pod keeps the certificates that it has if none are selected any more, as with a kubelet.
-    if !has_bundles(&secret, &bundles) {
-        let hash = json::hash(&json!(bundles.found));
-        let body = json!({"metadata": {"annotations": {labels::TRUST_HASH: hash}}, "stringData": bundles.found});
-        patch(engine, name, &secret, body).await?;
-        result = "trust updated";
-    }
-    let certificates = certificates::collect(engine, name, &pod, &secret_object).await?;
+    let certificates = certificates::collect(engine, name, &pod, &secret.object()).await?;
     if let Some(body) = &certificates.patch {
         patch(engine, name, &secret, body.clone()).await?;
         certificates.written(engine, name, &pod);
         result = "certified";
     }
-    let now = Timestamp::now();
-    let next = renew_at(&secret).into_iter().chain(certificates.look_again).min();
-    Ok(Outcome::requeue(result, until(now, next.unwrap_or(Timestamp::MAX))))
+    let next = renew_at(&secret)
+        .into_iter()
+        .chain(certificates.look_again)
+        .chain(own_at);
+    Ok(Outcome::requeue(
+        result,
+        until(now, next.min().unwrap_or(Timestamp::MAX)),
+    ))
+}
+
+/// What changes in a Secret, so that it is one write.
+#[derive(Default, PartialEq)]
+struct Changes {
+    annotations: Map<String, Value>,
+    owners: Option<Value>,
+    files: Map<String, Value>,
+}
+
+impl Changes {
+    fn add_bundles(&mut self, bundles: BTreeMap<String, String>) {
+        let hash = json::hash(&json!(bundles));
+        self.annotations.insert(labels::TRUST_HASH.into(), hash.into());
+        self.files
+            .extend(bundles.into_iter().map(|(key, text)| (key, text.into())));
+    }
+
+    /// As a merge patch.
+    fn into_patch(self) -> Value {
+        let mut patch = json!({"metadata": {"annotations": self.annotations}, "stringData": self.files});
+        if let Some(owners) = self.owners {
+            patch["metadata"]["ownerReferences"] = owners;
+        }
+        patch
+    }
 }
 
 /// Whether there is anything that a pod needs a Secret for.
@@ -108,12 +162,12 @@ fn are_current(secret: &Stored, pod: &Value) -> bool {
     names_node && renew_at(secret).is_some_and(|renew_at| renew_at > Timestamp::now())
 }
 
-/// Mints the tokens of a pod and writes them to the host. `host_pod` is none if it does not exist yet.
-async fn mint(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stored>) -> Result<(), CallError> {
+/// Mints the tokens of a pod.
+async fn mint(engine: &Engine, name: &Name, pod: &Stored) -> Result<Changes, CallError> {
     let now = Timestamp::now();
     let object = pod.object();
     let account = json::text(&object, &["spec", "serviceAccountName"]).unwrap_or("default");
-    let mut data = Map::new();
+    let mut changes = Changes::default();
     let mut expiries = Vec::new();
     for asked in token::asked(&object) {
         let request = token::request(&asked, &name.name, &pod.uid);
@@ -124,24 +178,26 @@ async fn mint(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stor
         let text = json::text(&minted, &["status", "token"]).unwrap_or_default().to_owned();
         let expiry = json::text(&minted, &["status", "expirationTimestamp"]).and_then(|text| text.parse().ok());
         expiries.push(expiry.unwrap_or_else(|| now + SignedDuration::from_secs(asked.seconds)));
-        data.insert(asked.key, text.into());
+        changes.files.insert(asked.key, text.into());
     }
     // Without tokens there is nothing to renew.
     let renew_at = token::renew_at(now, &expiries).unwrap_or(Timestamp::MAX);
-    let mut annotations = Map::from_iter([(labels::TOKEN_RENEW_AT.to_owned(), renew_at.to_string().into())]);
+    let renew_at = renew_at.to_string().into();
+    changes.annotations.insert(labels::TOKEN_RENEW_AT.into(), renew_at);
     if let Some(node) = token::node_of(&object) {
-        annotations.insert(labels::TOKEN_NODE.into(), node.into());
+        changes.annotations.insert(labels::TOKEN_NODE.into(), node.into());
     }
-    if let Some(secret) = own_secret(engine, name, pod) {
-        let body = json!({"metadata": {"annotations": annotations}, "stringData": data});
-        return patch(engine, name, &secret, body).await;
-    }
-    let bundles = trust::bundles(&engine.cache, &object).found;
+    Ok(changes)
+}
+
+/// Creates the Secret of a pod. `host_pod` is none if it does not exist yet.
+async fn create(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stored>) -> Result<(), CallError> {
+    let mut content = mint(engine, name, pod).await?;
+    let bundles = trust::bundles(&engine.cache, &pod.object()).found;
     if !bundles.is_empty() {
-        annotations.insert(labels::TRUST_HASH.into(), json::hash(&json!(bundles)).into());
-        data.extend(bundles.into_iter().map(|(key, text)| (key, text.into())));
+        content.add_bundles(bundles);
     }
-    let secret = secret_object(engine, name, pod, host_pod, &data, annotations);
+    let secret = secret_object(engine, name, pod, host_pod, content);
     engine.start_host_watch(KindId::PodToken);
     let written = write(engine, name, &pod.uid, &secret).await?;
     engine.store_created(Side::Host, KindId::PodToken, name, written);
@@ -198,14 +254,8 @@ fn renew_at(secret: &Stored) -> Option<Timestamp> {
         .ok()
 }
 
-fn secret_object(
-    engine: &Engine,
-    name: &Name,
-    pod: &Stored,
-    host_pod: Option<&Stored>,
-    files: &Map<String, Value>,
-    mut annotations: Map<String, Value>,
-) -> Value {
+fn secret_object(engine: &Engine, name: &Name, pod: &Stored, host_pod: Option<&Stored>, content: Changes) -> Value {
+    let mut annotations = content.annotations;
     for (key, value) in [
         (labels::ORIGIN_NAMESPACE, &*name.namespace),
         (labels::ORIGIN_NAME, &*name.name),
@@ -232,7 +282,7 @@ fn secret_object(
             "ownerReferences": host_pod.map_or_else(|| json!([]), |pod| token::owner_references(&pod.name, &pod.uid)),
         },
         "type": "Opaque",
-        "stringData": files,
+        "stringData": content.files,
     })
 }
 

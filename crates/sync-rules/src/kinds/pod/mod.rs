@@ -149,7 +149,13 @@ fn trim_host(pod: &mut Value) {
         labels::SHARED_POOLS,
         labels::PLACEMENT,
     ];
+    let waits = json::text(pod, &["spec", "nodeName"]).is_none();
+    let created = pod["metadata"].get("creationTimestamp").filter(|_| waits).cloned();
     trim_tenant(pod);
+    // How long a pod has waited for a node decides when its Secret gets its owner.
+    if let Some(created) = created {
+        pod["metadata"]["creationTimestamp"] = created;
+    }
     let mut spec = json!({});
     for field in ["nodeName", "schedulingGates"] {
         if let Some(value) = pod["spec"].get(field) {

@@ -23,6 +23,9 @@ use serde_json::{Value, json};
 /// Label on the host Secret that carries a pod's tokens.
 pub const LABEL: &str = "berth.dev/pod-token";
 
+/// Time for a host pod to be bound to a node.
+const OWNED_ALONE_AFTER: SignedDuration = SignedDuration::from_secs(10);
+
 /// The kind.
 pub const KIND: Kind = Kind::new(Direction::Tokens)
     .watch_host(
@@ -112,6 +115,19 @@ pub fn owner_references(pod: &str, uid: &str) -> Value {
     json!([{"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}])
 }
 
+/// When a Secret gets its host pod as its owner although nothing else of it changes; none if now. A pod that has no node yet is about to
+/// get tokens that name its node, and one write is less work than two. Until then it is the syncer that deletes the Secret of a pod that is gone.
+pub fn owned_alone_at(pod: &Value, host_pod: &Value, now: Timestamp) -> Option<Timestamp> {
+    if node_of(pod).is_some() {
+        return None;
+    }
+    let created: Timestamp = json::text(host_pod, &["metadata", "creationTimestamp"])?.parse().ok()?;
+    let at = created.checked_add(OWNED_ALONE_AFTER).ok()?;
+    // The host's clock may be ahead of this one.
+    let latest = now.checked_add(OWNED_ALONE_AFTER).ok()?;
+    (now < at).then(|| at.min(latest))
+}
+
 /// Whether a Secret belongs to any host pod.
 pub fn is_owned(secret: &Value) -> bool {
     !json::items(secret, &["metadata", "ownerReferences"]).is_empty()
@@ -181,6 +197,30 @@ pub fn renew_at(now: Timestamp, expiries: &[Timestamp]) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_is_owned_with_the_tokens_that_name_the_node() {
+        let now: Timestamp = "2026-05-01T10:00:00Z".parse().unwrap();
+        let seconds = |seconds| now + SignedDuration::from_secs(seconds);
+        let alone_at = |pod: Value, created: Timestamp| {
+            let host_pod = json!({"metadata": {"creationTimestamp": created.to_string()}});
+            owned_alone_at(&pod, &host_pod, now)
+        };
+        assert_eq!(alone_at(json!({}), now), Some(seconds(10)));
+        assert_eq!(alone_at(json!({}), seconds(-4)), Some(seconds(6)));
+        assert_eq!(alone_at(json!({}), seconds(-10)), None, "it may wait for long");
+        assert_eq!(
+            alone_at(json!({}), seconds(3600)),
+            Some(seconds(10)),
+            "the host's clock is wrong"
+        );
+        assert_eq!(
+            alone_at(json!({"spec": {"nodeName": "n"}}), now),
+            None,
+            "its tokens are written now"
+        );
+        assert_eq!(owned_alone_at(&json!({}), &json!({}), now), None);
+    }
 
     #[test]
     fn tokens_are_asked_for_as_the_pod_says() {
