@@ -120,15 +120,15 @@ mod tests {
     use super::*;
     use crate::{
         egress::Settings,
+        engine::test_engine::tenant,
         sync,
         tls::{
             IdentityFiles,
             tests::{DAY, client, issue},
         },
     };
-    use berth_api::SchedulingMode;
+    use berth_api::SyncPolicy;
     use berth_pki::{CertificateAuthority, Usage};
-    use berth_sync_rules::model::Tenant;
     use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
     use std::{
         io::{Read, Write},
@@ -139,22 +139,6 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     const MESSAGE: &[u8; 5] = b"hello";
-
-    fn tenant() -> Tenant {
-        Tenant {
-            slug: "vision-aaaaaaaaaaaaa".into(),
-            workload_namespace: "berth-vision-aaaaaaaaaaaaa".into(),
-            control_plane_namespace: "berth-vision-aaaaaaaaaaaaa-cp".into(),
-            api_server_host: "10.96.0.49".into(),
-            api_server_port: 443,
-            dns_address: None,
-            cluster_domain: "cluster.local".into(),
-            policy: Arc::default(),
-            network: Arc::default(),
-            class_name: berth_api::DEFAULT_CLASS.into(),
-            scheduling: SchedulingMode::Host,
-        }
-    }
 
     /// A server in a thread of its own, which returns one message.
     fn echo() -> SocketAddr {
@@ -234,7 +218,7 @@ mod tests {
                 tenant: nowhere,
             };
             let syncing = sync(
-                tenant(),
+                tenant(SyncPolicy::default()),
                 api_servers,
                 Servers::new(None, Some(egress)),
                 Metrics::default(),

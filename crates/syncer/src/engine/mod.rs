@@ -29,7 +29,7 @@ mod recorder;
 pub(crate) mod reserve;
 mod status_sync;
 #[cfg(test)]
-mod test_engine;
+pub(crate) mod test_engine;
 mod to_host;
 mod tokens;
 mod update;

@@ -9,12 +9,9 @@ use berth_sync_rules::{
 };
 use std::sync::Arc;
 
-/// An engine that reaches no API server, with a place for one pod at a time.
-pub(super) fn engine() -> Arc<Engine> {
-    berth_runtime::install_crypto();
-    let mut policy = SyncPolicy::default();
-    policy.pods.scheduling_window = Some(1);
-    let tenant = Tenant {
+/// A tenant with a policy.
+pub(crate) fn tenant(policy: SyncPolicy) -> Tenant {
+    Tenant {
         slug: "vision-aaaaaaaaaaaaa".into(),
         workload_namespace: "berth-vision-aaaaaaaaaaaaa".into(),
         control_plane_namespace: "berth-vision-aaaaaaaaaaaaa-cp".into(),
@@ -26,11 +23,18 @@ pub(super) fn engine() -> Arc<Engine> {
         network: Arc::default(),
         class_name: berth_api::DEFAULT_CLASS.into(),
         scheduling: SchedulingMode::Host,
-    };
+    }
+}
+
+/// An engine that reaches no API server, with a place for one pod at a time.
+pub(super) fn engine() -> Arc<Engine> {
+    berth_runtime::install_crypto();
+    let mut policy = SyncPolicy::default();
+    policy.pods.scheduling_window = Some(1);
     let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
     let client = berth_runtime::client::from_config(config).unwrap();
     let metrics = Metrics::default();
     let api = |side| Api::new(client.clone(), side, metrics.clone());
     let (tenant_api, host_api) = (api(Side::Tenant), api(Side::Host));
-    Engine::new(registry::new_cache(tenant), tenant_api, host_api, metrics)
+    Engine::new(registry::new_cache(tenant(policy)), tenant_api, host_api, metrics)
 }

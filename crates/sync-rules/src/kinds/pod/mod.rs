@@ -149,10 +149,10 @@ fn trim_host(pod: &mut Value) {
         labels::SHARED_POOLS,
         labels::PLACEMENT,
     ];
-    let waits = json::text(pod, &["spec", "nodeName"]).is_none();
-    let created = pod["metadata"].get("creationTimestamp").filter(|_| waits).cloned();
+    let is_new = matches!(json::text(pod, &["status", "phase"]), None | Some("Pending"));
+    let created = pod["metadata"].get("creationTimestamp").filter(|_| is_new).cloned();
     trim_tenant(pod);
-    // How long a pod has waited for a node decides when its Secret gets its owner.
+    // The age of a new pod decides when its Secret gets its owner.
     if let Some(created) = created {
         pod["metadata"]["creationTimestamp"] = created;
     }

@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 /// Label on the host Secret that carries a pod's tokens.
 pub const LABEL: &str = "berth.dev/pod-token";
 
-/// Time for a host pod to be bound to a node.
-const OWNED_ALONE_AFTER: SignedDuration = SignedDuration::from_secs(10);
+/// Time for a host pod to be bound to a node, and the tenant's pod with it.
+const OWNED_ALONE_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// The kind.
 pub const KIND: Kind = Kind::new(Direction::Tokens)
@@ -206,12 +206,12 @@ mod tests {
             let host_pod = json!({"metadata": {"creationTimestamp": created.to_string()}});
             owned_alone_at(&pod, &host_pod, now)
         };
-        assert_eq!(alone_at(json!({}), now), Some(seconds(10)));
-        assert_eq!(alone_at(json!({}), seconds(-4)), Some(seconds(6)));
-        assert_eq!(alone_at(json!({}), seconds(-10)), None, "it may wait for long");
+        assert_eq!(alone_at(json!({}), now), Some(seconds(30)));
+        assert_eq!(alone_at(json!({}), seconds(-4)), Some(seconds(26)));
+        assert_eq!(alone_at(json!({}), seconds(-30)), None, "it may wait for long");
         assert_eq!(
             alone_at(json!({}), seconds(3600)),
-            Some(seconds(10)),
+            Some(seconds(30)),
             "the host's clock is wrong"
         );
         assert_eq!(
@@ -220,6 +220,24 @@ mod tests {
             "its tokens are written now"
         );
         assert_eq!(owned_alone_at(&json!({}), &json!({}), now), None);
+    }
+
+    #[test]
+    fn the_age_of_a_host_pod_is_known_until_it_runs() {
+        for (phase, is_known) in [("Pending", true), ("Running", false)] {
+            let mut host_pod = json!({
+                "metadata": {"name": "h", "creationTimestamp": "2026-05-01T10:00:00Z"},
+                "spec": {"nodeName": "n"},
+                "status": {"phase": phase},
+            });
+            super::super::trim_host(&mut host_pod);
+            let now: Timestamp = "2026-05-01T10:00:01Z".parse().unwrap();
+            assert_eq!(
+                owned_alone_at(&json!({}), &host_pod, now).is_some(),
+                is_known,
+                "{phase}"
+            );
+        }
     }
 
     #[test]
