@@ -27,6 +27,9 @@ const OTHERS: [(&str, &str); 5] = [
     ("networking.k8s.io", "ipaddresses"),
 ];
 
+/// A group of another server, which the tenant's API server only forwards to.
+const METRICS: &str = "metrics.k8s.io";
+
 /// An object as text.
 fn describe(object: &OwnObject<'_>) -> String {
     let OwnObject {
@@ -57,7 +60,7 @@ async fn made_by_api_server(client: &Client) -> BTreeSet<String> {
     let discovery = Discovery::new(client.clone()).run().await.unwrap();
     let mut made = BTreeSet::new();
     for (kind, capabilities) in discovery.groups().flat_map(ApiGroup::resources_by_stability) {
-        let is_other = OTHERS.contains(&(kind.group.as_str(), kind.plural.as_str()));
+        let is_other = kind.group == METRICS || OTHERS.contains(&(kind.group.as_str(), kind.plural.as_str()));
         if is_other || !capabilities.supports_operation(verbs::LIST) {
             continue;
         }

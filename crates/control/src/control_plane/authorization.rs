@@ -37,7 +37,7 @@ pub(super) fn for_api_server(files: &mut BTreeMap<String, String>) -> String {
         "kind": "AuthorizationConfiguration",
         "authorizers": [
             {"type": "Webhook", "name": "impersonation.berth.dev", "webhook": webhook},
-            {"type": "RBAC", "name": "rbac.berth.dev"},
+            {"type": "RBAC", "name": "rbac"},
         ],
     });
     let kubeconfig = json!({
