@@ -6,12 +6,14 @@
 //! leave the profile to the kubelet. Keyrings of sessions, processes and user namespaces end with their processes.
 
 use crate::{Unclean, files::text, node::Node};
-use linux_keyutils::{KeyError, KeyRing, KeyRingIdentifier};
+use linux_keyutils::{Key, KeyError, KeyRing, KeyRingIdentifier, KeySerialId};
 use rustix::{process::Uid, thread::set_thread_res_uid};
-use std::thread;
+use std::{fs, thread};
 
 /// Users that have keys: a line for each, which begins with the user's ID.
 const KEY_USERS: &str = "/proc/key-users";
+/// The keys that a thread may see, a line for each: serial number, flags, uses, expiry, rights, user, group, type and description.
+const KEYS: &str = "/proc/keys";
 
 /// Clears the keyrings of every user that has keys.
 pub(crate) fn clear(node: &Node) -> Result<String, Unclean> {
@@ -19,7 +21,7 @@ pub(crate) fn clear(node: &Node) -> Result<String, Unclean> {
     let listed = text(&node.path(KEY_USERS))?.unwrap_or_default();
     let users = users(&listed)?;
     for user in &users {
-        as_user(*user, clear_own).map_err(|error| {
+        as_user(*user, || clear_own(*user)).map_err(|error| {
             Unclean::Left(format!(
                 "the keyrings of user {user} cannot be cleared: {error}; reboot the node"
             ))
@@ -48,7 +50,7 @@ fn as_user<T: Send>(user: u32, action: impl FnOnce() -> Result<T, KeyError> + Se
 }
 
 /// Clears the keyrings of the thread's user.
-fn clear_own() -> Result<(), KeyError> {
+fn clear_own(user_id: u32) -> Result<(), KeyError> {
     // First, because a user at the limit of its keys can have no others made. Only who has the keyring in one of its own may
     // clear it: that of the thread, which ends with the thread.
     match KeyRing::get_persistent(KeyRingIdentifier::Thread) {
@@ -57,7 +59,12 @@ fn clear_own() -> Result<(), KeyError> {
         Err(KeyError::OperationNotSupported) => {}
         Err(error) => return Err(error),
     }
-    let user = KeyRing::from_special_id(KeyRingIdentifier::User, true)?;
+    let user = match KeyRing::from_special_id(KeyRingIdentifier::User, true) {
+        // A process of the user took the rights on it away from everybody: nobody finds what is in it, the next tenant neither. Only a
+        // reboot would bring the keyring back, which such a process must not be able to force.
+        Err(KeyError::KeyDoesNotExist | KeyError::AccessDenied) => return end_visible(user_id),
+        user => user?,
+    };
     let session = KeyRing::from_special_id(KeyRingIdentifier::UserSession, true)?;
     user.clear()?;
     session.clear()?;
@@ -65,10 +72,36 @@ fn clear_own() -> Result<(), KeyError> {
     session.link_keyring(user)
 }
 
+/// Ends the keys of the thread's user that it sees. One that cannot be ended must not be readable.
+fn end_visible(user: u32) -> Result<(), KeyError> {
+    let listed = fs::read_to_string(KEYS).unwrap_or_default();
+    for serial in serials(&listed, user) {
+        let key = Key::from_id(KeySerialId(serial));
+        if let Err(error) = key.invalidate()
+            && key.read_to_vec().is_ok()
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// The serial numbers of a user's keys in the kernel's list.
+fn serials(listed: &str, user: u32) -> Vec<i32> {
+    let serial = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let serial = i32::from_str_radix(fields.next()?, 16).ok()?;
+        // The kernel prints IDs above 2^31 as negative numbers.
+        let owner: i64 = fields.nth(4)?.parse().ok()?;
+        (owner.rem_euclid(1 << 32) == i64::from(user)).then_some(serial)
+    };
+    listed.lines().filter_map(serial).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use linux_keyutils::{KeyPermissionsBuilder, Permission};
 
     fn machine(key_users: &str) -> (tempfile::TempDir, Node) {
         let folder = tempfile::tempdir().unwrap();
@@ -95,6 +128,42 @@ mod tests {
     fn a_kernel_without_keys_is_clean() {
         let folder = tempfile::tempdir().unwrap();
         assert!(clear(&Node::new(folder.path(), [])).is_ok());
+    }
+
+    #[test]
+    fn keys_of_one_user_are_listed() {
+        let listed = "0be74217 I------     2   3d 1f030000 3000002 65534 keyring   _persistent.3000002: empty\n\
+                      0d933d8f I--Q---     2 perm 1f3f0000 -1294959303 65534 keyring   _uid.3000007993: empty\n\
+                      broken\n";
+        assert_eq!(serials(listed, 3_000_002), [0x0be7_4217]);
+        assert_eq!(serials(listed, 3_000_007_993), [0x0d93_3d8f]);
+        assert!(serials(listed, 1000).is_empty());
+    }
+
+    /// Where the step itself could run, as below.
+    #[test]
+    fn a_keyring_without_rights_does_not_keep_a_node() {
+        let user = 3_100_000_000 + std::process::id();
+        let rights = |rights: Permission| KeyPermissionsBuilder::builder().user(rights).build();
+        let take_rights = || {
+            let ring = KeyRing::from_special_id(KeyRingIdentifier::User, true)?;
+            ring.add_key("left", "secret")?;
+            let listed = fs::read_to_string(KEYS).unwrap();
+            let keyring = format!(" _uid.{user}:");
+            let line = listed.lines().find(|line| line.contains(&keyring)).unwrap();
+            let serial = KeySerialId(serials(line, user)[0]);
+            Key::from_id(serial).set_perms(rights(Permission::SETATTR))?;
+            Ok(serial)
+        };
+        let Ok(serial) = as_user(user, take_rights) else { return };
+        let (_folder, node) = machine(&format!("{user}: 5 5/5 5/200 60/20000\n"));
+        let cleared = clear(&node);
+        let restored = as_user(user, || {
+            Key::from_id(serial).set_perms(rights(Permission::ALL))?;
+            clear_own(user)
+        });
+        assert!(cleared.is_ok(), "{cleared:?}");
+        restored.unwrap();
     }
 
     /// Only where the step itself could run: as root, and where the system calls are not forbidden.
