@@ -57,14 +57,7 @@ pub async fn from_file(path: &Path) -> Result<Client, ConnectError> {
 /// # Errors
 /// The file is missing or wrong.
 pub async fn config_of(path: &Path) -> Result<Config, ConnectError> {
-    let fail = |source| ConnectError::Kubeconfig {
-        path: path.display().to_string(),
-        source: Box::new(source),
-    };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(fail)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(fail)
+    config_from(Kubeconfig::read_from(path), &path.display().to_string()).await
 }
 
 /// A client from the text of a kubeconfig that Berth itself made. Never pass one that a tenant wrote: a kubeconfig can
@@ -81,12 +74,16 @@ pub async fn from_text(text: &str) -> Result<Client, ConnectError> {
 /// # Errors
 /// It is wrong.
 pub async fn config_from_text(text: &str) -> Result<Config, ConnectError> {
+    config_from(Kubeconfig::from_yaml(text), "(text)").await
+}
+
+/// The configuration in a kubeconfig that was read from `path`.
+async fn config_from(read: Result<Kubeconfig, KubeconfigError>, path: &str) -> Result<Config, ConnectError> {
     let fail = |source| ConnectError::Kubeconfig {
-        path: "(text)".into(),
+        path: path.into(),
         source: Box::new(source),
     };
-    let kubeconfig = Kubeconfig::from_yaml(text).map_err(fail)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+    Config::from_custom_kubeconfig(read.map_err(fail)?, &KubeConfigOptions::default())
         .await
         .map_err(fail)
 }

@@ -62,7 +62,7 @@ fn clear_own(user_id: u32) -> Result<(), KeyError> {
     let user = match KeyRing::from_special_id(KeyRingIdentifier::User, true) {
         // A process of the user took the rights on it away from everybody: nobody finds what is in it, the next tenant neither. Only a
         // reboot would bring the keyring back, which such a process must not be able to force.
-        Err(KeyError::KeyDoesNotExist | KeyError::AccessDenied) => return end_visible(user_id),
+        Err(KeyError::KeyDoesNotExist) => return end_visible(user_id),
         user => user?,
     };
     let session = KeyRing::from_special_id(KeyRingIdentifier::UserSession, true)?;
@@ -72,13 +72,15 @@ fn clear_own(user_id: u32) -> Result<(), KeyError> {
     session.link_keyring(user)
 }
 
-/// Ends the keys of the thread's user that it sees. One that cannot be ended must not be readable.
+/// Ends the keys of the thread's user that it sees. One that cannot be ended must have nothing that can be read. The persistent keyring may be
+/// one of them: it is empty by now, and the user's rights on it end with the keyring of the thread.
 fn end_visible(user: u32) -> Result<(), KeyError> {
-    let listed = fs::read_to_string(KEYS).unwrap_or_default();
+    // Without the list nothing is known to be clean.
+    let listed = fs::read_to_string(KEYS).map_err(|_| KeyError::AccessDenied)?;
     for serial in serials(&listed, user) {
         let key = Key::from_id(KeySerialId(serial));
         if let Err(error) = key.invalidate()
-            && key.read_to_vec().is_ok()
+            && key.read_to_vec().is_ok_and(|content| !content.is_empty())
         {
             return Err(error);
         }
